@@ -339,7 +339,7 @@ def without(row: dict[str, Json], *keys: str) -> dict[str, Json]:
 # --- the demo -------------------------------------------------------------------------------------------------------
 
 VARIES = {
-    *("run", "sha256", "attempts", "environment", "wall_s", "device_s", "steps_per_s"),
+    *("run", "sha256", "attempts", "environment", "wall_s", "device_s", "steps_per_s", "start_s"),
     *("step_s", "samples_per_s", "utilisation", "data_wait", "memory_gib"),
 }
 """What of a result is not the same whenever, and wherever, a run is trained."""

@@ -1,30 +1,29 @@
 """Estimated and actual cost of runs, only from measured times of runs of the same recipe."""
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
 from ettsweep.console import format_count, format_device_hours
 from ettsweep.errors import InputError
-from ettsweep.files import Json, number
+from ettsweep.files import Json
 from ettsweep.launch.gpus import gpu_names
 from ettsweep.launch.profile import AnyProfile, LocalProfile
 from ettsweep.launch.progress import format_duration
 from ettsweep.launch.submissions import try_read_submission
-from ettsweep.launch.time_left import makespan_s
 from ettsweep.processes import Process, process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, jobs_dir
 from ettsweep.runs.index import Run, RunIndex, count_states
 from ettsweep.runs.state import State
+from ettsweep.runs.timing import RunTimes, makespan_s
 from ettsweep.study.budget import Forecast
 from ettsweep.study.plan import Plan, PlannedRun
 from ettsweep.study.sweep_store import StudiesByFamily
 
-# --- measured -------------------------------------------------------------------------------------------------------
+# --- devices --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -82,56 +81,6 @@ class Devices:
             )
         # Unknown GPU models match all: a rough estimate is better than none.
         return not self.gpu_models or environment.get("device_name") in self.gpu_models
-
-
-@dataclass
-class MeasuredTime:
-    """Sums over finished runs of one recipe: number of runs, device seconds, and fractions of their steps trained."""
-
-    runs: int = 0
-    device_s: float = 0.0
-    fractions: float = 0.0
-
-    def add(self, device_s: float, fraction: float) -> None:
-        """Add a run."""
-        self.runs, self.device_s, self.fractions = self.runs + 1, self.device_s + device_s, self.fractions + fraction
-
-
-class TrainingTimes:
-    """Device seconds per run of each recipe, estimated from the finished runs on disk.
-
-    With `devices`, only runs trained on such devices count.
-    """
-
-    def __init__(self, run_index: RunIndex, devices: Devices | None = None) -> None:
-        self._timed: dict[Hashable, MeasuredTime] = defaultdict(MeasuredTime)
-        for run in run_index.runs.values():
-            device_s, fraction = run.device_s, _fraction_trained(run)
-            if run.result and device_s and fraction and (devices is None or devices.match(run.result)):
-                self._timed[run.spec.recipe_key].add(device_s, fraction)
-
-    def estimate_s(self, planned: PlannedRun, fraction: float = 1.0) -> float | None:
-        """Return the device seconds of a fraction of a run's steps; None if no run of its recipe was timed."""
-        timed = self._timed.get(planned.spec.recipe_key)
-        # Diverged runs ended early: dividing by the trained fractions gives the seconds of a full run.
-        return None if timed is None else fraction * timed.device_s / timed.fractions
-
-    def total_s(self, planned: Iterable[PlannedRun]) -> float | None:
-        """Return the device seconds of complete runs; None if the recipe of one of them was not timed."""
-        device_seconds = [self.estimate_s(p) for p in planned]
-        return None if None in device_seconds else sum(seconds or 0.0 for seconds in device_seconds)
-
-    def count_runs(self, planned: Iterable[PlannedRun]) -> int:
-        """Return the number of timed runs that share a recipe with the planned ones."""
-        return sum(self._timed[kind].runs for kind in {p.spec.recipe_key for p in planned})
-
-
-def _fraction_trained(run: Run) -> float:
-    """Return the fraction of its steps that a finished run trained; a diverged run ends early."""
-    if run.state is State.DONE:
-        return 1.0
-    steps = number(run.result.get("steps")) if run.result else None
-    return (steps or 0) / run.spec.schedule.last_step
 
 
 def fraction_left(run: RunDir) -> float:
@@ -230,10 +179,8 @@ class CostEstimator:
             devices = Devices.from_profile(self.profile)
         except InputError:
             return ""  # a local profile of another machine
-        training_times = TrainingTimes(run_index, devices)
-        estimates = {
-            p.id: s for p in planned if (s := training_times.estimate_s(p, self._fraction_left[p.id])) is not None
-        }
+        times = RunTimes.of(run_index, devices.match)
+        estimates = {p.id: s for p in planned if (s := times.device_s(p.spec, self._fraction_left[p.id])) is not None}
         if not estimates:
             return ""
         device_s = list(estimates.values())
@@ -243,14 +190,17 @@ class CostEstimator:
         if len(device_s) < len(planned):
             text += f" for {len(device_s)} of them"
         else:
-            text += self._describe_wall_time(device_s, devices)
+            text += self._describe_wall_time(device_s, devices, times.start_s)
         if terse:
             return text
-        timed = training_times.count_runs(planned)
+        timed = times.count(p.spec for p in planned)
         return f"{text} (measured on {format_count(timed, 'run')} of the same kind)"
 
-    def _describe_wall_time(self, device_s: Sequence[float], devices: Devices) -> str:
-        """Return the wall time of runs that train in parallel; empty if only the scheduler decides how many do."""
+    def _describe_wall_time(self, device_s: Sequence[float], devices: Devices, start_s: float) -> str:
+        """Return the wall time of runs that train in parallel on workers that take `start_s` to start.
+
+        It is empty if only the scheduler decides how many do.
+        """
         profile = self.profile
         if isinstance(profile, LocalProfile):
             at_once = min(len(device_s), devices.slots)
@@ -262,7 +212,7 @@ class CostEstimator:
         else:
             return ""
         # Device seconds are summed over the devices of a run, which work in parallel.
-        wall_s = makespan_s([], [seconds / profile.devices_per_run for seconds in device_s], at_once)
+        wall_s = start_s + makespan_s([], [seconds / profile.devices_per_run for seconds in device_s], at_once)
         return f", {format_duration(wall_s)} {placement}"
 
     def describe_cost(self, run_index: RunIndex) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ettsweep.console import escape_control, format_count
 from ettsweep.errors import LaunchError, SlurmNotInstalledError, SlurmUnavailableError, SubmissionUnknownError
 from ettsweep.launch.cancellation import withdraw_jobs
-from ettsweep.launch.cost import CostEstimator, TrainingTimes
+from ettsweep.launch.cost import CostEstimator
 from ettsweep.launch.liveness import NO_ANSWER, SchedulerLiveness, watch_hearts
 from ettsweep.launch.local_workers import WorkerRespawner, respawn_workers
 from ettsweep.launch.profile import AnyProfile, LocalProfile
@@ -24,7 +24,7 @@ from ettsweep.runs.point import Point
 from ettsweep.runs.spec import TaskSpec
 from ettsweep.runs.state import State
 from ettsweep.study.budget import NO_BUDGET, Budget
-from ettsweep.study.plan import Plan, PlannedRun, make_plan
+from ettsweep.study.plan import Plan, make_plan
 from ettsweep.study.pruning import Pruner
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import group_by_family
@@ -286,10 +286,6 @@ def verify_rounds(
     Raises:
         InputError: `at` is no point of a study, or a point has more seeds than the budget allows.
     """
-
-    def estimate_device_s(run_index: RunIndex, planned: Sequence[PlannedRun]) -> float | None:
-        return TrainingTimes(run_index).total_s(planned)
-
     parallel_runs = (
         1 if context.dry_run else count_parallel_runs(context.profile, [study.base.task for study in studies])
     )
@@ -299,7 +295,6 @@ def verify_rounds(
         budget,
         notify,
         confirm,
-        estimate_device_s,
         parallel_runs,
         context.follows,
         suggester,

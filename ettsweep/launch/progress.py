@@ -12,12 +12,12 @@ from ettsweep.launch.liveness import NO_ANSWER, SchedulerLiveness
 from ettsweep.launch.running_packs import describe_pack, describe_states, pack_sizes
 from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import VacantSlot
-from ettsweep.launch.time_left import TimeLeftEstimator
 from ettsweep.powers import format_power
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.index import RunReader
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
+from ettsweep.runs.timing import RunTimes
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.sweep_store import StudiesByFamily, run_sweeps_text
 from ettsweep.trainer.models.registry import model_name
@@ -137,7 +137,7 @@ class ProgressMonitor:
         self._reader = RunReader(results)
         self._finished: dict[str, Status] = {}
         self.slurm_cache = SlurmCache()
-        self._time_left = TimeLeftEstimator()
+        self._times = RunTimes()
         self.watch(specs)
 
     def watch(self, specs: Sequence[RunSpec]) -> None:
@@ -156,13 +156,13 @@ class ProgressMonitor:
                 status = run.status if run else RunDir(runs_dir(self._results) / run_id).status(liveness)
                 if run and status.state.finished:
                     self._finished[run_id] = status
-                    self._time_left.add_run(run)
+                    self._times.add(run)
             statuses[run_id] = status
         unfinished = statuses.keys() - self._finished.keys()
         remaining_s = None
         # Without SLURM the number of workers is unknown, and so is the remaining time.
         if unfinished and not liveness.slurm_error:
-            remaining_s = self._time_left.remaining_s(self.specs, statuses, liveness.count_active_workers(unfinished))
+            remaining_s = self._times.remaining_s(self.specs, statuses, liveness.count_active_workers(unfinished))
         queued = [run_id for run_id, s in statuses.items() if s.state is State.QUEUED]
         unknown = [run_id for run_id, s in statuses.items() if s.state is State.UNKNOWN]
         is_undecided = bool(unknown and liveness.undecided_hearts(unknown))

@@ -4,12 +4,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import product
-from statistics import fmean, median
+from statistics import fmean
 
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
+from ettsweep.runs.timing import RunTimes
 from ettsweep.study.lattice import neighbours
 from ettsweep.study.means_rule import MeansRule
 from ettsweep.study.posterior import Position, Posterior, fit_posterior
@@ -262,7 +263,7 @@ class BoundRule(StudyState):
         if not bound.is_too_wide:
             return "optimal", Reason("within_margin", facts), bound
         runs = bound.further_runs
-        cost = {"runs": runs, "device_s": runs and self._device_s(candidate, runs)}
+        cost = {"runs": runs, "device_s": runs and self._device_s(runs)}
         return "unresolved", Reason("beyond_margin", facts | {"margin": bound.margin} | cost), bound
 
     def _lack_of_noise(
@@ -272,12 +273,15 @@ class BoundRule(StudyState):
         compared = [self._origin, *self._neighbour_positions(candidate, scored_neighbours)]
         seeds = posterior.seeds_to_measure_noise(compared)
         runs, lack = seeds * len(compared), "repeats" if posterior.has_repeats else "seeds"
-        return {"lack": lack, "seeds": seeds, "runs": runs, "device_s": self._device_s(candidate, runs)}
+        return {"lack": lack, "seeds": seeds, "runs": runs, "device_s": self._device_s(runs)}
 
-    def _device_s(self, candidate: ScoredPoint, runs: int) -> float:
-        """Return the device seconds of so many runs; 0 if no similar ones were timed."""
-        nearby = self._nearby_points(candidate.point)
-        return runs * median(run.device_s for point in nearby for run in self._finished_runs(point))
+    def _device_s(self, runs: int) -> float:
+        """Return the device seconds of so many runs; 0 if none was timed."""
+        times = RunTimes()
+        for point in self._runs:
+            for run in self._finished_runs(point):
+                times.add(run)
+        return runs * (times.device_s(self.study.base) or 0.0)
 
     def _bound(
         self, posterior: Posterior, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint], paper: str | None

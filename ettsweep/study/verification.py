@@ -15,6 +15,7 @@ from ettsweep.runs.index import Run, RunIndex
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
+from ettsweep.runs.timing import RunTimes
 from ettsweep.study.budget import EXTRA_RUNS, MAX_TRIALS, NO_BUDGET, Budget, Forecast, fair_shares, whole_shares
 from ettsweep.study.means_rule import MeansRule
 from ettsweep.study.plan import Plan, PlannedRun, make_plan
@@ -122,7 +123,6 @@ class Verification:
         start: point where each climb starts; None for the study's best point.
         notify: called with a line for each step of a climb.
         confirm: asks whether to go on, given the cost to come, if that is high and no budget is stated; None goes on.
-        estimate_device_s: predicts the device seconds of planned runs; None if unknown.
         capacity: runs that can train at the same time; racing adds that many per round.
         follows: race, and climb on from better neighbours of `start`.
         suggester: suggests points of studies, which are judged once it is done; None without a search.
@@ -140,7 +140,6 @@ class Verification:
     budget: Budget = NO_BUDGET
     notify: Callable[[str], None] | None = None
     confirm: Callable[[str], bool] | None = None
-    estimate_device_s: Callable[[RunIndex, Sequence[PlannedRun]], float | None] = lambda run_index, planned: None
     capacity: int = 1
     follows: bool = False
     suggester: SuggestionSource | None = None
@@ -152,6 +151,7 @@ class Verification:
     stop_reasons: list[str] = field(default_factory=list)
     runs_short: int = 0
     _planned_ids: dict[StudyKey, set[str]] = field(default_factory=lambda: defaultdict(set))
+    _times: RunTimes = field(default_factory=RunTimes)  # of the runs that the present plan is made from
     _confirmed_s: float = 0.0
     _is_declined: bool = False
 
@@ -161,9 +161,10 @@ class Verification:
         Raises:
             InputError: a compared point had more seeds than the budget allows before the first round.
         """
+        self._times = RunTimes.of(run_index)
         if self.suggester:
             batch = min(
-                self._batch_size([study.base for study in self.studies], run_index),
+                self._batch_size([study.base for study in self.studies]),
                 SUGGESTIONS_PER_WORKER * self.capacity,
             )
             self.studies = self.suggester.suggest(self.studies, run_index, batch, self._suggestion_limit(run_index))
@@ -184,7 +185,7 @@ class Verification:
         racing = [need for need in needs if need.is_racing]
         specs = [spec for need in racing if need.verdict.point for spec in need.study_state.specs([need.verdict.point])]
         n_racing = sum(runs_left[need.key] > 0 for need in racing)
-        runs_per_study = math.ceil(self._batch_size(specs, run_index) / max(1, n_racing))
+        runs_per_study = math.ceil(self._batch_size(specs) / max(1, n_racing))
         for need in racing:
             need.specs += self._racing_specs(need, runs_per_study, runs_left[need.key])
         self.over_budget = []
@@ -264,9 +265,9 @@ class Verification:
                     number = f"{scored_point.runs} seeds at {scored_point.point}"
                     raise InputError(f"--max-seeds {max_seeds}: {title} already has {number}")
 
-    def _batch_size(self, specs: Sequence[RunSpec], run_index: RunIndex) -> int:
+    def _batch_size(self, specs: Sequence[RunSpec]) -> int:
         """Return how many runs like `specs` make up a round: one per worker, or more if they are short."""
-        timed = self.estimate_device_s(run_index, make_plan(specs, run_index).all_runs) if specs else None
+        timed = self._times.total_device_s(specs) if specs else None
         return self.capacity * max(1, math.ceil(MIN_ROUND_S * len(specs) / timed) if timed else 1)
 
     def _climb(self, study_state: StudyState, last: Verdict | None) -> Verdict:
@@ -332,7 +333,7 @@ class Verification:
             runs_left = whole_shares(self._budget_left(self.budget.runs, run_index), used_runs, wanted)
         if self.budget.hours is not None:
             # Runs that were never timed are not limited, unless nothing is left.
-            each_s = {need.key: self._run_s(need.study_state.study, run_index) for need in needs}
+            each_s = {need.key: self._run_s(need.study_state.study) for need in needs}
             wanted_s = {key: runs * each_s[key] if each_s[key] else math.inf for key, runs in wanted.items()}
             used_s = {key: self._used_device_s(run_index, key) for key in wanted}
             shares_s = fair_shares(self._device_s_left(self.budget.hours, run_index), used_s, wanted_s)
@@ -358,7 +359,7 @@ class Verification:
             f"{format_count(n_requested, 'run')} {'was' if n_requested == 1 else 'were'} requested, "
             f"{self._count_extra_runs(need)} more were added, and at least {runs} would be needed"
         )
-        if each_s := self._run_s(study, run_index):
+        if each_s := self._run_s(study):
             message += f", about {format_device_hours(runs * each_s)}"
         if self.budget.is_limited:
             message += f"; {self.budget} leaves {format_count(int(runs_left), 'run')} for it"
@@ -392,8 +393,7 @@ class Verification:
         if self.budget.is_limited or not self.confirm or not self.follows:
             return True
         to_come_s = sum(
-            self._runs_to_come(need, runs_left, run_index) * self._run_s(need.study_state.study, run_index)
-            for need in needs
+            self._runs_to_come(need, runs_left, run_index) * self._run_s(need.study_state.study) for need in needs
         )
         families = {need.study_state.study.family for need in needs}
         spent_s = sum(run.device_s for family in families for run in run_index.family_runs(family))
@@ -408,9 +408,9 @@ class Verification:
             self.runs_short = self.forecast.at_least
         return not self._is_declined
 
-    def _run_s(self, study: Study, run_index: RunIndex) -> float:
+    def _run_s(self, study: Study) -> float:
         """Return the device seconds of a run of a study; 0 if none was timed."""
-        return self.estimate_device_s(run_index, make_plan([study.base], run_index).all_runs) or 0.0
+        return self._times.device_s(study.base) or 0.0
 
     def _suggestion_limit(self, run_index: RunIndex) -> int:
         """Return how many new runs may be suggested: the budget, less pending runs and a reserve for verdicts.
@@ -428,7 +428,7 @@ class Verification:
             allowed = self._budget_left(self.budget.runs, run_index)
             allowed -= reserved if self.budget.runs >= 2 * reserved else 0
         if self.budget.hours is not None:
-            each_s = fmean(self._run_s(study, run_index) for study in self.studies)
+            each_s = fmean(self._run_s(study) for study in self.studies)
             left_s = self._device_s_left(self.budget.hours, run_index)
             allowed = min(allowed, 0 if left_s <= 0 else int(left_s / each_s) if each_s else MAX_TRIALS)
         return max(0, allowed - waiting)

@@ -11,10 +11,10 @@ from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.progress import SweepStatus
 from ettsweep.launch.running_packs import describe_pack, pack_sizes
 from ettsweep.launch.slurm_cache import SlurmCache
-from ettsweep.launch.time_left import TimeLeftEstimator
 from ettsweep.runs.folder import RunDir, runs_dir, sweeps_dir
 from ettsweep.runs.index import Run, RunIndex, RunReader
 from ettsweep.runs.state import State
+from ettsweep.runs.timing import RunTimes
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.study import Study, study_titles
 from ettsweep.study.sweep_store import SweepStore, load_sweep_store, run_sweeps, run_sweeps_text
@@ -79,7 +79,7 @@ class Watcher:
         self._sweep_names: dict[str, str] = {}
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
         # The cache remembers SLURM's answers from poll to poll, so that the controller is asked rarely.
-        self._slurm_cache, self._time_left, self._waiting_throttle = SlurmCache(), TimeLeftEstimator(), Throttle()
+        self._slurm_cache, self._times, self._waiting_throttle = SlurmCache(), RunTimes(), Throttle()
         self._selection_throttle, self._selection_is_stale = Throttle(), True
         self._has_polled, self._ids_by_family, self._selected_short_ids = False, dict[str, list[str]](), set[str]()
         self._state_changes: Counter[str] = Counter()
@@ -205,7 +205,7 @@ class Watcher:
             self._selected[run.id] = run
         if run.state.finished:
             # Finished runs teach how fast runs like them train.
-            self._time_left.add_run(run)
+            self._times.add(run)
         elif numbers := run.dir.attempt_numbers():
             self._attempts[run.id] = numbers[-1]
 
@@ -269,7 +269,7 @@ class Watcher:
             left_s = (
                 None
                 if liveness.slurm_error
-                else self._time_left.remaining_s(specs, active, liveness.count_active_workers(unfinished))
+                else self._times.remaining_s(specs, active, liveness.count_active_workers(unfinished))
             )
             queued = [run for run in unfinished if statuses[run].state is State.QUEUED]
             self._sweep_status = SweepStatus(statuses, left_s, liveness.slurm_error, liveness.vacant_slots(queued))

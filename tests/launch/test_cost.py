@@ -12,7 +12,6 @@ from support.audit import audited
 from ettsweep.launch.cost import (
     MIXED_MODES_NOTE,
     CostEstimator,
-    TrainingTimes,
     cost_so_far,
     format_device_hours,
 )
@@ -23,6 +22,7 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import load_run_index
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.timing import RunTimes
 from ettsweep.study.budget import Forecast
 from ettsweep.study.lattice import Axis
 from ettsweep.study.plan import make_plan
@@ -35,11 +35,19 @@ CPU: dict[str, Any] = {"device": "cpu", "threads": 1}
 Specs = Callable[..., RunSpec]
 
 
-def finish(results: Path, spec: RunSpec, device_s: float, share: float = 1.0, location: Any = CPU, **how: Any) -> None:
+def finish(
+    results: Path,
+    spec: RunSpec,
+    device_s: float,
+    share: float = 1.0,
+    location: Any = CPU,
+    start_s: float | None = None,
+    **how: Any,
+) -> None:
     """Write a finished run, diverged if it did not train all of its steps."""
     status = {"status": "done"} if share == 1 else {"status": "diverged", "diverged_step": 1}
     mapping = {"score": 1.0 if share == 1 else None, "steps": share * spec.schedule.last_step, "device_s": device_s}
-    result = status | mapping | {"environment": location, "execution": {"processes": 1} | how}
+    result = status | mapping | {"environment": location, "execution": {"processes": 1} | how, "start_s": start_s}
     assert RunDir.create(results, spec).finish(result, [])
 
 
@@ -94,10 +102,17 @@ def test_runs_take_as_long_as_those_of_their_kind_did(results: Path, make_spec: 
     assert before(results, [*new, wider]) == (
         "6 runs to train: about 1 device hour for 5 of them (measured on 2 runs of the same kind)"
     )
-    training_times = TrainingTimes(load_run_index(results))
-    planned = make_plan([*new, make_spec(batch_size=16, seed=1)], load_run_index(results)).to_launch
-    assert training_times.total_s(planned) == pytest.approx(5 * 720 + 7200)
-    assert training_times.total_s(make_plan([*new, wider], load_run_index(results)).to_launch) is None
+    times = RunTimes.of(load_run_index(results))
+    assert times.total_device_s([*new, make_spec(batch_size=16, seed=1)]) == pytest.approx(5 * 720 + 7200)
+    assert times.total_device_s([*new, wider]) is None
+
+
+def test_the_start_of_workers_counts(results: Path, make_spec: Specs) -> None:
+    finish(results, make_spec(), 1.0, start_s=6.0)
+    six = [make_spec(seed=seed) for seed in range(1, 7)]
+    assert before(results, six) == (
+        "6 runs to train: about 0.0017 device hours, 9 s on 2 slots (measured on 1 run of the same kind)"
+    )
 
 
 GPU = {"device": "cuda", "device_name": "NVIDIA H200", "threads": 4}

@@ -568,9 +568,11 @@ def test_what_one_study_does_not_need_in_a_single_round_goes_to_the_others(searc
         )
         for points in (1, 30)
     ]
+    other = study.base.model_copy(update={"strategy": STRATEGIES[3]})  # of the same recipe: it tells how long they take
+    spec, result = other.with_point(*CENTRE, 0), {"score": 1.0, "device_s": 3600.0}
+    timed = Run(RunDir(Path("runs") / spec.run_id), spec, Status(State.DONE), result)
     for budget, each in ((Budget(runs=10), [1, 9]), (Budget(hours=10.5), [1, 9])):
-        verification = Verification(studies, budget=budget, estimate_device_s=lambda _, planned: 3600 * len(planned))
-        plan = verification.plan(RunIndex({}, {}))
+        plan = Verification(studies, budget=budget).plan(RunIndex({timed.id: timed}, {}))
         assert [sum(p.spec.family_id == study.family for p in plan.to_launch) for study in studies] == each
 
 

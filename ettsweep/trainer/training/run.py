@@ -6,7 +6,7 @@ import platform
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pkgutil import resolve_name
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from ettsweep import __version__
 from ettsweep.errors import DataMissingError, EttsweepError, LostProcessError, error_line
 from ettsweep.files import Json
+from ettsweep.processes import age_s
 from ettsweep.runs.attempt import Attempt, TimeSpent
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
@@ -163,6 +164,7 @@ def _train_attempt(claimed: ClaimedRun, pack: Pack, logger: RunLogger) -> RunCor
         trainer.network = group.wrap(trainer.model)
         trainer.rebuild_gradient_buckets()
         yield StartRequest(trainer, stream)
+        _start_s()
         timings = start_timings(trainer, settings, pack.clock)
         try:
             end = yield from run_loop(trainer, stream, logger, settings, timings, claimed.poll)
@@ -187,6 +189,7 @@ def _train_attempt(claimed: ClaimedRun, pack: Pack, logger: RunLogger) -> RunCor
         "environment": environment(device),
         "weights_sha256": weights,
         "execution": execution,
+        "start_s": _start_s(),
     } | timings.summary()
     result = _summarise(spec, logger.history, end, attempt, timings.spent) | training_facts
     finished = run.finish(result, logger.history)
@@ -248,6 +251,12 @@ def open_task(
     loading = LoaderSettings(settings.loader_workers, settings.corrupt_images, warn, data, compute_context)
     task: Task = resolve_name(task_kind(spec.task).load)(spec.task, spec.model, spec.seed, device, share, loading)
     return task
+
+
+@cache
+def _start_s() -> float:
+    """Return the seconds from the start of this process to the first call, at its first training step."""
+    return age_s()
 
 
 def _check_same_data(fingerprint: str, group: ProcessGroup) -> str:

@@ -13,11 +13,12 @@ from rich.console import Console
 from support.commandline import ettsweep
 
 from ettsweep.launch.progress import ProgressMonitor, SweepStatus, render_progress
-from ettsweep.launch.time_left import TimeLeftEstimator, makespan_s, worker_s
 from ettsweep.processes import process_identity
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.index import load_run_index
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
+from ettsweep.runs.timing import RunTimes, makespan_s
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,7 @@ def test_each_that_waits_starts_as_soon_as_one_has_ended(
     assert makespan_s(running, waiting, at_once) == pytest.approx(seconds)
 
 
-def left(pace: TimeLeftEstimator, *runs: tuple[RunSpec, Status], at_once: int = 1) -> float | None:
+def left(pace: RunTimes, *runs: tuple[RunSpec, Status], at_once: int = 1) -> float | None:
     specs = {spec.run_id: spec for spec, _ in runs}
     return pace.remaining_s(specs, {spec.run_id: status for spec, status in runs}, at_once)
 
@@ -50,14 +51,14 @@ def test_time_left_is_measured_or_not_told(make_spec: Any) -> None:
     first, second, third = (make_spec(seed=seed) for seed in range(3))
     mup, wider = make_spec(strategy={"s": 1.0}), make_spec(model={"width": 16})
     half = Status(State.RUNNING, progress=0.5, remaining_s=100.0, remaining_slot_s=100.0)  # 200 s a run
-    pace = TimeLeftEstimator()
+    pace = RunTimes()
     assert left(pace, (first, STARTED), (second, QUEUED)) is None, "no rate"
     assert left(pace, (first, half)) == 100
     assert left(pace, (first, half), (second, QUEUED), (mup, Status(State.QUEUED, progress=0.75))) == 100 + 200 + 50
     assert left(pace, (first, half), (second, STARTED), (mup, QUEUED)) == 100 + 200
     assert left(pace, (first, half), (wider, QUEUED)) is None, "nothing like it was seen"
     assert left(pace, (first, half), (second, Status(State.HELD)), (third, Status(State.FAILED))) == 100
-    pace.add(third, 20.0, 0.25)  # it diverged
+    pace.add_seconds(third, 20.0, 20.0, 0.25)  # it diverged
     assert left(pace, (second, QUEUED)) is None, "nothing runs"
     assert left(pace, (first, STARTED), (second, QUEUED)) == 80 + 80
     assert left(pace, (first, half), (second, QUEUED)) == pytest.approx(100 + (20 + 100) / (0.25 + 0.5))
@@ -71,20 +72,44 @@ def test_what_workers_that_pack_runs_have_left_is_shared_out(make_spec: Any) -> 
     packed = Status(State.RUNNING, progress=0.5, remaining_s=200.0, remaining_slot_s=50.0, worker=item)
     ahead = Status(State.RUNNING, progress=0.75, remaining_s=50.0, remaining_slot_s=25.0, worker=other)
     runs = [*((spec, packed) for spec in specs[:4]), *((spec, ahead) for spec in specs[4:6])]
-    assert left(TimeLeftEstimator(), *runs, at_once=2) == 200, "as long as the longer pack, and not 50 s"
+    assert left(RunTimes(), *runs, at_once=2) == 200, "as long as the longer pack, and not 50 s"
     queued = [(spec, QUEUED) for spec in specs[6:]]
-    assert left(TimeLeftEstimator(), *runs, *queued[:1], at_once=2) == 200, "the other worker has it in 50 s + 100 s"
-    assert left(TimeLeftEstimator(), *runs, *queued, at_once=2) == (200 + 50 + 7 * 100 + 50) / 2, (
+    assert left(RunTimes(), *runs, *queued[:1], at_once=2) == 200, "the other worker has it in 50 s + 100 s"
+    assert left(RunTimes(), *runs, *queued, at_once=2) == (200 + 50 + 7 * 100 + 50) / 2, (
         "four for one, three for the other"
     )
-    assert left(TimeLeftEstimator(), *runs, *queued, at_once=3) == 350, "200+100, 50+300, 0+300: a third has just begun"
+    assert left(RunTimes(), *runs, *queued, at_once=3) == 350, "200+100, 50+300, 0+300: a third has just begun"
 
 
-def test_a_finished_run_took_its_part_of_a_worker() -> None:
-    assert worker_s({"wall_s": 80.0}) == 80, "written when there was no other"
-    assert worker_s({"wall_s": 80.0, "device_s": 10.0, "execution": {"processes": 1, "pack": 8}}) == 10
-    assert worker_s({"wall_s": 80.0, "device_s": 160.0, "execution": {"processes": 2}}) == 80, "two devices, one run"
-    assert worker_s({"status": "done"}) is None
+@pytest.mark.parametrize(
+    ("result", "seconds"),
+    [
+        ({"wall_s": 80.0, "device_s": 80.0}, 80),
+        ({"wall_s": 80.0, "device_s": 10.0, "execution": {"processes": 1, "pack": 8}}, 10),
+        ({"wall_s": 80.0, "device_s": 160.0, "execution": {"processes": 2}}, 80),
+        ({}, None),
+    ],
+)
+def test_a_finished_run_took_its_part_of_a_worker(
+    results: Path, make_spec: Any, result: dict[str, Any], seconds: float | None
+) -> None:
+    """Of a pack an eighth, of two devices the time of one."""
+    spec = make_spec()
+    assert RunDir.create(results, spec).finish({"status": "done", "score": 1.0} | result, [])
+    times = RunTimes.of(load_run_index(results))
+    half = Status(State.RUNNING, progress=0.5)
+    assert left(times, (make_spec(seed=1), half)) == (seconds and seconds / 2)
+    assert times.device_s(make_spec(seed=2)) == result.get("device_s")
+
+
+def test_workers_that_have_yet_to_start_take_as_long_as_others_did(results: Path, make_spec: Any) -> None:
+    for seed, start_s in enumerate((4.0, 6.0, 30.0)):
+        result = {"status": "done", "score": 1.0, "wall_s": 1.0, "device_s": 1.0, "start_s": start_s}
+        assert RunDir.create(results, make_spec(seed=seed)).finish(result, [])
+    times, queued = RunTimes.of(load_run_index(results)), [(make_spec(seed=10 + k), QUEUED) for k in range(6)]
+    assert left(times, *queued, at_once=2) == 6 + 3
+    assert left(times, *queued, at_once=0) is None, "no worker is there"
+    assert left(times, *queued[1:], (queued[0][0], STARTED), at_once=2) == 3
 
 
 # --- as the monitor sees it -----------------------------------------------------------------------------------------

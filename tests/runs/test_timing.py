@@ -1,5 +1,6 @@
 """How long runs still take: closed forms, on made ledgers and as the monitor reads them from real folders."""
 
+import gzip
 import io
 import json
 import os
@@ -19,6 +20,7 @@ from ettsweep.runs.index import load_run_index
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
 from ettsweep.runs.timing import RunTimes, makespan_s
+from ettsweep.schema import validate
 
 
 @pytest.mark.parametrize(
@@ -223,3 +225,42 @@ def test_runs_that_are_finished_tell_how_long_the_others_take(results: Path, mak
     trains(results, specs[2])
     assert look(results, specs).remaining_s == pytest.approx(60)
     assert running.latest_attempt()
+
+
+# --- recorded histories ---------------------------------------------------------------------------------------------
+
+HISTORIES = Path(__file__).parent / "histories"
+
+
+def replay(results: Path, history: dict[str, Any], at_s: float) -> list[RunSpec]:
+    """Write the folder of a recorded sweep as it was after so many seconds; return the specs of its runs."""
+    workers, specs = sorted({item["worker"] for item in history["runs"]}), []
+    pids = dict(zip(workers, (os.getpid(), os.getppid()), strict=True))
+    for item in history["runs"]:
+        spec = validate(RunSpec, history["spec"] | item["spec"], "history")
+        run = RunDir.create(results, spec)
+        specs.append(spec)
+        if item["ended_s"] <= at_s:
+            execution = {"execution": {"processes": 1, "pack": item["pack"]}}
+            assert run.finish(item["result"] | {"score": 1.0} | execution, [])
+        elif item["claimed_s"] <= at_s:
+            trains(results, spec, pid=pids[item["worker"]], processes=1, pack=item["pack"])
+            attempt = run.latest_attempt()
+            assert attempt
+            lines = [dict(zip(("time", "progress", "wall_s", "device_s"), line, strict=True)) for line in item["lines"]]
+            attempt.append(attempt.timings_path, [line for line in lines if line.pop("time") <= at_s])
+    submitted(results, specs, {worker: {} for worker in workers})
+    return specs
+
+
+@pytest.mark.parametrize("path", sorted(HISTORIES.iterdir()), ids=lambda path: path.name.partition(".")[0])
+def test_time_left_of_recorded_sweeps_is_right_within_a_fifth(tmp_path: Path, path: Path) -> None:
+    """At a quarter, half and three quarters, in the median; by the files that were there then."""
+    history = json.loads(gzip.decompress(path.read_bytes()))
+    end_s, errors = max(item["ended_s"] for item in history["runs"]), []
+    for share in (0.25, 0.5, 0.75):
+        specs = replay(tmp_path / str(share), history, share * end_s)
+        left_s = look(tmp_path / str(share), specs).remaining_s
+        assert left_s is not None
+        errors.append(left_s / ((1 - share) * end_s) - 1)
+    assert abs(sorted(errors, key=abs)[1]) < 0.2, errors

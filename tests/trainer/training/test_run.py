@@ -44,7 +44,7 @@ KEYS = {
     *("overflow_steps", "nonfinite_steps", "spike_events"),
     *("steps", "wall_s", "device_s", "steps_per_s", "samples_per_s", "attempts"),
     *("step_s", "utilisation", "data_wait", "memory_gib", "corrupt_images", "execution"),
-    *("weights_sha256", "metrics_sha256", "environment"),
+    *("weights_sha256", "metrics_sha256", "environment", "start_s"),
 }
 
 

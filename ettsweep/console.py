@@ -134,7 +134,25 @@ def with_results(text: str, argv: Sequence[str]) -> str:
 
 def with_results_option(text: str, results: str) -> str:
     """Add `--results` to the `ettsweep` commands in a text."""
-    return re.sub(r"`(ettsweep (?!data )[^`]*)`", lambda m: f"`{m[1]} --results {shlex.quote(results)}`", text)
+    words = [
+        f"{span} --results {shlex.quote(results)}" if is_code and takes_results(span) else span
+        for span, is_code in spans(text)
+    ]
+    return "`".join(words)
+
+
+def takes_results(command: str) -> bool:
+    """`True` if a command is one of ettsweep on a results folder."""
+    return command.startswith("ettsweep ") and not command.startswith("ettsweep data ")
+
+
+def spans(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield the parts of a text, and whether each is code: that is in backticks, as in Markdown."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # one without a partner is a character like others
+        parts[-2:] = ["`".join(parts[-2:])]
+    for number, part in enumerate(parts):
+        yield part, number % 2 == 1
 
 
 def _markdown(rows: Iterable[Row], names: Sequence[str]) -> str:

@@ -118,3 +118,33 @@ def test_what_plans_and_reports_loads_no_torch() -> None:
     names += ["ettsweep.trainer.tasks", "ettsweep.trainer.tasks.registry"]
     assert not loaded(*names) & {"torch", "pandas", "optuna", "sklearn", "altair"}
     assert "torch" not in loaded(*[name for name in MODULES if part(name) in ("report", "results")])
+
+
+READS = {  # with regular expressions, and what: names, what a person types, and what other programs print
+    "a shell's completion": {"cli.completion"},
+    "grid files and overrides": {"config", "schema", "shipped_files", "study.grid_file", "launch.resolve", "powers"},
+    "names of files, sweeps, runs, models, strategies": {
+        *("runs.folder", "study.sweep_store", "launch.submissions", "strategies.strategy", "trainer.models.registry"),
+        *("trainer.tasks.text.corpus_folder", "trainer.tasks.images.image_data", "trainer.tasks.images.image_task"),
+    },
+    "control characters": {"console"},
+    "SLURM and its mounts": {
+        *("launch.slurm", "launch.liveness", "launch.submit", "launch.profile", "launch.job_environment"),
+        *("doctor.cluster", "doctor.inventory"),
+    },
+    "names of GPUs": {"launch.gpus", "trainer.models.model_cost"},
+    "errors and tokens of torch and tokenizers": {
+        *("trainer.training.checkpoint", "trainer.training.distributed", "trainer.tasks.text.tokenizer"),
+    },
+}
+
+
+def test_no_regular_expression_reads_a_sentence_of_our_own() -> None:
+    """Why something is so travels as data: a changed word breaks nothing."""
+    importing = {
+        name.removeprefix("ettsweep.")
+        for name, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import) and any(alias.name == "re" for alias in node.names)
+    }
+    assert importing == set().union(*READS.values())

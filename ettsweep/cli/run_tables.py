@@ -9,7 +9,6 @@ from ettsweep.console import Format, escape_control, format_count, print_note, p
 from ettsweep.files import Json
 from ettsweep.files import number as as_number
 from ettsweep.launch.follow import SubmitResult, VerificationResult
-from ettsweep.launch.liveness import NO_ANSWER
 from ettsweep.launch.progress import format_duration
 from ettsweep.launch.reproduce import reproduce
 from ettsweep.launch.running_packs import pack_sizes
@@ -149,17 +148,17 @@ def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = (), selection: Sequen
     """
     # The reasons of these verdicts already have a command for the run.
     advised = {run for v in verdicts for run in v.blocked_run_ids}
-    ids_by_reason: dict[tuple[State, str], list[str]] = {}
+    ids_by_reason: dict[tuple[State, str, bool], list[str]] = {}
     to_retry = []
     # A full disk may block thousands of runs for one reason: five examples are enough.
     for p in plan.blocked[:5]:
-        ids_by_reason.setdefault((p.state, p.reason), []).append(p.id)
-        has_advice = p.reason.startswith(NO_ANSWER) or p.state is State.HELD  # their reason says what to do
-        if not has_advice and p.id not in advised:
+        ids_by_reason.setdefault((p.state, p.reason, p.status.is_unanswered), []).append(p.id)
+        # A retry would not help the former; the reason of a held one says what does.
+        if not p.status.is_unanswered and p.state is not State.HELD and p.id not in advised:
             to_retry.append(p.id)
-    for (state, reason), ids in ids_by_reason.items():
+    for (state, reason, is_unanswered), ids in ids_by_reason.items():
         subject = f"{'run' if len(ids) == 1 else 'runs'} {', '.join(ids)} {'is' if len(ids) == 1 else 'are'} {state}"
-        hint = "; try again when it answers" if reason.startswith(NO_ANSWER) else ""
+        hint = "; try again when it answers" if is_unanswered else ""
         print_note(f"{subject}{f': {reason}' if reason else ''}{hint}")
     if len(plan.blocked) > 5:
         states = dict.fromkeys(p.state.value for p in plan.blocked)

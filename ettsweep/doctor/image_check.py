@@ -25,11 +25,21 @@ IMAGES_PER_TASK = 64
 TABLE_ROWS = 20
 """Unreadable images that the table lists; JSON and CSV list all."""
 
-UNREAD_REASON = "cannot be read"
-"""Start of the reason if an image's bytes cannot be read at all, as opposed to decoded."""
-
 IMAGE_ROW = "image"
 """Name of the rows of unreadable images."""
+
+
+class Unreadable(NamedTuple):
+    """An image that cannot be decoded.
+
+    Attributes:
+        number: counted through all sources.
+        is_unread: whether its bytes cannot even be read.
+    """
+
+    number: int
+    reason: str
+    is_unread: bool = False
 
 
 class ImageReading(NamedTuple):
@@ -38,13 +48,13 @@ class ImageReading(NamedTuple):
     Attributes:
         images: number of images that were decoded or failed to.
         wall_s: seconds that it took.
-        unreadable: number of each image that failed, counted through all sources, and the reason.
+        unreadable: the images that failed.
         stopped: why decoding ended early; empty if it did not.
     """
 
     images: int
     wall_s: float
-    unreadable: list[tuple[int, str]]
+    unreadable: list[Unreadable]
     stopped: str = ""
 
 
@@ -112,7 +122,7 @@ def _decoding_rows(sources: "Sequence[ImageSource]", images: int | None) -> list
         )
     if reading.unreadable:
         is_too_many = len(reading.unreadable) > max(10, reading.images // 100)
-        n_unread = sum(reason.startswith(UNREAD_REASON) for _, reason in reading.unreadable)
+        n_unread = sum(image.is_unread for image in reading.unreadable)
         consequence = "left out of training, unless --launch-set corrupt_images=fail"
         if is_too_many:
             consequence = "too many to train without"
@@ -121,7 +131,7 @@ def _decoding_rows(sources: "Sequence[ImageSource]", images: int | None) -> list
             consequence = f"a run fails at those that cannot even be read, {n_unread} of them"
         detail = f"{len(reading.unreadable)} of {reading.images} cannot be: {consequence}{rate}"
         rows.append(DoctorCheck("unreadable", "failed" if is_too_many or n_unread else "warning", detail))
-    for number, reason in sorted(reading.unreadable):
+    for number, reason, _ in sorted(reading.unreadable):
         source, index = _locate_image(sources, number)
         rows.append(DoctorCheck(IMAGE_ROW, "warning", f"{source.name(index)}: {reason}"))
     return rows
@@ -149,7 +159,7 @@ def decode_all(sources: "Sequence[ImageSource]", chosen: Sequence[int]) -> Image
         sources: sources of images.
         chosen: numbers of the images, counted through all sources.
     """
-    unreadable, images, stopped = list[tuple[int, str]](), 0, ""
+    unreadable, images, stopped = list[Unreadable](), 0, ""
     start_s = time.monotonic()
     batches = [chosen[k : k + IMAGES_PER_TASK] for k in range(0, len(chosen), IMAGES_PER_TASK)]
     try:
@@ -172,7 +182,7 @@ _sources: "list[ImageSource]" = []
 """Sources of a process of the pool, set by its initialiser."""
 
 
-def _find_unreadable(chosen: Sequence[int]) -> list[tuple[int, str]]:
+def _find_unreadable(chosen: Sequence[int]) -> list[Unreadable]:
     """Return the numbers of images that cannot be decoded, with reasons; runs in a process of the pool."""
     from ettsweep.trainer.tasks.images.sources import decode, decode_reduced
 
@@ -182,9 +192,9 @@ def _find_unreadable(chosen: Sequence[int]) -> list[tuple[int, str]]:
         try:
             decode(source.read(index), decode_reduced)
         except UndecodableError as error:
-            unreadable.append((number, f"cannot be decoded ({error})"))
+            unreadable.append(Unreadable(number, f"cannot be decoded ({error})"))
         except OSError as error:  # the file itself cannot be read
-            unreadable.append((number, f"{UNREAD_REASON} ({error.strerror or error})"))
+            unreadable.append(Unreadable(number, f"cannot be read ({error.strerror or error})", is_unread=True))
     return unreadable
 
 

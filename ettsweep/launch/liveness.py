@@ -67,7 +67,7 @@ class SchedulerLiveness:
         if problem := self._slurm_problem(str(job.get("cluster", "")), submission.user if submission else None):
             # A heartbeat proves life; its absence proves nothing, as SLURM may know better.
             is_beating = self._slurm_cache.heartbeat_life(attempt) == "alive"
-            return Owner("alive" if is_beating else "unknown", host, "" if is_beating else problem)
+            return Owner("alive", host) if is_beating else Owner("unknown", host, problem, self._is_unanswered)
         task = self._slurm_cache.tasks.get(str(job.get("id")))
         if task is None or (submission and submission.name != task.name):  # SLURM reuses ids; names are unique
             return Owner("dead", host)
@@ -81,6 +81,10 @@ class SchedulerLiveness:
         # A waiting task with the same restart count: squeue was asked before it started.
         is_listed = task.is_active or task.is_waiting
         return Owner("alive" if is_listed else "unknown", host, f"SLURM says that job {task.id} is {task.state}")
+
+    @property
+    def _is_unanswered(self) -> bool:
+        return bool(self._slurm_cache.slurm_error)
 
     def _slurm_problem(self, cluster: str, user: str | None) -> str:
         """Return why SLURM cannot be asked about a user's jobs on a cluster; empty if it can."""
@@ -129,7 +133,7 @@ class SchedulerLiveness:
                 else None
             )
         if problem := self._slurm_problem(submission.cluster, submission.user):
-            return Status(State.UNKNOWN, problem)
+            return Status(State.UNKNOWN, problem, is_unanswered=self._is_unanswered)
         slurm_cache, index = self._slurm_cache, submission.task_index(run_id)
         # None if neither recorded nor in squeue: sbatch still runs, or the submitter died before it ran.
         array = slurm_cache.arrays.get(submission.name)

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import platform
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -15,7 +14,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from ettsweep import __version__
-from ettsweep.console import DEFAULT_RESULTS, escape_control, format_count, with_results_option
+from ettsweep.console import DEFAULT_RESULTS, escape_control, format_count, spans, with_results_option
 from ettsweep.launch.cost import cost_so_far
 from ettsweep.powers import power_and_decimal
 from ettsweep.quantities import confidence_text, hours_text, three_digits
@@ -147,9 +146,10 @@ def _content_security_policy(scripts: Iterable[str]) -> str:
 
 def _prose_markup(results: str, text: str) -> Markup:
     """Return a text with its commands, in backticks, as <code>, with --results where the folder is not the default."""
-    # re.split puts what the group matches, the commands, at the odd places.
-    pieces = re.split("`([^`]*)`", _with_results_option(results, text))
-    return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(pieces))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(span) if is_code else escape(span)
+        for span, is_code in spans(_with_results_option(results, text))
+    )
 
 
 def _command_markup(results: str, command: str) -> Markup:

@@ -53,6 +53,7 @@ class Status:
         worker: the process that trains it; runs of one pack have the same.
         slot: name of the worker's slot.
         attempt: number of the latest attempt that this says something of; 0 if there was none.
+        is_unanswered: whether the state is unknown because the scheduler does not answer now.
     """
 
     state: State
@@ -65,6 +66,7 @@ class Status:
     worker: Process | None = None
     slot: str = ""
     attempt: int = field(default=0, compare=False)
+    is_unanswered: bool = False
 
 
 # --- liveness ---------------------------------------------------------------------------------------------------------
@@ -78,11 +80,13 @@ class Owner:
         life: of its process: `alive`, `dead` or `unknown`.
         host: node or host.
         reason: why it is unknown.
+        is_unanswered: whether it is unknown because the scheduler does not answer now.
     """
 
     life: Life
     host: str = ""
     reason: str = ""
+    is_unanswered: bool = False
 
 
 class Liveness(Protocol):
@@ -194,7 +198,14 @@ def unfinished_status(
             seconds = facts.remaining_s, facts.remaining_slot_s
             return Status(State.RUNNING, reason, progress, holder.host, facts.job, *seconds, facts.worker, facts.slot)
         if holder.life == "unknown":
-            return Status(State.UNKNOWN, holder.reason, progress, holder.host, facts.job)
+            return Status(
+                State.UNKNOWN,
+                holder.reason,
+                progress,
+                holder.host,
+                facts.job,
+                is_unanswered=holder.is_unanswered,
+            )
     if facts.is_cancelled:
         return Status(State.CANCELLED, "", progress)
     if facts.prune_reason is not None:

@@ -5,17 +5,25 @@ from dataclasses import dataclass, field, replace
 
 from ettsweep.runs.index import RunIndex
 from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.state import State
+from ettsweep.runs.state import State, Status
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A requested run with its id, its state and the reason for that state."""
+    """A requested run with its id and its status."""
 
     id: str
     spec: RunSpec
-    state: State
-    reason: str = ""
+    status: Status
+
+    @property
+    def state(self) -> State:
+        return self.status.state
+
+    @property
+    def reason(self) -> str:
+        """Why it is in this state."""
+        return self.status.reason
 
 
 @dataclass(frozen=True)
@@ -85,5 +93,5 @@ def make_plan(requested: Iterable[RunSpec], run_index: RunIndex, force_ids: Coll
         action = ACTION_BY_STATE[status.state]
         if action == "blocked" and run_id in force_ids:
             action = "retry"
-        plan[action].append(PlannedRun(run_id, spec, status.state, status.reason))
+        plan[action].append(PlannedRun(run_id, spec, status))
     return Plan(**{action: tuple(members) for action, members in plan.items()}, run_index=run_index)

@@ -1,6 +1,5 @@
 """Frames that the figures draw: one row per lattice point, per step of a curve, per spike."""
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import pandas as pd
@@ -11,7 +10,7 @@ from ettsweep.report.families import JudgedFamily
 from ettsweep.report.formats import point_text, standard_error
 from ettsweep.report.run_histories import EVALUATIONS, TRAINING, RunHistories
 from ettsweep.runs.index import Run
-from ettsweep.runs.point import Point, snap_point
+from ettsweep.runs.point import Point
 from ettsweep.strategies.optimizers import factor_rule
 from ettsweep.strategies.strategy import map_point
 from ettsweep.study.history import search_history
@@ -82,7 +81,7 @@ def _point_rows(family: JudgedFamily) -> list[tuple[object, ...]]:
         rows.append(
             (
                 *(*_owner_columns(verdict), point_text(point), point.lr, point.wd, *point.log2()),
-                *(*_lattice_steps(study, origin, point), *_common_log2(study, point)),
+                *(*(study.cell(point, origin) or (None, None)), *_common_log2(study, point)),
                 *(
                     _role(verdict, neighbours, point),
                     scored.state.value,
@@ -106,19 +105,6 @@ def _owner_columns(verdict: Verdict) -> tuple[str, str, str, str]:
     study = verdict.study
     strategy = " ".join(verdict.strategy.split())  # Vega expressions break at unusual line separators
     return study.sweep, verdict.family, study.model, strategy
-
-
-def _lattice_steps(study: Study, origin: Point, point: Point) -> tuple[float | None, float | None]:
-    """Return the steps along lr and wd from `origin` to a point; (None, None) where the point is off that lattice."""
-    free = study.wd if study.lr.fixed else study.lr  # a fixed axis is counted in the free axis's steps
-    lr_step, wd_step = free.step, (free if study.wd.fixed else study.wd).step
-    (lr0, wd0), (lr, wd) = origin.log2(), point.log2()
-    if wd0 != wd and math.inf in (-wd0, -wd):  # wd 0 is infinitely many steps away
-        return None, None
-    i, j = round((lr - lr0) / lr_step), round((wd - wd0) / wd_step) if wd0 != wd else 0
-    # `snap_point` tolerates rounding in lr and wd; a point between two positions does not come back.
-    is_on_lattice = snap_point(origin.moved(i * lr_step, j * wd_step), [point]) == point
-    return (i, j) if is_on_lattice else (None, None)
 
 
 def _common_log2(study: Study, point: Point) -> tuple[float | None, float | None]:
@@ -245,7 +231,6 @@ def ranges_frame(family: JudgedFamily) -> pd.DataFrame | None:
     if not study.suggested_points:
         return None
     origin = family.verdict.point or min(family.points, key=tuple)
-    corners = [_lattice_steps(study, origin, corner) for corner in study.box]
-    # A corner off the lattice of the candidate has no steps.
-    frame = pd.DataFrame(corners, columns=["lr_steps", "wd_steps"]).dropna()
+    corners = [cell for corner in study.box if (cell := study.cell(corner, origin))]
+    frame = pd.DataFrame(corners, columns=["lr_steps", "wd_steps"])
     return None if frame.empty else frame

@@ -14,19 +14,19 @@ MAX_LOST_ATTEMPTS = 6
 
 
 class State(StrEnum):
-    """State of a run; never stored."""
+    """State of a run; never stored. What needs a person comes first, what is finished last: the order of all lists."""
 
-    MISSING = "missing"
-    QUEUED = "queued"
-    HELD = "held"
-    RUNNING = "running"
-    DONE = "done"
-    DIVERGED = "diverged"
     FAILED = "failed"
-    INTERRUPTED = "interrupted"
     CANCELLED = "cancelled"
-    PRUNED = "pruned"
+    HELD = "held"
     UNKNOWN = "unknown"
+    RUNNING = "running"
+    QUEUED = "queued"
+    INTERRUPTED = "interrupted"
+    MISSING = "missing"
+    PRUNED = "pruned"
+    DIVERGED = "diverged"
+    DONE = "done"
 
     @property
     def finished(self) -> bool:
@@ -37,6 +37,24 @@ class State(StrEnum):
     def over(self) -> bool:
         """`True` if nothing more happens to the run unless a person requests it."""
         return self.finished or self in (State.FAILED, State.CANCELLED, State.PRUNED)
+
+    @property
+    def stuck(self) -> bool:
+        """`True` if a person must decide about the run."""
+        return self in (State.FAILED, State.CANCELLED, State.HELD, State.UNKNOWN)
+
+    @property
+    def pending(self) -> bool:
+        """`True` if the run is to come and ends by itself. A pruned one is neither: it resumes when needed."""
+        return self in (State.RUNNING, State.QUEUED, State.INTERRUPTED, State.MISSING)
+
+
+def foremost(states: Iterable[State]) -> State:
+    """Return the state that stands for several: the first of them in the order of `State`."""
+    return min(states, key=ORDER.__getitem__)
+
+
+ORDER = {state: number for number, state in enumerate(State)}
 
 
 @dataclass(frozen=True)

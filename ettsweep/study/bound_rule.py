@@ -18,7 +18,7 @@ from ettsweep.study.racing import BoundQuery, next_runs, runs_needed
 from ettsweep.study.reason import Reason
 from ettsweep.study.seeds import RACING_SEEDS, is_verdict_seed, seed_order
 from ettsweep.study.study import Study
-from ettsweep.study.study_state import PENDING, STUCK, StudyState
+from ettsweep.study.study_state import StudyState
 from ettsweep.study.surface import student_quantile
 from ettsweep.study.verdict import MEANS_VERDICTS, Bound, ScoredPoint, Verdict
 
@@ -194,9 +194,7 @@ class BoundRule(StudyState):
         untried = []
         for position in product(map(float, range(-RACING_RADIUS, RACING_RADIUS + 1)), repeat=len(self.free_axes)):
             point = self.point_at(position, candidate)
-            is_stuck = any(
-                run.state in STUCK and self.is_verdict_seed(s) for s, run in self._runs.get(point, {}).items()
-            )
+            is_stuck = any(run.state.stuck and self.is_verdict_seed(s) for s, run in self._runs.get(point, {}).items())
             is_behind_diverged = any(_is_behind(position, other) for other in diverged)
             if not (
                 self.score_point(point).state.finished
@@ -354,7 +352,7 @@ class BoundRule(StudyState):
             used_seeds[position] = [
                 s for s, run in runs.items() if self.is_verdict_seed(s) and run.state is not State.PRUNED
             ]
-            under_way += [(position, seed) for seed in used_seeds[position] if runs[seed].state in PENDING]
+            under_way += [(position, seed) for seed in used_seeds[position] if runs[seed].state.pending]
         return BoundQuery(
             extended,
             self._origin,

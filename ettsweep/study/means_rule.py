@@ -9,7 +9,7 @@ from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.study.reason import Reason
 from ettsweep.study.study import Study
-from ettsweep.study.study_state import PENDING, StudyState
+from ettsweep.study.study_state import StudyState
 from ettsweep.study.verdict import ScoredPoint, Verdict
 
 
@@ -55,7 +55,7 @@ class MeansRule(StudyState):
 
     def _neighbours_are_known(self, verdict: Verdict) -> bool:
         """`True` if no neighbour is pending or pruned, or one of these is out of reach: then none is trained."""
-        awaited = [n.point for n in verdict.neighbours if n.state in PENDING or n.state is State.PRUNED]
+        awaited = [n.point for n in verdict.neighbours if n.state.pending or n.state is State.PRUNED]
         return not awaited or self._any_out_of_reach(point for point in awaited if not self._is_requested(point))
 
     def _refutation(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> Reason | None:

@@ -1,10 +1,11 @@
 """Study: one family searched in one sweep, on a lattice of points in (log2 lr, log2 wd)."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from ettsweep.runs.point import Point
+from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.spec import RunSpec, Seeds
 from ettsweep.schema import validate
 from ettsweep.strategies.strategy import strategy_name
@@ -74,6 +75,20 @@ class Study:
     def is_on_lattice(self, point: Point) -> bool:
         """`True` if the point lies on the lattice, inside the requested ranges or not."""
         return self.lr.is_on_lattice(self.base.lr, point.lr) and self.wd.is_on_lattice(self.base.wd, point.wd)
+
+    def cell(self, point: Point, origin: Point) -> tuple[int, int] | None:
+        """Return the cell of a point, (steps along lr, steps along wd) from `origin`; None off the lattice of that.
+
+        Steps along a fixed axis, which a map between strategies can still shift, are counted in those of the free one.
+        """
+        free = self.wd if self.lr.fixed else self.lr
+        lr_step, wd_step = free.step, (free if self.wd.fixed else self.wd).step
+        (lr0, wd0), (lr, wd) = origin.log2(), point.log2()
+        if wd0 != wd and math.inf in (-wd0, -wd):  # wd 0 is infinitely many steps away
+            return None
+        i, j = round((lr - lr0) / lr_step), round((wd - wd0) / wd_step) if wd0 != wd else 0
+        # `snap_point` tolerates rounding in lr and wd; a point between two positions does not come back.
+        return (i, j) if snap_point(origin.moved(i * lr_step, j * wd_step), [point]) == point else None
 
     @property
     def centre(self) -> Point:

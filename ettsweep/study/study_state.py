@@ -11,7 +11,7 @@ from ettsweep.powers import format_power
 from ettsweep.runs.index import Run, group_by_point
 from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.state import State
+from ettsweep.runs.state import State, foremost
 from ettsweep.study.lattice import PRINTED_TOLERANCE, neighbours
 from ettsweep.study.reason import Command, Reason, StuckRun
 from ettsweep.study.study import Study
@@ -21,25 +21,8 @@ REACH = 8
 """Lattice steps that a climb may go beyond the requested ranges. Without an end it may climb forever: the score of very
 short runs, say, keeps improving along wd, which has no effect yet."""
 
-FARTHEST_FROM_DONE = (
-    State.FAILED,
-    State.CANCELLED,
-    State.HELD,
-    State.UNKNOWN,
-    State.MISSING,
-    State.INTERRUPTED,
-    State.QUEUED,
-    State.RUNNING,
-    State.PRUNED,
-)
-"""States of unfinished runs, farthest from done first: a point has the first of them that one of its runs is in."""
-
 MAX_NAMED = 3
 """Stuck runs that are named one by one."""
-
-# Slices of `FARTHEST_FROM_DONE`: a state that is added there may move their ends.
-STUCK, PENDING = frozenset(FARTHEST_FROM_DONE[:4]), frozenset(FARTHEST_FROM_DONE[4:-1])
-"""States that need a person, and states that end by themselves. Pruned is neither: such a run resumes when needed."""
 
 
 class StudyState(ABC):
@@ -200,7 +183,8 @@ class StudyState(ABC):
 
     def is_pending(self, point: Point, seeds: Sequence[int]) -> bool:
         """`True` if runs of a point with these seeds are missing or under way, and none of them is stuck."""
-        return self._unfinished_state(point, seeds) in PENDING
+        state = self._unfinished_state(point, seeds)
+        return state is not None and state.pending
 
     # --- judgement ---
 
@@ -247,10 +231,10 @@ class StudyState(ABC):
         ]
 
     def _unfinished_state(self, point: Point, seeds: Sequence[int]) -> State | None:
-        """Return the state of a point's run that is farthest from done; None if all are finished."""
+        """Return the state that stands for a point's unfinished runs; None if all are finished."""
         runs = self._runs.get(point, {})
         states = {runs[seed].state if seed in runs else State.MISSING for seed in seeds}
-        return next((state for state in FARTHEST_FROM_DONE if state in states), None)
+        return foremost(unfinished) if (unfinished := {state for state in states if not state.finished}) else None
 
     def _is_requested(self, point: Point) -> bool:
         """`True` if a grid or a sampler requested a point, or an earlier round ran it."""
@@ -292,7 +276,7 @@ class StudyState(ABC):
             run
             for point in points
             for seed, run in self._runs.get(point, {}).items()
-            if run.state in STUCK and self.is_verdict_seed(seed)
+            if run.state.stuck and self.is_verdict_seed(seed)
         ]
 
     def _remedies(self, stuck: Sequence[Run]) -> tuple[Command, ...]:

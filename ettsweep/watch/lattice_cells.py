@@ -1,22 +1,14 @@
 """The lattice of a family as data: a cell for each requested point, point with runs, and neighbour of the candidate."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from ettsweep.runs.point import Point
-from ettsweep.runs.state import State
-from ettsweep.study.lattice import Axis
+from ettsweep.runs.state import State, foremost
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.verdict import Verdict
 from ettsweep.trainer.tasks.registry import Metric
-
-URGENCY = (
-    *(State.FAILED, State.HELD, State.UNKNOWN, State.RUNNING, State.QUEUED, State.INTERRUPTED, State.MISSING),
-    *(State.CANCELLED, State.PRUNED, State.DIVERGED, State.DONE),
-)
-"""States by urgency: a point with runs in several states shows the first of these."""
 
 
 class Mark(StrEnum):
@@ -75,6 +67,9 @@ def build_lattice(study_state: StudyState, verdict: Verdict | None) -> LatticeCe
     cells = []
     # Points outside the ranges have runs, or are neighbours: all three sources are needed.
     for point in dict.fromkeys((*study.seeds_by_point, *runs, *marks)):
+        position = study.cell(point, study.centre)
+        if position is None:
+            continue
         run_states = {run.seed: run.state for run in runs.get(point, ())}
         # A neighbour that nobody has requested has no seeds yet: one missing run stands for it.
         state_by_seed = dict.fromkeys(study.seeds_by_point.get(point, ()), State.MISSING) | run_states or {
@@ -82,10 +77,10 @@ def build_lattice(study_state: StudyState, verdict: Verdict | None) -> LatticeCe
         }
         cells.append(
             Cell(
-                i=_steps(study.lr, study.base.lr, point.lr),
-                j=_steps(study.wd, study.base.wd, point.wd),
+                i=position[0],
+                j=position[1],
                 point=point,
-                state=min(state_by_seed.values(), key=URGENCY.index),
+                state=foremost(state_by_seed.values()),
                 score=study_state.score_point(point).score,
                 finished=sum(state.finished for state in run_states.values()),
                 runs=len(state_by_seed),
@@ -93,10 +88,6 @@ def build_lattice(study_state: StudyState, verdict: Verdict | None) -> LatticeCe
             )
         )
     return LatticeCells(tuple(cells), study.metric)
-
-
-def _steps(axis: Axis, centre: float, value: float) -> int:
-    return 0 if axis.fixed or not (centre and value) else round(math.log2(value / centre) / axis.step)
 
 
 SHADE_REACH = 3.0

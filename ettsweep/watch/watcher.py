@@ -13,7 +13,7 @@ from ettsweep.launch.running_packs import describe_pack, pack_sizes
 from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.runs.folder import RunDir, runs_dir, sweeps_dir
 from ettsweep.runs.index import Run, RunIndex, RunReader
-from ettsweep.runs.state import State
+from ettsweep.runs.state import ORDER, State
 from ettsweep.runs.timing import RunTimes
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.study import Study, study_titles
@@ -32,9 +32,6 @@ MAX_EVENTS = 200
 
 MAX_LISTED_RUNS = 200
 """Number of unfinished runs that are listed; those in training come first."""
-
-STATE_ORDER = (State.RUNNING, State.FAILED, State.HELD, State.UNKNOWN, State.INTERRUPTED, State.QUEUED)
-"""Order of the states in the list of unfinished runs; all other states come last."""
 
 Selection = tuple[Sequence[Run], Sequence[Study]]
 Selector = Callable[[RunIndex, SweepStore], Selection]
@@ -324,8 +321,8 @@ WITHOUT_OUTCOME = frozenset({State.QUEUED, State.RUNNING, State.MISSING, State.I
 
 
 def _run_sort_key(run: Run) -> tuple[object, ...]:
-    urgency = STATE_ORDER.index(run.state) if run.state in STATE_ORDER else len(STATE_ORDER)
-    return urgency, model_name(run.base.model), strategy_name(run.base.strategy.s), run.lr, run.wd, run.seed
+    urgency = run.state is not State.RUNNING, ORDER[run.state]  # those in training first
+    return *urgency, model_name(run.base.model), strategy_name(run.base.strategy.s), run.lr, run.wd, run.seed
 
 
 def _end_time_s(run: RunDir) -> float:

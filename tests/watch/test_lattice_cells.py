@@ -65,15 +65,17 @@ def test_what_needs_a_person_is_seen_before_what_trains(results: Path) -> None:
     assert cells(family(watcher(results).poll()).lattice)[0, 0].state is State.FAILED
 
 
-def test_what_was_cancelled_is_seen_once_nothing_else_is_to_come(results: Path) -> None:
+def test_what_needs_a_person_is_seen_before_what_trains(results: Path) -> None:
     (study,) = ask(results)
     for i in (0, 1):
         RunDir.create(results, at(study, i, 0, 0)).cancel()
     claim(results, at(study, 0, 0, 1))
     finish(results, at(study, 1, 0, 1), 0.5)
     cells_result = cells(family(watcher(results).poll()).lattice)
-    assert cells_result[0, 0].state is State.RUNNING
+    assert cells_result[0, 0].state is State.CANCELLED
     assert cells_result[1, 0].state is State.CANCELLED
+    claim(results, at(study, 0, 1, 1))
+    assert cells(family(watcher(results).poll()).lattice)[0, 1].state is State.RUNNING, "before those to come"
 
 
 @pytest.mark.parametrize(("measure", "best"), [(LOWEST_LOSS, 0), (BEST_ACCURACY, 2)])

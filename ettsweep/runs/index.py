@@ -319,6 +319,6 @@ def find_intact_run(run_index: RunIndex, prefix: str) -> Run:
 
 
 def count_states(states: Iterable[State]) -> dict[State, int]:
-    """Count the states that occur, in the order of `State`."""
+    """Count the states that occur: what is done first, what needs a person last."""
     counts = Counter(states)
-    return {state: counts[state] for state in State if counts[state]}
+    return {state: counts[state] for state in reversed(State) if counts[state]}

@@ -14,7 +14,7 @@ MAX_LOST_ATTEMPTS = 6
 
 
 class State(StrEnum):
-    """State of a run; never stored. What needs a person comes first, what is finished last: the order of all lists."""
+    """State of a run; never stored. What needs a person comes first, what is finished last."""
 
     FAILED = "failed"
     CANCELLED = "cancelled"

@@ -332,4 +332,4 @@ def test_what_runs_took_that_were_cancelled_or_failed_is_part_of_the_cost(result
     RunDir.create(results, never).cancel()
     hours = 1 + 0.6 / 0.8 + 1
     describe_cost_result = account.describe_cost(load_run_index(results))
-    assert describe_cost_result == f"0 of 4 runs trained, 1 failed, 3 cancelled: {hours:.2g} device hours in 0 s"
+    assert describe_cost_result == f"0 of 4 runs trained, 3 cancelled, 1 failed: {hours:.2g} device hours in 0 s"

@@ -98,7 +98,7 @@ class TestWorkers:
         worker = owner(runs_in(results)[0].attempt(1))
         os.kill(worker, signal.SIGSTOP)
         result = ettsweep("status", "--results", results)
-        assert re.search(r"3 running in 1 pack, 1 queued$", result.stderr, re.MULTILINE)
+        assert re.search(r"1 queued, 3 running in 1 pack$", result.stderr, re.MULTILINE)
         assert result.stdout.count("pack of 3 on cpu-0") == 3
         os.kill(worker, signal.SIGCONT)
         wait_for_results(results, 4)

@@ -134,16 +134,12 @@ def with_results(text: str, argv: Sequence[str]) -> str:
 
 def with_results_option(text: str, results: str) -> str:
     """Add `--results` to the `ettsweep` commands in a text."""
-    words = [
-        f"{span} --results {shlex.quote(results)}" if is_code and takes_results(span) else span
-        for span, is_code in spans(text)
-    ]
-    return "`".join(words)
-
-
-def takes_results(command: str) -> bool:
-    """`True` if a command is one of ettsweep on a results folder."""
-    return command.startswith("ettsweep ") and not command.startswith("ettsweep data ")
+    before, *commands = text.split("`ettsweep ")  # a stray backtick elsewhere pairs with nothing
+    for command in commands:
+        arguments, closing, after = command.partition("`")
+        option = f" --results {shlex.quote(results)}" if closing and not arguments.startswith("data ") else ""
+        before += f"`ettsweep {arguments}{option}{closing}{after}"
+    return before
 
 
 def spans(text: str) -> Iterator[tuple[str, bool]]:

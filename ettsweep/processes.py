@@ -6,11 +6,9 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -107,14 +105,6 @@ def start_time(pid: int) -> str | None:
         errors="replace",
     )
     return ps.stdout.strip() or None
-
-
-def age_s() -> float:
-    """Return the seconds since this process started."""
-    began = start_time(os.getpid()) or ""
-    if began.isdigit():
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - int(began) / os.sysconf("SC_CLK_TCK")
-    return time.time() - datetime.strptime(began, "%a %b %d %H:%M:%S %Y").astimezone().timestamp()
 
 
 def _is_hidden(pid: int) -> bool:

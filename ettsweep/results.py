@@ -29,7 +29,7 @@ from ettsweep.study.verification import judge
 
 
 def load(folder: str | Path, *sweeps: str) -> "Results":
-    """Read a results folder once; it writes nothing, and later changes on disk do not show.
+    """Read a results folder once; nothing is written there, and later changes on disk do not show.
 
     Args:
         folder: the folder that commands call --results.
@@ -132,7 +132,7 @@ class Results:
             lr_steps, wd_steps: lattice steps from the candidate; missing off its lattice.
             common_log2_lr, common_log2_wd: mapped to the coordinates of the standard strategy.
             role: candidate, neighbour or other.
-            state: that of the seed farthest from done.
+            state: the foremost of its seeds', as in `State`.
             metric, score, error, seeds: mean over the seeds that count, and its standard error.
             told: score and error as text.
             proposal: 1, 2, ... in the order in which a search suggested points; missing for others.

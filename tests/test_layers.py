@@ -44,7 +44,7 @@ MODULES = modules()
 
 
 def part(module: str) -> str:
-    """Return the part of the package that a module belongs to: `study` for ettsweep.runs.index."""
+    """Return the part of the package that a module belongs to: `runs` for ettsweep.runs.index."""
     name = [*module.split("."), ""][1]
     if name != "trainer" or module == "ettsweep.trainer":
         return name

@@ -158,6 +158,7 @@ def _check_runs(results: Path) -> str:
         try:
             if run.result() is not None:
                 count += 1
+                run.spec()
                 run.metrics_data()
         except CorruptError as error:
             damaged.append(str(error))

@@ -171,11 +171,11 @@ def _follow_rounds(
         return plan
     # Of all requested runs: one that is blocked now may become startable later.
     all_specs = [p.spec for p in plan.all_runs]
-    monitor = ProgressMonitor(context.results, studies_by_family=group_by_family(context.studies))
+    reader = RunReader(context.results, writes=True)
+    monitor = ProgressMonitor(context.results, studies_by_family=group_by_family(context.studies), reader=reader)
     max_submissions = MAX_LOCAL_SUBMISSIONS if isinstance(context.profile, LocalProfile) else MAX_SLURM_SUBMISSIONS
     submission_counts: Counter[tuple[str, int]] = Counter()
     folders: Sequence[Path] = ()
-    reader = RunReader(context.results, writes=True)
     respawner = WorkerRespawner(RELAUNCH_S, context.notify)
     while True:
         # A replanned round does not wait for blocked runs, which need a person; otherwise they are watched too.

@@ -124,17 +124,22 @@ class ProgressMonitor:
         results: the results folder.
         specs: specs of the runs to watch.
         studies_by_family: studies by family, which name the sweeps of each run.
+        reader: reads the runs; by default one of its own.
     """
 
     def __init__(
-        self, results: Path, specs: Sequence[RunSpec] = (), studies_by_family: StudiesByFamily | None = None
+        self,
+        results: Path,
+        specs: Sequence[RunSpec] = (),
+        studies_by_family: StudiesByFamily | None = None,
+        reader: RunReader | None = None,
     ) -> None:
         self._results = results
         self._studies_by_family = studies_by_family or {}
         self.has_several_sweeps = (
             len({study.sweep for studies in self._studies_by_family.values() for study in studies}) > 1
         )
-        self._reader = RunReader(results)
+        self._reader = reader or RunReader(results)
         self._finished: dict[str, Status] = {}
         self.slurm_cache = SlurmCache()
         self._times = RunTimes()
@@ -158,6 +163,7 @@ class ProgressMonitor:
                     self._finished[run_id] = status
                     self._times.add(run)
             statuses[run_id] = status
+        self._reader.keep()
         unfinished = statuses.keys() - self._finished.keys()
         remaining_s = None
         # Without SLURM the number of workers is unknown, and so is the remaining time.

@@ -1,7 +1,9 @@
 """Figures as files: SVG, PNG and PDF of a Vega-Lite specification. It imports little: processes of a pool load it."""
 
+import contextlib
 import hashlib
 from collections.abc import Sequence
+from concurrent.futures.process import BrokenProcessPool
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,8 @@ PNG_SCALE = 2
 
 SUFFIXES = (".svg", ".png", ".pdf")
 
-MIN_PER_PROCESS = 3
-"""Figures for which another process is worth its start."""
+MIN_PER_PROCESS, MAX_PROCESSES = 3, 8
+"""Figures for which another process is worth its start, and most processes: each takes some 200 MB."""
 
 
 def file_spec(spec: Json, title: str, width: int) -> str:
@@ -65,14 +67,15 @@ def export_all(figures: Sequence[tuple[str, Path]]) -> None:
     Raises:
         StorageError: a file cannot be written.
     """
-    workers = min(cores(), len(figures) // MIN_PER_PROCESS)
-    if workers < 2:
-        for spec, stem in figures:
-            export(spec, stem)
-        return
-    with open_pool(workers, "spawn", _nothing) as pool:
-        for written in [pool.submit(export, spec, stem) for spec, stem in figures]:
-            written.result()
+    workers, left = min(cores(), MAX_PROCESSES, len(figures) // MIN_PER_PROCESS), list(figures)
+    if workers > 1:
+        # A process that is killed, by a limit on memory say, takes the pool with it: the rest is then drawn here.
+        with contextlib.suppress(BrokenProcessPool), open_pool(workers, "spawn", _nothing) as pool:
+            for written in [pool.submit(export, spec, stem) for spec, stem in figures]:
+                written.result()
+                left.pop(0)
+    for spec, stem in left:
+        export(spec, stem)
 
 
 def _nothing() -> None:

@@ -47,7 +47,7 @@ def points_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
         lr_steps, wd_steps: lattice steps from the candidate, or from the first point; missing off its lattice.
         common_log2_lr, common_log2_wd: mapped to the coordinates of the standard strategy by powers of the width.
         role: candidate, neighbour or other.
-        state: that of the seed farthest from done; done and diverged are finished.
+        state: the foremost of its seeds', as in `State`; done and diverged are finished.
         score, error: mean over the seeds that count, and its standard error; missing where a seed diverged or none is
             finished.
         told: score and error as text.

@@ -21,7 +21,7 @@ from ettsweep.runs.folder import RunDir, is_run_id, runs_dir, store_dir
 from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.spec import RunSpec, family_identity, id_of_run
 from ettsweep.runs.state import Liveness, State, Status, finished_status
-from ettsweep.runs.store import FinishedRun, RunStore, Shard, Stamp, stamp_of
+from ettsweep.runs.store import FinishedRun, RunStore, Shard, Stamp, discard_unused, stamp_of
 
 MIN_KEPT = 20
 """New finished runs for which a file is written; fewer are read again by the next command."""
@@ -200,9 +200,10 @@ class RunReader:
         return None
 
     def _read_folder(self, run_id: str, stamp: Stamp | None, liveness: Liveness | None) -> Run | None:
-        folder = RunDir(self._runs_dir / run_id)
+        folder, previous = RunDir(self._runs_dir / run_id), self.runs.get(run_id)
         try:
-            spec, family = self._specs.read(folder)
+            # A folder keeps its spec: its name is made from it.
+            spec, family = (previous.spec, previous.family) if previous else self._specs.read(folder)
             run = (stamp and self._read_result(folder, spec, family, stamp)) or Run(
                 folder, spec, *folder.status_and_result(liveness)
             )
@@ -227,6 +228,8 @@ class RunReader:
         if len(self._fresh) >= MIN_KEPT:
             self._store.keep(self._fresh.values(), self.runs)
             self._fresh = {}
+            if self._store is self._stores[1]:
+                discard_unused(self._store.folder)
 
 
 class _SpecReader:

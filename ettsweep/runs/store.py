@@ -4,14 +4,18 @@
 
 A file is written once, by one rename. Its columns are checked by a checksum when it is read, each result by its own;
 a file that is damaged, or of another version, is passed over. Each command that has read enough new runs adds a file;
-once there are several, one takes the place of all. Two commands may do so at once: a run that is in two files is the
-same in both, or its stamp tells which one is right.
+once there are several, one takes the place of those that are not much larger. Two commands may do so at once: of a run
+that is in two files, the later one counts, and only while the stamp of the run's result is the one that it has.
 """
 
 import contextlib
 import json
+import math
 import os
+import shutil
+import stat
 import sys
+import time
 import uuid
 import zlib
 from array import array
@@ -21,7 +25,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from ettsweep.errors import InputError, StorageError
-from ettsweep.files import Json, loads, open_regular, write_atomic
+from ettsweep.files import Json, loads, number, open_regular, write_atomic
 from ettsweep.ownership import problem_of
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status, finished_status
@@ -31,7 +35,13 @@ MAGIC = b"ettsweep runs 1"
 """What a file begins with; the number changes with the format."""
 
 MAX_FILES = 6
-"""Files of a store; with one more, one takes the place of all."""
+"""Files of a store; with one more, one takes the place of several."""
+
+MUCH_LARGER = 4
+"""A file that has this many times the runs of all smaller ones stays: else each few new runs would write all again."""
+
+UNUSED_S = 90 * 86400.0
+"""Seconds after which what was kept of another results folder is deleted."""
 
 ENDING = ".runs"
 ID_LENGTH = 12
@@ -86,6 +96,7 @@ class Shard:
         ids: of the runs, by row.
         families: id and a spec of each family; a row has the number of its own.
         columns: arrays by name, see `COLUMNS`.
+        written_ns: when it was written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -98,6 +109,11 @@ class Shard:
         self.path = path
         self._descriptor = open_regular(path)
         try:
+            status = os.fstat(self._descriptor)
+            # Of what was opened: the name may lead elsewhere by now. What another user made up is not believed.
+            if problem := problem_of(path, status):
+                raise ValueError(problem)
+            self.written_ns = status.st_mtime_ns
             with os.fdopen(os.dup(self._descriptor), "rb") as file:
                 magic, _, rest = file.readline(200).partition(b"|")
                 if magic != MAGIC or len(fields := rest.split()) != 4:
@@ -187,28 +203,26 @@ class RunStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.shards: list[Shard] = []
-        self.rows: dict[str, tuple[Shard, int]] = {}
-        # Nothing of another user's is believed: its results could be made up.
+        shards = list[Shard]()
         with contextlib.suppress(OSError):
-            for name in sorted(os.listdir(folder)):
+            for name in os.listdir(folder):
                 path = folder / name
                 if name.endswith(ENDING) and not name.startswith(".") and not problem_of(path):
                     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                        self.add(Shard(path))
+                        shards.append(Shard(path))
+        self._set(shards)
 
-    def add(self, shard: Shard) -> None:
-        """Add the runs of a file."""
-        self.shards.append(shard)
-        self.rows.update((run_id, (shard, row)) for row, run_id in enumerate(shard.ids))
+    def _set(self, shards: list[Shard]) -> None:
+        self.shards = sorted(shards, key=lambda shard: shard.written_ns)
+        self.rows = {run_id: (shard, row) for shard in self.shards for row, run_id in enumerate(shard.ids)}
 
     def keep(self, runs: Iterable[FinishedRun], valid: Iterable[str]) -> None:
-        """Add a file with these runs; if there are too many files, one with all runs that are valid replaces them.
+        """Add a file with these runs; if there are too many files, it has the valid runs of smaller ones too.
 
         What cannot be written is not kept.
         """
         rows = list(_fresh_rows(runs))
-        merged = self.shards if len(self.shards) >= MAX_FILES else []
+        merged = self._to_merge(len(rows)) if len(self.shards) >= MAX_FILES else []
         if merged:
             new, shards = {row.id for row in rows}, set(map(id, merged))
             kept = ((run_id, *self.rows[run_id]) for run_id in valid if run_id in self.rows and run_id not in new)
@@ -221,6 +235,26 @@ class RunStore:
             write_atomic(path, _encode(rows), mode=0o644)  # what others may write to is not believed
             for shard in merged:
                 shard.path.unlink(missing_ok=True)
+            self._set([*(shard for shard in self.shards if shard not in merged), Shard(path)])
+
+    def _to_merge(self, count: int) -> list[Shard]:
+        """Return the smallest files, as far as none is much larger than all before it with `count` new runs."""
+        merged = list[Shard]()
+        for shard in sorted(self.shards, key=lambda shard: len(shard.ids)):
+            if len(shard.ids) > MUCH_LARGER * count and len(self.shards) - len(merged) < MAX_FILES:
+                break
+            merged.append(shard)
+            count += len(shard.ids)
+        return merged
+
+
+def discard_unused(folder: Path) -> None:
+    """Delete what was kept of other results folders, in folders beside this one, once nothing was added for long."""
+    with contextlib.suppress(OSError):
+        for other in folder.parent.iterdir():
+            status = other.lstat()
+            if other != folder and stat.S_ISDIR(status.st_mode) and time.time() - status.st_mtime > UNUSED_S:
+                shutil.rmtree(other, ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -234,15 +268,20 @@ class _Row:
 
 def _fresh_rows(runs: Iterable[FinishedRun]) -> Iterator[_Row]:
     for run in runs:
-        score, step = run.result.get("score"), run.result.get("diverged_step")
+        score, diverged_step = number(run.result.get("score")), -1
         mtime_ns, inode, size = run.stamp
+        if run.result["status"] == "diverged":
+            step = run.result.get("diverged_step")
+            if not (isinstance(step, int) and 0 <= step < 2**63):
+                continue  # what no worker wrote is read from its folder each time
+            diverged_step = step
         values = {
             "seed": run.seed,
             "lr": run.lr,
             "wd": run.wd,
-            "diverged_step": int(step or 0) if run.result["status"] == "diverged" else -1,
-            "score": float("nan") if score is None else score,
-            "device_s": run.result.get("device_s") or 0.0,
+            "diverged_step": diverged_step,
+            "score": math.nan if score is None else score,
+            "device_s": number(run.result.get("device_s")) or 0.0,
             **{"mtime_ns": mtime_ns, "inode": inode, "size": size},
             **{"length": len(run.data), "crc": zlib.crc32(run.data)},
         }

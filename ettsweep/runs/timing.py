@@ -80,7 +80,7 @@ class RunTimes:
 
     @property
     def start_s(self) -> float:
-        """Seconds from the start of a worker to its first training step, in the median; 0 if unknown."""
+        """Seconds that a worker computes before its first training step, in the median; 0 if unknown."""
         return statistics.median(self._starts_s) if self._starts_s else 0.0
 
     def count(self, specs: Iterable[RunSpec]) -> int:
@@ -108,7 +108,7 @@ class RunTimes:
         """
         active = {run: s for run, s in statuses.items() if s.state in (State.RUNNING, State.QUEUED)}
         running = {run: s for run, s in active.items() if s.state is State.RUNNING}
-        if not running and not (at_once and self.start_s):
+        if not active or not (running or (at_once and self.start_s)):
             return None
         spent = {key: (times.worker_s, times.fractions) for key, times in self._by_recipe.items()}
         for run, s in running.items():

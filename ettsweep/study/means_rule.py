@@ -28,7 +28,7 @@ class MeansRule(StudyState):
         return []
 
     def score_point(self, point: Point) -> ScoredPoint:
-        """Return the mean score of a point; if it is not finished, the state of its run that is farthest from done."""
+        """Return the mean score of a point; if it is not finished, the foremost state of its runs."""
         point = snap_point(point, self._known_points)
         if unfinished := self._unfinished_state(point, self.study.seeds):
             return ScoredPoint(point, None, unfinished)

@@ -321,7 +321,8 @@ WITHOUT_OUTCOME = frozenset({State.QUEUED, State.RUNNING, State.MISSING, State.I
 
 
 def _run_sort_key(run: Run) -> tuple[object, ...]:
-    urgency = run.state is not State.RUNNING, ORDER[run.state]  # those in training first
+    # Those in training first, those that were ended on purpose last.
+    urgency = run.state is not State.RUNNING, run.state in (State.CANCELLED, State.PRUNED), ORDER[run.state]
     return *urgency, model_name(run.base.model), strategy_name(run.base.strategy.s), run.lr, run.wd, run.seed
 
 

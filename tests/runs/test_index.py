@@ -131,7 +131,7 @@ def test_a_family_is_all_runs_that_differ_in_lr_wd_and_seed_only(results: Path, 
 
 def test_states_are_counted_in_their_order() -> None:
     counts = count_states([State.FAILED, State.DONE, State.QUEUED, State.DONE])
-    assert list(counts.items()) == [(State.QUEUED, 1), (State.DONE, 2), (State.FAILED, 1)]
+    assert list(counts.items()) == [(State.DONE, 2), (State.QUEUED, 1), (State.FAILED, 1)]
 
 
 # --- choosing -------------------------------------------------------------------------------------------------------

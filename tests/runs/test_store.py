@@ -19,7 +19,7 @@ from ettsweep.runs.folder import RunDir, store_dir
 from ettsweep.runs.index import MIN_KEPT, Run, RunReader, load_run_index
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.runs.store import ENDING, MAX_FILES, RunStore
+from ettsweep.runs.store import ENDING, MAX_FILES, UNUSED_S, RunStore
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -154,6 +154,42 @@ def test_few_files_hold_all_that_was_kept(results: Path, make_spec: MakeSpec) ->
         assert len(list(store_dir(results).iterdir())) <= MAX_FILES + 1
     assert opened(results) == []
     assert read(results) == from_folders(results)
+
+
+def test_one_that_reads_for_long_writes_little_more_than_there_is(results: Path, make_spec: MakeSpec) -> None:
+    reader, written = RunReader(results), dict[str, int]()
+    for part in range(5 * MAX_FILES):
+        for seed in range(MIN_KEPT):
+            finish(results, make_spec(seed=MIN_KEPT * part + seed))
+        reader.read()
+        (folder,) = (cache_folder() / "runs").iterdir()
+        files = {path.name: path.stat().st_size for path in folder.iterdir()}
+        assert len(files) <= MAX_FILES + 1
+        written |= files
+    assert sum(written.values()) < 4 * sum(files.values())
+    assert read(results) == from_folders(results)
+
+
+def test_what_no_worker_wrote_is_read_as_it_lies(results: Path, runs: list[RunDir]) -> None:
+    """Another of a group that shares the folder may have put it there."""
+    for run, values in zip(runs, ({"score": "0.5"}, {"score": 10**400}, {"device_s": []}), strict=False):
+        run.result_path.unlink()
+        assert run.finish({"status": "done", "score": 1.0} | values, [])
+    runs[3].result_path.unlink()
+    assert runs[3].finish({"status": "diverged", "score": None, "diverged_step": 2**70}, [])
+    first = read(results)
+    assert [first[run.id][8] for run in runs[:4]] == [None, None, 1.0, None]
+    assert read(results) == first
+
+
+def test_what_was_kept_of_folders_that_nobody_uses_is_deleted(results: Path, runs: list[RunDir]) -> None:
+    old, recent = (cache_folder() / "runs" / name for name in ("old", "recent"))
+    for folder, age_s in ((old, 1.01 * UNUSED_S), (recent, 0.9 * UNUSED_S)):
+        folder.mkdir(parents=True)
+        os.utime(folder, (time.time() - age_s,) * 2)
+    read(results)
+    assert not old.exists()
+    assert len(list((cache_folder() / "runs").iterdir())) == 2
 
 
 KEEP = """

@@ -65,7 +65,7 @@ def test_what_needs_a_person_is_seen_before_what_trains(results: Path) -> None:
     assert cells(family(watcher(results).poll()).lattice)[0, 0].state is State.FAILED
 
 
-def test_what_needs_a_person_is_seen_before_what_trains(results: Path) -> None:
+def test_what_was_cancelled_is_seen_before_what_trains_and_that_before_what_is_to_come(results: Path) -> None:
     (study,) = ask(results)
     for i in (0, 1):
         RunDir.create(results, at(study, i, 0, 0)).cancel()

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import platform
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ import torch
 from ettsweep import __version__
 from ettsweep.errors import DataMissingError, EttsweepError, LostProcessError, error_line
 from ettsweep.files import Json
-from ettsweep.processes import age_s
 from ettsweep.runs.attempt import Attempt, TimeSpent
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
@@ -255,8 +255,11 @@ def open_task(
 
 @cache
 def _start_s() -> float:
-    """Return the seconds from the start of this process to the first call, at its first training step."""
-    return age_s()
+    """Return the CPU seconds of this process until the first call, at its first training step.
+
+    They are about as many as pass until then on a machine that is free, without waits for a slot or for others.
+    """
+    return time.process_time()
 
 
 def _check_same_data(fingerprint: str, group: ProcessGroup) -> str:

@@ -1,10 +1,13 @@
 """The figures of a report: which there are, what they are called, what their captions say, and their files."""
 
 import io
+import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Literal
 from xml.etree import ElementTree
 
 import numpy as np
@@ -14,6 +17,9 @@ from PIL import Image
 from support.made_sweep import Made, digits_spec, finish, finish_at, imagenet_spec, read, search, searched
 from support.scene import scene
 
+from ettsweep.files import dumps
+from ettsweep.process_pool import Pool, open_pool
+from ettsweep.report import figure_export
 from ettsweep.report.families import judged_families, strategy_comparisons
 from ettsweep.report.figure_files import Figure, FigureBuilder
 from ettsweep.report.run_histories import RunHistories
@@ -266,3 +272,17 @@ def test_the_same_figure_is_the_same_file(sample: Made, tmp_path: Path) -> None:
     for path in (tmp_path / "one").iterdir():
         item, other = path.read_bytes(), (tmp_path / "two" / path.name).read_bytes()
         assert len(item) == len(other) if path.suffix == ".pdf" else item == other, path.suffix
+
+
+def test_figures_are_drawn_here_where_processes_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a limit on memory."""
+
+    def dying(workers: int, method: Literal["fork", "spawn"], prepare: object) -> AbstractContextManager[Pool]:
+        return open_pool(workers, method, os._exit, 1)
+
+    monkeypatch.setattr(figure_export, "open_pool", dying)
+    monkeypatch.setattr(figure_export, "cores", lambda: 2)
+    spec = dumps({"data": {"values": [{"x": 1}]}, "mark": "point", "encoding": {"x": {"field": "x"}}})
+    stems = [tmp_path / str(k) for k in range(2 * figure_export.MIN_PER_PROCESS)]
+    figure_export.export_all([(spec, stem) for stem in stems])
+    assert all(path.stat().st_size for stem in stems for path in figure_export.paths_of(stem))

@@ -240,12 +240,16 @@ def _outcome(verdict: Verdict, world: World, runs: int, wall: int) -> Outcome:
     return Outcome(verdict.verdict, runs, wall, advantage, margin, value, regret, caveat)
 
 
+RUN_S = 3600.0
+"""Seconds of a run: long enough for a round to have as many runs as train at a time, and no more."""
+
+
 def _train(plan: Plan, study: Study, world: World, rank: dict[int, int]) -> Iterator[tuple[str, Run]]:
     for planned in plan.to_launch:
         spec = planned.spec
         score = world.score(_place(study, Point(spec.lr, spec.wd)), rank[spec.seed])
         state = State.DIVERGED if score is None else State.DONE
-        yield planned.id, Run(RunDir(Path(planned.id)), spec, Status(state), {"score": score, "device_s": 1.0})
+        yield planned.id, Run(RunDir(Path(planned.id)), spec, Status(state), {"score": score, "device_s": RUN_S})
 
 
 def _place(study: Study, point: Point) -> Place:

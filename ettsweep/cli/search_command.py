@@ -102,7 +102,13 @@ def search(
     with suggest_command():
         sweep_spec = training_options.launch_options().resolve_grid(requested_spec, results, name)
     context = CommandContext(
-        results, *load_launch(sweep_spec), dry_run, progress_console() if follow else None, "search", notify=print_note
+        results,
+        *load_launch(sweep_spec),
+        dry_run,
+        progress_console() if follow else None,
+        "search",
+        notify=print_note,
+        confirm=confirm_continue,
     )
     sweep_store = load_sweep_store(results)
     target = SearchTarget.create(name, sweep_spec, sweep_store)
@@ -133,7 +139,6 @@ def search(
                 suggest=suggest,
                 trials=resolve_trials(sampler, trials),
                 pruner=pruner,
-                confirm=confirm_continue if follow else None,
             )
     show_history(result.verification.studies, result.submit_result.plan.run_index, form)
     search_options = {"--sampler": (sampler, "surface"), "--trials": (trials, None), "--pruner": (pruner, "none")}

@@ -111,7 +111,14 @@ def verify_optimum(
     studies = [study.with_criterion(criterion_options) for study in family_options.studies(sweep_store)]
     launch_plan = training_options.launch_options().resolve_studies(studies, sweep_store, dry_run=dry_run)
     context = CommandContext(
-        results, *launch_plan, dry_run, progress_console() if follow else None, "verify", studies, notify=print_note
+        results,
+        *launch_plan,
+        dry_run,
+        progress_console() if follow else None,
+        "verify",
+        studies,
+        notify=print_note,
+        confirm=confirm_continue,
     )
     if at is not None and len(studies) > 1:
         names = ", ".join(f"{study.sweep} {study.model} {study.strategy}" for study in studies)
@@ -123,8 +130,6 @@ def verify_optimum(
     if not dry_run:
         # --rule, --confidence and --margin are saved, so that later commands judge the same way.
         print_note(record_criterion(results, dict.fromkeys(study.sweep for study in studies), criterion_options))
-    # Without --follow there is a single round, so nothing to report or to confirm.
-    on_progress, may_continue = (print_note, confirm_continue) if follow else (None, None)
     selection = family_options.as_arguments
     with (
         detach_on_interrupt(context.follows, selection=selection),
@@ -135,8 +140,6 @@ def verify_optimum(
             context,
             at=point,
             budget=budget,
-            notify=on_progress,
-            confirm=may_continue,
             other_studies=sweep_store.studies,
         )
     # A dry run saves no criterion.

@@ -2,8 +2,9 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,8 +56,8 @@ class CommandContext:
         console: follow the runs, with their progress on this console; None leaves them in the background.
         title: shown before the progress.
         studies: studies of the sweeps that the runs belong to, if these are to be named.
-        notify: receives a line on what the runs will cost, and one on what they have cost if they are followed.
-        pruner: stops hopeless runs while they are followed; None trains all to their end.
+        notify: receives each line on what is done, and on what it will cost and has cost.
+        confirm: asks a person whether to go on, given what is to come, and returns the answer.
     """
 
     results: Path
@@ -67,7 +68,7 @@ class CommandContext:
     title: str = ""
     studies: Sequence[Study] = ()
     notify: Callable[[str], None] = lambda text: None
-    pruner: Pruner | None = None
+    confirm: Callable[[str], bool] = lambda question: True
 
     @property
     def follows(self) -> bool:
@@ -124,13 +125,16 @@ def read_index_to_plan(context: CommandContext, is_wanted: Callable[[Run], bool]
     return read_run_index(context.results, slurm_cache) if slurm_cache.heartbeats else run_index
 
 
-def execute_plan(plan: Plan, context: CommandContext, verification: Verification | None = None) -> SubmitResult:
+def execute_plan(
+    plan: Plan, context: CommandContext, verification: Verification | None = None, pruner: Pruner | None = None
+) -> SubmitResult:
     """Submit a plan, and follow it to its end if the context says so; a dry run only shows what would be submitted.
 
     Args:
         plan: the runs to launch and to keep.
         context: how to carry it out.
         verification: makes the plan of the next round; by default it is for the same runs.
+        pruner: stops hopeless runs while they are followed; None trains all to their end.
 
     Raises:
         StorageError: the results folder cannot be written.
@@ -151,7 +155,7 @@ def execute_plan(plan: Plan, context: CommandContext, verification: Verification
         context.notify(str(error))
     if context.console is None:
         return SubmitResult(plan, context, submit(context.results, plan, context.profile, context.data))
-    last_plan = _follow_rounds(plan, context, context.console, verification, cost_estimator)
+    last_plan = _follow_rounds(plan, context, context.console, verification, cost_estimator, pruner)
     context.notify(cost_estimator.describe_cost(last_plan.run_index))
     return SubmitResult(last_plan, context)
 
@@ -162,6 +166,7 @@ def _follow_rounds(
     console: "Console",
     verification: Verification | None,
     cost_estimator: CostEstimator,
+    pruner: Pruner | None,
 ) -> Plan:
     """Submit, wait and plan again until no run is left that a worker could take; return the last plan.
 
@@ -190,7 +195,7 @@ def _follow_rounds(
             monitor,
             context.title,
             console,
-            on_poll=_make_poll_callback(context.pruner, respawner, monitor, plan.run_index),
+            on_poll=partial(_poll, context, pruner, verification, respawner, monitor, plan.run_index),
         )
         run_index = reader.read(SchedulerLiveness(context.results, monitor.slurm_cache))
         # A pruned run counts as ended here: launching it again would undo the pruning.
@@ -199,23 +204,36 @@ def _follow_rounds(
         if startable_attempts and all(submission_counts[run] >= max_submissions for run in startable_attempts):
             last_output = read_submission(folders[0]).last_output()
             raise LaunchError(f"the workers ended without starting a run: {last_output}")
-        plan = verification.plan(run_index) if verification else make_plan(all_specs, run_index)
+        plan = _next_plan(verification, run_index, context) if verification else make_plan(all_specs, run_index)
         if not plan.is_unfinished:
             return plan
         context.notify(cost_estimator.describe_estimate(plan, verification.forecast if verification else None))
 
 
-def _make_poll_callback(
-    pruner: Pruner | None, respawner: WorkerRespawner, monitor: ProgressMonitor, run_index: RunIndex
-) -> Callable[[SweepStatus], None]:
-    """Return a callback that prunes hopeless runs and replaces dead workers at each poll of a round."""
+def _next_plan(verification: Verification, run_index: RunIndex, context: CommandContext) -> Plan:
+    """Return the plan of the next round, once a person has agreed to it if its cost is high."""
+    plan = verification.plan(run_index)
+    for line in verification.said:
+        context.notify(line)
+    if verification.question and not context.confirm(verification.question):
+        return verification.decline(plan)
+    return plan
 
-    def on_poll(sweep_status: SweepStatus) -> None:
-        if pruner:
-            pruner.prune(monitor.specs, sweep_status.statuses, run_index)
-        respawner.poll(sweep_status.vacant_slots)
 
-    return on_poll
+def _poll(
+    context: CommandContext,
+    pruner: Pruner | None,
+    verification: Verification | None,
+    respawner: WorkerRespawner,
+    monitor: ProgressMonitor,
+    run_index: RunIndex,
+    sweep_status: SweepStatus,
+) -> None:
+    """Prune hopeless runs and replace dead workers."""
+    if pruner and verification:
+        for line in pruner.prune(monitor.specs, sweep_status.statuses, run_index, verification.prunable_ids()):
+            context.notify(line)
+    respawner.poll(sweep_status.vacant_slots)
 
 
 def _launch_attempts(results: Path, plan: Plan) -> list[tuple[str, int]]:
@@ -264,11 +282,9 @@ def verify_rounds(
     *,
     at: Point | None = None,
     budget: Budget = NO_BUDGET,
-    notify: Callable[[str], None] | None = None,
-    confirm: Callable[[str], bool] | None = None,
     suggester: SuggestionSource | None = None,
     other_studies: Sequence[Study] = (),
-    make_pruner: Callable[[Callable[[], Collection[str]]], Pruner] | None = None,
+    pruner: Pruner | None = None,
 ) -> VerificationResult:
     """Judge each study and submit the runs that its verdict lacks: one round, or all rounds if the context follows.
 
@@ -277,11 +293,9 @@ def verify_rounds(
         context: how to carry out the plans.
         at: judge this point instead of each study's best; followed, the climb starts there.
         budget: limits what is trained.
-        notify: receives a line for each step of a climb.
-        confirm: asks the user whether to go on, given what is to come; None goes on.
         suggester: suggests points.
         other_studies: of sweeps that are not judged; the runs that they request count against no budget.
-        make_pruner: makes the pruner, given a function that returns the ids of runs that were only suggested.
+        pruner: stops hopeless runs that were only suggested, while they are followed.
 
     Raises:
         InputError: `at` is no point of a study, or a point has more seeds than the budget allows.
@@ -293,21 +307,17 @@ def verify_rounds(
         studies,
         at,
         budget,
-        notify,
-        confirm,
         parallel_runs,
         context.follows,
         suggester,
         other_studies,
     )
-    if make_pruner:
-        context = replace(context, pruner=make_pruner(verification.prunable_ids))
     families = {study.family for study in studies}
-    plan = verification.plan(read_index_to_plan(context, lambda run: run.family in families))
+    plan = _next_plan(verification, read_index_to_plan(context, lambda run: run.family in families), context)
     if not plan.is_unfinished and context.follows:
         return VerificationResult(verification, SubmitResult(plan, context))
     try:
-        return VerificationResult(verification, execute_plan(plan, context, verification))
+        return VerificationResult(verification, execute_plan(plan, context, verification, pruner))
     except LaunchError as problem:
         if context.follows:
             raise

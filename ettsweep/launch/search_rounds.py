@@ -1,8 +1,9 @@
 """Search: train what a sampler suggests, round after round, until verdicts are final or it suggests no more."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from ettsweep.launch.follow import CommandContext, VerificationResult, verify_rounds
 from ettsweep.study.budget import Budget
@@ -57,7 +58,6 @@ def search_rounds(
     suggest: Sampler,
     trials: int,
     pruner: str,
-    confirm: Callable[[str], bool] | None = None,
 ) -> VerificationResult:
     """Train suggested points until verdicts are final: one round, or all rounds if the context follows.
 
@@ -70,7 +70,6 @@ def search_rounds(
         suggest: the sampler.
         trials: most suggestions per study.
         pruner: name of the pruner, or none.
-        confirm: asks the user whether to go on, given what is to come; None goes on.
     """
     # In a dry run the sweep is not on disk: nothing is recorded or read back.
     studies, is_recorded = target.studies, not context.dry_run
@@ -82,25 +81,18 @@ def search_rounds(
         {study.key for study in studies if target.sweep.is_exhausted(study.strategy, sampler)},
         reload=target.reload if is_recorded else lambda studies: studies,
         save=partial(record, context.results) if is_recorded else lambda sweep, suggestions: None,
-        notify=context.notify,
     )
     return verify_rounds(
         studies,
         replace(context, studies=studies),
         budget=budget,
-        notify=context.notify if context.console else None,
-        confirm=confirm,
         suggester=suggester,
         other_studies=[study for study in target.sweep_store.studies if study.sweep != target.name],
-        make_pruner=None if pruner == "none" else partial(_make_pruner, context, pruner, target),
+        pruner=None if pruner == "none" else _make_pruner(context.results, pruner, target),
     )
 
 
-def _make_pruner(
-    context: CommandContext, name: str, target: SearchTarget, suggested_ids: Callable[[], Collection[str]]
-) -> Pruner:
-    """Return a pruner of runs that were only suggested, and that no other sweep requested."""
-    chosen: Sequence[Sweep] = target.sweep_store.select()
-    # Another sweep needs the final score of its runs.
-    others = {spec.run_id for sweep in chosen if sweep.name != target.name for spec in sweep.specs()}
-    return Pruner(context.results, name, lambda: set(suggested_ids()) - others, context.notify)
+def _make_pruner(results: Path, name: str, target: SearchTarget) -> Pruner:
+    """Return a pruner that leaves the runs of other sweeps alone."""
+    others = [sweep for sweep in target.sweep_store.select() if sweep.name != target.name]
+    return Pruner(results, name, {spec.run_id for sweep in others for spec in sweep.specs()})

@@ -4,7 +4,7 @@ A decision is a function of the curves on disk. Runs that a grid requested or a 
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -208,20 +208,24 @@ class Pruner:
     Attributes:
         results: the results folder.
         rule: one of `PRUNERS`, other than `none`.
-        prunable_ids: returns the ids of the runs that may be stopped.
-        notify: called with a line for each run that is stopped.
+        others: ids of runs that are never stopped: another sweep needs their final scores.
     """
 
     results: Path
     rule: str
-    prunable_ids: Callable[[], Collection[str]]
-    notify: Callable[[str], None] = lambda text: None
+    others: Collection[str] = ()
     _families: dict[str, str] = field(default_factory=dict, repr=False)
     _curves: dict[str, tuple[object, PrunerCurve]] = field(default_factory=dict, repr=False)
     _compared_curves: dict[str, list[PrunerCurve]] = field(default_factory=dict, repr=False)
 
-    def prune(self, specs: Mapping[str, RunSpec], statuses: Mapping[str, Status], run_index: RunIndex) -> None:
-        """Ask hopeless runs in training to stop.
+    def prune(
+        self,
+        specs: Mapping[str, RunSpec],
+        statuses: Mapping[str, Status],
+        run_index: RunIndex,
+        prunable_ids: Collection[str],
+    ) -> list[str]:
+        """Ask hopeless runs in training to stop; return a line on each.
 
         A run that was pruned and resumed is not asked again: a verdict, a grid or a person needs it.
 
@@ -229,14 +233,16 @@ class Pruner:
             specs: specs of the runs of this command, by id.
             statuses: their current statuses, by id.
             run_index: all runs before this command, which are compared with as well.
+            prunable_ids: ids of the runs that may be stopped.
 
         Raises:
             StorageError: a run folder cannot be written.
         """
-        candidates = statuses.keys() & set(self.prunable_ids())
+        candidates = (statuses.keys() & set(prunable_ids)) - set(self.others)
         judged_ids = {run for run in candidates if statuses[run].state is State.RUNNING and not self._was_pruned(run)}
         if not judged_ids:
-            return
+            return []
+        said = list[str]()
         families = self._families  # cached: a family id takes a while to compute, and this is called twice a second
         families |= {run: spec.family_id for run, spec in specs.items() if run not in families}
         for family in {families[run] for run in judged_ids}:
@@ -256,7 +262,8 @@ class Pruner:
                     prune_reason(self.rule, curve, curves, metric, spec.schedule) if curve.run_id in judged_ids else ""
                 )
                 if reason and RunDir(runs_dir(self.results) / curve.run_id).prune(curve.step, reason):
-                    self.notify(f"run {curve.run_id} will be pruned at step {curve.step}: {reason}")
+                    said.append(f"run {curve.run_id} will be pruned at step {curve.step}: {reason}")
+        return said
 
     def _was_pruned(self, run_id: str) -> bool:
         run = RunDir(runs_dir(self.results) / run_id)

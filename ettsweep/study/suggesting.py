@@ -39,7 +39,7 @@ class Suggester:
         exhausted: studies that get no further suggestions.
         reload: returns the studies as they are on disk now, with suggestions made by other commands.
         save: stores the suggestions of a round by sweep; called before they are run, or a kill would lose them.
-        notify: called with a line for each study.
+        said: a line for each study on the last round.
         budget_exhausted: whether the budget kept a study from getting another point.
     """
 
@@ -50,7 +50,7 @@ class Suggester:
     exhausted: set[StudyKey] = field(default_factory=set)
     reload: Callable[[Sequence[Study]], Sequence[Study]] = lambda studies: studies
     save: Callable[[str, Sequence[Suggestion]], None] = lambda sweep, suggestions: None
-    notify: Callable[[str], None] = lambda text: None
+    said: list[str] = field(default_factory=list)
     budget_exhausted: bool = False
 
     def can_suggest(self, study: Study) -> bool:
@@ -62,6 +62,7 @@ class Suggester:
 
         Each active study keeps its share of `capacity` points under way; at most `max_runs` runs are new.
         """
+        self.said = []
         studies = self.reload(studies)  # another command may search the same sweep at the same time
         active = [study for study in studies if self.can_suggest(study)]
         per_study = math.ceil(capacity / max(1, len(active)))
@@ -111,13 +112,13 @@ class Suggester:
     def _report(self, title: str, study: Study, points: Sequence[Point], n_points: int, trials_left: int) -> None:
         """Report the points of a round; if there are none, mark the study as exhausted and report why."""
         if points:
-            self.notify(f"{title}: {self.sampler} suggests {', '.join(map(str, points))}")
+            self.said.append(f"{title}: {self.sampler} suggests {', '.join(map(str, points))}")
             return
         self.exhausted.add(study.key)
         if trials_left > 0:
-            self.notify(f"{title}: after {format_count(n_points, 'point')} no further one is worth a run")
+            self.said.append(f"{title}: after {format_count(n_points, 'point')} no further one is worth a run")
         else:
-            self.notify(
+            self.said.append(
                 f"{title}: {format_count(len(study.suggested_points), 'point')} suggested; --trials N allows N in total"
             )
 

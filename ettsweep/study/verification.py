@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Protocol
@@ -68,9 +68,11 @@ class SuggestionSource(Protocol):
 
     Attributes:
         budget_exhausted: whether the budget kept a study from getting another point.
+        said: a line for each study on the last round.
     """
 
     budget_exhausted: bool
+    said: list[str]
 
     def can_suggest(self, study: Study) -> bool:
         """`True` if further points may be suggested for a study."""
@@ -121,8 +123,6 @@ class Verification:
 
     Attributes:
         start: point where each climb starts; None for the study's best point.
-        notify: called with a line for each step of a climb.
-        confirm: asks whether to go on, given the cost to come, if that is high and no budget is stated; None goes on.
         capacity: runs that can train at the same time; racing adds that many per round.
         follows: race, and climb on from better neighbours of `start`.
         suggester: suggests points of studies, which are judged once it is done; None without a search.
@@ -133,13 +133,13 @@ class Verification:
         over_budget: runs that the budget kept out of the last plan.
         stop_reasons: a line for each study that does not go on.
         runs_short: runs that the studies which the budget stopped are predicted to need.
+        said: lines on the last plan: what was suggested, and where climbs went.
+        question: the cost to come, if that is high and no budget is stated: a person is to agree, or to `decline`.
     """
 
     studies: Sequence[Study]
     start: Point | None = None
     budget: Budget = NO_BUDGET
-    notify: Callable[[str], None] | None = None
-    confirm: Callable[[str], bool] | None = None
     capacity: int = 1
     follows: bool = False
     suggester: SuggestionSource | None = None
@@ -150,10 +150,12 @@ class Verification:
     over_budget: list[PlannedRun] = field(default_factory=list)
     stop_reasons: list[str] = field(default_factory=list)
     runs_short: int = 0
+    said: list[str] = field(default_factory=list)
+    question: str = ""
     _planned_ids: dict[StudyKey, set[str]] = field(default_factory=lambda: defaultdict(set))
     _times: RunTimes = field(default_factory=RunTimes)  # of the runs that the present plan is made from
-    _confirmed_s: float = 0.0
-    _is_declined: bool = False
+    _declined: str = ""  # the question that a person has said no to
+    _asked_s: float = 0.0  # to come, when a person was asked last
 
     def plan(self, run_index: RunIndex) -> Plan:
         """Judge all studies from the runs on disk, and return the plan of the runs that their verdicts need next.
@@ -161,13 +163,14 @@ class Verification:
         Raises:
             InputError: a compared point had more seeds than the budget allows before the first round.
         """
-        self._times = RunTimes.of(run_index)
+        self._times, self.said, self.question = RunTimes.of(run_index), [], ""
         if self.suggester:
             batch = min(
                 self._batch_size([study.base for study in self.studies]),
                 SUGGESTIONS_PER_WORKER * self.capacity,
             )
             self.studies = self.suggester.suggest(self.studies, run_index, batch, self._suggestion_limit(run_index))
+            self.said += self.suggester.said
         study_states = evaluate_all(self.studies, run_index)
         is_first = not self.verdicts
         last_verdicts: Sequence[Verdict | None] = self.verdicts or [None] * len(study_states)
@@ -193,10 +196,26 @@ class Verification:
             self._cut(need, runs_left[need.key], run_index)
         self.forecast = self._forecast(needs, runs_left, run_index)
         plan = make_plan((spec for need in needs for spec in need.specs), run_index)
-        if plan.to_launch and not self._is_confirmed(needs, runs_left, run_index):
-            plan = plan.limited(0)
         self._record(needs, {p.id for p in plan.to_launch})
+        if plan.to_launch and self._declined:
+            return self.decline(plan)
+        if plan.to_launch:
+            self.question = self._question(needs, runs_left, run_index)
         return plan
+
+    def decline(self, plan: Plan) -> Plan:
+        """Return what is left of the last plan once a person has said no to its question: it launches nothing.
+
+        Nor will later ones, which await what is under way.
+        """
+        self._declined = self._declined or self.question
+        self.stop_reasons.append(self._declined)
+        self.runs_short = self.forecast.at_least
+        ids = {p.id for p in plan.to_launch}
+        for key, planned_ids in self._planned_ids.items():
+            planned_ids -= ids
+            self.extra_specs[key] = [spec for spec in self.extra_specs[key] if spec.run_id not in ids]
+        return plan.limited(0)
 
     def _needs(self, study_state: StudyState, verdict: Verdict) -> StudyNeeds:
         """Return what a verdict needs next, without the runs that racing will choose."""
@@ -275,8 +294,8 @@ class Verification:
         start = self.start and study_state.resolve_point(self.start)
         # Without following, a given point is judged itself, whatever is better nearby.
         verdict = study_state.verdict(start) if start and not self.follows else study_state.climb(start)
-        if self.notify and verdict.point and (last is None or verdict.full_path != last.full_path):
-            self.notify(f"{study_titles(self.studies)[verdict.key]}: {_describe_candidate(verdict)}")
+        if self.follows and verdict.point and (last is None or verdict.full_path != last.full_path):
+            self.said.append(f"{study_titles(self.studies)[verdict.key]}: {_describe_candidate(verdict)}")
         return verdict
 
     def _racing_specs(self, need: StudyNeeds, limit: int, runs_left: float) -> list[RunSpec]:
@@ -388,25 +407,21 @@ class Verification:
         launches = len(make_plan(need.specs, run_index).to_launch)
         return max(launches, int(min(need.predicted_runs(run_index), runs_left[need.key])))
 
-    def _is_confirmed(self, needs: Sequence[StudyNeeds], runs_left: RunsLeft, run_index: RunIndex) -> bool:
-        """`True` if the cost to come is low, or a budget is stated, or the user agrees to it."""
-        if self.budget.is_limited or not self.confirm or not self.follows:
-            return True
+    def _question(self, needs: Sequence[StudyNeeds], runs_left: RunsLeft, run_index: RunIndex) -> str:
+        """Return the cost to come if a person has to agree to it: it is high, and no budget is stated; else nothing."""
+        if self.budget.is_limited or not self.follows:
+            return ""
         to_come_s = sum(
             self._runs_to_come(need, runs_left, run_index) * self._run_s(need.study_state.study) for need in needs
         )
         families = {need.study_state.study.family for need in needs}
         spent_s = sum(run.device_s for family in families for run in run_index.family_runs(family))
-        hours, spent_hours = map(format_device_hours, (to_come_s, spent_s))
-        message = f"{self.forecast}: about {hours}, after {spent_hours} so far"
         # Once agreed to, it is asked about again when it has doubled.
-        if to_come_s > max(3600 * ASK_ABOVE_H, ASK_ABOVE_RATIO * spent_s, 2 * self._confirmed_s):
-            self._is_declined = self._is_declined or not self.confirm(message)
-            self._confirmed_s = to_come_s
-        if self._is_declined:
-            self.stop_reasons.append(message)
-            self.runs_short = self.forecast.at_least
-        return not self._is_declined
+        if to_come_s <= max(3600 * ASK_ABOVE_H, ASK_ABOVE_RATIO * spent_s, 2 * self._asked_s):
+            return ""
+        self._asked_s = to_come_s
+        hours, spent_hours = map(format_device_hours, (to_come_s, spent_s))
+        return f"{self.forecast}: about {hours}, after {spent_hours} so far"
 
     def _run_s(self, study: Study) -> float:
         """Return the device seconds of a run of a study; 0 if none was timed."""

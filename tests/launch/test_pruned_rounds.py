@@ -64,11 +64,12 @@ class Round:
         self.results = results
         self.told: list[str] = []
         self.run_index = RunIndex({}, {})
-        self.pruner = Pruner(results, "median", lambda: {run.id for run in proposed}, self.told.append)
+        self.proposed = {run.id for run in proposed}
+        self.pruner = Pruner(results, "median")
 
     def look(self, *watched: RunDir) -> None:
         specs, statuses = {run.id: run.spec() for run in watched}, {run.id: run.status() for run in watched}
-        self.pruner.prune(specs, statuses, self.run_index)
+        self.told += self.pruner.prune(specs, statuses, self.run_index, self.proposed)
 
 
 def test_proposed_runs_that_are_hopeless_are_stopped_and_no_others(results: Path, make: MakeSpec) -> None:
@@ -160,6 +161,17 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pruning, "MEDIAN_START_DIVISOR", 10**9)
 
 
+class Proposed(Verification):
+    """Has nothing to judge; a sampler has suggested this run."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        super().__init__([])
+        self.proposed = {spec.run_id}
+
+    def prunable_ids(self) -> set[str]:
+        return self.proposed
+
+
 def hopeless(results: Path, make_spec: MakeSpec) -> RunSpec:
     """Return a run that would take minutes, at a point whose five finished ones are far better."""
     spec = make_spec(schedule={"total_steps": 100_000, "warmup_steps": 4, "eval_every": 100}, lr=0.25)
@@ -172,17 +184,17 @@ def hopeless(results: Path, make_spec: MakeSpec) -> RunSpec:
 def test_following_stops_a_hopeless_run_and_does_not_wait_for_it(results: Path, make_spec: MakeSpec) -> None:
     spec = hopeless(results, make_spec)
     collected: list[str] = []
-    pruner = Pruner(results, "median", lambda: {spec.run_id}, collected.append)
     profile = LocalProfile(devices="cpu", slots=1, threads=1)
     console = Console(file=io.StringIO())
-    context = CommandContext(results, profile, console=console, pruner=pruner)
+    context = CommandContext(results, profile, console=console, notify=collected.append)
 
-    submit_result = execute_plan(make_plan([spec], read_run_index(results)), context, Verification([]))
+    plan = make_plan([spec], read_run_index(results))
+    submit_result = execute_plan(plan, context, Proposed(spec), Pruner(results, "median"))
     run = RunDir(results / "runs" / spec.run_id)
     pruned = run.status()
     assert (pruned.state, submit_result.succeeded) == (State.PRUNED, True)
     assert "the median of 5 others 0.01" in pruned.reason
-    assert collected == [f"run {spec.run_id} will be pruned {pruned.reason}"]
+    assert f"run {spec.run_id} will be pruned {pruned.reason}" in collected
     (attempt,) = map(run.attempt, run.attempt_numbers())
     assert attempt.has_checkpoint()
     assert attempt.failure() == {"kind": "interrupted", "reason": "pruned", "details": ""}
@@ -193,9 +205,9 @@ def test_a_hopeless_run_in_a_job_is_stopped_and_its_job_is_not_put_back(
     cluster: Cluster, results: Path, make_spec: MakeSpec
 ) -> None:
     spec = hopeless(results, make_spec)
-    pruner = Pruner(results, "median", lambda: {spec.run_id}, lambda text: None)
-    context = CommandContext(results, SlurmProfile(**PROFILE), console=Console(file=io.StringIO()), pruner=pruner)
-    submit_result = execute_plan(make_plan([spec], read_run_index(results)), context, Verification([]))
+    context = CommandContext(results, SlurmProfile(**PROFILE), console=Console(file=io.StringIO()))
+    plan = make_plan([spec], read_run_index(results))
+    submit_result = execute_plan(plan, context, Proposed(spec), Pruner(results, "median"))
     run = RunDir(results / "runs" / spec.run_id)
     assert (run.status().state, submit_result.succeeded) == (State.PRUNED, True)
     (attempt,) = map(run.attempt, run.attempt_numbers())

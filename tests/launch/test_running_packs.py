@@ -40,5 +40,5 @@ def test_the_name_of_a_pack_tells_where_it_is() -> None:
 )
 def test_packs_are_counted_beside_the_runs(workers: list[Process], message: str) -> None:
     statuses = trained_by(*workers) | {"a": Status(State.QUEUED), "b": Status(State.DONE)}
-    assert describe_states(statuses) == ["1 queued", message, "1 done"]
+    assert describe_states(statuses) == ["1 done", "1 queued", message]
     assert describe_states({}) == []

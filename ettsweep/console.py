@@ -142,15 +142,6 @@ def with_results_option(text: str, results: str) -> str:
     return before
 
 
-def spans(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield the parts of a text, and whether each is code: that is in backticks, as in Markdown."""
-    parts = text.split("`")
-    if len(parts) % 2 == 0:  # one without a partner is a character like others
-        parts[-2:] = ["`".join(parts[-2:])]
-    for number, part in enumerate(parts):
-        yield part, number % 2 == 1
-
-
 def _markdown(rows: Iterable[Row], names: Sequence[str]) -> str:
     cells = [[format_cell(row[n], n).replace("|", "\\|") for n in names] for row in rows]
     lines = [map(header, names), ["---"] * len(names), *cells]

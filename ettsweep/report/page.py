@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, partial
 from importlib import resources
@@ -14,7 +14,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from ettsweep import __version__
-from ettsweep.console import DEFAULT_RESULTS, escape_control, format_count, spans, with_results_option
+from ettsweep.console import DEFAULT_RESULTS, escape_control, format_count, with_results_option
 from ettsweep.launch.cost import cost_so_far
 from ettsweep.powers import power_and_decimal
 from ettsweep.quantities import confidence_text, hours_text, three_digits
@@ -148,8 +148,17 @@ def _prose_markup(results: str, text: str) -> Markup:
     """Return a text with its commands, in backticks, as <code>, with --results where the folder is not the default."""
     return Markup("").join(
         Markup("<code>{}</code>").format(span) if is_code else escape(span)
-        for span, is_code in spans(_with_results_option(results, text))
+        for span, is_code in _spans(_with_results_option(results, text))
     )
+
+
+def _spans(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield the parts of a text, and whether each is code: that is in backticks, as in Markdown."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # one without a partner is a character like others
+        parts[-2:] = ["`".join(parts[-2:])]
+    for number, part in enumerate(parts):
+        yield part, number % 2 == 1
 
 
 def _command_markup(results: str, command: str) -> Markup:

@@ -33,6 +33,7 @@ from ettsweep.runs.state import State, Status
 from ettsweep.schema import validate
 from ettsweep.shipped_files import shipped
 from ettsweep.study.budget import NO_BUDGET, Budget
+from ettsweep.study.controller import Controller
 from ettsweep.study.criterion import Criterion, CriterionOptions, Rule, resolve_criterion
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.lattice import Axis, neighbours
@@ -42,7 +43,6 @@ from ettsweep.study.seeds import seed_order
 from ettsweep.study.study import Study
 from ettsweep.study.suggesting import StartPoint, Suggester
 from ettsweep.study.verdict import Verdict
-from ettsweep.study.verification import Verification
 
 CHUNK = 4
 """Sweeps that a process gets at a time."""
@@ -189,7 +189,7 @@ def simulate(
         What became of the sweep at each of these confidences, then at the study's.
     """
     rank = {seed: number for number, seed in enumerate(seed_order(study))}
-    asking = Verification([study], budget=budget, capacity=slots, follows=True, suggester=searching)
+    asking = Controller([study], budget=budget, capacity=slots, follows=True, suggester=searching)
     run_index, wall, outcomes, forecasts = RunIndex({}, {}), 0, dict[float, Outcome](), list[int]()
     plan = asking.plan(run_index) if searching else make_plan(study.specs(), run_index)
     while True:

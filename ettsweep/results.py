@@ -24,8 +24,8 @@ from ettsweep.report.verdict_text import reason_text
 from ettsweep.runs.folder import runs_dir, sweeps_dir
 from ettsweep.runs.index import Run, count_states
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
+from ettsweep.study.judgement import judge
 from ettsweep.study.sweep_store import StudiesByFamily, load_sweep_store, runs_of_sweeps
-from ettsweep.study.verification import judge
 
 
 def load(folder: str | Path, *sweeps: str) -> "Results":

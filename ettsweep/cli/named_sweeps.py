@@ -44,8 +44,8 @@ def list_sweeps(
         return
     from ettsweep.cli.verdict_tables import sweep_row
     from ettsweep.launch.follow import read_run_index
+    from ettsweep.study.judgement import judge
     from ettsweep.study.sweep_store import load_sweep_store
-    from ettsweep.study.verification import judge
 
     sweep_store, run_index = load_sweep_store(require_folder(results)), read_run_index(results)
     listed_sweeps = [sweep for sweep in sweep_store.sweeps.values() if all_ or not sweep.is_archived]

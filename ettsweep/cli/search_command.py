@@ -140,7 +140,7 @@ def search(
                 trials=resolve_trials(sampler, trials),
                 pruner=pruner,
             )
-    show_history(result.verification.studies, result.submit_result.plan.run_index, form)
+    show_history(result.controller.studies, result.submit_result.plan.run_index, form)
     search_options = {"--sampler": (sampler, "surface"), "--trials": (trials, None), "--pruner": (pruner, "none")}
     # Options at their defaults are left out, to keep the suggested command short.
     option_arguments = [

@@ -8,8 +8,8 @@ from ettsweep.console import Format, Row, escape_control, format_count, print_ta
 from ettsweep.quantities import score_text
 from ettsweep.runs.index import RunIndex
 from ettsweep.study.history import HistoryEntry, search_history
+from ettsweep.study.judgement import evaluate
 from ettsweep.study.study import Study, study_titles
-from ettsweep.study.verification import evaluate
 from ettsweep.trainer.tasks.registry import Metric
 
 MAX_WIDTH = 80

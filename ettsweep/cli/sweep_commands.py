@@ -104,6 +104,7 @@ def verify_optimum(
     """
     from ettsweep.cli.verification_summary import show_verification
     from ettsweep.launch.follow import CommandContext, verify_rounds
+    from ettsweep.study.controller import Controller
     from ettsweep.study.lattice import parse_point
     from ettsweep.study.sweep_updates import mark_followed, record_criterion
 
@@ -135,13 +136,8 @@ def verify_optimum(
         detach_on_interrupt(context.follows, selection=selection),
         mark_followed(results, {study.sweep for study in studies} if context.follows else ()),
     ):
-        result = verify_rounds(
-            studies,
-            context,
-            at=point,
-            budget=budget,
-            other_studies=sweep_store.studies,
-        )
+        controller = Controller(studies, point, budget, other_studies=sweep_store.studies)
+        result = verify_rounds(controller, context)
     # A dry run saves no criterion.
     criterion_arguments = verdict_options.as_arguments if dry_run else []
     command = ["verify-optimum", *selection, *(["--at", at] if at else []), *criterion_arguments, "--follow"]
@@ -163,9 +159,9 @@ def seeds(
     from ettsweep.cli.verdict_tables import note_reasons, show_verdicts
     from ettsweep.launch.follow import CommandContext, execute_plan, read_run_index
     from ettsweep.launch.resolve import plan_seeds
+    from ettsweep.study.judgement import judge
     from ettsweep.study.study import study_titles
     from ettsweep.study.sweep_updates import mark_followed
-    from ettsweep.study.verification import judge
 
     sweep_store = family_options.load(results)
     studies = family_options.studies(sweep_store)
@@ -213,7 +209,7 @@ def report(
     from ettsweep.launch.follow import read_run_index
     from ettsweep.report.families import judged_families, with_verdict_runs
     from ettsweep.report.writer import write_report
-    from ettsweep.study.verification import judge
+    from ettsweep.study.judgement import judge
 
     folder = out or results / "report"
     run_index, sweep_store = read_run_index(results), family_options.load(results)

@@ -13,13 +13,14 @@ from ettsweep.report.verdict_text import reason_text
 from ettsweep.runs.folder import sweeps_dir
 from ettsweep.runs.index import RunIndex, count_states
 from ettsweep.runs.point import Point
+from ettsweep.study.controller import Controller
 from ettsweep.study.fresh import compare_fresh
+from ettsweep.study.judgement import evaluate
 from ettsweep.study.posterior import Difference
 from ettsweep.study.study import Study, study_titles
 from ettsweep.study.sweep import Sweep
 from ettsweep.study.sweep_store import SweepStore, run_sweeps
 from ettsweep.study.verdict import Verdict, conflicting_verdicts
-from ettsweep.study.verification import Verification, evaluate
 from ettsweep.trainer.tasks.registry import Metric
 
 if TYPE_CHECKING:
@@ -134,12 +135,12 @@ def show_spikes(families: "Sequence[JudgedFamily]") -> None:
     _show_families(rows, [verdict.study for verdict, _ in spikes_by_verdict], Format.TABLE)
 
 
-def note_saved_runs(verification: Verification, run_index: RunIndex) -> None:
+def note_saved_runs(controller: Controller, run_index: RunIndex) -> None:
     """Print how many runs racing has saved, of all verdicts together, and compared to what."""
-    others = [*verification.studies, *verification.other_studies]
+    others = [*controller.studies, *controller.other_studies]
     saved = sum(
         evaluate(v.study, run_index.family_runs(v.family)).runs_saved_by_racing(v, others)
-        for v in verification.verdicts
+        for v in controller.verdicts
         if v.bound and v.candidate
     )
     if saved:

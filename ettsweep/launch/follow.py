@@ -21,15 +21,12 @@ from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import batch_scripts, submit
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.index import Run, RunIndex, RunReader, load_run_index
-from ettsweep.runs.point import Point
-from ettsweep.runs.spec import TaskSpec
+from ettsweep.runs.spec import RunSpec, TaskSpec
 from ettsweep.runs.state import State
-from ettsweep.study.budget import NO_BUDGET, Budget
+from ettsweep.study.controller import Controller
 from ettsweep.study.plan import Plan, make_plan
-from ettsweep.study.pruning import Pruner
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import group_by_family
-from ettsweep.study.verification import SuggestionSource, Verification
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -125,23 +122,20 @@ def read_index_to_plan(context: CommandContext, is_wanted: Callable[[Run], bool]
     return read_run_index(context.results, slurm_cache) if slurm_cache.heartbeats else run_index
 
 
-def execute_plan(
-    plan: Plan, context: CommandContext, verification: Verification | None = None, pruner: Pruner | None = None
-) -> SubmitResult:
+def execute_plan(plan: Plan, context: CommandContext, controller: Controller | None = None) -> SubmitResult:
     """Submit a plan, and follow it to its end if the context says so; a dry run only shows what would be submitted.
 
     Args:
         plan: the runs to launch and to keep.
         context: how to carry it out.
-        verification: makes the plan of the next round; by default it is for the same runs.
-        pruner: stops hopeless runs while they are followed; None trains all to their end.
+        controller: makes the plan of the next round, and stops hopeless runs; by default it is for the same runs.
 
     Raises:
         StorageError: the results folder cannot be written.
         LaunchError: no worker could be started, or workers ended without starting a run.
     """
-    cost_estimator = CostEstimator(context.profile, in_rounds=verification is not None)
-    forecast = verification.forecast if verification and context.follows else None
+    cost_estimator = CostEstimator(context.profile, in_rounds=controller is not None)
+    forecast = controller.forecast if controller and context.follows else None
     context.notify(cost_estimator.describe_estimate(plan, forecast))
     # Slots of dead workers go to the runs that are queued already, before new ones are submitted.
     vacancies = SchedulerLiveness(context.results).vacant_slots([p.id for p in plan.keep if p.state is State.QUEUED])
@@ -155,85 +149,97 @@ def execute_plan(
         context.notify(str(error))
     if context.console is None:
         return SubmitResult(plan, context, submit(context.results, plan, context.profile, context.data))
-    last_plan = _follow_rounds(plan, context, context.console, verification, cost_estimator, pruner)
+    last_plan = _Follower(context, context.console, controller, cost_estimator).follow(plan)
     context.notify(cost_estimator.describe_cost(last_plan.run_index))
     return SubmitResult(last_plan, context)
 
 
-def _follow_rounds(
-    plan: Plan,
-    context: CommandContext,
-    console: "Console",
-    verification: Verification | None,
-    cost_estimator: CostEstimator,
-    pruner: Pruner | None,
-) -> Plan:
-    """Submit, wait and plan again until no run is left that a worker could take; return the last plan.
+class _Follower:
+    """Submits, waits and plans again until no run is left that a worker could take."""
 
-    This ends: a dead worker is replaced, but a run whose attempts keep dying fails, and no run is pruned twice.
-    """
-    if not plan.all_runs:
-        return plan
-    # Of all requested runs: one that is blocked now may become startable later.
-    all_specs = [p.spec for p in plan.all_runs]
-    reader = RunReader(context.results, writes=True)
-    monitor = ProgressMonitor(context.results, studies_by_family=group_by_family(context.studies), reader=reader)
-    max_submissions = MAX_LOCAL_SUBMISSIONS if isinstance(context.profile, LocalProfile) else MAX_SLURM_SUBMISSIONS
-    submission_counts: Counter[tuple[str, int]] = Counter()
-    folders: Sequence[Path] = ()
-    respawner = WorkerRespawner(RELAUNCH_S, context.notify)
-    while True:
-        # A replanned round does not wait for blocked runs, which need a person; otherwise they are watched too.
-        watched = [p.spec for p in plan.to_launch + plan.keep] if verification else all_specs
-        monitor.watch(watched)
-        attempts = _launch_attempts(context.results, plan)
-        if submitted := _submit_patiently(plan, context, console):
-            folders = submitted
-            # Counted per attempt number: a run that did start has a new number, and so a new budget.
-            submission_counts.update(attempts)
-        follow_progress(
-            monitor,
-            context.title,
-            console,
-            on_poll=partial(_poll, context, pruner, verification, respawner, monitor, plan.run_index),
+    def __init__(
+        self,
+        context: CommandContext,
+        console: "Console",
+        controller: Controller | None,
+        cost_estimator: CostEstimator,
+    ) -> None:
+        self._context, self._console, self._controller = context, console, controller
+        self._cost_estimator = cost_estimator
+        self._reader = RunReader(context.results, writes=True)
+        self._monitor = ProgressMonitor(
+            context.results, studies_by_family=group_by_family(context.studies), reader=self._reader
         )
-        run_index = reader.read(SchedulerLiveness(context.results, monitor.slurm_cache))
+        self._respawner = WorkerRespawner(RELAUNCH_S, context.notify)
+        self._max_submissions = (
+            MAX_LOCAL_SUBMISSIONS if isinstance(context.profile, LocalProfile) else MAX_SLURM_SUBMISSIONS
+        )
+        # Counted per attempt number: a run that did start has a new number, and so a new budget.
+        self._submission_counts: Counter[tuple[str, int]] = Counter()
+        self._folders: Sequence[Path] = ()
+
+    def follow(self, plan: Plan) -> Plan:
+        """Follow a plan and those of later rounds; return the last one.
+
+        This ends: a dead worker is replaced, but a run whose attempts keep dying fails, and no run is pruned twice.
+        """
+        if not plan.all_runs:
+            return plan
+        # Of all requested runs: one that is blocked now may become startable later.
+        all_specs = [p.spec for p in plan.all_runs]
+        while True:
+            # A replanned round does not wait for blocked runs, which need a person; otherwise they are watched too.
+            watched = [p.spec for p in plan.to_launch + plan.keep] if self._controller else all_specs
+            self._monitor.watch(watched)
+            self._submit(plan)
+            follow_progress(
+                self._monitor, self._context.title, self._console, on_poll=partial(self._poll, plan.run_index)
+            )
+            run_index = self._reader.read(SchedulerLiveness(self._context.results, self._monitor.slurm_cache))
+            self._check_started(watched, run_index)
+            if self._controller:
+                plan, forecast = _next_plan(self._controller, run_index, self._context), self._controller.forecast
+            else:
+                plan, forecast = make_plan(all_specs, run_index), None
+            if not plan.is_unfinished:
+                return plan
+            self._context.notify(self._cost_estimator.describe_estimate(plan, forecast))
+
+    def _submit(self, plan: Plan) -> None:
+        attempts = _launch_attempts(self._context.results, plan)
+        if folders := _submit_patiently(plan, self._context, self._console):
+            self._folders = folders
+            self._submission_counts.update(attempts)
+
+    def _poll(self, run_index: RunIndex, sweep_status: SweepStatus) -> None:
+        """Prune hopeless runs and replace dead workers."""
+        if self._controller:
+            for line in self._controller.prune(self._monitor.specs, sweep_status.statuses, run_index):
+                self._context.notify(line)
+        self._respawner.poll(sweep_status.vacant_slots)
+
+    def _check_started(self, watched: Sequence[RunSpec], run_index: RunIndex) -> None:
+        """Check that submissions start runs.
+
+        Raises:
+            LaunchError: all runs that could start have been submitted as often as they may be.
+        """
         # A pruned run counts as ended here: launching it again would undo the pruning.
         startable = [spec for spec in watched if run_index.status_of(spec.run_id).state is not State.PRUNED]
-        startable_attempts = _launch_attempts(context.results, make_plan(startable, run_index))
-        if startable_attempts and all(submission_counts[run] >= max_submissions for run in startable_attempts):
-            last_output = read_submission(folders[0]).last_output()
+        attempts = _launch_attempts(self._context.results, make_plan(startable, run_index))
+        if attempts and all(self._submission_counts[run] >= self._max_submissions for run in attempts):
+            last_output = read_submission(self._folders[0]).last_output()
             raise LaunchError(f"the workers ended without starting a run: {last_output}")
-        plan = _next_plan(verification, run_index, context) if verification else make_plan(all_specs, run_index)
-        if not plan.is_unfinished:
-            return plan
-        context.notify(cost_estimator.describe_estimate(plan, verification.forecast if verification else None))
 
 
-def _next_plan(verification: Verification, run_index: RunIndex, context: CommandContext) -> Plan:
+def _next_plan(controller: Controller, run_index: RunIndex, context: CommandContext) -> Plan:
     """Return the plan of the next round, once a person has agreed to it if its cost is high."""
-    plan = verification.plan(run_index)
-    for line in verification.said:
+    plan = controller.plan(run_index)
+    for line in controller.said:
         context.notify(line)
-    if verification.question and not context.confirm(verification.question):
-        return verification.decline(plan)
+    if controller.question and not context.confirm(controller.question):
+        return controller.decline(plan)
     return plan
-
-
-def _poll(
-    context: CommandContext,
-    pruner: Pruner | None,
-    verification: Verification | None,
-    respawner: WorkerRespawner,
-    monitor: ProgressMonitor,
-    run_index: RunIndex,
-    sweep_status: SweepStatus,
-) -> None:
-    """Prune hopeless runs and replace dead workers."""
-    if pruner and verification:
-        for line in pruner.prune(monitor.specs, sweep_status.statuses, run_index, verification.prunable_ids()):
-            context.notify(line)
-    respawner.poll(sweep_status.vacant_slots)
 
 
 def _launch_attempts(results: Path, plan: Plan) -> list[tuple[str, int]]:
@@ -266,63 +272,40 @@ class VerificationResult:
     """What became of a verification.
 
     Attributes:
-        verification: has the verdicts.
+        controller: has the verdicts.
         submit_result: result of its last plan.
         problem: why its only round could not be submitted; its verdicts are valid all the same.
     """
 
-    verification: Verification
+    controller: Controller
     submit_result: SubmitResult
     problem: LaunchError | None = None
 
 
-def verify_rounds(
-    studies: Sequence[Study],
-    context: CommandContext,
-    *,
-    at: Point | None = None,
-    budget: Budget = NO_BUDGET,
-    suggester: SuggestionSource | None = None,
-    other_studies: Sequence[Study] = (),
-    pruner: Pruner | None = None,
-) -> VerificationResult:
-    """Judge each study and submit the runs that its verdict lacks: one round, or all rounds if the context follows.
+def verify_rounds(controller: Controller, context: CommandContext) -> VerificationResult:
+    """Judge studies and submit the runs that their verdicts lack: one round, or all rounds if the context follows.
 
     Args:
-        studies: the studies to judge.
+        controller: of the studies, before its first round.
         context: how to carry out the plans.
-        at: judge this point instead of each study's best; followed, the climb starts there.
-        budget: limits what is trained.
-        suggester: suggests points.
-        other_studies: of sweeps that are not judged; the runs that they request count against no budget.
-        pruner: stops hopeless runs that were only suggested, while they are followed.
 
     Raises:
-        InputError: `at` is no point of a study, or a point has more seeds than the budget allows.
+        InputError: its start is no point of a study, or a point has more seeds than its budget allows.
     """
-    parallel_runs = (
-        1 if context.dry_run else count_parallel_runs(context.profile, [study.base.task for study in studies])
-    )
-    verification = Verification(
-        studies,
-        at,
-        budget,
-        parallel_runs,
-        context.follows,
-        suggester,
-        other_studies,
-    )
-    families = {study.family for study in studies}
-    plan = _next_plan(verification, read_index_to_plan(context, lambda run: run.family in families), context)
+    tasks = [study.base.task for study in controller.studies]
+    controller.capacity = 1 if context.dry_run else count_parallel_runs(context.profile, tasks)
+    controller.follows = context.follows
+    families = {study.family for study in controller.studies}
+    plan = _next_plan(controller, read_index_to_plan(context, lambda run: run.family in families), context)
     if not plan.is_unfinished and context.follows:
-        return VerificationResult(verification, SubmitResult(plan, context))
+        return VerificationResult(controller, SubmitResult(plan, context))
     try:
-        return VerificationResult(verification, execute_plan(plan, context, verification, pruner))
+        return VerificationResult(controller, execute_plan(plan, context, controller))
     except LaunchError as problem:
         if context.follows:
             raise
         # Unfollowed, the verdicts of runs that are finished are worth showing in spite of the error.
-        return VerificationResult(verification, SubmitResult(plan, context), problem)
+        return VerificationResult(controller, SubmitResult(plan, context), problem)
 
 
 def count_parallel_runs(profile: AnyProfile, tasks: Iterable[TaskSpec]) -> int:

@@ -18,6 +18,7 @@ from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.schema import Source, locating, validate
 from ettsweep.study.grid_file import load_sweep_spec
+from ettsweep.study.judgement import evaluate_all
 from ettsweep.study.lattice import POINT_OPTIONS, Centre
 from ettsweep.study.plan import Plan, make_plan
 from ettsweep.study.schedule_check import check_schedule
@@ -28,7 +29,6 @@ from ettsweep.study.sweep_spec import SweepSpec, with_corpus_digest
 from ettsweep.study.sweep_store import SweepStore, load_sweep_store
 from ettsweep.study.sweep_updates import extend_sweep, find_compatible
 from ettsweep.study.verdict import Verdict
-from ettsweep.study.verification import evaluate_all
 from ettsweep.trainer.models.registry import model_name
 from ettsweep.trainer.tasks.data_location import configured_data, resolve_data
 from ettsweep.trainer.tasks.registry import TASKS, check_data

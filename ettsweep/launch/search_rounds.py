@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ettsweep.launch.follow import CommandContext, VerificationResult, verify_rounds
 from ettsweep.study.budget import Budget
+from ettsweep.study.controller import Controller
 from ettsweep.study.pruning import Pruner
 from ettsweep.study.study import Study, StudyKey
 from ettsweep.study.suggesting import StartPoint, Suggester
@@ -82,14 +83,14 @@ def search_rounds(
         reload=target.reload if is_recorded else lambda studies: studies,
         save=partial(record, context.results) if is_recorded else lambda sweep, suggestions: None,
     )
-    return verify_rounds(
+    controller = Controller(
         studies,
-        replace(context, studies=studies),
         budget=budget,
         suggester=suggester,
-        other_studies=[study for study in target.sweep_store.studies if study.sweep != target.name],
         pruner=None if pruner == "none" else _make_pruner(context.results, pruner, target),
+        other_studies=[study for study in target.sweep_store.studies if study.sweep != target.name],
     )
+    return verify_rounds(controller, replace(context, studies=studies))
 
 
 def _make_pruner(results: Path, name: str, target: SearchTarget) -> Pruner:

@@ -8,10 +8,10 @@ from ettsweep.report.formats import strategy_rank
 from ettsweep.runs.index import Run, group_by_point
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import Recipe, RunSpec
+from ettsweep.study.judgement import evaluate
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.verdict import Verdict
-from ettsweep.study.verification import evaluate
 from ettsweep.trainer.tasks.registry import Metric
 
 RunsByPoint = dict[Point, list[Run]]

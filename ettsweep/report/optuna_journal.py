@@ -18,11 +18,11 @@ from ettsweep.files import dumps, write_atomic
 from ettsweep.runs.index import Run, RunIndex
 from ettsweep.runs.point import Point
 from ettsweep.runs.state import State
+from ettsweep.study.judgement import evaluate_all
 from ettsweep.study.samplers import quiet_optuna
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.sweep_store import SweepStore
-from ettsweep.study.verification import evaluate_all
 from ettsweep.trainer.tasks.registry import Metric
 
 FAMILY_ATTRIBUTE = "family"

@@ -8,12 +8,12 @@ from ettsweep.console import format_count
 from ettsweep.runs.index import RunIndex
 from ettsweep.runs.point import Point
 from ettsweep.runs.state import State
+from ettsweep.study.judgement import evaluate
 from ettsweep.study.lattice import Centre
 from ettsweep.study.study import Study, StudyKey, study_titles
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.surface_sampler import LatticePosition, Observations, Sampler
 from ettsweep.study.sweep import Suggestion
-from ettsweep.study.verification import evaluate
 
 IDLE = (State.MISSING, State.INTERRUPTED, State.PRUNED)
 """States of runs that only continue if a sweep requests them."""

@@ -8,11 +8,11 @@ from ettsweep.runs.index import RunIndex
 from ettsweep.runs.point import Point
 from ettsweep.strategies.optimizers import factor_rule
 from ettsweep.strategies.strategy import STRATEGIES, parse_strategy, strategy_name, transfer_point
+from ettsweep.study.judgement import judge
 from ettsweep.study.study import Study, StudyKey
 from ettsweep.study.suggesting import StartPoint
 from ettsweep.study.sweep_store import SweepStore
 from ettsweep.study.verdict import Verdict
-from ettsweep.study.verification import judge
 
 
 def find_starts(

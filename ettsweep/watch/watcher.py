@@ -16,10 +16,10 @@ from ettsweep.runs.index import Run, RunIndex, RunReader
 from ettsweep.runs.state import ORDER, State
 from ettsweep.runs.timing import RunTimes
 from ettsweep.strategies.strategy import strategy_name
+from ettsweep.study.judgement import evaluate
 from ettsweep.study.study import Study, study_titles
 from ettsweep.study.sweep_store import SweepStore, load_sweep_store, run_sweeps, run_sweeps_text
 from ettsweep.study.verdict import Verdict
-from ettsweep.study.verification import evaluate
 from ettsweep.trainer.models.registry import model_name
 from ettsweep.watch.events import Event, run_events, short_id, verdict_events
 from ettsweep.watch.lattice_cells import LatticeCells, build_lattice

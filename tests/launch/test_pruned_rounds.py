@@ -18,9 +18,9 @@ from ettsweep.runs.index import RunIndex
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.study import pruning
+from ettsweep.study.controller import Controller
 from ettsweep.study.plan import make_plan
 from ettsweep.study.pruning import Pruner
-from ettsweep.study.verification import Verification
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -161,11 +161,11 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pruning, "MEDIAN_START_DIVISOR", 10**9)
 
 
-class Proposed(Verification):
+class Proposed(Controller):
     """Has nothing to judge; a sampler has suggested this run."""
 
-    def __init__(self, spec: RunSpec) -> None:
-        super().__init__([])
+    def __init__(self, results: Path, spec: RunSpec) -> None:
+        super().__init__([], pruner=Pruner(results, "median"))
         self.proposed = {spec.run_id}
 
     def prunable_ids(self) -> set[str]:
@@ -189,7 +189,7 @@ def test_following_stops_a_hopeless_run_and_does_not_wait_for_it(results: Path, 
     context = CommandContext(results, profile, console=console, notify=collected.append)
 
     plan = make_plan([spec], read_run_index(results))
-    submit_result = execute_plan(plan, context, Proposed(spec), Pruner(results, "median"))
+    submit_result = execute_plan(plan, context, Proposed(results, spec))
     run = RunDir(results / "runs" / spec.run_id)
     pruned = run.status()
     assert (pruned.state, submit_result.succeeded) == (State.PRUNED, True)
@@ -207,7 +207,7 @@ def test_a_hopeless_run_in_a_job_is_stopped_and_its_job_is_not_put_back(
     spec = hopeless(results, make_spec)
     context = CommandContext(results, SlurmProfile(**PROFILE), console=Console(file=io.StringIO()))
     plan = make_plan([spec], read_run_index(results))
-    submit_result = execute_plan(plan, context, Proposed(spec), Pruner(results, "median"))
+    submit_result = execute_plan(plan, context, Proposed(results, spec))
     run = RunDir(results / "runs" / spec.run_id)
     assert (run.status().state, submit_result.succeeded) == (State.PRUNED, True)
     (attempt,) = map(run.attempt, run.attempt_numbers())

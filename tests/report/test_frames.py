@@ -17,9 +17,9 @@ from ettsweep.report.run_histories import RunHistories
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.point import Point
 from ettsweep.study.criterion import CriterionOptions
+from ettsweep.study.judgement import evaluate
 from ettsweep.study.lattice import Axis
 from ettsweep.study.seeds import RACING_SEEDS
-from ettsweep.study.verification import evaluate
 
 CENTRE = "(2^-6, 2^-1)"
 

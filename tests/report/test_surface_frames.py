@@ -19,7 +19,7 @@ from ettsweep.report.run_histories import RunHistories
 from ettsweep.report.surface_frames import optimum_frame, optimum_text, surface_frame
 from ettsweep.report.theme import CANDIDATE
 from ettsweep.study.criterion import Criterion
-from ettsweep.study.verification import evaluate
+from ettsweep.study.judgement import evaluate
 
 LR, WD = 1 / 3, -0.2
 """Where the bowls are lowest, in steps from the candidate."""

@@ -9,8 +9,8 @@ from support.made_sweep import Made, changed
 from ettsweep.quantities import score_text
 from ettsweep.report import verdict_text
 from ettsweep.runs.point import snap_point
+from ettsweep.study.judgement import evaluate
 from ettsweep.study.verdict import Verdict
-from ettsweep.study.verification import evaluate
 
 
 def optimal(sample: Made, strategy: str, fresh: list[float]) -> Verdict:

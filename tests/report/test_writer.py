@@ -20,9 +20,9 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import load_run_index
 from ettsweep.runs.point import Point
 from ettsweep.study.criterion import Criterion
+from ettsweep.study.judgement import evaluate
 from ettsweep.study.lattice import Axis
 from ettsweep.study.verdict import Verdict
-from ettsweep.study.verification import evaluate
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from ettsweep.runs.spec import RunSpec, StrategySpec
 from ettsweep.runs.state import State, Status
 from ettsweep.study.bound_rule import BoundRule
 from ettsweep.study.budget import NO_BUDGET, Budget
+from ettsweep.study.controller import Controller
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.posterior import Posterior, fit_posterior
@@ -28,7 +29,6 @@ from ettsweep.study.seeds import RACING_SEEDS, fresh_seeds, seed_order
 from ettsweep.study.study import Study
 from ettsweep.study.surface import WIDTH
 from ettsweep.study.verdict import Verdict
-from ettsweep.study.verification import Verification
 
 Offset = tuple[int, int]
 SIX: list[Offset] = [(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)]
@@ -411,7 +411,7 @@ def test_what_other_sweeps_had_trained_is_none_of_a_races_budget(search_of: Call
     seven = replace(study, grid_points=tuple(CENTRE.moved(*offset) for offset in SEVEN))
     runs = {run.spec.run_id: run for run in noisy(study, WIDE, 0.1, curvature=0.06)}
     wide = replace(study, sweep="wide", grid_points=tuple(CENTRE.moved(*offset) for offset in WIDE))
-    asking = Verification([seven], follows=True, other_studies=[wide])
+    asking = Controller([seven], follows=True, other_studies=[wide])
     plan = asking.plan(RunIndex(runs, {}))
     assert asking.verdicts[0].verdict == "unresolved"
     assert 0 < len(plan.to_launch) <= 2
@@ -469,7 +469,7 @@ def test_a_round_has_no_more_runs_than_a_race_needs_or_may_have(search_of: Calla
     run_index = RunIndex({run.spec.run_id: run for run in noisy(study, WIDE, 0.11, curvature=0.06)}, {})
 
     def first_round(budget: Budget = NO_BUDGET) -> tuple[int, int]:
-        asking = Verification([wide], budget=budget, capacity=1000, follows=True)
+        asking = Controller([wide], budget=budget, capacity=1000, follows=True)
         launched = len(asking.plan(run_index).to_launch)
         bound = asking.verdicts[0].bound
         assert bound is not None
@@ -492,12 +492,12 @@ def test_without_a_budget_a_study_may_have_100_extra_runs(
     run_index = RunIndex({run.spec.run_id: run for run in [*noisy(study, SEVEN, 0.12), *raced]}, {})
 
     def first_round() -> tuple[int, str, list[str]]:
-        verification = Verification([study], follows=True, capacity=1000)
+        verification = Controller([study], follows=True, capacity=1000)
         launched = len(verification.plan(run_index).to_launch)
         return launched, str(verification.forecast), verification.stop_reasons
 
     assert first_round() == (86, "86 runs to come", [])
-    monkeypatch.setattr("ettsweep.study.verification.EXTRA_RUNS", 14)
+    monkeypatch.setattr("ettsweep.study.controller.EXTRA_RUNS", 14)
     launched, _, (reason,) = first_round()
     assert launched == 0
     assert re.search(r"21 runs were requested, 14 more were added, and at least \d{3} would be needed", reason)
@@ -517,7 +517,7 @@ def test_without_a_budget_a_study_may_have_what_the_others_of_a_command_do_not_n
         runs |= {run.spec.run_id: run for run in added}
     run_index = RunIndex(runs, {})
     for order in (studies, studies[::-1]):
-        plan = Verification(order, follows=True, capacity=1000).plan(run_index)
+        plan = Controller(order, follows=True, capacity=1000).plan(run_index)
         counts = {study.sweep: sum(p.spec.family_id == study.family for p in plan.to_launch) for study in studies}
         assert counts == {"first": 136, "second": 136, "sure": 0}
 
@@ -532,7 +532,7 @@ def test_studies_share_a_budget_fairly_in_any_order(search_of: Callable[..., Stu
         runs |= {run.spec.run_id: run for run in noisy(study, WIDE, noise, curvature=0.06)}
     run_index, counts = RunIndex(runs, {}), []
     for order in (studies, studies[::-1]):
-        verification = Verification(order, budget=Budget(runs=32), capacity=1000, follows=True)
+        verification = Controller(order, budget=Budget(runs=32), capacity=1000, follows=True)
         plan = verification.plan(run_index)
         counts.append({study.sweep: sum(p.spec.family_id == study.family for p in plan.to_launch) for study in studies})
         assert verification.stop_reasons == []
@@ -553,7 +553,7 @@ def test_a_budget_smaller_than_the_number_of_studies_is_used_too(
     studies = [
         replace(study, sweep=str(k), base=study.base.model_copy(update={"strategy": STRATEGIES[k]})) for k in range(3)
     ]
-    plan = Verification(studies, budget=Budget(runs), follows=follows).plan(RunIndex({}, {}))
+    plan = Controller(studies, budget=Budget(runs), follows=follows).plan(RunIndex({}, {}))
     assert [sum(p.spec.family_id == study.family for p in plan.to_launch) for study in studies] == launched
 
 
@@ -572,7 +572,7 @@ def test_what_one_study_does_not_need_in_a_single_round_goes_to_the_others(searc
     spec, result = other.with_point(*CENTRE, 0), {"score": 1.0, "device_s": 3600.0}
     timed = Run(RunDir(Path("runs") / spec.run_id), spec, Status(State.DONE), result)
     for budget, each in ((Budget(runs=10), [1, 9]), (Budget(hours=10.5), [1, 9])):
-        plan = Verification(studies, budget=budget).plan(RunIndex({timed.id: timed}, {}))
+        plan = Controller(studies, budget=budget).plan(RunIndex({timed.id: timed}, {}))
         assert [sum(p.spec.family_id == study.family for p in plan.to_launch) for study in studies] == each
 
 
@@ -587,7 +587,7 @@ def test_where_a_budget_is_enough_for_one_of_two_it_is_the_same_one_in_any_order
     ]
     run_index = RunIndex({(run := run_at(study, (0, 0), 0, 1.0)).spec.run_id: run for study in studies}, {})
     for order in (studies, studies[::-1]):
-        verification = Verification(order, budget=Budget(8), follows=True)
+        verification = Controller(order, budget=Budget(8), follows=True)
         assert {p.spec.family_id for p in verification.plan(run_index).to_launch} == {studies[0].family}
         (reason,) = verification.stop_reasons
         assert reason.startswith("second ")
@@ -597,7 +597,7 @@ def test_where_a_budget_is_enough_for_one_of_two_it_is_the_same_one_in_any_order
 def test_a_run_that_is_interrupted_counts_once(search_of: Callable[..., Study], state: State, launched: int) -> None:
     """One that was pruned was paid for, and costs again."""
     study = replace(search_of(seeds=[0]), grid_points=tuple(CENTRE.moved(lr, 0) for lr in range(9)))
-    verification = Verification([study], budget=Budget(9), follows=True)
+    verification = Controller([study], budget=Budget(9), follows=True)
     first = verification.plan(RunIndex({}, {})).to_launch
     assert len(first) == 9
     ended = {p.id: Run(RunDir(Path("runs") / p.id), p.spec, Status(State.DONE), {"score": 1.0}) for p in first}

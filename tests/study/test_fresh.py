@@ -16,10 +16,10 @@ from ettsweep.runs.point import Point
 from ettsweep.runs.state import State, Status
 from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.fresh import compare_fresh
+from ettsweep.study.judgement import evaluate
 from ettsweep.study.lattice import Axis
 from ettsweep.study.study import Study
 from ettsweep.study.verdict import Verdict
-from ettsweep.study.verification import evaluate
 
 BASE = digits_spec(None)
 CENTRE = Point(BASE.lr, BASE.wd)

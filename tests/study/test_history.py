@@ -8,9 +8,9 @@ from support.made_sweep import digits_spec, finish, finish_at, imagenet_spec, re
 
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.history import HistoryEntry, search_history
+from ettsweep.study.judgement import evaluate
 from ettsweep.study.seeds import RACING_SEEDS
 from ettsweep.study.study import Study
-from ettsweep.study.verification import evaluate
 
 BASE = digits_spec(None)
 

@@ -9,12 +9,12 @@ from bench.simulate import Series, Way, centre_alone, simulate
 from bench.worlds import Made
 from ettsweep.runs.index import RunIndex
 from ettsweep.study.budget import Budget
+from ettsweep.study.controller import Controller
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.samplers import SAMPLERS
 from ettsweep.study.study import Study
 from ettsweep.study.suggesting import Suggester
 from ettsweep.study.sweep import Suggestion
-from ettsweep.study.verification import Verification
 
 BOWL = Made("bowl", 0.02)
 
@@ -84,6 +84,6 @@ def test_from_afar_the_surface_takes_fewer_runs_than_the_climb() -> None:
 def test_a_budget_is_kept_for_the_verdict_where_that_leaves_as_much_for_the_search(runs: int, selected: int) -> None:
     study, searching = Way("random", trials=30).begin(centre_alone((0,), Criterion()), BOWL)
     assert searching
-    asking = Verification([study], budget=Budget(runs), capacity=100, suggester=searching)
+    asking = Controller([study], budget=Budget(runs), capacity=100, suggester=searching)
     asking.plan(RunIndex({}, {}))
     assert len(asking.studies[0].suggested_points) == selected

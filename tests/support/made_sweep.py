@@ -11,11 +11,11 @@ from ettsweep.runs.index import Run, load_run_index
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec, ScheduleSpec, StrategySpec
 from ettsweep.strategies.strategy import strategy_name
+from ettsweep.study.judgement import evaluate
 from ettsweep.study.lattice import Axis, expand
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import group_by_family
 from ettsweep.study.verdict import Verdict
-from ettsweep.study.verification import evaluate
 from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.tasks.images.image_task import DigitsTask, ImageNetTask
 

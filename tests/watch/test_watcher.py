@@ -12,8 +12,8 @@ from ettsweep.errors import InputError
 from ettsweep.runs.folder import RunDir, runs_dir, sweeps_dir
 from ettsweep.runs.index import RunIndex, load_run_index
 from ettsweep.runs.state import State
+from ettsweep.study.judgement import judge
 from ettsweep.study.sweep_store import SweepStore
-from ettsweep.study.verification import judge
 from ettsweep.watch.watcher import Selection, Watcher
 
 

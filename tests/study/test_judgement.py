@@ -17,12 +17,12 @@ from ettsweep.runs.state import State, Status
 from ettsweep.shipped_files import shipped
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.grid_file import load_sweep_spec
+from ettsweep.study.judgement import evaluate
 from ettsweep.study.lattice import Axis, parse_point
 from ettsweep.study.seeds import fresh_seeds
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import REACH
 from ettsweep.study.verdict import FINAL_VERDICTS, Verdict, conflicting_verdicts
-from ettsweep.study.verification import evaluate
 from ettsweep.trainer.tasks.registry import Metric
 
 Offset = tuple[float, float]

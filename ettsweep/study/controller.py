@@ -1,8 +1,11 @@
-"""Verification: judge studies and plan the runs that their verdicts need, round after round, within a budget."""
+"""The controller of studies: from what is on disk to verdicts, the runs that come next, and what there is to say.
+
+Each call is one round: points that a sampler suggests, verdicts, neighbours and seeds that these lack, within a budget.
+"""
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Protocol
@@ -11,14 +14,15 @@ from ettsweep.console import format_count, format_device_hours
 from ettsweep.errors import InputError
 from ettsweep.powers import format_power
 from ettsweep.quantities import score_text
-from ettsweep.runs.index import Run, RunIndex
+from ettsweep.runs.index import RunIndex
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.state import State
+from ettsweep.runs.state import State, Status
 from ettsweep.runs.timing import RunTimes
 from ettsweep.study.budget import EXTRA_RUNS, MAX_TRIALS, NO_BUDGET, Budget, Forecast, fair_shares, whole_shares
-from ettsweep.study.means_rule import MeansRule
+from ettsweep.study.judgement import evaluate_all
 from ettsweep.study.plan import Plan, PlannedRun, make_plan
+from ettsweep.study.pruning import Pruner
 from ettsweep.study.study import Study, StudyKey, study_titles
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.verdict import Verdict
@@ -42,25 +46,6 @@ so much less than predicted."""
 ASK_ABOVE_H, ASK_ABOVE_RATIO = 1.0, 10.0
 """Without a stated budget a terminal is asked if what is to come costs more than both: these device hours, and this
 many times what has been spent."""
-
-
-def evaluate(study: Study, runs: Iterable[Run]) -> StudyState:
-    """Return the state of a study, which judges it by the rule of its sweep; `runs` are those of its family."""
-    if study.criterion.rule == "paper":
-        return MeansRule(study, runs)
-    from ettsweep.study.bound_rule import BoundRule  # numpy: commands that judge nothing start without it
-
-    return BoundRule(study, runs)
-
-
-def evaluate_all(studies: Sequence[Study], run_index: RunIndex) -> list[StudyState]:
-    """Return the state of each study from the runs on disk."""
-    return [evaluate(study, run_index.family_runs(study.family)) for study in studies]
-
-
-def judge(studies: Sequence[Study], run_index: RunIndex) -> list[Verdict]:
-    """Return the verdict on each study from the runs on disk."""
-    return [study_state.verdict() for study_state in evaluate_all(studies, run_index)]
 
 
 class SuggestionSource(Protocol):
@@ -118,14 +103,17 @@ class StudyNeeds:
 
 
 @dataclass
-class Verification:
-    """Studies that climb and race until their verdicts are final; each call of `plan` is one round.
+class Controller:
+    """Studies that are searched, climb and race until their verdicts are final; each call of `plan` is one round.
 
     Attributes:
+        studies: the studies; a suggester adds points to them.
         start: point where each climb starts; None for the study's best point.
+        budget: limits what is trained.
         capacity: runs that can train at the same time; racing adds that many per round.
         follows: race, and climb on from better neighbours of `start`.
         suggester: suggests points of studies, which are judged once it is done; None without a search.
+        pruner: stops hopeless runs that were only suggested; None trains all to their end.
         verdicts: one per study, from the last round.
         forecast: runs to come from the last plan on.
         other_studies: of sweeps that are not verified; the runs that they request are not counted as extra runs.
@@ -143,6 +131,7 @@ class Verification:
     capacity: int = 1
     follows: bool = False
     suggester: SuggestionSource | None = None
+    pruner: Pruner | None = None
     other_studies: Sequence[Study] = ()
     verdicts: list[Verdict] = field(default_factory=list)
     forecast: Forecast = field(default_factory=Forecast)
@@ -246,6 +235,19 @@ class Verification:
     def search_over_budget(self) -> bool:
         """Whether the budget ended the search for suggestions."""
         return bool(self.suggester and self.suggester.budget_exhausted)
+
+    def prune(self, specs: Mapping[str, RunSpec], statuses: Mapping[str, Status], run_index: RunIndex) -> list[str]:
+        """Ask hopeless runs in training to stop; return a line on each.
+
+        Args:
+            specs: specs of the runs that are watched, by id.
+            statuses: their current statuses, by id.
+            run_index: all runs before this round, which are compared with as well.
+
+        Raises:
+            StorageError: a run folder cannot be written.
+        """
+        return self.pruner.prune(specs, statuses, run_index, self.prunable_ids()) if self.pruner else []
 
     def prunable_ids(self) -> set[str]:
         """Return the ids of runs that may be pruned: suggested ones that no grid requested and no verdict compares."""

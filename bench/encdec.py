@@ -21,13 +21,15 @@ from bench import turns
 from bench.mbart import mbart
 from bench.tables import Row
 from bench.turns import fitting, plain_adamw, settings, trainer
-from ettsweep.runs.spec import ModelSpec, Precision, RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.runs.spec import StrategySpec
 from ettsweep.strategies.optimizers import AdamWSpec
 from ettsweep.token_ids import END, PAD
 from ettsweep.trainer.models.build import build_model, example_inputs, initialise
 from ettsweep.trainer.models.compiler import compile_blocks
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
 from ettsweep.trainer.models.registry import model_spec
+from ettsweep.trainer.recipe import TransformerRun
+from ettsweep.trainer.specs import ModelSpec, Precision, ScheduleSpec
 from ettsweep.trainer.tasks.task import Batch
 from ettsweep.trainer.tasks.text.text_task import PydocTask
 from ettsweep.trainer.training.optimizer import build_optimizer
@@ -42,7 +44,7 @@ class Blocks:
     A target lacks up to a tenth of its length, since the next sentence did not fit; of a source, a fifth more is gone.
     """
 
-    def __init__(self, spec: RunSpec, device: torch.device) -> None:
+    def __init__(self, spec: TransformerRun, device: torch.device) -> None:
         source_BS, _, target_BT = example_inputs(spec.model, spec.batch_size, torch.device("cpu"))
         for sample, (source_S, target_T) in enumerate(zip(source_BS, target_BT, strict=True)):
             length = int(len(target_T) * (1 - 0.1 * (sample + 0.5) / spec.batch_size))
@@ -71,9 +73,9 @@ class MBart(nn.Module):
         return mean * (target_BT != PAD).sum()
 
 
-def run_spec(model: ModelSpec, precision: Precision, batch_size: int) -> RunSpec:
+def run_spec(model: ModelSpec, precision: Precision, batch_size: int) -> TransformerRun:
     """Return a run with the recipe of the paper, but for its schedule."""
-    return RunSpec(
+    return TransformerRun(
         model=model,
         task=PydocTask(),  # any: the random tokens take its place
         optimizer=AdamWSpec(beta2=0.998, eps=1e-6, clip_norm=0.1),
@@ -87,7 +89,7 @@ def run_spec(model: ModelSpec, precision: Precision, batch_size: int) -> RunSpec
     )
 
 
-def our_trainer(spec: RunSpec, device: torch.device, compiled: bool, recompute: bool = False) -> Trainer:
+def our_trainer(spec: TransformerRun, device: torch.device, compiled: bool, recompute: bool = False) -> Trainer:
     with device:
         model = build_model(spec.model, spec.strategy)
     initialise(model, spec.model, spec.strategy, spec.seed)
@@ -97,7 +99,7 @@ def our_trainer(spec: RunSpec, device: torch.device, compiled: bool, recompute: 
     return trainer(spec, model, Blocks(spec, device), build_optimizer(model, spec), device)
 
 
-def mbart_trainer(spec: RunSpec, device: torch.device, compiled: bool) -> Trainer:
+def mbart_trainer(spec: TransformerRun, device: torch.device, compiled: bool) -> Trainer:
     model = MBart(spec.model).to(device).train()
     inner = model.mbart.model
     for block in (*inner.encoder.layers, *inner.decoder.layers) if compiled else ():

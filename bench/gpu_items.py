@@ -44,10 +44,10 @@ from ettsweep import __version__
 from ettsweep.files import json_or_empty, read_json, read_lines
 from ettsweep.processes import cores
 from ettsweep.provenance import provenance
-from ettsweep.runs.spec import Precision
 from ettsweep.trainer.models import cross_entropy
 from ettsweep.trainer.models.model_cost import peak_flops
 from ettsweep.trainer.models.registry import model_spec
+from ettsweep.trainer.specs import Precision
 
 Row = dict[str, Any]
 Rows = Iterator[Row]

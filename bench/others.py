@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ettsweep.runs.spec import RunSpec
+from ettsweep.trainer.recipe import TransformerRun
 
 AT_ONCE = 2
 """Runs that train at the same time."""
@@ -27,7 +27,7 @@ def train_one(spec_json: str) -> Row:
     from ettsweep.trainer.training.schedule import lr_at
 
     torch.set_num_threads(1)
-    spec = RunSpec.model_validate_json(spec_json)
+    spec = TransformerRun.model_validate_json(spec_json)
     trainer, schedule = prepare(spec, torch.device("cpu")), spec.schedule
     batches, evaluations = trainer.task.batches(1), list[dict[str, float]]()
     for step in range(1, schedule.last_step + 1):
@@ -71,7 +71,7 @@ def through_optuna(specs: Sequence[str]) -> list[Row]:
     import optuna
 
     rows = list[Row]()
-    points = [RunSpec.model_validate_json(spec) for spec in specs]
+    points = [TransformerRun.model_validate_json(spec) for spec in specs]
 
     def objective(trial: optuna.Trial) -> float:
         log2_lr, log2_wd = (trial.suggest_float(name, -30.0, 10.0) for name in ("log2_lr", "log2_wd"))

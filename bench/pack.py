@@ -25,13 +25,15 @@ import ettsweep
 from bench.tables import Row, facts, show
 from bench.waves import CLASSES, write_images
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.spec import RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.runs.spec import StrategySpec
 from ettsweep.strategies.optimizers import AdamWSpec
 from ettsweep.trainer.ensemble.pack import Pack
 from ettsweep.trainer.ensemble.stack import Stack
 from ettsweep.trainer.models.build import example_inputs
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.models.vit_spec import VitSpec
+from ettsweep.trainer.recipe import TransformerRun
+from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.trainer.tasks.images.image_task import Cifar10Task, DigitsTask, ImageNetTask
 from ettsweep.trainer.tasks.task import Batch, Classification, FixedBatchTask
 from ettsweep.trainer.training.distributed import SINGLE_PROCESS
@@ -42,7 +44,7 @@ from ettsweep.worker.devices import keep_freed_memory
 
 ETTSWEEP = (sys.executable, "-P", "-m", "ettsweep")  # also where it is not installed, but on the path
 HERE = Path(ettsweep.__file__).parents[1]
-DIGITS = RunSpec(
+DIGITS = TransformerRun(
     model=model_spec("vit-digits"),
     task=DigitsTask(),
     optimizer=AdamWSpec(),
@@ -63,7 +65,7 @@ PHOTOS = DIGITS.model_copy(
 )
 
 
-def point(spec: RunSpec, k: int, seeds: int = 1) -> RunSpec:
+def point(spec: TransformerRun, k: int, seeds: int = 1) -> TransformerRun:
     """Return the k-th point of a lattice."""
     return spec.with_point(spec.lr * 2.0 ** (k % 3 - 1), spec.wd * 2.0 ** (k // 3 % 3 - 1) * (1 + k // 9), k % seeds)
 
@@ -72,7 +74,7 @@ CIFAR = DIGITS.model_copy(update={"model": model_spec("vit-cifar10"), "task": Ci
 MODELS = {"vit-digits": DIGITS, "vit-cifar10": CIFAR}
 
 
-def made(spec: RunSpec, device: torch.device) -> Trainer:
+def made(spec: TransformerRun, device: torch.device) -> Trainer:
     """Return what trains a run; CIFAR's images are made, and the same in each step."""
     if spec.task.kind == "digits":
         return prepare(spec, device)
@@ -92,7 +94,7 @@ def now_s(device: torch.device) -> float:
     return time.process_time()
 
 
-def stacked(spec: RunSpec, members: int, device: torch.device) -> Callable[[], object]:
+def stacked(spec: TransformerRun, members: int, device: torch.device) -> Callable[[], object]:
     """Return what takes a training step of many runs in a stack."""
     trainers = [made(point(spec, k, 4), device) for k in range(members)]
     batches = [[next(trainer.task.batches(1))] for trainer in trainers]

@@ -24,10 +24,10 @@ import numpy as np
 
 from bench.tables import facts
 from ettsweep.runs.folder import runs_dir
-from ettsweep.runs.spec import RunSpec
 from ettsweep.schema import canonical
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.sweep_updates import extend_sweep
+from ettsweep.trainer.recipe import TransformerRun
 
 FAMILIES = 40
 STRATEGIES = 4
@@ -62,7 +62,7 @@ def make_results(results: Path, runs: int) -> None:
                 write_run(results, spec, loss, rng)
 
 
-def write_run(results: Path, spec: RunSpec, loss: float, rng: np.random.Generator) -> None:
+def write_run(results: Path, spec: TransformerRun, loss: float, rng: np.random.Generator) -> None:
     """Write the folder of a finished run with one attempt, without syncing it to the disk."""
     folder = runs_dir(results) / spec.run_id
     attempt = folder / "attempts" / "0001"

@@ -362,7 +362,7 @@ def _simulated(options: argparse.Namespace) -> None:
         raise
     print_table(rows, Format(options.format))
     if options.format == Format.TABLE:
-        margin = share_text(criterion.margin_for(study.metric), study.metric.name)
+        margin = share_text(criterion.margin_for(study.metric), study.metric)
         text = f"{format_count(options.sweeps, 'sweep')} a rule; {study.metric.name}, margin {margin}"
         print_note(f"{text}, confidence {criterion.confidence:g}")
 

@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from bench.tables import Row, facts, show
-from ettsweep.runs.spec import Precision, RunSpec
 from ettsweep.trainer.models.model_cost import peak_flops, train_flops_per_sample
+from ettsweep.trainer.recipe import TransformerRun
+from ettsweep.trainer.specs import Precision
 from ettsweep.trainer.tasks.task import BatchShare, Task
 from ettsweep.trainer.training.memory import is_out_of_memory
 from ettsweep.trainer.training.precision import set_matmul_precision
@@ -25,12 +26,12 @@ TURNS = 9
 TURN_S = 0.5
 """Seconds that a turn takes at least, where a step is shorter."""
 
-Build = Callable[[RunSpec, torch.device, bool], Trainer]
+Build = Callable[[TransformerRun, torch.device, bool], Trainer]
 """Makes a trainer whose task has one `batch`, compiled or not."""
 
 
 def trainer(
-    spec: RunSpec, model: nn.Module, task: Task, optimizer: torch.optim.Optimizer, device: torch.device
+    spec: TransformerRun, model: nn.Module, task: Task, optimizer: torch.optim.Optimizer, device: torch.device
 ) -> Trainer:
     model.draws_randomly = getattr(model, "draws_randomly", False)  # other libraries' models do not say
     created = Trainer(spec, model, optimizer, device, BatchShare(spec.batch_size))
@@ -38,7 +39,7 @@ def trainer(
     return created
 
 
-def plain_adamw(model: nn.Module, spec: RunSpec) -> torch.optim.Optimizer:
+def plain_adamw(model: nn.Module, spec: TransformerRun) -> torch.optim.Optimizer:
     """Return the optimizer that ours is under the standard strategy, for a model whose parameters ettsweep cannot name."""
     o = spec.optimizer
     group = {"params": list(model.parameters()), "lr_factor": 1.0}
@@ -48,7 +49,7 @@ def plain_adamw(model: nn.Module, spec: RunSpec) -> torch.optim.Optimizer:
 class Contender:
     """A trainer that takes turns with another, and the seconds of its steps and memory while it did."""
 
-    def __init__(self, build: Build, spec: RunSpec, device: torch.device, compiled: bool) -> None:
+    def __init__(self, build: Build, spec: TransformerRun, device: torch.device, compiled: bool) -> None:
         self.device, before = device, allocated(device)
         self.trainer = build(spec, device, compiled)
         self._steps(1)  # compiles, tunes, and allocates the optimizer's state
@@ -98,7 +99,7 @@ def allocated(device: torch.device) -> int:
 
 def measure(
     builds: dict[str, Build],
-    spec: RunSpec,
+    spec: TransformerRun,
     device: torch.device,
     compiled: bool,
     turns: int,

@@ -17,10 +17,12 @@ from torch import Tensor, nn
 from bench import turns
 from bench.tables import Row
 from bench.turns import fitting, plain_adamw, settings, trainer
-from ettsweep.runs.spec import ModelSpec, Precision, RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.runs.spec import StrategySpec
 from ettsweep.trainer.models.build import build_model, initialise
 from ettsweep.trainer.models.compiler import compile_blocks
 from ettsweep.trainer.models.registry import model_spec, named_models
+from ettsweep.trainer.recipe import TransformerRun
+from ettsweep.trainer.specs import ModelSpec, Precision, ScheduleSpec
 from ettsweep.trainer.tasks.images.image_task import DigitsTask
 from ettsweep.trainer.tasks.task import Batch, Classification
 from ettsweep.trainer.training.optimizer import build_optimizer
@@ -30,7 +32,7 @@ from ettsweep.trainer.training.trainer import Trainer
 class Noise:
     """A task of one batch that lies on the device: noise, and the targets that Mixup gives."""
 
-    def __init__(self, spec: RunSpec, device: torch.device) -> None:
+    def __init__(self, spec: TransformerRun, device: torch.device) -> None:
         generator = torch.Generator().manual_seed(0)
         model, count = spec.model, spec.batch_size
         shape = (count, model.channels, model.image_size, model.image_size)
@@ -45,8 +47,8 @@ class Noise:
         return Classification(0.1).loss(outputs, batch)
 
 
-def run_spec(model: ModelSpec, precision: Precision, batch_size: int) -> RunSpec:
-    return RunSpec(
+def run_spec(model: ModelSpec, precision: Precision, batch_size: int) -> TransformerRun:
+    return TransformerRun(
         model=model,
         task=DigitsTask(),  # any: the noise takes its place
         schedule=ScheduleSpec(total_steps=2, warmup_steps=1, eval_every=1),
@@ -59,7 +61,7 @@ def run_spec(model: ModelSpec, precision: Precision, batch_size: int) -> RunSpec
     )
 
 
-def our_trainer(spec: RunSpec, device: torch.device, compiled: bool) -> Trainer:
+def our_trainer(spec: TransformerRun, device: torch.device, compiled: bool) -> Trainer:
     model = build_model(spec.model, spec.strategy)
     initialise(model, spec.model, spec.strategy, spec.seed)
     model.to(device)
@@ -68,7 +70,7 @@ def our_trainer(spec: RunSpec, device: torch.device, compiled: bool) -> Trainer:
     return trainer(spec, model, Noise(spec, device), build_optimizer(model, spec), device)
 
 
-def timm_trainer(spec: RunSpec, device: torch.device, compiled: bool) -> Trainer:
+def timm_trainer(spec: TransformerRun, device: torch.device, compiled: bool) -> Trainer:
     from timm.models.vision_transformer import VisionTransformer  # takes seconds
 
     m = spec.model

@@ -230,3 +230,15 @@ def parse_integers(text: str | None, option: str, example: str) -> list[int]:
         return [] if text is None else [int(field) for field in text.split(",")]
     except ValueError:
         raise InputError(f"{option}: whole numbers with commas are expected, such as {example}, got {text!r}") from None
+
+
+def set_nested(data: dict[str, Any], key: str, value: object) -> None:
+    """Set the value of a dotted key in nested plain data, in place."""
+    *parents, last = key.split(".")
+    for parent in parents:
+        inner = data.setdefault(parent, {})
+        if not isinstance(inner, dict):
+            # `optimizer: sgd` is short for `optimizer: {kind: sgd}`.
+            inner = data[parent] = {"kind": inner} if isinstance(inner, str) else {}
+        data = inner
+    data[last] = value

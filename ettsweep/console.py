@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
 from ettsweep.powers import POWER_COLUMNS, power_and_decimal
-from ettsweep.quantities import METRICS, header, hours_text, score_text
+from ettsweep.quantities import COLUMN_METRICS, header, hours_text, score_text
 
 
 class Format(StrEnum):
@@ -238,8 +238,8 @@ def format_cell(value: object, name: str = "") -> str:
 def _format_number(value: float, name: str) -> str:
     if name.rpartition(".")[2] in POWER_COLUMNS:
         return power_and_decimal(value)
-    if name in METRICS:
-        return score_text(value, name, unit=False)
+    if name in COLUMN_METRICS:
+        return score_text(value, COLUMN_METRICS[name], unit=False)
     return hours_text(value) if name == "device h" else f"{value:.4g}"
 
 

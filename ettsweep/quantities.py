@@ -4,35 +4,48 @@ A share is part of a loss, shown in percent, or a difference of accuracies, show
 """
 
 import math
+from typing import Literal
+
+from ettsweep.metric import Metric
 
 LARGE_LOSS = 1e6
 """Losses from here on are written with a power of ten."""
 
 
-def is_accuracy(metric: str) -> bool:
-    """`True` if a metric is a fraction, shown in percent."""
-    return metric.endswith("accuracy")
+QUANTITIES: tuple[tuple[str, Literal["min", "max"], str, bool], ...] = (
+    ("loss", "min", "nats", False),
+    ("accuracy", "max", "", True),
+)
+TAKES: dict[str, Literal["best", "last"]] = {"best": "best", "final": "last"}
 
-
-def with_unit(title: str, metric: str) -> str:
-    """Return a title of scores with their unit: nats of a loss, percent of an accuracy."""
-    return f"{title} ({'%' if is_accuracy(metric) else 'nats'})"
-
-
-METRICS = ("best_loss", "best_accuracy", "final_loss", "final_accuracy")
+COLUMN_METRICS = {
+    f"{take}_{name}": Metric(f"{take}_{name}", mode, f"val_{name}", TAKES[take], unit, is_fraction=is_fraction)
+    for take in ("best", "final")
+    for name, mode, unit, is_fraction in QUANTITIES
+}
+"""Metrics of columns of result.json of which there are several in a run, of which its verdict compares one."""
 
 
 def header(column: str) -> str:
     """Return the header of a column in tables for people: scores have their unit."""
-    return with_unit(column, column) if column in METRICS else column
+    return column + COLUMN_METRICS[column].unit_suffix if column in COLUMN_METRICS else column
+
+
+def column_text(value: float, column: str) -> str:
+    """Return a value of a column of result.json, with its unit."""
+    return score_text(value, COLUMN_METRICS.get(column, PLAIN))
+
+
+PLAIN = Metric("score", "min", "score")
+"""Any number without a unit."""
 
 
 # --- scores -------------------------------------------------------------------------------------------------------
 
 
-def score_text(value: float, metric: str, unit: bool = True) -> str:
+def score_text(value: float, metric: Metric, unit: bool = True) -> str:
     """Return a score: 97.70%, or a loss with four decimals and at least four digits."""
-    if is_accuracy(metric):
+    if metric.is_fraction:
         return f"{100 * value:.2f}" + ("%" if unit else "")
     size = abs(value)
     if size >= LARGE_LOSS or 0 < size < 1e-4:
@@ -41,14 +54,14 @@ def score_text(value: float, metric: str, unit: bool = True) -> str:
     return f"{value:.{_loss_decimals(size)}f}"
 
 
-def score_with_error(score: float, error: float | None, metric: str) -> str:
+def score_with_error(score: float, error: float | None, metric: Metric) -> str:
     """Return a score as in `score_text`, and its standard error with as many decimals; no error if it is None.
 
     Both have more decimals where the error has no digit otherwise.
     """
     if error is None:
         return score_text(score, metric)
-    if is_accuracy(metric):
+    if metric.is_fraction:
         return f"{score_text(score, metric, unit=False)} ± {score_text(error, metric)}"
     # Both share one power of ten: (1.20 ± 0.31)e7.
     if (size := max(abs(score), error)) >= LARGE_LOSS:
@@ -69,52 +82,53 @@ def _loss_decimals(size: float) -> int:
 # --- shares -------------------------------------------------------------------------------------------------------
 
 
-def as_share(difference: float, score: float, metric: str) -> float | None:
-    """Return a difference of scores as a share of the loss `score`; None of a loss of 0. Of accuracies it is itself."""
-    if is_accuracy(metric):
+def as_share(difference: float, score: float, metric: Metric) -> float | None:
+    """Return a difference of scores in the unit of margins: as a share of the score, or as it is.
+
+    None of a score of 0, which has no shares.
+    """
+    if metric.margin_is == "difference":
         return difference
     return difference / abs(score) if score else None
 
 
-def share_text(share: float, metric: str) -> str:
+def share_text(share: float, metric: Metric) -> str:
     """Return a share as exactly as it was set, such as a margin."""
-    return f"{100 * share:.10g}{_share_unit(metric)}"
+    return f"{metric.margin_factor * share:.10g}{metric.margin_unit}"
 
 
-def bound_text(bound: float, metric: str) -> str:
+def bound_text(bound: float, metric: Metric) -> str:
     """Return a bound, rounded up to two digits: one that is rounded down would not hold."""
-    percent = 100 * bound
-    # Four decimals at most: a bound of 1e-9 is no news.
-    digits = min(4, 1 - math.floor(math.log10(abs(percent)))) if percent else 0
-    # Rounded to 6 places first, else an error in the last bit would raise the second digit.
-    rounded_up = math.ceil(round(percent * 10.0**digits, 6)) / 10.0**digits
+    shown = metric.margin_factor * bound
+    # Four decimals of a percentage at most: a bound of 1e-9 is no news.
+    most = 4 if metric.margin_factor == 100 else 12
+    digits = min(most, 1 - math.floor(math.log10(abs(shown)))) if shown else 0
+    # Rounded to more places first, else an error in the last bit would raise the second digit.
+    rounded_up = math.ceil(round(shown * 10.0**digits, 6)) / 10.0**digits
     # Only a bound of 0 is 0.
-    if percent > 0 and not rounded_up:
+    if shown > 0 and not rounded_up:
         rounded_up = 10.0**-digits
-    return f"{rounded_up:g}{_share_unit(metric)}"
+    return f"{rounded_up:g}{metric.margin_unit}"
 
 
-def deviation_text(deviation: float, metric: str) -> str:
+def deviation_text(deviation: float, metric: Metric) -> str:
     """Return a standard deviation or error as a share, to the nearest of two digits."""
-    return f"{100 * deviation:.{_decimals_of_error(deviation)}f}{_share_unit(metric)}"
+    shown = metric.margin_factor * deviation
+    return f"{shown:.{_decimals_of_error(shown)}f}{metric.margin_unit}"
 
 
-def difference_text(difference: float, error: float | None, metric: str, signed: bool = True) -> str:
+def difference_text(difference: float, error: float | None, metric: Metric, signed: bool = True) -> str:
     """Return a difference as a share with its standard error, of which two digits say how many decimals both have."""
-    sign = "+" if signed else ""
-    decimals = _decimals_of_error(error if error else abs(difference))
-    text = f"{100 * difference:{sign}.{decimals}f}"
-    text += f" ± {100 * error:.{decimals}f}" if error is not None else ""
+    sign, factor = "+" if signed else "", metric.margin_factor
+    decimals = _decimals_of_error(factor * (error if error else abs(difference)))
+    text = f"{factor * difference:{sign}.{decimals}f}"
+    text += f" ± {factor * error:.{decimals}f}" if error is not None else ""
     # A real minus sign, as wide as the plus sign.
-    return text.replace("-", "−") + _share_unit(metric)
+    return text.replace("-", "−") + metric.margin_unit
 
 
-def _decimals_of_error(error: float) -> int:
-    return min(6, max(0, 1 - math.floor(math.log10(100 * error)))) if error > 0 else 2
-
-
-def _share_unit(metric: str) -> str:
-    return " points" if is_accuracy(metric) else "%"
+def _decimals_of_error(shown_error: float) -> int:
+    return min(6, max(0, 1 - math.floor(math.log10(shown_error)))) if shown_error > 0 else 2
 
 
 # --- others -------------------------------------------------------------------------------------------------------

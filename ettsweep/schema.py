@@ -37,6 +37,11 @@ class OmitFromIdAt:
     value: object
 
 
+@dataclass(frozen=True)
+class NotInId:
+    """Mark a field that is not part of run ids: it does not change the numbers of a run."""
+
+
 class StrictModel(BaseModel):
     """Base of all schemas: immutable, strictly typed, no unknown keys, finite floats only."""
 
@@ -146,6 +151,7 @@ def _identity_fields(schema: type[BaseModel]) -> list[tuple[str, list[object]]]:
     return [
         (name, [mark.value for mark in info.metadata if isinstance(mark, OmitFromIdAt)])
         for name, info in schema.model_fields.items()
+        if not any(isinstance(mark, NotInId) for mark in info.metadata)
     ]
 
 

@@ -19,7 +19,7 @@ from ettsweep.strategies.strategy import map_point, parse_strategy
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.trainer.models.registry import parameter_shapes
 from ettsweep.trainer.training import checkpoint
-from ettsweep.trainer.training.coroutine import StopReason
+from ettsweep.runs.stop import StopReason
 from ettsweep.trainer.training.optimizer import build_optimizer
 from ettsweep.trainer.training.run import train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings

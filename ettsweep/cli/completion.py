@@ -53,16 +53,16 @@ def _names(context: typer.Context, kind: str, pattern: re.Pattern[str]) -> list[
 
 def models() -> list[str]:
     """Return the named models."""
-    from ettsweep.trainer.models.registry import named_models
+    from ettsweep.runs.trainable import BUILT_IN, trainable_class
 
-    return list(named_models())
+    return list(trainable_class(BUILT_IN).model_names())
 
 
 def tasks() -> list[str]:
     """Return the names of the tasks."""
-    from ettsweep.trainer.tasks.registry import TASKS
+    from ettsweep.runs.trainable import BUILT_IN, trainable_class
 
-    return list(TASKS)
+    return list(trainable_class(BUILT_IN).task_names())
 
 
 def grid_models() -> list[str]:
@@ -97,7 +97,7 @@ def states() -> list[str]:
 
 def metric_loggers() -> list[str]:
     """Return the names of the metric loggers."""
-    from ettsweep.trainer.training.loggers import METRIC_LOGGERS
+    from ettsweep.runs.metric_loggers import METRIC_LOGGERS
 
     return list(METRIC_LOGGERS)
 

@@ -57,40 +57,17 @@ def data_text(
 
     You are asked before an existing corpus is replaced by a different one.
     """
-    from ettsweep.trainer.tasks.text.corpus_folder import existing_manifest
-    from ettsweep.trainer.tasks.text.corpus_manifest import Manifest
-    from ettsweep.trainer.tasks.text.preparation import (
-        CorpusRequest,
-        check_request,
-        corpus_rows,
-        corpus_summary,
-        differing_options,
-        tokenise,
-    )
+    from ettsweep.doctor.text_corpus import CorpusRequest, prepare_corpus
 
-    request = CorpusRequest(
-        tuple(inputs), out, tokenizer, bpe_tokens, val_fraction, text_field, documents, shard_mib, workers
-    )
-    check_request(request)
-    confirmed_digests: list[str] = []
+    def confirm_replacement(warning: str) -> None:
+        print_note(f"{warning}; use another --out to keep both")
+        confirm("replace it?", yes)
 
-    def confirm_replacement(
-        existing: Manifest, reason: str = "made from text that has changed since, or by another version"
-    ) -> None:
-        """Ask whether `existing` may be replaced, once per corpus."""
-        if existing.digest not in confirmed_digests:
-            warning = f"{out} holds corpus {existing.digest}, {reason}; runs that use it cannot resume without it"
-            print_note(f"{warning}; use another --out to keep both")
-            confirm("replace it?", yes)
-            # `tokenise` asks again before it replaces the corpus: answer once.
-            confirmed_digests.append(existing.digest)
-
-    # Ask now if the options already differ; changed text shows only after tokenising, which may take hours.
-    if (existing := existing_manifest(out)) and (difference := differing_options(request, existing)):
-        confirm_replacement(existing, f"made with {difference}")
-    outcome = tokenise(request, confirm_replacement)
-    rows = corpus_rows(outcome.manifest)
-    print_table(
-        rows, form, data={"digest": outcome.manifest.digest, "n_vocab": outcome.manifest.n_vocab, "parts": rows}
+    rows, data, summary = prepare_corpus(
+        CorpusRequest(
+            tuple(inputs), out, tokenizer, bpe_tokens, val_fraction, text_field, documents, shard_mib, workers
+        ),
+        confirm_replacement,
     )
-    print_note(corpus_summary(request, outcome))
+    print_table(rows, form, data=data)
+    print_note(summary)

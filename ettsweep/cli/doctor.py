@@ -41,7 +41,7 @@ def doctor(
     from ettsweep.doctor.data_check import examine_data, resolve_requirement
     from ettsweep.doctor.image_check import shorten_rows
     from ettsweep.doctor.machine import examine, examine_fit, examine_saving
-    from ettsweep.launch.resolve import absolute_data_path, data_path
+    from ettsweep.runs.data_location import configured_data, resolve_data
     from ettsweep.study.grid_file import find_grid, grid_note, load_sweep_spec
     from ettsweep.study.lattice import PLACEHOLDER_CENTRE
 
@@ -54,10 +54,11 @@ def doctor(
         note = grid_note(path, None if grid else model)
         sweep_spec = load_sweep_spec(path, overrides=set_ or [], start=PLACEHOLDER_CENTRE)
         # --fit by itself does not read the data set.
-        data = data_path(sweep_spec) if data is None and not fit else data
+        kind = sweep_spec.recipe.data_kind
+        data = configured_data(kind, sweep_spec.data) if kind and data is None and not fit else data
     if data is not None:
         data_subject = resolve_requirement(data, sweep_spec, set_ or [], task)
-        data = absolute_data_path(data, data_subject.task.kind)
+        data = resolve_data(data)
         required = data_subject.task, data
     profile = launch or "local", launch_set or []
     checks = examine(results, *profile, required)

@@ -51,7 +51,6 @@ class GridOptions:
         """
         from ettsweep.config import parse_integers
         from ettsweep.study.grid_file import choose_grid_path, grid_note, load_sweep_spec, single_seed_hint
-        from ettsweep.study.schedule_check import check_sweep_schedule
         from ettsweep.study.sweep_updates import check_name, check_note
 
         path = choose_grid_path(self.grid, self.model, missing_message)
@@ -64,7 +63,7 @@ class GridOptions:
         if self.note is not None:
             # Before anything is recorded.
             check_note(self.note)
-        notes = [grid_note(path, self.model), single_seed_hint(path, seeds), check_sweep_schedule(sweep_spec)]
+        notes = [grid_note(path, self.model), single_seed_hint(path, seeds), sweep_spec.check_lrs()]
         return name, verdict_options.apply_to(sweep_spec), "\n".join(filter(None, notes))
 
     def reject_with(self, option: str) -> None:

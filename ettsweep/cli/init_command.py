@@ -1,6 +1,5 @@
 """The command init: write a commented grid file."""
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ from ettsweep.cli import completion
 from ettsweep.cli.options import Data, Strategies
 from ettsweep.cli.path_options import parse_path
 from ettsweep.cli.prompts import suggest_command
-from ettsweep.console import format_count, print_note
+from ettsweep.console import print_note
 from ettsweep.errors import InputError
 from ettsweep.files import naming_option, write_atomic
 
@@ -38,12 +37,9 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a commented grid file for a first sweep; with --data, its model and recipe fit the data set."""
+    from ettsweep.doctor.grid_template import next_commands, parse_axis, propose_grid, render_template
     from ettsweep.study.grid_file import typed_options
-    from ettsweep.study.grid_template import parse_axis, propose_grid, render_template
     from ettsweep.study.sweep_updates import check_name
-    from ettsweep.trainer.tasks.data_location import configured_data
-    from ettsweep.trainer.tasks.images.image_task import ImageTask
-    from ettsweep.trainer.tasks.registry import TASKS
 
     name, grid = propose_grid(model, task, data)
     for axis, text in (("lr", lr_range), ("wd", wd_range)):
@@ -61,19 +57,5 @@ def init(
     with naming_option("--out", path.parent):
         if not write_atomic(path, text, exclusive=not force):
             raise InputError(f"{path} exists already: --force overwrites it, --out FILE writes another file")
-    runs, steps = len(sweep_spec.specs()), sweep_spec.recipe.schedule.last_step
-    print_note(f"wrote {path}: {format_count(runs, 'run')} of {format_count(steps, 'step')} to begin with")
-    grid_task = sweep_spec.recipe.task
-    if isinstance(grid_task, ImageTask) and grid_task.split_seed is not None:
-        print_note(
-            f"{data} has no validation images: {grid_task.val_size} of its {grid_task.train_size + grid_task.val_size} "
-            f"images are held out, the same ones in every run; split_seed, val_size and train_size in {path} set which"
-        )
-    # The printed commands can be pasted: quote the path.
-    options, kind = f"--grid {shlex.quote(str(path))}", sweep_spec.recipe.task.kind
-    # Tasks whose data set ships with the package need no --data.
-    if not TASKS[kind].comes_with_package:
-        options += "" if configured_data(kind, sweep_spec.data) else " --data PATH"
-        not_read = ": init has not read them" if data and not Path(data).exists() else ""
-        print_note(f"`ettsweep doctor {options}` checks the data{not_read}")
-    print_note(f"`ettsweep grid {options} --dry-run` prints the plan, `ettsweep grid {options}` trains it")
+    for line in next_commands(sweep_spec, path, data):
+        print_note(line)

@@ -20,14 +20,13 @@ from ettsweep.errors import CorruptError, InputError, nearest_name, unknown_name
 if TYPE_CHECKING:
     from ettsweep.launch.resolve import LaunchOptions
     from ettsweep.runs.index import Run, RunIndex
-    from ettsweep.runs.spec import ModelSpec, OptimizerSpec
-    from ettsweep.strategies.factors import MlpFactor
     from ettsweep.study.budget import Budget
     from ettsweep.study.criterion import CriterionOptions
     from ettsweep.study.study import Study
     from ettsweep.study.sweep import Sweep
     from ettsweep.study.sweep_spec import SweepSpec
     from ettsweep.study.sweep_store import SweepStore
+    from ettsweep.theory.subject import Subject
 
 RunOrStudy = TypeVar("RunOrStudy", "Run", "Study")
 
@@ -279,20 +278,17 @@ class FamilyOptions:
 def _value(item: "Run | Study", attribute: str) -> str:
     """Return the family, model or strategy of a run or study."""
     from ettsweep.strategies.strategy import strategy_name
-    from ettsweep.trainer.models.registry import model_name
 
     if attribute == "family":
         return item.family
-    return model_name(item.base.model) if attribute == "model" else strategy_name(item.base.strategy.s)
+    return item.base.labels.model if attribute == "model" else strategy_name(item.base.strategy.s)
 
 
 def _matches(item: "Run | Study", attribute: str, names: Sequence[str]) -> bool:
-    from ettsweep.trainer.models.registry import short_form
-
     value = _value(item, attribute)
     if attribute == "family":  # ids are long hashes: a prefix is enough
         return value.startswith(tuple(names))
-    return value in names or (attribute == "model" and short_form(item.base.model) in names)
+    return value in names or (attribute == "model" and any(map(item.base.matches_model, names)))
 
 
 @dataclass(frozen=True)
@@ -316,28 +312,15 @@ class ModelOptions:
         ),
     ] = None
 
-    def load(self) -> "tuple[ModelSpec, OptimizerSpec, MlpFactor]":
+    def load(self) -> "Subject":
         """Return the model, its optimizer, and whether factors depend on M.
 
         Raises:
             InputError: Not exactly one of --model and --grid is given, or the one that is given is not valid.
         """
-        from ettsweep.strategies.optimizers import OPTIMIZERS
-        from ettsweep.study.grid_file import load_sweep_spec
-        from ettsweep.study.lattice import PLACEHOLDER_CENTRE
-        from ettsweep.trainer.models.registry import model_spec
+        from ettsweep.theory.subject import load_subject
 
-        if (self.model is None) == (self.grid is None):
-            raise InputError("select a model with --model NAME, --model WIDTHxDEPTH or --grid FILE")
-        if self.grid is None:
-            kind = self.optimizer or "adamw"
-            return model_spec(str(self.model)), OPTIMIZERS[kind].spec(kind=kind), self.mlp_factor or "ignore"
-        # No starting point is needed: any will do.
-        sweep_spec = load_sweep_spec(self.grid, start=PLACEHOLDER_CENTRE)
-        optimizer = sweep_spec.recipe.optimizer
-        if self.optimizer not in (None, optimizer.kind):
-            optimizer = OPTIMIZERS[self.optimizer].spec(kind=self.optimizer)
-        return sweep_spec.recipe.model, optimizer, self.mlp_factor or sweep_spec.mlp_factor
+        return load_subject(self.model, self.grid, self.optimizer, self.mlp_factor)
 
 
 @dataclass(frozen=True)
@@ -412,7 +395,7 @@ class TrainingOptions:
 
         sets = list(self.launch_set or [])
         if self.log:
-            from ettsweep.trainer.training.loggers import METRIC_LOGGERS, check_loggers
+            from ettsweep.runs.metric_loggers import METRIC_LOGGERS, check_loggers
 
             for name in self.log:
                 if name not in METRIC_LOGGERS:

@@ -12,8 +12,6 @@ from ettsweep.launch.progress import format_duration
 from ettsweep.powers import power_and_decimal
 from ettsweep.runs.index import Run
 from ettsweep.strategies.strategy import strategy_name
-from ettsweep.trainer.models.registry import model_name
-from ettsweep.trainer.tasks.registry import evaluation_column, task_kind
 
 LABEL_WIDTH = 11
 """Width of the column of labels, in characters."""
@@ -50,13 +48,13 @@ def _lines(data: Json, run: Run | None) -> Iterator[Line]:
         return
     spec = run.spec
     yield "sweep", format_cell(data["sweep"]) or "none"
-    yield "model", f"{format_cell(model_name(run.base.model))} on {spec.task.name}"
+    yield "model", format_cell(run.base.labels.title)
     lr, wd = power_and_decimal(spec.lr), power_and_decimal(spec.wd)
     yield "point", f"{format_cell(strategy_name(run.base.strategy.s))}, lr {lr}, wd {wd}, seed {spec.seed}"
     note = format_cell(state_note(data))
     yield "state", f"{run.state}: {note}" if note else run.state.value
-    last = spec.schedule.last_step
-    yield "progress", f"{round(data['progress'] * last)} of {format_count(last, 'step')}"
+    if last := spec.steps:
+        yield "progress", f"{round(data['progress'] * last)} of {format_count(last, 'step')}"
     yield from _metrics(run)
     yield from _speed(run)
     for attempt in data["attempts"]:
@@ -71,14 +69,14 @@ def _metrics(run: Run) -> Iterator[Line]:
     except CorruptError as error:
         yield "metrics", format_cell(error)
         return
-    column = evaluation_column(task_kind(run.spec.task).metric.name)
+    column = run.spec.metric.column
     curves = {name: {line["step"]: number(line[name]) for line in history if name in line} for name in ("loss", column)}
     if not any(curves.values()):
         yield "metrics", "none yet"
         return
     for name, curve in curves.items():
         if curve:
-            yield name, _summary(name, curve)
+            yield name, _summary(curve, run.spec.metric.mode if name == column else "min")
     yield from _best(run, history)
     if (events := spike_events(run, history)) is not None:
         yield "spikes", _describe_spikes(events)
@@ -92,7 +90,13 @@ def read_history(run: Run) -> list[Json]:
     """
     latest = run.dir.latest_attempt()
     try:
-        lines = run.dir.history() if run.result is not None else latest.history() if latest else []
+        lines = (
+            run.dir.history()
+            if run.result is not None
+            else latest.history(every_step=run.base.records_every_step)
+            if latest
+            else []
+        )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise CorruptError("metrics.jsonl does not have the format that a run writes: the file was edited") from None
     return [line for line in lines if isinstance(line, dict) and _step(line) is not None]
@@ -104,13 +108,13 @@ def _step(line: Json) -> int | None:
     return step if isinstance(step, int) and not isinstance(step, bool) and step > 0 else None
 
 
-def _summary(name: str, curve: Mapping[int, float | None]) -> str:
+def _summary(curve: Mapping[int, float | None], mode: str) -> str:
     """Return a line with the first, last and best value of a metric, and how many values were not finite."""
     finite = {step: value for step, value in curve.items() if value is not None}
     if not finite:
         return "no value is finite"
     first, last = min(finite), max(finite)
-    pick, extreme = (min, "lowest") if name.endswith("loss") else (max, "highest")
+    pick, extreme = (min, "lowest") if mode == "min" else (max, "highest")
     best_step = pick(finite, key=lambda step: finite[step])
     not_finite = len(curve) - len(finite)
     ends = f"{format_cell(finite[first])} at step {first}, {format_cell(finite[last])} at {last}"
@@ -150,7 +154,7 @@ def _describe_spike(event: Json) -> str:
 
 
 def _best(run: Run, history: Sequence[Json]) -> Iterator[Line]:
-    score = task_kind(run.spec.task).metric
+    score = run.spec.metric
     if best_by_step := score.best_so_far(history):
         best = best_by_step[max(best_by_step)]
         reached = min(step for step, so_far in best_by_step.items() if so_far == best)
@@ -166,7 +170,7 @@ def _speed(run: Run) -> Iterator[Line]:
     texts = []
     if (wall_s := number(timings.get("wall_s"))) is not None and wall_s >= 0:
         texts.append(format_duration(wall_s))
-    for key, unit in (("steps_per_s", "steps/s"), ("samples_per_s", f"{task_kind(run.spec.task).sample}s/s")):
+    for key, unit in (("steps_per_s", "steps/s"), ("samples_per_s", f"{run.spec.samples_name}/s")):
         if (rate := number(timings.get(key))) is not None:
             texts.append(f"{rate:,.4g} {unit}" if rate < 1000 else f"{rate:,.0f} {unit}")
     if texts:

@@ -23,8 +23,6 @@ from ettsweep.study.plan import Plan
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import StudiesByFamily, SweepStore, group_by_family, run_sweeps_text
 from ettsweep.study.verdict import Verdict
-from ettsweep.trainer.models.registry import model_name
-from ettsweep.trainer.tasks.registry import task_kind
 
 
 def plan_rows(plan: Plan, studies: Sequence[Study]) -> list[dict[str, Any]]:
@@ -36,7 +34,7 @@ def plan_rows(plan: Plan, studies: Sequence[Study]) -> list[dict[str, Any]]:
             "run": p.id,
             "action": action,
             "sweep": run_sweeps_text(families, p.spec.family_id, p.spec.point, p.spec.seed),
-            "model": model_name(p.spec.model),
+            "model": p.spec.labels.model,
             "strategy": strategy_name(p.spec.strategy.s),
             "lr": p.spec.lr,
             "wd": p.spec.wd,
@@ -178,7 +176,7 @@ def run_sort_key(run: Run) -> tuple[object, ...]:
     """Return the key for sorting runs in tables: model, strategy, lr, wd, seed."""
     s = run.base.strategy.s
     # The standard parametrisation has no exponent; it comes first.
-    return model_name(run.base.model), -1.0 if s is None else s, run.lr, run.wd, run.seed, run.id
+    return run.base.labels.model, -1.0 if s is None else s, run.lr, run.wd, run.seed, run.id
 
 
 def status_row(run: Run, sweeps: str, pack: int | None = None) -> Json:
@@ -190,8 +188,8 @@ def status_row(run: Run, sweeps: str, pack: int | None = None) -> Json:
         "run": run.id,
         "sweep": sweeps,
         "family": run.family,
-        "model": model_name(run.base.model),
-        "task": run.base.task.kind,
+        "model": run.base.labels.model,
+        "task": run.base.labels.task,
         "strategy": strategy_name(run.base.strategy.s),
         "lr": run.lr,
         "wd": run.wd,
@@ -216,7 +214,7 @@ def trained_fraction(run: Run) -> float:
     if run.state is not State.DIVERGED or not run.result:
         return run.status.progress
     step = as_number(run.result.get("diverged_step"))
-    return run.status.progress if step is None else step / run.base.schedule.last_step
+    return run.status.progress if step is None or not run.base.steps else step / run.base.steps
 
 
 def best_score(run: Run) -> float | None:
@@ -224,7 +222,7 @@ def best_score(run: Run) -> float | None:
     if run.state.finished:
         return run.score
     attempt = run.dir.latest_attempt()
-    best_by_step = task_kind(run.spec.task).metric.best_so_far(attempt.evaluations()) if attempt else {}
+    best_by_step = run.spec.metric.best_so_far(attempt.evaluations(run.spec.metric.column)) if attempt else {}
     return best_by_step[max(best_by_step)] if best_by_step else None
 
 

@@ -98,7 +98,7 @@ def search(
     suggest = make_sampler(sampler)  # raises for an unknown sampler before anything is read
     name, requested_spec, notes = _load_spec(grid_options, sweep, verdict_options, results)
     # Also before anything is read or written.
-    check_pruner(pruner, requested_spec.recipe.schedule)
+    check_pruner(pruner, requested_spec.recipe)
     with suggest_command():
         sweep_spec = training_options.launch_options().resolve_grid(requested_spec, results, name)
     context = CommandContext(

@@ -5,12 +5,12 @@ import textwrap
 from collections.abc import Sequence
 
 from ettsweep.console import Format, Row, escape_control, format_count, print_table
+from ettsweep.metric import Metric
 from ettsweep.quantities import score_text
 from ettsweep.runs.index import RunIndex
 from ettsweep.study.history import HistoryEntry, search_history
 from ettsweep.study.judgement import evaluate
 from ettsweep.study.study import Study, study_titles
-from ettsweep.trainer.tasks.registry import Metric
 
 MAX_WIDTH = 80
 """Width to which lines are wrapped, in characters."""
@@ -33,7 +33,7 @@ def show_history(studies: Sequence[Study], run_index: RunIndex, form: Format) ->
 def _summary(history: Sequence[HistoryEntry], metric: Metric) -> str:
     # The best of single runs: verdicts compare means over seeds.
     best, n_suggested = history[-1].best_score, sum(entry.suggestion_number is not None for entry in history)
-    prefix = "no score in" if best is None else f"{metric.name} {score_text(best, metric.name)} in the best of"
+    prefix = "no score in" if best is None else f"{metric.name} {score_text(best, metric)} in the best of"
     return f"{prefix} {format_count(len(history), 'run')}, {n_suggested} of them suggested"
 
 

@@ -62,11 +62,8 @@ def scales(
     form: Form = Format.TABLE,
 ) -> None:
     """Print a model's parameter groups: shape, initial std, factors of learning rate and weight decay."""
-    from ettsweep.trainer.models.parameter_scales import describe_scales
-
     _check_lr(lr)
-    model, optimizer, mlp_factor = model_options.load()
-    data = describe_scales(model, strategy, optimizer, mlp_factor, lr)
+    data = model_options.load().scales(strategy, lr)
     columns = [c for c in data["groups"][0] if c != "effective_lr" or lr is not None]
     print_table(data["groups"], form, columns, data=data)
     if form is Format.TABLE:
@@ -118,11 +115,10 @@ def check_scaling(
     with signals_blocked(signal.SIGINT):  # a Ctrl-C during the import of torch would be lost
         from ettsweep.theory.check_plan import CheckRequest, make_check_plan
         from ettsweep.theory.check_tables import make_folder, remove_folder_on_error, show_check, write_check
-        from ettsweep.theory.measure import CPU
+        from ettsweep.theory.measure import free_bytes
         from ettsweep.theory.scaling_check import check_scaling as run_check
     from ettsweep.config import parse_integers
     from ettsweep.strategies.optimizers import factor_rule
-    from ettsweep.trainer.training.memory import available_bytes
 
     _check_lr(lr)
     requested_widths = tuple(parse_integers(widths, "--widths", "96,192,384,768")) or None
@@ -130,7 +126,7 @@ def check_scaling(
     request = CheckRequest(
         model, strategy, factor_rule(optimizer), mlp_factor, requested_widths or None, steps, seeds, lr, depth
     )
-    plan = make_check_plan(request, available_bytes(CPU))
+    plan = make_check_plan(request, free_bytes())
     folder = out or results / "check-scaling" / plan.name
     with naming_option("--out", folder):
         # Made before the check, which takes minutes: a folder that cannot be written fails at once.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ettsweep.console import Format, Row, format_cell, format_count, print_note, print_table
 from ettsweep.launch.reproduce import find_mixed_versions, group_by_version
+from ettsweep.metric import Metric
 from ettsweep.quantities import difference_text, score_text
 from ettsweep.report.verdict_text import reason_text
 from ettsweep.runs.folder import sweeps_dir
@@ -21,7 +22,6 @@ from ettsweep.study.study import Study, study_titles
 from ettsweep.study.sweep import Sweep
 from ettsweep.study.sweep_store import SweepStore, run_sweeps
 from ettsweep.study.verdict import Verdict, conflicting_verdicts
-from ettsweep.trainer.tasks.registry import Metric
 
 if TYPE_CHECKING:
     from ettsweep.report.families import JudgedFamily
@@ -36,14 +36,14 @@ def score_note(studies: Sequence[Study]) -> str:
 
     If the studies have several metrics, there is a line for each, with its models.
     """
-    descriptions = {"best_loss": "the lowest validation loss", "best_accuracy": "the best validation accuracy"}
     models_by_metric: dict[Metric, dict[str, None]] = {}
     for study in studies:
         models_by_metric.setdefault(study.metric, {})[study.model] = None
     lines = []
     for metric, models in models_by_metric.items():
         prefix = f"{', '.join(models)}: " if len(models_by_metric) > 1 else ""
-        description = f"{descriptions[metric.name]} along the trajectory, the mean over seeds"
+        along = " along the trajectory" if metric.take == "best" else ""
+        description = f"the {metric.label}{along}, the mean over seeds"
         lines.append(f"{prefix}{metric.name}: {description}; {metric.mode} is best; ± is a standard error")
     return "\n".join(lines)
 
@@ -101,7 +101,7 @@ def _show_families(rows: Sequence[Row], studies: Sequence[Study], form: Format, 
     ambiguous = len({s.model for s in studies}) > 1 or len({(s.sweep, s.strategy) for s in studies}) < len(studies)
     omitted = set() if ambiguous else {"family", "model"}
     omitted |= {"sweep"} if len({s.sweep for s in studies}) < 2 else set()
-    omitted |= {"optimizer"} if len({s.base.optimizer.kind for s in studies}) < 2 else set()
+    omitted |= {"optimizer"} if len({s.base.labels.optimizer for s in studies}) < 2 else set()
     columns = [c for c in dict.fromkeys(c for row in rows for c in row) if c not in omitted]
     if form is Format.TABLE:
         # Only tables omit empty columns: the columns of CSV must not vary.
@@ -169,7 +169,7 @@ def _family_columns(v: Verdict) -> dict[str, Any]:
         "family": v.family,
         "model": v.study.model,
         "strategy": v.strategy,
-        "optimizer": v.study.base.optimizer.kind,
+        "optimizer": v.study.base.labels.optimizer,
     }
 
 
@@ -196,7 +196,7 @@ def _fresh_text(v: Verdict) -> str | None:
     fresh = [score for score in v.fresh_scores.values() if score is not None]
     if not fresh:
         return None
-    text = f"{score_text(fmean(fresh), v.study.metric.name)} ({len(fresh)})"
+    text = f"{score_text(fmean(fresh), v.study.metric)} ({len(fresh)})"
     comparison = compare_fresh(v)
     return f"{text}, {comparison.difference}" if comparison and comparison.is_notable else text
 
@@ -210,7 +210,7 @@ def _nearest_neighbour(v: Verdict) -> dict[str, Any]:
     if nearest is None or v.bound is None:
         return {"nearest neighbour": None}
     error = None if v.bound.noise.source == "unknown" else nearest.error
-    difference = difference_text(abs(nearest.mean), error, v.study.metric.name, signed=False)
+    difference = difference_text(abs(nearest.mean), error, v.study.metric, signed=False)
     return {"nearest neighbour": f"{difference} {'behind' if nearest.mean >= 0 else 'ahead'}"}
 
 

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from ettsweep.doctor.checks import DoctorCheck
 from ettsweep.errors import DataMissingError, InputError
-from ettsweep.runs.spec import ModelSpec, TaskSpec
+from ettsweep.runs.data_location import resolve_data
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.trainer.models.registry import model_spec
-from ettsweep.trainer.tasks.data_location import resolve_data
+from ettsweep.trainer.recipe import as_transformer
+from ettsweep.trainer.specs import ModelSpec, TaskSpec
 from ettsweep.trainer.tasks.images.image_data import guess_task
 from ettsweep.trainer.tasks.registry import task_kind, task_spec
 from ettsweep.trainer.tasks.text.corpus_manifest import is_corpus
@@ -33,7 +34,8 @@ def resolve_requirement(data: str, grid: SweepSpec | None, sets: Sequence[str], 
     if task is not None and (grid or sets):
         raise InputError("--task NAME cannot be combined with --model, --grid or --set: a grid has its own task")
     if grid:
-        requirement = DataRequirement(grid.recipe.task, grid.recipe.model)
+        recipe = as_transformer(grid.recipe)
+        requirement = DataRequirement(recipe.task, recipe.model)
     elif sets:
         raise InputError("--set changes a grid: choose one with --model NAME or --grid FILE")
     else:

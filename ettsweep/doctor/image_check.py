@@ -12,7 +12,7 @@ from ettsweep.doctor.checks import DoctorCheck
 from ettsweep.errors import DataMissingError, UndecodableError
 from ettsweep.process_pool import open_pool
 from ettsweep.processes import cores
-from ettsweep.runs.spec import ImageModel, ModelSpec
+from ettsweep.trainer.specs import ImageModel, ModelSpec
 from ettsweep.trainer.tasks.images.image_data import StoredSide, locate
 from ettsweep.trainer.tasks.images.image_task import ImageTask
 

@@ -17,21 +17,22 @@ from pathlib import Path
 from ettsweep.console import format_count
 from ettsweep.doctor.checks import DoctorCheck, existing_folder, run_check, torch_facts, try_compiler
 from ettsweep.doctor.cluster import describe_job, examine_cluster
-from ettsweep.errors import CorruptError, EttsweepError, StorageError
+from ettsweep.errors import CorruptError, EttsweepError, InputError, StorageError
 from ettsweep.files import folder_names, storage_errors, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.gpus import NO_MPS_NOTE, mps_is_running
 from ettsweep.launch.profile import AnyProfile, LocalProfile, SlurmProfile, load_profile
 from ettsweep.launch.slots import held_slots, lock_dir, lock_paths
 from ettsweep.processes import GIB, count_cores, machine_bytes, memory_bytes
+from ettsweep.runs.data_location import configured_data
 from ettsweep.runs.folder import RunDir, is_run_id, runs_dir
-from ettsweep.runs.spec import TaskSpec
 from ettsweep.shipped_files import own_grids, shipped_grids
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.trainer.models.model_cost import checkpoint_bytes
 from ettsweep.trainer.models.registry import model_name
-from ettsweep.trainer.tasks.data_location import configured_data
+from ettsweep.trainer.recipe import TransformerRun
+from ettsweep.trainer.specs import TaskSpec
 from ettsweep.trainer.tasks.registry import TASKS, check_data, task_kind, task_spec
 from ettsweep.worker.devices import prepare_device
 
@@ -191,6 +192,8 @@ def _slurm_version() -> str:
 def examine_saving(results: Path, sweep_spec: SweepSpec, name: str, launch_set: Sequence[str]) -> Iterator[DoctorCheck]:
     """Yield a check whether a SLURM job has time to save a grid's model after its warning; none for small models."""
     spec = sweep_spec.studies()[0].base
+    if not isinstance(spec, TransformerRun):
+        return
     try:
         profile = load_profile(name, launch_set)
     except EttsweepError:
@@ -241,6 +244,8 @@ def examine_fit(sweep_spec: SweepSpec, name: str, launch_set: Sequence[str]) -> 
     A SLURM profile is tried on the first device of this machine; from a login node, run it with srun.
     """
     spec = sweep_spec.studies()[0].base
+    if not isinstance(spec, TransformerRun):
+        raise InputError(f"--fit is for models of the built-in trainer, and {spec.labels.title} is none")
     profile = load_profile(name, launch_set)
     local_profile = profile if isinstance(profile, LocalProfile) else LocalProfile()
     slot = local_profile.resolve_slots()[0]

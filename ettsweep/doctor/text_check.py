@@ -5,7 +5,7 @@ from pathlib import Path
 from ettsweep.console import format_count, progress
 from ettsweep.doctor.checks import DoctorCheck, run_check
 from ettsweep.errors import EttsweepError
-from ettsweep.runs.spec import ModelSpec, TextModel
+from ettsweep.trainer.specs import ModelSpec, TextModel
 from ettsweep.trainer.tasks.text.corpus_manifest import BLOCK_TOKENS, Counts, Manifest, read_manifest
 from ettsweep.trainer.tasks.text.text_task import TextTask
 

@@ -121,14 +121,14 @@ def _run_waste(run: RunDir, liveness: SchedulerLiveness, any_live: bool) -> Iter
     if status.state is State.PRUNED:
         for attempt in attempts:
             if attempt.has_checkpoint() and _is_removable(attempt.path):
-                yield _measure_waste(attempt.checkpoint_path, "checkpoint of a pruned run")
+                yield _measure_waste(attempt.saved_path(), "checkpoint of a pruned run")
     if status.state.finished:
         # The last attempt has the metrics and logs of the result.
         for attempt in attempts[:-1]:
             if _is_removable(attempt.path):
                 yield _measure_waste(attempt.path, "attempt of a finished run that another one finished")
         if attempts and attempts[-1].has_checkpoint() and _is_removable(attempts[-1].path):
-            yield _measure_waste(attempts[-1].checkpoint_path, "checkpoint of a finished run")
+            yield _measure_waste(attempts[-1].saved_path(), "checkpoint of a finished run")
 
 
 def _measure_waste(path: Path, reason: str) -> Waste:

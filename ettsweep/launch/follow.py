@@ -21,8 +21,9 @@ from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import batch_scripts, submit
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.index import Run, RunIndex, RunReader, load_run_index
-from ettsweep.runs.spec import RunSpec, TaskSpec
+from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
+from ettsweep.runs.trainable import Trainable
 from ettsweep.study.controller import Controller
 from ettsweep.study.plan import Plan, make_plan
 from ettsweep.study.study import Study
@@ -292,8 +293,8 @@ def verify_rounds(controller: Controller, context: CommandContext) -> Verificati
     Raises:
         InputError: its start is no point of a study, or a point has more seeds than its budget allows.
     """
-    tasks = [study.base.task for study in controller.studies]
-    controller.capacity = 1 if context.dry_run else count_parallel_runs(context.profile, tasks)
+    recipes = [study.base for study in controller.studies]
+    controller.capacity = 1 if context.dry_run else count_parallel_runs(context.profile, recipes)
     controller.follows = context.follows
     families = {study.family for study in controller.studies}
     plan = _next_plan(controller, read_index_to_plan(context, lambda run: run.family in families), context)
@@ -308,8 +309,8 @@ def verify_rounds(controller: Controller, context: CommandContext) -> Verificati
         return VerificationResult(controller, SubmitResult(plan, context), problem)
 
 
-def count_parallel_runs(profile: AnyProfile, tasks: Iterable[TaskSpec]) -> int:
+def count_parallel_runs(profile: AnyProfile, recipes: Iterable[Trainable]) -> int:
     """Return how many runs a profile trains in parallel; a default if only the scheduler decides."""
     if isinstance(profile, LocalProfile):
-        return len(profile.resolve_slots()) * min((profile.max_pack(task) for task in tasks), default=1)
+        return len(profile.resolve_slots()) * min((recipe.runs_at_once(profile) for recipe in recipes), default=1)
     return (profile.max_parallel or DEFAULT_PARALLEL_JOBS) * profile.runs_per_job

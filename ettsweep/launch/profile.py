@@ -17,7 +17,6 @@ from ettsweep.launch.gpus import gpu_bytes, visible_gpus
 from ettsweep.launch.job_environment import Variables
 from ettsweep.launch.profile_fields import Count, Devices, LoaderCount, PackMode, SbatchValue, SingleLine, Switch
 from ettsweep.processes import GIB, cores, memory_bytes
-from ettsweep.runs.spec import TaskSpec
 from ettsweep.schema import (
     NonNegative,
     Positive,
@@ -29,7 +28,6 @@ from ettsweep.schema import (
     validate,
 )
 from ettsweep.shipped_files import describe_choice, shipped
-from ettsweep.trainer.tasks.registry import task_kind
 
 
 @dataclass(frozen=True)
@@ -55,11 +53,6 @@ class Slot:
     def from_json(cls, data: dict[str, Any]) -> "Slot":
         """Build a slot from what `dataclasses.asdict` returned for it."""
         return cls(**data | {"others": tuple(cls.from_json(other) for other in data.get("others", ()))})
-
-
-DEFAULT_PACK = 8
-"""Most runs that `pack: auto` trains together without a stack. Eight share one loader, so that loading costs an eighth
-of what it would per run. Larger packs save little more, lose more work at a kill and delay the first result."""
 
 
 class Profile(StrictModel):
@@ -106,16 +99,6 @@ class Profile(StrictModel):
     corrupt_images: Literal["skip", "fail"] = "skip"
     log: Annotated[tuple[Literal["tensorboard", "wandb"], ...], Field(strict=False)] = ()
     peak_tflops: PositiveFloat | None = None
-
-    def max_pack(self, task: TaskSpec) -> int:
-        """Return the most runs of a task that a worker trains at once, not counting a stack under `pack: auto`."""
-        # Runs on several devices are never packed: the devices already work on one run together.
-        if self.devices_per_run > 1:
-            return 1
-        if self.pack != "auto":
-            return self.pack
-        # Packaged data are in memory, so there is no loading to share.
-        return 1 if task_kind(task).comes_with_package else DEFAULT_PACK
 
     def sets_variable(self, variable: str) -> bool:
         """`True` if the profile itself sets an environment variable."""

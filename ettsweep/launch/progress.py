@@ -20,7 +20,6 @@ from ettsweep.runs.state import State, Status
 from ettsweep.runs.timing import RunTimes
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.sweep_store import StudiesByFamily, run_sweeps_text
-from ettsweep.trainer.models.registry import model_name
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -199,7 +198,7 @@ def render_progress(monitor: ProgressMonitor, sweep_status: SweepStatus, title: 
     )
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     name_columns = ["sweep"] if monitor.has_several_sweeps else []
-    has_several_models = len({model_name(spec.model) for spec in monitor.specs.values()}) > 1
+    has_several_models = len({spec.labels.model for spec in monitor.specs.values()}) > 1
     name_columns += ["model"] if has_several_models else []
     sizes = pack_sizes(statuses)
     packs = {run: describe_pack(statuses[run], size) for run, size in sizes.items()}
@@ -226,10 +225,9 @@ def render_progress(monitor: ProgressMonitor, sweep_status: SweepStatus, title: 
         row_ids += reversed(queued.values())
     for run_id in row_ids[:MAX_ROWS]:
         spec, status = monitor.specs[run_id], statuses[run_id]
-        last_step = spec.schedule.last_step
         state = Text(status.state, style=STYLES.get(status.state, "dim"))
         point = (format_power(spec.lr), format_power(spec.wd), str(spec.seed))
-        step = f"{round(status.progress * last_step)}/{last_step}"
+        step = spec.progress_text(status.progress)
         left = (
             format_duration(status.remaining_s)
             if status.remaining_s is not None and status.state is State.RUNNING
@@ -237,7 +235,7 @@ def render_progress(monitor: ProgressMonitor, sweep_status: SweepStatus, title: 
         )
         location = " ".join(filter(None, [status.host, status.job, status.reason]))
         names = [monitor.sweep_names(spec)] if monitor.has_several_sweeps else []
-        names += [model_name(spec.model)] if has_several_models else []
+        names += [spec.labels.model] if has_several_models else []
         names = [run_id, *names, strategy_name(spec.strategy.s)]
         # Such a reason may be cut off in the table.
         is_in_footer = status.reason == sweep_status.wait_reason

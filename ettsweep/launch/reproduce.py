@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from ettsweep.files import Json
 from ettsweep.provenance import provenance
 from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.data_location import data_env
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run
 from ettsweep.runs.spec import RunSpec
-from ettsweep.trainer.tasks.data_location import data_env
-from ettsweep.trainer.tasks.registry import task_kind
 
 CLAIM_FACTS = ("torch", "numpy", "ettsweep", "python", "instruction_set", "device_name")
 """Keys of claim.json that can change bits; threads and device are in the command."""
@@ -54,8 +53,8 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
     notes = []
     if result is None:
         notes.append(f"run {run.id} is not finished: the command trains it from its start to its end")
-    if not task_kind(spec.task).comes_with_package:
-        notes.append(f"task {spec.task.kind} needs its data set: add --data PATH, or set {data_env(spec.task.kind)}")
+    if kind := spec.data_kind:
+        notes.append(f"task {kind} needs its data set: add --data PATH, or set {data_env(kind)}")
     command = _command(run, claim, attempt.execution() if attempt else {})
     if attempt is None:
         notes.append("it was never trained: its threads, device and code are unknown")
@@ -144,9 +143,9 @@ def local_facts(device: str) -> Json:
     """Return the same facts about this machine for a device: cpu, or a GPU, of which the first is taken."""
     # In a subprocess, as `doctor` does: a broken torch is a difference, and must not end this command.
     code = (
-        "import json, sys, torch; from ettsweep.trainer.training.run import environment;"
+        "import json, sys, torch; from ettsweep.worker.devices import environment;"
         "cuda = sys.argv[1] != 'cpu' and torch.cuda.is_available();"
-        "print(json.dumps(environment(torch.device('cuda' if cuda else 'cpu'))))"
+        "print(json.dumps(environment('cuda' if cuda else 'cpu')))"
     )
     env = {**os.environ, "PYTHONSAFEPATH": "1"}  # do not import a folder named torch in the current one
     completed = subprocess.run(

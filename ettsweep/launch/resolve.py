@@ -10,28 +10,26 @@ from ettsweep.errors import DataMissingError, EttsweepError, InputError, SweepNa
 from ettsweep.launch.follow import CommandContext, read_index_to_plan, read_run_index
 from ettsweep.launch.profile import AnyProfile, LocalProfile, load_profile, profile_file
 from ettsweep.launch.slurm_cache import watch_heartbeats
-from ettsweep.launch.submit import check_memory, check_plan
+from ettsweep.launch.submit import check_plan, check_resources
 from ettsweep.ownership import problem_of
+from ettsweep.runs.data_location import resolve_data
 from ettsweep.runs.folder import sweeps_dir
 from ettsweep.runs.index import Run
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
+from ettsweep.runs.trainable import Trainable
 from ettsweep.schema import Source, locating, validate
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.judgement import evaluate_all
 from ettsweep.study.lattice import POINT_OPTIONS, Centre
 from ettsweep.study.plan import Plan, make_plan
-from ettsweep.study.schedule_check import check_schedule
 from ettsweep.study.seeds import fresh_seeds
 from ettsweep.study.study import Study
 from ettsweep.study.sweep import Sweep
-from ettsweep.study.sweep_spec import SweepSpec, with_corpus_digest
+from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.sweep_store import SweepStore, load_sweep_store
 from ettsweep.study.sweep_updates import extend_sweep, find_compatible
 from ettsweep.study.verdict import Verdict
-from ettsweep.trainer.models.registry import model_name
-from ettsweep.trainer.tasks.data_location import configured_data, resolve_data
-from ettsweep.trainer.tasks.registry import TASKS, check_data
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class LaunchOptions:
             sets = ()  # overrides of the old profile do not apply to the new one
         last_by_key = {text.partition("=")[0]: text for text in (*sets, *self.launch_set)}  # the last of a key wins
         data = self.data or sweep_spec.data
-        data_path = absolute_data_path(data, sweep_spec.recipe.task.kind) if data else None
+        data_path = absolute_data_path(data, sweep_spec.recipe) if data else None
         return sweep_spec.model_copy(
             update={"launch": launch, "launch_set": tuple(last_by_key.values()), "data": data_path}
         )
@@ -84,13 +82,13 @@ class LaunchOptions:
             sweep_spec = sweep_spec.model_copy(update={"launch": launch, "launch_set": sets})
         if name in sweep_store.sweeps and sweep_spec.data is None:
             sweep_spec = sweep_spec.model_copy(update={"data": sweeps[0].sweep_specs[-1].data})
-        resolved = with_corpus_digest(self.apply_to(sweep_spec))
+        resolved = self.apply_to(sweep_spec).bound()
         try:
             find_compatible(sweep_store, name, resolved)
         except SweepNameTakenError:
             profile, _ = load_launch(resolved)
             # Otherwise the user would choose another name only to meet this error.
-            check_memory([study.base for study in resolved.studies()], profile)
+            check_resources([study.base for study in resolved.studies()], profile)
             raise
         return resolved
 
@@ -112,14 +110,14 @@ class LaunchOptions:
             resolved = self.apply_to(sweep.sweep_specs[-1])
             sweep_by_profile.setdefault((resolved.launch, resolved.launch_set), sweep.name)
             if resolved.data:
-                data[resolved.recipe.task.kind] = resolved.data
+                data[resolved.recipe.data_kind] = resolved.data
             # A dry run may be on a machine without the data.
             if dry_run:
                 continue
             try:
-                check_data(resolved.recipe.task, resolved.recipe.model, resolved.data)
+                resolved.recipe.check_data(resolved.data)
             except DataMissingError as error:
-                missing.setdefault(str(error), []).append(f"{sweep.name} ({model_name(resolved.recipe.model)})")
+                missing.setdefault(str(error), []).append(f"{sweep.name} ({resolved.recipe.labels.model})")
         if missing:
             raise DataMissingError(
                 "\n".join(f"sweep {', '.join(names)}: {problem}" for problem, names in missing.items())
@@ -143,14 +141,14 @@ class LaunchOptions:
             DataMissingError: the data set is missing.
             InputError: the profile is for SLURM, or the model does not fit into memory.
         """
-        data = absolute_data_path(self.data, spec.task.kind) if self.data else None
-        check_data(spec.task, spec.model, data)
+        data = absolute_data_path(self.data, spec) if self.data else None
+        spec.check_data(data)
         profile = load_profile(self.launch or "local", self.launch_set)
         if not isinstance(profile, LocalProfile):
             raise InputError(
                 f"--launch {self.launch}: `train` trains here, in this process; `grid` and `retry` submit to SLURM"
             )
-        check_memory([spec], profile)
+        check_resources([spec], profile)
         return profile, data
 
 
@@ -179,27 +177,20 @@ def check_launch_source(results: Path, sweeps: Sequence[Sweep]) -> None:
         raise InputError(f"{problems[0]}; name a profile of yours with --launch")
 
 
-def absolute_data_path(data: str, task: str) -> str:
-    """Return the absolute path of the data of a kind of task.
+def absolute_data_path(data: str, recipe: Trainable) -> str:
+    """Return the absolute path of the data of a recipe.
 
     Raises:
-        InputError: the data of this task come with a package.
+        InputError: it reads none.
     """
-    if TASKS[task].comes_with_package:
-        hint = "; for your own text: --set task=text" if task == "pydoc" else ""
-        raise InputError(f"--data: task {task} has its data from a package, and reads no other{hint}")
+    if not recipe.data_kind:
+        raise InputError(f"--data: {recipe.no_data_reason}")
     return resolve_data(data)
-
-
-def data_path(sweep_spec: SweepSpec) -> str | None:
-    """Return the data path of a grid: its own, or the one in the user's environment; None if neither is set."""
-    kind = sweep_spec.recipe.task.kind
-    return None if TASKS[kind].comes_with_package else configured_data(kind, sweep_spec.data)
 
 
 def load_launch(sweep_spec: SweepSpec) -> tuple[AnyProfile, dict[str, str]]:
     """Return the profile of a resolved sweep spec, and its data path by kind of task."""
-    data = {sweep_spec.recipe.task.kind: sweep_spec.data} if sweep_spec.data else {}
+    data = {sweep_spec.recipe.data_kind: sweep_spec.data} if sweep_spec.data else {}
     return load_profile(sweep_spec.launch, sweep_spec.launch_set), data
 
 
@@ -240,8 +231,7 @@ def plan_grid(
     specs = sweep_spec.specs() or [study.base for study in sweep_spec.studies()]
     run_ids = {spec.run_id for spec in specs}
     plan = make_plan(specs, read_index_to_plan(context, lambda run: run.id in run_ids))
-    task, model = sweep_spec.recipe.task, sweep_spec.recipe.model
-    check_memory([planned.spec for planned in plan.to_launch], context.profile)
+    check_resources([planned.spec for planned in plan.to_launch], context.profile)
     try:
         # A SLURM profile is not checked in a dry run: the machine may have no SLURM.
         if not context.dry_run or isinstance(context.profile, LocalProfile):
@@ -249,9 +239,7 @@ def plan_grid(
             check_plan(context.results, plan, context.profile)
         # A plan with nothing to launch can be shown without the data.
         if plan.to_launch or not context.dry_run:
-            check_data(task, model, sweep_spec.data)
-        if plan.to_launch:
-            TASKS[task.kind].check_counts(task, model, data_path(sweep_spec))
+            sweep_spec.recipe.check_data(sweep_spec.data, count=bool(plan.to_launch))
     except EttsweepError as error:
         if not context.dry_run:
             raise
@@ -326,7 +314,7 @@ def resolve_run(
     """
     start = None if lr is None or wd is None else validate(Centre, {"lr": lr, "wd": wd}, POINT_OPTIONS)
     sweep_spec = launch_options.apply_to(load_sweep_spec(grid, [strategy] if strategy else [], sets, start=start))
-    spec = with_corpus_digest(sweep_spec).studies()[0].spec_at(lr, wd, seed)
+    spec = sweep_spec.bound().studies()[0].spec_at(lr, wd, seed)
     with locating(Source(str(grid), options_by_key(sets))):
-        check_schedule(spec.schedule, [spec.lr])
+        spec.check_lrs([spec.lr])
     return spec, replace(launch_options, data=sweep_spec.data)

@@ -28,14 +28,11 @@ from ettsweep.launch.profile import AnyProfile, LocalProfile, Slot, SlurmProfile
 from ettsweep.launch.slots import lock_dir, sort_free_first
 from ettsweep.launch.submissions import Submission, next_name, read_submission
 from ettsweep.processes import process_identity
+from ettsweep.runs.data_location import configured_data, data_env, resolve_data
 from ettsweep.runs.folder import RunDir, code_dir, jobs_dir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.plan import Plan, PlannedRun
-from ettsweep.trainer.models.model_cost import check_size
-from ettsweep.trainer.models.registry import model_name
-from ettsweep.trainer.tasks.data_location import configured_data, data_env, resolve_data
-from ettsweep.trainer.tasks.registry import TASKS
 
 CONNECTION_LOST = re.compile(r"timed out|unable to contact|connect|zero bytes|message receive", re.IGNORECASE)
 """Messages of sbatch when the connection to the controller broke, so that the jobs may exist all the same."""
@@ -105,7 +102,7 @@ def _submission_content(
 
         code = str(take_snapshot(results.resolve()))
     # Paths are resolved now, on the submitting machine: workers may start in another folder.
-    kinds = dict.fromkeys(p.spec.task.kind for p in planned if not TASKS[p.spec.task.kind].comes_with_package)
+    kinds = dict.fromkeys(kind for p in planned if (kind := p.spec.data_kind))
     locations = {kind: location for kind in kinds if (location := configured_data(kind, data.get(kind)))}
     return {
         "kind": profile.kind,
@@ -163,7 +160,7 @@ class ArrayRequest:
     @property
     def name(self) -> str:
         """Job name shown to users, such as vit-b16-ntk."""
-        models = dict.fromkeys(model_name(p.spec.model) for p in self.planned)
+        models = dict.fromkeys(p.spec.labels.model for p in self.planned)
         strategies = dict.fromkeys(strategy_name(p.spec.strategy.s) for p in self.planned)
         components = [
             next(iter(models)) if len(models) == 1 else "sweep",
@@ -309,26 +306,22 @@ def check_plan(results: Path, plan: Plan, profile: AnyProfile) -> None:
     """
     if not plan.to_launch:
         return
-    smallest_batch = min(planned.spec.batch_size for planned in plan.to_launch)
-    if smallest_batch < profile.devices_per_run:
-        raise InputError(f"devices_per_run: {profile.devices_per_run} devices cannot share a batch of {smallest_batch}")
     if isinstance(profile, LocalProfile):
         profile.resolve_slots()
         lock_dir()
-    check_memory([planned.spec for planned in plan.to_launch], profile)
+    check_resources([planned.spec for planned in plan.to_launch], profile)
     for script in batch_scripts(results, plan, profile):
         expected_start(script)
 
 
-def check_memory(specs: Sequence[RunSpec], profile: AnyProfile) -> None:
-    """Check that the models of runs fit into the memory of the profile's devices.
+def check_resources(specs: Sequence[RunSpec], profile: AnyProfile) -> None:
+    """Check that runs can be trained on the devices of a profile.
 
     Raises:
-        InputError: a model is too large.
+        InputError: a model is too large for their memory, or they cannot share a run.
     """
-    memory = profile.memory_limit()
-    for model, optimizer in dict.fromkeys((spec.model, spec.optimizer) for spec in specs):
-        check_size(model, optimizer, *memory)
+    for spec in {spec.recipe_key: spec for spec in specs}.values():
+        spec.check_resources(profile.devices_per_run, *profile.memory_limit())
 
 
 def expected_start(script: str) -> str:

@@ -4,15 +4,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from ettsweep.metric import Metric
 from ettsweep.report.formats import strategy_rank
 from ettsweep.runs.index import Run, group_by_point
 from ettsweep.runs.point import Point
-from ettsweep.runs.spec import Recipe, RunSpec
+from ettsweep.runs.spec import RunSpec
 from ettsweep.study.judgement import evaluate
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.verdict import Verdict
-from ettsweep.trainer.tasks.registry import Metric
 
 RunsByPoint = dict[Point, list[Run]]
 """Runs of a family by lattice point, lowest seed first."""
@@ -101,8 +101,7 @@ def strategy_comparisons(families: Sequence[JudgedFamily]) -> list[StrategyCompa
     # Sorted first, so that each comparison has its strategies in this order.
     for family in sorted(families, key=lambda family: strategy_rank(family.verdict.strategy)):
         study = family.verdict.study
-        recipe = (getattr(study.base, name) for name in Recipe.model_fields)
-        recipes.setdefault((study.sweep, *recipe), []).append(family)
+        recipes.setdefault((study.sweep, *study.base.recipe_key), []).append(family)
     studies = [members[0].verdict.study for members in recipes.values()]
     comparisons = [
         StrategyComparison(_comparison_title(study, studies), tuple(members))
@@ -116,11 +115,14 @@ def _comparison_title(study: Study, studies: Sequence[Study]) -> str:
 
     At most four fields, so that the title stays readable.
     """
-    title = f"{study.model} on {study.base.task.name}"
+    labels = study.base.labels
+    title = labels.title
     title += f", sweep {study.sweep}" if len({s.sweep for s in studies}) > 1 else ""
     recipe = _flat_recipe(study.base)
     same_task = [
-        _flat_recipe(s.base) for s in studies if (s.model, s.base.task.kind) == (study.model, study.base.task.kind)
+        _flat_recipe(s.base)
+        for s in studies
+        if (s.base.labels.model, s.base.labels.task) == (labels.model, labels.task)
     ]
     # A field that another recipe lacks is no difference: models of other kinds have other fields.
     different = sorted(
@@ -132,7 +134,7 @@ def _comparison_title(study: Study, studies: Sequence[Study]) -> str:
 
 def _flat_recipe(spec: RunSpec) -> dict[str, object]:
     flat: dict[str, object] = {}
-    for name, value in spec.model_dump(include=set(Recipe.model_fields)).items():
+    for name, value in spec.model_dump(include=set(spec.recipe_class.model_fields)).items():
         if isinstance(value, dict):
             flat |= {f"{name}.{key}": inner for key, inner in value.items()}
         else:

@@ -19,7 +19,6 @@ from ettsweep.report.frames import (
 )
 from ettsweep.report.run_histories import RunHistories
 from ettsweep.report.surface_frames import optimum_frame, surface_frame
-from ettsweep.trainer.tasks.registry import evaluation_column
 
 
 class FamilyFrames:
@@ -124,4 +123,4 @@ def course(frames: FamilyFrames) -> alt.LayerChart | None:
 
 def _has_evaluations(curves: pd.DataFrame, scored: pd.DataFrame) -> bool:
     """`True` if the curves have an evaluation of the scored quantity."""
-    return bool(curves[evaluation_column(str(scored["metric"].iloc[0]))].notna().any())
+    return bool(curves[scored["metric"].iloc[0].column].notna().any())

@@ -4,8 +4,9 @@ import math
 from collections.abc import Sequence
 
 from ettsweep.errors import InputError
+from ettsweep.metric import Metric
 from ettsweep.powers import format_power
-from ettsweep.quantities import is_accuracy, score_with_error, three_digits, with_unit
+from ettsweep.quantities import score_with_error, three_digits
 from ettsweep.report.theme import INK
 from ettsweep.runs.point import Point
 from ettsweep.strategies.strategy import parse_strategy
@@ -37,34 +38,27 @@ def point_text(point: Point) -> str:
     return f"({format_power(point.lr, 3)}, {format_power(point.wd, 3)})"
 
 
-def cell_text(value: float, metric: str) -> str:
+def cell_text(value: float, metric: Metric) -> str:
     """Return a score short enough for a hexagon."""
-    if is_accuracy(metric):
+    if metric.is_fraction:
         return f"{100 * value:.2f}"
     # A hexagon has room for about five characters.
     text = f"{value:.3f}" if 1e-3 <= abs(value) < 10 else three_digits(value)
     return text.removeprefix("0") if text.startswith("0.") else text
 
 
-def error_text(error: float, score: float, metric: str) -> str:
+def error_text(error: float, score: float, metric: Metric) -> str:
     """Return the error of a score for a hexagon, with no more decimals than the score has there."""
     score_digits = cell_text(score, metric)
     decimals = 0 if "e" in score_digits else len(score_digits.partition(".")[2])
-    text = f"{(100 if is_accuracy(metric) else 1) * error:.{decimals}f}" if decimals else three_digits(error)
+    text = f"{(100 if metric.is_fraction else 1) * error:.{decimals}f}" if decimals else three_digits(error)
     # As in `cell_text`, the 0 before the point is left out for room.
-    return text[1:] if text.startswith("0.") and not is_accuracy(metric) else text
+    return text[1:] if text.startswith("0.") and not metric.is_fraction else text
 
 
-def metric_name(metric: str) -> str:
-    """Return the label of a metric, such as lowest validation loss."""
-    reduction, quantity = metric.split("_", 1)
-    prefix = {"best": "lowest " if quantity == "loss" else "best ", "final": "final "}[reduction]
-    return prefix + ("validation accuracy" if quantity == "accuracy" else "validation loss")
-
-
-def axis_title_and_factor(metric: str) -> tuple[str, int]:
+def axis_title_and_factor(metric: Metric) -> tuple[str, int]:
     """Return the title of a metric's axis with its unit, and the factor from values to that axis."""
-    return with_unit(metric_name(metric), metric), 100 if is_accuracy(metric) else 1
+    return metric.label + metric.unit_suffix, metric.factor
 
 
 # --- over seeds -----------------------------------------------------------------------------------------
@@ -87,7 +81,7 @@ def standard_error(scores: Sequence[float | None]) -> float | None:
     return None if std is None else std / math.sqrt(len(scores))
 
 
-def mean_text(scores: Sequence[float | None], metric: str) -> str | None:
+def mean_text(scores: Sequence[float | None], metric: Metric) -> str | None:
     """Return the mean over seeds with its standard error; None if a score is missing, or there are none."""
     mean, _ = mean_std(scores)
     return None if mean is None else score_with_error(mean, standard_error(scores), metric)

@@ -8,10 +8,9 @@ from ettsweep.powers import log2
 from ettsweep.quantities import score_text, score_with_error
 from ettsweep.report.families import JudgedFamily
 from ettsweep.report.formats import point_text, standard_error
-from ettsweep.report.run_histories import EVALUATIONS, TRAINING, RunHistories
+from ettsweep.report.run_histories import EVALUATIONS, TRAINING, RunHistories, evaluation_columns
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
-from ettsweep.strategies.optimizers import factor_rule
 from ettsweep.strategies.strategy import map_point
 from ettsweep.study.history import search_history
 from ettsweep.study.study import Study
@@ -33,10 +32,7 @@ POINT_COLUMNS = (
     ),
     *("role", "state", "metric", "score", "error", "seeds", "told", "proposal", "as_good", "runs"),
 )
-CURVE_COLUMNS = (
-    *(*OWNER_COLUMNS, "point", "role", "run", "seed", "counted", "state", "unit", "step", "trained"),
-    *(*TRAINING, *EVALUATIONS),
-)
+CURVE_COLUMNS = (*(*OWNER_COLUMNS, "point", "role", "run", "seed", "counted", "state", "unit", "step", "trained"),)
 SPIKE_COLUMNS = (*OWNER_COLUMNS, "point", "role", "run", "seed", "step", "trained", "quantity", "value", "told")
 
 
@@ -76,7 +72,7 @@ def _point_rows(family: JudgedFamily) -> list[tuple[object, ...]]:
         scores = [run.score for run in family.counted_runs(members) if run.state.finished]
         # A point with a diverged seed has neither mean nor error.
         error = None if scored.score is None else standard_error(scores)
-        metric = study.metric.name
+        metric = study.metric
         score_cell = "" if scored.score is None else score_with_error(scored.score, error, metric)
         rows.append(
             (
@@ -109,8 +105,8 @@ def _owner_columns(verdict: Verdict) -> tuple[str, str, str, str]:
 
 def _common_log2(study: Study, point: Point) -> tuple[float | None, float | None]:
     """Return log2 of (lr, wd) in the coordinates of the standard strategy."""
-    base = study.base
-    lr, wd = map_point(point.lr, point.wd, base.strategy.s, None, base.model.width, factor_rule(base.optimizer))
+    size, s = study.base.size, study.base.strategy.s
+    lr, wd = map_point(point.lr, point.wd, s, None, size.width, size.factor_rule) if size else point
     return log2(lr), log2(wd)
 
 
@@ -125,22 +121,28 @@ def curves_frame(families: Sequence[JudgedFamily], histories: RunHistories, rows
         counted: `True` if its seed counts for the verdict; the candidate's fresh seeds do not.
         trained: the step in `unit`: epochs, or steps where the length of an epoch is unknown before training.
         loss, grad_norm: means since the row before (nats; norm of all gradients before clipping).
-        val_loss, val_accuracy: of evaluations (nats; a fraction).
+        val_loss, val_accuracy: of evaluations (nats; a fraction); and the column of the score, if that is another.
     """
-    table_rows = [row for family in families for row in _curve_rows(family, histories, rows)]
-    frame = pd.DataFrame(table_rows, columns=list(CURVE_COLUMNS))
-    return frame.astype({"counted": "bool"} | dict.fromkeys((*TRAINING, *EVALUATIONS), "float64"))
+    scored = {column: None for family in families for column in evaluation_columns(family.verdict.study.metric)}
+    quantities = [*TRAINING, *dict.fromkeys((*EVALUATIONS, *scored))]
+    table_rows = [row for family in families for row in _curve_rows(family, histories, rows, quantities)]
+    frame = pd.DataFrame(table_rows, columns=[*CURVE_COLUMNS, *quantities])
+    return frame.astype({"counted": "bool"} | dict.fromkeys(quantities, "float64"))
 
 
-def _curve_rows(family: JudgedFamily, histories: RunHistories, rows: int) -> Iterable[tuple[object, ...]]:
+def _curve_rows(
+    family: JudgedFamily, histories: RunHistories, rows: int, quantities: Sequence[str]
+) -> Iterable[tuple[object, ...]]:
     for run, run_columns in _runs_with_columns(family):
         if history := histories.get(run, rows):
             columns = *run_columns, run.state.value, history.unit
             # Steps and evaluations are rows of their own: they are thinned differently.
             for step, loss, norm in history.training:
-                yield (*columns, step, step / history.unit_steps, loss, norm, None, None)
-            for step, loss, accuracy in history.evaluations:
-                yield (*columns, step, step / history.unit_steps, None, None, loss, accuracy)
+                values = dict(zip(TRAINING, (loss, norm), strict=True))
+                yield (*columns, step, step / history.unit_steps, *map(values.get, quantities))
+            for step, *evaluated in history.evaluations:
+                values = dict(zip(history.columns, evaluated, strict=True))
+                yield (*columns, step, step / history.unit_steps, *map(values.get, quantities))
 
 
 def spikes_frame(families: Sequence[JudgedFamily], histories: RunHistories, rows: int) -> pd.DataFrame:
@@ -184,7 +186,7 @@ def optima_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
     `counted` is `False` for fresh seeds, which do not count for the verdict.
     """
     rows = [
-        (*about, family.verdict.study.metric.name, run.score)
+        (*about, family.verdict.study.metric, run.score)
         for family in families
         for run, about in _runs_with_columns(family)
         if run.state.finished and about[5] == "candidate"  # the role
@@ -202,7 +204,7 @@ def search_history_frame(family: JudgedFamily) -> pd.DataFrame:
         score, best: of the run, and the best so far.
         told: the score as text.
     """
-    metric = family.verdict.study.metric.name
+    metric = family.verdict.study.metric
     rows = [
         (
             n,

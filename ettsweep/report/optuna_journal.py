@@ -15,6 +15,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from ettsweep.console import format_count
 from ettsweep.errors import InputError
 from ettsweep.files import dumps, write_atomic
+from ettsweep.metric import Metric
 from ettsweep.runs.index import Run, RunIndex
 from ettsweep.runs.point import Point
 from ettsweep.runs.state import State
@@ -23,7 +24,6 @@ from ettsweep.study.samplers import quiet_optuna
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.sweep_store import SweepStore
-from ettsweep.trainer.tasks.registry import Metric
 
 FAMILY_ATTRIBUTE = "family"
 """The study attribute with the id of its family: studies that other programs wrote have none."""
@@ -158,5 +158,5 @@ def _make_trial(
         params=params,
         distributions=space,
         user_attrs=attrs,
-        intermediate_values=metric.best_so_far(runs[0].dir.evaluations()),
+        intermediate_values=metric.best_so_far(runs[0].dir.evaluations(metric.column)),
     )

@@ -79,7 +79,7 @@ def render(
         speed=[section for comparison in comparisons if (section := speed_section(comparison))],
         spikes=[section for comparison in comparisons if (section := spike_section(comparison))],
         other_families=len({run.family for run in runs} - {family.verdict.family for family in families}),
-        metrics=sorted({(comparison.metric.name, comparison.metric.mode) for comparison in comparisons}),
+        metrics=sorted({comparison.metric for comparison in comparisons}, key=lambda metric: metric.name),
         confidences=_confidences(families),
         rules={family.verdict.study.criterion.rule for family in families} or {Criterion().rule},
         corrupt=sorted(corrupt.items()),
@@ -104,7 +104,6 @@ def _environment(results: str) -> Environment:
     environment.filters |= {
         "hours": hours_text,
         "short": three_digits,
-        "metric": formats.metric_name,
         "point": formats.point_text,
     }
     environment.filters |= {

@@ -45,13 +45,13 @@ def comparison_section(
     return {
         "title": comparison.title,
         "figures": [figures[figure_key] for figure_key in figure_keys if figure_key in figures],
-        "metric": formats.axis_title_and_factor(comparison.metric.name)[0],
+        "metric": formats.axis_title_and_factor(comparison.metric)[0],
         "families": [_family_section(family, figures, others) for family in comparison.families],
     }
 
 
 def _family_section(family: JudgedFamily, figures: Figures, others: Mapping[StudyKey, Sequence[str]]) -> Row:
-    verdict, metric = family.verdict, family.verdict.study.metric.name
+    verdict, metric = family.verdict, family.verdict.study.metric
     return {
         "verdict": verdict,
         "reason": verdict_text.reason_text(verdict),

@@ -9,9 +9,8 @@ from typing import Any
 from ettsweep.console import format_count
 from ettsweep.errors import CorruptError
 from ettsweep.files import Json, number, read_lines
+from ettsweep.metric import QUANTITIES, Metric
 from ettsweep.runs.index import Run
-from ettsweep.runs.spec import ScheduleSpec
-from ettsweep.trainer.tasks.registry import curve_unit
 
 TRAINING = ("loss", "grad_norm")
 """Quantities recorded at each step."""
@@ -19,13 +18,11 @@ TRAINING = ("loss", "grad_norm")
 EVALUATIONS = ("val_loss", "val_accuracy")
 """Quantities recorded at each evaluation."""
 
-QUANTITY_LABELS = {
-    "loss": "training loss",
-    "grad_norm": "gradient norm",
-    "val_loss": "validation loss",
-    "val_accuracy": "validation accuracy",
-}
-"""Their labels in figures."""
+
+def quantity_label(column: str) -> str:
+    """Return the label of a column of metrics.jsonl."""
+    return QUANTITIES.get(column, column)
+
 
 SPIKE_QUANTITIES = {"loss": "loss", "grad": "grad_norm", "accuracy": "val_accuracy", "eval_loss": "val_loss"}
 """The quantity of each kind of spike in a run's result."""
@@ -62,14 +59,16 @@ class RunHistory:
 
     Attributes:
         training: (step, loss, gradient norm): means since the row before (nats; before clipping).
-        evaluations: (step, validation loss, accuracy) (nats; a fraction).
+        columns: names of the metrics of evaluations.
+        evaluations: a step with its value of each of these; None where it was not recorded.
         spikes: those that the run's result counts, and where it diverged.
         unit: epoch or step: the unit that curves are drawn over.
         unit_steps: optimizer steps per unit.
     """
 
     training: tuple[Row, ...]
-    evaluations: tuple[Row, ...]
+    columns: tuple[str, ...]
+    evaluations: tuple[tuple[int, *tuple[float | None, ...]], ...]
     spikes: tuple[SpikeEvent, ...]
     unit: str
     unit_steps: int
@@ -128,16 +127,28 @@ def _unfinished_metrics(run: Run) -> Sequence[Json]:
 
 def _build_history(run: Run, lines: Sequence[Json], rows: int) -> RunHistory | None:
     steps = [line for line in lines if "loss" in line]
-    evaluated = [line for line in lines if "val_loss" in line or "val_accuracy" in line]
+    columns = evaluation_columns(run.base.metric)
+    evaluated = [line for line in lines if not line.keys().isdisjoint(columns)]
     if not steps and not evaluated:
         return None
+    spec, last = run.base, max(int(line["step"]) for line in (*steps[-1:], *evaluated[-1:]))
+    epoch = spec.steps_per_epoch
     return RunHistory(
         # -(-a // b) rounds up.
-        _window_means(steps, -(-run.spec.schedule.last_step // rows)),
-        _thinned_evaluations(evaluated, run.spec.schedule, max(2, rows // 2)),
+        _window_means(steps, -(-(spec.steps or last) // rows)),
+        columns,
+        tuple(
+            (int(line["step"]), *(number(line.get(column)) for column in columns))
+            for line in _thinned(evaluated, spec.eval_every or 1, spec.steps or last, max(2, rows // 2))
+        ),
         tuple(_spike_events(run, lines)),
-        *curve_unit(run.spec.task, run.spec.batch_size),
+        *(("step", 1) if epoch is None else ("epoch", epoch)),
     )
+
+
+def evaluation_columns(metric: Metric) -> tuple[str, ...]:
+    """Return the columns of metrics.jsonl that are drawn as evaluations: the usual ones, and that of the score."""
+    return EVALUATIONS if metric.column in (*TRAINING, *EVALUATIONS) else (*EVALUATIONS, metric.column)
 
 
 def _spike_events(run: Run, lines: Sequence[Json]) -> Iterator[SpikeEvent]:
@@ -159,7 +170,7 @@ def _spike_events(run: Run, lines: Sequence[Json]) -> Iterator[SpikeEvent]:
 
 
 def _spike_text(run: Run, event: Json, quantity: str) -> str:
-    name, step = QUANTITY_LABELS[quantity], event["step"]
+    name, step = quantity_label(quantity), event["step"]
     if quantity in TRAINING:
         window = run.spec.spikes.window_steps
         last = event.get("last_step")
@@ -200,11 +211,10 @@ def _finite_mean(lines: Sequence[Json], name: str) -> float | None:
     return math.fsum(finite) / len(finite) if finite else None
 
 
-def _thinned_evaluations(evaluated: Sequence[Json], schedule: ScheduleSpec, limit: int) -> tuple[Row, ...]:
+def _thinned(evaluated: Sequence[Json], eval_every: int, last_step: int, limit: int) -> Sequence[Json]:
     """Thin evaluations to about `limit`, at the same steps for all runs of a family; the last one is kept."""
+    if len(evaluated) <= limit:
+        return evaluated
     # A multiple of the interval of evaluations, rounded up.
-    every = schedule.eval_every * max(1, -(-schedule.last_step // (schedule.eval_every * limit)))
-    loss, accuracy = EVALUATIONS
-    thinned = [line for line in evaluated[:-1] if int(line["step"]) % every == 0]
-    thinned += evaluated[-1:]
-    return tuple((int(line["step"]), number(line.get(loss)), number(line.get(accuracy))) for line in thinned)
+    every = eval_every * max(1, -(-last_step // (eval_every * limit)))
+    return [*(line for line in evaluated[:-1] if int(line["step"]) % every == 0), *evaluated[-1:]]

@@ -17,7 +17,6 @@ from ettsweep.report.summary import run_cell
 from ettsweep.runs.folder import runs_dir
 from ettsweep.runs.index import Run
 from ettsweep.study.sweep_store import StudiesByFamily
-from ettsweep.trainer.tasks.registry import task_kind
 
 CHOICE_COLUMNS = ("sweep", "family", "model", "task", "strategy", "optimizer", "precision", "state", "pack_mode")
 """Columns with few different texts: their filter is a drop-down list."""
@@ -42,7 +41,7 @@ def page_table(runs: Sequence[Run], studies_by_family: StudiesByFamily, results:
     by_id = {run.id: run for run in runs}
     # In the order of the frame, which is sorted: columns are joined by position.
     ordered_runs = [by_id[run] for run in frame["run"]] if len(frame) else []
-    scores = {task_kind(run.spec.task).metric.name for run in runs}
+    scores = {run.spec.metric.name for run in runs}
     shown_columns = (
         ALWAYS_VISIBLE | scores | {name for name in VISIBLE_IF_DIFFERENT if name in frame and frame[name].nunique() > 1}
     )
@@ -119,7 +118,7 @@ def best_rows(runs: Sequence[Run], studies_by_family: StudiesByFamily, limit: in
     # At least one run of each family, as far as `limit` goes.
     share = max(1, limit // max(1, len(families)))
     for members in families.values():
-        metric = task_kind(members[0].spec.task).metric
+        metric = members[0].spec.metric
         best += sorted(members, key=lambda run: metric.sort_key(run.score))[:share]
     records = tables.drop_empty_columns(tables.runs_table(best[:limit], studies_by_family)).to_dict("records")
     return [{str(name): run_cell(str(name), value) for name, value in record.items()} for record in records]

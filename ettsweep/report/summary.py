@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from ettsweep.console import format_count, format_device_hours
 from ettsweep.powers import POWER_COLUMNS, power_and_decimal
-from ettsweep.quantities import is_accuracy, score_text, score_with_error, three_digits
+from ettsweep.quantities import column_text, score_with_error, three_digits
 from ettsweep.report import formats, tables, verdict_text
 from ettsweep.report.cost_table import cost_of
 from ettsweep.report.families import JudgedFamily, StrategyComparison
@@ -45,7 +45,7 @@ def comparison_answer(
     return {
         "title": comparison.title,
         "note": notes.get(families[0].verdict.study.sweep, ""),
-        "metric": formats.metric_name(metric.name),
+        "metric": metric.label,
         "better": "lower" if metric.mode == "min" else "higher",
         "best": verdict_text.best_optimum([family.verdict for family in families]),
         "unsearched": all(family.verdict.verdict == "unsearched" for family in families),
@@ -71,7 +71,7 @@ def line_label(name: str, verdict: Verdict) -> str:
     """Return the label of a line of a card."""
     labels = {
         "optimum": "optimum" if verdict.verdict == "optimal" else "candidate",
-        "score": formats.axis_title_and_factor(verdict.study.metric.name)[0],
+        "score": formats.axis_title_and_factor(verdict.study.metric)[0],
         "fresh": "over fresh seeds",
         "beats": "beats all neighbours",
         "behind": "nearest neighbour is worse by",
@@ -84,7 +84,7 @@ def line_label(name: str, verdict: Verdict) -> str:
 
 def _card_lines(family: JudgedFamily, studies_by_family: StudiesByFamily) -> dict[str, tuple[str, str]]:
     """Return the lines of a card by name: the value, and small text beside it."""
-    verdict, metric = family.verdict, family.verdict.study.metric.name
+    verdict, metric = family.verdict, family.verdict.study.metric
     card_lines: dict[str, tuple[str, str]] = {}
     if verdict.point:
         card_lines["optimum"] = (
@@ -114,7 +114,7 @@ def _card_lines(family: JudgedFamily, studies_by_family: StudiesByFamily) -> dic
 def _other_metric_lines(family: JudgedFamily) -> dict[str, tuple[str, str]]:
     """Return the lines of metrics other than the score, means over all seeds that have a score."""
     runs, card_lines = tables.runs_table([run for run in family.optimum if run.score is not None]), {}
-    if not is_accuracy(family.verdict.study.metric.name) and (mean := _mean_text(runs, "best_accuracy")):
+    if not family.verdict.study.metric.is_fraction and (mean := _mean_text(runs, "best_accuracy")):
         card_lines["accuracy"] = (mean, "")
     if mean := _mean_text(runs, "best_bits"):
         card_lines["bits"] = (mean, "")
@@ -129,10 +129,10 @@ def _cost_line(family: JudgedFamily, studies_by_family: StudiesByFamily) -> dict
     return {"cost": (format_count(cost.runs, "finished run"), hours)}
 
 
-def _mean_text(runs: "pd.DataFrame", metric: str) -> str | None:
-    """Return the mean of a metric over the runs that have it; None if none has."""
-    values = runs[metric].dropna()
-    return score_text(values.mean(), metric) if len(values) else None
+def _mean_text(runs: "pd.DataFrame", column: str) -> str | None:
+    """Return the mean of a column over the runs that have it; None if none has."""
+    values = runs[column].dropna()
+    return column_text(values.mean(), column) if len(values) else None
 
 
 def run_cell(name: str, value: object) -> str:
@@ -142,7 +142,7 @@ def run_cell(name: str, value: object) -> str:
         return ""
     if isinstance(value, float):
         if name in tables.METRIC_COLUMNS:
-            return score_text(value, name)
+            return column_text(value, name)
         if name in POWER_COLUMNS:
             return power_and_decimal(value)
         if name in ("utilisation", "data_wait"):

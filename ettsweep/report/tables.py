@@ -9,7 +9,7 @@ import pandas as pd
 
 from ettsweep.files import write_atomic
 from ettsweep.powers import POWER_COLUMNS, format_power
-from ettsweep.quantities import as_share, is_accuracy
+from ettsweep.quantities import as_share
 from ettsweep.report.families import JudgedFamily, judged_families, runs_by_family, runs_by_point
 from ettsweep.report.formats import mean_std
 from ettsweep.report.spike_rates import SPIKE_LABELS, rate_columns, sum_spikes
@@ -19,8 +19,6 @@ from ettsweep.runs.spec import StrategySpec
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.sweep_store import StudiesByFamily, run_sweeps_text
 from ettsweep.study.verdict import Verdict
-from ettsweep.trainer.models.registry import model_name
-from ettsweep.trainer.tasks.registry import task_label
 
 METRIC_COLUMNS = ("best_accuracy", "final_accuracy", "best_loss", "final_loss", "best_bits", "final_bits")
 RATE_COLUMNS = tuple(column for name in SPIKE_LABELS for column in rate_columns(name))
@@ -103,7 +101,8 @@ def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = 
     for run in runs:
         spec, family = run.base, run.family
         if family not in names:  # labels are the same for a whole family, which may have hundreds of runs
-            names[family] = model_name(spec.model), task_label(spec.task), strategy_label(spec.strategy)
+            labels = spec.labels
+            names[family] = labels.model, f"{labels.task} {labels.data}".strip(), strategy_label(spec.strategy)
         result = run.result or {}
         settings = result.get("execution", {})
         result = result | {
@@ -118,8 +117,8 @@ def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = 
                     run_sweeps_text(studies_by_family or {}, family, run.point, run.seed),
                     family,
                     *names[family],
-                    spec.optimizer.kind,
-                    spec.precision,
+                    spec.labels.optimizer,
+                    spec.labels.precision,
                 ),
                 *(run.lr, run.wd, run.seed, run.state.value),
                 *(result.get(name) for name in RESULT_COLUMNS),
@@ -223,10 +222,10 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
                     verdict.family,
                     study.model,
                     study.strategy,
-                    study.base.optimizer.kind if family.runs else None,
+                    study.base.labels.optimizer if family.runs else None,
                 ),
                 *(verdict.verdict, verdict.lr, verdict.wd),
-                *(study.metric.name, "fraction" if is_accuracy(study.metric.name) else "nats"),
+                *(study.metric.name, "fraction" if study.metric.is_fraction else study.metric.unit or None),
                 *(verdict.candidate.runs if verdict.candidate else 0, verdict.score, std),
                 *(len(verdict.fresh_scores), fresh_mean, fresh_std, *_leads(verdict)),
                 *_bound_columns(verdict),
@@ -240,7 +239,7 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
 def _leads(verdict: Verdict) -> tuple[float | None, float | None]:
     """Return by how much the best neighbour is worse, as a difference of scores and as a share."""
     lead, score = verdict.lead_over_neighbours, verdict.score
-    return lead, None if lead is None or score is None else as_share(lead, score, verdict.study.metric.name)
+    return lead, None if lead is None or score is None else as_share(lead, score, verdict.study.metric)
 
 
 def _bound_columns(verdict: Verdict) -> tuple[Any, ...]:

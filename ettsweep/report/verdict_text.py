@@ -62,7 +62,7 @@ def reason_text(verdict: Verdict) -> str:
 
 def decided_text(verdict: Verdict) -> str:
     """Return what decided a verdict, without runs that need a person."""
-    reason, metric = verdict.reason, verdict.study.metric.name
+    reason, metric = verdict.reason, verdict.study.metric
     facts: dict[str, Any] = dict(reason.facts)
     to_come = "{pending} of {requested} points {asked} are to come".format
     match reason.code:
@@ -163,10 +163,10 @@ def best_optimum(verdicts: Sequence[Verdict]) -> Row | None:
     ranked = sorted(verified, key=lambda v: metric.sort_key(fresh[v.family][0] if by_fresh else v.score))
     winner = ranked[0]
     assert winner.score is not None
-    fresh_text = formats.mean_text([*winner.fresh_scores.values()], metric.name)
+    fresh_text = formats.mean_text([*winner.fresh_scores.values()], metric)
     return {
         "verdict": winner,
-        "score": fresh_text if by_fresh else score_text(winner.score, metric.name),
+        "score": fresh_text if by_fresh else score_text(winner.score, metric),
         "seeds": format_count(
             len(winner.fresh_scores) if by_fresh else seed_count(winner), "fresh seed" if by_fresh else "search seed"
         ),
@@ -196,7 +196,7 @@ def _lead_text(winner: Verdict, second: Verdict) -> str | None:
     dof = error**4 / spread if spread else math.inf  # Welch-Satterthwaite
     ahead = winner.study.metric.worse_by(mean, first_mean)
     sure = error * t95(dof)
-    metric = winner.study.metric.name
+    metric = winner.study.metric
     # As shares of the best score, like all differences.
     shares = [share for value in (ahead, error, sure) if (share := as_share(value, first_mean, metric)) is not None]
     if not shares:
@@ -209,7 +209,7 @@ def _lead_text(winner: Verdict, second: Verdict) -> str | None:
 
 def difference_row(worse_by: float, verdict: Verdict) -> Row:
     """Return a difference of scores as a share of the candidate's loss, or in points of accuracy."""
-    metric = verdict.study.metric.name
+    metric = verdict.study.metric
     share = None if verdict.score is None else as_share(worse_by, verdict.score, metric)
     text = score_text(worse_by, metric) if share is None else difference_text(share, None, metric)
     return {"text": text, "better": worse_by < 0}
@@ -230,7 +230,7 @@ def neighbour_rows(verdict: Verdict) -> list[Row]:
             {
                 "move": f"{_move_text('lr', lr, centre.lr)}, {_move_text('wd', wd, centre.wd)}",
                 "scored": scored,
-                "score": None if scored.score is None else score_text(scored.score, metric.name, unit=False),
+                "score": None if scored.score is None else score_text(scored.score, metric, unit=False),
                 "difference": apart,
             }
         )
@@ -255,21 +255,21 @@ def better_means(verdict: Verdict, study_state: StudyState) -> str:
     texts = []
     for point in better[:MAX_BETTER_MEANS]:
         assert point.score is not None
-        score = score_text(point.score, metric.name)
+        score = score_text(point.score, metric)
         text = f"{formats.point_text(point.point)} has {score} {_seeds_text(point, candidate, runs)}"
         position = study_state.steps(point.point, candidate.point)
         if position in bound.posterior.positions:
             origin = (0.0,) * len(position)
             (fitted,) = bound.posterior.differences(origin, [position])
-            difference = difference_text(abs(fitted.mean), fitted.error, metric.name, signed=False)
+            difference = difference_text(abs(fitted.mean), fitted.error, metric, signed=False)
             verb, side = ("but is", "worse") if fitted.mean >= 0 else ("and is", "better")
             text += f", {verb} {difference} {side} as fitted"
         texts.append(text)
     more = f"; and {len(better) - MAX_BETTER_MEANS} more" if len(better) > MAX_BETTER_MEANS else ""
-    noise = f" (one run is off by {deviation_text(bound.noise.sd, metric.name)})" * (bound.noise.source != "unknown")
+    noise = f" (one run is off by {deviation_text(bound.noise.sd, metric)})" * (bound.noise.source != "unknown")
     return (
         f"A {'lower' if metric.mode == 'min' else 'higher'} mean than the candidate's "
-        f"{score_text(candidate.score, metric.name)} does not make a better point: {'; '.join(texts)}{more}. Few runs "
+        f"{score_text(candidate.score, metric)} does not make a better point: {'; '.join(texts)}{more}. Few runs "
         f"may be lucky{noise}, and a seed shifts all points that were run with it; the fit weighs the scores of all "
         f"points around accordingly."
     )
@@ -291,7 +291,7 @@ def nearest_row(verdict: Verdict) -> Row | None:
 
 def _fitted_row(difference: "Difference", verdict: Verdict) -> Row:
     """Return a fitted difference with its error: in percent of the candidate's loss, or in points of accuracy."""
-    text = difference_text(difference.mean, difference.error, verdict.study.metric.name)
+    text = difference_text(difference.mean, difference.error, verdict.study.metric)
     return {"text": text, "better": False}
 
 
@@ -299,7 +299,7 @@ def bound_row(verdict: Verdict) -> Row | None:
     """Return the bound of a verdict as texts: probability, noise, as good points, margin; None if there is no bound."""
     if (bound := verdict.bound) is None:
         return None
-    metric, noise = verdict.study.metric.name, bound.noise
+    metric, noise = verdict.study.metric, bound.noise
     noise_sources = {"measured": "measured by repeated seeds", "inferred": "inferred from the residuals of the fit"}
     return {
         "best": probability_text(bound.best_probability) if noise.source in noise_sources else None,

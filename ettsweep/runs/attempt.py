@@ -1,13 +1,17 @@
 """An attempt: one process's try at a run. Only its owner writes into its folder, so a superseded owner does no harm."""
 
 import contextlib
+import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from ettsweep.errors import CorruptError
+from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import (
     Json,
     append_text,
@@ -27,9 +31,6 @@ from ettsweep.files import (
 )
 from ettsweep.ownership import check_private
 from ettsweep.processes import Life, Process
-
-EVALUATION_MARK = b'"val_'
-"""Bytes that occur in the evaluation lines of metrics.jsonl and never in the lines of training steps."""
 
 NOTHING_LOGGED = "(it logged nothing)\n"
 
@@ -88,6 +89,7 @@ class Attempt:
         self.timings_path = self.path / "timings.jsonl"
         self.log_path = self.path / "log.txt"
         self.checkpoint_path = self.path / "checkpoint.pt"
+        self.states_path = self.path / "states"
         self.failure_path = self.path / "failure.json"
         self.retried_path = run / "attempts" / f"{number:04d}.retried"  # beside the folder, which is its owner's alone
         self.lost_path = run / "attempts" / f"{number:04d}.lost"
@@ -203,30 +205,32 @@ class Attempt:
         with storage_errors(path):
             append_text(path, text)
 
-    def history(self, until: int | None = None) -> list[Json]:
+    def history(self, until: int | None = None, *, every_step: bool = True) -> list[Json]:
         """Return the metrics of this attempt and of those it resumed from, up to and including step `until`.
 
         Raises:
-            CorruptError: steps are missing, because a file was truncated or edited.
+            CorruptError: steps are missing, because a file was truncated or edited; checked if `every_step` has a loss.
         """
         number, step = self.resumed_from()  # the parent's lines after its checkpoint were trained again here
-        lines = Attempt(self.run, number).history(step if until is None else min(step, until)) if number else []
+        parent = Attempt(self.run, number)
+        lines = parent.history(step if until is None else min(step, until), every_step=every_step) if number else []
         lines += [line for line in read_lines(self.metrics_path) if until is None or line.get("step", 0) <= until]
-        steps = [line["step"] for line in lines if "loss" in line]
-        last = len(steps) if until is None else until
-        if steps != list(range(1, last + 1)):
-            raise CorruptError(f"{self.metrics_path}: steps are missing before step {last}")
+        if every_step:
+            steps = [line["step"] for line in lines if "loss" in line]
+            last = len(steps) if until is None else until
+            if steps != list(range(1, last + 1)):
+                raise CorruptError(f"{self.metrics_path}: steps are missing before step {last}")
         return lines
 
-    def evaluations(self) -> list[Json]:
-        """Return the evaluations of this attempt and of those it resumed from, in order.
+    def evaluations(self, column: str) -> list[Json]:
+        """Return the lines with a metric, of this attempt and of those it resumed from, in order.
 
-        The lines of training steps, some hundred times as many, are not parsed.
+        Other lines, which may be some hundred times as many, are not parsed.
         """
         number, step = self.resumed_from()
-        inherited = Attempt(self.run, number).evaluations() if number else []
+        inherited = Attempt(self.run, number).evaluations(column) if number else []
         inherited = [line for line in inherited if line.get("step", 0) <= step]
-        return inherited + read_lines(self.metrics_path, holding=EVALUATION_MARK)
+        return inherited + read_lines(self.metrics_path, holding=f'"{column}"'.encode())
 
     def time_spent(self, until: int | None = None) -> TimeSpent:
         """Return the training time of this attempt and of those it resumed from, up to step `until` if given.
@@ -290,7 +294,77 @@ class Attempt:
 
     def has_checkpoint(self) -> bool:
         """`True` if the attempt has saved a checkpoint."""
-        return self.checkpoint_path.exists()
+        return self.checkpoint_path.exists() or bool(self.saved_steps())
+
+    def saved_path(self) -> Path:
+        """Return the path of what it has saved: the built-in trainer's checkpoint, or a folder of others."""
+        return self.checkpoint_path if self.checkpoint_path.exists() else self.states_path
+
+    def saved_steps(self) -> list[int]:
+        """Return the steps of which there are states of other trainables, the latest first."""
+        try:
+            names = os.listdir(self.states_path)
+        except OSError:
+            return []
+        return sorted((int(name) for name in names if re.fullmatch(r"[0-9]{1,12}", name)), reverse=True)
+
+    def state_path(self, step: int) -> Path:
+        """Return the path of the state after a step: a file or a folder, as the trainable has written it."""
+        return self.states_path / str(step)
+
+    def save_state(self, step: int, write: Callable[[Path], object], history: Sequence[Json]) -> None:
+        """Save the state after a step in place of earlier ones; `write` makes a file or folder at the path it is given.
+
+        Args:
+            step: the step.
+            write: called with the path.
+            history: the run's metrics up to the step; a digest of them is kept beside the state.
+
+        Raises:
+            StorageError: it cannot be written.
+            InputError: `write` made nothing.
+        """
+        check_private(self.path)
+        if self.state_path(step).exists():
+            return
+        with storage_errors(self.states_path):
+            self.states_path.mkdir(exist_ok=True)
+            # Metrics first: a state whose metrics are lost in a crash could never be stitched to a full history.
+            if self.metrics_path.exists():
+                sync(self.metrics_path)
+            for left_over in self.states_path.glob(".*.tmp"):
+                _remove(left_over)
+            temporary = self.states_path / f".{step}.tmp"
+        write(temporary)
+        with storage_errors(self.states_path):
+            if not temporary.exists():
+                raise InputError(f"checkpoint({step}, write): write made neither a file nor a folder at its path")
+            for path in (temporary, *temporary.rglob("*")):
+                _sync(path)
+            write_atomic(self._digest_path(step), _history_digest(history))
+            temporary.rename(self.state_path(step))  # from here on it counts
+            _sync(self.states_path)
+            for earlier in self.saved_steps()[1:]:
+                _remove(self.state_path(earlier))
+                self._digest_path(earlier).unlink(missing_ok=True)
+
+    def history_at_state(self, step: int, *, every_step: bool) -> list[Json]:
+        """Return the metrics up to a saved state.
+
+        Raises:
+            CorruptError: they differ from those when it was saved.
+        """
+        lines = self.history(until=step, every_step=every_step)
+        try:
+            recorded = read_file(self._digest_path(step)).decode()
+        except (OSError, UnicodeDecodeError):
+            recorded = ""
+        if recorded != _history_digest(lines):
+            raise CorruptError(f"{self.metrics_path}: changed since the state after step {step} was saved")
+        return lines
+
+    def _digest_path(self, step: int) -> Path:
+        return self.states_path / f"{step}.sha256"
 
     def save_checkpoint(self, write: Callable[[Path], None]) -> None:
         """Replace checkpoint.pt atomically; `write` is called with the temporary path to write to."""
@@ -361,3 +435,25 @@ class Attempt:
         left_out = "".join(f"left out: {sample}\n" for sample in sorted(self.skipped_samples()))
         failure = self.failure()
         return left_out + (f"ended: {failure.get('reason')}\n" if failure else "")
+
+
+def _history_digest(lines: Iterable[Json]) -> str:
+    return hashlib.sha256("".join(dumps(line) for line in lines).encode()).hexdigest()
+
+
+def _sync(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    elif path.is_file():
+        sync(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -17,7 +17,9 @@ what is kept of finished runs (`store`); and
         timings.jsonl       progress and elapsed seconds
         log.txt             log output
         skipped-0.txt       unreadable samples left out by process 0 of the run
-        checkpoint.pt       the newest checkpoint
+        checkpoint.pt       the newest checkpoint of the built-in trainer
+        states/<step>       the newest state of another trainable, a file or folder; <step>.sha256 tells the metrics
+                            up to it
         failure.json        the reason for ending without a result
       attempts/0001.retried   `retry` was called after attempt 1
       attempts/0001.lost      the owner of attempt 1 is known to be dead
@@ -55,8 +57,8 @@ from ettsweep.files import (
     write_atomic,
 )
 from ettsweep.processes import Process, process_identity
-from ettsweep.runs.attempt import EVALUATION_MARK, Attempt
-from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.spec import RunSpec, validated_spec
 from ettsweep.runs.state import (
     Liveness,
     LocalLiveness,
@@ -68,7 +70,7 @@ from ettsweep.runs.state import (
     finished_status,
     unfinished_status,
 )
-from ettsweep.schema import canonical, validate
+from ettsweep.schema import canonical
 
 
 def sweeps_dir(results: Path) -> Path:
@@ -114,7 +116,7 @@ def read_spec(path: Path) -> RunSpec:
         InputError: the file is missing or is not a valid spec.
     """
     try:
-        return validate(RunSpec, read_json(path), str(path))
+        return validated_spec(read_json(path), str(path))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except CorruptError as error:
@@ -202,7 +204,7 @@ class RunDir:
             CorruptError: it is no spec, or its id is not the folder's name.
         """
         try:
-            spec = validate(RunSpec, data, str(self.spec_path))
+            spec = validated_spec(data, str(self.spec_path))
         except InputError as error:
             raise CorruptError(f"{error}; the file was edited or is of another version; {SPEC_REMEDY}") from None
         if spec.run_id != self.id:
@@ -346,12 +348,12 @@ class RunDir:
             raise CorruptError(f"{self.metrics_path}: changed since the run finished; {self._remedy}")
         return data
 
-    def evaluations(self) -> list[Json]:
-        """Return the evaluations so far, in order."""
+    def evaluations(self, column: str) -> list[Json]:
+        """Return the lines of metrics.jsonl so far that have a metric, in order."""
         if self.result_path.exists():
-            return read_lines(self.metrics_path, holding=EVALUATION_MARK)
+            return read_lines(self.metrics_path, holding=f'"{column}"'.encode())
         latest = self.latest_attempt()
-        return latest.evaluations() if latest else []
+        return latest.evaluations(column) if latest else []
 
     def cancel(self) -> None:
         """Request that the run stop at its next step, whoever trains it now or later."""

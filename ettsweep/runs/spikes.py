@@ -14,7 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from ettsweep.runs.spec import RunSpec, SpikeSpec
+from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.trainable import SpikeSpec
 
 MAD_TO_SIGMA = 1.4826
 """Standard deviation over median absolute deviation (MAD) of a normal distribution."""
@@ -61,7 +62,9 @@ class EvaluationSpike:
     recovered: bool
 
 
-def step_spikes(values: Sequence[float | None], spec: SpikeSpec, warmup_steps: int) -> list[StepSpike]:
+def step_spikes(
+    values: Sequence[float | None], spec: SpikeSpec, warmup_steps: int, steps: Sequence[int] | None = None
+) -> list[StepSpike]:
     """Find the spikes of a per-step curve, in order: values more than `spec.sigmas` above the mean of their window.
 
     The window of a value holds the `window_steps` values before it, and must be full; its standard deviation is the
@@ -69,18 +72,20 @@ def step_spikes(values: Sequence[float | None], spec: SpikeSpec, warmup_steps: i
     in the `window_steps` after it. Heavy tails count, see docs/spikes.md.
 
     Args:
-        values: `values[i]` belongs to step i + 1; None (non-finite, or an overflow) enters no window.
+        values: of the recorded steps; None (non-finite, or an overflow) enters no window.
         spec: thresholds.
         warmup_steps: steps that are left out at the beginning.
+        steps: of the values, ascending; by default 1, 2, ...
     """
-    array = np.array([math.nan if v is None else v for v in values[warmup_steps:]], dtype=np.float64)
-    finite = np.flatnonzero(np.isfinite(array))
+    array = np.array([math.nan if v is None else v for v in values], dtype=np.float64)
+    numbers = np.arange(1, len(array) + 1) if steps is None else np.asarray(steps, dtype=np.int64)
+    finite = np.flatnonzero(np.isfinite(array) & (numbers > warmup_steps))
     sigmas = _sigmas(array[finite], spec.window_steps)
     hits = np.flatnonzero(sigmas > spec.sigmas)
     # sigmas[i] belongs to the value after window i.
-    steps = finite[hits + spec.window_steps] + warmup_steps + 1
-    gaps = np.flatnonzero(np.diff(steps) > spec.merge_steps) + 1
-    events = zip(np.split(steps, gaps), np.split(sigmas[hits], gaps), strict=True)
+    hit_steps = numbers[finite[hits + spec.window_steps]]
+    gaps = np.flatnonzero(np.diff(hit_steps) > spec.merge_steps) + 1
+    events = zip(np.split(hit_steps, gaps), np.split(sigmas[hits], gaps), strict=True)
     # np.split of an empty array yields one empty part.
     return [StepSpike(int(at[0]), int(at[-1]), float(excess.max())) for at, excess in events if len(at)]
 
@@ -180,14 +185,14 @@ def count_spikes(history: Sequence[dict[str, Any]], spec: RunSpec) -> dict[str, 
         evaluation, recovered ones), `unrecovered` (unrecovered ones of both validation curves), `overflow_steps`,
         `nonfinite_steps` (other steps without a finite loss and gradient norm), and `spike_events`, each as a mapping.
     """
-    spikes, warmup = spec.spikes, spec.schedule.warmup_steps
+    spikes, warmup = spec.spikes, spec.warmup_steps
     train = [line for line in history if "loss" in line]
     counts: dict[str, object] = {}
     events: list[dict[str, object]] = []
     for key, name in (("loss", "loss"), ("grad_norm", "grad")):
         # A step that overflowed was skipped by the loss scaler: its values say nothing of the training.
         values = [None if line.get("overflow") else line.get(key) for line in train]
-        jumps = step_spikes(values, spikes, warmup)
+        jumps = step_spikes(values, spikes, warmup, [line["step"] for line in train])
         counts[f"{name}_spikes"] = len(jumps)
         events += [{"kind": name, **asdict(spike)} for spike in jumps]
     unrecovered = 0

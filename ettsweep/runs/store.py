@@ -27,9 +27,8 @@ from pathlib import Path
 from ettsweep.errors import InputError, StorageError
 from ettsweep.files import Json, loads, number, open_regular, write_atomic
 from ettsweep.ownership import problem_of
-from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.spec import RunSpec, validated_spec
 from ettsweep.runs.state import State, Status, finished_status
-from ettsweep.schema import validate
 
 MAGIC = b"ettsweep runs 1"
 """What a file begins with; the number changes with the format."""
@@ -142,7 +141,7 @@ class Shard:
         self.families: list[tuple[str, RunSpec]] = []
         for family, spec in head["families"]:
             try:
-                base = validate(RunSpec, spec, "kept")
+                base = validated_spec(spec, "kept")
             except InputError as error:
                 raise ValueError(str(error)) from None
             if base.family_id != family:

@@ -65,7 +65,7 @@ class RunTimes:
         wall_s, device_s = number(result.get("wall_s")), number(result.get("device_s"))
         fraction = 1.0  # a diverged run ended early
         if run.state is State.DIVERGED:
-            fraction = (number(result.get("steps")) or 0) / run.base.schedule.last_step
+            fraction = (number(result.get("steps")) or 0) / run.base.steps if run.base.steps else 0.0
         # Either may be missing in a result of an older version.
         if fraction and (seconds := device_s or wall_s):
             self.add_seconds(run.base, seconds, min(wall_s or seconds, seconds), fraction)

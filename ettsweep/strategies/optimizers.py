@@ -2,11 +2,26 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from ettsweep.runs.spec import OptimizerSpec
-from ettsweep.schema import Fraction, PositiveFloat
+from ettsweep.schema import Fraction, PositiveFloat, StrictModel
 from ettsweep.strategies.factors import Optimizer
+
+DEFAULT_OPTIMIZER = "adamw"
+
+
+class OptimizerSpec(StrictModel):
+    """Fields of all optimizers; each (strategies/optimizers.py) adds its own.
+
+    Attributes:
+        clip_norm: maximal global norm of the gradient; None does not clip.
+        decay_pe: whether weight decay applies to positional embeddings.
+    """
+
+    kind: str
+    if TYPE_CHECKING:  # subclasses declare them last, since spec.json lists fields in the order of declaration
+        clip_norm: PositiveFloat | None = None
+        decay_pe: bool = True
 
 
 class AdamWSpec(OptimizerSpec):

@@ -461,6 +461,6 @@ class Controller:
 
 def _describe_candidate(verdict: Verdict) -> str:
     assert verdict.point is not None
-    metric = verdict.study.metric.name
-    score = "diverged" if verdict.score is None else f"{metric} {score_text(verdict.score, metric)}"
+    metric = verdict.study.metric
+    score = "diverged" if verdict.score is None else f"{metric.name} {score_text(verdict.score, metric)}"
     return f"candidate lr {format_power(verdict.point.lr)} wd {format_power(verdict.point.wd)}, {score}"

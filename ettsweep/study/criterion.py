@@ -7,11 +7,11 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field
 
+from ettsweep.metric import Metric
 from ettsweep.schema import NonNegative, StrictModel
-from ettsweep.trainer.tasks.registry import Metric
 
-DEFAULT_MARGINS = {"best_loss": 0.02, "best_accuracy": 0.002}
-"""Default margins by metric: 2% of a loss, 0.2 percentage points of an accuracy (accuracies are fractions)."""
+DEFAULT_SHARE, DEFAULT_DIFFERENCE = 0.02, 0.002
+"""Default margins: 2% of a score, and 0.2 percentage points of an accuracy, which is a fraction."""
 
 Rule = Literal["bound", "paper"]
 
@@ -44,8 +44,17 @@ def _format_percent(share: float) -> str:
     return f"{100 * share:.10g}%"
 
 
+def _format_margin(margin: float, metric: Metric) -> str:
+    return f"{margin:.10g}" if metric.margin_factor == 1 else _format_percent(margin)
+
+
 Confidence = Annotated[float, Field(gt=0.5, lt=1), BeforeValidator(_parse_confidence)]
 Margin = Annotated[NonNegative, BeforeValidator(_parse_share)]
+
+
+def default_margin(metric: Metric) -> float:
+    """Return the margin for a metric if none is stated."""
+    return DEFAULT_SHARE if metric.margin_is == "share" else DEFAULT_DIFFERENCE
 
 
 class Criterion(StrictModel):
@@ -55,7 +64,7 @@ class Criterion(StrictModel):
         rule: `bound`: with the given confidence, no neighbour is better than the candidate by more than the margin.
             `paper`: the candidate's mean over the seeds is better than that of each neighbour.
         confidence: probability with which a bound holds.
-        margin: relative to the candidate's loss, or an absolute difference of accuracies; None takes `DEFAULT_MARGINS`.
+        margin: a share of the candidate's score or a difference, see `Metric.margin_is`; None takes `default_margin`.
     """
 
     rule: Rule = "bound"
@@ -63,13 +72,17 @@ class Criterion(StrictModel):
     margin: Margin | None = None
 
     def margin_for(self, metric: Metric) -> float:
-        """Return the margin for this metric: relative for a loss, absolute for an accuracy."""
-        return DEFAULT_MARGINS[metric.name] if self.margin is None else self.margin
+        """Return the margin for this metric, as a share of the score or as a difference."""
+        return default_margin(metric) if self.margin is None else self.margin
 
     def differing_fields(self, other: "Criterion", metric: Metric) -> dict[str, tuple[str, str]]:
         """Return the fields that differ from another criterion, formatted: name -> (own value, other value)."""
         own_texts, other_texts = (
-            {"rule": c.rule, "confidence": f"{c.confidence:.10g}", "margin": _format_percent(c.margin_for(metric))}
+            {
+                "rule": c.rule,
+                "confidence": f"{c.confidence:.10g}",
+                "margin": _format_margin(c.margin_for(metric), metric),
+            }
             for c in (self, other)
         )
         return {name: (text, other_texts[name]) for name, text in own_texts.items() if text != other_texts[name]}

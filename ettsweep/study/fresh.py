@@ -60,7 +60,7 @@ class FreshComparison:
         """`True` if the difference is beyond chance, or that of the shown means larger than the margin."""
         metric, score = self.verdict.study.metric, self.verdict.score
         assert score is not None
-        shown = as_share(metric.worse_by(self.mean, score), score, metric.name) or 0.0
+        shown = as_share(metric.worse_by(self.mean, score), score, metric) or 0.0
         margin = self.verdict.study.criterion.margin_for(metric)
         return self.is_beyond_chance or max(abs(self.worse_by), abs(shown)) > margin
 
@@ -74,7 +74,7 @@ class FreshComparison:
     @property
     def sentence(self) -> str:
         """The difference with what it is compared to, and what it means for the verdict."""
-        metric, score = self.verdict.study.metric.name, self.verdict.score
+        metric, score = self.verdict.study.metric, self.verdict.score
         assert score is not None
         fitted = f", and the fit to all scores around {score_text(self.expected, metric)}" if self.is_fitted else ""
         reference = "the fit" if self.is_fitted else "these"
@@ -88,7 +88,7 @@ class FreshComparison:
 
     @property
     def _share(self) -> str:
-        text = difference_text(abs(self.worse_by), self.error, self.verdict.study.metric.name, signed=False)
+        text = difference_text(abs(self.worse_by), self.error, self.verdict.study.metric, signed=False)
         return f"{text} {'worse' if self.worse_by > 0 else 'better'}"
 
 

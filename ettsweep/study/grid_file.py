@@ -2,17 +2,18 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, create_model, field_validator, model_validator
 
-from ettsweep.config import options_by_key, read_yaml
+from ettsweep.config import hide_secrets, options_by_key, read_yaml, set_nested, split_override
 from ettsweep.errors import EttsweepError, InputError, ValuesAsRangeError, with_source
 from ettsweep.powers import parse_number
-from ettsweep.runs.spec import DEFAULT_OPTIMIZER, Recipe, Seeds
+from ettsweep.runs.spec import Seeds
+from ettsweep.runs.trainable import BUILT_IN, Trainable, trainable_class, trainable_names
 from ettsweep.schema import (
     HomeExpanded,
     Key,
@@ -26,21 +27,12 @@ from ettsweep.schema import (
     validate,
 )
 from ettsweep.shipped_files import describe_choice, grid_model, own_grids, shipped_grids
-from ettsweep.strategies.optimizers import OPTIMIZERS, factor_rule
+from ettsweep.strategies.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from ettsweep.strategies.strategy import map_point, parse_strategy, strategy_name
 from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.lattice import MAX_OFFSET, Axis, Centre, Centres
-from ettsweep.study.recipe import (
-    EPOCH_KEYS,
-    apply_override,
-    recipe_problems,
-    resolve_recipe,
-)
-from ettsweep.study.schedule_check import check_sweep_schedule
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.value_range import ValueRange
-from ettsweep.trainer.models.registry import model_spec
-from ettsweep.trainer.tasks.registry import task_spec
 
 NameOrFields = Annotated[
     str | dict[str, Any], expect("a name, or a mapping of fields,", lambda v: isinstance(v, str | dict))
@@ -51,17 +43,18 @@ MAX_RUNS = 1_000_000
 """Upper limit of runs in a sweep. With ten times as many, commands take minutes and run out of memory."""
 
 
-class GridFile(StrictModel):
-    """Schema of a grid file; `model` and `task` are names or mappings of fields.
+def _built_in() -> type[Trainable]:
+    """Return the trainable of grid files without a `run:` block."""
+    return trainable_class(BUILT_IN)
+
+
+class _Grid(StrictModel):
+    """What all grid files have: a lattice around centres, with strategies, seeds and a criterion.
 
     Attributes:
-        centre: centre of the ranges for each strategy, for the recipe's optimizer.
-        centre_NAME: the same for optimizer NAME, used with `--set optimizer=NAME`.
+        centre: centre of the ranges for each strategy.
     """
 
-    model: NameOrFields
-    task: NameOrFields
-    recipe: dict[str, Any]
     centre: Centres
     lr: Axis
     wd: Axis
@@ -70,17 +63,6 @@ class GridFile(StrictModel):
     seeds: Annotated[Seeds, ListOfOne] = (0,)
     criterion: CriterionOptions = CriterionOptions()
     data: Annotated[str | None, HomeExpanded] = None
-
-    @field_validator("model", "task")
-    @classmethod
-    def _check_name(cls, value: object, validation: ValidationInfo) -> object:
-        if isinstance(value, str):
-            try:
-                model_spec(value) if validation.field_name == "model" else task_spec(value)
-            except InputError as error:
-                # pydantic collects ValueErrors with the other problems; any other exception would hide those.
-                raise ValueError(str(error)) from None
-        return value
 
     @field_validator("lr", "wd", mode="before")
     @classmethod
@@ -109,14 +91,6 @@ class GridFile(StrictModel):
                 raise ValueError(f"{bound:g} is no multiple of the step {axis.step:g}; nearest: {nearest}")
         return axis
 
-    @field_validator("recipe")
-    @classmethod
-    def _check_misplaced(cls, recipe: dict[str, Any]) -> dict[str, Any]:
-        """Refuse top-level keys inside the recipe."""
-        if misplaced := [key for key in recipe if key in cls.model_fields]:
-            raise ValueError(f"{', '.join(misplaced)} belongs beside the recipe, not in it")
-        return recipe
-
     @field_validator("strategies")
     @classmethod
     def _check_strategies(cls, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -136,12 +110,6 @@ class GridFile(StrictModel):
             _refuse_repeated(centres)
         if not self.centre:
             raise ValueError("centre: at least one strategy with lr and wd is needed")
-        optimizer = self._recipe_optimizer
-        if self._stated_centres.get(f"centre_{optimizer}"):
-            raise ValueError(
-                f"centre is already for {optimizer}, the recipe's optimizer; "
-                f"remove centre_{optimizer} or change the recipe's optimizer"
-            )
         runs = len(self.lr.offsets()) * len(self.wd.offsets()) * len(self.strategies) * len(self.seeds)
         if runs > MAX_RUNS:
             raise ValueError(
@@ -157,13 +125,63 @@ class GridFile(StrictModel):
     def _stated_centres(self) -> dict[str, Centres]:
         return {name: getattr(self, name) for name in type(self).model_fields if name.startswith("centre")}
 
+    def resolve_centres(self, recipe: Trainable) -> Centres:
+        """Return the centre for each strategy: from the file, or else mapped from another strategy's.
+
+        Raises:
+            InputError: it cannot be mapped.
+        """
+        return map_centres(self.strategies, _by_s(self.centre), recipe)
+
+
+class GridFile(_Grid):
+    """Schema of a grid file of the built-in trainer; `model` and `task` are names or mappings of fields.
+
+    Attributes:
+        centre: for the recipe's optimizer.
+        centre_NAME: the same for optimizer NAME, used with `--set optimizer=NAME`.
+    """
+
+    model: NameOrFields
+    task: NameOrFields
+    recipe: dict[str, Any]
+
+    @field_validator("model", "task")
+    @classmethod
+    def _check_name(cls, value: object, validation: ValidationInfo) -> object:
+        if isinstance(value, str):
+            try:
+                _built_in().check_name(str(validation.field_name), value)
+            except InputError as error:
+                # pydantic collects ValueErrors with the other problems; any other exception would hide those.
+                raise ValueError(str(error)) from None
+        return value
+
+    @field_validator("recipe")
+    @classmethod
+    def _check_misplaced(cls, recipe: dict[str, Any]) -> dict[str, Any]:
+        """Refuse top-level keys inside the recipe."""
+        if misplaced := [key for key in recipe if key in cls.model_fields]:
+            raise ValueError(f"{', '.join(misplaced)} belongs beside the recipe, not in it")
+        return recipe
+
+    @model_validator(mode="after")
+    def _check_optimizer(self) -> Self:
+        optimizer = self._recipe_optimizer
+        if self._stated_centres.get(f"centre_{optimizer}"):
+            raise ValueError(
+                f"centre is already for {optimizer}, the recipe's optimizer; "
+                f"remove centre_{optimizer} or change the recipe's optimizer"
+            )
+        return self
+
     @property
     def _recipe_optimizer(self) -> object:
         """Name of the recipe's optimizer, unchecked: the schema of `Recipe` validates it later."""
         optimizer = self.recipe.get("optimizer", {})
         return optimizer.get("kind", DEFAULT_OPTIMIZER) if isinstance(optimizer, dict) else optimizer
 
-    def resolve_centres(self, recipe: Recipe) -> Centres:
+    def resolve_centres(self, recipe: Trainable) -> Centres:
         """Return the centre for each strategy: from the file, or else mapped from another strategy's.
 
         `recipe` is the file's recipe with overrides applied.
@@ -171,15 +189,39 @@ class GridFile(StrictModel):
         Raises:
             InputError: the file has no centre for this optimizer. Another optimizer's would be far off unnoticed.
         """
-        optimizer = recipe.optimizer.kind
+        optimizer = recipe.labels.optimizer
         key = "centre" if optimizer == self._recipe_optimizer else f"centre_{optimizer}"
-        centres = {parse_strategy(name): centre for name, centre in self._stated_centres[key].items()}
+        centres = _by_s(self._stated_centres[key])
         if not centres:
             raise InputError(
                 f"no centre for {optimizer}: `centre` is for {self._recipe_optimizer}, whose lr differ by "
                 f"orders of magnitude; give {key} in the file, or --set '{key}={{standard: {{lr: LR, wd: WD}}}}'"
             )
         return map_centres(self.strategies, centres, recipe)
+
+
+class RunGrid(_Grid):
+    """Schema of a grid file with a `run:` block, whose keys are those of its trainable.
+
+    Attributes:
+        run: the block.
+    """
+
+    run: dict[str, Any]
+    wd: Axis = Axis(fixed=True)
+    strategies: Annotated[tuple[str, ...], Field(min_length=1, strict=False), ListOfOne] = ("standard",)
+
+    @field_validator("centre", mode="before")
+    @classmethod
+    def _single_centre(cls, value: object) -> object:
+        """Read `{lr: 0.1}` as the centre of the standard strategy, at wd 0 if it states none."""
+        if isinstance(value, dict) and "lr" in value:
+            return {"standard": {"wd": 0.0, **value}}
+        return value
+
+
+def _by_s(centres: Mapping[str, Centre]) -> dict[float | None, Centre]:
+    return {parse_strategy(name): centre for name, centre in centres.items()}
 
 
 def _refuse_repeated(names: Iterable[str]) -> None:
@@ -198,7 +240,7 @@ _OPTIMIZER_CENTRES: dict[str, Any] = {f"centre_{name}": (Centres, Field(default_
 _GridFileSchema = create_model("_File", __base__=GridFile, **_OPTIMIZER_CENTRES)
 
 
-def map_centres(names: Sequence[str], stated_centres: Mapping[float | None, Centre], recipe: Recipe) -> Centres:
+def map_centres(names: Sequence[str], stated_centres: Mapping[float | None, Centre], recipe: Trainable) -> Centres:
     """Return the centre of each strategy: the stated one, or else one mapped from another strategy's.
 
     The map (`strategies.strategy.map_point`) starts from the first stated centre of a strategy with an s; between such
@@ -207,19 +249,21 @@ def map_centres(names: Sequence[str], stated_centres: Mapping[float | None, Cent
     Args:
         names: strategies.
         stated_centres: centres by s, None for the standard strategy; at least one.
-        recipe: for the model's width and the optimizer's scaling factors.
+        recipe: for the width and the optimizer whose scaling factors apply.
 
     Raises:
         InputError: there is no such strategy, or a mapped centre is out of the range of floats.
     """
     source = next((s for s in stated_centres if s is not None), next(iter(stated_centres)))
-    source_centre, factors = stated_centres[source], factor_rule(recipe.optimizer)
+    source_centre, size = stated_centres[source], recipe.size
     centres = {}
     for name in names:
         s = parse_strategy(name)
         centre = stated_centres.get(s)
         if centre is None:
-            lr, wd = map_point(source_centre.lr, source_centre.wd, source, s, recipe.model.width, factors)
+            if size is None:
+                raise InputError(f"no centre for {name}: without a width it cannot be mapped from another strategy's")
+            lr, wd = map_point(source_centre.lr, source_centre.wd, source, s, size.width, size.factor_rule)
             centre = validate(Centre, {"lr": lr, "wd": wd}, f"the centre mapped to {name}")
         centres[strategy_name(s)] = centre
     return centres
@@ -242,7 +286,7 @@ def find_grid(model: str) -> Path:
     Raises:
         InputError: there is no such model, no such file, or several.
     """
-    model_spec(model)  # an unknown name fails here, with a list of the known ones
+    _built_in().check_name("model", model)  # an unknown name fails here, with a list of the known ones
     for candidates in (own_grids(), shipped_grids()):
         # An unreadable file is an error: it may be the model's own, and a shipped grid would replace it unnoticed.
         paths = [path for path in candidates if read_yaml(path).get("model") == model]
@@ -333,22 +377,17 @@ def make_sweep_spec(
     centre_overrides = [o for o in overrides if re.match(r"centre(_\w+)?[.=]", o)]
     factor_overrides = [o for o in overrides if re.match(r"(strategy\.)?mlp_factor=", o)]
     for override in (*centre_overrides, *factor_overrides):
-        apply_override(data, override.removeprefix("strategy."))
+        set_nested(data, *split_override(override.removeprefix("strategy.")))
+    for override in overrides:
+        name = override.removeprefix("strategy.") if override in factor_overrides else override
+        _check_override(name, data.get("run") or _built_in().model_fields)
     _check_ranges(data, path, overrides, options or {})
-    # Keys of the recipe are suggested for misspelt ones at the top, except those that exist at the top too.
-    recipe_keys = [("recipe", *key) for key in (*keys_of(Recipe, data.get("recipe")), *EPOCH_KEYS)]
-    recipe_keys = [key for key in recipe_keys if key[1] not in _GridFileSchema.model_fields]
     recipe_overrides = [o for o in overrides if o not in centre_overrides and o not in factor_overrides]
     set_options = options_by_key(centre_overrides)
     for option in options_by_key(factor_overrides).values():
         set_options["mlp_factor",] = option
-    try:
-        grid = validate(_GridFileSchema, data, Source(str(path), {**(options or {}), **set_options}), recipe_keys)
-    except InputError as error:
-        recipe_data, model, task = _without_misplaced(data.get("recipe")), data.get("model"), data.get("task")
-        more_problems = recipe_problems(recipe_data, model, task, recipe_overrides, str(path))
-        raise InputError.of([str(error), *more_problems]) from None
-    recipe = resolve_recipe(grid.recipe, grid.model, grid.task, recipe_overrides, str(path))
+    source = Source(str(path), {**(options or {}), **set_options})
+    grid, recipe = (_run_grid if "run" in data else _built_in_grid)(data, source, recipe_overrides)
     if start is None:
         with locating(Source(str(path), options_by_key(overrides))):
             centres = grid.resolve_centres(recipe)
@@ -367,17 +406,78 @@ def make_sweep_spec(
     )
     if start is None:  # else its lr is that of no point
         with locating(Source(str(path), options_by_key(overrides))):
-            check_sweep_schedule(sweep_spec)
+            sweep_spec.check_lrs()
     return sweep_spec
 
 
-def _without_misplaced(recipe: object) -> object:
+def _built_in_grid(data: dict[str, Any], source: Source, overrides: Sequence[str]) -> tuple[_Grid, Trainable]:
+    """Validate a grid file of the built-in trainer; `overrides` are those of its recipe."""
+    built_in = _built_in()
+    # Keys of the recipe are suggested for misspelt ones at the top, except those that exist at the top too.
+    recipe_keys = [("recipe", *key) for key in (*keys_of(built_in, data.get("recipe")), *built_in.block_keys)]
+    recipe_keys = [key for key in recipe_keys if key[1] not in _GridFileSchema.model_fields]
+    try:
+        grid = validate(_GridFileSchema, data, source, recipe_keys)
+    except InputError as error:
+        recipe_data = _without_misplaced(data.get("recipe"))
+        block = {**recipe_data, "model": data.get("model"), "task": data.get("task")} if recipe_data is not None else {}
+        raise InputError.of([str(error), *built_in.block_problems(block, overrides, source.file)]) from None
+    block = {**grid.recipe, "model": grid.model, "task": grid.task}
+    return grid, built_in.from_block(block, overrides, source.file, Path(source.file).parent)
+
+
+def _run_grid(data: dict[str, Any], source: Source, overrides: Sequence[str]) -> tuple[_Grid, Trainable]:
+    """Validate a grid file with a `run:` block; `overrides` are those of the block."""
+    grid = validate(RunGrid, data, source)
+    # `function: ...` is short for `trainable: function`.
+    names = [name for name in trainable_names() if name in grid.run]
+    name = grid.run.get("trainable", names[0] if names else None)
+    if not isinstance(name, str):
+        known = ", ".join(f"{each}: ..." for each in trainable_names() if each != BUILT_IN)
+        raise InputError(f"{source.file}: run: one of {known} is expected")
+    with locating(Source(source.file)):
+        trainable = trainable_class(name)
+    block = {key: value for key, value in grid.run.items() if key != "trainable"}
+    recipe = trainable.from_block(block, overrides, f"{source.file}: run", Path(source.file).parent)
+    if recipe.size is None and grid.strategies != ("standard",):
+        raise InputError(
+            f"{source.of(('strategies',))}: strategies: runs of {recipe.labels.title} have one strategy, since their "
+            "block states no width"
+        )
+    return grid, recipe
+
+
+OPTION_OF_KEY = {
+    **{"lr": "--lr-range", "wd": "--wd-range", "strategy": "--strategy", "strategies": "--strategy"},
+    **{"seed": "--seeds", "seeds": "--seeds", "data": "--data", "environment": "--launch-set"},
+    **{"rule": "--rule", "confidence": "--confidence", "margin": "--margin"},
+    "criterion": "--rule, --confidence and --margin",
+}
+"""Option to use instead, for keys that people try to change with --set and that are not part of the recipe."""
+
+
+def _check_override(override: str, fields: Collection[str]) -> None:
+    """Check that --set is the option for a key.
+
+    Raises:
+        InputError: the key is, or resembles, one that another option sets.
+    """
+    from difflib import get_close_matches  # few commands need it, and imports at the top slow down all of them
+
+    key, _ = split_override(override)
+    first = key.partition(".")[0]
+    candidates = () if first in fields else OPTION_OF_KEY
+    if matches := get_close_matches(first, candidates, n=1, cutoff=0.8):
+        raise InputError(
+            f"--set {hide_secrets(override)}: {key} is not a field of the recipe; use {OPTION_OF_KEY[matches[0]]}"
+        )
+
+
+def _without_misplaced(recipe: object) -> dict[str, Any] | None:
     """Return a recipe without keys that belong at the top level: their error is reported already."""
-    return (
-        {k: v for k, v in recipe.items() if k not in _GridFileSchema.model_fields}
-        if isinstance(recipe, dict)
-        else recipe
-    )
+    if not isinstance(recipe, dict):
+        return None
+    return {k: v for k, v in recipe.items() if k not in _GridFileSchema.model_fields}
 
 
 def single_seed_hint(path: Path, seeds: Sequence[int] = ()) -> str:

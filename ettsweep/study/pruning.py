@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from ettsweep.errors import InputError, unknown_name
+from ettsweep.metric import Metric
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.index import RunIndex
-from ettsweep.runs.spec import RunSpec, ScheduleSpec
+from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
-from ettsweep.trainer.tasks.registry import Metric, task_kind
+from ettsweep.runs.trainable import Trainable
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -69,7 +70,7 @@ class PrunerCurve:
 
 
 def prune_reason(
-    rule: str, curve: PrunerCurve, family: Iterable[PrunerCurve], metric: Metric, schedule: ScheduleSpec
+    rule: str, curve: PrunerCurve, family: Iterable[PrunerCurve], metric: Metric, recipe: Trainable
 ) -> str:
     """Return why a run in training should be stopped; empty if it should continue.
 
@@ -81,34 +82,46 @@ def prune_reason(
         curve: curve of the run.
         family: curves of all runs of its family.
         metric: metric of the scores.
-        schedule: schedule of the run.
+        recipe: of the run.
     """
-    others = [_extend_diverged(other, metric, schedule) for other in family if other.run_id != curve.run_id]
+    family = list(family)
+    steps = {step for member in family for step in member.best_by_step}
+    others = [_extend_diverged(other, metric, steps) for other in family if other.run_id != curve.run_id]
     finished = [other for other in others if other.state.finished and other.best_by_step]
     # A run that may become the optimum must not be lost to a rule of thumb.
     best = min((metric.sort_key(other.score) for other in finished or others), default=math.inf)
-    is_judged = first_judged_step(rule, schedule) <= curve.step < schedule.last_step
+    is_judged = first_judged_step(rule, recipe) <= curve.step < last_step(recipe)
     if not is_judged or metric.sort_key(curve.score) <= best:
         return ""
     if rule == "median":
         reason = _median_reason(curve, finished, metric)
     else:
-        reason = _hyperband_reason(curve, others, metric, schedule)
+        reason = _hyperband_reason(curve, others, metric, recipe)
     return f"{rule} pruner: {metric.name} {curve.score:.4g}, {reason}" if reason else ""
 
 
-def first_judged_step(rule: str, schedule: ScheduleSpec) -> int:
+def first_judged_step(rule: str, recipe: Trainable) -> int:
     """Return the first step at which runs are judged, never during warm-up."""
     share = REDUCTION_FACTOR**RUNGS if rule == "hyperband" else MEDIAN_START_DIVISOR
-    return max(1, schedule.warmup_steps, schedule.last_step // share)
+    return max(1, recipe.warmup_steps, last_step(recipe) // share)
 
 
-def _extend_diverged(curve: PrunerCurve, metric: Metric, schedule: ScheduleSpec) -> PrunerCurve:
-    """Return the curve of a diverged run with the worst scores up to its end; other curves are unchanged."""
+def last_step(recipe: Trainable) -> int:
+    """Return the last step of the runs of a recipe.
+
+    Raises:
+        InputError: the recipe does not say.
+    """
+    if recipe.steps is None:
+        raise InputError("--pruner needs the number of steps of a run, which its `run:` block states as `steps`")
+    return recipe.steps
+
+
+def _extend_diverged(curve: PrunerCurve, metric: Metric, steps: Iterable[int]) -> PrunerCurve:
+    """Return the curve of a diverged run with the worst scores at later steps of others; other curves are unchanged."""
     if curve.state is not State.DIVERGED:
         return curve
     worst = WORST_SCORE if metric.mode == "min" else -WORST_SCORE
-    steps = [*range(schedule.eval_every, schedule.last_step, schedule.eval_every), schedule.last_step]
     return replace(curve, best_by_step={step: worst for step in steps if step > curve.step} | dict(curve.best_by_step))
 
 
@@ -126,7 +139,7 @@ def _median_reason(curve: PrunerCurve, finished: Sequence[PrunerCurve], metric: 
     return f"the median of {len(scores)} others {median(scores):.4g}"
 
 
-def _hyperband_reason(curve: PrunerCurve, others: Sequence[PrunerCurve], metric: Metric, schedule: ScheduleSpec) -> str:
+def _hyperband_reason(curve: PrunerCurve, others: Sequence[PrunerCurve], metric: Metric, recipe: Trainable) -> str:
     """Return why a run is not promoted at the rung that it has just reached; empty if it is.
 
     Optuna's HyperbandPruner derives the bracket from the trial number, which changes with the runs on disk. Here it is
@@ -134,14 +147,12 @@ def _hyperband_reason(curve: PrunerCurve, others: Sequence[PrunerCurve], metric:
     """
     from optuna.pruners import SuccessiveHalvingPruner
 
-    first_rung, bracket = first_judged_step("hyperband", schedule), hyperband_bracket(curve.run_id, schedule)
+    first_rung, bracket = first_judged_step("hyperband", recipe), hyperband_bracket(curve.run_id, recipe)
     at_rungs = _restrict_to_rungs(curve, first_rung)
     if curve.step not in at_rungs.best_by_step:  # between rungs
         return ""
     rivals = [
-        _restrict_to_rungs(other, first_rung)
-        for other in others
-        if hyperband_bracket(other.run_id, schedule) == bracket
+        _restrict_to_rungs(other, first_rung) for other in others if hyperband_bracket(other.run_id, recipe) == bracket
     ]
     study = _optuna_study(
         SuccessiveHalvingPruner(first_rung, REDUCTION_FACTOR, min_early_stopping_rate=bracket), metric
@@ -154,14 +165,14 @@ def _hyperband_reason(curve: PrunerCurve, others: Sequence[PrunerCurve], metric:
     return f"not among the best {max(1, reached // REDUCTION_FACTOR)} of {reached} of its bracket"
 
 
-def hyperband_bracket(run_id: str, schedule: ScheduleSpec) -> int:
+def hyperband_bracket(run_id: str, recipe: Trainable) -> int:
     """Return the Hyperband bracket of a run, a function of its id; each bracket starts to judge one rung later.
 
     There is a bracket for each rung, counting the end of a run as one; shares of runs are as in the paper of Hyperband
     and in Optuna.
     """
-    first_rung, n_brackets = first_judged_step("hyperband", schedule), 1
-    while first_rung * REDUCTION_FACTOR**n_brackets <= schedule.last_step:
+    first_rung, n_brackets = first_judged_step("hyperband", recipe), 1
+    while first_rung * REDUCTION_FACTOR**n_brackets <= last_step(recipe):
         n_brackets += 1
     sizes = [math.ceil(n_brackets * REDUCTION_FACTOR**rungs / (rungs + 1)) for rungs in reversed(range(n_brackets))]
     slot = crc32(run_id.encode()) % sum(sizes)  # not `hash`, which differs between processes
@@ -249,7 +260,7 @@ class Pruner:
             states = {run.id: run.state for run in run_index.family_runs(family)}
             states |= {run: status.state for run, status in statuses.items() if families[run] == family}
             spec = next(specs[run] for run in judged_ids if families[run] == family)
-            metric = task_kind(spec.task).metric
+            metric = spec.metric
             # Sorted by id: a decision must not depend on the order in which runs were found.
             curves = [
                 self._curve(run, state, metric) for run, state in sorted(states.items()) if state in COMPARED_STATES
@@ -258,9 +269,7 @@ class Pruner:
                 continue
             self._compared_curves[family] = curves
             for curve in curves:
-                reason = (
-                    prune_reason(self.rule, curve, curves, metric, spec.schedule) if curve.run_id in judged_ids else ""
-                )
+                reason = prune_reason(self.rule, curve, curves, metric, spec) if curve.run_id in judged_ids else ""
                 if reason and RunDir(runs_dir(self.results) / curve.run_id).prune(curve.step, reason):
                     said.append(f"run {curve.run_id} will be pruned at step {curve.step}: {reason}")
         return said
@@ -279,11 +288,11 @@ class Pruner:
         # The state is part of the key: a curve carries it, and a finished run is read for good.
         mark = state, growing and (growing.number, growing.metrics_path.stat().st_size)
         if run_id not in self._curves or self._curves[run_id][0] != mark:
-            self._curves[run_id] = mark, PrunerCurve(run_id, state, metric.best_so_far(run.evaluations()))
+            self._curves[run_id] = mark, PrunerCurve(run_id, state, metric.best_so_far(run.evaluations(metric.column)))
         return self._curves[run_id][1]
 
 
-def check_pruner(name: str, schedule: ScheduleSpec) -> None:
+def check_pruner(name: str, recipe: Trainable) -> None:
     """Check that a pruner exists, and that runs are evaluated early enough to be stopped by it.
 
     Raises:
@@ -291,13 +300,17 @@ def check_pruner(name: str, schedule: ScheduleSpec) -> None:
     """
     if name not in PRUNERS:
         raise unknown_name("pruner", name, PRUNERS)
-    first, last, eval_every = first_judged_step(name, schedule), schedule.last_step, schedule.eval_every
+    if name == "none":
+        return
+    first, last, eval_every = first_judged_step(name, recipe), last_step(recipe), recipe.eval_every
 
     def is_evaluated_in_time(eval_every: int) -> bool:
         # The last evaluation before the end: no run is stopped at its last step.
         return (last - 1) // eval_every * eval_every >= first
 
-    if name == "none" or is_evaluated_in_time(eval_every):
+    if recipe.metric.take != "best":
+        raise InputError(f"--pruner {name} compares the best values so far, but the score is not the best of a run")
+    if eval_every is None or is_evaluated_in_time(eval_every):
         return
     working_spacing = next((spacing for spacing in range(last // 2, 0, -1) if is_evaluated_in_time(spacing)), None)
     remedy = f"{working_spacing} works" if working_spacing else "use a longer run or a shorter warm-up"

@@ -5,14 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from ettsweep.metric import Metric
 from ettsweep.runs.point import Point, snap_point
-from ettsweep.runs.spec import RunSpec, Seeds
-from ettsweep.schema import validate
+from ettsweep.runs.spec import RunSpec, Seeds, validated_spec
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.criterion import Criterion, CriterionOptions
 from ettsweep.study.lattice import POINT_OPTIONS, Axis
-from ettsweep.trainer.models.registry import model_name
-from ettsweep.trainer.tasks.registry import Metric, task_kind
 
 StudyKey = tuple[str, str]
 """Sweep and family: unique among studies."""
@@ -51,7 +49,7 @@ class Study:
 
     @cached_property
     def model(self) -> str:
-        return model_name(self.base.model)
+        return self.base.labels.model
 
     @cached_property
     def strategy(self) -> str:
@@ -122,7 +120,7 @@ class Study:
     @property
     def metric(self) -> Metric:
         """Metric by which runs are compared."""
-        return task_kind(self.base.task).metric
+        return self.base.metric
 
     def with_criterion(self, options: CriterionOptions) -> "Study":
         """Return the study with `options` applied to its criterion."""
@@ -137,7 +135,7 @@ class Study:
         overrides = {"lr": lr, "wd": wd, "seed": seed}
         # Validated, unlike `with_point`: these values may come from a user.
         data = self.base.model_dump() | {key: value for key, value in overrides.items() if value is not None}
-        return validate(RunSpec, data, POINT_OPTIONS)
+        return validated_spec(data, POINT_OPTIONS)
 
 
 def study_titles(studies: Sequence[Study]) -> dict[tuple[str, str], str]:

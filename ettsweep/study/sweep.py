@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ettsweep.errors import InputError
+from ettsweep.metric import Metric
 from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.schema import StrictModel
@@ -17,7 +18,6 @@ from ettsweep.study.grid_file import map_centres
 from ettsweep.study.lattice import Centre
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_spec import SweepSpec
-from ettsweep.trainer.tasks.registry import Metric, task_kind
 
 FORMAT_VERSION = 1
 """Version of the file format; files of later versions are refused, since their meaning may have changed."""
@@ -81,7 +81,7 @@ class Sweep:
     @property
     def metric(self) -> Metric:
         """Metric by which runs are compared."""
-        return task_kind(self.sweep_specs[0].recipe.task).metric
+        return self.sweep_specs[0].recipe.metric
 
     @cached_property
     def criterion(self) -> Criterion:

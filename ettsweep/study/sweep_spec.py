@@ -2,18 +2,18 @@
 
 from typing import Annotated
 
-from pydantic import Field, field_serializer
+from pydantic import Field, SerializeAsAny, field_serializer
 
 from ettsweep.config import hide_secrets
 from ettsweep.runs.point import Point
-from ettsweep.runs.spec import Recipe, RunSpec, Seeds, StrategySpec
+from ettsweep.runs.spec import RunSpec, Seeds, StrategySpec
+from ettsweep.runs.trainable import Trainable, Validated
 from ettsweep.schema import StrictModel, validate
 from ettsweep.strategies.factors import MlpFactor
 from ettsweep.strategies.strategy import parse_strategy
 from ettsweep.study.criterion import CriterionOptions, resolve_criterion
 from ettsweep.study.lattice import Axis, Centres, expand
 from ettsweep.study.study import Study
-from ettsweep.trainer.tasks.registry import bind_to_data
 
 
 class SweepSpec(StrictModel):
@@ -33,7 +33,7 @@ class SweepSpec(StrictModel):
     """
 
     grid: str
-    recipe: Recipe
+    recipe: Annotated[SerializeAsAny[Trainable], Validated]
     mlp_factor: MlpFactor
     centres: Centres
     lr: Axis
@@ -61,8 +61,7 @@ class SweepSpec(StrictModel):
         for name, centre in self.centres.items():
             scaling = {"s": parse_strategy(name), "mlp_factor": self.mlp_factor}
             strategy = validate(StrategySpec, scaling, "mlp_factor")
-            # dict() keeps the validated sub-models; model_dump would turn them into plain data.
-            base = RunSpec(**dict(self.recipe), **dict(centre), strategy=strategy, seed=self.seeds[0])
+            base = RunSpec.of(self.recipe, strategy, centre.lr, centre.wd, self.seeds[0])
             points = tuple(expand(Point(centre.lr, centre.wd), self.lr, self.wd))
             # With a sampler, the ranges only bound what it may suggest.
             grid_points: tuple[Point, ...] = () if self.searched else points
@@ -76,13 +75,17 @@ class SweepSpec(StrictModel):
         """Return all runs by strategy, then point, then seed: in this order whole points finish early."""
         return [spec for study in self.studies() for spec in study.specs()]
 
+    def bound(self) -> "SweepSpec":
+        """Return the spec with its recipe bound to the data or code at hand, whose digests are part of the run ids.
 
-def with_corpus_digest(sweep_spec: SweepSpec) -> SweepSpec:
-    """Return the spec with the digest of the corpus in its task: it is part of the run ids.
+        Raises:
+            DataMissingError: they are missing.
+        """
+        return self.model_copy(update={"recipe": self.recipe.bound_to(self.data)})
 
-    Raises:
-        DataMissingError: there is no corpus.
-    """
-    recipe = sweep_spec.recipe
-    task = bind_to_data(recipe.task, sweep_spec.data)
-    return sweep_spec.model_copy(update={"recipe": recipe.model_copy(update={"task": task})})
+    def check_lrs(self) -> str:
+        """Return the note of the recipe on the lr of all points; it raises the same errors."""
+        offsets = self.lr.offsets()
+        return self.recipe.check_lrs(
+            [centre.lr * 2.0**offset for centre in self.centres.values() for offset in offsets]
+        )

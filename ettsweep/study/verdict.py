@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from ettsweep.metric import Metric
 from ettsweep.quantities import bound_text, confidence_text, share_text
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
@@ -13,7 +14,6 @@ from ettsweep.runs.state import State
 from ettsweep.study.compatibility import study_differences
 from ettsweep.study.reason import Reason
 from ettsweep.study.study import Study
-from ettsweep.trainer.tasks.registry import Metric
 
 if TYPE_CHECKING:  # it imports NumPy, which commands without a bound should not wait for
     from ettsweep.study.posterior import Difference, NoiseEstimate, Posterior
@@ -135,7 +135,7 @@ class Verdict:
             return self.verdict
         if self.bound is None or self.bound.value is None:
             return f"{self.verdict}: {'all diverged' if self.score is None else 'noise unknown'}"
-        metric, confidence = self.study.metric.name, confidence_text(self.bound.confidence)
+        metric, confidence = self.study.metric, confidence_text(self.bound.confidence)
         if self.verdict == "optimal" and not self.bound.value:
             return f"optimal: no neighbour is better ({confidence})"
         bound = f"within {bound_text(self.bound.value, metric)} ({confidence})"

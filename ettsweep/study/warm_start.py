@@ -6,7 +6,6 @@ from ettsweep.errors import CorruptError, InputError, unknown_name
 from ettsweep.powers import format_power
 from ettsweep.runs.index import RunIndex
 from ettsweep.runs.point import Point
-from ettsweep.strategies.optimizers import factor_rule
 from ettsweep.strategies.strategy import STRATEGIES, parse_strategy, strategy_name, transfer_point
 from ettsweep.study.judgement import judge
 from ettsweep.study.study import Study, StudyKey
@@ -111,18 +110,22 @@ def _is_usable(verdict: Verdict, unverified: bool) -> bool:
 
 
 def _is_mappable(study: Study, other: Study) -> bool:
-    """`True` if points of one study can be mapped to another: same optimizer, different family."""
-    return study.family != other.family and study.base.optimizer.kind == other.base.optimizer.kind
+    """`True` if points of one study can be mapped to another: of a size, same optimizer, different family."""
+    has_sizes = study.base.size is not None and other.base.size is not None
+    return has_sizes and study.family != other.family and study.base.labels.optimizer == other.base.labels.optimizer
 
 
 def _map_start(verdict: Verdict, study: Study) -> StartPoint:
     """Return the candidate of a verdict, mapped to the strategy and width of a study and rounded to its lattice."""
     assert verdict.point is not None
     base, other = study.base, verdict.study.base
-    origin, target = (other.strategy.s, other.model.width), (base.strategy.s, base.model.width)
-    lr, wd = transfer_point(verdict.point.lr, verdict.point.wd, origin, target, factor_rule(base.optimizer))
+    size, other_size = base.size, other.size
+    assert size is not None
+    assert other_size is not None
+    origin, target = (other.strategy.s, other_size.width), (base.strategy.s, size.width)
+    lr, wd = transfer_point(verdict.point.lr, verdict.point.wd, origin, target, size.factor_rule)
     nearest = _clip_to_box(study, Point(study.lr.nearest(base.lr, lr), study.wd.nearest(base.wd, wd)))
-    width_text = f" at width {other.model.width}" if other.model.width != base.model.width else ""
+    width_text = f" at width {other_size.width}" if other_size.width != size.width else ""
     sweep_text = f" of sweep {verdict.study.sweep}" if verdict.study.sweep != study.sweep else ""
     is_verified = verdict.verdict == "optimal"
     point_text = (

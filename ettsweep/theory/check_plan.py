@@ -5,13 +5,15 @@ from dataclasses import dataclass
 
 from ettsweep.errors import DeviceMemoryError, InputError
 from ettsweep.processes import GIB
-from ettsweep.runs.spec import ModelSpec, RunSpec, ScheduleSpec, StrategySpec, indivisible_problems
+from ettsweep.runs.spec import StrategySpec
 from ettsweep.strategies.factors import MlpFactor, Optimizer
 from ettsweep.strategies.optimizers import OPTIMIZERS
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
 from ettsweep.theory.exponents import MAX_POWER_ERROR, error_floor
 from ettsweep.theory.probe import SAMPLES, small_model
 from ettsweep.trainer.models.registry import model_name, parameter_count
+from ettsweep.trainer.recipe import TransformerRun
+from ettsweep.trainer.specs import ModelSpec, ScheduleSpec, indivisible_problems
 from ettsweep.trainer.tasks.images.image_task import DigitsTask
 
 DEFAULT_CHANNELS = (8, 16, 32, 64)
@@ -84,11 +86,11 @@ class CheckPlan:
         """The model at each width."""
         return [self.model.model_copy(update={"width": width}) for width in self.widths]
 
-    def spec(self, model: ModelSpec, seed: int, s: float | None, lr: float) -> RunSpec:
+    def spec(self, model: ModelSpec, seed: int, s: float | None, lr: float) -> TransformerRun:
         """Return the spec of one network to train."""
         # A spec must have a task and a schedule, but checks train on the probe at a constant lr and ignore both.
         steps, optimizer = self.request.steps, self.request.optimizer
-        return RunSpec(
+        return TransformerRun(
             model=model,
             task=DigitsTask(),
             optimizer=OPTIMIZERS[optimizer].spec(kind=optimizer),

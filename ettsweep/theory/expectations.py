@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ettsweep.runs.spec import ModelSpec
 from ettsweep.strategies.factors import Dims, Group, MlpFactor, Optimizer, adamw_order_one, tangent_contribution
 from ettsweep.strategies.strategy import bulk_exponent
 from ettsweep.theory.exponents import log_slope
@@ -13,6 +12,7 @@ from ettsweep.theory.kernels import Kernels
 from ettsweep.theory.paper import initial_std, learning_rate_factor, output_scale
 from ettsweep.theory.recursion import Array
 from ettsweep.trainer.models.registry import dims, parameter_shapes
+from ettsweep.trainer.specs import ModelSpec
 
 HEAD = "head"
 """Name of the last stage, the outputs."""

@@ -11,7 +11,6 @@ from operator import add
 import torch
 from torch import Tensor
 
-from ettsweep.runs.spec import ModelSpec, RunSpec
 from ettsweep.seeding import derive_seed
 from ettsweep.strategies.factors import Group
 from ettsweep.theory.expectations import HEAD
@@ -23,11 +22,20 @@ from ettsweep.token_ids import PAD
 from ettsweep.trainer.models.blocks import Network
 from ettsweep.trainer.models.parameter_scales import scale_table
 from ettsweep.trainer.models.registry import parameter_shapes
+from ettsweep.trainer.recipe import TransformerRun
+from ettsweep.trainer.specs import ModelSpec
 from ettsweep.trainer.tasks.task import BatchShare, FixedBatchTask
+from ettsweep.trainer.training.memory import available_bytes
 from ettsweep.trainer.training.optimizer import build_optimizer, set_lr
 from ettsweep.trainer.training.trainer import Trainer, initial_network
 
 CPU = torch.device("cpu")
+
+
+def free_bytes() -> int:
+    """Return the memory that a check may take."""
+    return available_bytes(CPU)
+
 
 SAMPLE_SIGNS = ((1, 1, 1, 1), (1, -1, 1, -1), (1, 1, -1, -1), (1, -1, -1, 1))
 """Signs of the four samples in each backward pass: orthogonal columns, so that cross terms of two samples cancel."""
@@ -39,7 +47,7 @@ STEP_EPS = 2.0**-20
 """eps of the step that measures it. It is nobody's default, so an eps that the optimizer is not given shows."""
 
 
-def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool, by_layer: bool) -> Measurement:
+def measure(spec: TransformerRun, probe: Probe, steps: int, *, decay: bool, by_layer: bool) -> Measurement:
     """Initialise a network, train it for `steps` steps, and return what was measured.
 
     Args:
@@ -78,7 +86,7 @@ def measure(spec: RunSpec, probe: Probe, steps: int, *, decay: bool, by_layer: b
     )
 
 
-def activation_changes(spec: RunSpec, probe: Probe, steps: int) -> Changes:
+def activation_changes(spec: TransformerRun, probe: Probe, steps: int) -> Changes:
     """Initialise and train a network; return the rms change of each stage after each step."""
     return train_network(initial_network(spec, CPU), spec, probe, steps)[1]
 
@@ -149,7 +157,7 @@ def _random_signs(count: int, seed: int) -> Tensor:
 
 
 def train_network(
-    network: Network, spec: RunSpec, probe: Probe, steps: int
+    network: Network, spec: TransformerRun, probe: Probe, steps: int
 ) -> tuple[dict[str, Tensor], Changes, dict[Group, tuple[float, ...]]]:
     """Train a network in place at a constant learning rate.
 
@@ -173,7 +181,9 @@ def _rms_changes(initial: Mapping[str, Tensor], current: Mapping[str, Tensor], p
     return {name: rms(x) for name, x in changes.items()}
 
 
-def _lr_factors(network: Network, optimizer: torch.optim.Optimizer, spec: RunSpec) -> dict[Group, tuple[float, ...]]:
+def _lr_factors(
+    network: Network, optimizer: torch.optim.Optimizer, spec: TransformerRun
+) -> dict[Group, tuple[float, ...]]:
     """Return the learning-rate factors of the optimizer's last step."""
     # Read off the optimizer, not computed from the strategy: a factor that is lost on the way must show.
     by_parameter = {p: group["lr"] / spec.lr for group in optimizer.param_groups for p in group["params"]}
@@ -210,7 +220,7 @@ def function_changes(network: Network, probe: Probe, initial_values: Mapping[str
 
 
 @torch.no_grad()
-def shrinkage(network: Network, spec: RunSpec) -> dict[Group, tuple[float, ...]]:
+def shrinkage(network: Network, spec: TransformerRun) -> dict[Group, tuple[float, ...]]:
     """Return the relative shrinkage of each tensor in a step with zero gradients, divided by lr wd.
 
     Overwrites the network's parameters.
@@ -226,7 +236,7 @@ def shrinkage(network: Network, spec: RunSpec) -> dict[Group, tuple[float, ...]]
 
 
 @torch.no_grad()
-def optimizer_eps(network: Network, spec: RunSpec) -> dict[str, float]:
+def optimizer_eps(network: Network, spec: TransformerRun) -> dict[str, float]:
     """Return the eps of the optimizer at each parameter, relative to the one that it is given; empty if it has none.
 
     Overwrites the network's parameters.

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from ettsweep.errors import InputError
-from ettsweep.runs.spec import ModelSpec
 from ettsweep.seeding import derive_seed
 from ettsweep.theory.kernels import Kernels
 from ettsweep.theory.measurement import LayerCheck
 from ettsweep.trainer.models.registry import architecture
+from ettsweep.trainer.specs import ModelSpec
 from ettsweep.trainer.tasks.task import Batch
 
 SAMPLES = 4

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ettsweep.console import STYLES, format_cell, format_count
 from ettsweep.launch.progress import format_duration
 from ettsweep.powers import power_and_decimal
-from ettsweep.quantities import bound_text, probability_text, score_text, share_text, with_unit
+from ettsweep.quantities import bound_text, probability_text, score_text, share_text
 from ettsweep.report.verdict_text import reason_text
 from ettsweep.study.fresh import compare_fresh
 from ettsweep.study.verdict import Verdict
@@ -28,7 +28,7 @@ def verdict_label(family: FamilyView) -> StyledText:
 
 
 def _short_verdict(verdict: Verdict) -> str:
-    bound, metric = verdict.bound, verdict.study.metric.name
+    bound, metric = verdict.bound, verdict.study.metric
     if verdict.verdict == "unresolved" and bound and bound.value is not None:
         return f"unresolved: {bound_text(bound.value, metric)}, margin {share_text(bound.margin, metric)}"
     return verdict.statement
@@ -58,8 +58,8 @@ def detail_lines(family: FamilyView) -> Iterator[StyledText]:
 def _score_text(verdict: Verdict) -> str:
     if verdict.score is None or verdict.candidate is None:
         return "no score: it diverged" if verdict.candidate and verdict.candidate.state.finished else "no score yet"
-    metric = verdict.study.metric.name
-    score = f"{with_unit(metric.replace('_', ' '), metric)} {score_text(verdict.score, metric, unit=False)}"
+    metric = verdict.study.metric
+    score = f"{metric.name.replace('_', ' ')}{metric.unit_suffix} {score_text(verdict.score, metric, unit=False)}"
     return f"{score}, {format_count(verdict.candidate.runs, 'seed')}"
 
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ettsweep.metric import Metric
 from ettsweep.runs.point import Point
 from ettsweep.runs.state import State, foremost
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.verdict import Verdict
-from ettsweep.trainer.tasks.registry import Metric
 
 
 class Mark(StrEnum):

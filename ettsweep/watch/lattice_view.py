@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from rich.style import Style
 from rich.text import Text
 
+from ettsweep.metric import Metric
 from ettsweep.powers import format_power
 from ettsweep.runs.point import Point
 from ettsweep.runs.state import State
-from ettsweep.trainer.tasks.registry import Metric
 from ettsweep.watch.lattice_cells import Cell, LatticeCells, Mark, shades
 
 STATE_SIGNS = {

@@ -11,7 +11,6 @@ from ettsweep.quantities import score_text
 from ettsweep.report.verdict_text import decided_text
 from ettsweep.runs.state import State
 from ettsweep.strategies.strategy import strategy_name
-from ettsweep.trainer.models.registry import model_name
 from ettsweep.watch.columns import Column, table_lines
 from ettsweep.watch.events import EVENT_STYLES, Event, first_text_line
 from ettsweep.watch.labels import StyledText, detail_lines, per_second, progress_bar, short_duration, verdict_label
@@ -61,7 +60,7 @@ def _family_row(family: FamilyView, several_models: bool) -> list[StyledText]:
         (f"{finished}/{family.runs}", ""),
         verdict_label(family),
         *((lr, ""), (wd, "")),
-        (score_text(verdict.score, study.metric.name) if verdict and verdict.score is not None else "", ""),
+        (score_text(verdict.score, study.metric) if verdict and verdict.score is not None else "", ""),
         (str(running) if running else "", "cyan"),
         (str(cancelled) if cancelled else "", "yellow"),
         (str(stuck) if stuck else "", "red"),
@@ -102,7 +101,7 @@ SORT_KEYS: dict[str, SortKey] = {
     "loss": lambda view: view.loss if view.loss is not None else float("inf"),
     "speed": lambda view: -(view.steps_per_s or 0.0),
     "point": lambda view: (
-        model_name(view.run.base.model),
+        view.run.base.labels.model,
         strategy_name(view.run.base.strategy.s),
         view.run.lr,
         view.run.wd,
@@ -119,7 +118,7 @@ def sorted_runs(view: ViewModel, by: str) -> list[RunView]:
 
 def run_lines(runs: Sequence[RunView], width: int) -> list[Text]:
     """Return the table of unfinished runs, its header first."""
-    sweeps, models = {run.sweep for run in runs}, {model_name(run.run.base.model) for run in runs}
+    sweeps, models = {run.sweep for run in runs}, {run.run.base.labels.model for run in runs}
     # Sweep and model stay empty, and are dropped, if they are the same for all runs.
     rows = [_run_row(run, len(sweeps) > 1, len(models) > 1, 8 if width < 120 else 12) for run in runs]
     return table_lines(RUN_COLUMNS, rows, width)
@@ -134,11 +133,11 @@ def _run_row(run: RunView, several_sweeps: bool, several_models: bool, digits: i
     return [
         (run.run.id[:digits], "bold" if running else ""),
         (format_cell(run.sweep) if several_sweeps else "", ""),
-        (format_cell(model_name(spec.model)) if several_models else "", ""),
+        (format_cell(spec.labels.model) if several_models else "", ""),
         (format_cell(strategy_name(spec.strategy.s)), ""),
         *((format_power(spec.lr), ""), (format_power(spec.wd), ""), (str(spec.seed), "")),
         (status.state.value, STYLES.get(status.state, "dim")),
-        (f"{run.step}/{spec.schedule.last_step}" if has_started else "", ""),
+        (run.step if has_started else "", ""),
         (f"{run.loss:.4g}" if run.loss is not None else "", ""),
         (per_second(run.steps_per_s) if run.steps_per_s is not None else "", ""),
         (short_duration(status.remaining_s) if running and status.remaining_s is not None else "", "cyan"),

@@ -66,9 +66,9 @@ class RunView:
     attempt: int = 0
 
     @property
-    def step(self) -> int:
-        """Number of trained steps."""
-        return round(self.run.status.progress * self.run.spec.schedule.last_step)
+    def step(self) -> str:
+        """Number of trained steps, of all of them; empty if unknown."""
+        return self.run.base.progress_text(self.run.status.progress)
 
 
 @dataclass(frozen=True)

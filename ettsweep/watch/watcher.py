@@ -20,7 +20,6 @@ from ettsweep.study.judgement import evaluate
 from ettsweep.study.study import Study, study_titles
 from ettsweep.study.sweep_store import SweepStore, load_sweep_store, run_sweeps, run_sweeps_text
 from ettsweep.study.verdict import Verdict
-from ettsweep.trainer.models.registry import model_name
 from ettsweep.watch.events import Event, run_events, short_id, verdict_events
 from ettsweep.watch.lattice_cells import LatticeCells, build_lattice
 from ettsweep.watch.run_progress import read_loss, read_speed
@@ -323,7 +322,7 @@ WITHOUT_OUTCOME = frozenset({State.QUEUED, State.RUNNING, State.MISSING, State.I
 def _run_sort_key(run: Run) -> tuple[object, ...]:
     # Those in training first, those that were ended on purpose last.
     urgency = run.state is not State.RUNNING, run.state in (State.CANCELLED, State.PRUNED), ORDER[run.state]
-    return *urgency, model_name(run.base.model), strategy_name(run.base.strategy.s), run.lr, run.wd, run.seed
+    return *urgency, run.base.labels.model, strategy_name(run.base.strategy.s), run.lr, run.wd, run.seed
 
 
 def _end_time_s(run: RunDir) -> float:

@@ -24,7 +24,8 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.worker.devices import join_job_group, join_leader_group, prepare_device
 from ettsweep.worker.signals import SIGNALS, StopSource
 from ettsweep.worker.slurm_job import SlurmJob
-from ettsweep.worker.worker import Worker, heartbeat, write_worker_report
+from ettsweep.worker.work_list import heartbeat
+from ettsweep.worker.worker import Worker, write_worker_report
 
 if TYPE_CHECKING:
     import torch

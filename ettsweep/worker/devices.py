@@ -85,6 +85,15 @@ def prepare_device(slot: Slot) -> "tuple[torch.device, Json]":
     return device, environment(device) | {"slot": slot.name}
 
 
+def environment(device: str) -> Json:
+    """Return versions and facts of this machine that may change last bits, for a device: cpu or cuda."""
+    import torch
+
+    from ettsweep.trainer.training.run import environment
+
+    return environment(torch.device(device))
+
+
 def check_gpu(gpu: str) -> None:
     """Check that the only GPU that torch sees is the one that this worker is for.
 

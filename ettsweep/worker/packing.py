@@ -11,17 +11,26 @@ from ettsweep.errors import CorruptError
 from ettsweep.launch.profile import AnyProfile
 from ettsweep.processes import GIB
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import Liveness, State
 from ettsweep.trainer.models.model_cost import activation_bytes
 from ettsweep.trainer.models.registry import architecture, parameter_count
-from ettsweep.trainer.tasks.registry import task_kind
+from ettsweep.trainer.recipe import TransformerRun
+from ettsweep.worker.work_list import CLAIMABLE_STATES, claimable
 
 if TYPE_CHECKING:
     import torch
 
-CLAIMABLE_STATES = (State.MISSING, State.INTERRUPTED)
-"""States of runs that a worker may claim."""
+
+def transformer_spec(run: RunDir) -> TransformerRun:
+    """Return the spec of a run of the built-in trainer.
+
+    Raises:
+        CorruptError: it cannot be read.
+    """
+    spec = run.spec()
+    assert isinstance(spec, TransformerRun)
+    return spec
+
 
 IN_TRAINING = (State.RUNNING, State.UNKNOWN)
 """States of runs that other workers train; their untrained fraction counts as work left."""
@@ -35,11 +44,6 @@ MAX_STACK = {"cpu": 8, "cuda": 32}
 MIN_TRIAL_STEPS = 5000
 """Least steps of all runs left to a worker for which `auto` tries a stack. A trial takes as long as some 200 steps of
 the smallest models, at 2 to 4 ms each: half a second to trace the stack, and five steps of each member."""
-
-
-def claimable(run: RunDir, liveness: Liveness) -> bool:
-    """`True` if a run waits for a worker."""
-    return run.status(liveness).state in CLAIMABLE_STATES
 
 
 class RemainingRuns:
@@ -76,7 +80,7 @@ class RemainingRuns:
                 del self._runs[run]
         return runs_left
 
-    def companions(self, spec: RunSpec) -> Iterator[RunDir]:
+    def companions(self, spec: TransformerRun) -> Iterator[RunDir]:
         """Yield the waiting runs of the recipe of `spec`: first those of its seed, which share its batches.
 
         Other seeds need batches of their own; they follow only if the data come with a package, not from files.
@@ -90,10 +94,10 @@ class RemainingRuns:
                 other_seeds.append(run)
             elif claimable(run, self._liveness):
                 yield run
-        if task_kind(spec.task).comes_with_package:
+        if not spec.data_kind:
             yield from (run for run in other_seeds if claimable(run, self._liveness))
 
-    def count_same_recipe(self, spec: RunSpec) -> int:
+    def count_same_recipe(self, spec: TransformerRun) -> int:
         """Count the runs of the recipe of `spec` in the list, finished ones included."""
         recipe = self._recipe_number(spec)
         return sum(self._recipe_and_seed(run)[0] == recipe for run in self._all)
@@ -102,13 +106,13 @@ class RemainingRuns:
         """Return a number that stands for a run's recipe, and the run's seed; each spec is read once."""
         if run not in self._recipes:
             try:
-                spec = run.spec()
+                spec = transformer_spec(run)
             except CorruptError:
                 return -1, 0  # no recipe; training says so in the run's own folder
             self._recipes[run] = self._recipe_number(spec), spec.seed
         return self._recipes[run]
 
-    def _recipe_number(self, spec: RunSpec) -> int:
+    def _recipe_number(self, spec: TransformerRun) -> int:
         return self._recipe_numbers.setdefault(spec.recipe_key, len(self._recipe_numbers))
 
 
@@ -152,14 +156,14 @@ class PackQueue:
         return self._queue.popleft() if self.count_waiting(1) else None
 
 
-def runs_for_largest_pack(profile: AnyProfile, spec: RunSpec) -> int:
+def runs_for_largest_pack(profile: AnyProfile, spec: TransformerRun) -> int:
     """Return the number of runs left per worker beyond which a pack grows no further."""
     if profile.pack != "auto":
         return profile.pack
-    return max(*MAX_STACK.values(), math.ceil(MIN_TRIAL_STEPS / spec.schedule.last_step))
+    return max(*MAX_STACK.values(), math.ceil(MIN_TRIAL_STEPS / spec.steps))
 
 
-def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: float, workers: int) -> PackSize:
+def pack_size(profile: AnyProfile, spec: TransformerRun, device: "torch.device", left: float, workers: int) -> PackSize:
     """Return how many runs of a recipe a worker trains at once.
 
     Args:
@@ -191,11 +195,11 @@ def pack_size(profile: AnyProfile, spec: RunSpec, device: "torch.device", left: 
     reason = auto_stack_obstacle(profile, spec, device, size, fair_share)
     if not reason:
         return PackSize(size, stack_size=size)
-    size = max(1, min(profile.max_pack(spec.task), fair_share, fitting))
+    size = max(1, min(spec.runs_at_once(profile), fair_share, fitting))
     return PackSize(size, 0, f"no stack: {reason}" if size > 1 else f"trains alone, without a stack: {reason}")
 
 
-def auto_stack_obstacle(profile: AnyProfile, spec: RunSpec, device: "torch.device", size: int, runs: int) -> str:
+def auto_stack_obstacle(profile: AnyProfile, spec: TransformerRun, device: "torch.device", size: int, runs: int) -> str:
     """Return why `auto` tries no stack of this size for `runs` runs like `spec`; "" if it tries one."""
     from ettsweep.trainer.ensemble.stack import stack_decision
 
@@ -210,7 +214,7 @@ def auto_stack_obstacle(profile: AnyProfile, spec: RunSpec, device: "torch.devic
     decision = stack_decision(spec, device, size, profile.pack_mode)
     if decision:
         return "" if decision.is_accepted else decision.reason
-    if runs * spec.schedule.last_step < MIN_TRIAL_STEPS:
-        work = f"{format_count(runs, 'run')} of {format_count(spec.schedule.last_step, 'step')}"
+    if runs * spec.steps < MIN_TRIAL_STEPS:
+        work = f"{format_count(runs, 'run')} of {format_count(spec.steps, 'step')}"
         return f"{work} are too few to pay for a trial; pack=K requests one"
     return ""

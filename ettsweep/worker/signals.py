@@ -4,15 +4,10 @@ import signal
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-
-if TYPE_CHECKING:
-    from ettsweep.trainer.ensemble.pack import Pack
-    from ettsweep.trainer.training.coroutine import StopReason
-
+from ettsweep.runs.stop import StopReason
 
 POLL_S = 0.5
 """Seconds between checks for a cancellation, a pruning or a newer attempt; each reads the run's folder."""
@@ -30,10 +25,7 @@ class StopSource:
 
     def __init__(self) -> None:
         self.stop_reason = ""
-        self._round_reason: tuple[tuple[int, int], str] = (
-            (0, 0),
-            "",
-        )  # pack and round, and the reason seen in that round
+        self._round_reason: tuple[object, str] = (None, "")  # a round, and the reason seen in it
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the batch script starts workers with SIGUSR2 blocked
@@ -43,27 +35,25 @@ class StopSource:
         if not self.stop_reason or number == signal.SIGUSR2:
             self.stop_reason = signal.Signals(number).name
 
-    def record_stop(self, stop: "StopReason | None") -> None:
+    def record_stop(self, stop: StopReason | None) -> None:
         """Adopt the stop reason of another process of the run, whose signal may not have reached this one."""
-        from ettsweep.trainer.training.coroutine import StopReason
-
         if stop is StopReason.OUT_OF_TIME:
             self.stop_reason = "SIGUSR2"
         elif stop is StopReason.TERMINATED:
             self.stop_reason = self.stop_reason or "SIGTERM"
 
-    def make_poll(self, attempt: Attempt, pack: "Pack | None" = None) -> "Callable[[], StopReason | None]":
+    def make_poll(
+        self, attempt: Attempt, current_round: Callable[[], object] | None = None
+    ) -> Callable[[], StopReason | None]:
         """Return a function that returns the reason for an attempt to stop now, or None.
 
-        All runs of a pack see the same signals in one round, so that runs of one stream stop at the same step.
+        All runs that train at once see the same signals in one round, so that runs of one stream stop at the same step.
         """
-        from ettsweep.trainer.training.coroutine import StopReason
-
         run, polled_s = RunDir(attempt.run), 0.0
 
         def poll() -> StopReason | None:
             nonlocal polled_s
-            if reason := self._reason_for(pack):
+            if reason := self._reason_in(current_round):
                 return StopReason.OUT_OF_TIME if reason == "SIGUSR2" else StopReason.TERMINATED
             # Files are read rarely: a step may take a millisecond, and the folder may be on a network file system.
             now_s = time.monotonic()
@@ -78,10 +68,9 @@ class StopSource:
 
         return poll
 
-    def _reason_for(self, pack: "Pack | None") -> str:
-        if pack is None:
+    def _reason_in(self, current_round: Callable[[], object] | None) -> str:
+        if current_round is None:
             return self.stop_reason
-        current_round = id(pack), pack.rounds
-        if self._round_reason[0] != current_round:
-            self._round_reason = current_round, self.stop_reason
+        if self._round_reason[0] != (this := current_round()):
+            self._round_reason = this, self.stop_reason
         return self._round_reason[1]

@@ -23,7 +23,7 @@ from ettsweep.study.pruning import PRUNERS
 from ettsweep.study.samplers import SAMPLERS
 from ettsweep.trainer.models.registry import named_models
 from ettsweep.trainer.tasks.registry import TASKS
-from ettsweep.trainer.training.loggers import METRIC_LOGGERS
+from ettsweep.runs.metric_loggers import METRIC_LOGGERS
 
 pytestmark = pytest.mark.usefixtures("process")
 

@@ -12,7 +12,7 @@ from support.texts import TOPICS, small_tokenizer
 
 from ettsweep.study.criterion import resolve_criterion
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.grid_template import PROPOSED_MODELS, SHIPPED_GRIDS
+from ettsweep.doctor.grid_template import PROPOSED_MODELS, SHIPPED_GRIDS
 from ettsweep.trainer.models.registry import named_models
 from ettsweep.trainer.tasks.registry import TASKS, task_kind
 

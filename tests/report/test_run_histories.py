@@ -11,7 +11,8 @@ from ettsweep.files import Json
 from ettsweep.report.run_histories import RunHistories, RunHistory, rows_per_run
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run, load_run_index
-from ettsweep.runs.spec import RunSpec, ScheduleSpec
+from ettsweep.runs.spec import RunSpec
+from ettsweep.trainer.specs import ScheduleSpec
 
 STEPS = 100
 SPEC = digits_spec(None).model_copy(update={"schedule": ScheduleSpec(total_steps=STEPS, warmup_steps=4, eval_every=5)})

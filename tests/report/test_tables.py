@@ -21,7 +21,7 @@ from ettsweep.report.tables import RUN_COLUMNS, runs_table, to_latex, to_markdow
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run
 from ettsweep.study.criterion import CriterionOptions
-from ettsweep.trainer.tasks.registry import Metric
+from ettsweep.metric import Metric
 
 
 def points(runs: Sequence[Run]) -> pd.DataFrame:

@@ -7,7 +7,9 @@ import time
 
 import pytest
 
-from ettsweep.runs.spec import RunSpec, ScheduleSpec, SpikeSpec, StrategySpec
+from ettsweep.runs.spec import RunSpec, StrategySpec
+from ettsweep.trainer.specs import ScheduleSpec
+from ettsweep.runs.trainable import SpikeSpec
 from ettsweep.runs.spikes import EvaluationSpike, count_spikes, evaluation_spikes, step_spikes
 from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.tasks.images.image_task import DigitsTask

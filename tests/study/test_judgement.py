@@ -23,7 +23,7 @@ from ettsweep.study.seeds import fresh_seeds
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import REACH
 from ettsweep.study.verdict import FINAL_VERDICTS, Verdict, conflicting_verdicts
-from ettsweep.trainer.tasks.registry import Metric
+from ettsweep.metric import Metric
 
 Offset = tuple[float, float]
 """Lattice steps (lr, wd) from the centre."""

@@ -18,7 +18,8 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from ettsweep.runs.spec import ModelSpec, StrategySpec
+from ettsweep.runs.spec import StrategySpec
+from ettsweep.trainer.specs import ModelSpec
 from ettsweep.strategies.factors import Group
 from ettsweep.trainer.models.build import build_model, initialise
 from ettsweep.trainer.models.encdec import EncDec

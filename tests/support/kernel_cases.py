@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from ettsweep.runs.spec import ModelSpec
+from ettsweep.trainer.specs import ModelSpec
 from ettsweep.strategies.factors import Group, init_std
 from ettsweep.theory import kernels
 from ettsweep.theory.kernels import Kernels, encdec_kernels, vit_kernels

@@ -8,12 +8,13 @@ import torch
 
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.spec import RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.runs.spec import RunSpec, StrategySpec
+from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.strategies.optimizers import AdamWSpec
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
 from ettsweep.trainer.tasks.text.text_data import pydoc_digest
 from ettsweep.trainer.tasks.text.text_task import PydocTask
-from ettsweep.trainer.training.coroutine import StopReason
+from ettsweep.runs.stop import StopReason
 
 CPU = torch.device("cpu")
 

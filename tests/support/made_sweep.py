@@ -9,7 +9,8 @@ from typing import Any
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run, load_run_index
 from ettsweep.runs.point import Point
-from ettsweep.runs.spec import RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.runs.spec import RunSpec, StrategySpec
+from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.judgement import evaluate
 from ettsweep.study.lattice import Axis, expand

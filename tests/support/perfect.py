@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 
-from ettsweep.runs.spec import ModelSpec
+from ettsweep.trainer.specs import ModelSpec
 from ettsweep.strategies.factors import Group, Optimizer, init_distribution, init_std, lr_factor
 from ettsweep.theory.expectations import Expectations, Prediction, mean_between_samples, mean_over_positions
 from ettsweep.theory.kernels import Kernels, encdec_kernels, vit_kernels

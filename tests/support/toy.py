@@ -6,7 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ettsweep.runs.spec import ModelSpec, StrategySpec, TaskSpec
+from ettsweep.runs.spec import StrategySpec
+from ettsweep.trainer.specs import ModelSpec, TaskSpec
 from ettsweep.strategies.factors import Dims, Group
 from ettsweep.trainer.models.blocks import Network
 from ettsweep.trainer.models.registry import Architecture

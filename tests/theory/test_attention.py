@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.func import functional_call, jacrev, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ettsweep.runs.spec import ModelSpec
+from ettsweep.trainer.specs import ModelSpec
 from ettsweep.theory.attention import sample_attention
 from ettsweep.trainer.models.blocks import Attention
 from ettsweep.trainer.models.encdec_spec import EncDecSpec

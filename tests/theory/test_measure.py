@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ettsweep.runs.spec import RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.runs.spec import RunSpec, StrategySpec
+from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.strategies.factors import Group, lr_factor
 from ettsweep.strategies.optimizers import AdamWSpec, SgdSpec
 from ettsweep.theory import measure as coordinates

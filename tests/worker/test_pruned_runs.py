@@ -134,7 +134,7 @@ def trained_until_pruned(results: Path, run: RunDir, step: int) -> Attempt:
     """Train a run of the small grid in this process until it is pruned."""
     import torch
 
-    from ettsweep.trainer.training.coroutine import StopReason
+    from ettsweep.runs.stop import StopReason
     from ettsweep.trainer.training.run import environment, train_run
     from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 

@@ -1,23 +1,22 @@
 """The explorer of a family's curves: steps, evaluations and spikes, by point and by run."""
 
 import json
+from collections.abc import Sequence
 
 import altair as alt
 import pandas as pd
 
+from ettsweep.metric import Metric
 from ettsweep.report.figures.chart_data import Datasets, layer_charts, legend_columns
 from ettsweep.report.figures.highlights import NEIGHBOUR_COLOURS, label_points
-from ettsweep.report.run_histories import EVALUATIONS, QUANTITY_LABELS, TRAINING
+from ettsweep.report.run_histories import EVALUATIONS, TRAINING, quantity_label
 from ettsweep.report.theme import CANDIDATE, INK
-from ettsweep.trainer.tasks.registry import evaluation_column
 
 MAX_OTHER_POINTS = 12
 """Further points drawn in grey, the best first; more where there are no neighbours."""
 
 CHOSEN_POINT = "chosen"
 """Vega parameter: the label of the point whose runs are drawn one by one; empty for none. The page sets it."""
-
-UNITS = {"loss": " (nats)", "grad_norm": "", "val_loss": " (nats)", "val_accuracy": " (%)"}
 
 LOG_TICKS = [
     round(exponent + log_mantissa, 5) for exponent in range(-9, 10) for log_mantissa in (0.0, 0.30103, 0.69897)
@@ -44,8 +43,10 @@ def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> 
     # Without neighbours there is room for as many others.
     room = MAX_OTHER_POINTS + (0 if (drawn["role"] == "neighbour").any() else len(NEIGHBOUR_COLOURS))
     labelled = label_points(drawn, room)
-    quantities = [name for name in (*TRAINING, *EVALUATIONS) if curves[name].notna().any()]
-    scored = evaluation_column(str(points["metric"].iloc[0]))
+    metric: Metric = points["metric"].iloc[0]
+    scored = metric.column
+    names = dict.fromkeys((*TRAINING, *EVALUATIONS, scored))
+    quantities = [name for name in names if curves[name].notna().any()]
     quantity = scored if scored in quantities else quantities[0]
     unit, longest = str(curves["unit"].iloc[0]), float(curves["trained"].max())
     percent = curves.assign(val_accuracy=100 * curves["val_accuracy"])
@@ -53,16 +54,16 @@ def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> 
     runs = curves[["run", "point", "seed", "counted"]].drop_duplicates("run").merge(labelled, on="point", how="left")
     base = _quantity_chart(data, percent[["run", "trained", *quantities]], runs)
     layers = [_mean_layer(base, labelled, unit), *_run_layers(base, unit), _spike_layer(data, spikes, runs, unit)]
-    names = {name: QUANTITY_LABELS[name] + UNITS[name] for name in quantities}
+    labels = {name: quantity_label(name) + _unit_suffix(name, metric) for name in quantities}
     controls = [
-        alt.param(name="quantity", value=quantity, bind=_quantity_radio(names)),
+        alt.param(name="quantity", value=quantity, bind=_quantity_radio(quantities)),
         alt.param(name="smoothing", value=0, bind=_smoothing_slider(f"smoothing, {unit}s ", longest)),
         alt.param(name="logx", value=False, bind=alt.binding_checkbox(name=f"log {unit}s ")),
         alt.param(name="logy", value=False, bind=alt.binding_checkbox(name="log scale ")),
         alt.param(name=CHOSEN_POINT, value=""),
     ]
     chart = layer_charts(*layers).add_params(*controls)
-    title = alt.TitleParams(text=alt.expr(f"({json.dumps(names)})[quantity]"), fontWeight="normal", fontSize=12)
+    title = alt.TitleParams(text=alt.expr(f"({json.dumps(labels)})[quantity]"), fontWeight="normal", fontSize=12)
     return data.attach_to(chart.properties(width="container", height=320, title=title))
 
 
@@ -181,9 +182,16 @@ def _position_tooltips(unit: str) -> list[alt.Tooltip]:
     return [alt.Tooltip("t:Q", title=unit, format=".4~g"), alt.Tooltip("value:Q", format=".4~g")]
 
 
-def _quantity_radio(names: dict[str, str]) -> alt.BindRadioSelect:
-    labels = [QUANTITY_LABELS[name] for name in names]
-    return alt.binding_radio(options=list(names), labels=labels, name=" ")
+def _quantity_radio(names: Sequence[str]) -> alt.BindRadioSelect:
+    return alt.binding_radio(options=list(names), labels=[quantity_label(name) for name in names], name=" ")
+
+
+def _unit_suffix(column: str, metric: Metric) -> str:
+    if column == metric.column:
+        return metric.unit_suffix
+    if column == "val_accuracy":
+        return " (%)"
+    return f" ({metric.loss_unit})" if metric.loss_unit and column in ("loss", "val_loss") else ""
 
 
 def _smoothing_slider(name: str, longest: float) -> alt.BindRange:

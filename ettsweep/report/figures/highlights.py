@@ -2,7 +2,6 @@
 
 import pandas as pd
 
-from ettsweep.quantities import is_accuracy
 from ettsweep.report.formats import GREY, strategy_colour
 
 NEIGHBOUR_COLOURS = ("#e69f00", "#009e73", "#56b4e9", "#8c510a", "#0072b2", "#d55e00", "#cc79a7")
@@ -17,7 +16,7 @@ def label_points(points: pd.DataFrame, max_others: int | None = None) -> pd.Data
 
     Columns: point, role, label (of the legend), colour.
     """
-    ranked = points.sort_values("score", ascending=not is_accuracy(str(points["metric"].iloc[0])), na_position="last")
+    ranked = points.sort_values("score", ascending=points["metric"].iloc[0].mode == "min", na_position="last")
     candidate, neighbours, others = (ranked[ranked["role"] == role] for role in ("candidate", "neighbour", "other"))
     others = others.head(len(others) if max_others is None else max_others)
     colour = strategy_colour(str(points["strategy"].iloc[0]))

@@ -9,8 +9,8 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from ettsweep.metric import Metric
 from ettsweep.powers import format_power
-from ettsweep.quantities import is_accuracy
 from ettsweep.report.figures.chart_data import Datasets, clipped_range, layer_charts, significant_digits
 from ettsweep.report.figures.contours import contours
 from ettsweep.report.figures.line_map import line_map
@@ -65,7 +65,7 @@ class _HexagonMap:
     ) -> None:
         self.points, self.surface, self.optimum, self.ranges = placed, surface, optimum, ranges
         self.data = Datasets()
-        self.metric = str(placed["metric"].iloc[0])
+        self.metric: Metric = placed["metric"].iloc[0]
         (self.i0, self.i1), (self.j0, self.j1) = _visible_ranges(placed, ranges)
         left, bottom = hexagon_xy(self.i0, self.j0)
         right, top = hexagon_xy(self.i1, self.j1)
@@ -120,7 +120,7 @@ class _HexagonMap:
 
     def _scored_layers(self) -> tuple[alt.Chart, list[alt.Chart], list[alt.Chart]]:
         """Draw hexagons in the colours of their scores, and the numbers on them with halos in the same colours."""
-        lower, scored = not is_accuracy(self.metric), self.points.dropna(subset=["score"])
+        lower, scored = self.metric.mode == "min", self.points.dropna(subset=["score"])
         # Without any score, the colour scale still needs a range.
         low, high = clipped_range(scored["score"].tolist() or [0.0], lower)
         share = ((scored["score"] - low) / (high - low)).clip(0, 1)

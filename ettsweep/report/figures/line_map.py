@@ -5,7 +5,6 @@ import math
 import altair as alt
 import pandas as pd
 
-from ettsweep.quantities import is_accuracy
 from ettsweep.report.figures.chart_data import Datasets, clipped_range, layer_charts
 from ettsweep.report.figures.selection import FITTED, add_surface_switch, pick_layer, tooltip_frame
 from ettsweep.report.figures.shapes import STATE_SIGNS, suggestion_numbers
@@ -28,10 +27,10 @@ def line_map(
     located = points if ranges is None else pd.concat([points, ranges])
     along = "wd" if located["wd_steps"].nunique() > located["lr_steps"].nunique() else "lr"
     other = points["wd" if along == "lr" else "lr"].iloc[0]
-    metric, colour = str(points["metric"].iloc[0]), strategy_colour(str(points["strategy"].iloc[0]))
+    metric, colour = points["metric"].iloc[0], strategy_colour(str(points["strategy"].iloc[0]))
     name, factor = axis_title_and_factor(metric)
-    low, high = _score_range(points, is_accuracy(metric))
-    worst_y = factor * (low if is_accuracy(metric) else high)
+    low, high = _score_range(points, (metric.mode == "max"))
+    worst_y = factor * (low if (metric.mode == "max") else high)
     at = points.assign(
         x=points[f"log2_{along}"],
         y=(factor * points["score"]).fillna(worst_y),
@@ -57,7 +56,7 @@ def line_map(
     if len(unscored):
         layers.append(_unscored_layer(data, unscored, x, y))
     if ranges is not None:
-        layers += _search_layers(data, at, ranges, along, factor * (high if is_accuracy(metric) else low), x, y)
+        layers += _search_layers(data, at, ranges, along, factor * (high if (metric.mode == "max") else low), x, y)
     tooltip_rows = tooltip_frame(at).assign(x=at["x"], y=at["y"])
     layers.append(
         pick_layer(alt.Chart(data.add(tooltip_rows)).encode(x, y), {"shape": "circle", "size": 260, "opacity": 1})

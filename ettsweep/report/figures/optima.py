@@ -3,7 +3,7 @@
 import altair as alt
 import pandas as pd
 
-from ettsweep.quantities import is_accuracy
+from ettsweep.metric import Metric
 from ettsweep.report.figures.chart_data import FILE_WIDTH, Datasets, layer_charts, legend_columns
 from ettsweep.report.figures.trajectories import drop_lowest_accuracies, value_scale
 from ettsweep.report.formats import (
@@ -12,8 +12,7 @@ from ettsweep.report.formats import (
     strategy_colour,
     strategy_rank,
 )
-from ettsweep.report.run_histories import QUANTITY_LABELS
-from ettsweep.trainer.tasks.registry import evaluation_column
+from ettsweep.report.run_histories import quantity_label
 
 SEED_KINDS = ["search's seeds", "fresh seeds"]
 
@@ -27,12 +26,10 @@ def seeds(curves: pd.DataFrame, runs: pd.DataFrame) -> alt.LayerChart:
         curves: rows of `curves_frame` of families that differ only in strategy; at least one is an evaluation.
         runs: rows of `optima_frame` of the same; a strategy's fresh runs are drawn, or the search's if it has none.
     """
-    data, metric, selected = Datasets(), str(runs["metric"].iloc[0]), prefer_fresh_runs(runs)
-    quantity, accuracy = evaluation_column(metric), is_accuracy(metric)
+    data, metric, selected = Datasets(), runs["metric"].iloc[0], prefer_fresh_runs(runs)
+    quantity, accuracy = metric.column, metric.is_fraction
     evaluations = curves[["run", "trained", quantity]].dropna().merge(selected[["run", "strategy", "seed"]], on="run")
-    evaluations = drop_lowest_accuracies(
-        evaluations.assign(value=(100 if accuracy else 1) * evaluations[quantity]), accuracy
-    )
+    evaluations = drop_lowest_accuracies(evaluations.assign(value=metric.factor * evaluations[quantity]), accuracy)
     labels = {
         str(strategy): _legend_label(str(strategy), rows, metric) for strategy, rows in selected.groupby("strategy")
     }
@@ -46,7 +43,7 @@ def seeds(curves: pd.DataFrame, runs: pd.DataFrame) -> alt.LayerChart:
             alt.X("trained:Q", title=str(curves["unit"].iloc[0])),
             alt.Y(
                 "value:Q",
-                title=QUANTITY_LABELS[quantity] + (" (%)" if accuracy else " (nats)"),
+                title=quantity_label(quantity) + metric.unit_suffix,
                 scale=value_scale(evaluations["value"], accuracy),
             ),
             detail="run:N",
@@ -70,7 +67,7 @@ def scores(runs: pd.DataFrame) -> alt.LayerChart:
     Args:
         runs: rows of `optima_frame` of families that differ only in strategy.
     """
-    name, factor = axis_title_and_factor(str(runs["metric"].iloc[0]))
+    name, factor = axis_title_and_factor(runs["metric"].iloc[0])
     data, order = Datasets(), _ordered_strategies(runs)
     all_runs = runs.assign(value=factor * runs["score"], kind=_seed_kinds(runs), diverged=runs["score"].isna())
     scored = all_runs[~all_runs["diverged"]]
@@ -118,7 +115,7 @@ def _ordered_strategies(runs: pd.DataFrame) -> list[str]:
     return sorted(runs["strategy"].unique(), key=strategy_rank)
 
 
-def _legend_label(strategy: str, runs: pd.DataFrame, metric: str) -> str:
+def _legend_label(strategy: str, runs: pd.DataFrame, metric: Metric) -> str:
     # NaN, where a run diverged, differs from itself.
     scores = [None if score != score else score for score in runs["score"]]
     kind = "search" if bool(runs["counted"].iloc[0]) else "fresh"

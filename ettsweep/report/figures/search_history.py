@@ -5,7 +5,6 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from ettsweep.quantities import is_accuracy
 from ettsweep.report.figures.chart_data import Datasets, clipped_range, layer_charts
 from ettsweep.report.figures.shapes import STATE_SIGNS
 from ettsweep.report.formats import axis_title_and_factor, strategy_colour
@@ -21,16 +20,16 @@ def course(history: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
         history: rows of `search_history_frame` of one family; at least one.
         points: its rows of `points_frame`.
     """
-    metric, colour = str(points["metric"].iloc[0]), strategy_colour(str(points["strategy"].iloc[0]))
+    metric, colour = points["metric"].iloc[0], strategy_colour(str(points["strategy"].iloc[0]))
     name, factor = axis_title_and_factor(metric)
     data = Datasets()
     candidate = points[(points["role"] == "candidate") & points["score"].notna()]
     finite = [*history["score"].dropna(), *candidate["score"]]
     # All runs may have diverged; the axis still needs a range.
-    low, high = clipped_range(finite or [0.0], not is_accuracy(metric), reach=5)
+    low, high = clipped_range(finite or [0.0], metric.mode == "min", reach=5)
     margin = 0.08 * (high - low)
     low, high = factor * (low - margin), factor * (high + margin)
-    worst = low if is_accuracy(metric) else high
+    worst = low if metric.mode == "max" else high
     value = (factor * history["score"]).fillna(worst)
     rows = history.assign(
         # Drawn at the edge; `beyond` gives these another mark.

@@ -5,7 +5,6 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from ettsweep.report.formats import metric_name
 from ettsweep.report.theme import INK
 
 FITTED = "fitted"
@@ -25,7 +24,7 @@ def tooltip_frame(points: pd.DataFrame) -> pd.DataFrame:
         state=points["state"] + plateau,
         mean=points["told"].where(points["score"].notna(), "none"),
         seeds=points["seeds"].fillna(0),
-        metric=points["metric"].map(metric_name),
+        metric=[metric.label for metric in points["metric"]],
         ids=[_shortened_ids(runs) for runs in points["runs"]],
     )
 

@@ -3,12 +3,10 @@
 import altair as alt
 import pandas as pd
 
-from ettsweep.quantities import is_accuracy
 from ettsweep.report.figures.chart_data import Datasets, layer_charts, legend_columns
 from ettsweep.report.figures.highlights import label_points
 from ettsweep.report.formats import axis_title_and_factor
-from ettsweep.report.run_histories import QUANTITY_LABELS
-from ettsweep.trainer.tasks.registry import evaluation_column
+from ettsweep.report.run_histories import quantity_label
 
 
 def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
@@ -21,9 +19,9 @@ def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
         curves: the rows of `curves_frame` of one family; at least one is an evaluation.
         points: its rows of `points_frame`.
     """
-    metric = str(points["metric"].iloc[0])
-    quantity, accuracy = evaluation_column(metric), is_accuracy(metric)
-    factor = 100 if accuracy else 1
+    metric = points["metric"].iloc[0]
+    quantity, accuracy = metric.column, metric.is_fraction
+    factor = metric.factor
     data, labelled = Datasets(), label_points(points)
     counted_curves = curves[curves["counted"]].dropna(subset=[quantity])
     means = mean_curves(counted_curves, quantity, ["point"]).merge(labelled, on="point")
@@ -43,7 +41,7 @@ def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
         alt.X("trained:Q", title=str(curves["unit"].iloc[0])),
         alt.Y(
             "value:Q",
-            title=QUANTITY_LABELS[quantity] + (" (%)" if accuracy else " (nats)"),
+            title=quantity_label(quantity) + metric.unit_suffix,
             scale=value_scale(means["value"], accuracy),
         ),
         color=alt.Color(

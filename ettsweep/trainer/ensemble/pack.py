@@ -18,9 +18,10 @@ from torch import Tensor
 
 from ettsweep.console import format_count
 from ettsweep.files import Json
-from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.stop import StopReason
 from ettsweep.trainer.ensemble.stack import Mode, Stacks, stack_obstacle
 from ettsweep.trainer.models.registry import architecture, parameter_count
+from ettsweep.trainer.recipe import TransformerRun
 from ettsweep.trainer.tasks.task import Batch, ComputeContext, Task
 from ettsweep.trainer.training.async_checkpoint import AsyncCheckpointWriter
 from ettsweep.trainer.training.coroutine import (
@@ -30,7 +31,6 @@ from ettsweep.trainer.training.coroutine import (
     SharedClock,
     StartRequest,
     StepRequest,
-    StopReason,
     TrainingStream,
     WaitTimer,
 )
@@ -97,7 +97,12 @@ class Pack:
         return {"pack": self.size, "pack_mode": "fast" if fast else "exact"}
 
     def resolve_settings(
-        self, spec: RunSpec, settings: RuntimeSettings, group: ProcessGroup, previous: Json, warn: Callable[[str], None]
+        self,
+        spec: TransformerRun,
+        settings: RuntimeSettings,
+        group: ProcessGroup,
+        previous: Json,
+        warn: Callable[[str], None],
     ) -> RuntimeSettings:
         """Return the settings of a run, with the micro-batch size of the other runs of its recipe.
 

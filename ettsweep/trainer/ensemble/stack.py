@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from ettsweep.errors import error_line
-from ettsweep.runs.spec import ModelSpec, Precision, RunSpec, TaskSpec
 from ettsweep.trainer.ensemble.vmapped import Parameters, VmappedModel
 from ettsweep.trainer.models.registry import architecture
+from ettsweep.trainer.recipe import TransformerRun
+from ettsweep.trainer.specs import ModelSpec, Precision, TaskSpec
 from ettsweep.trainer.tasks.task import Batch, BatchShare
 from ettsweep.trainer.training.distributed import is_sharded
 from ettsweep.trainer.training.precision import autocast
@@ -259,7 +260,7 @@ _DECISIONS: dict[tuple[StackShape, int, Mode], StackDecision] = {}
 """Decisions of this process: each size of a shape is tried once."""
 
 
-def stack_decision(spec: RunSpec, device: torch.device, members: int, mode: Mode) -> StackDecision | None:
+def stack_decision(spec: TransformerRun, device: torch.device, members: int, mode: Mode) -> StackDecision | None:
     """Return this process's decision on a stack of `members` runs like `spec`; None before any trial.
 
     A refused size refuses all smaller ones: fewer members gain less.

@@ -18,9 +18,10 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from ettsweep.runs.spec import Precision, RunSpec
 from ettsweep.trainer.models.blocks import Network
 from ettsweep.trainer.models.build import build_model
+from ettsweep.trainer.recipe import TransformerRun
+from ettsweep.trainer.specs import Precision
 from ettsweep.trainer.tasks.task import Batch, Task
 from ettsweep.trainer.training.precision import autocast
 
@@ -39,7 +40,7 @@ class VmappedModel:
         device: where the members' parameters lie.
     """
 
-    def __init__(self, spec: RunSpec, device: torch.device) -> None:
+    def __init__(self, spec: TransformerRun, device: torch.device) -> None:
         self._spec = spec
         self._device = device
         with torch.device("meta"):  # no memory: the values come with each call

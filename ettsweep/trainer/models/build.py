@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ettsweep.runs.spec import ModelSpec, StrategySpec
+from ettsweep.runs.spec import StrategySpec
 from ettsweep.seeding import derive_seed
 from ettsweep.strategies.factors import Distribution, Group, init_distribution, init_std
 from ettsweep.token_ids import PAD
 from ettsweep.trainer.models.blocks import Network
 from ettsweep.trainer.models.registry import architecture, dims, parameter_shapes
+from ettsweep.trainer.specs import ModelSpec
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor

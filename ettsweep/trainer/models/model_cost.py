@@ -4,9 +4,9 @@ import re
 
 from ettsweep.errors import InputError
 from ettsweep.processes import GIB
-from ettsweep.runs.spec import ModelSpec, OptimizerSpec
-from ettsweep.strategies.optimizers import OPTIMIZERS
+from ettsweep.strategies.optimizers import OPTIMIZERS, OptimizerSpec
 from ettsweep.trainer.models.registry import architecture, parameter_count
+from ettsweep.trainer.specs import ModelSpec
 
 
 def train_flops_per_sample(model: ModelSpec) -> int:

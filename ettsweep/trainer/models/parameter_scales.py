@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from ettsweep.runs.spec import ModelSpec, OptimizerSpec, StrategySpec
+from ettsweep.runs.spec import StrategySpec
 from ettsweep.strategies.factors import Group, MlpFactor, init_std, lr_factor, output_rescale, wd_factor
-from ettsweep.strategies.optimizers import factor_rule
+from ettsweep.strategies.optimizers import OptimizerSpec, factor_rule
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
 from ettsweep.trainer.models.registry import architecture, dims, model_name, parameter_count, parameter_shapes
+from ettsweep.trainer.specs import ModelSpec
 
 
 def scale_table(

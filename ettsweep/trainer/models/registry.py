@@ -7,12 +7,12 @@ from functools import lru_cache, partial
 from typing import Any
 
 from ettsweep.errors import unknown_name
-from ettsweep.runs.spec import ModelSpec
 from ettsweep.strategies.factors import Dims
 from ettsweep.trainer.models import encdec_spec, vit_spec
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
 from ettsweep.trainer.models.transformer import Parameter
 from ettsweep.trainer.models.vit_spec import VitSpec
+from ettsweep.trainer.specs import ModelSpec
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ Symbols: T tokens, D width, M mlp_ratio.
 import math
 from dataclasses import dataclass
 
-from ettsweep.runs.spec import ModelSpec
 from ettsweep.strategies.factors import Group
+from ettsweep.trainer.specs import ModelSpec
 
 
 @dataclass(frozen=True)

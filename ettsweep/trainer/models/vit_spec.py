@@ -7,7 +7,6 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ettsweep.runs.spec import ModelSpec, indivisible_problems
 from ettsweep.schema import Positive, PositiveFloat
 from ettsweep.strategies.factors import Dims, Group
 from ettsweep.trainer.models.transformer import (
@@ -18,6 +17,7 @@ from ettsweep.trainer.models.transformer import (
     mlp_flops,
     mlp_vectors,
 )
+from ettsweep.trainer.specs import ModelSpec, indivisible_problems
 
 
 class VitSpec(ModelSpec):

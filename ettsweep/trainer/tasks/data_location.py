@@ -1,35 +1,15 @@
-"""Where the data of tasks are: given by the user, or shipped with a package."""
+"""Where the data of tasks are that come with a package."""
 
-import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from ettsweep.errors import DataMissingError, with_source
-from ettsweep.files import expand_home
+from ettsweep.errors import DataMissingError
 
 Side = Literal["train", "val"]
 
 SIDES: tuple[Side, ...] = ("train", "val")
 """The order in which both sides are stored in files: never change it."""
-
-
-def data_env(kind: str) -> str:
-    """Return the name of the environment variable for the location of a task's data."""
-    return f"ETTSWEEP_{kind.upper()}"
-
-
-def configured_data(kind: str, data: str | None) -> str | None:
-    """Return the location of a task's data: `data` if given, else the environment variable; None if neither is set."""
-    if data:
-        return expand_home(data)
-    with with_source(data_env(kind)):
-        return expand_home(os.environ.get(data_env(kind), "")) or None
-
-
-def resolve_data(data: str) -> str:
-    """Return a value of `--data` as an absolute path; names of data sets on the hub (hfds/...) stay as they are."""
-    return data if data.startswith("hfds/") else str(Path(expand_home(data)).resolve())
 
 
 def pydoc_file() -> Path:

@@ -1,15 +1,15 @@
 """The registry of tasks. Code that needs torch or the data is referred to by name, and imported at first use."""
 
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Literal, TypeVar
 
 from ettsweep.errors import InputError, unknown_name
-from ettsweep.files import Json, number
-from ettsweep.runs.spec import ModelSpec, TaskSpec
-from ettsweep.trainer.tasks.data_location import configured_data, digits_file
+from ettsweep.metric import Metric
+from ettsweep.runs.data_location import configured_data
+from ettsweep.trainer.specs import ModelSpec, TaskSpec
+from ettsweep.trainer.tasks.data_location import digits_file
 from ettsweep.trainer.tasks.images import image_data as images
 from ettsweep.trainer.tasks.images.image_task import Cifar10Task, Cifar100Task, DigitsTask, ImageNetTask, ImageTask
 from ettsweep.trainer.tasks.images.image_task import incompatibilities as image_incompatibilities
@@ -20,47 +20,12 @@ from ettsweep.trainer.tasks.text.text_task import incompatibilities as text_inco
 SomeTask = TypeVar("SomeTask", bound=TaskSpec)
 
 
-def evaluation_column(metric: str) -> str:
-    """Return the column of metrics.jsonl whose best value is this metric of result.json."""
-    return metric.replace("best_", "val_")
-
-
-@dataclass(frozen=True)
-class Metric:
-    """The column of result.json that verdicts compare, and whether lower or higher is better."""
-
-    name: Literal["best_loss", "best_accuracy"]
-    mode: Literal["min", "max"]
-
-    def best_so_far(self, evaluations: Iterable[Json]) -> dict[int, float]:
-        """Return the best score so far at the step of each evaluation, given the lines of metrics.jsonl."""
-        column = evaluation_column(self.name)
-        best_by_step: dict[int, float] = {}
-        best = None
-        for line in evaluations:
-            value = number(line.get(column))
-            best = value if value is not None and self.is_better(value, best) else best
-            if best is not None and isinstance(step := line.get("step"), int):
-                best_by_step[step] = best
-        return best_by_step
-
-    def is_better(self, a: float | None, b: float | None) -> bool:
-        """Return `True` if score `a` is better than `b`; None (diverged) is worse than any score."""
-        return self.sort_key(a) < self.sort_key(b)
-
-    def worse_by(self, a: float, b: float) -> float:
-        """Return by how much score `a` is worse than `b`; negative if it is better."""
-        return a - b if self.mode == "min" else b - a
-
-    def sort_key(self, score: float | None) -> float:
-        """Return a key that sorts scores best first, and diverged ones (None) last."""
-        return math.inf if score is None else self.worse_by(score, 0.0)
-
-
-LOWEST_LOSS = Metric("best_loss", "min")
+LOWEST_LOSS = Metric("best_loss", "min", "val_loss", unit="nats", loss_unit="nats")
 """The lowest validation loss along the trajectory."""
 
-BEST_ACCURACY = Metric("best_accuracy", "max")
+BEST_ACCURACY = Metric(
+    "best_accuracy", "max", "val_accuracy", loss_unit="nats", is_fraction=True, margin_is="difference"
+)
 """The best top-1 validation accuracy along the trajectory."""
 
 
@@ -190,12 +155,6 @@ def task_spec(name: str) -> TaskSpec:
     return TASKS[name].spec(kind=name)
 
 
-def task_label(task: TaskSpec) -> str:
-    """Return the task's name, followed by the digits of the text that its runs are bound to, if any."""
-    corpus = getattr(task, "corpus", None)
-    return f"{task.kind} {corpus}" if corpus else task.kind
-
-
 def steps_per_epoch(task: TaskSpec, batch_size: int) -> int:
     """Return the number of optimizer steps of one epoch; the incomplete last batch is dropped.
 
@@ -207,11 +166,6 @@ def steps_per_epoch(task: TaskSpec, batch_size: int) -> int:
             f"schedule: the length of an epoch of task {task.kind} depends on its data; give steps instead of epochs"
         )
     return max(1, train_size(task) // batch_size)
-
-
-def curve_unit(task: TaskSpec, batch_size: int) -> tuple[Literal["epoch", "step"], int]:
-    """Return the unit of the horizontal axis of curves, and its number of steps."""
-    return ("step", 1) if task_kind(task).train_size is None else ("epoch", steps_per_epoch(task, batch_size))
 
 
 def check_compatible(task: TaskSpec, model: ModelSpec, batch_size: int) -> None:

@@ -8,27 +8,14 @@ import contextlib
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import torch
 
+from ettsweep.runs.stop import StopReason
 from ettsweep.trainer.tasks.task import Batch, Task
 from ettsweep.trainer.training.run_logger import RunLogger
 from ettsweep.trainer.training.trainer import Trainer
-
-
-class StopReason(StrEnum):
-    """Why a run stops before its last step; if processes of a run have different reasons, the later one here wins."""
-
-    TERMINATED = "terminated"
-    OUT_OF_TIME = "out of time or preempted"
-    PRUNED = "pruned"
-    CANCELLED = "cancelled"
-    SUPERSEDED = "superseded"
-
-
-STOP_REASONS = list(StopReason)
 
 
 class SharedClock:

@@ -17,8 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ettsweep.errors import LostProcessError
 from ettsweep.files import Json, dumps
-from ettsweep.runs.spec import Precision
 from ettsweep.trainer.models.blocks import Network
+from ettsweep.trainer.specs import Precision
 from ettsweep.trainer.training.precision import DTYPES
 
 if TYPE_CHECKING:

@@ -8,16 +8,9 @@ from typing import Any
 import torch
 
 from ettsweep.files import finite
+from ettsweep.runs.stop import STOP_REASONS, StopReason
 from ettsweep.trainer.models.model_cost import peak_flops, train_flops_per_sample
-from ettsweep.trainer.training.coroutine import (
-    STOP_REASONS,
-    EvaluationRequest,
-    Request,
-    SharedClock,
-    StepRequest,
-    StopReason,
-    TrainingStream,
-)
+from ettsweep.trainer.training.coroutine import EvaluationRequest, Request, SharedClock, StepRequest, TrainingStream
 from ettsweep.trainer.training.run_logger import RunLogger
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.schedule import lr_at

@@ -13,10 +13,10 @@ import torch
 from ettsweep.cgroups import free_memory
 from ettsweep.errors import DeviceMemoryError
 from ettsweep.processes import GIB
-from ettsweep.runs.spec import RunSpec
 from ettsweep.trainer.models.build import example_inputs
 from ettsweep.trainer.models.model_cost import activation_bytes
 from ettsweep.trainer.models.registry import model_name, named_models
+from ettsweep.trainer.recipe import TransformerRun
 from ettsweep.trainer.tasks.task import Batch, BatchShare, FixedBatchTask
 from ettsweep.trainer.training.distributed import SINGLE_PROCESS, ProcessGroup
 from ettsweep.trainer.training.optimizer import build_optimizer
@@ -50,7 +50,7 @@ def explain_out_of_memory(trainer: Trainer) -> Iterator[None]:
         raise out_of_memory_error(trainer.spec, trainer.device, len(trainer.share.slices[0])) from error
 
 
-def out_of_memory_error(spec: RunSpec, device: torch.device, size: int) -> DeviceMemoryError:
+def out_of_memory_error(spec: TransformerRun, device: torch.device, size: int) -> DeviceMemoryError:
     """Return the error for a micro-batch of `size` samples that does not fit, with the settings to change."""
     memory = "the memory of this machine"
     if device.type == "cuda":
@@ -96,7 +96,7 @@ class TrialStep:
 
 
 def fitting_micro_batch(
-    spec: RunSpec,
+    spec: TransformerRun,
     device: torch.device,
     group: ProcessGroup = SINGLE_PROCESS,
     *,
@@ -121,13 +121,13 @@ def fitting_micro_batch(
 
 @cache
 def _largest_cpu_step(
-    spec: RunSpec, device: torch.device, group: ProcessGroup, recompute: bool, sharded: bool
+    spec: TransformerRun, device: torch.device, group: ProcessGroup, recompute: bool, sharded: bool
 ) -> TrialStep | None:
     return largest_step(spec, device, group, recompute=recompute, sharded=sharded)
 
 
 def largest_step(
-    spec: RunSpec,
+    spec: TransformerRun,
     device: torch.device,
     group: ProcessGroup = SINGLE_PROCESS,
     *,
@@ -165,7 +165,13 @@ def largest_step(
 
 
 def _trial_step(
-    spec: RunSpec, device: torch.device, group: ProcessGroup, recompute: bool, sharded: bool, size: int, steps: int
+    spec: TransformerRun,
+    device: torch.device,
+    group: ProcessGroup,
+    recompute: bool,
+    sharded: bool,
+    size: int,
+    steps: int,
 ) -> TrialStep | None:
     """Run training steps on synthetic samples in this process only; return the last one, or None if memory runs out.
 

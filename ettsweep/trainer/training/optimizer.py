@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from ettsweep.runs.spec import RunSpec
 from ettsweep.strategies.optimizers import OPTIMIZERS, AdamWSpec, SgdSpec
 from ettsweep.trainer.models.parameter_scales import parameter_factors
+from ettsweep.trainer.recipe import TransformerRun
 from ettsweep.trainer.training.distributed import is_sharded, parameters
 
 
-def build_optimizer(model: nn.Module, spec: RunSpec) -> torch.optim.Optimizer:
+def build_optimizer(model: nn.Module, spec: TransformerRun) -> torch.optim.Optimizer:
     """Return the optimizer of eq:AdamW4.
 
     torch multiplies a group's weight_decay by its lr. A group with lr = eta_t * factor and the constant

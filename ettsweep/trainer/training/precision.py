@@ -4,7 +4,7 @@ import contextlib
 
 import torch
 
-from ettsweep.runs.spec import Precision
+from ettsweep.trainer.specs import Precision
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

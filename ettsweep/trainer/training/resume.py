@@ -6,8 +6,8 @@ from ettsweep.errors import CorruptError, DataMissingError
 from ettsweep.files import Json
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.spec import RunSpec
 from ettsweep.trainer.models.registry import architecture
+from ettsweep.trainer.recipe import TransformerRun
 from ettsweep.trainer.tasks.registry import task_kind
 from ettsweep.trainer.training import checkpoint
 from ettsweep.trainer.training.distributed import ProcessGroup
@@ -70,7 +70,7 @@ def _usable_checkpoints(
             logger.log(f"warning: {error}; not used")  # an older attempt may have a good one
 
 
-def environment_changes(spec: RunSpec, attempt: Attempt) -> Iterator[str]:
+def environment_changes(spec: TransformerRun, attempt: Attempt) -> Iterator[str]:
     """Yield a warning for each difference to the attempt that this one resumed from, with its consequence.
 
     Raises:

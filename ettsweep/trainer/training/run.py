@@ -16,22 +16,22 @@ import torch
 from ettsweep import __version__
 from ettsweep.errors import DataMissingError, EttsweepError, LostProcessError, error_line
 from ettsweep.files import Json
-from ettsweep.runs.attempt import Attempt, TimeSpent
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.data_location import configured_data
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.spikes import count_spikes
+from ettsweep.runs.metric_loggers import open_loggers
+from ettsweep.runs.result import make_result
+from ettsweep.runs.stop import StopReason
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.trainer.ensemble.pack import Pack
 from ettsweep.trainer.models.compiler import compile_blocks
-from ettsweep.trainer.models.registry import model_name
-from ettsweep.trainer.tasks.data_location import configured_data
+from ettsweep.trainer.recipe import TransformerRun
 from ettsweep.trainer.tasks.registry import check_data, task_kind
 from ettsweep.trainer.tasks.task import BatchShare, ComputeContext, LoaderSettings, Task
 from ettsweep.trainer.training import checkpoint
-from ettsweep.trainer.training.coroutine import RunCoroutine, StartRequest, StopReason
+from ettsweep.trainer.training.coroutine import RunCoroutine, StartRequest
 from ettsweep.trainer.training.distributed import SINGLE_PROCESS, ProcessGroup, detect_lost_process, is_sharded
-from ettsweep.trainer.training.loggers import open_loggers
-from ettsweep.trainer.training.loop import LoopEnd, run_loop, start_timings
+from ettsweep.trainer.training.loop import run_loop, start_timings
 from ettsweep.trainer.training.memory import explain_out_of_memory
 from ettsweep.trainer.training.optimizer import build_optimizer
 from ettsweep.trainer.training.precision import set_matmul_precision
@@ -126,6 +126,7 @@ def training_coroutine(claimed: ClaimedRun, pack: Pack) -> RunCoroutine:
 def _train_attempt(claimed: ClaimedRun, pack: Pack, logger: RunLogger) -> RunCoroutine:
     run, attempt, device, group = claimed.run, claimed.attempt, claimed.device, claimed.group
     spec = run.spec()
+    assert isinstance(spec, TransformerRun), "a run of this trainer"
     logger.log(f"run {run.id} attempt {attempt.number} on {device}, pid {os.getpid()}")
 
     def warn(text: str) -> None:
@@ -191,8 +192,8 @@ def _train_attempt(claimed: ClaimedRun, pack: Pack, logger: RunLogger) -> RunCor
         "execution": execution,
         "start_s": _start_s(),
     } | timings.summary()
-    result = _summarise(spec, logger.history, end, attempt, timings.spent) | training_facts
-    finished = run.finish(result, logger.history)
+    result = make_result(spec, logger.history, end.step, attempt, timings.spent, diverged=end.diverged)
+    finished = run.finish(result | training_facts, logger.history)
     if pack.closing_remark:
         logger.log(pack.closing_remark)
     ending = f"diverged at step {end.step}" if end.diverged else "finished"
@@ -201,7 +202,7 @@ def _train_attempt(claimed: ClaimedRun, pack: Pack, logger: RunLogger) -> RunCor
 
 
 def prepare(
-    spec: RunSpec,
+    spec: TransformerRun,
     device: torch.device,
     settings: RuntimeSettings = RuntimeSettings(),  # noqa: B008 (frozen)
     group: ProcessGroup = SINGLE_PROCESS,
@@ -216,7 +217,9 @@ def prepare(
     return trainer
 
 
-def build_trainer(spec: RunSpec, device: torch.device, settings: RuntimeSettings, group: ProcessGroup) -> Trainer:
+def build_trainer(
+    spec: TransformerRun, device: torch.device, settings: RuntimeSettings, group: ProcessGroup
+) -> Trainer:
     """Build the trainer of a run at step 0, on the device, without data."""
     torch.manual_seed(spec.seed)
     set_matmul_precision(spec.precision)
@@ -226,7 +229,7 @@ def build_trainer(spec: RunSpec, device: torch.device, settings: RuntimeSettings
 
 
 def open_task(
-    spec: RunSpec,
+    spec: TransformerRun,
     device: torch.device,
     share: BatchShare,
     settings: RuntimeSettings,
@@ -280,30 +283,7 @@ def _detect_lost_process(group: ProcessGroup) -> contextlib.AbstractContextManag
     return detect_lost_process() if group.world_size > 1 else contextlib.nullcontext()
 
 
-def _labels(spec: RunSpec) -> Json:
-    return {"model": model_name(spec.model), "strategy": strategy_name(spec.strategy.s)} | {
+def _labels(spec: TransformerRun) -> Json:
+    return {"model": spec.labels.model, "strategy": strategy_name(spec.strategy.s)} | {
         name: getattr(spec, name) for name in ("lr", "wd", "seed", "batch_size", "precision")
-    }
-
-
-def _summarise(spec: RunSpec, history: list[Json], end: LoopEnd, attempt: Attempt, spent: TimeSpent) -> Json:
-    """Return the entries of result.json on scores, steps and cost."""
-    evaluations = [line for line in history if "val_loss" in line]
-    result: Json = {"status": "diverged" if end.diverged else "done"}
-    for name, select in (("accuracy", max), ("loss", min), ("bits", min)):
-        values = [line.get(f"val_{name}") for line in evaluations]
-        result[f"best_{name}"] = select((value for value in values if value is not None), default=None)
-        result[f"final_{name}"] = values[-1] if values and not end.diverged else None
-    result["score"] = None if end.diverged else result[task_kind(spec.task).metric.name]
-    if end.diverged:
-        result["diverged_step"] = end.step
-    return {
-        **result,
-        **count_spikes(history, spec),
-        "steps": end.step,
-        "wall_s": spent.wall_s,
-        "device_s": spent.device_s,
-        "steps_per_s": end.step / max(spent.wall_s, 1e-9),
-        "corrupt_images": len(attempt.skipped_samples()),
-        "attempts": attempt.number,
     }

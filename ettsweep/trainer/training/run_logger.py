@@ -9,8 +9,8 @@ from ettsweep.console import escape_control
 from ettsweep.errors import OwnershipError, error_line
 from ettsweep.files import Json
 from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.metric_loggers import MetricLogger
 from ettsweep.trainer.training.async_checkpoint import AsyncCheckpointWriter
-from ettsweep.trainer.training.loggers import MetricLogger
 from ettsweep.trainer.training.trainer import Trainer
 
 

@@ -14,10 +14,11 @@ import torch
 from ettsweep.errors import InputError
 from ettsweep.files import Json
 from ettsweep.processes import cores
-from ettsweep.runs.spec import ModelSpec, RunSpec
 from ettsweep.trainer.models.compiler import obstacle
 from ettsweep.trainer.models.model_cost import train_flops_per_sample
 from ettsweep.trainer.models.registry import parameter_count
+from ettsweep.trainer.recipe import TransformerRun
+from ettsweep.trainer.specs import ModelSpec
 from ettsweep.trainer.training.distributed import ProcessGroup
 from ettsweep.trainer.training.memory import fitting_micro_batch
 
@@ -85,7 +86,7 @@ class RuntimeSettings:
 
 
 def resolve(
-    spec: RunSpec,
+    spec: TransformerRun,
     device: torch.device,
     settings: RuntimeSettings,
     group: ProcessGroup,
@@ -133,7 +134,7 @@ def resolve(
     return replace(settings, micro_batch=-group.all_max(-min(size, device_batch))[0])
 
 
-def _threads(spec: RunSpec, device: torch.device, settings: RuntimeSettings, previous: Json) -> int:
+def _threads(spec: TransformerRun, device: torch.device, settings: RuntimeSettings, previous: Json) -> int:
     """Return the number of CPU threads, which changes the last bits of results.
 
     Small operators are no faster on more threads, so the other cores are left to other workers.
@@ -150,7 +151,7 @@ def _threads(spec: RunSpec, device: torch.device, settings: RuntimeSettings, pre
 
 
 def _compiles(
-    spec: RunSpec, device: torch.device, settings: RuntimeSettings, previous: Json, warn: Callable[[str], None]
+    spec: TransformerRun, device: torch.device, settings: RuntimeSettings, previous: Json, warn: Callable[[str], None]
 ) -> bool:
     """`True` if the model is compiled: as the profile says, else as in the previous attempt, else if it pays off."""
     requested = settings.compile

@@ -2,7 +2,7 @@
 
 import math
 
-from ettsweep.runs.spec import ScheduleSpec
+from ettsweep.trainer.specs import ScheduleSpec
 
 
 def lr_at(step: int, lr: float, schedule: ScheduleSpec) -> float:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ettsweep.files import finite
-from ettsweep.runs.spec import Precision
+from ettsweep.trainer.specs import Precision
 from ettsweep.trainer.training.distributed import SINGLE_PROCESS, ProcessGroup
 
 DRAIN_STEPS = 50

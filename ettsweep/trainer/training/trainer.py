@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from ettsweep.runs.attempt import NO_TIME, TimeSpent
-from ettsweep.runs.spec import RunSpec
 from ettsweep.seeding import derive_seed
 from ettsweep.trainer.models.blocks import Network
 from ettsweep.trainer.models.build import build_model, example_inputs, initialise
+from ettsweep.trainer.recipe import TransformerRun
 from ettsweep.trainer.tasks.task import Batch, BatchShare, Task
 from ettsweep.trainer.training.distributed import SINGLE_PROCESS, ProcessGroup, full_tensor, is_sharded, reshard
 from ettsweep.trainer.training.optimizer import set_lr
@@ -19,7 +19,7 @@ from ettsweep.trainer.training.precision import autocast, loss_scaler
 
 
 def initial_network(
-    spec: RunSpec, device: torch.device, group: ProcessGroup = SINGLE_PROCESS, *, sharded: bool = False
+    spec: TransformerRun, device: torch.device, group: ProcessGroup = SINGLE_PROCESS, *, sharded: bool = False
 ) -> Network:
     """Return the initialised network of a run; its values do not depend on the group or on sharding."""
     model = empty_network(spec, device, group, sharded=sharded)
@@ -28,7 +28,7 @@ def initial_network(
 
 
 def empty_network(
-    spec: RunSpec, device: torch.device, group: ProcessGroup = SINGLE_PROCESS, *, sharded: bool = False
+    spec: TransformerRun, device: torch.device, group: ProcessGroup = SINGLE_PROCESS, *, sharded: bool = False
 ) -> Network:
     """Return the network of a run on its device, with uninitialised values."""
     with torch.device("meta"):
@@ -57,7 +57,7 @@ class Trainer:
         spent: time that earlier attempts spent.
     """
 
-    spec: RunSpec
+    spec: TransformerRun
     model: Network
     optimizer: torch.optim.Optimizer
     device: torch.device

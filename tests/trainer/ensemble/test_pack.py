@@ -17,7 +17,8 @@ from ettsweep.errors import DataMissingError, StorageError
 from ettsweep.files import read_lines
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.spec import RunSpec, ScheduleSpec, StrategySpec
+from ettsweep.runs.spec import RunSpec, StrategySpec
+from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.runs.state import State
 from ettsweep.trainer.ensemble import stack
 from ettsweep.trainer.ensemble.pack import Pack
@@ -26,7 +27,8 @@ from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.tasks.images import chunks
 from ettsweep.trainer.tasks.images.digits import Digits
 from ettsweep.trainer.tasks.images.image_task import ImageNetTask
-from ettsweep.trainer.training.coroutine import RunCoroutine, StopReason
+from ettsweep.runs.stop import StopReason
+from ettsweep.trainer.training.coroutine import RunCoroutine
 from ettsweep.trainer.training.run import ClaimedRun, environment, prepare, training_coroutine
 from ettsweep.trainer.training.run_logger import RunLogger
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings

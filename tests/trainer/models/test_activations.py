@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ettsweep.runs.spec import ModelSpec, StrategySpec
+from ettsweep.runs.spec import StrategySpec
+from ettsweep.trainer.specs import ModelSpec
 from ettsweep.trainer.models.build import build_model, example_inputs
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
 from ettsweep.trainer.models.model_cost import activation_bytes

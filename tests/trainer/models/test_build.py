@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ettsweep.runs.spec import ModelSpec, StrategySpec
+from ettsweep.runs.spec import StrategySpec
+from ettsweep.trainer.specs import ModelSpec
 from ettsweep.strategies.factors import BULK, Group, init_std
 from ettsweep.token_ids import PAD
 from ettsweep.trainer.models.build import build_model, initialise

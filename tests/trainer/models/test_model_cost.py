@@ -5,7 +5,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from ettsweep.runs.spec import ModelSpec, StrategySpec
+from ettsweep.runs.spec import StrategySpec
+from ettsweep.trainer.specs import ModelSpec
 from ettsweep.trainer.models.build import build_model, example_inputs
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
 from ettsweep.trainer.models.model_cost import peak_flops, train_flops_per_sample

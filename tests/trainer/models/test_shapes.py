@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from ettsweep.runs.spec import ModelSpec, StrategySpec
+from ettsweep.runs.spec import StrategySpec
+from ettsweep.trainer.specs import ModelSpec
 from ettsweep.strategies.factors import Dims, Group
 from ettsweep.trainer.models.build import build_model
 from ettsweep.trainer.models.encdec_spec import EncDecSpec

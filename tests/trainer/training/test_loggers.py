@@ -16,7 +16,7 @@ from support.commandline import PATIENCE_S
 
 from ettsweep.errors import InputError
 from ettsweep.trainer.training import loggers
-from ettsweep.trainer.training.loggers import MetricLogger, check_loggers, open_loggers
+from ettsweep.runs.metric_loggers import MetricLogger, check_loggers, open_loggers
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:tensorboard")
 
@@ -106,7 +106,7 @@ def test_a_folder_that_cannot_be_written_costs_the_sink_alone(tmp_path: Path) ->
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from ettsweep.trainer.training.loggers import open_loggers
+from ettsweep.runs.metric_loggers import open_loggers
 said = []
 (sink,) = open_loggers(["tensorboard"], Path(sys.argv[1]), "0123456789ab", {}, 0, said.append)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))  # no file may grow beyond
@@ -167,7 +167,7 @@ def test_a_package_that_is_missing_is_said_with_how_to_install_it(tmp_path: Path
 
 def test_loggers_are_checked_without_importing_torch_or_them() -> None:
     code = (
-        "import sys; from ettsweep.trainer.training.loggers import check_loggers; check_loggers(['tensorboard', 'wandb']); "
+        "import sys; from ettsweep.runs.metric_loggers import check_loggers; check_loggers(['tensorboard', 'wandb']); "
         "print({'torch', 'tensorboard', 'wandb'} & set(sys.modules))"
     )
     completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

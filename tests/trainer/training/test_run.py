@@ -28,7 +28,7 @@ from ettsweep.runs.state import State
 from ettsweep.trainer.tasks.images.digits import Digits
 from ettsweep.trainer.tasks.task import Batch
 from ettsweep.trainer.training import async_checkpoint, checkpoint, loop
-from ettsweep.trainer.training.coroutine import StopReason
+from ettsweep.runs.stop import StopReason
 from ettsweep.trainer.training.optimizer import set_lr
 from ettsweep.trainer.training.run import environment, prepare, train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings

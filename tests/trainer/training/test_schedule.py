@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ettsweep.runs.spec import ScheduleSpec
+from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.trainer.training.schedule import lr_at
 
 R2 = math.sqrt(2)

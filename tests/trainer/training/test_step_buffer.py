@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ettsweep.files import dumps
-from ettsweep.runs.spec import Precision
+from ettsweep.trainer.specs import Precision
 from ettsweep.trainer.training.step_buffer import StepBuffer, trailing_overflows
 
 INF, NAN = math.inf, math.nan

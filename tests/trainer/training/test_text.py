@@ -10,7 +10,8 @@ from support.forks import Forks
 from support.made_runs import CPU, REL, STILL, Train, Undisturbed, curve, numbers, result_of, stop_at, text_run
 
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.spec import RunSpec, ScheduleSpec
+from ettsweep.runs.spec import RunSpec
+from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.trainer.training.run import environment, prepare, train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ettsweep.errors import DataMissingError
-from ettsweep.runs.spec import ImageModel
 from ettsweep.seeding import derive_seed
+from ettsweep.trainer.specs import ImageModel
 from ettsweep.trainer.tasks.images.augmentation import (
     Normalisation,
     evaluation_transform,

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ettsweep.runs.spec import ImageModel
 from ettsweep.seeding import derive_seed
+from ettsweep.trainer.specs import ImageModel
 from ettsweep.trainer.tasks.data_location import digits_file
 from ettsweep.trainer.tasks.images.image_task import DigitsTask
 from ettsweep.trainer.tasks.task import (

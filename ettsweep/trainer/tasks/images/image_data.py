@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Literal
 
 from ettsweep.errors import DataMissingError
-from ettsweep.runs.spec import ImageModel, ModelSpec
-from ettsweep.trainer.tasks.data_location import Side, data_env, resolve_data
+from ettsweep.runs.data_location import data_env, resolve_data
+from ettsweep.trainer.specs import ImageModel, ModelSpec
+from ettsweep.trainer.tasks.data_location import Side
 from ettsweep.trainer.tasks.images.image_task import ImageTask
 
 CIFAR_FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}

@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from ettsweep.runs.spec import ImageModel, ModelSpec, TaskSpec
 from ettsweep.schema import Fraction, NonNegative, OmitFromIdAt, Positive, expect
+from ettsweep.trainer.specs import ImageModel, ModelSpec, TaskSpec
 
 
 class DigitsTask(TaskSpec):

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ettsweep.errors import DataMissingError, InputError
-from ettsweep.runs.spec import TextModel
 from ettsweep.seeding import derive_seed
 from ettsweep.token_ids import END, PAD, START, mask_id
+from ettsweep.trainer.specs import TextModel
 from ettsweep.trainer.tasks.registry import bind_to_data
 from ettsweep.trainer.tasks.task import Batch, BatchShare, LoaderSettings, global_batches, select_training_samples
 from ettsweep.trainer.tasks.text.corpus import Corpus, TextBlock, TextBlocks, open_corpus

@@ -4,8 +4,9 @@ import hashlib
 from pathlib import Path
 
 from ettsweep.errors import DataMissingError
-from ettsweep.runs.spec import ModelSpec, TextModel
-from ettsweep.trainer.tasks.data_location import data_env, pydoc_file
+from ettsweep.runs.data_location import data_env
+from ettsweep.trainer.specs import ModelSpec, TextModel
+from ettsweep.trainer.tasks.data_location import pydoc_file
 from ettsweep.trainer.tasks.text.corpus_manifest import read_manifest
 from ettsweep.trainer.tasks.text.text_task import DenoisingTask, PydocTask, TextTask
 

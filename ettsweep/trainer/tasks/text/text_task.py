@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ettsweep.runs.spec import ModelSpec, TaskSpec, TextModel
 from ettsweep.schema import OmitFromIdAt, Positive
 from ettsweep.token_ids import LEAST_BPE, vocabulary_size
+from ettsweep.trainer.specs import ModelSpec, TaskSpec, TextModel
 
 CorpusDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
 

@@ -21,7 +21,7 @@ from ettsweep.schema import identity, validate
 from ettsweep.seeding import derive_seed
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.models.vit_spec import VitSpec
-from ettsweep.trainer.tasks.data_location import configured_data, data_env
+from ettsweep.runs.data_location import configured_data, data_env
 from ettsweep.trainer.tasks.images import augmentation, chunks, sources
 from ettsweep.trainer.tasks.images.classification import Images
 from ettsweep.trainer.tasks.images.image_task import (

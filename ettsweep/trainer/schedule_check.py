@@ -5,17 +5,7 @@ from collections.abc import Sequence
 from ettsweep.errors import InputError
 from ettsweep.powers import format_power
 from ettsweep.runs.point import MAPPED_TOLERANCE
-from ettsweep.runs.spec import ScheduleSpec
-from ettsweep.study.sweep_spec import SweepSpec
-
-
-def check_sweep_schedule(sweep_spec: SweepSpec) -> str:
-    """Return the note of `check_schedule` for all points of a grid; it raises the same errors."""
-    offsets = sweep_spec.lr.offsets()
-    return check_schedule(
-        sweep_spec.recipe.schedule,
-        [centre.lr * 2.0**offset for centre in sweep_spec.centres.values() for offset in offsets],
-    )
+from ettsweep.trainer.specs import ScheduleSpec
 
 
 def check_schedule(schedule: ScheduleSpec, lrs: Sequence[float]) -> str:

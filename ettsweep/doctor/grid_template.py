@@ -10,18 +10,20 @@ from typing import Any
 import yaml
 
 from ettsweep.config import parse_yaml, read_yaml
+from ettsweep.console import format_count
 from ettsweep.errors import DataMissingError, InputError
 from ettsweep.powers import format_power
-from ettsweep.runs.spec import Recipe, TaskSpec
+from ettsweep.runs.data_location import configured_data, data_env, resolve_data
 from ettsweep.schema import Key
 from ettsweep.shipped_files import shipped
 from ettsweep.strategies.optimizers import OPTIMIZERS
 from ettsweep.strategies.strategy import parse_strategy, transfer_point
-from ettsweep.study.criterion import DEFAULT_MARGINS
+from ettsweep.study.criterion import default_margin
 from ettsweep.study.grid_file import load_sweep_spec, make_sweep_spec, parse_range
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.trainer.models.registry import is_short_form, model_spec, named_models
-from ettsweep.trainer.tasks.data_location import data_env, resolve_data
+from ettsweep.trainer.recipe import TransformerRecipe, as_transformer
+from ettsweep.trainer.specs import TaskSpec
 from ettsweep.trainer.tasks.images.image_data import guess_task
 from ettsweep.trainer.tasks.images.image_task import ImageTask
 from ettsweep.trainer.tasks.registry import TASKS, check_compatible, check_data, task_kind, task_spec
@@ -109,7 +111,7 @@ def propose_grid(
     base_name = model if model in SHIPPED_GRIDS else base_name
     name = model or base_name
     grid = read_yaml(path := shipped("grids") / f"{SHIPPED_GRIDS[base_name]}.yaml")
-    base = load_sweep_spec(path).recipe
+    base = as_transformer(load_sweep_spec(path).recipe)
     # The shipped grid may set fields of its task, which the plain name would lose.
     grid_task = base.task if stated_task is None or stated_task.kind == base.task.kind else stated_task
     grid_model = model_spec(name, like=base_name)
@@ -149,7 +151,7 @@ def _criterion(grid: Mapping[str, Any], task: TaskSpec, *, is_fitted: bool) -> o
     if is_fitted and metric.mode == "max" and isinstance(task, ImageTask) and task.classes is None:
         # The largest standard error of an accuracy on so many images, to one digit; on ImageNet's 50,000, 0.2%.
         return {"margin": f"{float(f'{50 / math.sqrt(task.val_size):.1g}'):g}%"}
-    return grid.get("criterion", {"margin": f"{100 * DEFAULT_MARGINS[metric.name]:g}%"})
+    return grid.get("criterion", {"margin": f"{100 * default_margin(metric):g}%"})
 
 
 def _guess_task(data: str) -> str:
@@ -181,7 +183,7 @@ def _training_samples(task: TaskSpec, data: str) -> float:
     return samples(fitted) if samples else math.inf
 
 
-def _transfer_centres(centres: Mapping[str, Any], key: str, base: Recipe, width: int) -> dict[str, Any]:
+def _transfer_centres(centres: Mapping[str, Any], key: str, base: TransformerRecipe, width: int) -> dict[str, Any]:
     """Return centres transferred from the recipe's width to another `width`, rounded to powers of two.
 
     `key` names their optimizer; the key `centre` stands for the recipe's.
@@ -232,6 +234,26 @@ def render_template(grid: Mapping[str, Any], path: Path, options: Mapping[Key, s
     text = "\n".join([*HEAD, *_lines(grid, choices), ""])
     # Parsed from the text, not from `grid`: what is returned is what the file says.
     return text, make_sweep_spec(parse_yaml(text, str(path)), path, options=options)
+
+
+def next_commands(sweep_spec: SweepSpec, path: Path, data: str | None) -> list[str]:
+    """Return a line for each thing to know and do, once a grid file is written for these data."""
+    recipe, lines = as_transformer(sweep_spec.recipe), list[str]()
+    runs = len(sweep_spec.specs())
+    lines.append(f"wrote {path}: {format_count(runs, 'run')} of {format_count(recipe.steps, 'step')} to begin with")
+    task = recipe.task
+    if isinstance(task, ImageTask) and task.split_seed is not None:
+        lines.append(
+            f"{data} has no validation images: {task.val_size} of its {task.train_size + task.val_size} "
+            f"images are held out, the same ones in every run; split_seed, val_size and train_size in {path} set which"
+        )
+    options = f"--grid {shlex.quote(str(path))}"  # the printed commands can be pasted
+    if kind := recipe.data_kind:
+        options += "" if configured_data(kind, sweep_spec.data) else " --data PATH"
+        not_read = ": init has not read them" if data and not Path(data).exists() else ""
+        lines.append(f"`ettsweep doctor {options}` checks the data{not_read}")
+    lines.append(f"`ettsweep grid {options} --dry-run` prints the plan, `ettsweep grid {options}` trains it")
+    return lines
 
 
 def _lines(grid: Mapping[str, Any], choices: Mapping[str, str], indent: str = "") -> Iterator[str]:

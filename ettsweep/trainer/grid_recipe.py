@@ -1,73 +1,62 @@
-"""Resolution of the recipe of a grid file: names, epochs, and `key=value` overrides."""
+"""The recipe of a grid file, resolved: names, epochs, and `key=value` overrides."""
 
 from collections.abc import Sequence
 from copy import deepcopy
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
-from ettsweep.config import hide_secrets, options_by_key, split_override
+from pydantic import BaseModel
+
+from ettsweep.config import options_by_key, set_nested, split_override
 from ettsweep.console import format_count
 from ettsweep.errors import InputError
-from ettsweep.runs.spec import Recipe, ScheduleSpec
 from ettsweep.schema import Source, locating, validate
-from ettsweep.trainer.models.model_cost import check_size
 from ettsweep.trainer.models.registry import model_spec
-from ettsweep.trainer.tasks.registry import check_compatible, steps_per_epoch, task_spec
+from ettsweep.trainer.specs import EPOCH_KEYS, STEPS_FIELD_OF, ScheduleSpec
+from ettsweep.trainer.tasks.registry import steps_per_epoch, task_spec
+
+Recipe = TypeVar("Recipe", bound=BaseModel)
 
 
-def resolve_recipe(
-    recipe: dict[str, Any],
-    model: str | dict[str, Any],
-    task: str | dict[str, Any],
-    overrides: Sequence[str],
-    location: str,
-) -> Recipe:
+def resolve_recipe(schema: type[Recipe], block: dict[str, Any], overrides: Sequence[str], location: str) -> Recipe:
     """Return the validated recipe of a grid file.
 
     Args:
-        recipe: the mapping under `recipe:`.
-        model: name, or mapping of fields.
-        task: name, or mapping of fields.
+        schema: of the recipe.
+        block: what stands under `recipe:`, with model and task, each a name or a mapping of fields.
         overrides: `key=value` for dotted keys of the recipe.
         location: the file, for error messages.
 
     Raises:
         InputError: an unknown name or key, or a value that the schema refuses.
     """
-    source = Source(location, options_by_key(overrides))
+    source, model, task = Source(location, options_by_key(overrides)), block["model"], block["task"]
     with locating(source):
         data = {
-            **deepcopy(recipe),  # overrides change it in place, and `_check_warmup` needs the file's schedule
+            **deepcopy(block),  # overrides change it in place, and `_check_lengths` needs the file's schedule
             "model": model_spec(model).model_dump() if isinstance(model, str) else dict(model),
             "task": task_spec(task).model_dump() if isinstance(task, str) else dict(task),
         }
     for override in overrides:
         apply_override(data, override)
     if "schedule" in data:
-        data["schedule"] = _epochs_to_steps(data["schedule"], recipe.get("schedule"), data, source)
-    resolved = validate(Recipe, data, source, EPOCH_KEYS)
-    with locating(source):
-        check_size(resolved.model, resolved.optimizer)
-        check_compatible(resolved.task, resolved.model, resolved.batch_size)
-    return resolved
+        data["schedule"] = _epochs_to_steps(schema, data["schedule"], block.get("schedule"), data, source)
+    return validate(schema, data, source, EPOCH_KEYS)
 
 
 def recipe_problems(
-    recipe: object,
-    model: object,
-    task: object,
-    overrides: Sequence[str],
-    location: str,
+    schema: type[BaseModel], block: dict[str, Any], overrides: Sequence[str], location: str
 ) -> list[str]:
     """Return the problems of the recipe in a file that has other problems, so that a user sees all of them at once.
 
     Arguments are those of `resolve_recipe`, unchecked. Names of models and tasks, and schedules in epochs, are replaced
     by valid placeholders: they cannot be resolved before the other problems are fixed.
     """
-    if not isinstance(recipe, dict):
+    if not block:
         return []
+    model, task = block.get("model"), block.get("task")
     data = {
-        **deepcopy(recipe),
+        **deepcopy(block),
         "model": dict(model) if isinstance(model, dict) else model_spec("vit-digits"),
         "task": dict(task) if isinstance(task, dict) else task_spec("digits"),
     }
@@ -76,31 +65,23 @@ def recipe_problems(
             apply_override(data, override)
         if isinstance(schedule := data.get("schedule"), dict) and STEPS_FIELD_OF.keys() & schedule.keys():
             data["schedule"] = _PLACEHOLDER_SCHEDULE
-        validate(Recipe, data, Source(location, options_by_key(overrides)), EPOCH_KEYS)
+        validate(schema, data, Source(location, options_by_key(overrides)), EPOCH_KEYS)
     except InputError as error:
         # A line for each problem, so that they can be listed with those of the rest of the file.
         return str(error).splitlines()
     return []
 
 
-STEPS_FIELD_OF = {
-    "epochs": "total_steps",
-    "warmup_epochs": "warmup_steps",
-    "eval_every_epochs": "eval_every",
-    "stop_epoch": "stop_step",
-}
-"""Schedule fields in epochs, which may be fractions, and the fields in steps that they are converted to."""
-
-EPOCH_KEYS = [("schedule", name) for name in STEPS_FIELD_OF]
-"""Their keys, which the schema does not know, for its hints on misspelt keys."""
-
 _PLACEHOLDER_SCHEDULE = ScheduleSpec(total_steps=1, warmup_steps=0, eval_every=1)
 
 
-def _epochs_to_steps(schedule: object, file_schedule: object, data: dict[str, Any], source: Source) -> object:
+def _epochs_to_steps(
+    schema: type[BaseModel], schedule: object, file_schedule: object, data: dict[str, Any], source: Source
+) -> object:
     """Return a schedule with its epochs converted to steps.
 
     Args:
+        schema: of the recipe.
         schedule: of the file, with overrides.
         file_schedule: without them.
         data: the recipe, for task and batch size.
@@ -112,7 +93,7 @@ def _epochs_to_steps(schedule: object, file_schedule: object, data: dict[str, An
     """
     if not isinstance(schedule, dict):
         return schedule
-    steps = _steps_per_epoch(schedule, data, source)
+    steps = _steps_per_epoch(schema, schedule, data, source)
     converted = {key: value for key, value in schedule.items() if key not in STEPS_FIELD_OF}
     for name, field in STEPS_FIELD_OF.items():
         if name not in schedule:
@@ -132,7 +113,7 @@ def _epochs_to_steps(schedule: object, file_schedule: object, data: dict[str, An
     return converted
 
 
-def _steps_per_epoch(schedule: dict[str, Any], data: dict[str, Any], source: Source) -> int:
+def _steps_per_epoch(schema: type[BaseModel], schedule: dict[str, Any], data: dict[str, Any], source: Source) -> int:
     """Return the steps of an epoch; 1 for a schedule that has no epochs.
 
     Raises:
@@ -141,7 +122,7 @@ def _steps_per_epoch(schedule: dict[str, Any], data: dict[str, Any], source: Sou
     if not STEPS_FIELD_OF.keys() & schedule.keys():
         return 1
     # Steps per epoch depend on task and batch size, so these have to be valid first.
-    recipe = validate(Recipe, data | {"schedule": _PLACEHOLDER_SCHEDULE}, source, EPOCH_KEYS)
+    recipe: Any = validate(schema, data | {"schedule": _PLACEHOLDER_SCHEDULE}, source, EPOCH_KEYS)
     with locating(source):
         return steps_per_epoch(recipe.task, recipe.batch_size)
 
@@ -196,40 +177,12 @@ def _warmup_share(schedule: object) -> Fraction | None:
     return None
 
 
-OPTION_OF_KEY = {
-    **{"lr": "--lr-range", "wd": "--wd-range", "strategy": "--strategy", "strategies": "--strategy"},
-    **{"seed": "--seeds", "seeds": "--seeds", "data": "--data", "environment": "--launch-set"},
-    **{"rule": "--rule", "confidence": "--confidence", "margin": "--margin"},
-    "criterion": "--rule, --confidence and --margin",
-}
-"""Option to use instead, for keys that people try to change with --set and that are not part of the recipe."""
-
-
 def apply_override(data: dict[str, Any], override: str) -> None:
-    """Set `a.b=value` in nested plain data, in place; the schema validates key and value later.
-
-    Raises:
-        InputError: the key is, or resembles, one that another option sets.
-    """
-    from difflib import get_close_matches  # few commands need it, and imports at the top slow down all of them
-
-    key, value = split_override(override)
-    first = key.partition(".")[0]
-    candidates = () if first in Recipe.model_fields else OPTION_OF_KEY
-    if matches := get_close_matches(first, candidates, n=1, cutoff=0.8):
-        raise InputError(
-            f"--set {hide_secrets(override)}: {key} is not a field of the recipe; use {OPTION_OF_KEY[matches[0]]}"
-        )
-    *parents, last = key.split(".")
-    for parent in parents:
-        inner = data.setdefault(parent, {})
-        if not isinstance(inner, dict):
-            # `optimizer: sgd` is short for `optimizer: {kind: sgd}`.
-            inner = data[parent] = {"kind": inner} if isinstance(inner, str) else {}
-        data = inner
+    """Set `a.b=value` in nested plain data, in place; the schema validates key and value later."""
+    set_nested(data, *(pair := split_override(override)))
+    *parents, last = pair[0].split(".")
     if parents == ["schedule"]:
-        for epochs, steps in STEPS_FIELD_OF.items():
-            if last in (epochs, steps):  # a length in steps overrides one in epochs, and vice versa
-                data.pop(epochs, None)
-                data.pop(steps, None)
-    data[last] = value
+        for lengths in STEPS_FIELD_OF.items():
+            if last in lengths:  # a length in steps overrides one in epochs, and vice versa
+                for name in {*lengths} - {last}:
+                    data["schedule"].pop(name, None)

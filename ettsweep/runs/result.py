@@ -1,0 +1,55 @@
+"""The result of a run, made from what was recorded, whoever trained it."""
+
+from collections.abc import Sequence
+
+from ettsweep.errors import InputError
+from ettsweep.files import Json
+from ettsweep.runs.attempt import Attempt, TimeSpent
+from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.spikes import count_spikes
+
+MAX_SEEN = 20
+"""Most names of recorded metrics that a message lists."""
+
+
+def make_result(
+    spec: RunSpec, history: Sequence[Json], step: int, attempt: Attempt, spent: TimeSpent, *, diverged: bool
+) -> Json:
+    """Return the entries of result.json on status, scores, spikes, steps and cost.
+
+    Args:
+        spec: the run.
+        history: lines of its metrics.jsonl, from all attempts.
+        step: the last one, or the one at which it diverged.
+        attempt: the one that ended it.
+        spent: time over all attempts.
+        diverged: whether it diverged: then it has no score.
+
+    Raises:
+        InputError: it ended, and recorded no score.
+    """
+    result: Json = {"status": "diverged" if diverged else "done", **spec.summary(history, diverged=diverged)}
+    result["score"] = None if diverged else result[spec.metric.name]
+    if result["score"] is None and not diverged:
+        raise InputError(_no_score_reason(spec, history))
+    if diverged:
+        result["diverged_step"] = step
+    return {
+        **result,
+        **count_spikes(history, spec),
+        "steps": step,
+        "wall_s": spent.wall_s,
+        "device_s": spent.device_s,
+        "steps_per_s": step / max(spent.wall_s, 1e-9),
+        "corrupt_images": len(attempt.skipped_samples()),
+        "attempts": attempt.number,
+    }
+
+
+def _no_score_reason(spec: RunSpec, history: Sequence[Json]) -> str:
+    metric = spec.metric
+    seen = list(dict.fromkeys(name for line in history for name in line if name != "step"))
+    names = ", ".join(seen[:MAX_SEEN]) + (", ..." if len(seen) > MAX_SEEN else "")
+    at = f" at step {metric.take}" if isinstance(metric.take, int) else ""
+    recorded = f"recorded were {names}" if seen else "nothing was recorded"
+    return f"no score: {metric.column} was not recorded{at}; {recorded}"

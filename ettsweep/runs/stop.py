@@ -1,0 +1,16 @@
+"""Why a run in training stops before its end."""
+
+from enum import StrEnum
+
+
+class StopReason(StrEnum):
+    """Why a run stops before its last step; if processes of a run have different reasons, the later one here wins."""
+
+    TERMINATED = "terminated"
+    OUT_OF_TIME = "out of time or preempted"
+    PRUNED = "pruned"
+    CANCELLED = "cancelled"
+    SUPERSEDED = "superseded"
+
+
+STOP_REASONS = list(StopReason)

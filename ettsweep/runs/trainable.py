@@ -1,0 +1,397 @@
+"""The contract of a run: what planner and views know of what is trained, and what training may touch.
+
+A trainable is a class of recipes. A recipe holds all that changes the numbers of a run except for strategy, lr, wd and
+seed, and says what planner and views need to know of it; with those four it is a `RunSpec`. All of it but `train` is
+called by commands that must start quickly, so that it imports neither torch nor data. `train` is called in a worker's
+process, with a `RunContext`.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self
+
+from pydantic import Field, PlainValidator
+
+from ettsweep.errors import InputError, unknown_name
+from ettsweep.files import Json
+from ettsweep.metric import Metric
+from ettsweep.schema import Key, NonNegative, Positive, PositiveFloat, Source, StrictModel, validate
+
+
+class Labels(NamedTuple):
+    """Names of a recipe in tables, on the page and in figures; empty ones are left out there.
+
+    Attributes:
+        model: what is trained, in a word or two, such as vit-b16 or train.py.
+        task: what it is trained on.
+        data: digits of the data that it is bound to.
+    """
+
+    model: str
+    task: str = ""
+    data: str = ""
+    optimizer: str = ""
+    precision: str = ""
+
+    @property
+    def title(self) -> str:
+        """What is trained on what."""
+        return f"{self.model} on {self.task}" if self.task else self.model
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a strategy scales lr and wd by.
+
+    Attributes:
+        width: n, the size of the residual stream.
+        factor_rule: the optimizer, adamw or sgd, whose learning-rate factors apply.
+    """
+
+    width: int
+    factor_rule: Literal["adamw", "sgd"]
+
+
+class AtStep(StrictModel):
+    """The value of a metric at a step."""
+
+    step: Positive
+
+
+class ScoreSpec(StrictModel):
+    """The score of a run whose metrics have names of its own, as `score:` in a grid file.
+
+    Attributes:
+        name: of the recorded metric.
+        mode: whether lower or higher is better.
+        take: the best value, the last, or the one at a step: `{step: 5000}`.
+        margin: whether a margin is a share of the score, or a difference from it.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z_][\w./-]*$", max_length=60)]
+    mode: Literal["min", "max"]
+    take: Literal["best", "last"] | AtStep = "best"
+    margin: Literal["share", "difference"] = "share"
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that verdicts compare."""
+        if isinstance(self.take, AtStep):
+            return Metric(
+                f"{self.name}_at_{self.take.step}", self.mode, self.name, self.take.step, margin_is=self.margin
+            )
+        return Metric(f"{self.take}_{self.name}", self.mode, self.name, self.take, margin_is=self.margin)
+
+
+class SpikeSpec(StrictModel):
+    """Thresholds of the two spike detectors, per step and per evaluation (runs/spikes.py).
+
+    Attributes:
+        window_steps: values before a step that it is compared with.
+        sigmas: standard deviations above their mean that make a spike.
+        merge_steps: spike steps at most this far apart are one spike.
+        window_evals: evaluations whose median is the baseline.
+        eval_sigmas: standard deviations of the evaluation noise that a spike must exceed.
+        accuracy_drop, accuracy_recovered: drops of accuracy, a fraction, that begin and end a spike.
+        loss_rise, loss_recovered: the same for rises of the loss, relative to the baseline.
+    """
+
+    window_steps: Annotated[int, Field(ge=2)] = 128
+    sigmas: PositiveFloat = 6.0
+    merge_steps: Positive = 10
+    window_evals: Annotated[int, Field(ge=2)] = 5
+    eval_sigmas: PositiveFloat = 5.0
+    accuracy_drop: PositiveFloat = 0.01
+    accuracy_recovered: NonNegative = 0.005
+    loss_rise: PositiveFloat = 0.05
+    loss_recovered: NonNegative = 0.025
+
+
+class Trainable(StrictModel):
+    """Base of all recipes. Fields of a subclass change the numbers of a run, and are part of its id.
+
+    Attributes:
+        trainable: name under which the class is registered.
+        spikes: thresholds for spikes of the recorded losses.
+    """
+
+    trainable: str
+    spikes: SpikeSpec = SpikeSpec()
+
+    # --- what it is ---
+
+    @property
+    @abstractmethod
+    def metric(self) -> Metric:
+        """The score that verdicts compare."""
+
+    @property
+    @abstractmethod
+    def labels(self) -> Labels:
+        """Names for people."""
+
+    def summary(self, history: Sequence[Json], *, diverged: bool) -> Json:
+        """Return the entries of result.json on metrics, at least the score's, from the lines of metrics.jsonl."""
+        return {self.metric.name: self.metric.score(history)}
+
+    records_every_step: ClassVar[bool] = False
+    """Whether each step has a line with `loss` in metrics.jsonl, so that a missing one shows damage."""
+
+    @property
+    def steps(self) -> int | None:
+        """Number of the last step, for progress and time left; None if unknown."""
+        return None
+
+    def progress_text(self, progress: float) -> str:
+        """Return a share of a run, 0 to 1, as steps: 20/100; empty if their number is unknown."""
+        return f"{round(progress * self.steps)}/{self.steps}" if self.steps else ""
+
+    @property
+    def eval_every(self) -> int | None:
+        """Steps between evaluations; None if unknown."""
+        return None
+
+    @property
+    def warmup_steps(self) -> int:
+        """Steps at the beginning in which runs are not compared."""
+        return 0
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Steps of an epoch, for the axis of curves; None for an axis of steps."""
+        return None
+
+    @property
+    def samples_name(self) -> str:
+        """Plural noun of what a step is trained on, for speeds."""
+        return "samples"
+
+    @property
+    def size(self) -> Size | None:
+        """What strategies scale with; None if lr and wd are taken as they are, in one strategy."""
+        return None
+
+    def matches_model(self, name: str) -> bool:
+        """Whether `--model NAME` selects it."""
+        return name == self.labels.model
+
+    # --- in a grid file ---
+
+    @classmethod
+    def from_block(cls, block: dict[str, Any], overrides: Sequence[str], location: str, folder: Path) -> Self:
+        """Return the recipe that a grid file describes.
+
+        Args:
+            block: what stands under `run:`.
+            overrides: `key=value` for dotted keys of it, from the command line.
+            location: the file and the key of the block, for messages.
+            folder: of the file.
+
+        Raises:
+            InputError: all problems of the block.
+        """
+        from ettsweep.config import options_by_key, set_nested, split_override  # YAML: only grid files need it
+
+        data = deepcopy(block)
+        for override in overrides:
+            set_nested(data, *split_override(override))
+        return validate(cls, data, Source(location, options_by_key(overrides)))
+
+    @classmethod
+    def block_problems(cls, block: dict[str, Any], overrides: Sequence[str], location: str) -> list[str]:
+        """Return the problems of a block, one a line, in a grid file that has other problems; see `from_block`."""
+        try:
+            cls.from_block(block, overrides, location, Path())
+        except InputError as error:
+            return str(error).splitlines()
+        return []
+
+    block_keys: ClassVar[Sequence[Key]] = ()
+    """Keys that a block may have beside its fields, to suggest for misspelt ones."""
+
+    @classmethod
+    def check_name(cls, field: str, name: str) -> None:
+        """Check the name of a model or task that stands at the top of a grid file.
+
+        Raises:
+            InputError: there is none of that name.
+        """
+
+    @classmethod
+    def model_names(cls) -> Sequence[str]:
+        """Return names that `--model` can have, for completion."""
+        return ()
+
+    @classmethod
+    def task_names(cls) -> Sequence[str]:
+        """Return names that `--task` can have, for completion."""
+        return ()
+
+    # --- whether it can be trained ---
+
+    @property
+    def data_kind(self) -> str:
+        """Name of the data that it needs, whose location `--data` or a variable gives; empty if it needs none."""
+        return ""
+
+    @property
+    def no_data_reason(self) -> str:
+        """Why `--data` is refused where no data are needed."""
+        return f"{self.labels.title} reads no data that --data could locate"
+
+    def check_data(self, data: str | None, *, count: bool = False) -> None:
+        """Check that the data are where workers look for them; with `count`, quickly that they are all there.
+
+        Raises:
+            DataMissingError: they are missing or do not fit.
+        """
+
+    def bound_to(self, data: str | None) -> Self:
+        """Return the recipe bound to what it is trained with here, by digests of data or code that enter the id.
+
+        Raises:
+            DataMissingError: it is missing.
+        """
+        return self
+
+    def check_lrs(self, lrs: Sequence[float]) -> str:
+        """Return a note on effects of the recipe on these lr that people rarely want; empty for none.
+
+        Raises:
+            InputError: training would not depend on lr.
+        """
+        return ""
+
+    def check_resources(self, devices: int, memory_bytes: int, owner: str) -> None:
+        """Check that a run fits on this many devices with this memory in all, which `owner` names.
+
+        Raises:
+            InputError: it does not.
+        """
+
+    def runs_at_once(self, profile: Any) -> int:
+        """Return how many runs one worker may train at once under a launch profile."""
+        return 1
+
+    # --- training ---
+
+    def train(self, run: "RunContext") -> None:
+        """Train a run to its end, a divergence or `run.stop`; called in a worker's process.
+
+        Whatever it raises makes the run a failed one. A trainable whose runs take several processes, or are packed,
+        names a `runner` instead.
+        """
+        raise NotImplementedError
+
+    runner: ClassVar[str] = "ettsweep.worker.in_process:Runner"
+    """`module:class` of what trains runs of this class in a worker, see `worker.worker`."""
+
+
+class RunContext(Protocol):
+    """All of a run that its training may touch.
+
+    Attributes:
+        lr, wd, seed: of the run.
+        strategy: name of the scaling strategy.
+        out: folder of the run for files of its own, the same in all attempts.
+        data: location of the data; None if the recipe needs none.
+        resume_from: the newest checkpoint of earlier attempts, a file or folder as `checkpoint` had it written; None
+            to start from the beginning.
+        resume_step: its step; 0 to start from the beginning.
+        stop: why to save a checkpoint and return now: a signal, a time limit, a cancellation; empty to go on.
+    """
+
+    lr: float
+    wd: float
+    seed: int
+    strategy: str
+    out: Path
+    data: str | None
+    resume_from: Path | None
+    resume_step: int
+
+    @property
+    def stop(self) -> str: ...
+
+    def record(self, step: int, **metrics: float) -> None:
+        """Record metrics of a step. A loss or score that is not finite ends the run as diverged."""
+        ...
+
+    def checkpoint(self, step: int, write: Callable[[Path], object]) -> None:
+        """Save the state after a step: `write` is called with a path at which it makes a file or a folder."""
+        ...
+
+    def log(self, text: str) -> None:
+        """Add a line to the run's log."""
+        ...
+
+
+# --- the registry -----------------------------------------------------------------------------------------------------
+
+BUILT_IN = "transformer"
+"""The trainable of grid files without a `run:` block, and of specs older than this contract, which do not name one."""
+
+TRAINABLES = {
+    BUILT_IN: "ettsweep.trainer.recipe:TransformerRecipe",
+    "function": "ettsweep.worker.function:FunctionRecipe",
+}
+"""`module:class` of each trainable that ships; packages add theirs as entry points of this group."""
+
+ENTRY_POINTS = "ettsweep.trainables"
+
+
+@cache
+def trainable_names() -> tuple[str, ...]:
+    """Return the names of all trainables that are installed."""
+    return (*TRAINABLES, *sorted({point.name for point in entry_points(group=ENTRY_POINTS)} - set(TRAINABLES)))
+
+
+@cache
+def trainable_class(name: str) -> type[Trainable]:
+    """Return the class of a trainable by name.
+
+    Raises:
+        InputError: there is none, or its package cannot be imported.
+    """
+    if location := TRAINABLES.get(name):
+        found: type[Trainable] = resolve_name(location)
+        return found
+    points = [point for point in entry_points(group=ENTRY_POINTS) if point.name == name]
+    if not points:
+        raise unknown_name("trainable", name, trainable_names())
+    try:
+        loaded = points[0].load()
+    except Exception as error:  # of somebody else's package
+        raise InputError(f"trainable {name}: {points[0].value} cannot be imported: {error}") from None
+    if not (isinstance(loaded, type) and issubclass(loaded, Trainable)):
+        raise InputError(f"trainable {name}: {points[0].value} is no subclass of Trainable")
+    return loaded
+
+
+def class_of(data: Any) -> type[Trainable]:
+    """Return the trainable that plain data of a recipe or spec name.
+
+    Raises:
+        InputError: there is none of that name.
+    """
+    name = data.get("trainable", BUILT_IN) if isinstance(data, dict) else BUILT_IN
+    return trainable_class(name if isinstance(name, str) else repr(name))
+
+
+def _as_recipe(value: object) -> object:
+    if isinstance(value, Trainable):
+        return value
+    try:
+        return class_of(value).model_validate(value)
+    except InputError as error:
+        raise ValueError(str(error)) from None  # pydantic reports it with the other problems
+
+
+Validated = PlainValidator(_as_recipe)
+"""Validate a field by the class of the trainable that it names."""

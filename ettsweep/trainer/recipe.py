@@ -1,0 +1,186 @@
+"""The recipe of a Transformer: what planner and views know of runs that this trainer trains."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, SerializeAsAny
+
+from ettsweep.config import options_by_key
+from ettsweep.errors import InputError
+from ettsweep.files import Json
+from ettsweep.metric import Metric
+from ettsweep.runs.data_location import configured_data
+from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.trainable import BUILT_IN, Labels, Size, Trainable
+from ettsweep.schema import Key, OmitFromIdAt, Positive, Registered, Source, locating
+from ettsweep.strategies.optimizers import DEFAULT_OPTIMIZER, OptimizerSpec, factor_rule
+from ettsweep.trainer.grid_recipe import recipe_problems, resolve_recipe
+from ettsweep.trainer.models.model_cost import check_size
+from ettsweep.trainer.models.registry import model_name, model_spec, named_models, short_form
+from ettsweep.trainer.schedule_check import check_schedule
+from ettsweep.trainer.specs import EPOCH_KEYS, ModelSpec, Precision, ScheduleSpec, TaskSpec
+from ettsweep.trainer.tasks.registry import (
+    TASKS,
+    bind_to_data,
+    check_compatible,
+    check_data,
+    steps_per_epoch,
+    task_kind,
+    task_spec,
+)
+
+AnyModelSpec = Annotated[
+    SerializeAsAny[ModelSpec], Registered("ettsweep.trainer.models.registry:ARCHITECTURES", default="vit")
+]
+AnyTaskSpec = Annotated[SerializeAsAny[TaskSpec], Registered("ettsweep.trainer.tasks.registry:TASKS")]
+AnyOptimizerSpec = Annotated[
+    SerializeAsAny[OptimizerSpec], Registered("ettsweep.strategies.optimizers:OPTIMIZERS", default=DEFAULT_OPTIMIZER)
+]
+
+
+DEFAULT_PACK = 8
+"""Most runs that `pack: auto` trains together without a stack. Eight share one loader, so that loading costs an eighth
+of what it would per run. Larger packs save little more, lose more work at a kill and delay the first result."""
+
+
+class TransformerRecipe(Trainable):
+    """A model trained on a task; strategies scale its initial values and learning rates by its width."""
+
+    trainable: Annotated[Literal["transformer"], OmitFromIdAt(BUILT_IN)] = "transformer"
+    model: AnyModelSpec
+    task: AnyTaskSpec
+    # validate_default turns the name into a spec with all its defaults, which are part of the id.
+    optimizer: AnyOptimizerSpec = Field(default=DEFAULT_OPTIMIZER, validate_default=True)
+    schedule: ScheduleSpec
+    batch_size: Positive
+    precision: Precision = "fp32"
+
+    # --- in a grid file ---
+
+    @classmethod
+    def from_block(cls, block: dict[str, Any], overrides: Sequence[str], location: str, folder: Path) -> Self:
+        recipe = resolve_recipe(cls, block, overrides, location)
+        with locating(Source(location, options_by_key(overrides))):
+            check_size(recipe.model, recipe.optimizer)
+            check_compatible(recipe.task, recipe.model, recipe.batch_size)
+        return recipe
+
+    @classmethod
+    def block_problems(cls, block: dict[str, Any], overrides: Sequence[str], location: str) -> list[str]:
+        return recipe_problems(cls, block, overrides, location)
+
+    block_keys: ClassVar[Sequence[Key]] = EPOCH_KEYS
+
+    @classmethod
+    def check_name(cls, field: str, name: str) -> None:
+        model_spec(name) if field == "model" else task_spec(name)
+
+    @classmethod
+    def model_names(cls) -> Sequence[str]:
+        return tuple(named_models())
+
+    @classmethod
+    def task_names(cls) -> Sequence[str]:
+        return tuple(TASKS)
+
+    # --- what it is ---
+
+    @property
+    def metric(self) -> Metric:
+        return task_kind(self.task).metric
+
+    def summary(self, history: Sequence[Json], *, diverged: bool) -> Json:
+        evaluations = [line for line in history if "val_loss" in line]
+        result: Json = {}
+        for name, select in (("accuracy", max), ("loss", min), ("bits", min)):
+            values = [line.get(f"val_{name}") for line in evaluations]
+            result[f"best_{name}"] = select((value for value in values if value is not None), default=None)
+            result[f"final_{name}"] = values[-1] if values and not diverged else None
+        return result
+
+    records_every_step: ClassVar[bool] = True
+
+    @property
+    def labels(self) -> Labels:
+        data = getattr(self.task, "corpus", None) or ""
+        return Labels(model_name(self.model), self.task.kind, data, self.optimizer.kind, self.precision)
+
+    @property
+    def steps(self) -> int:
+        return self.schedule.last_step
+
+    @property
+    def eval_every(self) -> int:
+        return self.schedule.eval_every
+
+    @property
+    def warmup_steps(self) -> int:
+        return self.schedule.warmup_steps
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        return None if task_kind(self.task).train_size is None else steps_per_epoch(self.task, self.batch_size)
+
+    @property
+    def samples_name(self) -> str:
+        return f"{task_kind(self.task).sample}s"
+
+    @property
+    def size(self) -> Size:
+        return Size(self.model.width, factor_rule(self.optimizer))
+
+    def matches_model(self, name: str) -> bool:
+        return name in (model_name(self.model), short_form(self.model))
+
+    @property
+    def data_kind(self) -> str:
+        return "" if task_kind(self.task).comes_with_package else self.task.kind
+
+    @property
+    def no_data_reason(self) -> str:
+        hint = "; for your own text: --set task=text" if self.task.kind == "pydoc" else ""
+        return f"task {self.task.kind} has its data from a package, and reads no other{hint}"
+
+    def check_data(self, data: str | None, *, count: bool = False) -> None:
+        check_data(self.task, self.model, data)
+        if count:
+            kind = self.data_kind
+            task_kind(self.task).check_counts(self.task, self.model, configured_data(kind, data) if kind else None)
+
+    def bound_to(self, data: str | None) -> Self:
+        return self.model_copy(update={"task": bind_to_data(self.task, data)})
+
+    def check_lrs(self, lrs: Sequence[float]) -> str:
+        return check_schedule(self.schedule, lrs)
+
+    def check_resources(self, devices: int, memory_bytes: int, owner: str) -> None:
+        if self.batch_size < devices:
+            raise InputError(f"devices_per_run: {devices} devices cannot share a batch of {self.batch_size}")
+        check_size(self.model, self.optimizer, memory_bytes, owner)
+
+    def runs_at_once(self, profile: Any) -> int:
+        # Runs on several devices are never packed: the devices already work on one run together.
+        if profile.devices_per_run > 1:
+            return 1
+        if profile.pack != "auto":
+            return int(profile.pack)
+        # Packaged data are in memory, so there is no loading to share.
+        return DEFAULT_PACK if self.data_kind else 1
+
+    runner: ClassVar[str] = "ettsweep.worker.trainer_runner:Runner"
+
+
+class TransformerRun(TransformerRecipe, RunSpec):
+    """A run of this trainer."""
+
+
+def as_transformer(recipe: Trainable) -> TransformerRecipe:
+    """Return a recipe of this trainer.
+
+    Raises:
+        InputError: it is another trainable's.
+    """
+    if isinstance(recipe, TransformerRecipe):
+        return recipe
+    raise InputError(f"{recipe.labels.title} is no model of the built-in trainer")

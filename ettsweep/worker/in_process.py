@@ -1,0 +1,315 @@
+"""Runs that are trained by a call in the worker's process: those of functions and of installed trainables."""
+
+import contextlib
+import math
+import os
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from ettsweep import __version__
+from ettsweep.console import escape_control
+from ettsweep.errors import CorruptError, EttsweepError, InputError, OwnershipError, error_line
+from ettsweep.files import Json, finite
+from ettsweep.launch.profile import Slot
+from ettsweep.runs.attempt import NO_TIME, Attempt, TimeSpent
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.result import make_result
+from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.stop import StopReason
+from ettsweep.strategies.strategy import strategy_name
+from ettsweep.worker.work_list import WorkList, heartbeat
+
+FLUSH_S = 1.0
+"""Seconds after which recorded metrics are written, so that progress is visible."""
+
+FLUSH_LINES = 200
+"""Recorded lines after which they are written, however fast they come."""
+
+MAX_NAMES = 50
+"""Most names of metrics that a run may record: more are a mistake, and fill tables."""
+
+
+class Runner:
+    """Trains runs one after the other, see `work_list.Runner`."""
+
+    def train(self, work: WorkList) -> None:
+        """Claim and train runs until a whole pass over the list claims none."""
+        pin_devices(work.slot)
+        facts = device_facts(work.slot)
+        claimed = True
+        while claimed:
+            claimed = False
+            for run in work.runs:
+                attempt = work.claim(run, facts)
+                if attempt is None:
+                    continue
+                claimed = True
+                with contextlib.suppress(OwnershipError):
+                    attempt.record_provenance(work.code)
+                with heartbeat([attempt], work.profile.heartbeat_s):
+                    stop = train_attempt(run, attempt, work)
+                work.on_end(attempt, stop)
+                if stop is StopReason.SUPERSEDED and attempt.was_requeued():
+                    work.stop_source.stop_reason = "SUPERSEDED"  # SLURM has requeued the job, with all of its list
+                    return
+
+
+def pin_devices(slot: Slot) -> None:
+    """Show libraries that this process will import the devices and threads of its slot, and no others."""
+    gpus = [each.gpu for each in (slot, *slot.others) if each.gpu is not None]
+    if gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    elif slot.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    threads = str(slot.threads * (1 + len(slot.others)))
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, threads)
+
+
+def device_facts(slot: Slot) -> Json:
+    """Return the facts about this machine that a claim records."""
+    return {
+        "device": slot.device,
+        "device_name": platform.processor() or platform.machine(),
+        "threads": slot.threads,
+        "slot": slot.name,
+        "ettsweep": __version__,
+        "python": platform.python_version(),
+    }
+
+
+def train_attempt(run: RunDir, attempt: Attempt, work: WorkList) -> StopReason | None:
+    """Train a claimed run; return why it was stopped early, or None.
+
+    Its result, its failure, or why it was interrupted is on disk then.
+
+    Raises:
+        StorageError: not even the failure could be recorded.
+    """
+    context: RunningRun | None = None
+    try:
+        spec = run.spec()
+        context = RunningRun(run, spec, attempt, work)
+        context.log(f"run {run.id} attempt {attempt.number} on {work.slot.device}, pid {os.getpid()}")
+        attempt.record_execution({"processes": 1, "threads": work.slot.threads})
+        with contextlib.redirect_stdout(context.output), contextlib.redirect_stderr(context.output):
+            context.start()
+            spec.train(context)
+        return context.finish()
+    except Diverged:
+        assert context is not None
+        return context.finish()
+    except (KeyboardInterrupt, Exception) as error:  # recorded, so that the other runs of this worker go on
+        if isinstance(error, KeyboardInterrupt):
+            attempt.record_failure("interrupted", str(StopReason.TERMINATED))
+            return StopReason.TERMINATED
+        ours = isinstance(error, EttsweepError)
+        details = "" if ours else traceback.format_exc()
+        if context:
+            with contextlib.suppress(Exception):
+                context.flush()
+            context.log(f"failed: {details or error}")
+        attempt.record_failure("error", str(error) if ours else error_line(error), details)
+    return None
+
+
+class Diverged(BaseException):
+    """Ends a run whose loss or score is not finite; no `except Exception` of its own code stops it."""
+
+
+class RunningRun:
+    """A run in training: the `RunContext` that its trainable is given.
+
+    Attributes:
+        output: receives what the run prints.
+    """
+
+    def __init__(self, run: RunDir, spec: RunSpec, attempt: Attempt, work: WorkList) -> None:
+        self._run, self._spec, self._attempt, self._work = run, spec, attempt, work
+        self.lr, self.wd, self.seed = spec.lr, spec.wd, spec.seed
+        self.strategy = strategy_name(spec.strategy.s)
+        self.out = run.path / "out"
+        self.data = work.data_of(run)
+        self.resume_from: Path | None = None
+        self.resume_step = 0
+        self.output = _LogStream(self.log)
+        self._poll = work.stop_source.make_poll(attempt)
+        self._stop: StopReason | None = None
+        self._history: list[Json] = []
+        self._written = 0
+        self._names: set[str] = set()
+        self._diverged_step: int | None = None
+        self._spent_before: TimeSpent = NO_TIME
+        self._cpu_s = time.process_time()
+        self._start_s: float | None = None
+        self._began_s = self._flushed_s = time.monotonic()
+
+    def start(self) -> None:
+        """Resume from the newest state of an earlier attempt, if there is one."""
+        self.out.mkdir(exist_ok=True)
+        earlier = [self._run.attempt(n) for n in self._run.attempt_numbers() if n < self._attempt.number]
+        for attempt, step, history in self._usable_states(reversed(earlier)):
+            self.resume_from, self.resume_step, self._history = attempt.state_path(step), step, history
+            self._written = len(history)
+            self._spent_before = attempt.time_spent(step)
+            self._attempt.record_resume(attempt.number, step)
+            self.log(f"resumed from attempt {attempt.number} at step {step}")
+            return
+        if earlier:
+            self.log("no usable checkpoint: starts at step 0")
+
+    def _usable_states(self, attempts: Iterator[Attempt]) -> Iterator[tuple[Attempt, int, list[Json]]]:
+        for attempt in attempts:
+            for step in attempt.saved_steps():
+                try:
+                    yield attempt, step, attempt.history_at_state(step, every_step=self._spec.records_every_step)
+                except CorruptError as error:
+                    self.log(f"warning: {error}; not used")
+
+    # --- what training may use ---
+
+    @property
+    def stop(self) -> str:
+        """Why to save a checkpoint and return now; empty to go on."""
+        if self._stop is None:
+            self._stop = self._poll()
+        return self._stop or ""
+
+    def record(self, step: int, **metrics: float) -> None:
+        """Record metrics of a step.
+
+        Raises:
+            InputError: the step is not a whole number above 0, or below an earlier one; or a value is no number.
+            Diverged: the loss or the score is not finite.
+        """
+        step = _whole(step)
+        last = self._history[-1]["step"] if self._history else 0
+        if step < max(1, last):
+            raise InputError(f"record(step={step}, ...): steps count from 1, and the last one was {last}")
+        line = {"step": step, **{name: _number(name, value) for name, value in metrics.items()}}
+        self._names |= metrics.keys()
+        if len(self._names) > MAX_NAMES:
+            raise InputError(f"more than {MAX_NAMES} names of metrics were recorded: {', '.join(sorted(self._names))}")
+        self._history.append(finite(line))
+        if self._start_s is None:
+            self._start_s = time.process_time() - self._cpu_s
+        watched = {"loss", self._spec.metric.column} & metrics.keys()
+        if not all(math.isfinite(line[name]) for name in watched):
+            self._diverged_step = step
+            raise Diverged
+        if len(self._history) - self._written >= FLUSH_LINES or time.monotonic() - self._flushed_s >= FLUSH_S:
+            self.flush()
+
+    def checkpoint(self, step: int, write: Callable[[Path], object]) -> None:
+        """Save the state after a step; `write` makes a file or a folder at the path that it is given.
+
+        Raises:
+            InputError: metrics of a later step are recorded already, or `write` made nothing.
+            StorageError: it cannot be written.
+        """
+        step = _whole(step)
+        if self._history and self._history[-1]["step"] > step:
+            raise InputError(
+                f"checkpoint(step={step}, ...): metrics of step {self._history[-1]['step']} are recorded already, "
+                "which a resumed run would record again; save the state first"
+            )
+        if self._stop is StopReason.SUPERSEDED:
+            return  # another attempt owns the run
+        self.flush()
+        self._attempt.save_state(step, write, self._history)
+
+    def log(self, text: str) -> None:
+        """Add a line to the run's log; a full disk costs the line, not the run."""
+        with contextlib.suppress(OSError, OwnershipError):
+            self._attempt.log(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {escape_control(text)}\n")
+
+    # --- the end ---
+
+    def flush(self) -> None:
+        """Write what was recorded since the last time, and how far the run is."""
+        self.output.flush()
+        lines, self._written = self._history[self._written :], len(self._history)
+        self._flushed_s = time.monotonic()
+        if not lines:
+            return
+        self._attempt.append(self._attempt.metrics_path, lines)
+        step, spent = lines[-1]["step"], self._spent
+        line: Json = {"step": step, "wall_s": spent.wall_s, "device_s": spent.device_s}
+        if self._spec.steps:
+            line["progress"] = min(1.0, step / self._spec.steps)
+        line["steps_per_s"] = (step - self.resume_step) / max(spent.wall_s - self._spent_before.wall_s, 1e-9)
+        self._attempt.append(self._attempt.timings_path, [line])
+
+    def finish(self) -> StopReason | None:
+        """Write how the run ended: its result, or why it stopped early, which is returned."""
+        self.flush()
+        step = self._history[-1]["step"] if self._history else 0
+        if self._stop is not None and self._diverged_step is None:
+            self.log(f"stopped at step {step}: {self._stop}")
+            self._attempt.record_failure("interrupted", str(self._stop))
+            return self._stop
+        if self._attempt.is_superseded():
+            self.log("another attempt has taken over the run")
+            return StopReason.SUPERSEDED
+        diverged = self._diverged_step is not None
+        result = make_result(self._spec, self._history, step, self._attempt, self._spent, diverged=diverged)
+        claim = self._attempt.claim()
+        result |= {
+            "environment": {name: claim[name] for name in device_facts(self._work.slot) if name in claim},
+            "execution": self._attempt.execution(),
+            "start_s": self._start_s or 0.0,
+        }
+        finished = self._run.finish(result, self._history)
+        ending = f"diverged at step {step}" if diverged else "finished"
+        self.log(ending if finished else "another attempt finished first")
+        return None
+
+    @property
+    def _spent(self) -> TimeSpent:
+        wall_s, devices = time.monotonic() - self._began_s, 1 + len(self._work.slot.others)
+        return TimeSpent(self._spent_before.wall_s + wall_s, self._spent_before.device_s + devices * wall_s)
+
+
+class _LogStream:
+    """A text stream whose lines go to a run's log."""
+
+    encoding = "utf-8"
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log, self._rest = log, ""
+
+    def write(self, text: str) -> int:
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            self._log(line.rpartition("\r")[2])  # a progress bar overwrites itself: its last state counts
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing: an incomplete line waits for its end."""
+
+    def isatty(self) -> bool:
+        return False
+
+    def fileno(self) -> int:
+        return sys.__stdout__.fileno() if sys.__stdout__ else 1
+
+
+def _whole(step: object) -> int:
+    try:
+        number = int(step)  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        raise InputError(f"step: a whole number is expected, got {step!r}") from None
+    if number != step:
+        raise InputError(f"step: a whole number is expected, got {step!r}")
+    return int(number)
+
+
+def _number(name: str, value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise InputError(f"record(..., {name}={value!r}): a number is expected") from None

@@ -17,8 +17,7 @@ import pytest
 from support.commandline import end_workers
 from support.forks import Forks, warm_workers
 
-from ettsweep.runs.spec import RunSpec
-from ettsweep.schema import validate
+from ettsweep.runs.spec import RunSpec, validated_spec
 
 pytest_plugins = ["support.devcluster", "support.scheduling"]
 
@@ -133,7 +132,7 @@ def make_spec() -> Callable[..., RunSpec]:
         for key, value in changes.items():
             old = data.get(key)
             data[key] = old | value if isinstance(old, dict) and isinstance(value, dict) else value
-        return validate(RunSpec, data, "spec")
+        return validated_spec(data, "spec")
 
     return make
 

@@ -11,7 +11,6 @@ from support.commandline import ettsweep
 from ettsweep.files import read_lines
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.sweep_spec import with_corpus_digest
 from ettsweep.trainer.models.parameter_scales import parameter_factors
 from ettsweep.trainer.tasks.text.pydoc import documents
 
@@ -144,7 +143,7 @@ def test_other_text_makes_other_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     ids = set()
     for folder in ("tokens", "tokens-2", "tokens"):
         monkeypatch.setenv("ETTSWEEP_TEXT", str(tmp_path / folder))
-        ids.add(with_corpus_digest(load_sweep_spec(GRIDS / "bart-large.yaml")).specs()[0].run_id)
+        ids.add(load_sweep_spec(GRIDS / "bart-large.yaml").bound().specs()[0].run_id)
     assert len(ids) == 2
 
 
@@ -184,7 +183,7 @@ def test_shards_that_change_after_tokenisation_end_a_run_with_their_name(tmp_pat
 
 
 def test_a_spec_that_does_not_say_which_text_is_not_trained(tmp_path: Path, results: Path) -> None:
-    spec = with_corpus_digest(load_sweep_spec(GRIDS / "encdec-pydoc.yaml")).specs()[0].model_dump(mode="json")
+    spec = load_sweep_spec(GRIDS / "encdec-pydoc.yaml").bound().specs()[0].model_dump(mode="json")
     digits, spec["task"]["corpus"] = spec["task"]["corpus"], None
     (tmp_path / "spec.json").write_text(json.dumps(spec))
     result = ettsweep("train", "--spec", tmp_path / "spec.json", "--results", results, code=1, cwd=tmp_path)

@@ -13,13 +13,13 @@ from support.commandline import ettsweep, runs_in, write_grid
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.stop import StopReason
 from ettsweep.shipped_files import shipped
 from ettsweep.strategies.factors import BULK, Group
 from ettsweep.strategies.strategy import map_point, parse_strategy
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.trainer.models.registry import parameter_shapes
 from ettsweep.trainer.training import checkpoint
-from ettsweep.runs.stop import StopReason
 from ettsweep.trainer.training.optimizer import build_optimizer
 from ettsweep.trainer.training.run import train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings

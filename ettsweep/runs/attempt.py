@@ -5,7 +5,6 @@ import hashlib
 import json
 import math
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -306,7 +305,7 @@ class Attempt:
             names = os.listdir(self.states_path)
         except OSError:
             return []
-        return sorted((int(name) for name in names if re.fullmatch(r"[0-9]{1,12}", name)), reverse=True)
+        return sorted((int(name) for name in names if name.isascii() and name.isdigit()), reverse=True)
 
     def state_path(self, step: int) -> Path:
         """Return the path of the state after a step: a file or a folder, as the trainable has written it."""

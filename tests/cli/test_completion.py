@@ -14,6 +14,7 @@ from support.commandline import ETTSWEEP, keep, typed, write_grid
 
 from ettsweep.cli import completion
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.metric_loggers import METRIC_LOGGERS
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.strategies.strategy import STRATEGIES
@@ -23,7 +24,6 @@ from ettsweep.study.pruning import PRUNERS
 from ettsweep.study.samplers import SAMPLERS
 from ettsweep.trainer.models.registry import named_models
 from ettsweep.trainer.tasks.registry import TASKS
-from ettsweep.runs.metric_loggers import METRIC_LOGGERS
 
 pytestmark = pytest.mark.usefixtures("process")
 

@@ -10,9 +10,9 @@ from support.commandline import Call, ettsweep, status, write_grid
 from support.pictures import CLASSES, COUNTS, pictures, write_folders
 from support.texts import TOPICS, small_tokenizer
 
+from ettsweep.doctor.grid_template import PROPOSED_MODELS, SHIPPED_GRIDS
 from ettsweep.study.criterion import resolve_criterion
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.doctor.grid_template import PROPOSED_MODELS, SHIPPED_GRIDS
 from ettsweep.trainer.models.registry import named_models
 from ettsweep.trainer.tasks.registry import TASKS, task_kind
 

@@ -32,7 +32,7 @@ from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.worker.worker import heartbeat
+from ettsweep.worker.work_list import heartbeat
 
 HOSTS = 3
 ROUNDS = 20

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from support.made_sweep import FRESH, SEEDS, Made, changed, loss_at
 
+from ettsweep.metric import Metric
 from ettsweep.report import tables
 from ettsweep.report.families import judged_families
 from ettsweep.report.formats import mean_std
@@ -21,7 +22,6 @@ from ettsweep.report.tables import RUN_COLUMNS, runs_table, to_latex, to_markdow
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run
 from ettsweep.study.criterion import CriterionOptions
-from ettsweep.metric import Metric
 
 
 def points(runs: Sequence[Run]) -> pd.DataFrame:

@@ -10,8 +10,8 @@ import pytest
 
 from ettsweep.errors import InputError
 from ettsweep.powers import log2
-from ettsweep.runs.spec import RunSpec
-from ettsweep.schema import OmitFromIdAt, canonical, identity, validate
+from ettsweep.runs.spec import RunSpec, validated_spec
+from ettsweep.schema import OmitFromIdAt, canonical, identity
 from ettsweep.strategies.strategy import map_point
 
 MakeSpec = Callable[..., RunSpec]
@@ -45,7 +45,7 @@ PINNED_FIELDS: dict[str, Any] = {
 
 def test_id_of_a_known_run_never_changes() -> None:
     """A change here orphans every run that anybody has trained: give a new field an OmitAt instead."""
-    spec = validate(RunSpec, PINNED_FIELDS, "spec")
+    spec = validated_spec(PINNED_FIELDS, "spec")
     assert spec.run_id == hashlib.sha256(PINNED.encode()).hexdigest()[:12] == "1f8ef909b077"
     family = {k: v for k, v in json.loads(PINNED).items() if k not in ("log2_lr", "log2_wd", "seed")}
     text = json.dumps(family, sort_keys=True, separators=(",", ":"))
@@ -72,14 +72,14 @@ def test_minus_zero_and_zero_are_one_number(make_spec: MakeSpec) -> None:
 
 def test_stating_a_default_keeps_the_id(make_spec: MakeSpec) -> None:
     spec = make_spec()
-    assert validate(RunSpec, spec.model_dump(), "spec").run_id == spec.run_id
+    assert validated_spec(spec.model_dump(), "spec").run_id == spec.run_id
     assert make_spec(optimizer="adamw").run_id == spec.run_id
     assert make_spec(optimizer={"beta1": 0.9}).run_id == spec.run_id
 
 
 def test_spec_survives_json(make_spec: MakeSpec) -> None:
     spec = make_spec(lr=0.1 + 0.2, wd=1e-300, schedule={"lr_min": 1e-6})
-    assert validate(RunSpec, json.loads(spec.model_dump_json()), "spec") == spec
+    assert validated_spec(json.loads(spec.model_dump_json()), "spec") == spec
 
 
 @pytest.mark.parametrize("width", [8, 100, 768, 1024])
@@ -160,7 +160,7 @@ def test_every_field_changes_the_run_and_all_but_the_point_and_seed_the_family(
     for path, value in paths.items():
         for other in others(value):
             try:
-                changed = validate(RunSpec, replaced(spec.model_dump(), path, other), "spec")
+                changed = validated_spec(replaced(spec.model_dump(), path, other), "spec")
                 break
             except InputError:
                 continue
@@ -213,7 +213,7 @@ def test_other_points_and_seeds_stay_in_the_family(make_spec: MakeSpec) -> None:
 
 def message(data: object) -> list[str]:
     with pytest.raises(InputError) as error:
-        validate(RunSpec, data, "grids/a.yaml")
+        validated_spec(data, "grids/a.yaml")
     assert error.value.exit_code == 2
     return str(error.value).splitlines()
 

@@ -8,10 +8,11 @@ import time
 import pytest
 
 from ettsweep.runs.spec import RunSpec, StrategySpec
-from ettsweep.trainer.specs import ScheduleSpec
-from ettsweep.runs.trainable import SpikeSpec
 from ettsweep.runs.spikes import EvaluationSpike, count_spikes, evaluation_spikes, step_spikes
+from ettsweep.runs.trainable import SpikeSpec
 from ettsweep.trainer.models.vit_spec import VitSpec
+from ettsweep.trainer.recipe import TransformerRun
+from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.trainer.tasks.images.image_task import DigitsTask
 
 SPEC = SpikeSpec()
@@ -20,7 +21,7 @@ FLAT = [1.0, -1.0] * 64
 
 
 def spec(warmup_steps: int = 0, spikes: SpikeSpec = SPEC) -> RunSpec:
-    return RunSpec(
+    return TransformerRun(
         model=VitSpec(width=32, depth=2, heads=4, patch_size=4, image_size=8, channels=1, classes=10),
         task=DigitsTask(),
         schedule=ScheduleSpec(total_steps=1000, warmup_steps=warmup_steps, eval_every=10),

@@ -17,10 +17,9 @@ from ettsweep.launch.progress import ProgressMonitor, SweepStatus, render_progre
 from ettsweep.processes import process_identity
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import load_run_index
-from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.spec import RunSpec, validated_spec
 from ettsweep.runs.state import State, Status
 from ettsweep.runs.timing import RunTimes, makespan_s
-from ettsweep.schema import validate
 
 
 @pytest.mark.parametrize(
@@ -237,7 +236,7 @@ def replay(results: Path, history: dict[str, Any], at_s: float) -> list[RunSpec]
     workers, specs = sorted({item["worker"] for item in history["runs"]}), []
     pids = dict(zip(workers, (os.getpid(), os.getppid()), strict=True))
     for item in history["runs"]:
-        spec = validate(RunSpec, history["spec"] | item["spec"], "history")
+        spec = validated_spec(history["spec"] | item["spec"], "history")
         run = RunDir.create(results, spec)
         specs.append(spec)
         if item["ended_s"] <= at_s:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ettsweep.errors import InputError
+from ettsweep.metric import Metric
 from ettsweep.report.verdict_text import reason_text
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run
@@ -23,7 +24,6 @@ from ettsweep.study.seeds import fresh_seeds
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import REACH
 from ettsweep.study.verdict import FINAL_VERDICTS, Verdict, conflicting_verdicts
-from ettsweep.metric import Metric
 
 Offset = tuple[float, float]
 """Lattice steps (lr, wd) from the centre."""

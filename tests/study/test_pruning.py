@@ -8,10 +8,10 @@ from statistics import median
 import pytest
 
 from ettsweep.errors import InputError
-from ettsweep.trainer.specs import ScheduleSpec
+from ettsweep.metric import Metric
 from ettsweep.runs.state import State
 from ettsweep.study.pruning import PRUNERS, PrunerCurve, check_pruner, hyperband_bracket, prune_reason
-from ettsweep.metric import Metric
+from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 
 SCHEDULE = ScheduleSpec(total_steps=900, warmup_steps=90, eval_every=100)

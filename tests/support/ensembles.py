@@ -19,12 +19,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from ettsweep.runs.spec import StrategySpec
-from ettsweep.trainer.specs import ModelSpec
 from ettsweep.strategies.factors import Group
 from ettsweep.trainer.models.build import build_model, initialise
 from ettsweep.trainer.models.encdec import EncDec
 from ettsweep.trainer.models.registry import parameter_shapes
 from ettsweep.trainer.models.vit_spec import VitSpec
+from ettsweep.trainer.specs import ModelSpec
 
 Array = NDArray[np.float64]
 Inputs = tuple[Tensor, ...]

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from ettsweep.trainer.specs import ModelSpec
 from ettsweep.strategies.factors import Group, init_std
 from ettsweep.theory import kernels
 from ettsweep.theory.kernels import Kernels, encdec_kernels, vit_kernels
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
 from ettsweep.trainer.models.registry import dims
 from ettsweep.trainer.models.vit_spec import VitSpec
+from ettsweep.trainer.specs import ModelSpec
 from support.deviations import Array
 from support.ensembles import Ensemble, Inputs, Pass, array, drawn, kernel
 

@@ -1,9 +1,9 @@
 """A finished check whose measurements follow the theory, but for those that a test spoils."""
 
-from ettsweep.trainer.specs import ModelSpec
 from ettsweep.theory.judge import judge_measurements
 from ettsweep.theory.judgement_text import findings
 from ettsweep.theory.scaling_check import CheckResult, CoordinateCurves
+from ettsweep.trainer.specs import ModelSpec
 from support.perfect import HEADS, SAMPLES, WIDTHS, expectations, perfect
 
 

@@ -9,12 +9,13 @@ import torch
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec, StrategySpec
-from ettsweep.trainer.specs import ScheduleSpec
+from ettsweep.runs.stop import StopReason
 from ettsweep.strategies.optimizers import AdamWSpec
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
+from ettsweep.trainer.recipe import TransformerRun
+from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.trainer.tasks.text.text_data import pydoc_digest
 from ettsweep.trainer.tasks.text.text_task import PydocTask
-from ettsweep.runs.stop import StopReason
 
 CPU = torch.device("cpu")
 
@@ -47,7 +48,7 @@ STILL = TEXT.model_copy(update={"dropout": 0.0, "attention_dropout": 0.0})
 
 def text_run(**changes: Any) -> RunSpec:
     """Return a run of a second: AdamW clipped as the paper has it, fp32."""
-    spec = RunSpec(
+    spec = TransformerRun(
         model=TEXT,
         task=PydocTask(corpus=pydoc_digest(PydocTask(), None)),
         optimizer=AdamWSpec(beta2=0.998, eps=1e-6, clip_norm=0.1),

@@ -10,7 +10,6 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run, load_run_index
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec, StrategySpec
-from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.judgement import evaluate
 from ettsweep.study.lattice import Axis, expand
@@ -18,6 +17,8 @@ from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import group_by_family
 from ettsweep.study.verdict import Verdict
 from ettsweep.trainer.models.vit_spec import VitSpec
+from ettsweep.trainer.recipe import TransformerRun
+from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.trainer.tasks.images.image_task import DigitsTask, ImageNetTask
 
 SEEDS = (0, 1, 2)
@@ -26,7 +27,7 @@ EVALUATIONS = 6
 
 
 def digits_spec(s: float | None, batch_size: int = 64) -> RunSpec:
-    return RunSpec(
+    return TransformerRun(
         model=VitSpec(width=32, depth=2, heads=4, patch_size=4, image_size=8, channels=1, classes=10),
         task=DigitsTask(),
         schedule=ScheduleSpec(total_steps=240, warmup_steps=24, eval_every=40),
@@ -39,7 +40,7 @@ def digits_spec(s: float | None, batch_size: int = 64) -> RunSpec:
 
 
 def imagenet_spec(s: float | None) -> RunSpec:
-    return RunSpec(
+    return TransformerRun(
         model=VitSpec(width=768, depth=12, heads=12, patch_size=16, image_size=224, classes=1000),
         task=ImageNetTask(),
         schedule=ScheduleSpec(total_steps=3120, warmup_steps=312, eval_every=520),

@@ -5,7 +5,6 @@ from functools import cache
 
 import numpy as np
 
-from ettsweep.trainer.specs import ModelSpec
 from ettsweep.strategies.factors import Group, Optimizer, init_distribution, init_std, lr_factor
 from ettsweep.theory.expectations import Expectations, Prediction, mean_between_samples, mean_over_positions
 from ettsweep.theory.kernels import Kernels, encdec_kernels, vit_kernels
@@ -13,6 +12,7 @@ from ettsweep.theory.measurement import EXACT_VALUES, Measurement
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
 from ettsweep.trainer.models.registry import dims, parameter_shapes
 from ettsweep.trainer.models.vit_spec import VitSpec
+from ettsweep.trainer.specs import ModelSpec
 
 MAGNITUDE = {"normal": 0.7978845608, "uniform": 0.8660254038}
 SAMPLES, HEADS = 2, 4

@@ -20,12 +20,12 @@ from torch.distributed import fsdp as fsdp
 from ettsweep.errors import LostProcessError
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.trainer.specs import Precision
+from ettsweep.runs.stop import StopReason
 from ettsweep.trainer.models.blocks import Network
 from ettsweep.trainer.models.vit import Vit
 from ettsweep.trainer.models.vit_spec import VitSpec
+from ettsweep.trainer.specs import Precision
 from ettsweep.trainer.training import async_checkpoint, checkpoint
-from ettsweep.runs.stop import StopReason
 from ettsweep.trainer.training.distributed import ProcessGroup, full_tensor, parameters
 from ettsweep.trainer.training.run import environment, prepare, train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings, broadcast_job, dismiss_followers, received_jobs

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from ettsweep.runs.spec import StrategySpec
-from ettsweep.trainer.specs import ModelSpec, TaskSpec
 from ettsweep.strategies.factors import Dims, Group
 from ettsweep.trainer.models.blocks import Network
 from ettsweep.trainer.models.registry import Architecture
 from ettsweep.trainer.models.transformer import Parameter
+from ettsweep.trainer.specs import ModelSpec, TaskSpec
 from ettsweep.trainer.tasks.registry import LOWEST_LOSS, TaskKind
 from ettsweep.trainer.tasks.task import Batch, BatchShare, LoaderSettings
 

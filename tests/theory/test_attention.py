@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.func import functional_call, jacrev, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ettsweep.trainer.specs import ModelSpec
 from ettsweep.theory.attention import sample_attention
 from ettsweep.trainer.models.blocks import Attention
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
 from ettsweep.trainer.models.vit_spec import VitSpec
+from ettsweep.trainer.specs import ModelSpec
 
 
 def correlations(positions: int, seed: int = 0) -> Array:

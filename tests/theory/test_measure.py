@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ettsweep.runs.spec import RunSpec, StrategySpec
-from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.strategies.factors import Group, lr_factor
 from ettsweep.strategies.optimizers import AdamWSpec, SgdSpec
 from ettsweep.theory import measure as coordinates
@@ -35,6 +34,8 @@ from ettsweep.trainer.models.encdec import EncDec
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
 from ettsweep.trainer.models.registry import dims, model_spec
 from ettsweep.trainer.models.vit import Vit, patchify
+from ettsweep.trainer.recipe import TransformerRun
+from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.trainer.tasks.images.image_task import DigitsTask
 from ettsweep.trainer.training.trainer import initial_network
 
@@ -45,7 +46,7 @@ def small_run(name: str, **changes: Any) -> tuple[RunSpec, Probe]:
         model = model.model_copy(update={"vocabulary": 64, "tokens": 4})
     fields: dict[str, Any] = {"optimizer": AdamWSpec(), "strategy": StrategySpec(s=0.0), "lr": 0.01, **changes}
     schedule = ScheduleSpec(total_steps=3, warmup_steps=0, eval_every=3)
-    spec = RunSpec(model=model, task=DigitsTask(), schedule=schedule, batch_size=4, wd=0.0, seed=1, **fields)
+    spec = TransformerRun(model=model, task=DigitsTask(), schedule=schedule, batch_size=4, wd=0.0, seed=1, **fields)
     return spec, make_probe(model)
 
 

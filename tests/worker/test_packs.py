@@ -41,7 +41,8 @@ from ettsweep.trainer.training.run import environment
 from ettsweep.trainer.training.trainer import initial_network
 from ettsweep.worker.packing import PackQueue, PackSize, RemainingRuns, pack_size, runs_for_largest_pack
 from ettsweep.worker.signals import POLL_S
-from ettsweep.worker.worker import NO_COMPANIONS, Worker
+from ettsweep.worker.trainer_runner import NO_COMPANIONS
+from ettsweep.worker.worker import Worker
 
 Ask = Callable[..., Any]
 
@@ -346,7 +347,7 @@ def test_a_long_list_is_not_looked_through_for_each_pack(
 
         monkeypatch.setattr(RunDir, name, look)
 
-    monkeypatch.setattr("ettsweep.worker.worker.train_attempts", finish)
+    monkeypatch.setattr("ettsweep.worker.trainer_runner.train_attempts", finish)
     counted("status")
     counted("spec")
     make_worker(runs, 1, pack=10)._train_in_group(SINGLE_PROCESS, CPU, {}, {})

@@ -18,16 +18,17 @@ from ettsweep.files import read_lines
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec, StrategySpec
-from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.runs.state import State
+from ettsweep.runs.stop import StopReason
 from ettsweep.trainer.ensemble import stack
 from ettsweep.trainer.ensemble.pack import Pack
 from ettsweep.trainer.ensemble.stack import Stack, StackTrial
 from ettsweep.trainer.models.vit_spec import VitSpec
+from ettsweep.trainer.recipe import TransformerRun
+from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.trainer.tasks.images import chunks
 from ettsweep.trainer.tasks.images.digits import Digits
 from ettsweep.trainer.tasks.images.image_task import ImageNetTask
-from ettsweep.runs.stop import StopReason
 from ettsweep.trainer.training.coroutine import RunCoroutine
 from ettsweep.trainer.training.run import ClaimedRun, environment, prepare, training_coroutine
 from ettsweep.trainer.training.run_logger import RunLogger
@@ -300,7 +301,7 @@ def photos(tmp_path: Path) -> RunSpec:
     for section, label in (("train", 1), ("val", 2)):
         path = tmp_path / "data" / section / f"n{label:02}" / "0.jpg"
         path.write_bytes(path.read_bytes()[:300])
-    return RunSpec(
+    return TransformerRun(
         model=VitSpec(width=16, heads=2, depth=1, image_size=32, patch_size=8, classes=CLASSES),
         task=ImageNetTask(train_size=60, val_size=30, resize=36, mixup_chunk=8),
         schedule=ScheduleSpec(total_steps=6, warmup_steps=2, eval_every=3),

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from ettsweep.runs.spec import StrategySpec
-from ettsweep.trainer.specs import ModelSpec
 from ettsweep.trainer.models.build import build_model, example_inputs
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
 from ettsweep.trainer.models.model_cost import activation_bytes
 from ettsweep.trainer.models.registry import model_spec
+from ettsweep.trainer.specs import ModelSpec
 
 LONG = EncDecSpec(width=32, depth=5, heads=2, mlp_ratio=2, vocabulary=50, tokens=96, dropout=0.1, attention_dropout=0.1)
 

@@ -5,13 +5,13 @@ import torch
 from torch import Tensor, nn
 
 from ettsweep.runs.spec import StrategySpec
-from ettsweep.trainer.specs import ModelSpec
 from ettsweep.strategies.factors import BULK, Group, init_std
 from ettsweep.token_ids import PAD
 from ettsweep.trainer.models.build import build_model, initialise
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
 from ettsweep.trainer.models.registry import dims, model_spec, parameter_shapes
 from ettsweep.trainer.models.vit_spec import VitSpec
+from ettsweep.trainer.specs import ModelSpec
 
 TEXT = EncDecSpec(width=64, depth=2, heads=4, vocabulary=100, tokens=50)
 SPEC = VitSpec(width=64, depth=2, heads=4, patch_size=8, image_size=64, channels=1, classes=50)

@@ -6,12 +6,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from ettsweep.runs.spec import StrategySpec
-from ettsweep.trainer.specs import ModelSpec
 from ettsweep.trainer.models.build import build_model, example_inputs
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
 from ettsweep.trainer.models.model_cost import peak_flops, train_flops_per_sample
 from ettsweep.trainer.models.registry import architecture, model_spec, named_models
 from ettsweep.trainer.models.vit_spec import VitSpec
+from ettsweep.trainer.specs import ModelSpec
 
 SHAPES: list[ModelSpec] = [
     *named_models().values(),

@@ -2,12 +2,12 @@ import pytest
 import torch
 
 from ettsweep.runs.spec import StrategySpec
-from ettsweep.trainer.specs import ModelSpec
 from ettsweep.strategies.factors import Dims, Group
 from ettsweep.trainer.models.build import build_model
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
 from ettsweep.trainer.models.registry import dims, model_spec, named_models, parameter_count, parameter_shapes
 from ettsweep.trainer.models.vit_spec import VitSpec
+from ettsweep.trainer.specs import ModelSpec
 
 ODD = VitSpec(width=12, depth=3, heads=2, mlp_ratio=3, patch_size=5, image_size=15, channels=2, classes=7, ln_eps=1e-3)
 ODD_TEXT = EncDecSpec(width=12, depth=2, heads=2, mlp_ratio=3, vocabulary=37, tokens=7)

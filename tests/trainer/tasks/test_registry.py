@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from ettsweep.errors import DataMissingError, InputError
+from ettsweep.metric import Metric
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.tasks.images.image_task import DigitsTask, ImageNetTask
-from ettsweep.metric import Metric
 from ettsweep.trainer.tasks.registry import check_compatible, check_data, steps_per_epoch, task_kind
 from ettsweep.trainer.tasks.text import text_data
 from ettsweep.trainer.tasks.text.text_data import pydoc_digest

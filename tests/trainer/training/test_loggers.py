@@ -15,7 +15,7 @@ import pytest
 from support.commandline import PATIENCE_S
 
 from ettsweep.errors import InputError
-from ettsweep.trainer.training import loggers
+from ettsweep.runs import metric_loggers as loggers
 from ettsweep.runs.metric_loggers import MetricLogger, check_loggers, open_loggers
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:tensorboard")
@@ -177,7 +177,7 @@ def test_loggers_are_checked_without_importing_torch_or_them() -> None:
 WANDB = """
 import json, os, sys
 from pathlib import Path
-from ettsweep.trainer.training import loggers
+from ettsweep.runs import metric_loggers as loggers
 results, from_step, lines = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
 config = {"lr": 0.0078125, "wd": 0.5, "seed": 3, "strategy": "ntk"}
 loggers.SERVER_TIMEOUT_S = float(sys.argv[4])

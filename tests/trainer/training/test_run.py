@@ -25,10 +25,10 @@ from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
+from ettsweep.runs.stop import StopReason
 from ettsweep.trainer.tasks.images.digits import Digits
 from ettsweep.trainer.tasks.task import Batch
 from ettsweep.trainer.training import async_checkpoint, checkpoint, loop
-from ettsweep.runs.stop import StopReason
 from ettsweep.trainer.training.optimizer import set_lr
 from ettsweep.trainer.training.run import environment, prepare, train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings

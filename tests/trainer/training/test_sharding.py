@@ -30,9 +30,8 @@ from support.made_runs import (
 from support.resident import forget_peak, peak_resident_bytes
 
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.spec import RunSpec, StrategySpec
+from ettsweep.runs.spec import RunSpec, StrategySpec, validated_spec
 from ettsweep.runs.state import State
-from ettsweep.schema import validate
 from ettsweep.trainer.models.build import build_model, initialise
 from ettsweep.trainer.models.parameter_scales import parameter_factors
 from ettsweep.trainer.models.registry import model_spec, parameter_count
@@ -46,8 +45,7 @@ from ettsweep.trainer.training.runtime_settings import RuntimeSettings, resolve_
 SHARDED: dict[str, Any] = {"world": 2, "sharded": True}
 DDP: dict[str, Any] = {"world": 2, "sharded": False}
 
-TEXT = validate(
-    RunSpec,
+TEXT = validated_spec(
     {
         "model": {
             "kind": "encdec",

@@ -17,11 +17,11 @@ from support.pictures import CLASSES, pictures, write_cifar, write_folders
 from torch import Tensor
 
 from ettsweep.errors import DataMissingError, InputError
+from ettsweep.runs.data_location import configured_data, data_env
 from ettsweep.schema import identity, validate
 from ettsweep.seeding import derive_seed
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.models.vit_spec import VitSpec
-from ettsweep.runs.data_location import configured_data, data_env
 from ettsweep.trainer.tasks.images import augmentation, chunks, sources
 from ettsweep.trainer.tasks.images.classification import Images
 from ettsweep.trainer.tasks.images.image_task import (

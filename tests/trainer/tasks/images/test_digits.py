@@ -12,7 +12,7 @@ from ettsweep.seeding import derive_seed
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.tasks.images.digits import Digits
 from ettsweep.trainer.tasks.images.image_task import DigitsTask
-from ettsweep.trainer.tasks.registry import check_compatible, curve_unit, steps_per_epoch
+from ettsweep.trainer.tasks.registry import check_compatible, steps_per_epoch
 from ettsweep.trainer.tasks.task import Batch, BatchShare, LoaderSettings
 
 CPU, VIT = torch.device("cpu"), model_spec("vit-digits")
@@ -164,7 +164,7 @@ def test_fewer_samples_leave_the_validation_images_as_they_are() -> None:
 def test_an_epoch_is_as_long_as_its_samples() -> None:
     spec = DigitsTask(samples=70)
     assert digits(32, samples=70).steps_per_epoch == steps_per_epoch(spec, 32) == 2
-    assert curve_unit(spec, 32) == ("epoch", 2)
+    assert steps_per_epoch(spec, 32) == 2
     assert steps_per_epoch(DigitsTask(samples=797), 32) == steps_per_epoch(DigitsTask(), 32) == 24
 
 

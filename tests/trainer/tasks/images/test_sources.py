@@ -27,8 +27,8 @@ from support.pictures import (
 
 from ettsweep.errors import DataMissingError, UndecodableError
 from ettsweep.files import cache_folder
-from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.data_location import data_env, resolve_data
+from ettsweep.runs.spec import RunSpec
 from ettsweep.trainer.tasks.images.image_data import locate
 from ettsweep.trainer.tasks.images.image_task import Cifar10Task, Cifar100Task, ImageNetTask, ImageTask
 from ettsweep.trainer.tasks.images.sources import ImageSource, decode, hold_out, open_sources

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ettsweep.files import number
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -33,7 +35,7 @@ class Metric:
     def score(self, evaluations: Iterable[Mapping[str, Any]]) -> float | None:
         """Return the score of a run from the lines of its metrics.jsonl; None if it is not among them."""
         values = [
-            (line.get("step"), value) for line in evaluations if (value := _finite(line.get(self.column))) is not None
+            (line.get("step"), value) for line in evaluations if (value := number(line.get(self.column))) is not None
         ]
         if isinstance(self.take, int):
             return next((value for step, value in values if step == self.take), None)
@@ -46,7 +48,7 @@ class Metric:
         best_by_step: dict[int, float] = {}
         best = None
         for line in evaluations:
-            value = _finite(line.get(self.column))
+            value = number(line.get(self.column))
             best = value if value is not None and self.is_better(value, best) else best
             if best is not None and isinstance(step := line.get("step"), int):
                 best_by_step[step] = best
@@ -103,8 +105,3 @@ QUANTITIES = {
     "val_accuracy": "validation accuracy",
 }
 """Labels of columns of metrics.jsonl; others are called what they are."""
-
-
-def _finite(value: object) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None  # type: ignore[arg-type]

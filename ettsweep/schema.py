@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pkgutil import resolve_name
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -308,6 +308,8 @@ def keys_of(schema: type[BaseModel], data: object) -> Iterator[Key]:
     """Yield all keys of a schema and of its nested schemas, of the kinds that the data name."""
     values = data if isinstance(data, dict) else {}
     for name, info in schema.model_fields.items():
+        if get_origin(info.annotation) is Literal:
+            continue  # it has one value: nobody needs to write it
         yield (name,)
         value = values.get(name)
         kinds = next((mark for mark in info.metadata if isinstance(mark, Registered)), None)

@@ -28,10 +28,11 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {"processes", "provenance"},
     {"ownership"},
     {"console"},
+    {"quantities"},
+    {"metric"},
     {"files"},
     {"errors", "seeding", "cgroups", "shipped_files", "token_ids", "trainer"},
-    {"powers", "quantities"},
-    {"metric"},
+    {"powers"},
     {""},  # ettsweep/__init__.py
 ]
 PLANNER_AND_VIEWS = {"study", "launch", "runs", "report", "watch", "cli", "results"}

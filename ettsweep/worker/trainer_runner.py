@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from ettsweep.errors import CorruptError, StorageError
 from ettsweep.files import Json
-from ettsweep.launch.profile import AnyProfile
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.stop import StopReason
@@ -37,16 +36,17 @@ class Runner:
         device, device_facts = prepare_device(work.slot)
         group_context = contextlib.nullcontext(work.group) if work.group is not None else slot_group(work.slot, device)
         with group_context as group:
-            _TrainerWork(work, group, device, device_facts).train()
+            TrainerWork(work, group, device, device_facts).train()
 
 
-class _TrainerWork:
+class TrainerWork:
     """A worker's runs, once its device is ready."""
 
     def __init__(self, work: WorkList, group: "ProcessGroup", device: "torch.device", device_facts: Json) -> None:
         self._work, self._group, self._device, self._device_facts = work, group, device, device_facts
 
     def train(self) -> None:
+        """Claim and train runs until a whole pass over the list claims none, or the worker is to stop."""
         import torch
 
         from ettsweep.trainer.ensemble.pack import Pack
@@ -62,7 +62,7 @@ class _TrainerWork:
                     continue
                 claimed = True
                 torch.set_num_threads(work.slot.threads)  # the previous run may have used fewer
-                queue = self._pack_queue(run, remaining, profile, device)
+                queue = self.pack_queue(run, remaining)
                 attempts = [first, *self._claim_up_to(queue, queue.size - 1)]
                 settings = slot_settings(profile, work.slot, work.data_of(run), self._same_recipe_runs(run, remaining))
                 has_no_companions = (
@@ -76,7 +76,7 @@ class _TrainerWork:
                 )
                 stops = train_attempts(
                     attempts, pack, settings, work.stop_source, self._group, profile.heartbeat_s, work.code,
-                    partial(self._refill, queue),
+                    partial(self.refill, queue),
                 )  # fmt: skip
                 for attempt, stop in zip(attempts, stops, strict=True):
                     work.on_end(attempt, stop)
@@ -86,19 +86,17 @@ class _TrainerWork:
                     torch.cuda.synchronize()  # raises if the run has broken the device: then this process must end
                 release_memory(device)  # the next run sizes its micro-batches by the free memory
 
-    def _pack_queue(
-        self, first: RunDir, remaining: RemainingRuns, profile: AnyProfile, device: "torch.device"
-    ) -> PackQueue:
+    def pack_queue(self, first: RunDir, remaining: RemainingRuns) -> PackQueue:
         """Return the size of a pack that starts with a claimed run, and the runs that may join."""
         try:
             spec = transformer_spec(first)
         except CorruptError:
             return PackQueue()  # training records the error in the run's own folder
-        workers = self._work.workers
+        workers, profile = self._work.workers, self._work.profile
         if profile.pack == 1 or len(self._work.runs) <= workers:
             return PackQueue()  # saves reading the states of the list
         left = remaining.count_left(workers * runs_for_largest_pack(profile, spec))
-        return PackQueue(pack_size(profile, spec, device, left, workers), remaining.companions(spec))
+        return PackQueue(pack_size(profile, spec, self._device, left, workers), remaining.companions(spec))
 
     def _claim_up_to(self, queue: PackQueue, free: int) -> list[Attempt]:
         """Claim up to `free` runs of the queue, skipping those that other workers claim first."""
@@ -109,7 +107,7 @@ class _TrainerWork:
                     attempts.append(attempt)
         return attempts
 
-    def _refill(self, queue: PackQueue, free: int) -> list[Attempt]:
+    def refill(self, queue: PackQueue, free: int) -> list[Attempt]:
         """Claim runs for the free places of a pack, at most this worker's share of the waiting ones."""
         workers = self._work.workers
         waiting = queue.count_waiting(free * workers)

@@ -138,18 +138,18 @@ class Worker:
                 return
             time.sleep(POLL_S)
 
-    def _train_all(self) -> None:
+    def work_list(self) -> WorkList:
+        """Return the runs with all that their trainables need to train them."""
         claim_facts = {
             "job": self.job.to_json() if self.job else None,
             "submission": self.submission.path.name,
             "heartbeat_s": self.submission.profile["heartbeat_s"],
         }
         path = str(self.submission.path / "submission.json")
-        profile = validate(PROFILES[self.submission.kind], self.submission.profile, path)
-        work = WorkList(
+        return WorkList(
             self.runs,
             self.slot,
-            profile,
+            validate(PROFILES[self.submission.kind], self.submission.profile, path),
             self.submission.data,
             self.stop_source,
             self._liveness,
@@ -159,6 +159,9 @@ class Worker:
             on_claim=self._note_claim,
             on_end=self._note_end,
         )
+
+    def _train_all(self) -> None:
+        work = self.work_list()
         try:
             for runner, runs in runners_of(self.runs):
                 runner.train(replace(work, runs=runs))

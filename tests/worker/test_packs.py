@@ -41,7 +41,7 @@ from ettsweep.trainer.training.run import environment
 from ettsweep.trainer.training.trainer import initial_network
 from ettsweep.worker.packing import PackQueue, PackSize, RemainingRuns, pack_size, runs_for_largest_pack
 from ettsweep.worker.signals import POLL_S
-from ettsweep.worker.trainer_runner import NO_COMPANIONS
+from ettsweep.worker.trainer_runner import NO_COMPANIONS, TrainerWork
 from ettsweep.worker.worker import Worker
 
 Ask = Callable[..., Any]
@@ -265,7 +265,7 @@ def test_a_worker_makes_one_trial_for_all_of_its_packs(
         runs = [RunDir.create(results / str(pays), make_spec(lr=0.1 * k)) for k in range(1, 20)]
         worker = make_worker(runs, 1)
         worker.stop_source.make_poll = lambda *_: lambda: None
-        worker._train_in_group(SINGLE_PROCESS, CPU, environment(CPU), {})
+        trainer_work(worker).train()
         assert attempted == [8]
         assert list(map(pack_of, runs)) == packs
         assert ("trains without a stack" in runs[0].attempt(1).log_text()) == (pays > 1)
@@ -312,6 +312,11 @@ def make_worker(results: Path) -> Callable[..., Worker]:
     return make
 
 
+def trainer_work(worker: Worker) -> TrainerWork:
+    """Return the runs of a worker, as if its device were ready."""
+    return TrainerWork(worker.work_list(), SINGLE_PROCESS, CPU, environment(CPU))
+
+
 def test_what_others_have_nearly_trained_is_no_longer_of_their_part(
     make_spec: MakeSpec, results: Path, make_worker: Callable[..., Worker]
 ) -> None:
@@ -350,7 +355,7 @@ def test_a_long_list_is_not_looked_through_for_each_pack(
     monkeypatch.setattr("ettsweep.worker.trainer_runner.train_attempts", finish)
     counted("status")
     counted("spec")
-    make_worker(runs, 1, pack=10)._train_in_group(SINGLE_PROCESS, CPU, {}, {})
+    trainer_work(make_worker(runs, 1, pack=10)).train()
     assert packs == [[seed] * 10 for seed in (0, 1, 2)] * 10
     assert looks["status"] < 10 * len(runs)
     assert looks["spec"] < 3 * len(runs)
@@ -365,8 +370,8 @@ def test_a_pack_is_a_part_of_what_waits_or_is_trained(
     for run in runs[5:7]:
         assert run.claim({}, after=0)
     runs[7].cancel()
-    worker, profile = make_worker(runs, 2), LocalProfile(pack=8)
-    pack_places = worker._pack_queue(runs[6], RemainingRuns(runs, LocalLiveness()), profile, CPU)
+    work = trainer_work(make_worker(runs, 2, pack=8))
+    pack_places = work.pack_queue(runs[6], RemainingRuns(runs, LocalLiveness()))
     assert (pack_places.size, pack_places.remark) == (3, "")
     assert [pack_places.next() for _ in range(4)] == [*runs[8:], None]
 
@@ -378,7 +383,7 @@ def test_a_run_that_no_other_is_like_trains_alone_and_its_log_says_why(
     runs = [RunDir.create(results, make_spec(model={"width": width}, lr=lr)) for width, lr in shapes]
     worker = make_worker(runs, 1, pack=8)
     worker.stop_source.make_poll = lambda *_: lambda: None
-    worker._train_in_group(SINGLE_PROCESS, CPU, environment(CPU), {})
+    trainer_work(worker).train()
     assert list(map(pack_of, runs)) == [2, 1, 2, 1]
     logs = [run.attempt(1).log_text() for run in runs]
     assert [NO_COMPANIONS in log for log in logs] == [False, True, False, False], "the last one is all that is left"
@@ -395,7 +400,7 @@ def test_why_a_run_trains_alone_comes_first_only_where_somebody_asked_for_a_pack
     runs = [RunDir.create(results, make_spec(model={"width": width})) for width in (8, 16)]
     worker = make_worker(runs, 1, **profile)
     worker.stop_source.make_poll = lambda *_: lambda: None
-    worker._train_in_group(SINGLE_PROCESS, CPU, environment(CPU), {})
+    trainer_work(worker).train()
     values = [line.partition("  ")[2] for line in runs[0].attempt(1).log_text().splitlines()]
     items = [line.partition(",")[0].partition(":")[0] for line in values]
     assert items[1 : 1 + len(opening)] == opening
@@ -410,10 +415,10 @@ def test_a_refill_leaves_other_workers_their_part(
     runs = [RunDir.create(results, make_spec(lr=lr)) for lr in range(1, 8)]
     assert runs[0].claim({}, after=0)
     worker, pack_places = (
-        make_worker(runs, 2),
+        trainer_work(make_worker(runs, 2)),
         PackQueue(PackSize(9), RemainingRuns(runs, LocalLiveness()).companions(make_spec())),
     )
-    values = [[attempt.run.name for attempt in worker._refill(pack_places, {}, 4)] for _ in range(4)]
+    values = [[attempt.run.name for attempt in worker.refill(pack_places, 4)] for _ in range(4)]
     ids = [run.id for run in runs]
     assert values == [ids[1:4], ids[4:6], ids[6:], []]
 

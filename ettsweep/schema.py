@@ -308,8 +308,9 @@ def keys_of(schema: type[BaseModel], data: object) -> Iterator[Key]:
     """Yield all keys of a schema and of its nested schemas, of the kinds that the data name."""
     values = data if isinstance(data, dict) else {}
     for name, info in schema.model_fields.items():
-        if get_origin(info.annotation) is Literal:
-            continue  # it has one value: nobody needs to write it
+        if get_origin(info.annotation) is Literal and len(get_args(info.annotation)) == 1:
+            continue  # nobody needs to write it
+        name = info.alias or name
         yield (name,)
         value = values.get(name)
         kinds = next((mark for mark in info.metadata if isinstance(mark, Registered)), None)

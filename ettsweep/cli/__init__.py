@@ -45,8 +45,15 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option(help="Module with further trainables, also for workers; repeatable.", metavar="MODULE"),
+    ] = None,
 ) -> None:
-    """Print the version for --version."""
+    """Print the version for --version; use the plugins of --plugin."""
+    if plugin:
+        # Workers, which this command starts, have the same environment.
+        os.environ["ETTSWEEP_PLUGINS"] = ",".join(plugin)
     if version:
         print(f"ettsweep {__version__}")
         raise typer.Exit

@@ -1,9 +1,12 @@
 """Launch profiles: on which machines, with how many workers and how runs train. They never change a run's results."""
 
+import contextlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -404,11 +407,22 @@ def find_profile(name: str) -> Path:
         if not path.is_file():
             raise InputError(f"{path}: no such launch profile")
         return path
-    folders = (Path("launch"), shipped("launch"))
+    folders = (Path("launch"), shipped("launch"), *_profile_packages())
     for folder in folders:
         if (folder / f"{name}.yaml").is_file():
             return folder / f"{name}.yaml"
     raise unknown_name("launch profile", name, {p.stem for folder in folders for p in folder.glob("*.yaml")})
+
+
+PROFILE_PACKAGES = "ettsweep.launch_profiles"
+"""Group of entry points by which an installed package adds profiles: NAME = package, a folder of YAML files."""
+
+
+def _profile_packages() -> Iterator[Path]:
+    for point in entry_points(group=PROFILE_PACKAGES):
+        with contextlib.suppress(ImportError):  # found, and not imported: its profiles are data
+            spec = find_spec(point.value)
+            yield from map(Path, (spec and spec.submodule_search_locations) or ())
 
 
 def profile_note(name: str) -> str:

@@ -2,12 +2,14 @@
 
 import json
 import os
+import platform
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ettsweep import __version__
 from ettsweep.files import Json
 from ettsweep.provenance import provenance
 from ettsweep.runs.attempt import Attempt
@@ -64,7 +66,9 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
         notes.append("on a GPU some kernels sum in varying order: the last bits can differ from run to run")
     notes += [*_code_notes(attempt), *_resume_notes(attempt)]
     git = attempt.provenance().get("git") or {}
-    return Reproduction(command, git.get("commit"), compare_facts(attempt_facts(attempt), local_facts(device)), notes)
+    return Reproduction(
+        command, git.get("commit"), compare_facts(attempt_facts(attempt), local_facts(device, claim)), notes
+    )
 
 
 def group_by_version(runs: Iterable[Run]) -> dict[str, list[Run]]:
@@ -139,8 +143,17 @@ def attempt_facts(attempt: Attempt) -> Json:
     return {**(origin.get("packages") or {}), **{key: claim[key] for key in CLAIM_FACTS if key in claim}, **code}
 
 
-def local_facts(device: str) -> Json:
-    """Return the same facts about this machine for a device: cpu, or a GPU, of which the first is taken."""
+def local_facts(device: str, claim: Json) -> Json:
+    """Return the same facts about this machine for a device: cpu, or a GPU, of which the first is taken.
+
+    Of torch only if the claim tells of it: other trainables may do without.
+    """
+    origin = provenance()
+    if "torch" not in claim:
+        return {**origin["packages"], "python": platform.python_version(), "device_name": claim.get("device_name")} | {
+            "ettsweep": __version__,
+            "code": origin["code"],
+        }
     # In a subprocess, as `doctor` does: a broken torch is a difference, and must not end this command.
     code = (
         "import json, sys, torch; from ettsweep.worker.devices import environment;"
@@ -160,7 +173,6 @@ def local_facts(device: str) -> Json:
     environment: Json = dict.fromkeys(CLAIM_FACTS, "unknown: torch cannot be imported")
     if completed.returncode == 0:
         environment = json.loads(completed.stdout.splitlines()[-1])
-    origin = provenance()
     return {**origin["packages"], **{key: environment.get(key) for key in CLAIM_FACTS}, "code": origin["code"]}
 
 

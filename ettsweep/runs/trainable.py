@@ -6,19 +6,21 @@ called by commands that must start quickly, so that it imports neither torch nor
 process, with a `RunContext`.
 """
 
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 from pydantic import Field, PlainValidator
 
-from ettsweep.errors import InputError, unknown_name
+from ettsweep.errors import InputError, error_line, unknown_name
 from ettsweep.files import Json
 from ettsweep.metric import Metric
 from ettsweep.schema import Key, NonNegative, Positive, PositiveFloat, Source, StrictModel, validate
@@ -196,12 +198,8 @@ class Trainable(StrictModel):
         Raises:
             InputError: all problems of the block.
         """
-        from ettsweep.config import options_by_key, set_nested, split_override  # YAML: only grid files need it
-
-        data = deepcopy(block)
-        for override in overrides:
-            set_nested(data, *split_override(override))
-        return validate(cls, data, Source(location, options_by_key(overrides)))
+        source, data = override_block(block, overrides, location)
+        return validate(cls, data, source)
 
     @classmethod
     def block_problems(cls, block: dict[str, Any], overrides: Sequence[str], location: str) -> list[str]:
@@ -293,6 +291,16 @@ class Trainable(StrictModel):
     """`module:class` of what trains runs of this class in a worker, see `worker.worker`."""
 
 
+def override_block(block: dict[str, Any], overrides: Sequence[str], location: str) -> tuple[Source, dict[str, Any]]:
+    """Return a block with `key=value` from the command line applied, and where its values come from, for messages."""
+    from ettsweep.config import options_by_key, set_nested, split_override  # YAML: only grid files need it
+
+    data = deepcopy(block)
+    for override in overrides:
+        set_nested(data, *split_override(override))
+    return Source(location, options_by_key(overrides)), data
+
+
 class RunContext(Protocol):
     """All of a run that its training may touch.
 
@@ -341,15 +349,43 @@ TRAINABLES = {
     BUILT_IN: "ettsweep.trainer.recipe:TransformerRecipe",
     "function": "ettsweep.worker.function:FunctionRecipe",
 }
-"""`module:class` of each trainable that ships; packages add theirs as entry points of this group."""
+"""`module:class` of each trainable that ships."""
 
 ENTRY_POINTS = "ettsweep.trainables"
+"""Group of entry points by which an installed package adds trainables: NAME = module:class."""
+
+PLUGINS_VARIABLE = "ETTSWEEP_PLUGINS"
+"""Environment variable with the names of modules, with commas between, whose trainables are used as well.
+
+They are executed, so that nothing on disk may name them: neither grid files nor run folders.
+"""
 
 
 @cache
+def _added_trainables() -> dict[str, type[Trainable] | EntryPoint]:
+    """Return the trainables of installed packages and plugins, by name.
+
+    Raises:
+        InputError: a plugin cannot be imported, or has no trainable.
+    """
+    added: dict[str, type[Trainable] | EntryPoint] = {}
+    added |= {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    for name in filter(None, os.environ.get(PLUGINS_VARIABLE, "").split(",")):
+        try:
+            module = import_module(name)
+        except Exception as error:  # of somebody's own code
+            raise InputError(f"plugin {name}: cannot be imported: {error_line(error)}") from None
+        classes = [each for each in vars(module).values() if isinstance(each, type) and issubclass(each, Trainable)]
+        own = {each.model_fields["trainable"].default: each for each in classes if each.__module__ == module.__name__}
+        if not own:
+            raise InputError(f"plugin {name}: it has no subclass of Trainable")
+        added |= own
+    return added
+
+
 def trainable_names() -> tuple[str, ...]:
-    """Return the names of all trainables that are installed."""
-    return (*TRAINABLES, *sorted({point.name for point in entry_points(group=ENTRY_POINTS)} - set(TRAINABLES)))
+    """Return the names of all trainables: those that ship, then those of installed packages and plugins."""
+    return (*TRAINABLES, *sorted(_added_trainables().keys() - TRAINABLES.keys()))
 
 
 @cache
@@ -360,18 +396,20 @@ def trainable_class(name: str) -> type[Trainable]:
         InputError: there is none, or its package cannot be imported.
     """
     if location := TRAINABLES.get(name):
-        found: type[Trainable] = resolve_name(location)
-        return found
-    points = [point for point in entry_points(group=ENTRY_POINTS) if point.name == name]
-    if not points:
+        ours: type[Trainable] = resolve_name(location)
+        return ours
+    added = _added_trainables().get(name)
+    if added is None:
         raise unknown_name("trainable", name, trainable_names())
-    try:
-        loaded = points[0].load()
-    except Exception as error:  # of somebody else's package
-        raise InputError(f"trainable {name}: {points[0].value} cannot be imported: {error}") from None
-    if not (isinstance(loaded, type) and issubclass(loaded, Trainable)):
-        raise InputError(f"trainable {name}: {points[0].value} is no subclass of Trainable")
-    return loaded
+    if isinstance(added, EntryPoint):
+        try:
+            loaded = added.load()
+        except Exception as error:  # of somebody else's package
+            raise InputError(f"trainable {name}: {added.value} cannot be imported: {error_line(error)}") from None
+        if not (isinstance(loaded, type) and issubclass(loaded, Trainable)):
+            raise InputError(f"trainable {name}: {added.value} is no subclass of Trainable")
+        return loaded
+    return added
 
 
 def class_of(data: Any) -> type[Trainable]:

@@ -434,7 +434,8 @@ def _run_grid(data: dict[str, Any], source: Source, overrides: Sequence[str]) ->
     name = grid.run.get("trainable", names[0] if names else None)
     if not isinstance(name, str):
         known = ", ".join(f"{each}: ..." for each in trainable_names() if each != BUILT_IN)
-        raise InputError(f"{source.file}: run: one of {known} is expected")
+        given = f", got {', '.join(map(str, grid.run))}" if grid.run else ""
+        raise InputError(f"{source.file}: run: one of {known} is expected{given}")
     with locating(Source(source.file)):
         trainable = trainable_class(name)
     block = {key: value for key, value in grid.run.items() if key != "trainable"}

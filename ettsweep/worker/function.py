@@ -4,6 +4,7 @@ import ast
 import hashlib
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,13 +12,30 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ettsweep.errors import DataMissingError, InputError
+from ettsweep.errors import DataMissingError, InputError, unknown_name
 from ettsweep.metric import Metric
-from ettsweep.runs.trainable import Labels, RunContext, ScoreSpec, Size, Trainable
-from ettsweep.schema import NotInId, Positive, Source, canonical, locating, validate
+from ettsweep.runs.trainable import Labels, RunContext, ScoreSpec, Size, Trainable, override_block
+from ettsweep.schema import ListOfOne, NotInId, Positive, StrictModel, canonical, locating, validate
 
 DIGEST_DIGITS = 12
 """Hex digits of a digest of code in a spec."""
+
+
+class FunctionBlock(StrictModel):
+    """What stands under `run:` in a grid file; see `FunctionRecipe`."""
+
+    function: str
+    arguments: dict[str, Any] = Field(default_factory=dict, alias="with")
+    score: ScoreSpec
+    steps: Positive | None = None
+    width: Positive | None = None
+    factors: Literal["adamw", "sgd"] = "adamw"
+    code: Annotated[tuple[str, ...], Field(strict=False), ListOfOne] = ()
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of the recipe."""
+        names = {"steps": "last_step", "code": "files"}
+        return {names.get(name, name): value for name, value in self}
 
 
 class FunctionRecipe(Trainable):
@@ -58,18 +76,13 @@ class FunctionRecipe(Trainable):
         return self
 
     @classmethod
-    def from_block(cls, block: dict[str, Any], overrides: Sequence[str], location: str, folder: Path) -> Self:
-        from ettsweep.config import options_by_key, set_nested, split_override
-
-        data = dict(block)
-        for override in overrides:
-            set_nested(data, *split_override(override))
-        names = {"with": "arguments", "steps": "last_step", "code": "files"}
-        data = {"folder": str(folder.resolve())} | {names.get(k, k): v for k, v in data.items()}
-        if isinstance(data.get("files"), str):
-            data["files"] = [data["files"]]
-        recipe = validate(cls, data, Source(location, options_by_key(overrides)))
-        with locating(Source(location)):
+    def from_block(
+        cls, block: dict[str, Any], overrides: Sequence[str], location: str, folder: Path
+    ) -> "FunctionRecipe":
+        source, data = override_block(block, overrides, location)
+        stated = validate(FunctionBlock, data, source)
+        with locating(source):
+            recipe = validate(cls, stated.fields() | {"folder": str(folder.resolve())}, source)
             recipe.check_signature()
         return recipe
 
@@ -125,7 +138,9 @@ class FunctionRecipe(Trainable):
             raise InputError(f"function: {path}: {error}") from None
         functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         if name not in functions:
-            return  # imported there, or made in another way: the call will tell
+            if (names := _bound_names(tree)) is not None and name.partition(".")[0] not in names:
+                raise InputError(f"function: {path}: {unknown_name('function', name, functions)}")
+            return  # it is imported there, or made in another way: the call will tell
         spec = functions[name].args
         positional = [argument.arg for argument in (*spec.posonlyargs, *spec.args)]
         known = {*positional[1:], *(argument.arg for argument in spec.kwonlyargs)}
@@ -179,12 +194,27 @@ class FunctionRecipe(Trainable):
             )
         if self.folder and self.folder not in sys.path[:1]:
             sys.path.insert(0, self.folder)
+        if self.module_path.stat().st_uid not in (0, os.geteuid()):
+            raise InputError(f"{self.module_path} belongs to another user, whose code is not executed")
         module, _, name = self.function.partition(":")
         target: Any = importlib.import_module(module)
         for part in name.split("."):
             target = getattr(target, part)
         inspect.signature(target).bind(run, **self.arguments)  # a TypeError that names what is wrong
         target(run, **self.arguments)
+
+
+def _bound_names(tree: ast.Module) -> set[str] | None:
+    """Return the names that a module binds; None if it imports all names of another one."""
+    names = set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return None if "*" in names else names
 
 
 def _normalised(path: Path) -> bytes:

@@ -29,6 +29,9 @@ FLUSH_S = 1.0
 FLUSH_LINES = 200
 """Recorded lines after which they are written, however fast they come."""
 
+STOP_GRACE_S = 30.0
+"""Seconds that a run that looks at `run.stop` has to save and return, before `record` ends it."""
+
 MAX_NAMES = 50
 """Most names of metrics that a run may record: more are a mistake, and fill tables."""
 
@@ -100,7 +103,7 @@ def train_attempt(run: RunDir, attempt: Attempt, work: WorkList) -> StopReason |
             context.start()
             spec.train(context)
         return context.finish()
-    except Diverged:
+    except (Diverged, Stopped):
         assert context is not None
         return context.finish()
     except (KeyboardInterrupt, Exception) as error:  # recorded, so that the other runs of this worker go on
@@ -121,6 +124,10 @@ class Diverged(BaseException):
     """Ends a run whose loss or score is not finite; no `except Exception` of its own code stops it."""
 
 
+class Stopped(BaseException):
+    """Ends a run that is to stop and goes on, because it never looks at `run.stop` or does not heed it."""
+
+
 class RunningRun:
     """A run in training: the `RunContext` that its trainable is given.
 
@@ -139,6 +146,8 @@ class RunningRun:
         self.output = _LogStream(self.log)
         self._poll = work.stop_source.make_poll(attempt)
         self._stop: StopReason | None = None
+        self._stop_s = 0.0
+        self._is_asked = False
         self._history: list[Json] = []
         self._written = 0
         self._names: set[str] = set()
@@ -175,9 +184,13 @@ class RunningRun:
     @property
     def stop(self) -> str:
         """Why to save a checkpoint and return now; empty to go on."""
-        if self._stop is None:
-            self._stop = self._poll()
-        return self._stop or ""
+        self._is_asked = True
+        return self._stop_reason() or ""
+
+    def _stop_reason(self) -> StopReason | None:
+        if self._stop is None and (reason := self._poll()):
+            self._stop, self._stop_s = reason, time.monotonic()
+        return self._stop
 
     def record(self, step: int, **metrics: float) -> None:
         """Record metrics of a step.
@@ -185,6 +198,7 @@ class RunningRun:
         Raises:
             InputError: the step is not a whole number above 0, or below an earlier one; or a value is no number.
             Diverged: the loss or the score is not finite.
+            Stopped: the run is to stop, and does not do so by itself.
         """
         step = _whole(step)
         last = self._history[-1]["step"] if self._history else 0
@@ -194,6 +208,8 @@ class RunningRun:
         self._names |= metrics.keys()
         if len(self._names) > MAX_NAMES:
             raise InputError(f"more than {MAX_NAMES} names of metrics were recorded: {', '.join(sorted(self._names))}")
+        if self._stop_reason() and (not self._is_asked or time.monotonic() - self._stop_s > STOP_GRACE_S):
+            raise Stopped
         self._history.append(finite(line))
         if self._start_s is None:
             self._start_s = time.process_time() - self._cpu_s

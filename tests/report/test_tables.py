@@ -14,7 +14,6 @@ import pandas as pd
 import pytest
 from support.made_sweep import FRESH, SEEDS, Made, changed, loss_at
 
-from ettsweep.metric import Metric
 from ettsweep.report import tables
 from ettsweep.report.families import judged_families
 from ettsweep.report.formats import mean_std
@@ -22,6 +21,7 @@ from ettsweep.report.tables import RUN_COLUMNS, runs_table, to_latex, to_markdow
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run
 from ettsweep.study.criterion import CriterionOptions
+from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 
 
 def points(runs: Sequence[Run]) -> pd.DataFrame:
@@ -185,8 +185,8 @@ def test_lead_is_negative_for_a_better_neighbour(sample: Made) -> None:
 
 def test_of_an_accuracy_less_is_worse() -> None:
     for metric, improved, inferior in (
-        (Metric("best_loss", "min"), 1.0, 3.0),
-        (Metric("best_accuracy", "max"), 3.0, 1.0),
+        (LOWEST_LOSS, 1.0, 3.0),
+        (BEST_ACCURACY, 3.0, 1.0),
     ):
         assert (metric.worse_by(inferior, improved), metric.worse_by(improved, inferior)) == (2.0, -2.0)
         assert sorted([None, inferior, improved], key=metric.sort_key) == [improved, inferior, None]

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from ettsweep.errors import InputError
-from ettsweep.metric import Metric
 from ettsweep.report.verdict_text import reason_text
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run
@@ -24,6 +23,7 @@ from ettsweep.study.seeds import fresh_seeds
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import REACH
 from ettsweep.study.verdict import FINAL_VERDICTS, Verdict, conflicting_verdicts
+from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 
 Offset = tuple[float, float]
 """Lattice steps (lr, wd) from the centre."""
@@ -106,7 +106,7 @@ def offsets(specs: Sequence[RunSpec]) -> set[Offset]:
 def test_a_point_better_than_its_six_neighbours_is_optimal(study: Study) -> None:
     verdict = verify(study, runs_on(study, BOWL))
     assert (verdict.verdict, offset_of(verdict.point), verdict.score) == ("optimal", (0, 0), 1.0)
-    assert verdict.study.metric == Metric("best_loss", "min")
+    assert verdict.study.metric == LOWEST_LOSS
     assert {offset_of(n.point): n.score for n in verdict.neighbours} == {o: bowl(o) for o in SIX}
     assert verdict.missing_points == []
     assert wanted(study, runs_on(study, BOWL)) == []
@@ -600,7 +600,7 @@ def test_accuracy_is_best_where_it_is_highest() -> None:
     runs = [run((0, 0), 0.78), *(run(o, 0.78 - 0.01 * i) for i, o in enumerate(SIX, 1))]
     verdict = verify(study, runs)
     assert (verdict.verdict, verdict.lr, verdict.wd) == ("optimal", 20.0, 4e-5)
-    assert verdict.study.metric == Metric("best_accuracy", "max")
+    assert verdict.study.metric == BEST_ACCURACY
     runs[1], runs[2] = run(SIX[0], 0.79), run(SIX[1], None)
     refuted = verify(study, runs, at=centre)
     assert refuted.verdict == "refuted"

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 import pytest
+from support.fake import FakeRecipe
 
 from ettsweep.errors import InputError
 from ettsweep.metric import Metric
 from ettsweep.runs.state import State
 from ettsweep.study.pruning import PRUNERS, PrunerCurve, check_pruner, hyperband_bracket, prune_reason
-from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 
-SCHEDULE = ScheduleSpec(total_steps=900, warmup_steps=90, eval_every=100)
+RECIPE = FakeRecipe(last_step=900, warmup=90, every=100)
 STEPS = range(100, 901, 100)
 
 
@@ -29,13 +29,11 @@ def finished(*scores: float) -> list[PrunerCurve]:
 
 
 def reasons(
-    rule: str, curves: Sequence[PrunerCurve], metric: Metric = LOWEST_LOSS, schedule: ScheduleSpec = SCHEDULE
+    rule: str, curves: Sequence[PrunerCurve], metric: Metric = LOWEST_LOSS, recipe: FakeRecipe = RECIPE
 ) -> dict[str, str]:
     """Return why each of the runs in training is hopeless that is."""
     by_run_id = {
-        item.run_id: prune_reason(rule, item, curves, metric, schedule)
-        for item in curves
-        if item.state is State.RUNNING
+        item.run_id: prune_reason(rule, item, curves, metric, recipe) for item in curves if item.state is State.RUNNING
     }
     return {run: reason for run, reason in by_run_id.items() if reason}
 
@@ -109,12 +107,12 @@ def test_a_diverged_run_is_the_worst_there_is_from_there_on() -> None:
 def in_bracket(bracket: int, number: int) -> list[str]:
     """Return ids of runs that are in a bracket."""
     names = (f"{n:012x}" for n in range(10**6))
-    return [name for name, _ in zip((n for n in names if hyperband_bracket(n, SCHEDULE) == bracket), range(number))]  # noqa: B905
+    return [name for name, _ in zip((n for n in names if hyperband_bracket(n, RECIPE) == bracket), range(number))]  # noqa: B905
 
 
 def test_brackets_have_the_shares_of_the_paper_and_depend_on_the_id_alone() -> None:
     """R/r = 9 and eta = 3: brackets of ceil(3 * 9 / 3), ceil(3 * 3 / 2) and 3 runs."""
-    counts = Counter(hyperband_bracket(f"{n:012x}", SCHEDULE) for n in range(17000))
+    counts = Counter(hyperband_bracket(f"{n:012x}", RECIPE) for n in range(17000))
     assert counts.keys() == {0, 1, 2}
     for bracket, size in enumerate((9, 5, 3)):
         assert counts[bracket] == pytest.approx(1000 * size, rel=0.1)
@@ -168,10 +166,10 @@ def test_nothing_is_stopped_that_is_the_best_or_at_its_end(pruner: str) -> None:
 
 
 def test_no_run_is_judged_while_its_learning_rate_warms_up() -> None:
-    slow = SCHEDULE.model_copy(update={"warmup_steps": 600})
+    slow = RECIPE.model_copy(update={"warmup": 600})
     others = finished(1.0, 1.0, 1.0, 1.0, 1.0)
-    assert not reasons("median", [*others, curve("bad", *[2.0] * 5)], schedule=slow)
-    assert reasons("median", [*others, curve("bad", *[2.0] * 6)], schedule=slow)
+    assert not reasons("median", [*others, curve("bad", *[2.0] * 5)], recipe=slow)
+    assert reasons("median", [*others, curve("bad", *[2.0] * 6)], recipe=slow)
 
 
 # --- what is asked for ------------------------------------------------------------------------------------------------
@@ -179,7 +177,7 @@ def test_no_run_is_judged_while_its_learning_rate_warms_up() -> None:
 
 def test_there_is_no_pruner_of_another_name() -> None:
     with pytest.raises(InputError, match="unknown pruner 'medain'; did you mean 'median'"):
-        check_pruner("medain", SCHEDULE)
+        check_pruner("medain", RECIPE)
 
 
 @pytest.mark.parametrize(
@@ -192,18 +190,18 @@ def test_there_is_no_pruner_of_another_name() -> None:
 def test_a_run_that_shows_nothing_before_its_end_cannot_be_pruned(
     pruner: str, every: int, fitting: int, message: str
 ) -> None:
-    def schedule(every: int) -> ScheduleSpec:
-        return SCHEDULE.model_copy(update={"eval_every": every})
+    def every_so_often(every: int) -> FakeRecipe:
+        return RECIPE.model_copy(update={"every": every})
 
     with pytest.raises(InputError) as error:
-        check_pruner(pruner, schedule(every))
+        check_pruner(pruner, every_so_often(every))
     expected = f"schedule.eval_every: {every}: --pruner {pruner} needs {message}; {fitting} works"
     assert (str(error.value), error.value.exit_code) == (expected, 2)
-    check_pruner(pruner, schedule(fitting))
-    check_pruner(pruner, SCHEDULE)
-    check_pruner("none", schedule(every))
+    check_pruner(pruner, every_so_often(fitting))
+    check_pruner(pruner, RECIPE)
+    check_pruner("none", every_so_often(every))
 
 
 def test_a_run_that_is_all_warm_up_cannot_be_pruned() -> None:
     with pytest.raises(InputError, match="use a longer run or a shorter warm-up"):
-        check_pruner("median", SCHEDULE.model_copy(update={"warmup_steps": 800, "stop_step": 700}))
+        check_pruner("median", RECIPE.model_copy(update={"warmup": 800, "last_step": 700}))

@@ -3,10 +3,9 @@ from pathlib import Path
 import pytest
 
 from ettsweep.errors import DataMissingError, InputError
-from ettsweep.metric import Metric
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.tasks.images.image_task import DigitsTask, ImageNetTask
-from ettsweep.trainer.tasks.registry import check_compatible, check_data, steps_per_epoch, task_kind
+from ettsweep.trainer.tasks.registry import LOWEST_LOSS, check_compatible, check_data, steps_per_epoch, task_kind
 from ettsweep.trainer.tasks.text import text_data
 from ettsweep.trainer.tasks.text.text_data import pydoc_digest
 from ettsweep.trainer.tasks.text.text_task import PydocTask, TextTask
@@ -41,7 +40,7 @@ def test_a_batch_has_no_more_texts_than_are_used() -> None:
 
 
 def test_text_is_judged_by_its_lowest_loss() -> None:
-    assert {task_kind(task).metric for task in (PydocTask(), TextTask())} == {Metric("best_loss", "min")}
+    assert {task_kind(task).metric for task in (PydocTask(), TextTask())} == {LOWEST_LOSS}
     assert task_kind(ImageNetTask()).metric.name == "best_accuracy"
 
 

@@ -1,0 +1,148 @@
+"""Tests of a trainable, for whoever writes one: pytest runs them in a subclass that has its recipe.
+
+from ettsweep.testing import TrainableSuite
+
+class TestMine(TrainableSuite):
+recipe = Mine(steps=20)
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from ettsweep.launch.profile import LocalProfile, Slot
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec, StrategySpec, validated_spec
+from ettsweep.runs.state import LocalLiveness
+from ettsweep.runs.stop import StopReason
+from ettsweep.runs.trainable import TRAINABLES, Trainable, trainable_class
+from ettsweep.worker.in_process import train_attempt
+from ettsweep.worker.work_list import WorkList
+
+HEAVY = ("torch", "tensorflow", "jax", "pandas", "optuna")
+"""Packages that would make each command slow to start."""
+
+
+class TrainableSuite:
+    """Tests that hold a trainable to its contract.
+
+    Attributes:
+        recipe: a small one: it is trained several times.
+        lr, wd: a point at which it does not diverge.
+        data: location of its data, if it needs any.
+        resumes: whether it saves checkpoints, and a run that is resumed records what one records that never stopped.
+    """
+
+    recipe: ClassVar[Trainable]
+    lr: ClassVar[float] = 2.0**-6
+    wd: ClassVar[float] = 0.0
+    data: ClassVar[str | None] = None
+    resumes: ClassVar[bool] = True
+
+    @pytest.fixture(autouse=True)
+    def _is_registered(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """Have run folders find the class by its name, whether it is installed or not."""
+        cls = type(self.recipe)
+        monkeypatch.setitem(TRAINABLES, self.recipe.trainable, f"{cls.__module__}:{cls.__qualname__}")
+        trainable_class.cache_clear()
+        yield
+        trainable_class.cache_clear()
+
+    def spec(self, seed: int = 0) -> RunSpec:
+        """Return the spec of a run."""
+        return RunSpec.of(self.recipe, StrategySpec(s=None), self.lr, self.wd, seed)
+
+    def train(self, results: Path, stop_after: int | None = None, seed: int = 0) -> RunDir:
+        """Train a run in a results folder, or take it up again; stop it after it has looked so often."""
+        run = RunDir.create(results, self.spec(seed))
+        numbers = run.attempt_numbers()
+        attempt = run.claim({}, after=numbers[-1] if numbers else 0)
+        assert attempt is not None, f"{run.path} has an owner"
+        stop_source: Any = _Stops(stop_after)
+        data = {self.recipe.data_kind: self.data} if self.data else {}
+        slot, profile = Slot("cpu-0", "cpu", None, 1), LocalProfile(devices="cpu")
+        train_attempt(run, attempt, WorkList([run], slot, profile, data, stop_source, LocalLiveness(), {}))
+        failure = attempt.failure()
+        assert failure is None or failure["kind"] == "interrupted", (failure["reason"], failure.get("details"))
+        return run
+
+    def test_its_module_is_quick_to_import(self) -> None:
+        """Commands that train nothing import it: no heavy package may come along."""
+        module = type(self.recipe).__module__
+        code = f"import sys, {module}; print(*sys.modules)"
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
+        assert completed.returncode == 0, completed.stderr
+        heavy = sorted({name.partition(".")[0] for name in completed.stdout.split()} & set(HEAVY))
+        assert not heavy, f"{module} imports {', '.join(heavy)}; import what training needs inside `train`"
+
+    def test_what_planner_and_views_ask_for_is_there(self) -> None:
+        recipe = self.recipe
+        assert recipe.metric.mode in ("min", "max")
+        assert recipe.labels.model
+        assert recipe.steps is None or recipe.steps > 0
+        hash(self.spec().recipe_key)
+
+    def test_a_spec_is_the_same_after_it_was_written_and_read(self) -> None:
+        spec = self.spec()
+        again = validated_spec(json.loads(spec.model_dump_json()), "spec.json")
+        assert again == spec
+        assert again.run_id == spec.run_id
+
+    def test_ids_tell_seeds_and_points_apart(self) -> None:
+        spec = self.spec()
+        assert len({spec.run_id, self.spec(seed=1).run_id, spec.with_point(2 * self.lr, self.wd, 0).run_id}) == 3
+        assert spec.family_id == self.spec(seed=1).family_id
+
+    def test_a_run_records_its_score(self, tmp_path: Path) -> None:
+        result = self.train(tmp_path).result()
+        assert result is not None, "it ended without a result"
+        assert result["status"] == "done", "choose a point at which it does not diverge"
+        assert isinstance(result["score"], float)
+        if self.recipe.steps:
+            assert result["steps"] <= self.recipe.steps
+
+    def test_seeds_differ(self, tmp_path: Path) -> None:
+        """Else the spread over seeds, on which every verdict rests, would be zero."""
+        first, second = (self.train(tmp_path, seed=seed).result() for seed in (0, 1))
+        assert first is not None
+        assert second is not None
+        assert first["score"] != second["score"], "two seeds have the same score: is the seed used?"
+
+    def test_a_run_that_is_stopped_and_resumed_records_the_same(self, tmp_path: Path) -> None:
+        if not self.resumes:
+            return
+        expected = self.train(tmp_path / "alone").metrics_path.read_bytes()
+        run, stops = self.train(tmp_path / "stopped", stop_after=3), 1
+        assert run.result() is None, "it went on although `run.stop` said why to stop"
+        while run.result() is None:
+            assert run.attempt(stops).has_checkpoint(), "it stopped without a checkpoint"
+            stops += 1
+            assert stops < 1000, "it never comes to its end"
+            run = self.train(tmp_path / "stopped", stop_after=3 * 2**stops)
+        assert run.metrics_path.read_bytes() == expected, "what it stores does not suffice to go on as if never stopped"
+
+
+class _Stops:
+    """A source of stops that says so once it has been looked at so often."""
+
+    def __init__(self, after: int | None) -> None:
+        self._left = after
+        self.stop_reason = ""
+
+    def make_poll(self, *_: object) -> Any:
+        """Return what a run calls to learn whether to stop."""
+
+        def poll() -> StopReason | None:
+            if self._left is None:
+                return None
+            self._left -= 1
+            return StopReason.TERMINATED if self._left < 0 else None
+
+        return poll

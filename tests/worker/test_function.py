@@ -1,0 +1,308 @@
+"""Functions as runs, in real workers: killed, stopped, resumed, diverged, wrong."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.commandline import ettsweep, runs_in, status, typed, wait_for, worker_pids
+
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import State
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "function"
+
+WALK = '''"""A random walk that stores its state, a step at a time."""
+import json, random, time
+from pathlib import Path
+
+
+def main(run, steps=60, every=10, pause=0.0, heeds=True):
+    rng, value, first = random.Random(run.seed), 3.0, 1
+    if run.resume_from:
+        state = json.loads(run.resume_from.read_text())
+        first, value = state["step"] + 1, state["value"]
+        rng.setstate((state["random"][0], tuple(state["random"][1]), state["random"][2]))
+    for step in range(first, steps + 1):
+        value += rng.gauss(0, run.lr)
+        run.record(step, loss=value)
+        run.record(step, err=abs(value) + run.wd)
+        if step % every == 0 or (heeds and run.stop):
+            state = {"step": step, "value": value, "random": rng.getstate()}
+            run.checkpoint(step, lambda path: path.write_text(json.dumps(state)))
+        if heeds and run.stop:
+            return
+        time.sleep(pause)
+
+
+def diverging(run):
+    run.record(1, loss=1.0)
+    try:
+        run.record(2, loss=float("inf"))
+    except Exception:
+        pass
+    run.record(3, loss=1.0, err=0.0)
+
+
+def silent(run):
+    print("working")
+    run.record(1, loss=1.0, other=2.0)
+
+
+def broken(run):
+    raise ValueError("no luck")
+
+
+def torchless(run):
+    import sys
+    assert not {"torch", "pandas", "optuna"} & set(sys.modules)
+    run.record(1, err=1.0)
+
+
+def last_counts(run):
+    for step, err in ((1, 3.0), (5, 1.0), (9, 2.0)):
+        run.record(step, err=err)
+'''
+
+Ask = Callable[..., Any]
+pytestmark = pytest.mark.usefixtures("process")
+
+
+@pytest.fixture
+def grid(tmp_path: Path, results: Path) -> Ask:
+    """Return a function that requests runs of a function of the module above, one unless it is told otherwise."""
+    (tmp_path / "walk.py").write_text(WALK)
+
+    def ask(function: str = "main", *options: object, score: Any = None, runs: int = 1, **arguments: Any) -> Any:
+        block: dict[str, Any] = {"function": f"walk:{function}", "score": score or {"name": "err", "mode": "min"}}
+        block |= {"with": arguments} if arguments else {}
+        content = {"run": block, "centre": {"lr": 0.25, "wd": 0.5}, "lr": {"range": [0, runs - 1]}}
+        path = tmp_path / "sweep.yaml"
+        path.write_text(yaml.safe_dump(content))
+        return ettsweep("grid", "--grid", path, "--results", results, "--launch-set", "slots=1", *options)
+
+    return ask
+
+
+def only_run(results: Path) -> RunDir:
+    (run,) = runs_in(results)
+    return run
+
+
+def result_of(run: RunDir) -> dict[str, Any]:
+    return dict(wait_for(run.result, "its result"))
+
+
+def undisturbed_metrics(tmp_path: Path, run: RunDir, **settings: Any) -> bytes:
+    """Return what a run records in another folder, where nothing happens to it."""
+    alone = tmp_path / "alone"
+    typed("train", "--spec", run.spec_path, "--results", alone, **settings)
+    return only_run(alone).metrics_path.read_bytes()
+
+
+# --- interrupted ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_run_whose_worker_ends_goes_on_exactly(tmp_path: Path, results: Path, grid: Ask, number: int) -> None:
+    grid(pause=0.05)
+    run = wait_for(lambda: runs_in(results), "the run")[0]
+    attempt = wait_for(run.latest_attempt, "its attempt")
+    wait_for(attempt.has_checkpoint, "its checkpoint")
+    os.kill(worker_pids(results)[0], number)
+    wait_for(lambda: run.status().state is State.INTERRUPTED, "its end")
+    failure = attempt.failure()
+    assert failure == (
+        None if number == signal.SIGKILL else {"kind": "interrupted", "reason": "terminated", "details": ""}
+    )
+    ettsweep("retry", run.id, "--results", results)
+    assert result_of(run)["attempts"] == 2
+    parent, step = run.attempt(2).resumed_from()
+    assert parent == 1
+    assert step >= 10
+    assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
+
+
+def test_a_torch_function_of_twenty_lines_resumes_exactly(tmp_path: Path, results: Path) -> None:
+    shutil.copytree(EXAMPLE, tmp_path / "example")
+    grid = tmp_path / "example" / "sweep.yaml"
+    fixed = (
+        "--lr-range",
+        "0:0",
+        "--wd-range",
+        "0:0",
+        "--seeds",
+        "3",
+        "--set",
+        "with.steps=1000",
+        "--set",
+        "steps=1000",
+    )
+    ettsweep(
+        "grid", "--grid", grid, "--results", results, *fixed, "--launch-set", "slots=1", "--launch-set", "threads=1"
+    )
+    run = wait_for(lambda: runs_in(results), "the run")[0]
+    attempt = wait_for(run.latest_attempt, "its attempt")
+    wait_for(lambda: len(attempt.saved_steps()) and attempt.saved_steps()[0] >= 100, "two checkpoints")
+    os.kill(worker_pids(results)[0], signal.SIGKILL)
+    wait_for(lambda: run.status().state is State.INTERRUPTED, "its end")
+    ettsweep("retry", run.id, "--results", results)
+    assert result_of(run)["attempts"] == 2
+    assert run.attempt(2).resumed_from()[1] >= 100
+    assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
+
+
+def test_a_cancelled_run_stops_whether_it_heeds_or_not(results: Path, grid: Ask) -> None:
+    for heeds in (True, False):
+        grid("main", "--name", f"heeds-{heeds}", pause=0.02, steps=100_000, heeds=heeds)
+        run = wait_for(lambda: [run for run in runs_in(results) if run.status().state is State.RUNNING], "the run")[0]
+        ettsweep("cancel", run.id, "--results", results)
+        wait_for(lambda run=run: run.status().state is State.CANCELLED, "its end")
+        assert run.attempt(1).failure() == {"kind": "interrupted", "reason": "cancelled", "details": ""}
+
+
+def test_a_checkpoint_whose_metrics_were_edited_is_not_used(results: Path, grid: Ask) -> None:
+    grid(pause=0.05)
+    run = wait_for(lambda: runs_in(results), "the run")[0]
+    attempt = wait_for(run.latest_attempt, "its attempt")
+    wait_for(attempt.has_checkpoint, "its checkpoint")
+    os.kill(worker_pids(results)[0], signal.SIGKILL)
+    wait_for(lambda: run.status().state is State.INTERRUPTED, "its end")
+    lines = attempt.metrics_path.read_text().splitlines(keepends=True)
+    attempt.metrics_path.write_text("".join(lines[1:]))
+    ettsweep("retry", run.id, "--results", results)
+    result_of(run)
+    assert run.attempt(2).resumed_from() == (0, 0)
+    assert "changed since the state after step" in run.attempt(2).log_text()
+
+
+# --- how runs end -----------------------------------------------------------------------------------------------------
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_whatever_it_catches(results: Path, grid: Ask) -> None:
+    grid("diverging", "--follow")
+    result = result_of(only_run(results))
+    assert (result["status"], result["diverged_step"], result["score"]) == ("diverged", 2, None)
+    assert only_run(results).history()[-1] == {"step": 2, "loss": None, "nonfinite": True}
+
+
+def test_a_run_without_a_score_fails_and_says_what_was_recorded(results: Path, grid: Ask) -> None:
+    grid("silent")
+    run = only_run(results)
+    wait_for(lambda: run.status().state is State.FAILED, "its failure")
+    assert run.status().reason == "no score: err was not recorded; recorded were loss, other"
+    assert "working" in run.attempt(1).log_text(), "what it prints is in its log"
+
+
+def test_an_exception_is_recorded_with_its_traceback(results: Path, grid: Ask) -> None:
+    grid("broken", runs=2)
+    runs = wait_for(
+        lambda: [run for run in runs_in(results) if run.status().state is State.FAILED][1:], "both failures"
+    )
+    failure = runs[0].attempt(1).failure()
+    assert failure is not None
+    assert failure["reason"] == "ValueError: no luck"
+    assert "walk.py" in failure["details"]
+
+
+def test_a_worker_of_functions_imports_no_torch(results: Path, grid: Ask) -> None:
+    grid("torchless")
+    assert result_of(only_run(results))["score"] == 1.0
+
+
+def test_planning_functions_imports_no_torch(tmp_path: Path, grid: Ask, results: Path) -> None:
+    grid("torchless", "--dry-run")
+    code = f"""
+import sys
+from unittest import mock
+from ettsweep import cli
+with mock.patch.object(sys, "argv", ["ettsweep", "grid", "--grid", {str(tmp_path / "sweep.yaml")!r}, "--dry-run"]):
+    try:
+        cli.main()
+    except SystemExit as end:
+        assert not end.code
+assert not {{"torch", "pandas", "optuna", "sklearn"}} & set(sys.modules), sorted(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("take", "name", "score"),
+    [("best", "best_err", 1.0), ("last", "last_err", 2.0), ({"step": 1}, "err_at_1", 3.0)],
+)
+def test_a_score_is_the_best_the_last_or_that_at_a_step(
+    results: Path, grid: Ask, take: Any, name: str, score: float
+) -> None:
+    grid("last_counts", score={"name": "err", "mode": "min", "take": take})
+    result = result_of(only_run(results))
+    assert (result["score"], result[name], result["steps"]) == (score, score, 9)
+    assert status(results)[only_run(results).id]["best_score"] == score
+
+
+# --- before anything is submitted -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"function": "walk:mian"}, "unknown function 'mian'; did you mean 'main'?"),
+        ({"function": "wlak:main"}, "there is no module wlak"),
+        ({"function": "main"}, "MODULE:NAME is expected, such as mypackage.train:main, got 'main'"),
+        ({"with": {"stepz": 3}}, "with.stepz: main in"),
+        ({"score": {"name": "err"}}, "score.mode: is required"),
+        ({"code": ["*.cfg"]}, "code: no file in"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_submitted(
+    tmp_path: Path, results: Path, grid: Ask, change: dict[str, Any], problem: str
+) -> None:
+    grid("main", "--dry-run")
+    path = tmp_path / "sweep.yaml"
+    content = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump(content | {"run": content["run"] | change}))
+    done = ettsweep("grid", "--grid", path, "--results", results, code=None)
+    assert done.returncode in (1, 2)
+    assert problem in done.stderr
+    assert not results.exists()
+
+
+def test_code_is_part_of_the_id_and_comments_are_not(tmp_path: Path, results: Path, grid: Ask) -> None:
+    def run_id() -> str:
+        return str(json.loads(grid("main", "--dry-run", "--format", "json").stdout)[0]["run"])
+
+    first, path = run_id(), tmp_path / "walk.py"
+    path.write_text(
+        WALK.replace("    rng, value", "    # a comment\n    rng,  value").replace("A random", "Some random")
+    )
+    assert run_id() == first
+    path.write_text(WALK.replace("3.0, 1", "3.5, 1"))
+    assert run_id() != first
+
+
+def test_a_run_is_not_trained_with_other_code_than_it_was_requested_with(
+    tmp_path: Path, results: Path, grid: Ask
+) -> None:
+    grid(pause=0.01)
+    run = only_run(results)
+    result_of(run)
+    (tmp_path / "walk.py").write_text(WALK.replace("3.0, 1", "3.5, 1"))
+    typed("train", "--spec", run.spec_path, "--results", tmp_path / "again", code=1)
+    assert "the code of walk:main has changed" in only_run(tmp_path / "again").status().reason
+
+
+def test_a_function_is_swept_to_a_verdict_and_a_report(results: Path, grid: Ask) -> None:
+    grid("main", "--follow", runs=4)
+    done = ettsweep("verify-optimum", "--rule", "paper", "--follow", "--results", results)
+    assert "optimal" in done.stdout
+    ettsweep("seeds", "--follow", "-n", "2", "--results", results)
+    ettsweep("report", "--results", results)
+    page = (results / "report" / "report.html").read_text()
+    assert "best_err" in page
+    assert "nats" not in page, "a unit that nobody has stated"

@@ -46,11 +46,14 @@ class RunSpec(Trainable):
     wd: NonNegative
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
 
+    written_last: ClassVar[tuple[str, ...]] = (*Trainable.written_last, "strategy", "lr", "wd", "seed")
+
     recipe_class: ClassVar[type[Trainable]]
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        cls.recipe_class = cls.__bases__[0]
+        if RunSpec in cls.__bases__:
+            cls.recipe_class = cls.__bases__[0]
 
     @classmethod
     def of(cls, recipe: Trainable, strategy: StrategySpec, lr: float, wd: float, seed: int) -> "RunSpec":

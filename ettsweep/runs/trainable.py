@@ -18,7 +18,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
-from pydantic import Field, PlainValidator
+from pydantic import Field, PlainValidator, SerializerFunctionWrapHandler, model_serializer
 
 from ettsweep.errors import InputError, error_line, unknown_name
 from ettsweep.files import Json
@@ -125,6 +125,17 @@ class Trainable(StrictModel):
 
     trainable: str
     spikes: SpikeSpec = SpikeSpec()
+
+    written_last: ClassVar[tuple[str, ...]] = ("spikes",)
+    """Fields that files have at the end, after those of the subclass."""
+
+    @model_serializer(mode="wrap")
+    def _in_order(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = serialise(self)
+        if data.get("trainable") == BUILT_IN:
+            del data["trainable"]  # as before there were others
+        last = {name: data.pop(name) for name in self.written_last if name in data}
+        return data | last
 
     # --- what it is ---
 

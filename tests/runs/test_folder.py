@@ -302,7 +302,7 @@ def test_a_damaged_pruning_is_one_that_names_the_file(run: RunDir, content: str)
 
 def test_evaluations_are_those_of_the_lineage_and_then_of_the_result(run: RunDir) -> None:
     def steps() -> list[int]:
-        return [line["step"] for line in run.evaluations() if line["val_loss"] == 2 / line["step"]]
+        return [line["step"] for line in run.evaluations("val_loss") if line["val_loss"] == 2 / line["step"]]
 
     assert steps() == []
     train(claimed(run), 1, 14)

@@ -13,6 +13,7 @@ from ettsweep.powers import log2
 from ettsweep.runs.spec import RunSpec, validated_spec
 from ettsweep.schema import OmitFromIdAt, canonical, identity
 from ettsweep.strategies.strategy import map_point
+from ettsweep.trainer.recipe import TransformerRun
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -123,7 +124,7 @@ def leaves(data: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[t
     for key, value in data.items():
         if isinstance(value, dict):
             yield from leaves(value, (*path, key))
-        elif key != "kind":  # another kind has other fields
+        elif key not in ("kind", "trainable"):  # others have other fields
             yield (*path, key), value
 
 
@@ -182,7 +183,7 @@ def test_kinds_are_part_of_the_identity(make_spec: MakeSpec) -> None:
 
 
 def test_another_default_gives_another_id(make_spec: MakeSpec) -> None:
-    class Later(RunSpec):
+    class Later(TransformerRun):
         batch_size: int = 64
 
     fields = make_spec().model_dump()
@@ -191,7 +192,7 @@ def test_another_default_gives_another_id(make_spec: MakeSpec) -> None:
 
 
 def test_a_later_field_keeps_old_ids_at_its_omitted_value(make_spec: MakeSpec) -> None:
-    class Later(RunSpec):
+    class Later(TransformerRun):
         ema: Annotated[float, OmitFromIdAt(0.0)] = 0.0
 
     spec = make_spec()
@@ -272,7 +273,7 @@ def test_message_names_the_key_and_what_would_be_legal(changes: dict[str, object
 
 
 def test_missing_keys_are_named() -> None:
-    required = ("model", "task", "schedule", "batch_size", "strategy", "lr", "wd", "seed")
+    required = ("strategy", "lr", "wd", "seed", "model", "task", "schedule", "batch_size")
     assert message({}) == [f"grids/a.yaml: {key}: is required" for key in required]
 
 

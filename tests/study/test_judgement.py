@@ -12,7 +12,7 @@ from ettsweep.report.verdict_text import reason_text
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
-from ettsweep.runs.spec import MAX_SEED, RunSpec
+from ettsweep.runs.spec import MAX_SEED, RunSpec, validated_spec
 from ettsweep.runs.state import State, Status
 from ettsweep.shipped_files import shipped
 from ettsweep.study.criterion import Criterion
@@ -581,7 +581,7 @@ def test_fresh_seeds_begin_anew_after_the_last_that_can_be(search_of: Callable[.
     assert fresh_seeds(search_of(seeds=[MAX_SEED, 1]), 3) == [0, 2, 3]
     assert fresh_seeds(search_of(seeds=[MAX_SEED - 2, 0]), 4) == [MAX_SEED - 1, MAX_SEED, 1, 2]
     (spec,) = evaluate(search_of(seeds=[0]), []).specs([CENTRE], [MAX_SEED])
-    assert RunSpec.model_validate(spec.model_dump()).seed == 2**31 - 1
+    assert validated_spec(spec.model_dump(), "spec").seed == 2**31 - 1
 
 
 # --- a score of which more is better --------------------------------------------------------------------------------

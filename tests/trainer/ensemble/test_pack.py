@@ -159,7 +159,7 @@ def test_a_signal_within_a_round_stops_all_at_one_step(specs: list[RunSpec], res
     members, attempts = list[RunCoroutine](), list[Attempt]()
 
     def poll_of(attempt: Attempt) -> Callable[[], StopReason | None]:
-        poll = stop_source.make_poll(attempt, together)
+        poll = stop_source.make_poll(attempt, lambda: together.rounds)
 
         def asked() -> StopReason | None:
             answer = poll()

@@ -13,7 +13,7 @@ from support.stacks import release, step
 from torch import Tensor
 
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.spec import validated_spec
 from ettsweep.trainer.ensemble import vmapped
 from ettsweep.trainer.ensemble.stack import Stack, run_trial, shape_of, stack_obstacle
 from ettsweep.trainer.tasks.task import Batch
@@ -343,7 +343,7 @@ def test_what_cannot_be_stacked_says_why(make_spec: MakeSpec) -> None:
     shared.group = ProcessGroup(world_size=2)
     draws.model.draws_randomly = True
     spec = make_spec()
-    text = RunSpec.model_validate(spec.model_dump() | {"model": TEXT})
+    text = validated_spec(spec.model_dump() | {"model": TEXT}, "spec")
     other = copy.copy(trainer())
     other.spec = text
     assert "computed again" in stack_obstacle(repeated)

@@ -15,6 +15,7 @@ from ettsweep.quantities import (
     share_text,
     three_digits,
 )
+from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 
 
 @pytest.mark.parametrize(
@@ -40,33 +41,33 @@ def test_numbers_are_short(value: float, text: str) -> None:
     ],
 )
 def test_a_loss_has_the_same_digits_everywhere(value: float, text: str) -> None:
-    assert score_text(value, "best_loss") == text
+    assert score_text(value, LOWEST_LOSS) == text
 
 
 def test_the_error_of_a_score_has_its_decimals() -> None:
-    assert score_text(0.97703, "best_accuracy") == "97.70%"
-    assert score_with_error(0.0783412, 0.00612, "best_loss") == "0.07834 ± 0.00612"
-    assert score_with_error(0.115, None, "best_loss") == score_text(0.115, "best_loss")
-    assert score_with_error(0.97703, 0.0021, "best_accuracy") == "97.70 ± 0.21%"
-    assert score_with_error(0.1 + 1e-9, 1e-10, "best_loss") == "0.1000000010 ± 0.0000000001"
-    assert score_with_error(0.5, 0.0, "best_loss") == "0.5000 ± 0.0000"
-    assert score_with_error(1.2e7, 3.1e6, "best_loss") == "(1.20 ± 0.31)e7"
+    assert score_text(0.97703, BEST_ACCURACY) == "97.70%"
+    assert score_with_error(0.0783412, 0.00612, LOWEST_LOSS) == "0.07834 ± 0.00612"
+    assert score_with_error(0.115, None, LOWEST_LOSS) == score_text(0.115, LOWEST_LOSS)
+    assert score_with_error(0.97703, 0.0021, BEST_ACCURACY) == "97.70 ± 0.21%"
+    assert score_with_error(0.1 + 1e-9, 1e-10, LOWEST_LOSS) == "0.1000000010 ± 0.0000000001"
+    assert score_with_error(0.5, 0.0, LOWEST_LOSS) == "0.5000 ± 0.0000"
+    assert score_with_error(1.2e7, 3.1e6, LOWEST_LOSS) == "(1.20 ± 0.31)e7"
 
 
 def test_a_bound_is_rounded_up_and_a_difference_to_the_nearest() -> None:
-    assert bound_text(0.0934, "best_loss") == "9.4%"
-    assert difference_text(0.0934, None, "best_loss", signed=False) == "9.3%"
-    assert difference_text(0.0221, 0.0386, "best_loss", signed=False) == "2.2 ± 3.9%"
-    assert difference_text(0.0024, 0.0511, "best_loss") == "+0.2 ± 5.1%"
-    assert difference_text(-0.0045, 0.00122, "best_accuracy") == "−0.45 ± 0.12 points"
-    assert deviation_text(0.0391, "best_loss") == "3.9%"
-    assert deviation_text(0.04, "best_loss") == "4.0%"
+    assert bound_text(0.0934, LOWEST_LOSS) == "9.4%"
+    assert difference_text(0.0934, None, LOWEST_LOSS, signed=False) == "9.3%"
+    assert difference_text(0.0221, 0.0386, LOWEST_LOSS, signed=False) == "2.2 ± 3.9%"
+    assert difference_text(0.0024, 0.0511, LOWEST_LOSS) == "+0.2 ± 5.1%"
+    assert difference_text(-0.0045, 0.00122, BEST_ACCURACY) == "−0.45 ± 0.12 points"
+    assert deviation_text(0.0391, LOWEST_LOSS) == "3.9%"
+    assert deviation_text(0.04, LOWEST_LOSS) == "4.0%"
     # A margin is what was set, to the last digit.
-    assert share_text(0.0255, "best_loss") == "2.55%"
-    assert share_text(0.002, "best_accuracy") == "0.2 points"
-    assert bound_text(0.07 * 0.3 / 0.3, "best_loss") == "7%"
-    assert bound_text(1e-15, "best_loss") == "0.0001%"
-    assert bound_text(0.0, "best_loss") == "0%"
+    assert share_text(0.0255, LOWEST_LOSS) == "2.55%"
+    assert share_text(0.002, BEST_ACCURACY) == "0.2 points"
+    assert bound_text(0.07 * 0.3 / 0.3, LOWEST_LOSS) == "7%"
+    assert bound_text(1e-15, LOWEST_LOSS) == "0.0001%"
+    assert bound_text(0.0, LOWEST_LOSS) == "0%"
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_device_hours_have_two_digits() -> None:
 
 
 def test_a_difference_is_a_share_of_the_loss_and_an_accuracy_in_its_own_unit() -> None:
-    assert as_share(0.02, 0.4, "best_loss") == pytest.approx(0.05)
-    assert as_share(0.02, -0.4, "best_loss") == pytest.approx(0.05)
-    assert as_share(0.02, 0.4, "best_accuracy") == 0.02
-    assert as_share(0.02, 0.0, "best_loss") is None
+    assert as_share(0.02, 0.4, LOWEST_LOSS) == pytest.approx(0.05)
+    assert as_share(0.02, -0.4, LOWEST_LOSS) == pytest.approx(0.05)
+    assert as_share(0.02, 0.4, BEST_ACCURACY) == 0.02
+    assert as_share(0.02, 0.0, LOWEST_LOSS) is None

@@ -49,7 +49,7 @@ def test_scores_are_means_over_the_seeds_that_count_with_their_standard_error(sa
     scores = [loss_at(0, 0, seed) for seed in SEEDS]
     assert centre["score"] == pytest.approx(statistics.fmean(scores)), "fresh seeds are left out"
     assert centre["error"] == pytest.approx(statistics.stdev(scores) / math.sqrt(3))
-    assert (centre["seeds"], centre["metric"], centre["told"]) == (3, "best_loss", "0.1004 ± 0.0002")
+    assert (centre["seeds"], centre["metric"].name, centre["told"]) == (3, "best_loss", "0.1004 ± 0.0002")
     members = {run.id for run in family(sample, "standard").optimum}
     assert (set(centre["runs"].split()), len(members)) == (members, len(SEEDS) + len(FRESH))
     assert tuple(centre[["lr", "wd", "log2_lr", "log2_wd"]]) == (2.0**-6, 0.5, -6, -1)

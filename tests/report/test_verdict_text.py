@@ -11,6 +11,7 @@ from ettsweep.report import verdict_text
 from ettsweep.runs.point import snap_point
 from ettsweep.study.judgement import evaluate
 from ettsweep.study.verdict import Verdict
+from ettsweep.trainer.tasks.registry import LOWEST_LOSS
 
 
 def optimal(sample: Made, strategy: str, fresh: list[float]) -> Verdict:
@@ -55,7 +56,7 @@ def test_a_better_mean_than_the_candidates_is_explained(noisy: Made) -> None:
     ]
     with_tie = evaluate(study, tied)
     text = verdict_text.better_means(with_tie.verdict(best.point), with_tie)
-    score = score_text(0.998 * best.candidate.score, "best_loss")
+    score = score_text(0.998 * best.candidate.score, LOWEST_LOSS)
     assert f"{neighbour.point} has {score} over the same {neighbour.runs} seeds, " in text
     assert re.search(r", but is [\d.]+ ± [\d.]+% worse as fitted|, and is [\d.]+ ± [\d.]+% better as fitted", text)
     assert re.search(r"one run is off by [\d.]+%", text)
@@ -65,7 +66,7 @@ def test_a_better_mean_than_the_candidates_is_explained(noisy: Made) -> None:
     lucky = changed(at_point[0], result={"score": 0.99 * best.candidate.score})
     with_luck = evaluate(study, [run for run in runs if run not in at_point] + [lucky])
     text = verdict_text.better_means(with_luck.verdict(best.point), with_luck)
-    assert f"{lucky.point} has {score_text(0.99 * best.candidate.score, 'best_loss')} by a single run" in text
+    assert f"{lucky.point} has {score_text(0.99 * best.candidate.score, LOWEST_LOSS)} by a single run" in text
     # Another number of seeds: a point two steps away has those of the sweep, and racing's were left out.
     few = [
         changed(run, result={"score": 0.99 * scores[run.spec.seed]}) if run in at_point else run

@@ -10,6 +10,7 @@ from ettsweep.report.formats import point_text
 from ettsweep.report.frames import CURVE_COLUMNS, POINT_COLUMNS, SPIKE_COLUMNS
 from ettsweep.runs.point import Point
 from ettsweep.study.lattice import Axis, neighbours
+from ettsweep.trainer.tasks.registry import LOWEST_LOSS
 
 Steps = tuple[int, int]
 
@@ -36,7 +37,7 @@ def points_of(scores: Mapping[Steps, float | None], **columns: Any) -> pd.DataFr
 
     rows = []
     for steps, score in scores.items():
-        point, metric = CENTRE.moved(*steps), given("metric", steps, "best_loss")
+        point, metric = CENTRE.moved(*steps), given("metric", steps, LOWEST_LOSS)
         role = "candidate" if steps == (0, 0) else "neighbour" if steps in SIX else "other"
         error = given("error", steps, 0.01) if score is not None else None
         mapping = {

@@ -45,7 +45,7 @@ def test_a_run_in_training_is_seen_with_step_loss_and_speed(results: Path) -> No
     attempt = claim(results, at(study, 0, 0), step=60, loss=1.25)
     attempt.append(attempt.metrics_path, [{"step": 60, "val_loss": 9.0, "val_accuracy": 0.1}])
     (run,) = watcher(results).poll().runs
-    assert (run.step, run.loss, run.steps_per_s, run.attempt, run.sweep) == (60, 1.25, 20.0, 1, "small")
+    assert (run.step, run.loss, run.steps_per_s, run.attempt, run.sweep) == ("60/240", 1.25, 20.0, 1, "small")
     assert run.run.status.remaining_s == pytest.approx(9.0)
 
 

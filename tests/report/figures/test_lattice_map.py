@@ -16,6 +16,7 @@ from ettsweep.report.figures.lattice_map import hexagon_xy, lattice
 from ettsweep.report.figures.shapes import HEXAGON, STATE_SIGNS
 from ettsweep.report.theme import CANDIDATE, INK
 from ettsweep.study.lattice import Axis
+from ettsweep.trainer.tasks.registry import BEST_ACCURACY
 
 
 def bowl(reach: int = 2, **changes: float | None) -> dict[Steps, float | None]:
@@ -124,7 +125,7 @@ def test_a_map_names_values_and_states(bowl_map: Scene) -> None:
 
 def test_accuracies_are_in_percent_and_the_better_are_as_bright_as_better_losses(bowl_map: Scene) -> None:
     by_steps = {steps: None if score is None else 0.9 - score / 10 for steps, score in bowl().items()}
-    result = drawn(points_of(by_steps, metric="best_accuracy", error=0.001))
+    result = drawn(points_of(by_steps, metric=BEST_ACCURACY, error=0.001))
     assert {"89.00", "±0.10"} <= set(result.texts())
     coloured = {steps: mark.fill for steps, mark in hexagons(bowl_map, stroke=None).items()}
     assert {steps: mark.fill for steps, mark in hexagons(result, stroke=None).items()} == coloured

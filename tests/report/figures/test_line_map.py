@@ -7,9 +7,11 @@ import pytest
 from support.made_frames import Steps, named, no_surface, points_of, searched
 from support.scene import Scene, scene
 
+from ettsweep.metric import Metric
 from ettsweep.report.figures.lattice_map import lattice
 from ettsweep.report.figures.shapes import STATE_SIGNS
 from ettsweep.report.theme import CANDIDATE, INK
+from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 
 SCORES: dict[Steps, float | None] = {(-2, 0): 0.5, (-1, 0): 0.2, (0, 0): 0.1, (1, 0): 0.2, (2, 0): 0.5}
 
@@ -37,7 +39,7 @@ def test_one_free_axis_is_a_line_through_scores_with_their_errors() -> None:
 
 def test_accuracies_are_in_percent() -> None:
     by_steps = {steps: 1 - score for steps, score in SCORES.items() if score}
-    result = drawn(points_of(by_steps, metric="best_accuracy", error=0.001))
+    result = drawn(points_of(by_steps, metric=BEST_ACCURACY, error=0.001))
     assert result.names["y"] == "best validation accuracy (%)"
     assert [round(y, 6) for _, y in dots(result, size=45)] == [50, 80, 90, 80, 50]
 
@@ -51,8 +53,8 @@ def test_wd_may_be_what_is_searched_and_zero_what_is_fixed() -> None:
     assert len(dots(zero, size=45)) == 5
 
 
-@pytest.mark.parametrize(("metric", "edge"), [("best_loss", max), ("best_accuracy", min)])
-def test_what_has_no_score_is_a_sign_at_the_worse_edge(metric: str, edge: Any) -> None:
+@pytest.mark.parametrize(("metric", "edge"), [(LOWEST_LOSS, max), (BEST_ACCURACY, min)])
+def test_what_has_no_score_is_a_sign_at_the_worse_edge(metric: Metric, edge: Any) -> None:
     scores = SCORES | {(2, 0): None, (-2, 0): None}
     result = drawn(points_of(scores, metric=metric, state={(-2, 0): "running"}))
     assert {name: mark.shape for name, mark in result.entries.items()} == {
@@ -66,8 +68,8 @@ def test_what_has_no_score_is_a_sign_at_the_worse_edge(metric: str, edge: Any) -
     ]
 
 
-@pytest.mark.parametrize(("metric", "edge"), [("best_loss", min), ("best_accuracy", max)])
-def test_numbers_stand_at_the_better_edge_and_rules_end_the_range(metric: str, edge: Any) -> None:
+@pytest.mark.parametrize(("metric", "edge"), [(LOWEST_LOSS, min), (BEST_ACCURACY, max)])
+def test_numbers_stand_at_the_better_edge_and_rules_end_the_range(metric: Metric, edge: Any) -> None:
     frame = points_of(SCORES, metric=metric, error=None, proposal={(0, 0): 1, (2, 0): 2, (-1, 0): 3})
     result = drawn(frame, searched((-3, 0), (3, 0)))
     numbers = {str(mark.text): result.at(mark)[0] for mark in result.of("text", fill="#1c1c1e")}

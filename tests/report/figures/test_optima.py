@@ -13,6 +13,7 @@ from ettsweep.report.figures import scores, seeds
 from ettsweep.report.formats import strategy_colour
 from ettsweep.report.frames import curves_frame, optima_frame
 from ettsweep.report.run_histories import RunHistories
+from ettsweep.trainer.tasks.registry import BEST_ACCURACY
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,7 @@ def test_means_have_their_standard_error_to_both_sides(optima: pd.DataFrame) -> 
 
 
 def test_accuracies_are_in_percent(curves: pd.DataFrame, optima: pd.DataFrame) -> None:
-    assign_result = optima.assign(metric="best_accuracy", score=1 - optima["score"] / 4)
+    assign_result = optima.assign(metric=BEST_ACCURACY, score=1 - optima["score"] / 4)
     drawing = scene(scores(assign_result))
     assert drawing.names["x"] == "best validation accuracy (%)"
     values = [drawing.at(mark)[0][0] for mark in drawing.of("symbol")]

@@ -7,19 +7,21 @@ import pytest
 from support.made_frames import SIX, Steps, curves_of, named, points_of
 from support.scene import Scene, scene
 
+from ettsweep.metric import Metric
 from ettsweep.report.figures.highlights import NEIGHBOUR_COLOURS
 from ettsweep.report.figures.trajectories import mean_curves, trajectories
 from ettsweep.report.formats import GREY, strategy_colour
+from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 
 
 def falling(level: float, epochs: int = 6) -> list[float]:
     return [level + math.exp(-epoch) for epoch in range(1, epochs + 1)]
 
 
-def drawn(scores: dict[Steps, float | None], metric: str = "best_loss") -> Scene:
+def drawn(scores: dict[Steps, float | None], metric: Metric = LOWEST_LOSS) -> Scene:
     points = points_of(scores, metric=metric)
     values = {steps: {0: falling(2.0 if score is None else score)} for steps, score in scores.items()}
-    if metric == "best_accuracy":
+    if metric == BEST_ACCURACY:
         values = {s: {0: [1 - v / 4 for v in falling(4 - 4 * (scores[s] or 0))]} for s in scores}
     return scene(trajectories(curves_of(points, values, metric.replace("best_", "val_")), points))
 
@@ -40,7 +42,7 @@ def test_the_legend_has_the_candidate_then_its_neighbours_the_best_first_and_wha
 
 
 def test_the_best_accuracy_comes_first_and_in_percent() -> None:
-    result = drawn({(0, 0): 0.8, (1, 0): 0.7, (0, 1): 0.75}, "best_accuracy")
+    result = drawn({(0, 0): 0.8, (1, 0): 0.7, (0, 1): 0.75}, BEST_ACCURACY)
     assert result.legend == [
         f"{named(s)} [{best} ± 1.00%]" for s, best in (((0, 0), "80.00"), ((0, 1), "75.00"), ((1, 0), "70.00"))
     ]
@@ -91,7 +93,7 @@ def test_twenty_curves_are_a_candidate_six_neighbours_and_grey() -> None:
 
 def test_accuracies_are_shown_where_they_differ() -> None:
     """The first evaluations, at chance, would press the last ones together."""
-    points = points_of({(0, 0): 0.9}, metric="best_accuracy")
+    points = points_of({(0, 0): 0.9}, metric=BEST_ACCURACY)
     accuracies = [0.1, 0.5, 0.8, 0.85, 0.88, 0.89, 0.9, 0.9]
     drawing = scene(trajectories(curves_of(points, {(0, 0): {0: accuracies}}, "val_accuracy"), points))
     (line,) = drawing.of("line")

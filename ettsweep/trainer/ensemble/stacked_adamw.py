@@ -67,15 +67,16 @@ class StackedAdamW:
             lrs: learning rates of the members that take a step; the others stay as they are, bit for bit.
         """
         lr_K, takes_K = self._to_device([[lrs.get(t, 0.0) for t in self._trainers], [t in lrs for t in self._trainers]])
+        all_take = len(lrs) == len(self._trainers)
         norms_K = self._norms(gradients) / scales_K
         factors_K = torch.ones_like(norms_K) / scales_K
         if self._spec.clip_norm is not None:
             factors_K = factors_K * (self._spec.clip_norm / (norms_K + 1e-6)).clamp(max=1.0)  # as torch.nn.utils clips
         if self._trainers[0].scaler.is_enabled():
             overflows_K = ~norms_K.isfinite()
-            takes_K = takes_K * ~overflows_K
+            takes_K, all_take = takes_K * ~overflows_K, False  # the host need not know who overflows
             self._update_scalers(overflows_K, lrs)
-        self._take_steps(gradients, factors_K, lr_K, takes_K.bool())
+        self._take_steps(gradients, factors_K, lr_K, None if all_take else takes_K.bool())
         members = zip(self._trainers, norms_K.unbind(), scales_K.unbind(), strict=True)
         return {trainer: (norm, scale) for trainer, norm, scale in members if trainer in lrs}
 
@@ -94,10 +95,10 @@ class StackedAdamW:
                 state["found_inf_per_device"] = {self._device: overflow}
                 trainer.scaler.update()
 
-    def _take_steps(self, gradients: Parameters, factors_K: Tensor, lr_K: Tensor, takes_K: Tensor) -> None:
-        """Apply eq:AdamW1 .. eq:AdamW4 to the members in `takes_K`, with gradients times `factors_K`."""
+    def _take_steps(self, gradients: Parameters, factors_K: Tensor, lr_K: Tensor, takes_K: Tensor | None) -> None:
+        """Apply eq:AdamW1 .. eq:AdamW4, with gradients times `factors_K`, to the members in `takes_K`; None is all."""
         spec = self._spec
-        self._steps_PK += takes_K
+        self._steps_PK += 1 if takes_K is None else takes_K
         lr_PK, steps_PK = lr_K * self._lr_factors_PK, self._steps_PK.double()
         decays_PK = 1 - lr_PK * self._weight_decays_PK
         sizes_PK = lr_PK / (1 - spec.beta1**steps_PK)
@@ -107,14 +108,18 @@ class StackedAdamW:
         for (name, parameter), scalars_3K in zip(self._parameters.items(), scalars, strict=True):
             shape = (-1, *[1] * (parameter.dim() - 1))
             decay, size, root = (scalar_K.view(shape) for scalar_K in scalars_3K)
-            gradient, (exp_avg, exp_avg_sq) = gradients[name] * factors_K.view(shape), self._moments[name]
-            new_avg = exp_avg.lerp(gradient, 1 - spec.beta1)
-            new_avg_sq = (exp_avg_sq * spec.beta2).addcmul_(gradient, gradient, value=1 - spec.beta2)
-            denominator = new_avg_sq.sqrt().div_(root).add_(spec.eps)
-            new = (parameter * decay).sub_((new_avg * size).div_(denominator))
-            # Not by a factor of 0: that would change the bits of members that have diverged.
-            for old, new_value in ((parameter, new), (exp_avg, new_avg), (exp_avg_sq, new_avg_sq)):
-                torch.where(takes_K.view(shape), new_value, old, out=old)
+            exp_avg, exp_avg_sq = self._moments[name]
+            tensors = parameter, exp_avg, exp_avg_sq
+            before = [] if takes_K is None else [tensor.clone() for tensor in tensors]
+            gradient = gradients[name] * factors_K.view(shape)
+            exp_avg.lerp_(gradient, 1 - spec.beta1)
+            exp_avg_sq.mul_(spec.beta2).addcmul_(gradient, gradient, value=1 - spec.beta2)
+            denominator = exp_avg_sq.sqrt().div_(root).add_(spec.eps)
+            parameter.mul_(decay).addcdiv_(exp_avg * size, denominator, value=-1)
+            if takes_K is not None:
+                # Not by factors of 0, which would change the bits of members that have diverged.
+                for tensor, old in zip(tensors, before, strict=True):
+                    torch.where(takes_K.view(shape), tensor, old, out=tensor)
 
     def _to_device(self, values: Sequence[Sequence[float]]) -> Tensor:
         """Return numbers in float64, as torch's own optimizers have learning rates, on the device."""

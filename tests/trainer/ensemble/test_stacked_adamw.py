@@ -25,7 +25,13 @@ POINTS: list[dict[str, Any]] = [
     {"lr": 2.0, "wd": 2.0**-6, "strategy": {"s": 0.0}},
     {"lr": 0.25, "wd": 0.0, "strategy": {"s": 1.0}},
 ]
-REL = {torch.float32: 2e-6, torch.float64: 1e-13}
+REL = {
+    ("cpu", torch.float32): 2e-6,
+    ("cuda", torch.float32): 2e-5,
+    ("cpu", torch.float64): 1e-13,
+    ("cuda", torch.float64): 1e-13,
+}
+"""On a GPU torch's fused kernel has 1 - beta2 in fp32, 1.3e-5 of it off."""
 
 pytestmark = pytest.mark.parametrize("device", DEVICES, ids=str)
 
@@ -77,7 +83,7 @@ def assert_close(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
         if name.startswith("scaler/") or name.endswith("/step"):
             assert ours[name].item() == expected.item(), name
         else:
-            atol = REL[expected.dtype] * float(expected.abs().max())
+            atol = REL[expected.device.type, expected.dtype] * float(expected.abs().max())
             torch.testing.assert_close(ours[name], expected, rtol=0, atol=atol, msg=name)
 
 
@@ -105,7 +111,7 @@ def test_members_take_the_steps_of_runs_alone(
         for k, (trainer, single) in enumerate(zip(together, alone, strict=True)):
             if trainer in lrs:
                 norm, scale = update_alone(single, gradients, k, lrs[trainer])
-                torch.testing.assert_close(results[trainer][0], norm, rtol=REL[norm.dtype], atol=0)
+                torch.testing.assert_close(results[trainer][0], norm, rtol=REL[device.type, norm.dtype], atol=0)
                 assert results[trainer][1] == scale
             assert_close(state_of(trainer), state_of(single))
     counts = [int(trainer.optimizer.state[trainer.model.get_parameter("head")]["step"]) for trainer in together]

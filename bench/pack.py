@@ -94,14 +94,17 @@ def now_s(device: torch.device) -> float:
     return time.process_time()
 
 
-def stacked(spec: TransformerRun, members: int, device: torch.device) -> Callable[[], object]:
-    """Return what takes a training step of many runs in a stack."""
+def stacked(spec: TransformerRun, members: int, device: torch.device, *, at_once: bool = True) -> Callable[[], object]:
+    """Return what takes a training step of many runs in a stack, and updates them at once, as with pack_mode=fast."""
     trainers = [made(point(spec, k, 4), device) for k in range(members)]
     batches = [[next(trainer.task.batches(1))] for trainer in trainers]
     stack = Stack(trainers)
 
     def step() -> None:
         _, gradients = stack.gradients(batches)
+        if at_once:
+            stack.update(gradients, dict.fromkeys(stack.trainers, 0.001))
+            return
         stack.distribute_gradients(gradients, stack.trainers)
         for trainer in stack.trainers:
             trainer.update(0.001)
@@ -119,8 +122,9 @@ def steps(model: str, members: int, device: torch.device, turns: int, steps_a_tu
         "lockstep": lambda n: [trainer.train_step(0.001, iter(batch)) for _ in range(n) for trainer in others],
     }
     if members > 1:
-        step = stacked(spec, members, device)
-        mapping["stack"] = lambda n: [step() for _ in range(n)]
+        for method, at_once in (("exact stack", False), ("fast stack", True)):
+            step = stacked(spec, members, device, at_once=at_once)
+            mapping[method] = lambda n, step=step: [step() for _ in range(n)]  # type: ignore[misc]
     took: dict[str, list[float]] = {method: [] for method in mapping}
     for turn in range(turns + 1):
         for method, take in mapping.items():

@@ -19,7 +19,8 @@
                 └── SlurmNotInstalledError
 
 `ettsweep.cli` and the worker print the message, without a traceback, and exit. UndecodableError and GitError
-are outside the tree, since callers handle them and no user sees them.
+are outside the tree, since callers handle them and no user sees them; so are RunDiverged and RunStopped, which end runs
+past any `except Exception` of their own code.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -132,6 +133,14 @@ def with_source(source: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError.of(f"{source}: {line}" for line in str(error).splitlines()) from None
+
+
+class RunDiverged(BaseException):
+    """Ends a run whose loss or score is not finite; no `except Exception` of its own code stops it."""
+
+
+class RunStopped(BaseException):
+    """Ends a run that is to stop and goes on, because it never looks at `run.stop` or does not heed it."""
 
 
 def short_message(error: BaseException) -> str:

@@ -12,7 +12,15 @@ from pathlib import Path
 
 from ettsweep import __version__
 from ettsweep.console import escape_control
-from ettsweep.errors import CorruptError, EttsweepError, InputError, OwnershipError, error_line
+from ettsweep.errors import (
+    CorruptError,
+    EttsweepError,
+    InputError,
+    OwnershipError,
+    RunDiverged,
+    RunStopped,
+    error_line,
+)
 from ettsweep.files import Json, finite
 from ettsweep.launch.profile import Slot
 from ettsweep.runs.attempt import NO_TIME, Attempt, TimeSpent
@@ -103,7 +111,7 @@ def train_attempt(run: RunDir, attempt: Attempt, work: WorkList) -> StopReason |
             context.start()
             spec.train(context)
         return context.finish()
-    except (Diverged, Stopped):
+    except (RunDiverged, RunStopped):
         assert context is not None
         return context.finish()
     except (KeyboardInterrupt, Exception) as error:  # recorded, so that the other runs of this worker go on
@@ -118,14 +126,6 @@ def train_attempt(run: RunDir, attempt: Attempt, work: WorkList) -> StopReason |
             context.log(f"failed: {details or error}")
         attempt.record_failure("error", str(error) if ours else error_line(error), details)
     return None
-
-
-class Diverged(BaseException):
-    """Ends a run whose loss or score is not finite; no `except Exception` of its own code stops it."""
-
-
-class Stopped(BaseException):
-    """Ends a run that is to stop and goes on, because it never looks at `run.stop` or does not heed it."""
 
 
 class RunningRun:
@@ -197,8 +197,8 @@ class RunningRun:
 
         Raises:
             InputError: the step is not a whole number above 0, or below an earlier one; or a value is no number.
-            Diverged: the loss or the score is not finite.
-            Stopped: the run is to stop, and does not do so by itself.
+            RunDiverged: the loss or the score is not finite.
+            RunStopped: the run is to stop, and does not do so by itself.
         """
         step = _whole(step)
         last = self._history[-1]["step"] if self._history else 0
@@ -209,14 +209,14 @@ class RunningRun:
         if len(self._names) > MAX_NAMES:
             raise InputError(f"more than {MAX_NAMES} names of metrics were recorded: {', '.join(sorted(self._names))}")
         if self._stop_reason() and (not self._is_asked or time.monotonic() - self._stop_s > STOP_GRACE_S):
-            raise Stopped
+            raise RunStopped
         self._history.append(finite(line))
         if self._start_s is None:
             self._start_s = time.process_time() - self._cpu_s
         watched = {"loss", self._spec.metric.column} & metrics.keys()
         if not all(math.isfinite(line[name]) for name in watched):
             self._diverged_step = step
-            raise Diverged
+            raise RunDiverged
         if len(self._history) - self._written >= FLUSH_LINES or time.monotonic() - self._flushed_s >= FLUSH_S:
             self.flush()
 

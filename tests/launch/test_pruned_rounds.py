@@ -133,9 +133,9 @@ def test_what_has_not_changed_is_neither_read_nor_decided_again(
     decisions: list[int] = []
     evaluations, decide = RunDir.evaluations, pruning.prune_reason
 
-    def counted(run: RunDir) -> Any:
+    def counted(run: RunDir, column: str) -> Any:
         reads.append(run.id)
-        return evaluations(run)
+        return evaluations(run, column)
 
     monkeypatch.setattr(RunDir, "evaluations", counted)
     monkeypatch.setattr(pruning, "prune_reason", lambda *arguments: decisions.append(1) or decide(*arguments))

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from ettsweep.quantities import score_with_error
+from ettsweep.report.run_histories import EVALUATIONS, TRAINING
 from ettsweep.report.formats import point_text
 from ettsweep.report.frames import CURVE_COLUMNS, POINT_COLUMNS, SPIKE_COLUMNS
 from ettsweep.runs.point import Point
@@ -79,7 +80,7 @@ def curves_of(
                 to_dict_result | mapping | {"step": 10 * k, "trained": float(k), quantity: v}
                 for k, v in enumerate(along, 1)
             ]
-    frame = pd.DataFrame(rows, columns=list(CURVE_COLUMNS))
+    frame = pd.DataFrame(rows, columns=[*CURVE_COLUMNS, *TRAINING, *EVALUATIONS])
     return frame.astype(dict.fromkeys(("loss", "grad_norm", "val_loss", "val_accuracy"), "float64"))
 
 

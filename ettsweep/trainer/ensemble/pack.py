@@ -19,7 +19,7 @@ from torch import Tensor
 from ettsweep.console import format_count
 from ettsweep.files import Json
 from ettsweep.runs.stop import StopReason
-from ettsweep.trainer.ensemble.stack import Mode, Stacks, stack_obstacle
+from ettsweep.trainer.ensemble.stack import Mode, Stacks, StepResult, stack_obstacle
 from ettsweep.trainer.models.registry import architecture, parameter_count
 from ettsweep.trainer.recipe import TransformerRun
 from ettsweep.trainer.tasks.task import Batch, ComputeContext, Task
@@ -230,16 +230,12 @@ class Pack:
         slices = {member.stream: len(member.trainer.share.slices) for member in members}
         fetched = read_streams(members, lambda stream: list(itertools.islice(stream, slices[stream])))
         for stackable in self._stackable_groups(member for member in members if member.request is not None):
-            trainers, batches = (
-                [member.trainer for member in stackable],
-                [fetched[member.stream] for member in stackable],
-            )
-            losses = self._stacks.gradients(trainers, batches) if len(stackable) > 1 else None
+            batches = [fetched[member.stream] for member in stackable]
+            steps: Sequence[Callable[[], StepResult]] | None = None
+            if len(stackable) > 1:
+                steps = self._stacks.step([m.trainer for m in stackable], [m.lr for m in stackable], batches)
             for k, (member, batch) in enumerate(zip(stackable, batches, strict=True)):
-                if losses:
-                    member.fulfil(partial(update_member, member, losses[k]))
-                else:
-                    member.fulfil(partial(member.trainer.train_step, member.lr, iter(batch)))
+                member.fulfil(steps[k] if steps else partial(member.trainer.train_step, member.lr, iter(batch)))
 
     def _evaluate(self, members: Sequence["PackMember"]) -> None:
         """Evaluate runs; those that share a stream get the same slices of the validation set."""
@@ -377,8 +373,3 @@ def read_streams(members: Sequence[PackMember], get: Callable[[TrainingStream], 
             for member in stream_members:
                 member.fail(error)
     return results
-
-
-def update_member(member: PackMember, loss: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Update a run whose gradients a stack has computed; return the same as `Trainer.train_step`."""
-    return loss, *member.trainer.update(member.lr)

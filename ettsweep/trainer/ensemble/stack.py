@@ -1,22 +1,24 @@
 """A stack: runs of one shape whose forward and backward passes are one vectorised call.
 
 A stack holds the parameters of its members in one (K, ...) tensor per name; the parameters of each member's model are
-views of it. Optimizer, loss scaler, evaluation and checkpoints stay per run. Whether the gradients equal those of runs
-that train alone, bit for bit, depends on the kernels: `run_trial` measures it.
+views of it. Loss scalers and checkpoints stay per run, and so do optimizers in `exact` mode (stacked_adamw.py). Whether
+the gradients equal those of runs that train alone, bit for bit, depends on the kernels: `run_trial` measures it.
 
 Shapes: K members, B samples of a micro-batch.
 """
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
 from ettsweep.errors import error_line
+from ettsweep.trainer.ensemble.stacked_adamw import StackedAdamW, shared_adamw
 from ettsweep.trainer.ensemble.vmapped import Parameters, VmappedModel
 from ettsweep.trainer.models.registry import architecture
 from ettsweep.trainer.recipe import TransformerRun
@@ -100,6 +102,8 @@ class Stack:
             for parameters, view in zip(members, stacked.unbind(), strict=True):
                 parameters[name].data = view  # the member's optimizer now updates the stacked tensor in place
             self._parameters[name] = stacked
+        self._adamw = shared_adamw(trainers)
+        self._optimizer: StackedAdamW | None = None
 
     def gradients(self, batches: Sequence[Iterable[Batch]]) -> tuple[Tensor, Parameters]:
         """Return each member's loss on its batch, (K,), and the gradients times the loss scale, (K, ...) by name.
@@ -107,9 +111,7 @@ class Stack:
         Parameters, optimizers and the `grad` of the models stay as they are.
         """
         self._check_members()
-        first = self.trainers[0]
-        unit_loss = torch.ones((), device=first.device)
-        scales_K = torch.stack([trainer.scaler.scale(unit_loss) for trainer in self.trainers])
+        first, scales_K = self.trainers[0], self._loss_scales()
         losses_K, total = torch.zeros_like(scales_K), Parameters()
         micro_batches = [list(islice(member_batches, len(first.share.slices))) for member_batches in batches]
         for slices in zip(*micro_batches, strict=True):
@@ -123,11 +125,32 @@ class Stack:
             total = {name: total[name] + gradient for name, gradient in gradients.items()} if total else gradients
         return losses_K, total
 
+    @property
+    def can_update(self) -> bool:
+        """`True` if the members have the same AdamW, whatever their lr and wd, so that `update` serves them."""
+        return self._adamw is not None
+
+    def update(self, gradients: Parameters, lrs: Mapping[Trainer, float]) -> dict[Trainer, tuple[Tensor, Tensor]]:
+        """Take the optimizer step of some members at once; return what `Trainer.update` would return for each.
+
+        Args:
+            gradients: of loss times loss scale, (K, ...) by name.
+            lrs: learning rates of the members that take a step.
+        """
+        assert self._adamw is not None
+        # Not before the first step: a stack that a trial refuses needs no moments.
+        self._optimizer = self._optimizer or StackedAdamW(self._adamw, self.trainers, self._parameters)
+        return self._optimizer.update(gradients, self._loss_scales(), lrs)
+
     def outputs(self, batches: Sequence[Batch]) -> Tensor:
         """Return each member's model outputs on a slice of its validation set, (K, B, ...)."""
         self._check_members()
         with torch.no_grad():
             return self._model.outputs(self._parameters, _stack_batches(batches).inputs)
+
+    def _loss_scales(self) -> Tensor:
+        unit_loss = torch.ones((), device=self.trainers[0].device)
+        return torch.stack([trainer.scaler.scale(unit_loss) for trainer in self.trainers])
 
     def _member_losses(self, outputs_K: Tensor, slices: Sequence[Batch]) -> Tensor:
         """Return the losses, (K,), summed in the order of a run alone: vmap's order changes their last bits."""
@@ -248,6 +271,9 @@ def _stack_batches(slices: Sequence[Batch]) -> Batch:
 
 Batches = Sequence[Sequence[Batch]]
 
+StepResult = tuple[Tensor, Tensor, Tensor]
+"""Loss, gradient norm and loss scale, as `Trainer.train_step` returns them."""
+
 
 class StackDecision(NamedTuple):
     """Whether runs of a shape train in a stack of a given size, and why or why not."""
@@ -299,10 +325,13 @@ class Stacks:
         """Return the shape of a run, equal for runs that may share a stack; None if the run cannot be stacked."""
         return None if self._stack_size == 0 or stack_obstacle(trainer) else shape_of(trainer)
 
-    def gradients(self, trainers: Sequence[Trainer], batches: Batches) -> list[Tensor] | None:
-        """Compute the gradients of runs of one shape in a stack and set them; return the losses.
+    def step(
+        self, trainers: Sequence[Trainer], lrs: Sequence[float], batches: Batches
+    ) -> list[Callable[[], StepResult]] | None:
+        """Compute the gradients of runs of one shape in a stack; in `fast` mode, update the runs at once too.
 
-        Returns None, with nothing changed, if the runs should train one by one.
+        Returns functions that end the step of each run and return its result, or raise if it failed. Returns None, with
+        nothing changed, if the runs should train one by one.
         """
         shape = shape_of(trainers[0])
         stack = None  # known to the handler below even if creating it fails
@@ -314,7 +343,9 @@ class Stacks:
             losses_K, gradients = stack.gradients(
                 [batches_by_trainer.get(trainer, batches[0]) for trainer in stack.trainers]
             )
-            stack.distribute_gradients(gradients, batches_by_trainer.keys())
+            at_once = self._mode == "fast" and stack.can_update
+            if not at_once:
+                stack.distribute_gradients(gradients, batches_by_trainer.keys())
         except Exception as error:  # retried one by one, so that only the run at fault fails
             if stack:
                 stack.drop_gradients()
@@ -323,7 +354,14 @@ class Stacks:
             _DECISIONS[shape, members, self._mode] = StackDecision(is_accepted=False, reason=reason)
             self._refuse(shape, members, trainers, reason)
             return None
-        return [losses_K[stack.trainers.index(trainer)] for trainer in trainers]
+        losses = dict(zip(stack.trainers, losses_K.unbind(), strict=True))
+        if not at_once:
+            return [partial(_update, t, lr, losses[t]) for t, lr in zip(trainers, lrs, strict=True)]
+        try:
+            updates = stack.update(gradients, dict(zip(trainers, lrs, strict=True)))
+        except Exception as error:  # some parameters may have taken the step already, so that no run can go on
+            return [partial(_raise, error)] * len(trainers)
+        return [partial(_result, losses[trainer], updates[trainer]) for trainer in trainers]
 
     def outputs(self, trainers: Sequence[Trainer], batches: Sequence[Batch]) -> Sequence[Tensor] | None:
         """Return the model outputs of runs of one shape on a slice each of the validation set.
@@ -401,3 +439,15 @@ class Stacks:
         self._refused[shape] = max(members, self._refused.get(shape, 0))
         self._stacks.pop(shape, None)
         self._log(trainers, f"trains without a stack: {reason}")
+
+
+def _update(trainer: Trainer, lr: float, loss: Tensor) -> StepResult:
+    return loss, *trainer.update(lr)
+
+
+def _result(loss: Tensor, update: tuple[Tensor, Tensor]) -> StepResult:
+    return loss, *update
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error

@@ -139,16 +139,17 @@ def call_traced(key: Hashable, function: Callable[..., Any], *arguments: Any) ->
 _GRAPHS: dict[Hashable, Callable[..., Any]] = {}
 
 
-# --- attention on a CPU -----------------------------------------------------------------------------------------------
+# --- attention --------------------------------------------------------------------------------------------------------
 
 
 class _ReplaceAttention(TorchFunctionMode):
-    """Replaces torch's attention on a CPU, where its flash kernel has no batching rule for vmap."""
+    """Replaces torch's attention, whose kernels lack batching rules for vmap: on a GPU that of the backward pass."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self._replacements: dict[Any, Callable[..., Any]]
-        self._replacements = {F.scaled_dot_product_attention: folded_attention} if device.type == "cpu" else {}
+        folds = device.type in ("cpu", "cuda")
+        self._replacements = {F.scaled_dot_product_attention: folded_attention} if folds else {}
 
     def __torch_function__(
         self,
@@ -161,13 +162,17 @@ class _ReplaceAttention(TorchFunctionMode):
 
 
 def folded_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool) -> Tensor:
-    """Attend by the kernel that torch selects for one member, with the samples of all members as one batch.
+    """Attend by one kernel, with the samples of all members as one batch.
 
-    q, k and v are (B, H, T, C) inside vmap. Only unmasked or causal attention without dropout is supported.
+    It is the kernel that torch selects for one member on a CPU, and in fp32 on a GPU. q, k and v are (B, H, T, C)
+    inside vmap. Only unmasked or causal attention without dropout is supported.
     """
     assert mask is None
     assert not dropout
     result: Tensor
+    if q.device.type == "cuda" and q.shape[-1] % 8:  # the kernel reads channels 16 bytes at a time
+        result = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        return result
     result, _ = _Attention.apply(q, k, v, causal)
     return result
 
@@ -183,10 +188,15 @@ def _fold_members(
 
 
 class _Attention(torch.autograd.Function):
-    """Attention by torch's flash kernel for CPUs; also returns the log-sum-exp that the backward pass needs."""
+    """Attention by torch's flash kernel for CPUs, or its memory-efficient one for GPUs.
+
+    It also returns the log-sum-exp that the backward pass needs.
+    """
 
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Any:
+        if q.device.type == "cuda":
+            return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, causal)[:2]
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
 
     @staticmethod
@@ -209,6 +219,12 @@ class _AttentionBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, z: Tensor, logsumexp: Tensor, causal: bool) -> Any:
+        if q.device.type == "cuda":
+            unused = torch.zeros((), dtype=torch.int64, device=q.device)  # state of dropout's random numbers
+            of_qkv = [True, True, True, False]
+            return torch.ops.aten._scaled_dot_product_efficient_attention_backward(
+                grad, q, k, v, None, z, logsumexp, unused, unused, 0.0, of_qkv, causal
+            )[:3]
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             grad, q, k, v, z, logsumexp, 0.0, causal
         )

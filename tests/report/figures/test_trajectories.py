@@ -23,7 +23,7 @@ def drawn(scores: dict[Steps, float | None], metric: Metric = LOWEST_LOSS) -> Sc
     values = {steps: {0: falling(2.0 if score is None else score)} for steps, score in scores.items()}
     if metric == BEST_ACCURACY:
         values = {s: {0: [1 - v / 4 for v in falling(4 - 4 * (scores[s] or 0))]} for s in scores}
-    return scene(trajectories(curves_of(points, values, metric.replace("best_", "val_")), points))
+    return scene(trajectories(curves_of(points, values, metric.column), points))
 
 
 def test_the_mean_is_that_of_all_seeds_as_far_as_the_shortest_goes() -> None:

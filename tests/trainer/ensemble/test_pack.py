@@ -419,14 +419,18 @@ def fast(results: Path) -> TrainPack:
     return train
 
 
+def assert_close(runs: Sequence[RunDir], expected: Sequence[tuple[bytes, object]]) -> None:
+    """The metrics of a fast stack, whose members are updated at once, are those of runs alone within rounding."""
+    for run, (metrics, _) in zip(runs, expected, strict=True):
+        lines = [json.loads(line) for line in metrics.splitlines()]
+        assert run.history() == [pytest.approx(line, rel=1e-5) for line in lines]
+
+
 @pytest.mark.usefixtures("always")
 def test_evaluations_in_a_stack_are_those_of_runs_alone(
     fast: TrainPack, undisturbed: Undisturbed, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of members of another seed, which go through the same slices by a task of their own, and of ghosts.
-
-    In fp32 a CPU finds the same bits; a GPU, for which this is, need not.
-    """
+    """Also of members of another seed, which go through the same slices by a task of their own, and of ghosts."""
     monkeypatch.setattr(stack, "EVALUATION_DEVICES", ("cpu",))
     calls = list[int]()
     outputs = Stack.outputs
@@ -440,7 +444,7 @@ def test_evaluations_in_a_stack_are_those_of_runs_alone(
     members = [make_spec(lr=0.5), make_spec(seed=7, lr=0.125), make_spec(seed=7, lr=0.25), short]
     expected = [undisturbed(spec) for spec in members]
     assert not calls
-    assert list(map(numbers, fast(members))) == expected
+    assert_close(fast(members), expected)
     slices = len(list(prepare(members[0], CPU).task.validation()))
     evaluations = len([line for line in expected[0][0].splitlines() if b"val_loss" in line])
     assert calls == [4] * slices * evaluations, "all at once"
@@ -463,8 +467,9 @@ def test_evaluations_that_have_to_be_exact_or_gain_nothing_go_member_by_member(
 
 @pytest.mark.usefixtures("always")
 def test_who_cannot_evaluate_fails_alone(
-    fast: TrainPack, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+    fast: TrainPack, undisturbed: Undisturbed, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    specs = [make_spec(lr=lr) for lr in (0.5, 0.25, 0.125)]  # small enough that rounding does not grow
     expected = [undisturbed(spec) for spec in specs]
     outputs, calls = Stack.outputs, list[int]()
 
@@ -488,7 +493,40 @@ def test_who_cannot_evaluate_fails_alone(
     assert len(calls) == 4
     assert "is evaluated without a stack: a stack of 3 fails, ZeroDivisionError: a bug of stacks" in logged(runs[0])
     assert runs[1].status().state is State.FAILED
-    assert [numbers(runs[k]) for k in (0, 2)] == [expected[k] for k in (0, 2)]
+    assert_close([runs[k] for k in (0, 2)], [expected[k] for k in (0, 2)])
+
+
+@pytest.mark.usefixtures("always")
+def test_a_fast_stack_without_one_adamw_updates_run_by_run(
+    fast: TrainPack, undisturbed: Undisturbed, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the bits of runs alone, since a CPU finds those of their gradients."""
+    monkeypatch.delattr(Stack, "update")
+    members = [make_spec(lr=lr, optimizer={"kind": "sgd", "momentum": 0.9}) for lr in (0.5, 0.25)]
+    runs = fast(members)
+    assert "a stack of 2" in logged(runs[0])
+    assert list(map(numbers, runs)) == list(map(undisturbed, members))
+
+
+@pytest.mark.usefixtures("always")
+def test_an_update_of_a_stack_that_fails_fails_all_of_its_runs(
+    fast: TrainPack, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken amid its parameters, a step can neither be ended nor be taken again."""
+    update, calls = Stack.update, list[int]()
+
+    def broken(stack: Stack, *arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) > 3:
+            raise ZeroDivisionError("a bug of stacks")
+        return update(stack, *arguments)
+
+    monkeypatch.setattr(Stack, "update", broken)
+    runs = fast(specs)
+    assert len(calls) == 4
+    for run in runs:
+        assert run.status().state is State.FAILED
+        assert "ZeroDivisionError: a bug of stacks" in logged(run)
 
 
 @pytest.mark.usefixtures("always")

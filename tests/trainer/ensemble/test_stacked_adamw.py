@@ -1,0 +1,192 @@
+"""One update of all members of a stack, against the update of each run by itself. On a GPU too, where there is one."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.made_runs import MakeSpec
+from support.stacks import release
+from torch import Tensor
+
+from ettsweep.runs.folder import RunDir
+from ettsweep.trainer.ensemble.stack import Stack
+from ettsweep.trainer.ensemble.stacked_adamw import shared_adamw
+from ettsweep.trainer.ensemble.vmapped import Parameters
+from ettsweep.trainer.training import checkpoint
+from ettsweep.trainer.training.async_checkpoint import AsyncCheckpointWriter
+from ettsweep.trainer.training.run import prepare
+from ettsweep.trainer.training.trainer import Trainer
+
+DEVICES = [torch.device("cpu"), *([torch.device("cuda", 0)] if torch.cuda.is_available() else [])]
+POINTS: list[dict[str, Any]] = [
+    {"lr": 2.0**-5, "wd": 0.25, "strategy": {"s": None}},
+    {"lr": 2.0, "wd": 2.0**-6, "strategy": {"s": 0.0}},
+    {"lr": 0.25, "wd": 0.0, "strategy": {"s": 1.0}},
+]
+REL = {
+    ("cpu", torch.float32): 2e-6,
+    ("cuda", torch.float32): 2e-5,
+    ("cpu", torch.float64): 1e-13,
+    ("cuda", torch.float64): 1e-13,
+}
+"""On a GPU torch's fused kernel has 1 - beta2 in fp32, 1.3e-5 of it off."""
+
+pytestmark = pytest.mark.parametrize("device", DEVICES, ids=str)
+
+
+def runs_of(make_spec: MakeSpec, device: torch.device, **shared: Any) -> list[Trainer]:
+    """Return three runs of one shape with other lr, wd and factors; in fp16 they double their scale every other step."""
+    trainers = [prepare(make_spec(**shared | own_part), device) for own_part in POINTS]
+    for trainer in trainers:
+        if trainer.scaler.is_enabled():
+            trainer.scaler.load_state_dict(trainer.scaler.state_dict() | {"growth_interval": 2})
+            trainer.scaler.scale(torch.ones((), device=device))  # makes the scale that update() changes
+    return trainers
+
+
+def to_float64(trainer: Trainer) -> None:
+    trainer.model.double()
+    for state in trainer.optimizer.state.values():
+        state |= {key: state[key].double() for key in ("exp_avg", "exp_avg_sq")}
+
+
+def drawn(trainers: Sequence[Trainer], seed: int) -> Parameters:
+    """Return gradients times loss scale; those of the first run are small, so that they are not clipped."""
+    generator = torch.Generator().manual_seed(seed)
+    gradients = Parameters()
+    for name, parameter in trainers[0].model.named_parameters():
+        values = torch.randn(len(trainers), *parameter.shape, generator=generator, dtype=torch.float64)
+        values[0] *= 1e-3
+        gradients[name] = values.to(parameter) * trainers[0].scaler.get_scale()
+    return gradients
+
+
+def update_alone(trainer: Trainer, gradients: Parameters, k: int, lr: float) -> tuple[Tensor, Tensor]:
+    for name, parameter in trainer.model.named_parameters():
+        parameter.grad = gradients[name][k].clone()
+    return trainer.update(lr)
+
+
+def state_of(trainer: Trainer) -> dict[str, Tensor]:
+    state = {
+        name: tensor.clone() for name, tensor in checkpoint.named_tensors(trainer.model, trainer.optimizer).items()
+    }
+    return state | {f"scaler/{key}": torch.tensor(value) for key, value in trainer.scaler.state_dict().items()}
+
+
+def assert_close(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
+    """Tensors agree within rounding of their largest entries; step counts and all of the loss scaler are equal."""
+    assert ours.keys() == theirs.keys()
+    for name, expected in theirs.items():
+        if name.startswith("scaler/") or name.endswith("/step"):
+            assert ours[name].item() == expected.item(), name
+        else:
+            atol = REL[expected.device.type, expected.dtype] * float(expected.abs().max())
+            torch.testing.assert_close(ours[name], expected, rtol=0, atol=atol, msg=name)
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+@pytest.mark.parametrize("precision", ["fp32", "fp64", "bf16", "fp16"])
+def test_members_take_the_steps_of_runs_alone(
+    make_spec: MakeSpec, device: torch.device, precision: str, clip_norm: float | None
+) -> None:
+    """One waits in two steps and falls behind; in fp16, the gradient of another overflows once."""
+    shared = {"precision": "fp32" if precision == "fp64" else precision, "optimizer": {"clip_norm": clip_norm}}
+    together, alone = (runs_of(make_spec, device, **shared) for _ in range(2))
+    if precision == "fp64":
+        for trainer in (*together, *alone):
+            to_float64(trainer)
+    stack = Stack(together)
+    for step in range(6):
+        lrs = {trainer: trainer.spec.lr / (1 + step) for trainer in together}
+        if step in (2, 3):
+            del lrs[together[2]]
+        gradients = drawn(alone, step)
+        if precision == "fp16" and step == 4:
+            gradients["head_bias"][1, 3] = torch.inf
+        results = stack.update(gradients, lrs)
+        assert list(results) == list(lrs)
+        for k, (trainer, single) in enumerate(zip(together, alone, strict=True)):
+            if trainer in lrs:
+                norm, scale = update_alone(single, gradients, k, lrs[trainer])
+                torch.testing.assert_close(results[trainer][0], norm, rtol=REL[device.type, norm.dtype], atol=0)
+                assert results[trainer][1] == scale
+            assert_close(state_of(trainer), state_of(single))
+    counts = [int(trainer.optimizer.state[trainer.model.get_parameter("head")]["step"]) for trainer in together]
+    assert counts == [6, 5 if precision == "fp16" else 6, 4]
+
+
+def test_a_member_that_takes_no_step_keeps_every_bit(make_spec: MakeSpec, device: torch.device) -> None:
+    """Whatever its bits, and its gradient: it may have diverged."""
+    trainers = runs_of(make_spec, device, precision="fp16")
+    stack = Stack(trainers)
+    stack.update(drawn(trainers, 0), {trainer: trainer.spec.lr for trainer in trainers})
+    head = trainers[1].model.get_parameter("head")
+    for tensor in (head.data, *(trainers[1].optimizer.state[head][key] for key in ("exp_avg", "exp_avg_sq"))):
+        tensor[0, :4] = torch.tensor([torch.nan, torch.inf, -torch.inf, -0.0])
+    before, gradients = state_of(trainers[1]), drawn(trainers, 1)
+    for gradient in gradients.values():
+        gradient[1] = torch.nan
+    stack.update(gradients, {trainers[k]: 0.1 for k in (0, 2)})
+    for name, tensor in state_of(trainers[1]).items():
+        assert tensor.cpu().numpy().tobytes() == before[name].cpu().numpy().tobytes(), name
+    assert all(p.isfinite().all() for k in (0, 2) for p in trainers[k].model.parameters())
+
+
+def test_a_checkpoint_a_member_that_leaves_and_another_stack_go_on_from_stacked_steps(
+    make_spec: MakeSpec, device: torch.device, results: Path
+) -> None:
+    together, alone = (runs_of(make_spec, device) for _ in range(2))
+    stack, lrs = Stack(together), {trainer: trainer.spec.lr for trainer in together}
+    for step in range(2):
+        gradients = drawn(alone, step)
+        stack.update(gradients, lrs)
+        for k, single in enumerate(alone):
+            update_alone(single, gradients, k, single.spec.lr)
+    attempt = RunDir.create(results, together[0].spec).claim({}, after=0)
+    assert attempt is not None
+    AsyncCheckpointWriter().save(attempt, together[0], [])
+    resumed = prepare(together[0].spec, device)
+    checkpoint.restore(checkpoint.load_checkpoint(attempt), resumed)
+    release(together[2])
+
+    gradients = drawn(alone, 2)
+    for k, single in enumerate(alone):
+        update_alone(single, gradients, k, single.spec.lr)
+    update_alone(resumed, gradients, 0, resumed.spec.lr)
+    update_alone(together[2], gradients, 2, together[2].spec.lr)
+    del lrs[together[2]]
+    Stack(together[:2]).update({name: gradient[:2] for name, gradient in gradients.items()}, lrs)
+    for trainer, single in zip((resumed, *together), (alone[0], *alone), strict=True):
+        assert_close(state_of(trainer), state_of(single))
+
+
+def test_nothing_waits_for_the_device(make_spec: MakeSpec, device: torch.device) -> None:
+    if device.type != "cuda":
+        pytest.skip("a CPU has computed when a call returns")
+    trainers = runs_of(make_spec, device, precision="fp16", optimizer={"clip_norm": 0.5})
+    stack, gradients, lrs = Stack(trainers), drawn(trainers, 0), {trainers[0]: 0.1, trainers[1]: 0.2}
+    stack.update(gradients, lrs)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        stack.update(gradients, lrs)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_only_one_adamw_serves_all(make_spec: MakeSpec, device: torch.device) -> None:
+    one, other, clipped, sgd = (
+        prepare(make_spec(**changes), device)
+        for changes in (
+            {},
+            {"lr": 0.5, "wd": 0.1, "strategy": {"s": None}, "schedule": {"total_steps": 48}},
+            {"optimizer": {"clip_norm": 1.0}},
+            {"optimizer": {"kind": "sgd"}},
+        )
+    )
+    assert shared_adamw([one, other]) == one.spec.optimizer
+    assert Stack([one, other]).can_update
+    assert shared_adamw([one, clipped]) is None
+    assert shared_adamw([sgd]) is None

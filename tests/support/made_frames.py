@@ -6,9 +6,9 @@ from typing import Any
 import pandas as pd
 
 from ettsweep.quantities import score_with_error
-from ettsweep.report.run_histories import EVALUATIONS, TRAINING
 from ettsweep.report.formats import point_text
 from ettsweep.report.frames import CURVE_COLUMNS, POINT_COLUMNS, SPIKE_COLUMNS
+from ettsweep.report.run_histories import EVALUATIONS, TRAINING
 from ettsweep.runs.point import Point
 from ettsweep.study.lattice import Axis, neighbours
 from ettsweep.trainer.tasks.registry import LOWEST_LOSS

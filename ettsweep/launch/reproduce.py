@@ -55,7 +55,8 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
     notes = []
     if result is None:
         notes.append(f"run {run.id} is not finished: the command trains it from its start to its end")
-    if kind := spec.data_kind:
+    if spec.needs_data:
+        kind = spec.data_kind
         notes.append(f"task {kind} needs its data set: add --data PATH, or set {data_env(kind)}")
     command = _command(run, claim, attempt.execution() if attempt else {})
     if attempt is None:

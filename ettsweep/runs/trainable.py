@@ -18,7 +18,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
-from pydantic import Field, PlainValidator, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BeforeValidator, Field, PlainValidator, SerializerFunctionWrapHandler, model_serializer
 
 from ettsweep.errors import InputError, error_line, unknown_name
 from ettsweep.files import Json
@@ -60,6 +60,11 @@ class Size:
     factor_rule: Literal["adamw", "sgd"]
 
 
+HIGHER_IS_BETTER = {"acc", "accuracy", "top1", "f1", "auc", "bleu", "rouge", "map", "miou"}
+LOWER_IS_BETTER = {"loss", "err", "error", "ppl", "perplexity", "nll", "bpb", "mse", "mae", "rmse"}
+"""Words in names of metrics that tell their mode."""
+
+
 class AtStep(StrictModel):
     """The value of a metric at a step."""
 
@@ -89,6 +94,25 @@ class ScoreSpec(StrictModel):
                 f"{self.name}_at_{self.take.step}", self.mode, self.name, self.take.step, margin_is=self.margin
             )
         return Metric(f"{self.take}_{self.name}", self.mode, self.name, self.take, margin_is=self.margin)
+
+
+def _check_mode(data: object) -> object:
+    """Refuse `acc` with min and `loss` with max, a search for the worst, unless the mode ends with `!`."""
+    if not isinstance(data, dict) or not isinstance(name := data.get("name"), str):
+        return data
+    mode = data.get("mode")
+    if mode in ("min!", "max!"):
+        return data | {"mode": mode[:-1]}
+    words = set(name.lower().replace("-", "_").replace("/", "_").replace(".", "_").split("_"))
+    tells = {"max": words & HIGHER_IS_BETTER, "min": words & LOWER_IS_BETTER}
+    usual = [each for each, tell in tells.items() if tell]
+    if len(usual) == 1 and mode in tells and mode != usual[0]:
+        raise ValueError(f"mode: {mode} of {name} is unusual; {usual[0]} is meant, or write {mode}!")
+    return data
+
+
+StatedScore = Annotated[ScoreSpec, BeforeValidator(_check_mode)]
+"""A score as a person writes it."""
 
 
 class SpikeSpec(StrictModel):
@@ -246,8 +270,13 @@ class Trainable(StrictModel):
 
     @property
     def data_kind(self) -> str:
-        """Name of the data that it needs, whose location `--data` or a variable gives; empty if it needs none."""
+        """Name of the data whose location `--data` or a variable gives; empty if it reads none."""
         return ""
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether a run is impossible unless somebody says where its data are."""
+        return bool(self.data_kind)
 
     @property
     def no_data_reason(self) -> str:

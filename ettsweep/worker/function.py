@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from ettsweep.errors import DataMissingError, InputError, unknown_name
 from ettsweep.metric import Metric
-from ettsweep.runs.trainable import Labels, RunContext, ScoreSpec, Size, Trainable, override_block
+from ettsweep.runs.trainable import Labels, RunContext, ScoreSpec, Size, StatedScore, Trainable, override_block
 from ettsweep.schema import ListOfOne, NotInId, Positive, StrictModel, canonical, locating, validate
 
 DIGEST_DIGITS = 12
@@ -26,7 +26,7 @@ class FunctionBlock(StrictModel):
 
     function: str
     arguments: dict[str, Any] = Field(default_factory=dict, alias="with")
-    score: ScoreSpec
+    score: StatedScore
     steps: Positive | None = None
     width: Positive | None = None
     factors: Literal["adamw", "sgd"] = "adamw"
@@ -102,6 +102,14 @@ class FunctionRecipe(Trainable):
     @property
     def steps(self) -> int | None:
         return self.last_step
+
+    @property
+    def data_kind(self) -> str:
+        return "function"
+
+    @property
+    def needs_data(self) -> bool:
+        return False
 
     @property
     def size(self) -> Size | None:

@@ -60,6 +60,10 @@ def broken(run):
     raise ValueError("no luck")
 
 
+def reader(run):
+    run.record(1, err=float(len(Path(run.data).read_text())))
+
+
 def torchless(run):
     import sys
     assert not {"torch", "pandas", "optuna"} & set(sys.modules)
@@ -233,6 +237,13 @@ assert not {{"torch", "pandas", "optuna", "sklearn"}} & set(sys.modules), sorted
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True)
 
 
+def test_data_are_where_the_user_says_and_in_no_id(tmp_path: Path, results: Path, grid: Ask) -> None:
+    (tmp_path / "data.txt").write_text("seven..")
+    grid("reader", "--data", tmp_path / "data.txt")
+    assert result_of(only_run(results))["score"] == 7.0
+    assert "data.txt" not in only_run(results).spec_path.read_text()
+
+
 @pytest.mark.parametrize(
     ("take", "name", "score"),
     [("best", "best_err", 1.0), ("last", "last_err", 2.0), ({"step": 1}, "err_at_1", 3.0)],
@@ -257,6 +268,7 @@ def test_a_score_is_the_best_the_last_or_that_at_a_step(
         ({"function": "main"}, "MODULE:NAME is expected, such as mypackage.train:main, got 'main'"),
         ({"with": {"stepz": 3}}, "with.stepz: main in"),
         ({"score": {"name": "err"}}, "score.mode: is required"),
+        ({"score": {"name": "val/acc", "mode": "min"}}, "mode: min of val/acc is unusual; max is meant, or write min!"),
         ({"code": ["*.cfg"]}, "code: no file in"),
     ],
 )

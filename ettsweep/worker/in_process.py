@@ -101,23 +101,21 @@ def train_attempt(run: RunDir, attempt: Attempt, work: WorkList) -> StopReason |
     Raises:
         StorageError: not even the failure could be recorded.
     """
+    # Absolute: what is called may change the folder that this process is in.
+    run, attempt = RunDir(run.path.absolute()), RunDir(run.path.absolute()).attempt(attempt.number)
     context: RunningRun | None = None
     try:
         spec = run.spec()
         context = RunningRun(run, spec, attempt, work)
         context.log(f"run {run.id} attempt {attempt.number} on {work.slot.device}, pid {os.getpid()}")
         attempt.record_execution({"processes": 1, "threads": work.slot.threads})
-        with contextlib.redirect_stdout(context.output), contextlib.redirect_stderr(context.output):
-            context.start()
-            spec.train(context)
+        context.start()
+        _call(spec, context)
         return context.finish()
-    except (RunDiverged, RunStopped):
-        assert context is not None
-        return context.finish()
-    except (KeyboardInterrupt, Exception) as error:  # recorded, so that the other runs of this worker go on
-        if isinstance(error, KeyboardInterrupt):
-            attempt.record_failure("interrupted", str(StopReason.TERMINATED))
-            return StopReason.TERMINATED
+    except KeyboardInterrupt:
+        attempt.record_failure("interrupted", str(StopReason.TERMINATED))
+        return StopReason.TERMINATED
+    except Exception as error:  # recorded, so that the other runs of this worker go on
         ours = isinstance(error, EttsweepError)
         details = "" if ours else traceback.format_exc()
         if context:
@@ -126,6 +124,26 @@ def train_attempt(run: RunDir, attempt: Attempt, work: WorkList) -> StopReason |
             context.log(f"failed: {details or error}")
         attempt.record_failure("error", str(error) if ours else error_line(error), details)
     return None
+
+
+def _call(spec: RunSpec, context: "RunningRun") -> None:
+    """Call the training of a run; it returns at its end, a divergence or a stop.
+
+    Raises:
+        InputError: it has called sys.exit with a code.
+    """
+    folder = Path.cwd()
+    try:
+        with contextlib.redirect_stdout(context.output), contextlib.redirect_stderr(context.output):
+            spec.train(context)
+    except (RunDiverged, RunStopped):
+        pass
+    except SystemExit as end:
+        if end.code:
+            raise InputError(f"it left with sys.exit({end.code!r})") from None
+    finally:
+        context.output.end_line()
+        os.chdir(folder)
 
 
 class RunningRun:
@@ -296,7 +314,8 @@ class _LogStream:
     encoding = "utf-8"
 
     def __init__(self, log: Callable[[str], None]) -> None:
-        self._log, self._rest = log, ""
+        self._log = log
+        self._rest = ""
 
     def write(self, text: str) -> int:
         *lines, self._rest = (self._rest + text).split("\n")
@@ -306,6 +325,11 @@ class _LogStream:
 
     def flush(self) -> None:
         """Do nothing: an incomplete line waits for its end."""
+
+    def end_line(self) -> None:
+        """Write what is left of an incomplete line."""
+        if self._rest:
+            self.write("\n")
 
     def isatty(self) -> bool:
         return False

@@ -1,0 +1,185 @@
+"""Runs that are trained by a call in this process: a disk that is full, an owner that is superseded, odd endings."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fake import FakeRecipe
+
+from ettsweep.errors import StorageError
+from ettsweep.launch.profile import LocalProfile, Slot
+from ettsweep.runs import trainable
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec, StrategySpec
+from ettsweep.runs.state import LocalLiveness, State
+from ettsweep.runs.stop import StopReason
+from ettsweep.runs.trainable import RunContext
+from ettsweep.worker.in_process import train_attempt
+from ettsweep.worker.signals import SIGNALS, StopSource
+from ettsweep.worker.work_list import WorkList
+
+Then = Callable[[RunContext], None]
+
+
+class Scripted(FakeRecipe):
+    """A run that does what a test says."""
+
+
+SCRIPT: list[Then] = []
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(trainable.TRAINABLES, "fake", f"{__name__}:Scripted")
+    monkeypatch.setattr(Scripted, "train", lambda self, run: SCRIPT[-1](run))
+    trainable.trainable_class.cache_clear()
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    trainable.trainable_class.cache_clear()
+    SCRIPT.clear()
+
+
+def train(results: Path, then: Then) -> tuple[RunDir, Attempt, StopReason | None]:
+    """Train a run by a function, in its next attempt."""
+    SCRIPT.append(then)
+    run = RunDir.create(results, RunSpec.of(Scripted(last_step=100), StrategySpec(s=None), 0.5, 0.5, 0))
+    numbers = run.attempt_numbers()
+    attempt = run.claim({}, after=numbers[-1] if numbers else 0)
+    assert attempt is not None
+    slot, profile = Slot("cpu-0", "cpu", None, 1), LocalProfile(devices="cpu")
+    work = WorkList([run], slot, profile, {}, StopSource(), LocalLiveness(), {})
+    return run, attempt, train_attempt(run, attempt, work)
+
+
+def count_to(last: int, every: int = 5) -> Then:
+    """Return a run that counts, and saves how far it is now and then."""
+
+    def counted(run: RunContext) -> None:
+        state = int(run.resume_from.read_text()) if run.resume_from else 0
+        assert state == run.resume_step
+        for step in range(state + 1, last + 1):
+            run.record(step, loss=1 / step, val_loss=1 / step)
+            if step % every == 0:
+                run.checkpoint(step, lambda path, step=step: path.write_text(str(step)))
+
+    return counted
+
+
+def test_a_run_on_a_full_disk_fails_or_its_worker_says_so_and_it_goes_on_exactly(
+    small_disk: Callable[[str], Path], tmp_path: Path
+) -> None:
+    disk = small_disk("256k")
+    ballast = disk / "ballast"
+
+    def fill(run: RunContext) -> None:
+        count_to(20)(run)
+        with pytest.raises(OSError), ballast.open("wb") as file:  # noqa: PT012
+            while True:
+                file.write(bytes(4096))
+                file.flush()
+        for step in range(21, 5000):
+            run.record(step, loss=1 / step)
+
+    with pytest.raises(StorageError, match="the disk is full"):
+        train(disk, fill)
+    ballast.unlink()
+    run, attempt, _ = train(disk, count_to(100))
+    assert attempt.resumed_from() == (1, 20)
+    alone, _, _ = train(tmp_path, count_to(100))
+    assert run.metrics_path.read_bytes() == alone.metrics_path.read_bytes()
+
+
+def test_a_superseded_run_stops_and_leaves_the_result_to_its_new_owner(results: Path) -> None:
+    newer: list[Attempt | None] = []
+
+    def superseded(run: RunContext) -> None:
+        count_to(10)(run)
+        newer.append(RunDir(run.out.parent).claim({}, after=1))
+        while True:
+            run.record(11, loss=1.0)
+
+    run, first, stop = train(results, superseded)
+    assert stop is StopReason.SUPERSEDED
+    assert run.result() is None
+    assert newer[0] is not None
+    before = {path: path.read_bytes() for path in newer[0].path.rglob("*") if path.is_file()}
+    assert before.keys() == {newer[0].claim_path}
+    assert first.failure() == {"kind": "interrupted", "reason": "superseded", "details": ""}
+
+
+def test_a_state_that_cannot_be_written_leaves_the_one_before(results: Path) -> None:
+    def half(path: Path) -> None:
+        path.write_text("half of")
+        raise RuntimeError("out of ideas")
+
+    def fails(run: RunContext) -> None:
+        count_to(10)(run)
+        run.record(11, loss=1.0)
+        run.checkpoint(11, half)
+
+    run, attempt, _ = train(results, fails)
+    assert run.status().state is State.FAILED
+    assert run.status().reason == "RuntimeError: out of ideas"
+    assert attempt.saved_steps() == [10]
+    run.retry()
+    _, second, _ = train(results, count_to(100))
+    assert second.resumed_from() == (1, 10)
+    assert run.result() is not None
+
+
+def test_a_state_may_be_a_folder_and_earlier_ones_are_removed(results: Path) -> None:
+    def folders(run: RunContext) -> None:
+        for step in (1, 2, 3):
+            run.record(step, loss=1.0, val_loss=1.0)
+            run.checkpoint(step, lambda path, step=step: (path.mkdir(), (path / "weights").write_text(str(step))))
+
+    _, attempt, _ = train(results, folders)
+    assert attempt.saved_steps() == [3]
+    assert (attempt.state_path(3) / "weights").read_text() == "3"
+    assert sorted(path.name for path in attempt.states_path.iterdir()) == ["3", "3.sha256"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda run: run.record(0, loss=1.0), r"record\(step=0, ...\): steps count from 1, and the last one was 0"),
+        (lambda run: (run.record(2, loss=1.0), run.record(1, loss=1.0)), "the last one was 2"),
+        (lambda run: run.record(1.5, loss=1.0), "step: a whole number is expected, got 1.5"),
+        (lambda run: run.record(1, loss="low"), "record(..., loss='low'): a number is expected"),
+        (lambda run: run.record(1, **{f"m{k}": 1.0 for k in range(60)}), "more than 50 names of metrics were recorded"),
+        (lambda run: (run.record(9, loss=1.0), run.checkpoint(8, lambda path: None)), "metrics of step 9 are recorded"),
+        (lambda run: (run.record(9, loss=1.0), run.checkpoint(9, lambda path: None)), "write made neither a file nor"),
+    ],
+)
+def test_what_a_run_does_wrong_is_its_failure(results: Path, wrong: Any, message: str) -> None:
+    run, attempt, _ = train(results, wrong)
+    assert run.status().state is State.FAILED
+    failure = attempt.failure()
+    assert failure is not None
+    assert message.replace("\\", "") in failure["reason"]
+
+
+def test_it_may_change_the_folder_and_print_what_it_likes(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def roams(run: RunContext) -> None:
+        os.chdir("/")
+        print("one\rtwo\nthree", end="")
+        count_to(10)(run)
+
+    monkeypatch.chdir(results.parent)
+    run, attempt, _ = train(Path(results.name), roams)
+    assert run.result() is not None
+    assert "two\n" in attempt.log_text()
+    assert "three" in attempt.log_text()
+
+
+def test_a_run_that_leaves_python_has_failed(results: Path) -> None:
+    run, _, _ = train(results, lambda run: exit(3))
+    assert (run.status().state, run.status().reason) == (State.FAILED, "it left with sys.exit(3)")

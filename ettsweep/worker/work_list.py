@@ -90,11 +90,13 @@ class Runner(Protocol):
         ...
 
 
-def progress_before(attempt: Attempt) -> float:
-    """Return the largest share of steps that a run had completed in any earlier attempt."""
+def made_progress(attempt: Attempt) -> bool:
+    """Return whether an attempt has brought its run further than all earlier ones."""
+    if states := attempt.saved_steps():  # of runs whose number of steps may be unknown
+        return states[0] > attempt.resumed_from()[1]
     run = RunDir(attempt.run)
     earlier = (run.attempt(number) for number in run.attempt_numbers() if number < attempt.number)
-    return max(map(Attempt.progress, earlier), default=0.0)
+    return attempt.progress() > max(map(Attempt.progress, earlier), default=0.0)
 
 
 def claim_run(run: RunDir, claim_info: Json, liveness: Liveness) -> Attempt | None:

@@ -31,7 +31,7 @@ from ettsweep.runs.trainable import Trainable, class_of
 from ettsweep.schema import validate
 from ettsweep.worker.signals import POLL_S, StopSource
 from ettsweep.worker.slurm_job import JobLiveness, SlurmJob
-from ettsweep.worker.work_list import CLAIMABLE_STATES, Runner, WorkList, claimable, progress_before
+from ettsweep.worker.work_list import CLAIMABLE_STATES, Runner, WorkList, claimable, made_progress
 
 if TYPE_CHECKING:
     from ettsweep.trainer.training.distributed import ProcessGroup
@@ -179,7 +179,7 @@ class Worker:
 
     def _note_end(self, attempt: Attempt, stop: StopReason | None) -> None:
         self.stop_source.record_stop(stop)
-        if stop is None or attempt.progress() > progress_before(attempt):
+        if stop is None or made_progress(attempt):
             self._idle_lives = 0
 
     def requeue_job(self) -> int:

@@ -20,7 +20,7 @@ from ettsweep.runs.stop import StopReason
 from ettsweep.runs.trainable import RunContext
 from ettsweep.worker.in_process import train_attempt
 from ettsweep.worker.signals import SIGNALS, StopSource
-from ettsweep.worker.work_list import WorkList
+from ettsweep.worker.work_list import WorkList, made_progress
 
 Then = Callable[[RunContext], None]
 
@@ -178,6 +178,22 @@ def test_it_may_change_the_folder_and_print_what_it_likes(
     assert run.result() is not None
     assert "two\n" in attempt.log_text()
     assert "three" in attempt.log_text()
+
+
+def test_each_life_of_a_job_that_saves_a_later_state_has_made_progress(results: Path) -> None:
+    """Also where the number of steps is unknown: else a job that is requeued would be given up after some lives."""
+
+    def stopped_at(last: int) -> Then:
+        def stopped(run: RunContext) -> None:
+            count_to(last)(run)
+            raise KeyboardInterrupt
+
+        return stopped
+
+    for last, further in ((10, True), (20, True), (20, False), (25, True)):
+        _, attempt, stop = train(results, stopped_at(last))
+        assert stop is StopReason.TERMINATED
+        assert made_progress(attempt) == further
 
 
 def test_a_run_that_leaves_python_has_failed(results: Path) -> None:

@@ -77,7 +77,9 @@ class TrainableSuite:
         module = type(self.recipe).__module__
         code = f"import sys, {module}; print(*sys.modules)"
         env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-        completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
+        completed = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, encoding="utf-8", check=False, env=env
+        )
         assert completed.returncode == 0, completed.stderr
         heavy = sorted({name.partition(".")[0] for name in completed.stdout.split()} & set(HEAVY))
         assert not heavy, f"{module} imports {', '.join(heavy)}; import what training needs inside `train`"

@@ -68,7 +68,10 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
     notes += [*_code_notes(attempt), *_resume_notes(attempt)]
     git = attempt.provenance().get("git") or {}
     return Reproduction(
-        command, git.get("commit"), compare_facts(attempt_facts(attempt), local_facts(device, claim)), notes
+        command,
+        git.get("commit"),
+        compare_facts(attempt_facts(attempt), local_facts(device) if "torch" in claim else facts_without_torch(claim)),
+        notes,
     )
 
 
@@ -144,17 +147,15 @@ def attempt_facts(attempt: Attempt) -> Json:
     return {**(origin.get("packages") or {}), **{key: claim[key] for key in CLAIM_FACTS if key in claim}, **code}
 
 
-def local_facts(device: str, claim: Json) -> Json:
-    """Return the same facts about this machine for a device: cpu, or a GPU, of which the first is taken.
-
-    Of torch only if the claim tells of it: other trainables may do without.
-    """
+def facts_without_torch(claim: Json) -> Json:
+    """Return the same facts about this machine for a run whose claim tells nothing of torch."""
     origin = provenance()
-    if "torch" not in claim:
-        return {**origin["packages"], "python": platform.python_version(), "device_name": claim.get("device_name")} | {
-            "ettsweep": __version__,
-            "code": origin["code"],
-        }
+    versions = {"python": platform.python_version(), "ettsweep": __version__, "code": origin["code"]}
+    return {**origin["packages"], "device_name": claim.get("device_name"), **versions}
+
+
+def local_facts(device: str) -> Json:
+    """Return the same facts about this machine for a device: cpu, or a GPU, of which the first is taken."""
     # In a subprocess, as `doctor` does: a broken torch is a difference, and must not end this command.
     code = (
         "import json, sys, torch; from ettsweep.worker.devices import environment;"
@@ -174,6 +175,7 @@ def local_facts(device: str, claim: Json) -> Json:
     environment: Json = dict.fromkeys(CLAIM_FACTS, "unknown: torch cannot be imported")
     if completed.returncode == 0:
         environment = json.loads(completed.stdout.splitlines()[-1])
+    origin = provenance()
     return {**origin["packages"], **{key: environment.get(key) for key in CLAIM_FACTS}, "code": origin["code"]}
 
 

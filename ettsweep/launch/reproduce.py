@@ -67,12 +67,8 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
         notes.append("on a GPU some kernels sum in varying order: the last bits can differ from run to run")
     notes += [*_code_notes(attempt), *_resume_notes(attempt)]
     git = attempt.provenance().get("git") or {}
-    return Reproduction(
-        command,
-        git.get("commit"),
-        compare_facts(attempt_facts(attempt), local_facts(device) if "torch" in claim else facts_without_torch(claim)),
-        notes,
-    )
+    here = local_facts(device) if "torch" in claim else facts_without_torch(claim)
+    return Reproduction(command, git.get("commit"), compare_facts(attempt_facts(attempt), here), notes)
 
 
 def group_by_version(runs: Iterable[Run]) -> dict[str, list[Run]]:

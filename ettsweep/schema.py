@@ -146,6 +146,13 @@ def identity(model: BaseModel) -> dict[str, object]:
 
 
 @cache
+def fields_outside_id(schema: type[BaseModel]) -> tuple[str, ...]:
+    """Return the names of the fields that are marked `NotInId`."""
+    fields = schema.model_fields.items()
+    return tuple(name for name, info in fields if any(isinstance(mark, NotInId) for mark in info.metadata))
+
+
+@cache
 def _identity_fields(schema: type[BaseModel]) -> list[tuple[str, list[object]]]:
     """Return the name of each field with the values at which ids leave it out."""
     return [

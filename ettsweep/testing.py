@@ -124,10 +124,10 @@ class TrainableSuite:
         run, stops = self.train(tmp_path / "stopped", stop_after=3), 1
         assert run.result() is None, "it went on although `run.stop` said why to stop"
         while run.result() is None:
-            assert run.attempt(stops).has_checkpoint(), "it stopped without a checkpoint"
             stops += 1
-            assert stops < 1000, "it never comes to its end"
+            assert stops < 20, "it never comes to its end"
             run = self.train(tmp_path / "stopped", stop_after=3 * 2**stops)
+        assert any(run.attempt(n).resumed_from()[1] for n in run.attempt_numbers()), "it never saved what was resumed"
         assert run.metrics_path.read_bytes() == expected, "what it stores does not suffice to go on as if never stopped"
 
 
@@ -137,6 +137,10 @@ class _Stops:
     def __init__(self, after: int | None) -> None:
         self._left = after
         self.stop_reason = ""
+
+    def restore(self) -> bool:
+        """Return whether handlers of signals were replaced: there are none here."""
+        return False
 
     def make_poll(self, *_: object) -> Any:
         """Return what a run calls to learn whether to stop."""

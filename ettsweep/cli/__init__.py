@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -54,6 +55,10 @@ def root(
     if plugin:
         # Workers, which this command starts, have the same environment.
         os.environ["ETTSWEEP_PLUGINS"] = ",".join(plugin)
+        # A module in the working folder, as `python -m` finds it.
+        folder = str(Path.cwd())
+        sys.path.insert(0, folder)
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
     if version:
         print(f"ettsweep {__version__}")
         raise typer.Exit

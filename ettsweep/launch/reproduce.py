@@ -68,7 +68,9 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
     notes += [*_code_notes(attempt), *_resume_notes(attempt)]
     git = attempt.provenance().get("git") or {}
     here = local_facts(device) if "torch" in claim else facts_without_torch(claim)
-    return Reproduction(command, git.get("commit"), compare_facts(attempt_facts(attempt), here), notes)
+    return Reproduction(
+        command, git.get("commit"), [*spec.changes(), *compare_facts(attempt_facts(attempt), here)], notes
+    )
 
 
 def group_by_version(runs: Iterable[Run]) -> dict[str, list[Run]]:

@@ -94,8 +94,9 @@ def strategy_label(strategy: StrategySpec) -> str:
 def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = None) -> pd.DataFrame:
     """Return one row per run, with the names of the sweeps that it belongs to.
 
-    Results are missing where a run is unfinished or diverged.
+    Results are missing where a run is unfinished or diverged. Scores with names of their own have columns at the end.
     """
+    own_scores = sorted({run.base.metric.name for run in runs} - set(METRIC_COLUMNS))
     names: dict[str, tuple[str, str, str]] = {}
     rows = []
     for run in runs:
@@ -121,12 +122,12 @@ def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = 
                     spec.labels.precision,
                 ),
                 *(run.lr, run.wd, run.seed, run.state.value),
-                *(result.get(name) for name in RESULT_COLUMNS),
+                *(result.get(name) for name in (*RESULT_COLUMNS, *own_scores)),
             )
         )
     order = ["model", "task", "strategy", "family", "lr", "wd", "seed"]
     # Independent of the order in which runs were read from disk.
-    return _typed_frame(rows, RUN_COLUMNS).sort_values(order, ignore_index=True)
+    return _typed_frame(rows, [*RUN_COLUMNS, *own_scores]).sort_values(order, ignore_index=True)
 
 
 def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[JudgedFamily] = ()) -> pd.DataFrame:
@@ -161,14 +162,15 @@ def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[Ju
     )
     # The table has all sweeps of a run in one cell; here a run has a row for each.
     work = table.drop(columns="sweep").merge(coordinates, on="run")
+    metrics = [*METRIC_COLUMNS, *(str(name) for name in table if name not in RUN_COLUMNS)]
     diverged = work["state"] == "diverged"
     # 1 or 0 per run: sums over a group count its seeds.
     work["diverged"] = diverged.astype("Int64")
     work["seeds"] = work["state"].isin(["done", "diverged"]).astype("Int64")
-    work.loc[diverged, list(METRIC_COLUMNS)] = math.nan  # a diverged run may have a best score from before it diverged
+    work.loc[diverged, metrics] = math.nan  # a diverged run may have a best score from before it diverged
     aggregations = {"seeds": ("seeds", "sum"), "diverged": ("diverged", "sum")}
     aggregations |= {
-        f"{metric}_{statistic}": (metric, statistic) for metric in METRIC_COLUMNS for statistic in ("mean", "std")
+        f"{metric}_{statistic}": (metric, statistic) for metric in metrics for statistic in ("mean", "std")
     }
     aggregations |= {name: (name, "sum") for name in ("steps", *SPIKE_LABELS)}
     # dropna=False keeps points with wd 0, whose log2 is missing.

@@ -70,7 +70,7 @@ from ettsweep.runs.state import (
     finished_status,
     unfinished_status,
 )
-from ettsweep.schema import canonical
+from ettsweep.schema import canonical, fields_outside_id
 
 
 def sweeps_dir(results: Path) -> Path:
@@ -166,13 +166,18 @@ class RunDir:
 
     @classmethod
     def create(cls, results: Path, spec: RunSpec) -> "RunDir":
-        """Create the folder and its spec.json if they do not exist; rewrite a damaged spec.json."""
+        """Create the folder and its spec.json if they are not there; rewrite a damaged or moved one."""
         run = cls(runs_dir(results) / spec.run_id)
         with storage_errors(run.path):
             run.path.mkdir(parents=True, exist_ok=True)
         try:
-            run.spec()
+            existing = run.spec()
+            outside = fields_outside_id(type(spec))
+            # Such as the folder of the code, which may have moved.
+            is_current = all(getattr(existing, name) == getattr(spec, name) for name in outside)
         except CorruptError:
+            is_current = False
+        if not is_current:
             write_atomic(run.spec_path, spec.model_dump_json(indent=1) + "\n")
         return run
 

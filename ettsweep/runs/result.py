@@ -6,7 +6,6 @@ from ettsweep.errors import InputError
 from ettsweep.files import Json
 from ettsweep.runs.attempt import Attempt, TimeSpent
 from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.spikes import count_spikes
 
 MAX_SEEN = 20
 """Most names of recorded metrics that a message lists."""
@@ -28,6 +27,8 @@ def make_result(
     Raises:
         InputError: it ended, and recorded no score.
     """
+    from ettsweep.runs.spikes import count_spikes  # numpy, which reads the number of threads when it is imported
+
     result: Json = {"status": "diverged" if diverged else "done", **spec.summary(history, diverged=diverged)}
     result["score"] = None if diverged else result[spec.metric.name]
     if result["score"] is None and not diverged:

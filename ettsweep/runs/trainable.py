@@ -23,7 +23,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, SerializerFunctionW
 from ettsweep.errors import InputError, error_line, unknown_name
 from ettsweep.files import Json
 from ettsweep.metric import Metric
-from ettsweep.schema import Key, NonNegative, Positive, PositiveFloat, Source, StrictModel, validate
+from ettsweep.schema import Key, NonNegative, NotInId, Positive, PositiveFloat, Source, StrictModel, validate
 
 
 class Labels(NamedTuple):
@@ -84,7 +84,7 @@ class ScoreSpec(StrictModel):
     name: Annotated[str, Field(pattern=r"^[A-Za-z_][\w./-]*$", max_length=60)]
     mode: Literal["min", "max"]
     take: Literal["best", "last"] | AtStep = "best"
-    margin: Literal["share", "difference"] = "share"
+    margin: Annotated[Literal["share", "difference"], NotInId()] = "share"
 
     @property
     def metric(self) -> Metric:
@@ -93,7 +93,7 @@ class ScoreSpec(StrictModel):
             return Metric(
                 f"{self.name}_at_{self.take.step}", self.mode, self.name, self.take.step, margin_is=self.margin
             )
-        return Metric(f"{self.take}_{self.name}", self.mode, self.name, self.take, margin_is=self.margin)
+        return Metric(f"{self.name}_{self.take}", self.mode, self.name, self.take, margin_is=self.margin)
 
 
 def _check_mode(data: object) -> object:
@@ -317,6 +317,10 @@ class Trainable(StrictModel):
         """Return how many runs one worker may train at once under a launch profile."""
         return 1
 
+    def changes(self) -> list[str]:
+        """Return a line for each change since the run was requested that would make its numbers others."""
+        return []
+
     # --- training ---
 
     def train(self, run: "RunContext") -> None:
@@ -416,7 +420,8 @@ def _added_trainables() -> dict[str, type[Trainable] | EntryPoint]:
         except Exception as error:  # of somebody's own code
             raise InputError(f"plugin {name}: cannot be imported: {error_line(error)}") from None
         classes = [each for each in vars(module).values() if isinstance(each, type) and issubclass(each, Trainable)]
-        own = {each.model_fields["trainable"].default: each for each in classes if each.__module__ == module.__name__}
+        defaults = ((each.model_fields["trainable"].default, each) for each in classes)
+        own = {default: each for default, each in defaults if isinstance(default, str) and each.__module__ == name}
         if not own:
             raise InputError(f"plugin {name}: it has no subclass of Trainable")
         added |= own
@@ -440,7 +445,8 @@ def trainable_class(name: str) -> type[Trainable]:
         return ours
     added = _added_trainables().get(name)
     if added is None:
-        raise unknown_name("trainable", name, trainable_names())
+        error = unknown_name("trainable", name, trainable_names())
+        raise InputError(f"{error}; one of a plugin needs --plugin MODULE, before the command, or {PLUGINS_VARIABLE}")
     if isinstance(added, EntryPoint):
         try:
             loaded = added.load()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from ettsweep.powers import format_power
 from ettsweep.runs.point import Point
+from ettsweep.schema import fields_outside_id
 from ettsweep.study.lattice import Axis
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_spec import SweepSpec
@@ -20,8 +21,7 @@ def sweep_differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -
         A sentence for each difference, by a short label that can end the name of another sweep.
     """
     first = sweep_specs[0]
-    old_fields = _flatten(first.recipe.model_dump(mode="json"))
-    new_fields = _flatten(sweep_spec.recipe.model_dump(mode="json"))
+    old_fields, new_fields = map(_recipe_fields, (first, sweep_spec))
     # Grid files have it beside the recipe, but what is trained depends on it as well.
     old_fields["strategy.mlp_factor"], new_fields["strategy.mlp_factor"] = first.mlp_factor, sweep_spec.mlp_factor
     problems = {}
@@ -92,6 +92,12 @@ def _corners(study: Study) -> list[Point]:
 
 def _axis_label(axis: Axis, values: Sequence[float]) -> str:
     return f"fixed at {format_power(values[0], 6)}" if axis.fixed else f"searched in steps of {axis.step:g}"
+
+
+def _recipe_fields(sweep_spec: SweepSpec) -> dict[str, object]:
+    """Return the fields of a recipe that change numbers, by dotted keys."""
+    recipe = sweep_spec.recipe
+    return _flatten(recipe.model_dump(mode="json", exclude=set(fields_outside_id(type(recipe)))))
 
 
 def _flatten(data: dict[str, object], prefix: str = "") -> dict[str, object]:

@@ -224,7 +224,8 @@ class Controller:
             ids |= {s.run_id for s in new} - recorded
             recorded |= ids
             extra = [s for s in new if not study.requests(Point(s.lr, s.wd), s.seed)]
-            self.extra_specs[need.key] = list(dict.fromkeys([*self.extra_specs.get(need.key, ()), *extra]))
+            by_id = {spec.run_id: spec for spec in (*self.extra_specs.get(need.key, ()), *extra)}
+            self.extra_specs[need.key] = list(by_id.values())
 
     @property
     def planned(self) -> int:

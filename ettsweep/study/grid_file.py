@@ -380,7 +380,9 @@ def make_sweep_spec(
         set_nested(data, *split_override(override.removeprefix("strategy.")))
     for override in overrides:
         name = override.removeprefix("strategy.") if override in factor_overrides else override
-        _check_override(name, data.get("run") or _built_in().model_fields)
+        _check_override(name, run if isinstance(run := data.get("run"), dict) else _built_in().model_fields)
+    if not data.keys() & {"run", "model", "task", "recipe"}:
+        raise InputError(f"{path}: run: or model: is missing, which says what to train")
     _check_ranges(data, path, overrides, options or {})
     recipe_overrides = [o for o in overrides if o not in centre_overrides and o not in factor_overrides]
     set_options = options_by_key(centre_overrides)
@@ -430,7 +432,7 @@ def _run_grid(data: dict[str, Any], source: Source, overrides: Sequence[str]) ->
     """Validate a grid file with a `run:` block; `overrides` are those of the block."""
     grid = validate(RunGrid, data, source)
     # `function: ...` is short for `trainable: function`.
-    names = [name for name in trainable_names() if name in grid.run]
+    names = [name for name in trainable_names() if name in grid.run and name != BUILT_IN]
     name = grid.run.get("trainable", names[0] if names else None)
     if not isinstance(name, str):
         known = ", ".join(f"{each}: ..." for each in trainable_names() if each != BUILT_IN)

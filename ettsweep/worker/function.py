@@ -5,15 +5,17 @@ import hashlib
 import importlib
 import inspect
 import os
+import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ettsweep.errors import DataMissingError, InputError, unknown_name
 from ettsweep.metric import Metric
+from ettsweep.ownership import user_name
 from ettsweep.runs.trainable import Labels, RunContext, ScoreSpec, Size, StatedScore, Trainable, override_block
 from ettsweep.schema import ListOfOne, NotInId, Positive, StrictModel, canonical, locating, validate
 
@@ -56,12 +58,20 @@ class FunctionRecipe(Trainable):
     function: str
     arguments: dict[str, Any] = Field(default_factory=dict)
     score: ScoreSpec
-    last_step: Positive | None = None
+    last_step: Annotated[Positive | None, NotInId()] = None
     width: Annotated[Positive | None, NotInId()] = None
     factors: Annotated[Literal["adamw", "sgd"], NotInId()] = "adamw"
     code: str = ""
     files: Annotated[tuple[str, ...], Field(strict=False), NotInId()] = ()
     folder: Annotated[str, NotInId()] = ""
+
+    @field_validator("files")
+    @classmethod
+    def _check_files(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in patterns:
+            if not pattern or Path(pattern).is_absolute():
+                raise ValueError(f"code: patterns of files beside the grid file are expected, got {pattern!r}")
+        return patterns
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -81,8 +91,8 @@ class FunctionRecipe(Trainable):
     ) -> "FunctionRecipe":
         source, data = override_block(block, overrides, location)
         stated = validate(FunctionBlock, data, source)
+        recipe = validate(cls, stated.fields() | {"folder": str(folder.resolve())}, source)
         with locating(source):
-            recipe = validate(cls, stated.fields() | {"folder": str(folder.resolve())}, source)
             recipe.check_signature()
         return recipe
 
@@ -136,13 +146,18 @@ class FunctionRecipe(Trainable):
         """Check that the module has the function, and that it takes the arguments, without importing it.
 
         Raises:
-            InputError: it has not, or does not.
-            DataMissingError: there is no such module.
+            InputError: there is no such module, it has not, or does not.
         """
-        path, name = self.module_path, self.function.partition(":")[2]
+        name = self.function.partition(":")[2]
+        try:
+            path = self.module_path
+        except DataMissingError as error:
+            raise InputError(str(error)) from None
         try:
             tree = ast.parse(path.read_text(encoding="utf-8-sig"))
-        except (SyntaxError, UnicodeDecodeError) as error:
+        except SyntaxError as error:
+            raise InputError(f"function: {path}, line {error.lineno}: {error.msg}") from None
+        except UnicodeDecodeError as error:
             raise InputError(f"function: {path}: {error}") from None
         functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         if name not in functions:
@@ -173,7 +188,7 @@ class FunctionRecipe(Trainable):
         digest = hashlib.sha256()
         paths = [self.module_path]
         for pattern in self.files:
-            matches = sorted(path for path in Path(self.folder).glob(pattern) if path.is_file())
+            matches = sorted(path for path in Path(self.folder).glob(pattern) if path.is_file() and _is_code(path))
             if not matches:
                 raise DataMissingError(f"code: no file in {self.folder} matches {pattern}")
             paths += matches
@@ -193,23 +208,55 @@ class FunctionRecipe(Trainable):
         """Import the function and call it.
 
         Raises:
-            InputError: its code is not that of the run.
+            InputError: its code is not that of the run, or belongs to another user.
         """
-        if self.code and (found := self.code_digest()) != self.code:
-            raise InputError(
-                f"the code of {self.function} has changed since the run was requested (digest {self.code}, now "
-                f"{found}); restore it, or request new runs with the same command"
-            )
-        if self.folder and self.folder not in sys.path[:1]:
-            sys.path.insert(0, self.folder)
-        if self.module_path.stat().st_uid not in (0, os.geteuid()):
-            raise InputError(f"{self.module_path} belongs to another user, whose code is not executed")
-        module, _, name = self.function.partition(":")
-        target: Any = importlib.import_module(module)
-        for part in name.split("."):
+        path, folder = self.module_path.resolve(), Path(self.folder).resolve()
+        if changed := self.changes():
+            raise InputError(f"{changed[0]}; restore it, or request new runs: `ettsweep grid` with another --name")
+        for each in (path, path.parent, folder):
+            if problem := _not_trusted(each):
+                raise InputError(f"{each}: {problem}, so that its code is not executed")
+        # Anew: an earlier run of this process may have had another module of this name, or have changed it.
+        for name, module in list(sys.modules.items()):
+            if name in _IMPORTED or _lies_in(module, folder):
+                del sys.modules[name]
+        sys.path.insert(0, self.folder)
+        importlib.invalidate_caches()
+        before, name = set(sys.modules), self.function.partition(":")[0]
+        target: Any = importlib.import_module(name)
+        _IMPORTED.update(each for each in set(sys.modules) - before if _lies_in(sys.modules[each], folder))
+        if Path(str(target.__file__)).resolve() != path:
+            raise InputError(f"function: Python has another module {name}, {target.__file__}; rename {path}")
+        for part in self.function.partition(":")[2].split("."):
             target = getattr(target, part)
         inspect.signature(target).bind(run, **self.arguments)  # a TypeError that names what is wrong
         target(run, **self.arguments)
+
+    def changes(self) -> list[str]:
+        """Return a line if the code is no longer that of the run."""
+        digest = self.code_digest() if self.code else ""
+        if digest == self.code:
+            return []
+        return [
+            f"the code of {self.function} has changed since the run was requested (digest {self.code}, now {digest})"
+        ]
+
+
+_IMPORTED: set[str] = set()
+"""Names of modules that runs of this process have imported from the folders of their grid files."""
+
+
+def _lies_in(module: object, folder: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return bool(file) and folder in Path(str(file)).resolve().parents
+
+
+def _not_trusted(path: Path) -> str:
+    """Return why code is not executed: it belongs to another user, or all may write to it."""
+    status = path.stat()
+    if status.st_uid not in (0, os.geteuid()):
+        return f"belongs to {user_name(status.st_uid)}"
+    return "can be written by all" if status.st_mode & stat.S_IWOTH else ""
 
 
 def _bound_names(tree: ast.Module) -> set[str] | None:
@@ -225,6 +272,13 @@ def _bound_names(tree: ast.Module) -> set[str] | None:
     return None if "*" in names else names
 
 
+def _is_code(path: Path) -> bool:
+    """Whether a file that a pattern matches may be code: not in a hidden folder, one of results, or an environment."""
+    hidden = any(part.startswith(".") or part == "__pycache__" for part in path.parts[1:])
+    in_results = any((parent / "runs").is_dir() and (parent / "jobs").is_dir() for parent in path.parents)
+    return not (hidden or in_results or any((parent / "pyvenv.cfg").exists() for parent in path.parents))
+
+
 def _normalised(path: Path) -> bytes:
     """Return the content of a file; of Python, its syntax tree without docstrings."""
     data = path.read_bytes()
@@ -237,10 +291,7 @@ def _normalised(path: Path) -> bytes:
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             first = node.body[0] if node.body else None
-            if (
-                isinstance(first, ast.Expr)
-                and isinstance(first.value, ast.Constant)
-                and isinstance(first.value.value, str)
-            ):
-                node.body[0] = ast.Pass()
-    return ast.dump(tree).encode()
+            value = first.value if isinstance(first, ast.Expr) else None
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                node.body[:1] = [] if len(node.body) > 1 or isinstance(node, ast.Module) else [ast.Pass()]
+    return ast.unparse(tree).encode()  # as `ast.dump`, but hardly different between versions of Python

@@ -1,6 +1,7 @@
 """Runs that are trained by a call in the worker's process: those of functions and of installed trainables."""
 
 import contextlib
+import io
 import math
 import os
 import platform
@@ -23,6 +24,7 @@ from ettsweep.errors import (
 )
 from ettsweep.files import Json, finite
 from ettsweep.launch.profile import Slot
+from ettsweep.ownership import tree_problem, user_name
 from ettsweep.runs.attempt import NO_TIME, Attempt, TimeSpent
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.result import make_result
@@ -38,7 +40,7 @@ FLUSH_LINES = 200
 """Recorded lines after which they are written, however fast they come."""
 
 STOP_GRACE_S = 30.0
-"""Seconds that a run that looks at `run.stop` has to save and return, before `record` ends it."""
+"""Seconds that a run has to save and return once `run.stop` has told it to, before `record` ends it."""
 
 MAX_NAMES = 50
 """Most names of metrics that a run may record: more are a mistake, and fill tables."""
@@ -78,7 +80,7 @@ def pin_devices(slot: Slot) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     threads = str(slot.threads * (1 + len(slot.others)))
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(variable, threads)
+        os.environ[variable] = threads
 
 
 def device_facts(slot: Slot) -> Json:
@@ -106,6 +108,10 @@ def train_attempt(run: RunDir, attempt: Attempt, work: WorkList) -> StopReason |
     context: RunningRun | None = None
     try:
         spec = run.spec()
+        if (owner := run.spec_path.lstat().st_uid) != os.geteuid():
+            raise InputError(
+                f"{run.spec_path} belongs to {user_name(owner)}: what another user asks for is not executed"
+            )
         context = RunningRun(run, spec, attempt, work)
         context.log(f"run {run.id} attempt {attempt.number} on {work.slot.device}, pid {os.getpid()}")
         attempt.record_execution({"processes": 1, "threads": work.slot.threads})
@@ -132,9 +138,10 @@ def _call(spec: RunSpec, context: "RunningRun") -> None:
     Raises:
         InputError: it has called sys.exit with a code.
     """
-    folder = Path.cwd()
+    folder, path = Path.cwd(), list(sys.path)
+    OUTPUT.log = context.log
     try:
-        with contextlib.redirect_stdout(context.output), contextlib.redirect_stderr(context.output):
+        with contextlib.redirect_stdout(OUTPUT), contextlib.redirect_stderr(OUTPUT):
             spec.train(context)
     except (RunDiverged, RunStopped):
         pass
@@ -142,15 +149,18 @@ def _call(spec: RunSpec, context: "RunningRun") -> None:
         if end.code:
             raise InputError(f"it left with sys.exit({end.code!r})") from None
     finally:
-        context.output.end_line()
+        OUTPUT.end_line()
         os.chdir(folder)
+        sys.path[:] = path
+        context.has_own_handlers = context.stop_source.restore()
 
 
 class RunningRun:
     """A run in training: the `RunContext` that its trainable is given.
 
     Attributes:
-        output: receives what the run prints.
+        stop_source: the worker's, which hears of signals.
+        has_own_handlers: whether its code has replaced the worker's handlers of signals, so that some were not heard.
     """
 
     def __init__(self, run: RunDir, spec: RunSpec, attempt: Attempt, work: WorkList) -> None:
@@ -160,11 +170,12 @@ class RunningRun:
         self.out = run.path / "out"
         self.data = work.data_of(run)
         self.resume_from: Path | None = None
-        self.resume_step = 0
-        self.output = _LogStream(self.log)
+        self.resume_step = self._saved_step = 0
+        self.stop_source = work.stop_source
+        self.has_own_handlers = False
         self._poll = work.stop_source.make_poll(attempt)
         self._stop: StopReason | None = None
-        self._stop_s = 0.0
+        self._told_s = 0.0
         self._is_asked = False
         self._history: list[Json] = []
         self._written = 0
@@ -181,7 +192,7 @@ class RunningRun:
         earlier = [self._run.attempt(n) for n in self._run.attempt_numbers() if n < self._attempt.number]
         for attempt, step, history in self._usable_states(reversed(earlier)):
             self.resume_from, self.resume_step, self._history = attempt.state_path(step), step, history
-            self._written = len(history)
+            self._written, self._saved_step = len(history), step
             self._spent_before = attempt.time_spent(step)
             self._attempt.record_resume(attempt.number, step)
             self.log(f"resumed from attempt {attempt.number} at step {step}")
@@ -192,6 +203,9 @@ class RunningRun:
     def _usable_states(self, attempts: Iterator[Attempt]) -> Iterator[tuple[Attempt, int, list[Json]]]:
         for attempt in attempts:
             for step in attempt.saved_steps():
+                if problem := tree_problem(attempt.states_path):  # what loads it may execute what is in it
+                    self.log(f"warning: {problem}; not used")
+                    break
                 try:
                     yield attempt, step, attempt.history_at_state(step, every_step=self._spec.records_every_step)
                 except CorruptError as error:
@@ -203,11 +217,13 @@ class RunningRun:
     def stop(self) -> str:
         """Why to save a checkpoint and return now; empty to go on."""
         self._is_asked = True
-        return self._stop_reason() or ""
+        if reason := self._stop_reason():
+            self._told_s = self._told_s or time.monotonic()
+        return reason or ""
 
     def _stop_reason(self) -> StopReason | None:
-        if self._stop is None and (reason := self._poll()):
-            self._stop, self._stop_s = reason, time.monotonic()
+        if self._stop is None:
+            self._stop = self._poll()
         return self._stop
 
     def record(self, step: int, **metrics: float) -> None:
@@ -222,11 +238,18 @@ class RunningRun:
         last = self._history[-1]["step"] if self._history else 0
         if step < max(1, last):
             raise InputError(f"record(step={step}, ...): steps count from 1, and the last one was {last}")
+        if step <= self._saved_step:
+            raise InputError(
+                f"record(step={step}, ...): the state after step {self._saved_step} is saved already; "
+                "record what belongs to it first"
+            )
         line = {"step": step, **{name: _number(name, value) for name, value in metrics.items()}}
         self._names |= metrics.keys()
         if len(self._names) > MAX_NAMES:
             raise InputError(f"more than {MAX_NAMES} names of metrics were recorded: {', '.join(sorted(self._names))}")
-        if self._stop_reason() and (not self._is_asked or time.monotonic() - self._stop_s > STOP_GRACE_S):
+        # One that looks now and then is waited for; one that has been told has some time to save.
+        told_s = time.monotonic() - self._told_s if self._told_s else 0.0
+        if self._stop_reason() and (not self._is_asked or told_s > STOP_GRACE_S):
             raise RunStopped
         self._history.append(finite(line))
         if self._start_s is None:
@@ -255,6 +278,7 @@ class RunningRun:
             return  # another attempt owns the run
         self.flush()
         self._attempt.save_state(step, write, self._history)
+        self._saved_step = step
 
     def log(self, text: str) -> None:
         """Add a line to the run's log; a full disk costs the line, not the run."""
@@ -265,7 +289,6 @@ class RunningRun:
 
     def flush(self) -> None:
         """Write what was recorded since the last time, and how far the run is."""
-        self.output.flush()
         lines, self._written = self._history[self._written :], len(self._history)
         self._flushed_s = time.monotonic()
         if not lines:
@@ -282,7 +305,10 @@ class RunningRun:
         """Write how the run ended: its result, or why it stopped early, which is returned."""
         self.flush()
         step = self._history[-1]["step"] if self._history else 0
-        if self._stop is not None and self._diverged_step is None:
+        is_whole = self._is_whole(step)
+        if self._stop is None and self.has_own_handlers and not is_whole:
+            self._stop = StopReason.TERMINATED  # its own handler may have ended it
+        if self._stop is not None and self._diverged_step is None and not is_whole:
             self.log(f"stopped at step {step}: {self._stop}")
             self._attempt.record_failure("interrupted", str(self._stop))
             return self._stop
@@ -302,40 +328,49 @@ class RunningRun:
         self.log(ending if finished else "another attempt finished first")
         return None
 
+    def _is_whole(self, step: int) -> bool:
+        """Whether all of the run was recorded, although it may have been told to stop."""
+        known = self._spec.steps is not None and step >= self._spec.steps
+        return known and self._stop is not StopReason.SUPERSEDED and self._spec.metric.score(self._history) is not None
+
     @property
     def _spent(self) -> TimeSpent:
         wall_s, devices = time.monotonic() - self._began_s, 1 + len(self._work.slot.others)
         return TimeSpent(self._spent_before.wall_s + wall_s, self._spent_before.device_s + devices * wall_s)
 
 
-class _LogStream:
-    """A text stream whose lines go to a run's log."""
+class _LogStream(io.TextIOBase):
+    """A text stream whose lines go to the log of the run that is in training, whoever has kept the stream."""
 
     encoding = "utf-8"
 
-    def __init__(self, log: Callable[[str], None]) -> None:
-        self._log = log
+    def __init__(self) -> None:
+        self.log: Callable[[str], None] = lambda text: None
         self._rest = ""
 
-    def write(self, text: str) -> int:
-        *lines, self._rest = (self._rest + text).split("\n")
-        for line in lines:
-            self._log(line.rpartition("\r")[2])  # a progress bar overwrites itself: its last state counts
-        return len(text)
+    def writable(self) -> bool:
+        return True
 
-    def flush(self) -> None:
-        """Do nothing: an incomplete line waits for its end."""
+    def write(self, text: str) -> int:
+        *lines, rest = (self._rest + text).split("\n")
+        for line in lines:
+            self.log(_last_state(line))
+        self._rest = _last_state(rest)
+        return len(text)
 
     def end_line(self) -> None:
         """Write what is left of an incomplete line."""
         if self._rest:
             self.write("\n")
 
-    def isatty(self) -> bool:
-        return False
 
-    def fileno(self) -> int:
-        return sys.__stdout__.fileno() if sys.__stdout__ else 1
+def _last_state(line: str) -> str:
+    """Return a line as it is seen at last: a progress bar overwrites itself."""
+    return line.rstrip("\r").rpartition("\r")[2] + ("\r" if line.endswith("\r") else "")
+
+
+OUTPUT = _LogStream()
+"""What runs print. One for all: what a module has kept of it must not write into the log of an earlier run."""
 
 
 def _whole(step: object) -> int:

@@ -1,5 +1,6 @@
 """Reasons for a run to stop before its last step: signals, a cancellation, a pruning, or a newer attempt."""
 
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -16,6 +17,11 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 """Signals that stop a worker after its current step; SIGUSR2 is SLURM's warning that the job's time is almost up."""
 
 
+def _default_handlers() -> None:
+    for number in SIGNALS:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
 class StopSource:
     """Signal handlers of a worker, and the stop conditions of its runs.
 
@@ -28,7 +34,16 @@ class StopSource:
         self._round_reason: tuple[object, str] = (None, "")  # a round, and the reason seen in it
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
+        # Processes that a run forks would inherit handlers that do nothing there, and could not be terminated.
+        os.register_at_fork(after_in_child=_default_handlers)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the batch script starts workers with SIGUSR2 blocked
+
+    def restore(self) -> bool:
+        """Put the handlers of signals back that a run has replaced by its own; return whether it had."""
+        replaced = [number for number in SIGNALS if signal.getsignal(number) != self._on_signal]
+        for number in replaced:
+            signal.signal(number, self._on_signal)
+        return bool(replaced)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         # A preemption may send several at once. SIGUSR2 takes precedence: it means that SLURM can requeue the job.

@@ -64,6 +64,11 @@ def reader(run):
     run.record(1, err=float(len(Path(run.data).read_text())))
 
 
+def uphill(run):
+    import math
+    run.record(1, err=1 + (math.log2(run.lr) - 2) ** 2 + random.Random(run.seed).gauss(0, 0.01))
+
+
 def torchless(run):
     import sys
     assert not {"torch", "pandas", "optuna"} & set(sys.modules)
@@ -246,7 +251,7 @@ def test_data_are_where_the_user_says_and_in_no_id(tmp_path: Path, results: Path
 
 @pytest.mark.parametrize(
     ("take", "name", "score"),
-    [("best", "best_err", 1.0), ("last", "last_err", 2.0), ({"step": 1}, "err_at_1", 3.0)],
+    [("best", "err_best", 1.0), ("last", "err_last", 2.0), ({"step": 1}, "err_at_1", 3.0)],
 )
 def test_a_score_is_the_best_the_last_or_that_at_a_step(
     results: Path, grid: Ask, take: Any, name: str, score: float
@@ -316,5 +321,67 @@ def test_a_function_is_swept_to_a_verdict_and_a_report(results: Path, grid: Ask)
     ettsweep("seeds", "--follow", "-n", "2", "--results", results)
     ettsweep("report", "--results", results)
     page = (results / "report" / "report.html").read_text()
-    assert "best_err" in page
+    assert "err_best" in page
     assert "nats" not in page, "a unit that nobody has stated"
+    assert "err_best" in next((results / "report").rglob("runs.csv")).read_text().splitlines()[0]
+
+
+def test_a_climb_and_a_race_add_runs_of_a_function(results: Path, grid: Ask) -> None:
+    """The optimum lies beyond the requested points, and one seed tells too little."""
+    grid("uphill", "--follow", "--lr-range", "0:1", "--seeds", "0,1")
+    done = ettsweep("verify-optimum", "--follow", "--margin", "20%", "--max-runs", "40", "--results", results)
+    (row,) = json.loads(ettsweep("verify-optimum", "--dry-run", "--format", "json", "--results", results).stdout)
+    assert row["verdict"] == "optimal", done.stdout
+    assert row["lr"] == 2.0**2
+    assert len(runs_in(results)) > 4
+
+
+def test_two_sweeps_whose_modules_have_one_name_train_their_own_code(tmp_path: Path, results: Path) -> None:
+    for name, value in (("first", 1.0), ("second", 2.0)):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "helper.py").write_text(f"VALUE = {value}\n")
+        (folder / "train.py").write_text("from helper import VALUE\ndef main(run):\n    run.record(1, err=VALUE)\n")
+        block = {"function": "train:main", "score": {"name": "err", "mode": "min"}, "code": ["helper.py"]}
+        content = {"run": block, "centre": {"lr": 0.25}, "lr": {"range": [0, 0]}}
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
+        ettsweep(
+            "train",
+            "--grid",
+            folder / f"{name}.yaml",
+            "--lr",
+            0.25,
+            "--wd",
+            0,
+            "--seed",
+            3,
+            "--results",
+            results / name,
+        )
+        assert result_of(only_run(results / name))["score"] == value
+
+
+def test_a_folder_that_has_moved_is_the_same_sweep(tmp_path: Path, results: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    (old / "walk.py").write_text(WALK)
+    block = {"function": "walk:torchless", "score": {"name": "err", "mode": "min"}}
+    (old / "sweep.yaml").write_text(yaml.safe_dump({"run": block, "centre": {"lr": 0.25}, "lr": {"range": [0, 0]}}))
+    ettsweep("grid", "--grid", old / "sweep.yaml", "--results", results, "--follow", "--launch-set", "slots=1")
+    old.rename(new)
+    done = ettsweep("grid", "--grid", new / "sweep.yaml", "--results", results, "--seeds", "0,1", "--follow")
+    assert "1 run was finished already" in done.stderr or "1 finished" in done.stderr
+    assert len(runs_in(results)) == 2
+
+
+def test_another_users_code_is_not_executed(tmp_path: Path, results: Path, grid: Ask) -> None:
+    if os.geteuid():
+        pytest.skip("only root can give files away")
+    grid("torchless", "--dry-run")
+    os.chown(tmp_path / "walk.py", 65534, 65534)
+    ettsweep("train", "--grid", tmp_path / "sweep.yaml", "--lr", 0.25, "--wd", 0.5, "--results", results, code=1)
+    assert "belongs to nobody, so that its code is not executed" in only_run(results).status().reason
+    os.chown(tmp_path / "walk.py", 0, 0)
+    os.chown(only_run(results).spec_path, 65534, 65534)
+    typed("train", "--spec", only_run(results).spec_path, "--results", results, code=1)
+    assert "what another user asks for is not executed" in only_run(results).status().reason

@@ -199,3 +199,51 @@ def test_each_life_of_a_job_that_saves_a_later_state_has_made_progress(results: 
 def test_a_run_that_leaves_python_has_failed(results: Path) -> None:
     run, _, _ = train(results, lambda run: exit(3))
     assert (run.status().state, run.status().reason) == (State.FAILED, "it left with sys.exit(3)")
+
+
+def test_what_is_recorded_after_its_state_is_refused(results: Path) -> None:
+    def late(run: RunContext) -> None:
+        count_to(10)(run)
+        run.record(10, val_loss=0.1)
+
+    run, _, _ = train(results, late)
+    assert "the state after step 10 is saved already" in run.status().reason
+
+
+def test_a_run_that_is_whole_is_finished_although_it_was_told_to_stop(results: Path) -> None:
+    def last(run: RunContext) -> None:
+        count_to(99)(run)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert run.stop
+        run.record(100, loss=0.0, val_loss=0.0)
+
+    run, _, stop = train(results, last)
+    assert stop is None
+    assert run.result() is not None
+
+
+def test_a_run_with_handlers_of_its_own_that_ends_early_is_not_finished(results: Path) -> None:
+    def own(run: RunContext) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        count_to(10)(run)
+
+    run, attempt, stop = train(results, own)
+    assert (run.result(), stop) == (None, StopReason.TERMINATED)
+    assert attempt.failure() == {"kind": "interrupted", "reason": "terminated", "details": ""}
+
+
+def test_progress_bars_cost_nothing_and_old_streams_write_to_the_run_at_work(results: Path, tmp_path: Path) -> None:
+    kept: list[Any] = []
+
+    def bar(run: RunContext) -> None:
+        import sys
+
+        kept.append(kept[0] if kept else sys.stdout)
+        for step in range(20_000):
+            kept[-1].write(f"\r{step} of 20000")
+        count_to(10)(run)
+
+    for folder in (results, tmp_path / "second"):
+        _, attempt, _ = train(folder, bar)
+        assert attempt.log_text().count("of 20000") == 1
+        assert "19999 of 20000" in attempt.log_text()

@@ -21,7 +21,8 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec, StrategySpec, validated_spec
 from ettsweep.runs.state import LocalLiveness
 from ettsweep.runs.stop import StopReason
-from ettsweep.runs.trainable import TRAINABLES, Trainable, trainable_class
+from ettsweep.runs.trainable import Trainable
+from ettsweep.runs.trainables import TRAINABLES, trainable_class
 from ettsweep.worker.in_process import train_attempt
 from ettsweep.worker.work_list import WorkList
 

@@ -53,14 +53,16 @@ def _names(context: typer.Context, kind: str, pattern: re.Pattern[str]) -> list[
 
 def models() -> list[str]:
     """Return the named models."""
-    from ettsweep.runs.trainable import BUILT_IN, trainable_class
+    from ettsweep.runs.trainable import BUILT_IN
+    from ettsweep.runs.trainables import trainable_class
 
     return list(trainable_class(BUILT_IN).model_names())
 
 
 def tasks() -> list[str]:
     """Return the names of the tasks."""
-    from ettsweep.runs.trainable import BUILT_IN, trainable_class
+    from ettsweep.runs.trainable import BUILT_IN
+    from ettsweep.runs.trainables import trainable_class
 
     return list(trainable_class(BUILT_IN).task_names())
 

@@ -12,7 +12,8 @@ from pydantic import Field, model_validator
 from ettsweep.errors import InputError
 from ettsweep.powers import log2
 from ettsweep.runs.point import Point
-from ettsweep.runs.trainable import Trainable, class_of
+from ettsweep.runs.trainable import Trainable
+from ettsweep.runs.trainables import class_of
 from ettsweep.schema import NonNegative, PositiveFloat, Source, StrictModel, digest, identity, validate
 
 MAX_SEED = 2**31 - 1

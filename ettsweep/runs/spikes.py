@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.trainable import SpikeSpec
+from ettsweep.runs.spike_spec import SpikeSpec
 
 MAD_TO_SIGMA = 1.4826
 """Standard deviation over median absolute deviation (MAD) of a normal distribution."""

@@ -6,24 +6,20 @@ called by commands that must start quickly, so that it imports neither torch nor
 process, with a `RunContext`.
 """
 
-import os
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from pkgutil import resolve_name
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
-from pydantic import BeforeValidator, Field, PlainValidator, SerializerFunctionWrapHandler, model_serializer
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
-from ettsweep.errors import InputError, error_line, unknown_name
+from ettsweep.errors import InputError
 from ettsweep.files import Json
 from ettsweep.metric import Metric
-from ettsweep.schema import Key, NonNegative, NotInId, Positive, PositiveFloat, Source, StrictModel, validate
+from ettsweep.runs.spike_spec import SpikeSpec
+from ettsweep.schema import Key, Source, StrictModel, validate
 
 
 class Labels(NamedTuple):
@@ -60,83 +56,8 @@ class Size:
     factor_rule: Literal["adamw", "sgd"]
 
 
-HIGHER_IS_BETTER = {"acc", "accuracy", "top1", "f1", "auc", "bleu", "rouge", "map", "miou"}
-LOWER_IS_BETTER = {"loss", "err", "error", "ppl", "perplexity", "nll", "bpb", "mse", "mae", "rmse"}
-"""Words in names of metrics that tell their mode."""
-
-
-class AtStep(StrictModel):
-    """The value of a metric at a step."""
-
-    step: Positive
-
-
-class ScoreSpec(StrictModel):
-    """The score of a run whose metrics have names of its own, as `score:` in a grid file.
-
-    Attributes:
-        name: of the recorded metric.
-        mode: whether lower or higher is better.
-        take: the best value, the last, or the one at a step: `{step: 5000}`.
-        margin: whether a margin is a share of the score, or a difference from it.
-    """
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z_][\w./-]*$", max_length=60)]
-    mode: Literal["min", "max"]
-    take: Literal["best", "last"] | AtStep = "best"
-    margin: Annotated[Literal["share", "difference"], NotInId()] = "share"
-
-    @property
-    def metric(self) -> Metric:
-        """The metric that verdicts compare."""
-        if isinstance(self.take, AtStep):
-            return Metric(
-                f"{self.name}_at_{self.take.step}", self.mode, self.name, self.take.step, margin_is=self.margin
-            )
-        return Metric(f"{self.name}_{self.take}", self.mode, self.name, self.take, margin_is=self.margin)
-
-
-def _check_mode(data: object) -> object:
-    """Refuse `acc` with min and `loss` with max, a search for the worst, unless the mode ends with `!`."""
-    if not isinstance(data, dict) or not isinstance(name := data.get("name"), str):
-        return data
-    mode = data.get("mode")
-    if mode in ("min!", "max!"):
-        return data | {"mode": mode[:-1]}
-    words = set(name.lower().replace("-", "_").replace("/", "_").replace(".", "_").split("_"))
-    tells = {"max": words & HIGHER_IS_BETTER, "min": words & LOWER_IS_BETTER}
-    usual = [each for each, tell in tells.items() if tell]
-    if len(usual) == 1 and mode in tells and mode != usual[0]:
-        raise ValueError(f"mode: {mode} of {name} is unusual; {usual[0]} is meant, or write {mode}!")
-    return data
-
-
-StatedScore = Annotated[ScoreSpec, BeforeValidator(_check_mode)]
-"""A score as a person writes it."""
-
-
-class SpikeSpec(StrictModel):
-    """Thresholds of the two spike detectors, per step and per evaluation (runs/spikes.py).
-
-    Attributes:
-        window_steps: values before a step that it is compared with.
-        sigmas: standard deviations above their mean that make a spike.
-        merge_steps: spike steps at most this far apart are one spike.
-        window_evals: evaluations whose median is the baseline.
-        eval_sigmas: standard deviations of the evaluation noise that a spike must exceed.
-        accuracy_drop, accuracy_recovered: drops of accuracy, a fraction, that begin and end a spike.
-        loss_rise, loss_recovered: the same for rises of the loss, relative to the baseline.
-    """
-
-    window_steps: Annotated[int, Field(ge=2)] = 128
-    sigmas: PositiveFloat = 6.0
-    merge_steps: Positive = 10
-    window_evals: Annotated[int, Field(ge=2)] = 5
-    eval_sigmas: PositiveFloat = 5.0
-    accuracy_drop: PositiveFloat = 0.01
-    accuracy_recovered: NonNegative = 0.005
-    loss_rise: PositiveFloat = 0.05
-    loss_recovered: NonNegative = 0.025
+BUILT_IN = "transformer"
+"""The trainable of grid files without a `run:` block, and of specs older than this contract, which do not name one."""
 
 
 class Trainable(StrictModel):
@@ -382,100 +303,3 @@ class RunContext(Protocol):
     def log(self, text: str) -> None:
         """Add a line to the run's log."""
         ...
-
-
-# --- the registry -----------------------------------------------------------------------------------------------------
-
-BUILT_IN = "transformer"
-"""The trainable of grid files without a `run:` block, and of specs older than this contract, which do not name one."""
-
-TRAINABLES = {
-    BUILT_IN: "ettsweep.trainer.recipe:TransformerRecipe",
-    "function": "ettsweep.worker.function:FunctionRecipe",
-}
-"""`module:class` of each trainable that ships."""
-
-ENTRY_POINTS = "ettsweep.trainables"
-"""Group of entry points by which an installed package adds trainables: NAME = module:class."""
-
-PLUGINS_VARIABLE = "ETTSWEEP_PLUGINS"
-"""Environment variable with the names of modules, with commas between, whose trainables are used as well.
-
-They are executed, so that nothing on disk may name them: neither grid files nor run folders.
-"""
-
-
-@cache
-def _added_trainables() -> dict[str, type[Trainable] | EntryPoint]:
-    """Return the trainables of installed packages and plugins, by name.
-
-    Raises:
-        InputError: a plugin cannot be imported, or has no trainable.
-    """
-    added: dict[str, type[Trainable] | EntryPoint] = {}
-    added |= {point.name: point for point in entry_points(group=ENTRY_POINTS)}
-    for name in filter(None, os.environ.get(PLUGINS_VARIABLE, "").split(",")):
-        try:
-            module = import_module(name)
-        except Exception as error:  # of somebody's own code
-            raise InputError(f"plugin {name}: cannot be imported: {error_line(error)}") from None
-        classes = [each for each in vars(module).values() if isinstance(each, type) and issubclass(each, Trainable)]
-        defaults = ((each.model_fields["trainable"].default, each) for each in classes)
-        own = {default: each for default, each in defaults if isinstance(default, str) and each.__module__ == name}
-        if not own:
-            raise InputError(f"plugin {name}: it has no subclass of Trainable")
-        added |= own
-    return added
-
-
-def trainable_names() -> tuple[str, ...]:
-    """Return the names of all trainables: those that ship, then those of installed packages and plugins."""
-    return (*TRAINABLES, *sorted(_added_trainables().keys() - TRAINABLES.keys()))
-
-
-@cache
-def trainable_class(name: str) -> type[Trainable]:
-    """Return the class of a trainable by name.
-
-    Raises:
-        InputError: there is none, or its package cannot be imported.
-    """
-    if location := TRAINABLES.get(name):
-        ours: type[Trainable] = resolve_name(location)
-        return ours
-    added = _added_trainables().get(name)
-    if added is None:
-        error = unknown_name("trainable", name, trainable_names())
-        raise InputError(f"{error}; one of a plugin needs --plugin MODULE, before the command, or {PLUGINS_VARIABLE}")
-    if isinstance(added, EntryPoint):
-        try:
-            loaded = added.load()
-        except Exception as error:  # of somebody else's package
-            raise InputError(f"trainable {name}: {added.value} cannot be imported: {error_line(error)}") from None
-        if not (isinstance(loaded, type) and issubclass(loaded, Trainable)):
-            raise InputError(f"trainable {name}: {added.value} is no subclass of Trainable")
-        return loaded
-    return added
-
-
-def class_of(data: Any) -> type[Trainable]:
-    """Return the trainable that plain data of a recipe or spec name.
-
-    Raises:
-        InputError: there is none of that name.
-    """
-    name = data.get("trainable", BUILT_IN) if isinstance(data, dict) else BUILT_IN
-    return trainable_class(name if isinstance(name, str) else repr(name))
-
-
-def _as_recipe(value: object) -> object:
-    if isinstance(value, Trainable):
-        return value
-    try:
-        return class_of(value).model_validate(value)
-    except InputError as error:
-        raise ValueError(str(error)) from None  # pydantic reports it with the other problems
-
-
-Validated = PlainValidator(_as_recipe)
-"""Validate a field by the class of the trainable that it names."""

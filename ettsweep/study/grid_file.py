@@ -13,7 +13,8 @@ from ettsweep.config import hide_secrets, options_by_key, read_yaml, set_nested,
 from ettsweep.errors import EttsweepError, InputError, ValuesAsRangeError, with_source
 from ettsweep.powers import parse_number
 from ettsweep.runs.spec import Seeds
-from ettsweep.runs.trainable import BUILT_IN, Trainable, trainable_class, trainable_names
+from ettsweep.runs.trainable import BUILT_IN, Trainable
+from ettsweep.runs.trainables import trainable_class, trainable_names
 from ettsweep.schema import (
     HomeExpanded,
     Key,

@@ -7,7 +7,8 @@ from pydantic import Field, SerializeAsAny, field_serializer
 from ettsweep.config import hide_secrets
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec, Seeds, StrategySpec
-from ettsweep.runs.trainable import Trainable, Validated
+from ettsweep.runs.trainable import Trainable
+from ettsweep.runs.trainables import Validated
 from ettsweep.schema import StrictModel, validate
 from ettsweep.strategies.factors import MlpFactor
 from ettsweep.strategies.strategy import parse_strategy

@@ -16,7 +16,8 @@ from pydantic import Field, field_validator, model_validator
 from ettsweep.errors import DataMissingError, InputError, unknown_name
 from ettsweep.metric import Metric
 from ettsweep.ownership import user_name
-from ettsweep.runs.trainable import Labels, RunContext, ScoreSpec, Size, StatedScore, Trainable, override_block
+from ettsweep.runs.score_spec import ScoreSpec, StatedScore
+from ettsweep.runs.trainable import Labels, RunContext, Size, Trainable, override_block
 from ettsweep.schema import ListOfOne, NotInId, Positive, StrictModel, canonical, locating, validate
 
 DIGEST_DIGITS = 12

@@ -27,7 +27,8 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import Liveness, LocalLiveness, State, Status
 from ettsweep.runs.stop import StopReason
-from ettsweep.runs.trainable import Trainable, class_of
+from ettsweep.runs.trainable import Trainable
+from ettsweep.runs.trainables import class_of
 from ettsweep.schema import validate
 from ettsweep.worker.signals import POLL_S, StopSource
 from ettsweep.worker.slurm_job import JobLiveness, SlurmJob

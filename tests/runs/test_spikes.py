@@ -8,8 +8,8 @@ import time
 import pytest
 
 from ettsweep.runs.spec import RunSpec, StrategySpec
+from ettsweep.runs.spike_spec import SpikeSpec
 from ettsweep.runs.spikes import EvaluationSpike, count_spikes, evaluation_spikes, step_spikes
-from ettsweep.runs.trainable import SpikeSpec
 from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.recipe import TransformerRun
 from ettsweep.trainer.specs import ScheduleSpec

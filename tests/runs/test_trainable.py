@@ -11,8 +11,8 @@ from support.commandline import ettsweep, status, typed, wait_for
 from support.fake import FakeRecipe
 
 from ettsweep.errors import InputError
-from ettsweep.runs import trainable
-from ettsweep.runs.trainable import trainable_class, trainable_names
+from ettsweep.runs import trainables
+from ettsweep.runs.trainables import trainable_class, trainable_names
 from ettsweep.testing import TrainableSuite
 
 SUPPORT = Path(__file__).parents[1]
@@ -24,10 +24,10 @@ class TestFake(TrainableSuite):
 
 @pytest.fixture(autouse=True)
 def _fresh_registry() -> Iterator[None]:
-    for function in (trainable._added_trainables, trainable_class):
+    for function in (trainables._added_trainables, trainable_class):
         function.cache_clear()
     yield
-    for function in (trainable._added_trainables, trainable_class):
+    for function in (trainables._added_trainables, trainable_class):
         function.cache_clear()
 
 
@@ -97,12 +97,12 @@ def test_what_is_no_trainable_is_refused(tmp_path: Path, results: Path, monkeypa
     with pytest.raises(InputError, match="unknown trainable 'fucntion'; did you mean 'function'"):
         trainable_class("fucntion")
     for plugin, problem in (("support.no_such", "cannot be imported"), ("support.toy", "has no subclass of Trainable")):
-        trainable._added_trainables.cache_clear()
+        trainables._added_trainables.cache_clear()
         monkeypatch.setenv("ETTSWEEP_PLUGINS", plugin)
         with pytest.raises(InputError, match=problem):
             trainable_names()
     monkeypatch.delenv("ETTSWEEP_PLUGINS")
-    trainable._added_trainables.cache_clear()
+    trainables._added_trainables.cache_clear()
     done = ettsweep("grid", "--grid", write_grid(tmp_path / "a.yaml"), "--results", results, code=2)
     assert "unknown trainable 'fake'" in done.stderr
 

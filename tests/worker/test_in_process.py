@@ -11,7 +11,7 @@ from support.fake import FakeRecipe
 
 from ettsweep.errors import StorageError
 from ettsweep.launch.profile import LocalProfile, Slot
-from ettsweep.runs import trainable
+from ettsweep.runs import trainables
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec, StrategySpec
@@ -34,14 +34,14 @@ SCRIPT: list[Then] = []
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setitem(trainable.TRAINABLES, "fake", f"{__name__}:Scripted")
+    monkeypatch.setitem(trainables.TRAINABLES, "fake", f"{__name__}:Scripted")
     monkeypatch.setattr(Scripted, "train", lambda self, run: SCRIPT[-1](run))
-    trainable.trainable_class.cache_clear()
+    trainables.trainable_class.cache_clear()
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)
-    trainable.trainable_class.cache_clear()
+    trainables.trainable_class.cache_clear()
     SCRIPT.clear()
 
 

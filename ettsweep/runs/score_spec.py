@@ -1,0 +1,62 @@
+"""The score of a run whose metrics have names of its own, as a grid file states it."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from ettsweep.metric import Metric
+from ettsweep.schema import NotInId, Positive, StrictModel
+
+HIGHER_IS_BETTER = {"acc", "accuracy", "top1", "f1", "auc", "bleu", "rouge", "map", "miou"}
+LOWER_IS_BETTER = {"loss", "err", "error", "ppl", "perplexity", "nll", "bpb", "mse", "mae", "rmse"}
+"""Words in names of metrics that tell their mode."""
+
+
+class AtStep(StrictModel):
+    """The value of a metric at a step."""
+
+    step: Positive
+
+
+class ScoreSpec(StrictModel):
+    """The score of a run whose metrics have names of its own, as `score:` in a grid file.
+
+    Attributes:
+        name: of the recorded metric.
+        mode: whether lower or higher is better.
+        take: the best value, the last, or the one at a step: `{step: 5000}`.
+        margin: whether a margin is a share of the score, or a difference from it.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z_][\w./-]*$", max_length=60)]
+    mode: Literal["min", "max"]
+    take: Literal["best", "last"] | AtStep = "best"
+    margin: Annotated[Literal["share", "difference"], NotInId()] = "share"
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that verdicts compare."""
+        if isinstance(self.take, AtStep):
+            return Metric(
+                f"{self.name}_at_{self.take.step}", self.mode, self.name, self.take.step, margin_is=self.margin
+            )
+        return Metric(f"{self.name}_{self.take}", self.mode, self.name, self.take, margin_is=self.margin)
+
+
+def _check_mode(data: object) -> object:
+    """Refuse `acc` with min and `loss` with max, a search for the worst, unless the mode ends with `!`."""
+    if not isinstance(data, dict) or not isinstance(name := data.get("name"), str):
+        return data
+    mode = data.get("mode")
+    if mode in ("min!", "max!"):
+        return data | {"mode": mode[:-1]}
+    words = set(name.lower().replace("-", "_").replace("/", "_").replace(".", "_").split("_"))
+    tells = {"max": words & HIGHER_IS_BETTER, "min": words & LOWER_IS_BETTER}
+    usual = [each for each, tell in tells.items() if tell]
+    if len(usual) == 1 and mode in tells and mode != usual[0]:
+        raise ValueError(f"mode: {mode} of {name} is unusual; {usual[0]} is meant, or write {mode}!")
+    return data
+
+
+StatedScore = Annotated[ScoreSpec, BeforeValidator(_check_mode)]
+"""A score as a person writes it."""

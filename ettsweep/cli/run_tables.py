@@ -184,12 +184,13 @@ def status_row(run: Run, sweeps: str, pack: int | None = None) -> Json:
 
     `pack` is the number of runs that its worker trains at once.
     """
+    labels = run.base.labels
     return {
         "run": run.id,
         "sweep": sweeps,
         "family": run.family,
-        "model": run.base.labels.model,
-        "task": run.base.labels.task,
+        "model": labels.model,
+        "task": labels.task,
         "strategy": strategy_name(run.base.strategy.s),
         "lr": run.lr,
         "wd": run.wd,

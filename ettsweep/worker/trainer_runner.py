@@ -167,7 +167,7 @@ def train_attempts(
                     attempt,
                     pack.device,
                     settings,
-                    stop_source.make_poll(attempt, lambda: (id(pack), pack.rounds)),
+                    stop_source.make_poll(attempt, current_round),
                     group,
                 ),
                 pack,

@@ -10,6 +10,7 @@ from statistics import median
 
 import numpy as np
 import pytest
+from support.digits_search import CENTRE, digits_search, offset_of
 from support.made_sweep import changed
 
 from ettsweep.report.verdict_text import reason_text
@@ -22,7 +23,6 @@ from ettsweep.study.bound_rule import BoundRule
 from ettsweep.study.budget import NO_BUDGET, Budget
 from ettsweep.study.controller import Controller
 from ettsweep.study.criterion import Criterion
-from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.posterior import Posterior, fit_posterior
 from ettsweep.study.racing import Allocation, BoundQuery, next_runs, runs_needed
 from ettsweep.study.seeds import RACING_SEEDS, fresh_seeds, seed_order
@@ -34,7 +34,6 @@ Offset = tuple[int, int]
 SIX: list[Offset] = [(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)]
 SEVEN: list[Offset] = [(0, 0), *SIX]
 WIDE: list[Offset] = [*product(range(-2, 3), repeat=2)]
-CENTRE = Point(2.0**-7, 0.5)
 STRATEGIES = [StrategySpec(s=s) for s in (0.0, 0.25, 0.5, 1.0)]
 
 
@@ -43,23 +42,8 @@ def search_of(tmp_path: Path) -> Callable[..., Study]:
     """Return a function that makes a search of digits that asks for the centre alone."""
 
     def make(seeds: Sequence[int] = (0, 1, 2), margin: str = "5%", confidence: float = 0.95, lr: str = "0, 0") -> Study:
-        path = tmp_path / "g.yaml"
-        path.write_text(
-            f"""
-            model: vit-digits
-            task: digits
-            recipe:
-              batch_size: 64
-              schedule: {{total_steps: 24, warmup_steps: 2, eval_every: 12}}
-            centre: {{standard: {{lr: {CENTRE.lr}, wd: {CENTRE.wd}}}}}
-            lr: {{range: [{lr}]}}
-            wd: {{range: [0, 0]}}
-            strategies: [standard]
-            seeds: {list(seeds)}
-            criterion: {{margin: {margin}, confidence: {confidence}}}
-            """
-        )
-        return load_sweep_spec(path).studies()[0]
+        criterion = f"{{margin: {margin}, confidence: {confidence}}}"
+        return digits_search(tmp_path, f"{{range: [{lr}]}}", "{range: [0, 0]}", seeds, criterion)
 
     return make
 
@@ -84,11 +68,6 @@ def noisy(study: Study, offsets: Sequence[Offset], noise: float, curvature: floa
         for o in offsets
         for s in study.seeds
     ]
-
-
-def offset_of(point: Point | None) -> tuple[float, float]:
-    assert point is not None
-    return round(math.log2(point.lr / CENTRE.lr), 6), round(math.log2(point.wd / CENTRE.wd), 6)
 
 
 def judged(study: Study, runs: Sequence[Run], at: Point | None = None) -> Verdict:

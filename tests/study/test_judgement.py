@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.digits_search import CENTRE, digits_search, offset_of
 
 from ettsweep.errors import InputError
 from ettsweep.report.verdict_text import reason_text
@@ -28,7 +29,6 @@ from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 Offset = tuple[float, float]
 """Lattice steps (lr, wd) from the centre."""
 SIX: list[Offset] = [(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)]
-CENTRE = Point(2.0**-7, 0.5)
 
 
 @pytest.fixture
@@ -36,23 +36,7 @@ def search_of(tmp_path: Path) -> Callable[..., Study]:
     """Return a function that makes a search of digits around the centre; keywords change the grid file."""
 
     def make(lr: str = "{range: [0, 0]}", wd: str = "{range: [0, 0]}", seeds: Sequence[int] = (0,)) -> Study:
-        path = tmp_path / "g.yaml"
-        path.write_text(
-            f"""
-            model: vit-digits
-            task: digits
-            recipe:
-              batch_size: 64
-              schedule: {{total_steps: 24, warmup_steps: 2, eval_every: 12}}
-            centre: {{standard: {{lr: {CENTRE.lr}, wd: {CENTRE.wd}}}}}
-            lr: {lr}
-            wd: {wd}
-            strategies: [standard]
-            seeds: {list(seeds)}
-            criterion: {{rule: paper}}
-            """
-        )
-        return load_sweep_spec(path).studies()[0]
+        return digits_search(tmp_path, lr, wd, seeds, "{rule: paper}")
 
     return make
 
@@ -89,11 +73,6 @@ def verify(study: Study, runs: Sequence[Run], at: Point | None = None) -> Verdic
 def wanted(study: Study, runs: Sequence[Run], at: Point | None = None) -> list[RunSpec]:
     study_state = evaluate(study, runs)
     return study_state.needed_specs(study_state.verdict(at))
-
-
-def offset_of(point: Point | None) -> Offset:
-    assert point is not None
-    return round(math.log2(point.lr / CENTRE.lr), 6), round(math.log2(point.wd / CENTRE.wd), 6)
 
 
 def offsets(specs: Sequence[RunSpec]) -> set[Offset]:

@@ -263,6 +263,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
 
     Raises:
         LaunchError: another process trains the run.
+        KeyboardInterrupt: a signal came before the run had begun.
     """
     signal.signal(
         signal.SIGPIPE, signal.SIG_IGN
@@ -295,7 +296,9 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
         for runner, runs in runners_of([run]):
             runner.train(replace(work, runs=runs))
         status = run.status(liveness)
-        if not (claims or status.state.finished or stop_source.stop_reason):
+        if not (claims or status.state.finished):
+            if stop_source.stop_reason:
+                raise KeyboardInterrupt  # while torch was imported: nothing has begun
             reason = f" ({status.reason})" if status.reason else ""
             raise LaunchError(
                 f"run {run.id} is {status.state}{reason}: another process trains it; `ettsweep watch` shows it"

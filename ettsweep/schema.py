@@ -139,10 +139,16 @@ def identity(model: BaseModel) -> dict[str, object]:
         value = getattr(model, name)
         if left_out and value in left_out:
             continue
-        if isinstance(value, float):
-            value += 0.0  # -0.0 becomes 0.0
-        fields[name] = identity(value) if isinstance(value, BaseModel) else value
+        fields[name] = _plain(value)
     return fields
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, BaseModel):
+        return identity(value)
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return value + 0.0 if isinstance(value, float) else value  # -0.0 becomes 0.0
 
 
 @cache

@@ -62,6 +62,9 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
     if attempt is None:
         notes.append("it was never trained: its threads, device and code are unknown")
         return Reproduction(command, None, [], notes)
+    words, folder = attempt.command()
+    if words:
+        notes.append(f"by hand: cd {shlex.quote(folder)} && {shlex.join(words)}")
     device = str(claim.get("device", "cpu"))
     if device != "cpu":
         notes.append("on a GPU some kernels sum in varying order: the last bits can differ from run to run")

@@ -82,6 +82,9 @@ class Attempt:
         self.claim_path = self.path / "claim.json"
         self.provenance_path = self.path / "provenance.json"
         self.execution_path = self.path / "execution.json"
+        self.command_path = self.path / "command.json"
+        self.recorded_path = self.path / "recorded.jsonl"
+        self.stop_path = self.path / "stop"
         self.heartbeat_path = self.path / "heartbeat"
         self.resume_path = self.path / "resume.json"
         self.metrics_path = self.path / "metrics.jsonl"
@@ -175,6 +178,19 @@ class Attempt:
     def execution(self) -> Json:
         """Return execution.json; empty if it is missing or cannot be read."""
         return json_or_empty(self.execution_path)
+
+    def record_command(self, words: Sequence[str], folder: Path) -> None:
+        """Write command.json: the words of the program that is started for the run, and the folder it runs in."""
+        check_private(self.path)
+        write_atomic(self.command_path, dumps({"command": list(words), "folder": str(folder)}))
+
+    def command(self) -> tuple[list[str], str]:
+        """Return the words of the program that was started for the run, and its folder; no words if there was none."""
+        data = json_or_empty(self.command_path)
+        words, folder = data.get("command"), data.get("folder")
+        if isinstance(words, list) and all(isinstance(word, str) for word in words) and isinstance(folder, str):
+            return words, folder
+        return [], ""
 
     # --- lineage and metrics ------------------------------------------------------------------------------------------
 

@@ -11,6 +11,9 @@ what is kept of finished runs (`store`); and
         claim.json          the owner; there as soon as the folder is
         provenance.json     the code version of the owner
         execution.json      devices, kernels and all else that may change the last bits of the numbers
+        command.json        of a command: its words, and the folder it was started in
+        recorded.jsonl      of a command: what it appends to the file that ETTSWEEP_METRICS names
+        stop                of a command: there once it is to stop
         heartbeat           a counter that the owner increments
         resume.json         the attempt and step that this one resumed from
         metrics.jsonl       a line for each step, and one for each evaluation after its step
@@ -21,8 +24,10 @@ what is kept of finished runs (`store`); and
         states/<step>       the newest state of another trainable, a file or folder; <step>.sha256 tells the metrics
                             up to it
         failure.json        the reason for ending without a result
+      attempts/0001.out       what a command left in out/ that the next attempt did not go on from
       attempts/0001.retried   `retry` was called after attempt 1
       attempts/0001.lost      the owner of attempt 1 is known to be dead
+      out/                  files of a function or a command, the same in all attempts
       metrics.jsonl         the stitched metrics of all attempts, written with the result
       result.json           written last, once: its presence means finished
 

@@ -227,6 +227,13 @@ class Trainable(StrictModel):
         """
         return ""
 
+    def check_wds(self, wds: Sequence[float]) -> None:
+        """Check that training depends on wd where it has several values.
+
+        Raises:
+            InputError: it does not.
+        """
+
     def check_resources(self, devices: int, memory_bytes: int, owner: str) -> None:
         """Check that a run fits on this many devices with this memory in all, which `owner` names.
 
@@ -251,6 +258,9 @@ class Trainable(StrictModel):
         names a `runner` instead.
         """
         raise NotImplementedError
+
+    keeps_checkpoints: ClassVar[bool] = False
+    """Whether what trains its runs keeps checkpoints by itself, and says from which it goes on."""
 
     runner: ClassVar[str] = "ettsweep.worker.in_process:Runner"
     """`module:class` of what trains runs of this class in a worker, see `worker.worker`."""

@@ -15,6 +15,7 @@ from ettsweep.runs.trainable import BUILT_IN, Trainable
 TRAINABLES = {
     BUILT_IN: "ettsweep.trainer.recipe:TransformerRecipe",
     "function": "ettsweep.worker.function:FunctionRecipe",
+    "command": "ettsweep.worker.command.recipe:CommandRecipe",
 }
 """`module:class` of each trainable that ships."""
 

@@ -1,11 +1,8 @@
 """Any Python function as the run: `run: {function: package.module:name}` in a grid file."""
 
 import ast
-import hashlib
 import importlib
 import inspect
-import os
-import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,13 +12,10 @@ from pydantic import Field, field_validator, model_validator
 
 from ettsweep.errors import DataMissingError, InputError, unknown_name
 from ettsweep.metric import Metric
-from ettsweep.ownership import user_name
 from ettsweep.runs.score_spec import ScoreSpec, StatedScore
 from ettsweep.runs.trainable import Labels, RunContext, Size, Trainable, override_block
 from ettsweep.schema import ListOfOne, NotInId, Positive, StrictModel, canonical, locating, validate
-
-DIGEST_DIGITS = 12
-"""Hex digits of a digest of code in a spec."""
+from ettsweep.worker.code_identity import digest_of, matching_files, not_trusted
 
 
 class FunctionBlock(StrictModel):
@@ -186,16 +180,7 @@ class FunctionRecipe(Trainable):
         Raises:
             DataMissingError: a file is missing.
         """
-        digest = hashlib.sha256()
-        paths = [self.module_path]
-        for pattern in self.files:
-            matches = sorted(path for path in Path(self.folder).glob(pattern) if path.is_file() and _is_code(path))
-            if not matches:
-                raise DataMissingError(f"code: no file in {self.folder} matches {pattern}")
-            paths += matches
-        for path in dict.fromkeys(paths):
-            digest.update(_normalised(path))
-        return digest.hexdigest()[:DIGEST_DIGITS]
+        return digest_of([self.module_path, *matching_files(Path(self.folder), self.files)])
 
     def bound_to(self, data: str | None) -> Self:
         return self.model_copy(update={"code": self.code_digest()})
@@ -215,7 +200,7 @@ class FunctionRecipe(Trainable):
         if changed := self.changes():
             raise InputError(f"{changed[0]}; restore it, or request new runs: `ettsweep grid` with another --name")
         for each in (path, path.parent, folder):
-            if problem := _not_trusted(each):
+            if problem := not_trusted(each):
                 raise InputError(f"{each}: {problem}, so that its code is not executed")
         # Anew: an earlier run of this process may have had another module of this name, or have changed it.
         for name, module in list(sys.modules.items()):
@@ -252,14 +237,6 @@ def _lies_in(module: object, folder: Path) -> bool:
     return bool(file) and folder in Path(str(file)).resolve().parents
 
 
-def _not_trusted(path: Path) -> str:
-    """Return why code is not executed: it belongs to another user, or all may write to it."""
-    status = path.stat()
-    if status.st_uid not in (0, os.geteuid()):
-        return f"belongs to {user_name(status.st_uid)}"
-    return "can be written by all" if status.st_mode & stat.S_IWOTH else ""
-
-
 def _bound_names(tree: ast.Module) -> set[str] | None:
     """Return the names that a module binds; None if it imports all names of another one."""
     names = set[str]()
@@ -271,28 +248,3 @@ def _bound_names(tree: ast.Module) -> set[str] | None:
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
     return None if "*" in names else names
-
-
-def _is_code(path: Path) -> bool:
-    """Whether a file that a pattern matches may be code: not in a hidden folder, one of results, or an environment."""
-    hidden = any(part.startswith(".") or part == "__pycache__" for part in path.parts[1:])
-    in_results = any((parent / "runs").is_dir() and (parent / "jobs").is_dir() for parent in path.parents)
-    return not (hidden or in_results or any((parent / "pyvenv.cfg").exists() for parent in path.parents))
-
-
-def _normalised(path: Path) -> bytes:
-    """Return the content of a file; of Python, its syntax tree without docstrings."""
-    data = path.read_bytes()
-    if path.suffix != ".py":
-        return data
-    try:
-        tree = ast.parse(data)
-    except SyntaxError:
-        return data
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            first = node.body[0] if node.body else None
-            value = first.value if isinstance(first, ast.Expr) else None
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                node.body[:1] = [] if len(node.body) > 1 or isinstance(node, ast.Module) else [ast.Pass()]
-    return ast.unparse(tree).encode()  # as `ast.dump`, but hardly different between versions of Python

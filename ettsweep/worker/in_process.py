@@ -8,7 +8,7 @@ import platform
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ettsweep import __version__
@@ -17,6 +17,7 @@ from ettsweep.errors import (
     CorruptError,
     EttsweepError,
     InputError,
+    LostProcessError,
     OwnershipError,
     RunDiverged,
     RunStopped,
@@ -121,6 +122,11 @@ def train_attempt(run: RunDir, attempt: Attempt, work: WorkList) -> StopReason |
     except KeyboardInterrupt:
         attempt.record_failure("interrupted", str(StopReason.TERMINATED))
         return StopReason.TERMINATED
+    except LostProcessError as error:
+        if context:
+            context.flush()
+            context.log(f"lost: {error}")
+        attempt.record_failure("lost", str(error))  # it goes on in its next attempt
     except Exception as error:  # recorded, so that the other runs of this worker go on
         ours = isinstance(error, EttsweepError)
         details = "" if ours else traceback.format_exc()
@@ -160,11 +166,16 @@ class RunningRun:
 
     Attributes:
         stop_source: the worker's, which hears of signals.
+        attempt: this attempt at it.
+        slot: the devices and threads that it has.
         has_own_handlers: whether its code has replaced the worker's handlers of signals, so that some were not heard.
+        is_complete: set by training that has reached its end, whatever it was told since.
+        postponed: set by training that wants to be taken up again: why.
     """
 
     def __init__(self, run: RunDir, spec: RunSpec, attempt: Attempt, work: WorkList) -> None:
-        self._run, self._spec, self._attempt, self._work = run, spec, attempt, work
+        self._run, self._spec, self.attempt, self._work = run, spec, attempt, work
+        self.id, self.slot = run.id, work.slot
         self.lr, self.wd, self.seed = spec.lr, spec.wd, spec.seed
         self.strategy = strategy_name(spec.strategy.s)
         self.out = run.path / "out"
@@ -173,6 +184,8 @@ class RunningRun:
         self.resume_step = self._saved_step = 0
         self.stop_source = work.stop_source
         self.has_own_handlers = False
+        self.is_complete = False
+        self.postponed = ""
         self._poll = work.stop_source.make_poll(attempt)
         self._stop: StopReason | None = None
         self._told_s = 0.0
@@ -189,12 +202,14 @@ class RunningRun:
     def start(self) -> None:
         """Resume from the newest state of an earlier attempt, if there is one."""
         self.out.mkdir(exist_ok=True)
-        earlier = [self._run.attempt(n) for n in self._run.attempt_numbers() if n < self._attempt.number]
+        if self._spec.keeps_checkpoints:
+            return
+        earlier = [self._run.attempt(n) for n in self._run.attempt_numbers() if n < self.attempt.number]
         for attempt, step, history in self._usable_states(reversed(earlier)):
             self.resume_from, self.resume_step, self._history = attempt.state_path(step), step, history
             self._written, self._saved_step = len(history), step
             self._spent_before = attempt.time_spent(step)
-            self._attempt.record_resume(attempt.number, step)
+            self.attempt.record_resume(attempt.number, step)
             self.log(f"resumed from attempt {attempt.number} at step {step}")
             return
         if earlier:
@@ -243,14 +258,23 @@ class RunningRun:
                 f"record(step={step}, ...): the state after step {self._saved_step} is saved already; "
                 "record what belongs to it first"
             )
-        line = {"step": step, **{name: _number(name, value) for name, value in metrics.items()}}
-        self._names |= metrics.keys()
-        if len(self._names) > MAX_NAMES:
-            raise InputError(f"more than {MAX_NAMES} names of metrics were recorded: {', '.join(sorted(self._names))}")
         # One that looks now and then is waited for; one that has been told has some time to save.
         told_s = time.monotonic() - self._told_s if self._told_s else 0.0
         if self._stop_reason() and (not self._is_asked or told_s > STOP_GRACE_S):
             raise RunStopped
+        self.note(step, {name: _number(name, value) for name, value in metrics.items()})
+
+    def note(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Keep metrics of a step, in whatever order they come.
+
+        Raises:
+            InputError: there are too many names.
+            RunDiverged: the loss or the score is not finite.
+        """
+        line = {"step": step, **metrics}
+        self._names |= metrics.keys()
+        if len(self._names) > MAX_NAMES:
+            raise InputError(f"more than {MAX_NAMES} names of metrics were recorded: {', '.join(sorted(self._names))}")
         self._history.append(finite(line))
         if self._start_s is None:
             self._start_s = time.process_time() - self._cpu_s
@@ -258,6 +282,10 @@ class RunningRun:
         if not all(math.isfinite(line[name]) for name in watched):
             self._diverged_step = step
             raise RunDiverged
+        self.flush_if_due()
+
+    def flush_if_due(self) -> None:
+        """Write what was recorded if it is much, or some time has passed."""
         if len(self._history) - self._written >= FLUSH_LINES or time.monotonic() - self._flushed_s >= FLUSH_S:
             self.flush()
 
@@ -277,13 +305,40 @@ class RunningRun:
         if self._stop is StopReason.SUPERSEDED:
             return  # another attempt owns the run
         self.flush()
-        self._attempt.save_state(step, write, self._history)
+        self.attempt.save_state(step, write, self._history)
         self._saved_step = step
 
     def log(self, text: str) -> None:
         """Add a line to the run's log; a full disk costs the line, not the run."""
         with contextlib.suppress(OSError, OwnershipError):
-            self._attempt.log(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {escape_control(text)}\n")
+            self.attempt.log(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {escape_control(text)}\n")
+
+    # --- of commands, which keep their own checkpoints ---
+
+    def earlier_attempts(self) -> list[Attempt]:
+        """Return the attempts before this one, the latest first."""
+        numbers = (number for number in self._run.attempt_numbers() if number < self.attempt.number)
+        return [self._run.attempt(number) for number in sorted(numbers, reverse=True)]
+
+    def continue_from(self, parent: Attempt, step: int) -> None:
+        """Keep the metrics of an earlier attempt up to a step, from which this one goes on."""
+        inherited = parent.history(until=step, every_step=False)
+        self._history = [*inherited, *self._history[self._written :]]
+        self._written, self.resume_step = len(inherited), step
+        self._spent_before = parent.time_spent(step)
+        self.attempt.record_resume(parent.number, step)
+        self.log(f"goes on from attempt {parent.number} at step {step}")
+
+    @property
+    def history(self) -> Sequence[Json]:
+        """The metrics so far."""
+        return self._history
+
+    def settle(self, put_in_order: Callable[[Sequence[Json]], list[Json]]) -> None:
+        """Put the metrics of all attempts in order, as the result has them."""
+        self.flush()
+        self._history = put_in_order(self._history)
+        self._written = len(self._history)
 
     # --- the end ---
 
@@ -293,13 +348,13 @@ class RunningRun:
         self._flushed_s = time.monotonic()
         if not lines:
             return
-        self._attempt.append(self._attempt.metrics_path, lines)
+        self.attempt.append(self.attempt.metrics_path, lines)
         step, spent = lines[-1]["step"], self._spent
         line: Json = {"step": step, "wall_s": spent.wall_s, "device_s": spent.device_s}
         if self._spec.steps:
             line["progress"] = min(1.0, step / self._spec.steps)
         line["steps_per_s"] = (step - self.resume_step) / max(spent.wall_s - self._spent_before.wall_s, 1e-9)
-        self._attempt.append(self._attempt.timings_path, [line])
+        self.attempt.append(self.attempt.timings_path, [line])
 
     def finish(self) -> StopReason | None:
         """Write how the run ended: its result, or why it stopped early, which is returned."""
@@ -308,19 +363,23 @@ class RunningRun:
         is_whole = self._is_whole(step)
         if self._stop is None and self.has_own_handlers and not is_whole:
             self._stop = StopReason.TERMINATED  # its own handler may have ended it
-        if self._stop is not None and self._diverged_step is None and not is_whole:
+        if self.postponed and self._diverged_step is None:
+            self.log(f"stopped at step {step}: {self.postponed}")
+            self.attempt.record_failure("interrupted", self.postponed)
+            return None
+        if self._stop is not None and self._diverged_step is None and not (is_whole or self.is_complete):
             self.log(f"stopped at step {step}: {self._stop}")
-            self._attempt.record_failure("interrupted", str(self._stop))
+            self.attempt.record_failure("interrupted", str(self._stop))
             return self._stop
-        if self._attempt.is_superseded():
+        if self.attempt.is_superseded():
             self.log("another attempt has taken over the run")
             return StopReason.SUPERSEDED
         diverged = self._diverged_step is not None
-        result = make_result(self._spec, self._history, step, self._attempt, self._spent, diverged=diverged)
-        claim = self._attempt.claim()
+        result = make_result(self._spec, self._history, step, self.attempt, self._spent, diverged=diverged)
+        claim = self.attempt.claim()
         result |= {
             "environment": {name: claim[name] for name in device_facts(self._work.slot) if name in claim},
-            "execution": self._attempt.execution(),
+            "execution": self.attempt.execution(),
             "start_s": self._start_s or 0.0,
         }
         finished = self._run.finish(result, self._history)

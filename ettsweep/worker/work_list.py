@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from ettsweep.errors import CorruptError, OwnershipError
-from ettsweep.files import Json
+from ettsweep.files import Json, last_json_line
 from ettsweep.launch.profile import AnyProfile, Slot
 from ettsweep.processes import background_thread
 from ettsweep.provenance import provenance
@@ -95,8 +95,15 @@ def made_progress(attempt: Attempt) -> bool:
     if states := attempt.saved_steps():  # of runs whose number of steps may be unknown
         return states[0] > attempt.resumed_from()[1]
     run = RunDir(attempt.run)
-    earlier = (run.attempt(number) for number in run.attempt_numbers() if number < attempt.number)
-    return attempt.progress() > max(map(Attempt.progress, earlier), default=0.0)
+    earlier = [run.attempt(number) for number in run.attempt_numbers() if number < attempt.number]
+    if progress := attempt.progress():
+        return progress > max(map(Attempt.progress, earlier), default=0.0)
+    return _last_step(attempt) > max(map(_last_step, earlier), default=0)  # the number of steps is unknown
+
+
+def _last_step(attempt: Attempt) -> int:
+    step = (last_json_line(attempt.timings_path) or {}).get("step")
+    return step if isinstance(step, int) else 0
 
 
 def claim_run(run: RunDir, claim_info: Json, liveness: Liveness) -> Attempt | None:

@@ -1,0 +1,1 @@
+"""Any program as the run: `run: {command: ...}` in a grid file."""

@@ -1,0 +1,138 @@
+"""A command in training, as its worker sees it: started under a supervisor, signalled, waited for, killed."""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ettsweep.errors import InputError
+
+SUPERVISOR = Path(__file__).with_name("supervisor.py")
+
+RUN_VARIABLE, ATTEMPT_VARIABLE = "ETTSWEEP_RUN", "ETTSWEEP_ATTEMPT"
+"""Environment variables of all processes of a run, by which they are found where no supervisor is left to do so."""
+
+
+class Child:
+    """A command that runs, with all processes that it starts.
+
+    Attributes:
+        code: exit code of its leader, negative for a signal; None while it runs, or if its supervisor was killed.
+        is_over: whether it has ended, and no process of it is left.
+        pid: of its leader.
+    """
+
+    def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str], output: Path) -> None:
+        """Start a command; its standard output and error are appended to a file.
+
+        Raises:
+            InputError: it cannot be started.
+        """
+        self._run = environment[RUN_VARIABLE]
+        self.code: int | None = None
+        self.is_over = False
+        status, child_status = os.pipe()
+        with output.open("ab") as file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(SUPERVISOR), str(child_status), *command],
+                cwd=folder,
+                env=dict(environment),
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=file,
+                pass_fds=[child_status],
+                bufsize=0,
+                start_new_session=True,  # so that a Ctrl-C at a terminal does not reach it
+            )
+        os.close(child_status)
+        self._status, self._told = status, b""
+        first = self._next_line(None) or ""
+        if first.startswith("error "):
+            self._end()
+            raise InputError(f"{command[0]}: cannot be started: {first.removeprefix('error ')}")
+        self.pid = int(first.removeprefix("pid ")) if first.startswith("pid ") else 0
+
+    @property
+    def supervisor_pid(self) -> int:
+        """Pid of its supervisor."""
+        return self._process.pid
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for its end, but not longer than so many seconds; return whether it has ended."""
+        if not self.is_over and (line := self._next_line(timeout_s)) is not None:
+            if line.startswith("exit "):
+                self.code = int(line.removeprefix("exit "))
+            self._end()
+        return self.is_over
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to its leader alone, which may pass it on."""
+        self._say(str(int(number)))
+
+    def kill(self) -> None:
+        """Kill all of its processes, and wait until none is left."""
+        self._say("kill")
+        while not self.wait(60.0):
+            pass
+
+    def _say(self, line: str) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):  # it has ended already
+            self._process.stdin.write(f"{line}\n".encode())
+            self._process.stdin.flush()
+
+    def _next_line(self, timeout_s: float | None) -> str | None:
+        """Return the next line of the supervisor, empty if it is gone; None after so many seconds."""
+        while b"\n" not in self._told:
+            if not select.select([self._status], [], [], timeout_s)[0]:
+                return None
+            if not (data := os.read(self._status, 4096)):
+                return ""
+            self._told += data
+        line, _, self._told = self._told.partition(b"\n")
+        return line.decode(errors="replace")
+
+    def _end(self) -> None:
+        self.is_over = True
+        with contextlib.suppress(OSError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        os.close(self._status)
+        self._process.wait()
+        if self.code is None:
+            kill_processes_of(self._run)
+
+
+def kill_processes_of(run: str) -> list[int]:
+    """Kill all processes of a run on this machine, which a supervisor that was killed has left; return their pids."""
+    killed = dict[int, None]()
+    while found := [pid for pid in _processes_of(run) if pid != os.getpid()]:
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if not set(found) - killed.keys() and len(killed) > 0 and all(_is_ending(pid) for pid in found):
+            break
+        killed |= dict.fromkeys(found)
+    return list(killed)
+
+
+def _processes_of(run: str) -> list[int]:
+    """Return the processes of this user with a run in their environment that have not ended."""
+    wanted, found = f"{RUN_VARIABLE}={run}".encode(), list[int]()
+    for name in os.listdir("/proc") if Path("/proc/self/environ").exists() else ():
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                if wanted in Path("/proc", name, "environ").read_bytes().split(b"\0"):
+                    found.append(int(name))
+    return found
+
+
+def _is_ending(pid: int) -> bool:
+    """Whether a process that was killed is still on its way out."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZXD"
+    return True

@@ -1,0 +1,393 @@
+"""The recipe of a run that a command trains: what a grid file says of it, how it is checked, what its identity is."""
+
+import fnmatch
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from ettsweep.errors import DataMissingError, InputError
+from ettsweep.metric import Metric
+from ettsweep.runs.score_spec import ScoreSpec, StatedScore
+from ettsweep.runs.trainable import Labels, RunContext, Size, Trainable, override_block
+from ettsweep.schema import ListOfOne, NotInId, Positive, StrictModel, locating, validate
+from ettsweep.worker.code_identity import data_digest, digest_of, matching_files, scripts_below
+from ettsweep.worker.command.rendered_files import RenderedFile
+from ettsweep.worker.command.template import PLACEHOLDERS, RESUME_PLACEHOLDERS, names_in, split_words
+
+SECRET = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
+"""Ends of names of environment variables that hold what nobody else may see."""
+
+RESERVED_VARIABLES = ("ETTSWEEP_", "SLURM_", "CUDA_VISIBLE_DEVICES")
+"""Beginnings of names of environment variables that are set for each run."""
+
+INTERPRETERS = ("python", "bash", "sh", "torchrun", "accelerate", "uv", "env", "srun", "deepspeed", "Rscript", "julia")
+"""Beginnings of first words of a command that say nothing of what it trains."""
+
+
+def _seconds(value: object) -> object:
+    """Return a time such as 30s, 5min or 2h in seconds."""
+    units = {"s": 1.0, "min": 60.0, "h": 3600.0}
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h)", value.strip()) if isinstance(value, str) else None
+    if match:
+        return float(match[1]) * units[match[2]]
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        raise ValueError(f"a time is expected, such as 30s, 5min or 2h, got {value!r}")
+    return float(value)
+
+
+def _words(value: object) -> object:
+    """Return the words of a command that is written as one text."""
+    if isinstance(value, str):
+        return split_words(value)
+    if not (isinstance(value, list | tuple) and all(isinstance(each, str | int | float) for each in value)):
+        raise ValueError(f"a command is expected, as one text or a list of words, got {value!r}")
+    return [str(each) for each in value]
+
+
+def _texts(value: object) -> object:
+    """Return the values of a mapping as texts: YAML reads 1 as a number."""
+    if isinstance(value, dict):
+        return {str(key): str(each) if isinstance(each, int | float) else each for key, each in value.items()}
+    return value
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds)]
+Words = Annotated[tuple[str, ...], BeforeValidator(_words), Field(strict=False)]
+Patterns = Annotated[tuple[str, ...], Field(strict=False), ListOfOne]
+Texts = Annotated[dict[str, str], BeforeValidator(_texts)]
+
+
+class Resume(StrictModel):
+    """How a command is told to go on where an earlier attempt stopped.
+
+    Attributes:
+        checkpoint: a path that begins with `{out}/`; what follows is a regular expression, whose group `step` is the
+            number of the step. The checkpoint with the highest number is taken.
+        add: words that are appended where there is one, with {checkpoint} and {step}.
+        always: words that are appended to each attempt but the first, for a program that finds its own checkpoints.
+    """
+
+    checkpoint: str | None = None
+    add: Words = ()
+    always: Words = ()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if bool(self.always) == bool(self.checkpoint):
+            raise ValueError("resume: either `checkpoint` with `add` is expected, or `always`")
+        if self.checkpoint is None:
+            return self
+        if not self.add:
+            raise ValueError("resume: add: is missing: what tells the command of a checkpoint")
+        if not self.checkpoint.startswith("{out}/"):
+            raise ValueError(f"checkpoint: a path that begins with {{out}}/ is expected, got {self.checkpoint!r}")
+        try:
+            re.compile(self.pattern)
+        except re.error as error:
+            raise ValueError(f"checkpoint: {self.pattern!r} is no regular expression: {error}") from None
+        names_in(self.add, (*PLACEHOLDERS, *RESUME_PLACEHOLDERS))
+        return self
+
+    @property
+    def pattern(self) -> str:
+        """The regular expression of paths of checkpoints, relative to the run's folder."""
+        return (self.checkpoint or "").removeprefix("{out}/")
+
+
+class Stop(StrictModel):
+    """How a command is stopped.
+
+    Attributes:
+        signal: what is sent to its leader, which saves and leaves.
+        grace: seconds after which all of its processes are killed.
+        silent: seconds without output or metrics after which it has failed; None for no limit.
+    """
+
+    signal: Literal["TERM", "INT", "HUP", "USR1", "USR2"] = "TERM"
+    grace: Seconds = 30.0
+    silent: Seconds | None = None
+
+
+class CommandBlock(StrictModel):
+    """What stands under `run:` in a grid file; see `CommandRecipe`."""
+
+    command: Words
+    score: StatedScore
+    reader: str | dict[str, Any] | None = None
+    metrics: Patterns = ()
+    resume: Resume | None = None
+    stop: Stop = Stop()
+    env: Texts = Field(default_factory=dict)
+    files: dict[str, RenderedFile] = Field(default_factory=dict)
+    workdir: str = ""
+    code: Patterns = ()
+    data: Patterns = ()
+    version: str | None = None
+    uses: Literal["env"] | None = None
+    gpus: Positive = 1
+    steps: Positive | None = None
+    width: Positive | None = None
+    factors: Literal["adamw", "sgd"] = "adamw"
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of the recipe."""
+        names = {"command": "argv", "steps": "last_step", "code": "code_files", "data": "data_files"}
+        return {names.get(name, name): value for name, value in self}
+
+
+class CommandRecipe(Trainable):
+    """A command that is started for each run, with its placeholders replaced.
+
+    Attributes:
+        argv: the words of the command.
+        score: what verdicts compare.
+        reader: what finds metrics in its files or its output; None where it writes them itself, see docs/own-code.md.
+        metrics: patterns of names of further metrics that are kept.
+        resume: how it is taken up again; None to start again from the beginning.
+        stop: how it is stopped.
+        env: environment variables.
+        files: files that are written for each run, by path.
+        workdir: where it runs, relative to `folder`.
+        code: digest of its code, or the stated version.
+        data: digest of its data, empty if none are named.
+        code_files, data_files: patterns of files that belong to them, relative to `folder`.
+        version: a word that replaces the digest of the code.
+        uses: `env` if it reads lr, wd and seed from the environment.
+        gpus: devices of a run.
+        last_step: number of the last step, if it is known; `steps:` in a grid file.
+        width, factors: what strategies map lr and wd by, see `Size`; without a width there is one strategy.
+        folder: of the grid file.
+    """
+
+    keeps_checkpoints: ClassVar[bool] = True
+
+    trainable: Literal["command"] = "command"
+    argv: Words
+    score: ScoreSpec
+    reader: str | dict[str, Any] | None = None
+    metrics: Annotated[Patterns, NotInId()] = ()
+    resume: Annotated[Resume | None, NotInId()] = None
+    stop: Annotated[Stop, NotInId()] = Stop()
+    env: Texts = Field(default_factory=dict)
+    files: dict[str, RenderedFile] = Field(default_factory=dict)
+    workdir: Annotated[str, NotInId()] = ""
+    code: str = ""
+    data: str = ""
+    code_files: Annotated[Patterns, NotInId()] = ()
+    data_files: Annotated[Patterns, NotInId()] = ()
+    version: Annotated[str | None, NotInId()] = None
+    uses: Annotated[Literal["env"] | None, NotInId()] = None
+    gpus: Positive = 1
+    last_step: Annotated[Positive | None, NotInId()] = None
+    width: Annotated[Positive | None, NotInId()] = None
+    factors: Annotated[Literal["adamw", "sgd"], NotInId()] = "adamw"
+    folder: Annotated[str, NotInId()] = ""
+
+    @field_validator("env")
+    @classmethod
+    def _check_env(cls, env: dict[str, str]) -> dict[str, str]:
+        for name in env:
+            if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+                raise ValueError(f"env: {name!r} is no name of a variable")
+            if SECRET.search(name):
+                raise ValueError(
+                    f"env: {name} would be on the page and in the folder of each run; set it in the shell, or under "
+                    "`environment` of a launch profile"
+                )
+            if name.startswith(RESERVED_VARIABLES):
+                raise ValueError(f"env: {name} is set for each run")
+        return env
+
+    @field_validator("code_files")
+    @classmethod
+    def _check_patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in patterns:
+            if not pattern or Path(pattern).is_absolute():
+                raise ValueError(f"code: patterns of files beside the grid file are expected, got {pattern!r}")
+        return patterns
+
+    @field_validator("version")
+    @classmethod
+    def _check_version(cls, version: str | None) -> str | None:
+        if version is not None and not re.fullmatch(r"[\w.+-]{1,40}", version):
+            raise ValueError(f"version: a word is expected, such as v2, got {version!r}")
+        return version
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.argv:
+            raise ValueError("command: the words of a command are expected, got none")
+        names = names_in(self._texts())
+        for path, file in self.files.items():
+            if not path.startswith("{out}/") or ".." in Path(path).parts:
+                raise ValueError(f"files: {path}: a path that begins with {{out}}/ is expected")
+            names_in(file.texts())
+        if self.uses != "env":
+            for name in ("lr", "seed"):
+                if name not in names:
+                    raise ValueError(
+                        f"command: {{{name}}} occurs nowhere, so that all runs would be alike; `uses: env` says that "
+                        f"it is read from ETTSWEEP_{name.upper()}"
+                    )
+        return self
+
+    def _texts(self) -> Iterator[str]:
+        """Yield all texts with placeholders but those for taking a run up again."""
+        yield from self.argv
+        yield from self.env.values()
+        for path, file in self.files.items():
+            yield path
+            yield from file.texts()
+        yield from self.resume.always if self.resume else ()
+
+    @classmethod
+    def from_block(
+        cls, block: dict[str, Any], overrides: Sequence[str], location: str, folder: Path
+    ) -> "CommandRecipe":
+        source, data = override_block(block, overrides, location)
+        stated = validate(CommandBlock, data, source)
+        fields = stated.fields() | {"folder": str(folder.resolve()), "data": ""}
+        recipe = validate(cls, fields, source)
+        with locating(source):
+            if not recipe.run_folder.is_dir():
+                raise InputError(f"workdir: there is no folder {recipe.run_folder}")
+            recipe.check_program()
+            recipe.check_reader()
+        return recipe
+
+    # --- what the planner asks ---
+
+    @property
+    def recipe_key(self) -> tuple[object, ...]:
+        """Hashable key of the recipe."""
+        return self.argv, self.score, self.code, self.data, self.gpus, self.last_step, tuple(self.env.items())
+
+    @property
+    def metric(self) -> Metric:
+        return self.score.metric
+
+    @property
+    def labels(self) -> Labels:
+        return Labels(self.program)
+
+    @property
+    def program(self) -> str:
+        """What is trained, in a word: the script, or else the first word of the command."""
+        for word in self.argv:
+            if word.endswith((".py", ".sh", ".jl", ".R", ".pl", ".lua")):
+                return Path(word).name
+        for flag, module in zip(self.argv, self.argv[1:], strict=False):
+            if flag == "-m":
+                return module
+        first = Path(self.argv[0]).name
+        others = (Path(word).name for word in self.argv[1:] if not word.startswith("-") and "{" not in word)
+        return next(others, first) if first.startswith(INTERPRETERS) and "-c" not in self.argv else first
+
+    @property
+    def steps(self) -> int | None:
+        return self.last_step
+
+    @property
+    def data_kind(self) -> str:
+        return ""
+
+    @property
+    def size(self) -> Size | None:
+        return None if self.width is None else Size(self.width, self.factors)
+
+    def check_wds(self, wds: Sequence[float]) -> None:
+        if len(set(wds)) > 1 and self.uses != "env" and "wd" not in names_in(self._texts()):
+            raise InputError(
+                "command: {wd} occurs nowhere, so that runs of different wd would be alike; leave out the range of wd, "
+                "or say `uses: env`"
+            )
+
+    def check_resources(self, devices: int, memory_bytes: int, owner: str) -> None:
+        if devices != self.gpus:
+            raise InputError(
+                f"gpus: a run of this sweep takes {self.gpus}, and the launch profile gives it {devices}: "
+                f"--launch-set devices_per_run={self.gpus}"
+            )
+
+    # --- its code, its data, its program ---
+
+    @property
+    def run_folder(self) -> Path:
+        """Where the command runs."""
+        return Path(self.folder, self.workdir)
+
+    def check_program(self) -> None:
+        """Check that the first word of the command is a program here.
+
+        Raises:
+            InputError: it is none.
+        """
+        first = self.argv[0]
+        found = shutil.which(first) if "/" not in first else shutil.which(str(self.run_folder / first))
+        if not found and "{" not in first:
+            script = self.run_folder / first
+            if script.is_file():
+                raise InputError(f"command: {first} is not executable: chmod +x it, or write [bash, {first}, ...]")
+            raise InputError(f"command: there is no program {first} here (PATH is {os.environ.get('PATH', '')})")
+
+    def check_reader(self) -> None:
+        """Check that there is such a reader of metrics.
+
+        Raises:
+            InputError: there is none.
+        """
+        if self.reader is not None:
+            from ettsweep.readers.registry import reader_of
+
+            reader_of(self.reader, Path(self.folder))
+
+    def code_digest(self) -> str:
+        """Return a digest of the code, or the stated version.
+
+        Raises:
+            DataMissingError: a file is missing.
+        """
+        if self.version is not None:
+            return f"version {self.version}"
+        folder = Path(self.folder)
+        named = [self.run_folder / word for word in self.argv if "{" not in word and len(word) < 256]
+        paths = [path for path in named if path.is_file()]
+        paths += [folder / file.source for file in self.files.values()]
+        paths += matching_files(folder, self.code_files) if self.code_files else scripts_below(self.run_folder)
+        return digest_of(path.resolve() for path in paths)
+
+    def bound_to(self, data: str | None) -> Self:
+        folder, digest = Path(self.folder), ""
+        if self.data_files:
+            matches = [sorted(folder.glob(name)) or [folder / name] for name in self.data_files]
+            digest = data_digest(path for each in matches for path in each)
+        return self.model_copy(update={"code": self.code_digest(), "data": digest})
+
+    def check_data(self, data: str | None, *, count: bool = False) -> None:
+        self.check_program()
+
+    def changes(self) -> list[str]:
+        try:
+            digest = self.code_digest() if self.code else ""
+        except DataMissingError as error:
+            return [str(error)]
+        if digest == self.code:
+            return []
+        return [f"the code of {self.program} has changed since the run was requested ({self.code}, now {digest})"]
+
+    # --- training ---
+
+    def keeps(self, name: str) -> bool:
+        """Whether a metric goes into metrics.jsonl."""
+        own = (self.score.name, "loss")
+        return name in own or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.metrics)
+
+    def train(self, run: RunContext) -> None:
+        from ettsweep.worker.command.training import train_command
+
+        train_command(self, run)

@@ -1,0 +1,102 @@
+"""Files that are written for each run of a command: copies with settings or texts replaced."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from ettsweep.errors import InputError
+from ettsweep.schema import StrictModel
+from ettsweep.worker.command.template import Value, rendered, rendered_value
+
+Setting = str | int | float | bool | None
+
+Syntax = Literal["json", "yaml"]
+
+
+class RenderedFile(StrictModel):
+    """A file that is written for each run.
+
+    Attributes:
+        source: what it is a copy of, relative to the grid file; `from:` in a grid file.
+        set: values by dotted keys, of a file in YAML or JSON.
+        replace: texts that are put in place of others, each of which must be there exactly once.
+    """
+
+    source: Annotated[str, Field(alias="from")]
+    set: dict[str, Setting] = Field(default_factory=dict)
+    replace: dict[str, str] = Field(default_factory=dict)
+
+    model_config = ConfigDict(**StrictModel.model_config, populate_by_name=True, serialize_by_alias=True)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if bool(self.set) == bool(self.replace):
+            raise ValueError(f"files: {self.source}: either `set` or `replace` is expected")
+        if self.set and self.syntax is None:
+            raise ValueError(f"files: {self.source}: `set` is for YAML and JSON; use `replace`")
+        return self
+
+    @property
+    def syntax(self) -> Syntax | None:
+        """The syntax of the file, by its suffix."""
+        by_suffix: dict[str, Syntax] = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
+        return by_suffix.get(Path(self.source).suffix.lower())
+
+    def texts(self) -> Iterator[str]:
+        """Yield the texts that may have placeholders."""
+        yield from (value for value in self.set.values() if isinstance(value, str))
+        yield from self.replace.values()
+
+    def content(self, folder: Path, values: Mapping[str, Value]) -> str:
+        """Return the content for a run.
+
+        Raises:
+            InputError: the source cannot be read, or a text is not in it exactly once.
+        """
+        path = folder / self.source
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"files: {path}: cannot be read ({error})") from None
+        if self.replace:
+            return self._replaced(path, text, values)
+        data = _parsed(path, text, self.syntax)
+        for key, value in self.set.items():
+            _set(data, path, key, rendered_value(value, values) if isinstance(value, str) else value)
+        if self.syntax == "json":
+            return json.dumps(data, indent=1) + "\n"
+        import yaml
+
+        return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+
+    def _replaced(self, path: Path, text: str, values: Mapping[str, Value]) -> str:
+        for old, new in self.replace.items():
+            if (found := text.count(old)) != 1:
+                raise InputError(f"files: {path}: {old!r} is there {found} times, and must be exactly once")
+            text = text.replace(old, rendered(new, values))
+        return text
+
+
+def _parsed(path: Path, text: str, syntax: Syntax | None) -> dict[str, Any]:
+    from ettsweep.config import read_yaml  # YAML: only such files need it
+
+    try:
+        data: Any = json.loads(text) if syntax == "json" else read_yaml(path)
+    except ValueError as error:
+        raise InputError(f"files: {path}: {error}") from None
+    if not isinstance(data, dict):
+        raise InputError(f"files: {path}: a mapping is expected")
+    return data
+
+
+def _set(data: dict[str, Any], path: Path, key: str, value: Setting) -> None:
+    """Set the value of a dotted key."""
+    *parents, last = key.split(".")
+    for parent in parents:
+        data = data.setdefault(parent, {})
+        if not isinstance(data, dict):
+            raise InputError(f"files: {path}: {key} cannot be set, since {parent} is no mapping")
+    data[last] = value

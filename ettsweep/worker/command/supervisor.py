@@ -1,0 +1,145 @@
+"""Keep a command of a run: pass signals on to its leader, and leave no process of it behind, whatever happens.
+
+    python -I -S supervisor.py DESCRIPTOR PROGRAM ARGUMENT ...
+
+It stands between a worker and a command, and outlives neither: it is told what to do through its standard input, and
+when that ends, since the worker is gone, it kills all that is left. It imports nothing of ettsweep, to start quickly.
+
+Standard input: a line with the number of a signal for the leader, or `kill` for all of its processes.
+File descriptor: `pid PID` once the leader runs, `exit CODE` after its end, when none of its processes is left, or
+`error TEXT` if it cannot be started. Standard output and error are the leader's.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+
+CONTROL, STATUS = 0, int(sys.argv[1])
+
+PR_SET_CHILD_SUBREAPER = 36
+"""Of Linux's sys/prctl.h: orphans below this process become its children, so that none gets away."""
+
+KILL_S = 30.0
+"""Seconds for which killed processes are waited for: one that is in the kernel dies when it leaves it."""
+
+
+def main() -> int:
+    """Run the command; return an exit code of no meaning."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE):
+        # SLURM and terminals signal all processes of a job: what to do of it the worker decides.
+        signal.signal(number, signal.SIG_IGN)
+    with contextlib.suppress(Exception):  # on macOS there is none
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    os.set_inheritable(STATUS, False)
+    try:
+        leader = _start(sys.argv[2:])
+    except OSError as error:
+        _tell(f"error {error.strerror}")
+        return 1
+    _tell(f"pid {leader}")
+    code = _wait(leader, woken)
+    _kill_rest()
+    _tell(f"exit {code}")
+    return 0
+
+
+def _start(command: list[str]) -> int:
+    signals = set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}
+    return os.posix_spawnp(
+        command[0],
+        command,
+        os.environ,
+        file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
+        setsigmask=(),
+        setsigdef=signals,
+        setsid=True,  # what a terminal sends to its foreground does not reach it
+    )
+
+
+def _wait(leader: int, woken: int) -> int:
+    """Do what the worker says until the leader has ended; return its exit code, negative for a signal."""
+    lines = b""
+    while True:
+        ready, _, _ = select.select([CONTROL, woken], [], [])
+        if woken in ready:
+            os.read(woken, 4096)
+            # Not the leader alone: orphans of the command end here too.
+            while (ended := _reap()) is not None:
+                pid, status = ended
+                if pid == leader:
+                    return os.waitstatus_to_exitcode(status)
+        if CONTROL in ready:
+            data = os.read(CONTROL, 4096)
+            *whole, lines = (lines + data).split(b"\n")
+            for line in whole:
+                if line != b"kill":
+                    with contextlib.suppress(OSError, ValueError):
+                        os.kill(leader, int(line))
+            if b"kill" in whole or not data:
+                with contextlib.suppress(OSError):
+                    os.kill(leader, signal.SIGKILL)
+                _kill_rest()
+                return -signal.SIGKILL
+
+
+def _reap() -> "tuple[int, int] | None":
+    try:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return (pid, status) if pid else None
+
+
+def _kill_rest() -> None:
+    """Kill all processes below this one until none is left."""
+    until_s = time.monotonic() + KILL_S
+    while time.monotonic() < until_s:
+        below = _below()
+        for pid in below:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        while _reap() is not None:
+            pass
+        if not below:
+            return
+        time.sleep(0.005)
+
+
+def _below() -> list[int]:
+    """Return the processes below this one that have not ended."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():  # noqa: PTH112  pathlib takes 10 ms
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                    state, parent = file.read().rpartition(b")")[2].split()[:2]
+            except OSError:
+                continue
+            if state not in b"ZX":
+                children.setdefault(int(parent), []).append(int(name))
+            else:
+                children.setdefault(int(parent), [])
+    found, open_pids = list[int](), [os.getpid()]
+    while open_pids:
+        pids = children.get(open_pids.pop(), [])
+        found += pids
+        open_pids += pids
+    return found
+
+
+def _tell(text: str) -> None:
+    with contextlib.suppress(OSError):  # the worker is gone
+        os.write(STATUS, (text.replace("\n", " ") + "\n").encode())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,343 @@
+"""One attempt at a run by a command: started, watched, its metrics kept, stopped, and how it ended."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+from ettsweep.errors import InputError, LostProcessError, RunStopped
+from ettsweep.files import Json, finite, storage_errors, write_atomic
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.stop import StopReason
+from ettsweep.worker.code_identity import not_trusted
+from ettsweep.worker.command.checkpoints import Checkpoint, newest_checkpoint
+from ettsweep.worker.command.child import ATTEMPT_VARIABLE, RUN_VARIABLE, Child, kill_processes_of
+from ettsweep.worker.command.own_metrics import OwnMetrics
+from ettsweep.worker.command.recipe import CommandRecipe
+from ettsweep.worker.command.template import Value, rendered, written
+from ettsweep.worker.in_process import RunningRun
+
+POLL_S = 0.5
+"""Seconds between looks at metrics, signals and the run's folder."""
+
+ASKS_TO_GO_ON = 75
+"""Exit code of a command that wants to be taken up again: EX_TEMPFAIL of sysexits.h."""
+
+SIGNAL_WAIT_S = 2.0
+"""Seconds for which the worker waits for a signal of its own where one has ended the command: SLURM signals both."""
+
+MAX_LINES = 10_000
+"""Most lines of metrics.jsonl beside those with the score; beyond, every second one is left out, and so on."""
+
+TAIL_BYTES = 16_384
+
+_OUT_OF_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError|HIP out of memory")
+_KILLED_BELOW = re.compile(r"Signal (?:9|15) \(SIG(?:KILL|TERM)\) received|exitcode\s*:\s*-(?:9|15)\b")
+"""What torchrun says where one of its processes was killed."""
+
+
+class Metrics(Protocol):
+    """Where metrics of a command are read from: by a reader, or what it writes itself."""
+
+    def begin(self) -> None:
+        """Take what is there now as of earlier attempts."""
+        ...
+
+    def rows(self) -> Sequence[Json]:
+        """Return what was written since, in order, each row with its `step`."""
+        ...
+
+
+def train_command(recipe: CommandRecipe, run: object) -> None:
+    """Train a run by its command until it ends, diverges or is to stop; none of its processes is left then.
+
+    Raises:
+        InputError: it cannot be started, has failed, or left no score.
+        LostProcessError: something else has killed it.
+        RunStopped: it has left since it was told to.
+    """
+    assert isinstance(run, RunningRun)
+    if changed := recipe.changes():
+        raise InputError(f"{changed[0]}; restore it, or request new runs: `ettsweep grid` with another --name")
+    for folder in (Path(recipe.folder), recipe.run_folder):
+        if problem := not_trusted(folder):
+            raise InputError(f"{folder}: {problem}, so that nothing in it is executed")
+    CommandTraining(recipe, run).train()
+
+
+class CommandTraining:
+    """One attempt at a run by a command."""
+
+    def __init__(self, recipe: CommandRecipe, run: RunningRun) -> None:
+        self._recipe, self._run = recipe, run
+        self._out = run.out.resolve()
+        self._log = run.attempt.log_path
+        self._stop_path = run.attempt.stop_path.resolve()
+        self._knows_step = False
+        self._output_size = -1
+        self._active_s = time.monotonic()
+        self._rows = 0
+
+    def train(self) -> None:
+        """Train the run, see `train_command`."""
+        run = self._run
+        if run.attempt.number > 1 and (left := kill_processes_of(run.id)):
+            run.log(f"killed {len(left)} processes that an earlier attempt had left")
+        checkpoint = self._prepare()
+        values = self._values(checkpoint)
+        argv = [rendered(word, values) for word in self._words(checkpoint)]
+        self._write_files(values)
+        environment = self._environment(values)
+        metrics = self._metrics(run.attempt)
+        metrics.begin()
+        run.flush()
+        run.attempt.record_command(argv, self._recipe.run_folder)
+        # Not its words: they may look like metrics.
+        run.log(f"starts {self._recipe.program}; {run.attempt.command_path.name} has its command")
+        child = Child(argv, self._recipe.run_folder, environment, self._log)
+        try:
+            was_told = self._watch(child, metrics)
+        finally:
+            if not child.is_over:
+                child.kill()
+        self._read(metrics)
+        run.settle(self._put_in_order)
+        self._conclude(child.code, was_told)
+
+    # --- before it starts ---
+
+    def _prepare(self) -> Checkpoint | None:
+        """Return the checkpoint to go on from, after moving away what an attempt left that is not gone on from."""
+        recipe, run = self._recipe, self._run
+        if run.attempt.number == 1:
+            return None
+        resume, checkpoint = recipe.resume, None
+        if resume is not None and resume.checkpoint is not None:
+            checkpoint = newest_checkpoint(self._out, resume.pattern)
+        if checkpoint is None and not (resume and resume.always):
+            self._move_away()
+        elif checkpoint is not None and checkpoint.step is not None:
+            self._go_on(checkpoint.step)
+        if checkpoint is not None:
+            run.log(f"checkpoint {checkpoint.path}")
+        return checkpoint
+
+    def _go_on(self, step: int) -> None:
+        """Keep the metrics of the attempt before up to a step, also those that its worker did not live to record."""
+        self._knows_step = True
+        if step <= 0:
+            return
+        run = self._run
+        parent = next((attempt for attempt in run.earlier_attempts() if attempt.command_path.exists()), None)
+        if parent is None:
+            return
+        run.continue_from(parent, step)
+        recorded = {(line["step"], name) for line in run.history for name in line}
+        for row in self._left_by(parent):
+            new = {name: value for name, value in self._kept(row).items() if (row["step"], name) not in recorded}
+            if new and row["step"] <= step:
+                run.note(row["step"], new)
+
+    def _left_by(self, attempt: Attempt) -> Sequence[Json]:
+        """Return all metrics that an earlier attempt left, in its own files and in those of the run."""
+        try:
+            return self._metrics(attempt).rows()
+        except InputError as error:
+            self._run.log(f"warning: attempt {attempt.number}: {error}")
+            return []
+
+    def _move_away(self) -> None:
+        """Move what an earlier attempt left out of the way: many programs misread what lies there."""
+        if any(self._out.iterdir()):
+            target = self._run.attempt.path.parent / f"{self._run.attempt.number - 1:04d}.out"
+            with storage_errors(target):
+                self._out.rename(target)
+                self._out.mkdir()
+            self._run.log(f"starts again from the beginning; what lay in out is now in {target.name}")
+
+    def _words(self, checkpoint: Checkpoint | None) -> list[str]:
+        resume = self._recipe.resume
+        added: tuple[str, ...] = ()
+        if resume is not None and self._run.attempt.number > 1:
+            added = resume.add if checkpoint else resume.always
+        return [*self._recipe.argv, *added]
+
+    def _values(self, checkpoint: Checkpoint | None) -> dict[str, Value]:
+        run = self._run
+        values: dict[str, Value] = {"lr": run.lr, "wd": run.wd, "seed": run.seed, "out": str(self._out), "id": run.id}
+        values |= {"strategy": run.strategy, "devices": self._recipe.gpus}
+        if checkpoint is not None:
+            values |= {"checkpoint": str(checkpoint.path), "step": checkpoint.step or 0}
+        return values
+
+    def _write_files(self, values: dict[str, Value]) -> None:
+        for name, file in self._recipe.files.items():
+            path = Path(rendered(name, values))
+            with storage_errors(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, file.content(Path(self._recipe.folder), values))
+
+    def _environment(self, values: dict[str, Value]) -> dict[str, str]:
+        run, attempt = self._run, self._run.attempt
+        # Lightning would requeue the job by itself, and others would take the job's tasks for theirs.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_NTASKS")}
+        if "SLURM_JOB_ID" in environment:
+            environment["SLURM_JOB_NAME"] = "bash"
+        environment |= {
+            RUN_VARIABLE: run.id,
+            ATTEMPT_VARIABLE: str(attempt.number),
+            "ETTSWEEP_OUT": str(self._out),
+            "ETTSWEEP_METRICS": str(attempt.recorded_path.resolve()),
+            "ETTSWEEP_STOP": str(self._stop_path),
+            "ETTSWEEP_LR": written(run.lr),
+            "ETTSWEEP_WD": written(run.wd),
+            "ETTSWEEP_SEED": str(run.seed),
+            "ETTSWEEP_STRATEGY": run.strategy,
+            "ETTSWEEP_CHECKPOINT": str(values.get("checkpoint", "")),
+            "PET_NPROC_PER_NODE": str(self._recipe.gpus),
+            "PET_NNODES": "1",
+            "PET_STANDALONE": "1",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(_free_port()),
+            "PYTHONUNBUFFERED": "1",
+            "WANDB_RUN_ID": run.id,
+            "WANDB_RESUME": "allow",
+            "WANDB_NAME": run.id,
+            "WANDB_DIR": str(self._out),
+        }
+        return environment | {name: rendered(text, values) for name, text in self._recipe.env.items()}
+
+    def _metrics(self, attempt: Attempt) -> Metrics:
+        """Return where metrics of an attempt are read from."""
+        if self._recipe.reader is None:
+            return OwnMetrics(attempt.recorded_path, attempt.log_path)
+        from ettsweep.readers.registry import reader_of
+        from ettsweep.readers.source import MetricSource
+
+        return MetricSource(reader_of(self._recipe.reader, Path(self._recipe.folder)), self._out, attempt.log_path)
+
+    # --- while it runs ---
+
+    def _watch(self, child: Child, metrics: Metrics) -> bool:
+        """Keep its metrics until it has ended; return whether it was told to."""
+        run, wait_s = self._run, 0.02
+        while not child.wait(wait_s):
+            wait_s = min(2 * wait_s, POLL_S)
+            self._read(metrics)
+            if run.stop:
+                self._stop(child, metrics)
+                return True
+            self._check_silence(child)
+        return False
+
+    def _stop(self, child: Child, metrics: Metrics) -> None:
+        """Tell it to leave, and kill it if it does not."""
+        stop, run = self._recipe.stop, self._run
+        run.log(f"is told to stop: {run.stop}")
+        if run.stop != StopReason.SUPERSEDED:
+            with contextlib.suppress(OSError):
+                self._stop_path.touch()
+            child.signal(signal.Signals[f"SIG{stop.signal}"])
+            until_s = time.monotonic() + stop.grace
+            while not child.wait(min(POLL_S, max(0.0, until_s - time.monotonic()))):
+                self._read(metrics)
+                if time.monotonic() >= until_s:
+                    run.log(f"has not left after {stop.grace:g} s, and is killed")
+                    break
+        if not child.is_over:
+            child.kill()
+
+    def _read(self, metrics: Metrics) -> None:
+        run = self._run
+        for row in metrics.rows():
+            if kept := self._kept(row):
+                if not self._knows_step:  # its first step tells where a program goes on that finds its own checkpoint
+                    goes_on = run.attempt.number > 1 and self._recipe.resume is not None and row["step"] > 1
+                    self._go_on(row["step"] - 1 if goes_on else 0)
+                self._rows += 1
+                self._active_s = time.monotonic()
+                run.note(row["step"], kept)
+        run.flush_if_due()
+
+    def _kept(self, row: Json) -> dict[str, float]:
+        return {name: float(value) for name, value in row.items() if name != "step" and self._recipe.keeps(name)}
+
+    def _check_silence(self, child: Child) -> None:
+        limit_s = self._recipe.stop.silent
+        if limit_s is None:
+            return
+        size = self._log.stat().st_size if self._log.exists() else 0
+        if size != self._output_size:
+            self._output_size, self._active_s = size, time.monotonic()
+        if time.monotonic() - self._active_s > limit_s:
+            child.kill()
+            raise InputError(f"silent: no output and no metric for {limit_s:g} s")
+
+    # --- after its end ---
+
+    def _put_in_order(self, history: Sequence[Json]) -> list[Json]:
+        """Return one line a step, in order; of values that were recorded twice, the later."""
+        by_step: dict[int, Json] = {}
+        for line in history:
+            by_step.setdefault(line["step"], {"step": line["step"]}).update(line)
+        lines = [finite(by_step[step]) for step in sorted(by_step)]
+        score = self._recipe.score.name
+        others = [line for line in lines if score not in line]
+        while len(others) > MAX_LINES:
+            others = others[1::2]
+        kept = {line["step"] for line in others}
+        return [line for line in lines if score in line or line["step"] in kept]
+
+    def _conclude(self, code: int | None, was_told: bool) -> None:
+        """Tell how it ended: return if it is whole, or has a reason to go on; else raise."""
+        run, tail = self._run, list(self._tail())
+        if was_told:
+            raise RunStopped
+        if code == 0:
+            run.is_complete = True
+            return
+        if code == ASKS_TO_GO_ON:
+            if not self._rows:
+                raise InputError(f"exit code {code} asks to be taken up again, and it recorded nothing")
+            run.postponed = f"asked to be taken up again (exit code {code})"
+            return
+        killed_by = _signal_of(code)
+        if killed_by or any(_KILLED_BELOW.search(line) for line in tail):
+            until_s = time.monotonic() + SIGNAL_WAIT_S
+            while time.monotonic() < until_s:
+                if run.stop:
+                    raise RunStopped
+                time.sleep(0.05)
+            raise LostProcessError(f"killed by {killed_by or 'a signal to one of its processes'}")
+        self._fail(code, tail)
+
+    def _fail(self, code: int | None, tail: list[str]) -> NoReturn:
+        if any(_OUT_OF_MEMORY.search(line) for line in tail):
+            raise InputError(f"out of GPU memory (exit code {code})")
+        last = next((line.strip() for line in reversed(tail) if line.strip()), "it printed nothing")
+        raise InputError(f"exit code {code}: {last[:200]}")
+
+    def _tail(self) -> Iterator[str]:
+        with contextlib.suppress(OSError), self._log.open("rb") as file:
+            file.seek(max(0, self._log.stat().st_size - TAIL_BYTES))
+            yield from file.read().decode(errors="replace").splitlines()[-20:]
+
+
+def _signal_of(code: int | None) -> str:
+    """Return the name of the signal that an exit code tells of, as the shell has it too; empty for none."""
+    fatal = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    number = -code if code is not None and code < 0 else (code or 0) - 128
+    if code is None:
+        return "something that took its supervisor too"
+    return signal.Signals(number).name if number in fatal else ""
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])

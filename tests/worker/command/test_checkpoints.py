@@ -1,0 +1,100 @@
+"""Which checkpoint a command goes on from, and the metrics that it writes itself."""
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from ettsweep.errors import InputError
+from ettsweep.worker.command.checkpoints import Checkpoint, newest_checkpoint
+from ettsweep.worker.command.own_metrics import OwnMetrics
+
+
+def test_the_highest_step_counts_and_not_the_latest_or_the_last_by_name(tmp_path: Path) -> None:
+    for step in (100, 9, 20):
+        (tmp_path / f"ckpt-{step}").write_text("x")
+    assert newest_checkpoint(tmp_path, r"ckpt-(?P<step>\d+)") == Checkpoint(tmp_path / "ckpt-100", 100)
+
+
+def test_a_pattern_is_of_whole_paths_also_of_folders_and_below(tmp_path: Path) -> None:
+    (tmp_path / "a" / "checkpoint-5").mkdir(parents=True)
+    (tmp_path / "a" / "checkpoint-5" / "weights").write_text("x")
+    (tmp_path / "a" / "checkpoint-6.tmp").write_text("x")
+    assert newest_checkpoint(tmp_path, r".*/checkpoint-(?P<step>\d+)") == Checkpoint(tmp_path / "a/checkpoint-5", 5)
+    assert newest_checkpoint(tmp_path, r"checkpoint-(?P<step>\d+)") is None
+    assert newest_checkpoint(tmp_path / "nonesuch", "x") is None
+
+
+def test_without_a_step_the_latest_is_taken(tmp_path: Path) -> None:
+    import os
+
+    for age, name in enumerate(("b", "c", "a")):
+        (tmp_path / name).write_text("x")
+        os.utime(tmp_path / name, (1000 - age, 1000 - age))
+    assert newest_checkpoint(tmp_path, "[abc]") == Checkpoint(tmp_path / "b", None)
+
+
+def torch_file() -> bytes:
+    """Return a file in the format of torch.save."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr("archive/data.pkl", bytes(3000))
+    return data.getvalue()
+
+
+def safetensors_file() -> bytes:
+    """Return a file in the format of safetensors: the length of a header, the header, the tensors."""
+    header = json.dumps({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(16)
+
+
+@pytest.mark.parametrize(("name", "content"), [("m.pt", torch_file()), ("m.safetensors", safetensors_file())])
+def test_one_that_is_cut_short_is_not_taken(tmp_path: Path, name: str, content: bytes) -> None:
+    for step in (1, 2):
+        (tmp_path / f"s{step}").mkdir()
+        (tmp_path / f"s{step}" / name).write_bytes(content)
+    assert newest_checkpoint(tmp_path, r"s(?P<step>\d)") == Checkpoint(tmp_path / "s2", 2)
+    (tmp_path / "s2" / name).write_bytes(content[:-7])
+    assert newest_checkpoint(tmp_path, r"s(?P<step>\d)") == Checkpoint(tmp_path / "s1", 1)
+    (tmp_path / "s1" / name).write_bytes(b"")
+    assert newest_checkpoint(tmp_path, r"s(?P<step>\d)") is None
+
+
+# --- metrics ----------------------------------------------------------------------------------------------------------
+
+
+def test_lines_come_from_the_file_and_from_the_output(tmp_path: Path) -> None:
+    recorded, output = tmp_path / "recorded.jsonl", tmp_path / "log.txt"
+    output.write_text('[ettsweep] {"step": 1, "loss": 9.0}\n')
+    metrics = OwnMetrics(recorded, output)
+    metrics.begin()
+    assert metrics.rows() == []
+    with output.open("a") as file:
+        file.write('noise\nrank 0: [ettsweep] {"step": 2, "loss": 0.5}\r\n[ettsweep] {"step": 3,')
+    recorded.write_text('{"step": 2.0, "val_loss": 1}\n\n{"step": 4')
+    assert metrics.rows() == [{"step": 2, "val_loss": 1.0}, {"step": 2, "loss": 0.5}]
+    assert metrics.rows() == []
+    with output.open("a") as file:
+        file.write(' "loss": NaN}\n')
+    (row,) = metrics.rows()
+    assert row["step"] == 3
+    assert row["loss"] != row["loss"]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("{", "a JSON object is expected"),
+        ("[1]", "a line with a `step`"),
+        ('{"loss": 1}', "a line with a `step`"),
+        ('{"step": -1, "loss": 1}', "a line with a `step`"),
+        ('{"step": 1.5, "loss": 1}', "a line with a `step`"),
+        ('{"step": 1, "loss": "low"}', "loss of step 1: a number is expected, got 'low'"),
+    ],
+)
+def test_a_line_that_is_none_is_an_error_that_shows_it(tmp_path: Path, line: str, problem: str) -> None:
+    (tmp_path / "recorded.jsonl").write_text(line + "\n")
+    with pytest.raises(InputError, match=problem):
+        OwnMetrics(tmp_path / "recorded.jsonl", tmp_path / "log.txt").rows()

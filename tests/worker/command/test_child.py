@@ -1,0 +1,164 @@
+"""A command under its supervisor: signals, exit codes, and that nothing of it is left, whoever is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.commandline import wait_for
+
+from ettsweep.errors import InputError
+from ettsweep.worker.command.child import Child, kill_processes_of
+
+pytestmark = pytest.mark.usefixtures("process")
+
+Start = Callable[..., Child]
+
+DESCENDANTS = "sleep 600 & setsid sleep 600 & (setsid sleep 600 &) ; "
+"""Of a shell: a child, one in a session of its own, and an orphan."""
+
+
+@pytest.fixture
+def run_id(tmp_path: Path) -> str:
+    return f"test{abs(hash(str(tmp_path))):x}"
+
+
+@pytest.fixture
+def begin(tmp_path: Path, run_id: str) -> Start:
+    """Return a function that starts a shell command."""
+
+    def begin(script: str, *command: str) -> Child:
+        environment = os.environ | {"ETTSWEEP_RUN": run_id, "ETTSWEEP_ATTEMPT": "1"}
+        return Child(command or ["sh", "-c", script], tmp_path, environment, tmp_path / "output.txt")
+
+    return begin
+
+
+def left(run_id: str) -> list[str]:
+    """Return the names of all processes of a run, its supervisor too."""
+    names, wanted = [], f"ETTSWEEP_RUN={run_id}".encode()
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            try:
+                if wanted in (path / "environ").read_bytes().split(b"\0"):
+                    names.append((path / "comm").read_text().strip())
+            except OSError:
+                continue
+    return names
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [("true", 0), ("exit 7", 7), ("kill -9 $$", -9), ("kill -15 $$", -15), ("exit 75", 75)]
+)
+def test_the_exit_code_is_that_of_its_leader(begin: Start, run_id: str, script: str, code: int) -> None:
+    child = begin(script)
+    assert child.wait(60)
+    assert child.code == code
+    assert not left(run_id)
+
+
+def test_what_it_prints_is_in_the_file_and_its_input_is_empty(begin: Start, tmp_path: Path) -> None:
+    assert begin("echo out; echo err >&2; cat; pwd").wait(60)
+    assert (tmp_path / "output.txt").read_text() == f"out\nerr\n{tmp_path}\n"
+
+
+def test_its_descendants_end_with_it(begin: Start, run_id: str) -> None:
+    child = begin(DESCENDANTS + "exit 3")
+    assert child.wait(60)
+    assert child.code == 3
+    assert not left(run_id)
+
+
+def test_a_signal_reaches_its_leader_alone(begin: Start, run_id: str, tmp_path: Path) -> None:
+    child = begin(f"trap 'echo told; exit 5' TERM; {DESCENDANTS} echo ready; while :; do sleep 0.05; done")
+    wait_for(lambda: "ready" in (tmp_path / "output.txt").read_text(), "its start")
+    child.signal(signal.SIGTERM)
+    assert child.wait(60)
+    assert (child.code, (tmp_path / "output.txt").read_text()) == (5, "ready\ntold\n")
+    assert not left(run_id)
+
+
+def test_one_that_heeds_nothing_is_killed_with_all_below(begin: Start, run_id: str, tmp_path: Path) -> None:
+    child = begin(f"trap '' TERM INT HUP; {DESCENDANTS} echo ready; while :; do sleep 0.05; done")
+    wait_for(lambda: "ready" in (tmp_path / "output.txt").read_text(), "its start")
+    child.signal(signal.SIGTERM)
+    assert not child.wait(0.3)
+    child.kill()
+    assert (child.is_over, child.code) == (True, -9)
+    assert not left(run_id)
+
+
+def test_a_frozen_one_is_killed_too(begin: Start, run_id: str) -> None:
+    child = begin(f"{DESCENDANTS} kill -STOP $$; sleep 600")
+    os.kill(child.pid, signal.SIGSTOP)
+    child.kill()
+    assert not left(run_id)
+
+
+def test_signals_that_a_job_sends_to_all_processes_leave_the_supervisor_alive(begin: Start, run_id: str) -> None:
+    child = begin("trap '' USR2 TERM INT HUP USR1; sleep 0.5; exit 4")
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        os.kill(child.supervisor_pid, number)
+    assert child.wait(60)
+    assert child.code == 4
+
+
+def test_signals_have_their_usual_meaning_in_the_command(begin: Start) -> None:
+    """What a supervisor ignores its children would ignore too, if it did not put the defaults back."""
+    code = "import signal; print([signal.getsignal(n) for n in (15, 1, 10, 12, 13)])"
+    child = begin("", sys.executable, "-c", f"{code}; import os; os.kill(os.getpid(), 12)")
+    assert child.wait(60)
+    assert child.code == -signal.SIGUSR2
+
+
+def test_a_supervisor_that_is_killed_leaves_nothing_either(begin: Start, run_id: str) -> None:
+    child = begin(DESCENDANTS + "while :; do sleep 0.05; done")
+    os.kill(child.supervisor_pid, signal.SIGKILL)
+    assert child.wait(60)
+    assert child.code is None
+    assert not left(run_id)
+
+
+def test_nothing_outlives_a_worker_that_is_killed(tmp_path: Path, run_id: str) -> None:
+    program = f"""
+import os, sys, time
+from pathlib import Path
+from ettsweep.worker.command.child import Child
+environment = os.environ | {{"ETTSWEEP_RUN": {run_id!r}, "ETTSWEEP_ATTEMPT": "1"}}
+child = Child(["sh", "-c", {DESCENDANTS + "while :; do sleep 0.05; done"!r}], Path({str(tmp_path)!r}), environment,
+              Path({str(tmp_path / "output.txt")!r}))
+print("ready", flush=True)
+time.sleep(600)
+"""
+    worker = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert worker.stdout is not None
+    assert worker.stdout.readline() == b"ready\n"
+    wait_for(lambda: len(left(run_id)) >= 5, "its descendants")
+    worker.kill()
+    worker.wait()
+    worker.stdout.close()
+    wait_for(lambda: not left(run_id), "the end of all")
+
+
+def test_what_both_have_left_is_found_by_its_environment(begin: Start, run_id: str) -> None:
+    environment = os.environ | {"ETTSWEEP_RUN": run_id}
+    processes = [subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True) for _ in range(3)]
+    other = subprocess.Popen(["sleep", "600"], env=os.environ | {"ETTSWEEP_RUN": f"{run_id}0"})
+    # An environment shows once a process has begun its program.
+    wait_for(lambda: len(left(run_id)) == 3, "their start")
+    killed = kill_processes_of(run_id)
+    assert sorted(killed) == sorted(process.pid for process in processes)
+    for process in processes:
+        assert process.wait() == -9
+    assert other.poll() is None
+    other.kill()
+    other.wait()
+
+
+def test_a_program_that_is_not_there_is_told(begin: Start, run_id: str) -> None:
+    with pytest.raises(InputError, match="nonesuch: cannot be started: No such file or directory"):
+        begin("", "nonesuch", "x")
+    assert not left(run_id)

@@ -1,0 +1,444 @@
+"""Commands as runs, in real workers: killed, stopped, resumed, diverged, wrong."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.commandline import ettsweep, runs_in, status, typed, wait_for, worker_pids
+
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import State
+
+WALK = '''"""A random walk that keeps its own checkpoints, a step at a time."""
+import argparse, json, math, os, random, time
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+parser.add_argument("--wd", type=float)
+parser.add_argument("--seed", type=int)
+parser.add_argument("--out")
+parser.add_argument("--resume")
+parser.add_argument("--pause", type=float, default=0)
+parser.add_argument("--steps", type=int, default=60)
+options = parser.parse_args()
+rng, value, first = random.Random(options.seed), 3.0, 1
+if options.resume:
+    with open(options.resume) as file:
+        state = json.load(file)
+    first, value = state["step"] + 1, state["value"]
+    rng.setstate((state["random"][0], tuple(state["random"][1]), state["random"][2]))
+elif os.listdir(options.out):
+    raise SystemExit("what lies in " + options.out + " is of another run")
+for step in range(first, options.steps + 1):
+    value += 0.2 * (1 + 0.1 * (math.log2(options.lr) - 2) ** 2 - value) + rng.gauss(0, 0.01)
+    print("[ettsweep]", json.dumps({"step": step, "loss": value, "norm": 1.0}), flush=True)
+    if step % 10 == 0:
+        with open(os.environ["ETTSWEEP_METRICS"], "a") as file:
+            file.write(json.dumps({"step": step, "err": value}) + "\\n")
+        with open(options.out + "/part", "w") as file:
+            json.dump({"step": step, "value": value, "random": rng.getstate()}, file)
+        os.rename(options.out + "/part", options.out + "/ckpt-%d.json" % step)
+    time.sleep(options.pause)
+'''
+
+RESUME = {"checkpoint": r"{out}/ckpt-(?P<step>\d+)\.json", "add": "--resume {checkpoint}"}
+SCORE = {"name": "err", "mode": "min"}
+ARGUMENTS = "--lr {lr} --wd {wd} --seed {seed} --out {out}"
+PYTHON = shlex.quote(sys.executable)
+
+Ask = Callable[..., Any]
+pytestmark = pytest.mark.usefixtures("process")
+
+
+@pytest.fixture
+def grid(tmp_path: Path, results: Path) -> Ask:
+    """Return a function that requests runs of a command, one unless it is told otherwise."""
+    (tmp_path / "walk.py").write_text(WALK)
+
+    def ask(command: Any, *options: object, runs: int = 1, seeds: int = 1, **block: Any) -> Any:
+        content = {"run": {"command": command, "score": SCORE} | block, "seeds": list(range(seeds))}
+        content |= {"centre": {"lr": 0.25, "wd": 0.5}, "lr": {"range": [0, runs - 1]}}
+        path = tmp_path / "sweep.yaml"
+        path.write_text(yaml.safe_dump(content))
+        return ettsweep("grid", "--grid", path, "--results", results, "--launch-set", "slots=1", *options)
+
+    return ask
+
+
+def walk(more: str = "") -> str:
+    return f"{PYTHON} walk.py {ARGUMENTS} {more}"
+
+
+def shell(script: str) -> list[str]:
+    """Return a command of a shell; it names lr and seed, which a command must."""
+    return ["sh", "-c", f": {{lr}} {{seed}}; {script}"]
+
+
+def says(step: int, **metrics: object) -> str:
+    """Return what a shell prints for ettsweep, in the braces of a template."""
+    line = json.dumps({"step": step, **metrics}).replace("{", "{{").replace("}", "}}")
+    return f"echo '[ettsweep] {line}'; "
+
+
+def only_run(results: Path) -> RunDir:
+    (run,) = runs_in(results)
+    return run
+
+
+def result_of(run: RunDir) -> dict[str, Any]:
+    return dict(wait_for(run.result, "its result"))
+
+
+def undisturbed_metrics(tmp_path: Path, run: RunDir) -> bytes:
+    """Return what a run records in another folder, where nothing happens to it."""
+    alone = tmp_path / "alone"
+    typed("train", "--spec", run.spec_path, "--results", alone)
+    return only_run(alone).metrics_path.read_bytes()
+
+
+def processes_of(run: RunDir) -> list[int]:
+    """Return the pids of a run's processes: its supervisor, its leader, and those below."""
+    wanted, found = f"ETTSWEEP_RUN={run.id}".encode(), list[int]()
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            try:
+                if wanted in (path / "environ").read_bytes().split(b"\0"):
+                    found.append(int(path.name))
+            except OSError:
+                continue
+    return sorted(found)
+
+
+def in_training(results: Path, step: int = 20) -> tuple[RunDir, Attempt]:
+    """Wait until a run has a checkpoint of a step, and return its latest attempt."""
+    run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
+    wait_for(lambda: (run.path / "out" / f"ckpt-{step}.json").exists(), "its checkpoint")
+    attempt = run.latest_attempt()
+    assert attempt is not None
+    return run, attempt
+
+
+# --- interrupted ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_run_whose_worker_ends_goes_on_exactly(tmp_path: Path, results: Path, grid: Ask, number: int) -> None:
+    grid(walk("--pause 0.05"), resume=RESUME)
+    run, attempt = in_training(results)
+    os.kill(worker_pids(results)[0], number)
+    wait_for(lambda: run.status().state is State.INTERRUPTED, "its end")
+    wait_for(lambda: not processes_of(run), "the end of its processes")
+    assert attempt.failure() == (
+        None if number == signal.SIGKILL else {"kind": "interrupted", "reason": "terminated", "details": ""}
+    )
+    ettsweep("retry", run.id, "--results", results)
+    assert result_of(run)["attempts"] == 2
+    parent, step = run.attempt(2).resumed_from()
+    assert (parent, step >= 20, step % 10) == (1, True, 0)
+    assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_run_whose_command_is_killed_is_no_failed_one_and_goes_on_exactly(
+    tmp_path: Path, results: Path, grid: Ask, number: int
+) -> None:
+    grid(walk("--pause 0.05"), resume=RESUME)
+    run, attempt = in_training(results)
+    os.kill(processes_of(run)[-1], number)
+    assert result_of(run)["attempts"] == 2
+    assert attempt.failure() == {
+        "kind": "lost",
+        "reason": f"killed by {signal.Signals(number).name}",
+        "details": "",
+    }
+    assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
+
+
+def test_a_run_whose_supervisor_is_killed_goes_on_exactly(tmp_path: Path, results: Path, grid: Ask) -> None:
+    grid(walk("--pause 0.05"), resume=RESUME)
+    run, _ = in_training(results)
+    os.kill(processes_of(run)[0], signal.SIGKILL)
+    assert result_of(run)["attempts"] == 2
+    assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
+
+
+def test_a_command_that_outlives_worker_and_supervisor_is_ended_by_the_next_attempt(
+    tmp_path: Path, results: Path, grid: Ask
+) -> None:
+    """Its checkpoints are then later than what its worker has recorded, and no metric is lost all the same."""
+    grid(walk("--pause 0.05"), resume=RESUME)
+    run, _ = in_training(results)
+    supervisor, leader = processes_of(run)
+    for pid in (worker_pids(results)[0], supervisor):
+        os.kill(pid, signal.SIGSTOP)
+    for pid in (worker_pids(results)[0], supervisor):
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: (run.path / "out" / "ckpt-40.json").exists(), "a later checkpoint")
+    assert processes_of(run) == [leader]
+    ettsweep("retry", run.id, "--results", results)
+    assert result_of(run)["attempts"] == 2
+    assert not processes_of(run)
+    assert run.attempt(2).resumed_from()[1] >= 40
+    assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
+
+
+def test_a_run_that_cannot_resume_starts_again_in_an_empty_folder(tmp_path: Path, results: Path, grid: Ask) -> None:
+    grid(walk("--pause 0.05"))
+    run, _ = in_training(results)
+    os.kill(processes_of(run)[-1], signal.SIGKILL)
+    assert result_of(run)["attempts"] == 2
+    assert run.attempt(2).resumed_from() == (0, 0)
+    assert (run.path / "attempts" / "0001.out" / "ckpt-20.json").exists(), "what it left is kept"
+    assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
+
+
+def test_a_program_that_finds_its_own_checkpoint_says_where_it_goes_on_by_its_first_step(
+    tmp_path: Path, results: Path, grid: Ask
+) -> None:
+    (tmp_path / "auto.py").write_text(
+        WALK.replace("if options.resume:", "saved = sorted(os.listdir(options.out))\nif options.resume == 'auto':")
+        .replace("open(options.resume)", "open(options.out + '/' + saved[-1])")
+        .replace("elif os.listdir", "elif saved and os.listdir")
+    )
+    grid(walk("--pause 0.05").replace("walk.py", "auto.py"), resume={"always": "--resume auto"})
+    run, _ = in_training(results)
+    os.kill(processes_of(run)[-1], signal.SIGKILL)
+    result_of(run)
+    assert run.attempt(2).resumed_from()[1] >= 20
+    assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
+
+
+def test_a_cancelled_run_is_killed_with_all_below_where_it_does_not_heed(results: Path, grid: Ask) -> None:
+    script = "trap '' TERM; setsid sleep 600 & sleep 600 & " + says(1, err=1.0) + "while :; do sleep 0.05; done"
+    grid(shell(script), stop={"grace": "1s"})
+    run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
+    wait_for(lambda: run.status().state is State.RUNNING and len(processes_of(run)) >= 4, "its processes")
+    ettsweep("cancel", run.id, "--results", results)
+    wait_for(lambda: run.status().state is State.CANCELLED, "its end")
+    assert not processes_of(run)
+    assert run.attempt(1).failure() == {"kind": "interrupted", "reason": "cancelled", "details": ""}
+    assert "has not left after 1 s, and is killed" in run.attempt(1).log_text()
+
+
+def test_a_command_that_is_told_to_stop_may_save_first(tmp_path: Path, results: Path, grid: Ask) -> None:
+    script = "trap 'echo saved > {out}/saved; exit 1' USR1; " + says(1, loss=1.0) + "while :; do sleep 0.05; done"
+    grid(shell(script), stop={"signal": "USR1"})
+    run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
+    wait_for(lambda: "[ettsweep]" in run.attempt(1).log_text(), "its first step")
+    os.kill(worker_pids(results)[0], signal.SIGTERM)
+    wait_for(lambda: run.status().state is State.INTERRUPTED, "its end")
+    assert (run.path / "out" / "saved").read_text() == "saved\n"
+    assert (run.attempt(1).path / "stop").exists(), "what ETTSWEEP_STOP names"
+
+
+# --- how runs end -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("echo no luck >&2; exit 3", "exit code 3: no luck"),
+        ("exit 1", "exit code 1: "),
+        ("echo 'torch.OutOfMemoryError: CUDA out of memory. Tried'; exit 1", "out of GPU memory (exit code 1)"),
+        (says(1, loss=2.0, other=1.0), "no score: err was not recorded; recorded were loss"),
+        ("true", "no score: err was not recorded; nothing was recorded"),
+        ("exit 75", "exit code 75 asks to be taken up again, and it recorded nothing"),
+        ("echo '[ettsweep] nonsense'", "metrics: a JSON object is expected, got 'nonsense'"),
+    ],
+)
+def test_a_failure_says_why(results: Path, grid: Ask, script: str, reason: str) -> None:
+    grid(shell(script))
+    run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
+    wait_for(lambda: run.status().state is State.FAILED, "its failure")
+    assert run.status().reason.startswith(reason)
+    assert not processes_of(run)
+
+
+@pytest.mark.parametrize("metrics", [{"loss": float("nan")}, {"err": float("inf")}])
+def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(
+    results: Path, grid: Ask, metrics: dict[str, float]
+) -> None:
+    grid(shell(says(1, loss=1.0) + says(2, **metrics) + "sleep 600"))
+    result = result_of(only_run(results))
+    assert (result["status"], result["diverged_step"], result["score"]) == ("diverged", 2, None)
+    assert not processes_of(only_run(results))
+
+
+def test_a_silent_command_has_failed(results: Path, grid: Ask) -> None:
+    grid(shell("sleep 600"), stop={"silent": 1})
+    run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
+    wait_for(lambda: run.status().state is State.FAILED, "its failure")
+    assert run.status().reason == "silent: no output and no metric for 1 s"
+
+
+def test_exit_code_75_asks_to_be_taken_up_again(results: Path, grid: Ask) -> None:
+    script = f"if [ $ETTSWEEP_ATTEMPT = 3 ]; then {says(3, err=0.5)} exit 0; fi; {says(1, loss=1.0)} exit 75"
+    grid(shell(script))
+    assert result_of(only_run(results))["attempts"] == 3
+
+
+def test_an_outcome_after_the_last_step_counts_whatever_came_since(results: Path, grid: Ask) -> None:
+    grid(shell(says(5, err=1.0) + "touch {out}/done; sleep 1"))
+    run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
+    assert result_of(run)["score"] == 1.0
+    assert not (run.path / "attempts" / "0002").exists()
+
+
+@pytest.mark.parametrize(("take", "score"), [("best", 1.0), ("last", 2.0), ({"step": 2}, 3.0)])
+def test_a_score_is_the_best_the_last_or_that_at_a_step(results: Path, grid: Ask, take: Any, score: float) -> None:
+    """In the order of steps, whatever the order of lines; of a step that comes twice, the later value counts."""
+    lines = says(9, err=2.0) + says(2, err=7.0) + says(5, err=1.0) + says(2, err=3.0)
+    grid(shell(lines), score=SCORE | {"take": take})
+    run = only_run(results)
+    assert result_of(run)["score"] == score
+    assert run.history() == [{"step": 2, "err": 3.0}, {"step": 5, "err": 1.0}, {"step": 9, "err": 2.0}]
+
+
+# --- what a command is given ------------------------------------------------------------------------------------------
+
+
+def test_a_command_sees_its_run_in_its_environment_and_no_tasks_of_slurm(
+    results: Path, grid: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "8")
+    monkeypatch.setenv("SLURM_JOB_ID", "5")
+    monkeypatch.setenv("SLURM_JOB_NAME", "ours")
+    grid(shell("env > {out}/env; " + says(1, err=1.0)), env={"MINE": "{lr*2}", "FLAG": 1})
+    run = only_run(results)
+    result_of(run)
+    lines = (run.path / "out" / "env").read_text().splitlines()
+    seen = dict(line.split("=", 1) for line in lines if "=" in line)
+    expected = {
+        "MINE": "0.5",
+        "FLAG": "1",
+        "ETTSWEEP_RUN": run.id,
+        "ETTSWEEP_ATTEMPT": "1",
+        "ETTSWEEP_OUT": str((run.path / "out").resolve()),
+        "ETTSWEEP_LR": "0.25",
+        "ETTSWEEP_WD": "0.5",
+        "ETTSWEEP_SEED": "0",
+        "ETTSWEEP_STRATEGY": "standard",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PET_NPROC_PER_NODE": "1",
+        "SLURM_JOB_NAME": "bash",
+        "WANDB_RUN_ID": run.id,
+    }
+    assert {name: seen.get(name) for name in expected} == expected
+    assert "SLURM_NTASKS_PER_NODE" not in seen
+
+
+def test_a_file_is_written_for_each_run(tmp_path: Path, results: Path, grid: Ask) -> None:
+    (tmp_path / "conf.yaml").write_text("optim: {lr: 1.0, wd: 0.1}\nseed: 0\n")
+    files = {"{out}/conf.yaml": {"from": "conf.yaml", "set": {"optim.lr": "{lr}", "seed": "{seed}"}}}
+    grid(["sh", "-c", f"cat {{out}}/conf.yaml; {says(1, err=1.0)}"], files=files, seeds=2)
+    for seed, run in enumerate(sorted(runs_in(results), key=lambda run: run.spec().seed)):
+        result_of(run)
+        assert yaml.safe_load((run.path / "out" / "conf.yaml").read_text()) == {
+            "optim": {"lr": 0.25, "wd": 0.1},
+            "seed": seed,
+        }
+
+
+def test_metrics_that_nobody_asked_for_are_left_out(results: Path, grid: Ask) -> None:
+    grid(shell(says(1, err=1.0, loss=2.0, norm_a=3.0, norm_b=4.0, speed=5.0)), metrics=["norm_*"])
+    run = only_run(results)
+    result_of(run)
+    assert run.history() == [{"step": 1, "err": 1.0, "loss": 2.0, "norm_a": 3.0, "norm_b": 4.0}]
+
+
+def test_a_worker_of_commands_imports_no_torch(results: Path, grid: Ask) -> None:
+    # The worker is the parent of the supervisor, which is that of the shell.
+    script = "w=$(awk '/PPid/ {{print $2}}' /proc/$PPID/status); grep -c -e libtorch -e pandas /proc/$w/maps; "
+    grid(shell(script + says(1, err=1.0)))
+    run = only_run(results)
+    result_of(run)
+    assert "\n0\n" in run.attempt(1).log_text()
+
+
+def test_planning_commands_imports_no_torch(tmp_path: Path, grid: Ask, results: Path) -> None:
+    grid(walk(), "--dry-run")
+    code = f"""
+import sys
+from unittest import mock
+from ettsweep import cli
+with mock.patch.object(sys, "argv", ["ettsweep", "grid", "--grid", {str(tmp_path / "sweep.yaml")!r}, "--dry-run"]):
+    try:
+        cli.main()
+    except SystemExit as end:
+        assert not end.code
+assert not {{"torch", "pandas", "optuna", "sklearn"}} & set(sys.modules), sorted(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True)
+
+
+# --- what a run is ----------------------------------------------------------------------------------------------------
+
+
+def test_what_changes_the_numbers_is_part_of_the_id_and_nothing_else(tmp_path: Path, results: Path, grid: Ask) -> None:
+    def run_id(command: str = walk(), **block: Any) -> str:
+        return str(json.loads(grid(command, "--dry-run", "--format", "json", **block).stdout)[0]["run"])
+
+    (tmp_path / "data.bin").write_bytes(b"abc")
+    first = run_id()
+    assert run_id(resume=RESUME, stop={"grace": "1min"}, steps=60, metrics=["norm"]) == first
+    assert run_id(walk("--steps 50")) != first
+    assert run_id(env={"A": "1"}) != first
+    with_data = run_id(data=["data.bin"])
+    assert with_data != first
+    (tmp_path / "data.bin").write_bytes(b"abd")
+    assert run_id(data=["data.bin"]) != with_data
+    versioned = run_id(version="v1")
+    assert len({first, versioned, run_id(version="v2")}) == 3
+    (tmp_path / "walk.py").write_text(WALK.replace("A random walk", "Some random walk") + "# the end\n")
+    assert run_id() == first
+    (tmp_path / "walk.py").write_text(WALK.replace("3.0, 1", "3.5, 1"))
+    assert run_id() != first
+    assert run_id(version="v1") == versioned
+    (tmp_path / "walk.py").write_text(WALK)
+    (tmp_path / "helper.py").write_text("VALUE = 1\n")
+    assert run_id() != first, "scripts beside it may be imported"
+
+
+def test_a_run_is_not_trained_with_other_code_than_it_was_requested_with(
+    tmp_path: Path, results: Path, grid: Ask
+) -> None:
+    grid(walk())
+    run = only_run(results)
+    result_of(run)
+    (tmp_path / "walk.py").write_text(WALK.replace("3.0, 1", "3.5, 1"))
+    typed("train", "--spec", run.spec_path, "--results", tmp_path / "again", code=1)
+    assert "the code of walk.py has changed" in only_run(tmp_path / "again").status().reason
+
+
+def test_a_command_is_swept_to_a_verdict_and_a_report(results: Path, grid: Ask) -> None:
+    grid(walk(), "--follow", "--lr-range", "2:3", seeds=2)
+    done = ettsweep("verify-optimum", "--follow", "--margin", "20%", "--max-runs", "40", "--results", results)
+    (row,) = json.loads(ettsweep("verify-optimum", "--dry-run", "--format", "json", "--results", results).stdout)
+    assert row["verdict"] == "optimal", done.stdout
+    assert row["lr"] == 2.0**2
+    ettsweep("seeds", "--follow", "-n", "2", "--results", results)
+    ettsweep("report", "--results", results)
+    page = (results / "report" / "report.html").read_text()
+    assert "err_best" in page
+    assert "walk.py" in page
+    assert "nats" not in page, "a unit that nobody has stated"
+    assert {row["model"] for row in status(results).values()} == {"walk.py"}
+
+
+def test_another_users_folder_is_not_executed(tmp_path: Path, results: Path, grid: Ask) -> None:
+    if os.geteuid():
+        pytest.skip("only root can give files away")
+    grid(walk(), "--dry-run")
+    os.chown(tmp_path, 65534, 65534)
+    ettsweep("train", "--grid", tmp_path / "sweep.yaml", "--lr", 0.25, "--wd", 0.5, "--results", results / "r", code=1)
+    os.chown(tmp_path, 0, 0)
+    assert "belongs to nobody, so that nothing in it is executed" in only_run(results / "r").status().reason

@@ -383,7 +383,9 @@ def make_sweep_spec(
         name = override.removeprefix("strategy.") if override in factor_overrides else override
         _check_override(name, run if isinstance(run := data.get("run"), dict) else _built_in().model_fields)
     if not data.keys() & {"run", "model", "task", "recipe"}:
-        raise InputError(f"{path}: run: or model: is missing, which says what to train")
+        misplaced = [name for name in trainable_names() if name in data]
+        hint = f"; {misplaced[0]}: belongs into it, as `run: {{{misplaced[0]}: ...}}`" if misplaced else ""
+        raise InputError(f"{path}: run: or model: is missing, which says what to train{hint}")
     _check_ranges(data, path, overrides, options or {})
     recipe_overrides = [o for o in overrides if o not in centre_overrides and o not in factor_overrides]
     set_options = options_by_key(centre_overrides)

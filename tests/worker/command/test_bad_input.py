@@ -1,0 +1,129 @@
+"""What cannot work in the block of a command: told before anything is submitted, with what would work."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.commandline import ettsweep
+
+GOOD: dict[str, Any] = {
+    "command": "python train.py --lr {lr} --seed {seed} --out {out}",
+    "score": {"name": "val_loss", "mode": "min"},
+}
+CHECKPOINT = r"{out}/ckpt-(?P<step>\d+)"
+
+CASES: list[tuple[dict[str, Any], str]] = [
+    # the command
+    ({"command": ""}, "command: a command is expected, got nothing"),
+    ({"command": []}, "command: the words of a command are expected, got none"),
+    ({"command": 3}, "command: a command is expected, as one text or a list of words, got 3"),
+    ({"command": None}, "command: a command is expected, as one text or a list of words, got None"),
+    ({"command": [["a"]]}, "command: a command is expected, as one text or a list of words"),
+    ({"command": "python train.py --lr {lrr} --seed {seed}"}, "did you mean {lr}?"),
+    ({"command": "python train.py --lr {lr} --sed {sed}"}, "did you mean {seed}?"),
+    ({"command": "python train.py --lr {lr} --seed {seed*2}"}, "only lr and wd can be multiplied"),
+    ({"command": "python train.py --lr {lr --seed {seed}"}, "'{lr': a brace is not closed"),
+    ({"command": "python train.py --lr {lr} --seed {seed"}, "a brace is not closed"),
+    ({"command": "python train.py --lr lr} --seed {seed}"}, "a brace is not opened"),
+    ({"command": "python train.py --resume {checkpoint} {lr} {seed}"}, "there is no placeholder {checkpoint}"),
+    ({"command": "python train.py --seed {seed}"}, "{lr} occurs nowhere, so that all runs would be alike"),
+    ({"command": "python train.py --lr {lr}"}, "{seed} occurs nowhere, so that all runs would be alike"),
+    ({"command": "python train.py --lr {{lr}} --seed {seed}"}, "{lr} occurs nowhere"),
+    ({"command": "python train.py {lr} {seed} | tee log"}, "| (a pipe) needs a shell"),
+    ({"command": "python train.py {lr} {seed} > log"}, "[bash, -c, 'python train.py {lr} {seed} > log']"),
+    ({"command": "cd x && python train.py {lr} {seed}"}, "& (&) needs a shell"),
+    ({"command": "python $HOME/train.py {lr} {seed}"}, "$ (a variable) needs a shell"),
+    ({"command": "python 'train.py {lr} {seed}"}, "no closing quotation"),
+    ({"command": "pyhton train.py {lr} {seed}"}, "command: there is no program pyhton here (PATH is "),
+    ({"command": "./train.py {lr} {seed}"}, "./train.py is not executable: chmod +x it, or write [bash, ./train.py"),
+    ({"command": "./other.py {lr} {seed}"}, "command: there is no program ./other.py here"),
+    # the score
+    ({"score": {"name": "val_loss"}}, "score.mode: is required"),
+    ({"score": {"mode": "min"}}, "score.name: is required"),
+    ({"score": {"name": "acc", "mode": "min"}}, "mode: min of acc is unusual; max is meant, or write min!"),
+    ({"score": {"name": "val_loss", "mode": "max"}}, "mode: max of val_loss is unusual; min is meant, or write max!"),
+    ({"score": {"name": "val_loss", "mode": "min", "take": "first"}}, "score.take"),
+    ({"score": {"name": "val loss", "mode": "min"}}, "score.name"),
+    ({"score": {"name": "val_loss", "mode": "min", "take": {"step": 0}}}, "score.take"),
+    # taking it up again
+    ({"resume": {}}, "resume: either `checkpoint` with `add` is expected, or `always`"),
+    ({"resume": {"checkpoint": CHECKPOINT}}, "add: is missing: what tells the command of a checkpoint"),
+    ({"resume": {"checkpoint": "ckpt", "add": "--r {checkpoint}"}}, "a path that begins with {out}/ is expected"),
+    ({"resume": {"checkpoint": "{out}/(", "add": "--r {checkpoint}"}}, "is no regular expression"),
+    ({"resume": {"checkpoint": CHECKPOINT, "add": "--r {chekpoint}"}}, "did you mean {checkpoint}?"),
+    ({"resume": {"always": "--auto", "checkpoint": CHECKPOINT}}, "either `checkpoint` with `add` is expected"),
+    # stopping
+    ({"stop": {"signal": "KILL"}}, "stop.signal"),
+    ({"stop": {"grace": "soon"}}, "a time is expected, such as 30s, 5min or 2h, got 'soon'"),
+    ({"stop": {"grace": -1}}, "a time is expected, such as 30s, 5min or 2h, got -1"),
+    # files and environment
+    ({"files": {"conf.yaml": {"from": "conf.yaml", "set": {"a": 1}}}}, "a path that begins with {out}/ is expected"),
+    ({"files": {"{out}/../x": {"from": "conf.yaml", "set": {"a": 1}}}}, "a path that begins with {out}/ is expected"),
+    ({"files": {"{out}/c": {"from": "conf.yaml"}}}, "either `set` or `replace` is expected"),
+    ({"files": {"{out}/c": {"from": "train.py", "set": {"a": 1}}}}, "`set` is for YAML and JSON; use `replace`"),
+    ({"files": {"{out}/c": {"from": "none.yaml", "set": {"a": 1}}}}, "none.yaml: cannot be read"),
+    ({"env": {"HF_TOKEN": "abc"}}, "HF_TOKEN would be on the page and in the folder of each run"),
+    ({"env": {"ETTSWEEP_RUN": "x"}}, "env: ETTSWEEP_RUN is set for each run"),
+    ({"env": {"A B": "x"}}, "'A B' is no name of a variable"),
+    ({"env": {"A": "{x}"}}, "there is no placeholder {x}"),
+    # code and data
+    ({"workdir": "nowhere"}, "workdir: there is no folder"),
+    ({"code": ["*.cfg"]}, "matches *.cfg"),
+    ({"code": ["/etc/*"]}, "patterns of files beside the grid file are expected"),
+    ({"data": ["data.bin"]}, "there is no"),
+    ({"version": "v 1"}, "version: a word is expected, such as v2, got 'v 1'"),
+    # the rest
+    ({"gpus": 0}, "gpus"),
+    ({"gpus": 2}, "gpus: a run of this sweep takes 2, and the launch profile gives it 1"),
+    ({"steps": 0}, "steps"),
+    ({"comand": "x"}, "run: comand: unknown key; did you mean command?"),
+    ({"uses": "file"}, "uses"),
+    ({"reader": "nonesuch"}, "nonesuch"),
+]
+
+
+@pytest.mark.parametrize(("change", "problem"), CASES)
+def test_what_cannot_work_is_told_before_anything_is_submitted(
+    tmp_path: Path, results: Path, change: dict[str, Any], problem: str
+) -> None:
+    (tmp_path / "train.py").write_text("pass\n")
+    (tmp_path / "conf.yaml").write_text("a: 1\n")
+    grid = tmp_path / "sweep.yaml"
+    content = {"run": {**GOOD, **change}, "centre": {"lr": 0.25}, "lr": {"range": [0, 1]}}
+    grid.write_text(yaml.safe_dump(content))
+    done = ettsweep("grid", "--grid", grid, "--results", results, "--launch-set", "slots=1", code=None)
+    assert problem in done.stderr
+    assert done.returncode in (1, 2)
+    assert "Traceback" not in done.stderr
+    assert not results.exists()
+
+
+def test_a_free_wd_that_occurs_nowhere_is_told(tmp_path: Path, results: Path) -> None:
+    (tmp_path / "train.py").write_text("pass\n")
+    grid = tmp_path / "sweep.yaml"
+    axes = {"centre": {"lr": 0.25, "wd": 0.5}, "lr": {"range": [0, 1]}, "wd": {"range": [0, 1]}}
+    grid.write_text(yaml.safe_dump({"run": GOOD, **axes}))
+    done = ettsweep("grid", "--grid", grid, "--results", results, code=2)
+    assert "command: {wd} occurs nowhere" in done.stderr
+    grid.write_text(yaml.safe_dump({"run": {**GOOD, "uses": "env"}, **axes}))
+    ettsweep("grid", "--grid", grid, "--results", results, "--dry-run")
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ({"command": "python x {lr} {seed}", "centre": {"lr": 1.0}}, "belongs into it, as `run: {command: ...}`"),
+        ({"run": {}, "centre": {"lr": 1.0}}, "run: one of "),
+        ({"run": {"score": {}}, "centre": {"lr": 1.0}}, "run: one of "),
+        ({"run": {**GOOD, "function": "a:b"}, "centre": {"lr": 1.0}}, "function"),
+    ],
+)
+def test_a_block_at_the_wrong_place_is_told(
+    tmp_path: Path, results: Path, content: dict[str, Any], problem: str
+) -> None:
+    grid = tmp_path / "sweep.yaml"
+    grid.write_text(yaml.safe_dump({**content, "lr": {"range": [0, 1]}}))
+    done = ettsweep("grid", "--grid", grid, "--results", results, code=2)
+    assert problem in done.stderr
+    assert not results.exists()

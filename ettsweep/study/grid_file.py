@@ -40,6 +40,11 @@ NameOrFields = Annotated[
 ]
 
 
+PROGRAM_SUFFIXES = (".py", ".sh", ".ipynb", ".jl", ".R")
+
+OWN_PROGRAM = "a grid file with `run: {command: ...}` sweeps it, see docs/own-code.md"
+"""What to do with a program that stands where a model or a grid file is expected."""
+
 MAX_RUNS = 1_000_000
 """Upper limit of runs in a sweep. With ten times as many, commands take minutes and run out of memory."""
 
@@ -287,6 +292,8 @@ def find_grid(model: str) -> Path:
     Raises:
         InputError: there is no such model, no such file, or several.
     """
+    if Path(model).suffix in PROGRAM_SUFFIXES:
+        raise InputError(f"{model} is no model but a program: {OWN_PROGRAM}")
     _built_in().check_name("model", model)  # an unknown name fails here, with a list of the known ones
     for candidates in (own_grids(), shipped_grids()):
         # An unreadable file is an error: it may be the model's own, and a shipped grid would replace it unnoticed.
@@ -332,6 +339,8 @@ def load_sweep_spec(
     Raises:
         InputError: all problems of the file and the options, or there is no centre for the optimizer.
     """
+    if path.suffix in PROGRAM_SUFFIXES:
+        raise InputError(f"{path} is no grid file but a program: {OWN_PROGRAM}")
     data = read_yaml(path)
     # Names are checked before they go into the file's data: the error is to mention the option, not the file.
     with with_source("--strategy"):

@@ -99,6 +99,13 @@ def test_what_cannot_work_is_told_before_anything_is_submitted(
     assert not results.exists()
 
 
+def test_a_program_where_a_model_or_a_grid_file_is_expected_leads_to_the_block(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("pass\n")
+    for options in (("--model", "train.py"), ("--grid", tmp_path / "train.py")):
+        done = ettsweep("grid", *options, "--results", tmp_path / "results", code=2)
+        assert "a grid file with `run: {command: ...}` sweeps it, see docs/own-code.md" in done.stderr
+
+
 def test_a_free_wd_that_occurs_nowhere_is_told(tmp_path: Path, results: Path) -> None:
     (tmp_path / "train.py").write_text("pass\n")
     grid = tmp_path / "sweep.yaml"

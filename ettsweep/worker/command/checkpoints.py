@@ -29,12 +29,15 @@ def newest_checkpoint(out: Path, pattern: str) -> Checkpoint | None:
 
     Args:
         out: the folder of a run.
-        pattern: a regular expression of paths relative to it, with a group `step` if they tell the step.
+        pattern: a regular expression of paths relative to it, with a group `step` if they tell the step. A group
+            `checkpoint` is the part that is the checkpoint, where the whole path is of a file that is written last.
     """
     expression, found = re.compile(pattern), list[tuple[int, int, Path]]()
     for path in _entries(out):
         if match := expression.fullmatch(path.relative_to(out).as_posix()):
-            step = match.groupdict().get("step")
+            groups = match.groupdict()
+            step, name = groups.get("step"), groups.get("checkpoint")
+            path = out / name if name else path
             number = int(step) if step is not None and step.isdecimal() else -1
             found.append((number, path.stat().st_mtime_ns, path))
     for number, _, path in sorted(found, reverse=True):

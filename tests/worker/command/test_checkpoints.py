@@ -27,6 +27,15 @@ def test_a_pattern_is_of_whole_paths_also_of_folders_and_below(tmp_path: Path) -
     assert newest_checkpoint(tmp_path / "nonesuch", "x") is None
 
 
+def test_a_group_tells_the_checkpoint_where_the_pattern_is_of_a_file_that_comes_last(tmp_path: Path) -> None:
+    for step in (5, 6):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "weights").write_text("x")
+    (tmp_path / "checkpoint-5" / "state.json").write_text("{}")
+    pattern = r"(?P<checkpoint>checkpoint-(?P<step>\d+))/state\.json"
+    assert newest_checkpoint(tmp_path, pattern) == Checkpoint(tmp_path / "checkpoint-5", 5)
+
+
 def test_without_a_step_the_latest_is_taken(tmp_path: Path) -> None:
     import os
 

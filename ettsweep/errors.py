@@ -104,7 +104,7 @@ class CorruptError(FailedError):
 
 
 class MetricsError(FailedError):
-    """What a trainer wrote does not fit its reader: a step that is no number, or two values of one metric at one step."""
+    """What a trainer wrote does not fit its reader, such as two values of a metric at one step."""
 
 
 class LaunchError(FailedError):

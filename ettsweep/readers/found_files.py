@@ -56,15 +56,21 @@ def _names(root: str, depth: int) -> Iterator[str]:
 @cache
 def _pattern(glob: str) -> re.Pattern[str]:
     """Return a regular expression for a glob, in which `*` stops at `/` and `**/` is any number of folders."""
-    parts = re.split(r"(\*\*/|\*|\?|\[[^\]]+\])", glob.removeprefix("./"))
-    special = {"**/": "(?:[^/]+/)*", "*": "[^/]*", "?": "[^/]"}
-    return re.compile(
-        "".join(
-            special.get(part)
-            or (part.replace("[!", "[^") if part.startswith("[") and part.endswith("]") else re.escape(part))
-            for part in parts
-        )
-    )
+    special = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", glob.removeprefix("./"))
+    return re.compile("".join(special.get(part) or _class(part) or re.escape(part) for part in parts))
+
+
+def _class(part: str) -> str:
+    """Return the regular expression of `[a-z]` or `[!a-z]`; empty for other text."""
+    if not (part.startswith("[") and part.endswith("]")):
+        return ""
+    excluded = part[1] == "!" and len(part) > 3
+    characters = part[2 if excluded else 1 : -1]
+    return f"[{'^' if excluded else ''}{characters.translate(_ESCAPED)}]"
+
+
+_ESCAPED = str.maketrans({mark: f"\\{mark}" for mark in "[^\\"})
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:

@@ -61,7 +61,7 @@ class Reader(StrictModel):
         skip: globs of names that are not.
         rename: new names, by old.
         split: how training and validation are told apart where both have the same names: a column or key whose
-            text becomes a prefix of the names (`val_loss`), or a mapping of prefixes to patterns of the path or the line.
+            text becomes a prefix of the names (`val_loss`), or a mapping of prefixes to patterns of path or line.
         repository: of the trainer.
         commit: of the trainer, at which its format was looked at.
         beware: what a person should know before comparing these numbers.

@@ -56,7 +56,7 @@ class MetricSource:
     @property
     def files(self) -> list[str]:
         """Files that were read, relative to the run's folder; `output` is the output."""
-        return list(self._streams)
+        return [stream.label for stream in self._streams.values()]
 
     def begin(self, step: int | None = None) -> None:
         """Take what is in the files by now as the work of earlier attempts, which `rows` leaves out.
@@ -100,7 +100,7 @@ class MetricSource:
         problems = "".join(f"; {path}: {problem}" for path, problem in self._sightings.problems.items())
         missing = f"no {name}" if name else "no metric"
         noun = "events" if self.reader.kind == "tensorboard" else "objects" if self.reader.kind == "json" else "lines"
-        where = "" if self.files == [OUTPUT] else f" of {_listed(self.files)}"
+        where = "" if self.files == [OUTPUT] else f" of {listed(self.files)}"
         return f"{missing} in {self._sightings.records:,} {noun}{where}; seen: {self._other_names(name)}{problems}"
 
     def _other_names(self, name: str) -> str:
@@ -108,17 +108,17 @@ class MetricSource:
         if name in stepless or (stepless and not name):
             steps = ", ".join(self.reader.step)
             hint = "`step: NAME` names another, `step: counted` numbers the rows"
-            return f"{_listed(stepless)} without a step ({steps}); {hint}"
+            return f"{listed(stepless)} without a step ({steps}); {hint}"
         if self._sightings.names:
-            return _listed(self.names)
+            return listed(self.names)
         recent = [line for stream in self._streams.values() for line in stream.recent]
-        return _listed(numbers_in(recent)) or "no number"
+        return listed(numbers_in(recent)) or "no number"
 
     def _no_file(self) -> str:
         if self.reader.files == (OUTPUT,):
             return "no output was kept"
         globs = [glob for glob in self.reader.files if glob != OUTPUT]
-        there = _listed(list(found_files(self.out, ["**/*"])))
+        there = listed(list(found_files(self.out, ["**/*"])))
         return f"no file matches {' or '.join(globs)} in {self.out}; there {f'are: {there}' if there else 'is none'}"
 
     # --- files ---
@@ -137,7 +137,7 @@ class MetricSource:
         if self.reader.which == "one" and len(found) > 1:
             first = next(iter(found))
             raise MetricsError(
-                f"{len(found)} files match {' or '.join(self.reader.files)}: {_listed(found)}; name one, such as "
+                f"{len(found)} files match {' or '.join(self.reader.files)}: {listed(found)}; name one, such as "
                 f"reader: {{kind: {self.reader.kind}, files: {first}}}"
             )
         if self.reader.which == "newest" and found:
@@ -162,13 +162,11 @@ def _modified(path: Path) -> int:
         return 0
 
 
-def _listed(names: Collection[str]) -> str:
+def listed(names: Collection[str], most: int = 20) -> str:
     """Return names with commas between; of many, the first."""
-    shown = list(names)[:MAX_LISTED]
+    shown = list(names)[:most]
     return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
 
-
-MAX_LISTED = 20
 
 _NAMED_NUMBER = re.compile(r"([A-Za-z_][\w./@-]*)[\"']?\s*[:= ]\s*[\"']?[-+]?(?:\d+\.?\d*|\.\d+|nan\b|inf\b)")
 

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
-from ettsweep.readers.numbers import metric_value, step_number, without_numbers
+from ettsweep.readers.numbers import metric_value, step_number, words
 from ettsweep.readers.reader import COUNTED, Reader
 
 
@@ -86,8 +86,8 @@ class Shaper:
         if step is None:
             self.sightings.without_step.update(dict.fromkeys(values))
         elif values:
-            kind = (*sorted(numbers), *(without_numbers(text[:40]) for text in texts.values()))
-            yield Entry(step, values, f"{prefix}{without_numbers(self.path)}{kind}", where)
+            kind = (*sorted(numbers), *(words(text[:40]) for text in texts.values()))
+            yield Entry(step, values, f"{prefix}{words(self.path)}{kind}", where)
 
     def _step(self, record: Mapping[str, Any], where: str, *, alone: bool) -> tuple[str, int | None]:
         """Return the column of the step and the step; None if the record has none."""

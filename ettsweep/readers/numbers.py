@@ -9,6 +9,7 @@ from ettsweep.errors import MetricsError
 
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?")
 _ANY = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|\b(nan|inf|infinity)\b", re.IGNORECASE)
+_WORD = re.compile(r"[^\W\d]+")
 
 
 def metric_value(value: object) -> float | None:
@@ -46,9 +47,9 @@ def step_number(value: object, where: str) -> int:
     return int(number)
 
 
-def without_numbers(text: str) -> str:
-    """Return a text with `#` in place of its numbers, so that lines of one kind are equal."""
-    return _ANY.sub("#", text)
+def words(text: str) -> str:
+    """Return the words of a text without its numbers and bars, so that lines of one kind are equal."""
+    return " ".join(_WORD.findall(_ANY.sub(" ", text)))
 
 
 def resolution(values: Iterable[float]) -> float | None:

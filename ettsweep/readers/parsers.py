@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ettsweep.errors import MetricsError
 from ettsweep.readers.entries import Entry, Shaper
-from ettsweep.readers.numbers import metric_value, step_number, without_numbers
+from ettsweep.readers.numbers import metric_value, step_number, words
 from ettsweep.readers.reader import COUNTED
 
 
@@ -152,7 +152,7 @@ class PatternParser:
                 lines = (index, *values)
                 self._counts[lines] += 1
                 step = self._counts[lines]
-            kind = f"{prefix}{without_numbers(self._shaper.path)}{index}{without_numbers(line[:start])}"
+            kind = f"{prefix}{words(self._shaper.path)}{index}{words(line[:start])}"
             yield Entry(step, values, kind, where)
 
 

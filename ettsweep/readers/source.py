@@ -141,7 +141,7 @@ class MetricSource:
                 f"reader: {{kind: {self.reader.kind}, files: {first}}}"
             )
         if self.reader.which == "newest" and found:
-            found = {"": max(found.values(), key=_modified)}
+            found = {"": max(reversed(found.values()), key=_modified)}  # of equal ones, the last by name
         if OUTPUT in self.reader.files and self.output is not None and self.output.is_file():
             found[OUTPUT] = self.output
         owner = owner_of(self.out)
@@ -251,7 +251,7 @@ class _EventContent:
                 if values := shaper.chosen({tag: value}, prefix):
                     folder = re.sub(r"\d+", "#", shaper.path.rpartition("/")[0])
                     yield Entry(step, values, folder, f"{shaper.path}: {tag}", wall_s)
-        self._rest = b"" if final else data[start:]
+        self._rest = data[start:]
 
 
 class _Stream:

@@ -99,9 +99,10 @@ class MetricSource:
             return self._no_file()
         problems = "".join(f"; {path}: {problem}" for path, problem in self._sightings.problems.items())
         missing = f"no {name}" if name else "no metric"
-        noun = "events" if self.reader.kind == "tensorboard" else "objects" if self.reader.kind == "json" else "lines"
+        noun = {"tensorboard": "event", "json": "object"}.get(self.reader.kind, "line")
+        nouns = f"{self._sightings.records:,} {noun}{'' if self._sightings.records == 1 else 's'}"
         where = "" if self.files == [OUTPUT] else f" of {listed(self.files)}"
-        return f"{missing} in {self._sightings.records:,} {noun}{where}; seen: {self._other_names(name)}{problems}"
+        return f"{missing} in {nouns}{where}; seen: {self._other_names(name)}{problems}"
 
     def _other_names(self, name: str) -> str:
         stepless = self._sightings.without_step

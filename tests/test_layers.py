@@ -138,7 +138,9 @@ READS = {  # with regular expressions, and what: names, what a person types, and
         *("trainer.tasks.text.corpus_folder", "trainer.tasks.images.image_data", "trainer.tasks.images.image_task"),
     },
     "control characters": {"console"},
-    "what trainers write": {f"readers.{name}" for name in ("reader", "registry", "numbers", "entries", "parsers", "tail")}
+    "what trainers write": {
+        f"readers.{name}" for name in ("reader", "registry", "numbers", "entries", "parsers", "tail")
+    }
     | {"readers.found_files", "readers.source"},
     "SLURM and its mounts": {
         *("launch.slurm", "launch.liveness", "launch.submit", "launch.profile", "launch.job_environment"),

@@ -2,7 +2,6 @@
 
 import os
 import re
-import stat
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -100,8 +99,6 @@ def open_own(path: Path, owner: int) -> int:
 def owner_of(folder: Path) -> int:
     """Return who owns a folder; this user if it does not exist."""
     try:
-        status = folder.stat()
+        return folder.stat().st_uid
     except OSError:
         return os.geteuid()
-    assert stat.S_IFMT(status.st_mode)
-    return status.st_uid

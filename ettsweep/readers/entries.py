@@ -1,5 +1,6 @@
 """Entries: what a row, a line or an event says, after a reader has chosen and renamed its metrics."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -145,25 +146,43 @@ class Conflicts:
     def __init__(self) -> None:
         self.found: dict[str, str] = {}
         """What is wrong, by name."""
-        self._last: dict[str, dict[str, tuple[int, float, str]]] = {}
+        self._kinds: dict[str, dict[str, _Kind]] = {}
 
     def add(self, entry: Entry) -> None:
         """Look at the next entry."""
         for name, value in entry.values.items():
-            kinds = self._last.setdefault(name, {})
-            for kind, (step, other, where) in kinds.items():
-                differs = value != other and not (value != value and other != other)  # nan is itself
-                if kind != entry.kind and step == entry.step and differs and name not in self.found:
+            kinds = self._kinds.setdefault(name, {})
+            for kind, other in kinds.items():
+                if kind != entry.kind and name not in self.found and other.differs(entry.step, value):
                     self.found[name] = (
-                        f"{name} has two values at step {step}, {other:g} in {where!r} and {value:g} "
-                        f"in {entry.where!r}: "
+                        f"{name} has two values at step {entry.step}, {other.values[entry.step]:g} and {value:g}, in "
+                        f"lines such as {other.where!r} and {entry.where!r}: "
                         "tell training and validation apart with `split`, or with a pattern that matches one of them"
                     )
-            kinds.pop(entry.kind, None)
-            kinds[entry.kind] = (entry.step, value, entry.where)
+            own = kinds.pop(entry.kind, None) or _Kind()
+            own.add(entry.step, value, entry.where)
+            kinds[entry.kind] = own
             if len(kinds) > MAX_KINDS:
                 del kinds[next(iter(kinds))]
 
 
-MAX_KINDS = 20
-"""Kinds of lines of a metric that are compared: more are lines of free text."""
+@dataclass
+class _Kind:
+    """The latest values of a metric by step, in lines of one kind, with such a line."""
+
+    values: dict[int, float] = field(default_factory=dict)
+    where: str = ""
+
+    def differs(self, step: int, value: float) -> bool:
+        other = self.values.get(step, value)
+        return value != other and not (math.isnan(value) and math.isnan(other))
+
+    def add(self, step: int, value: float, where: str) -> None:
+        self.values.pop(step, None)
+        self.values[step], self.where = value, where
+        if len(self.values) > MAX_STEPS:
+            del self.values[next(iter(self.values))]
+
+
+MAX_KINDS, MAX_STEPS = 20, 10_000
+"""Kinds of lines of a metric that are compared, since more are lines of free text, and latest steps of each."""

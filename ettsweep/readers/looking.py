@@ -97,6 +97,7 @@ def _may_read(reader: Reader, path: Path) -> bool:
 
 
 def _look_at_file(reader: Reader, path: Path) -> Look:
+    path = path.resolve()  # whoever names a link means what it leads to
     if OUTPUT in reader.files:
         return _look(reader.model_copy(update={"files": (OUTPUT,)}), path.parent, path)
     return _look(reader.model_copy(update={"files": (glob.escape(path.name),), "which": "all"}), path.parent, None)

@@ -9,7 +9,7 @@ from ettsweep.errors import MetricsError
 
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?")
 _ANY = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|\b(nan|inf|infinity)\b", re.IGNORECASE)
-_WORD = re.compile(r"[^\W\d]+")
+_WORD = re.compile(r"(?!it/s|s/it)(?<!it/)(?<!s/)[^\W\d]+")
 
 
 def metric_value(value: object) -> float | None:

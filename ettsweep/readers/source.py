@@ -23,7 +23,7 @@ class MetricSource:
         reader: what is read, and how.
         out: the run's folder; it need not exist yet.
         output: file with what the command printed; None if there is none.
-        only: globs of the metrics that are wanted; all by default.
+        only: globs of the metrics that are wanted, and may conflict; all by default.
         strict: whether two values of a metric at one step, of training and of validation, are an error; else
             `conflicts` has them.
     """
@@ -144,13 +144,13 @@ class MetricSource:
         if self.reader.which == "newest" and found:
             found = {"": max(reversed(found.values()), key=_modified)}  # of equal ones, the last by name
         if OUTPUT in self.reader.files and self.output is not None and self.output.is_file():
-            found[OUTPUT] = self.output
-        owner = owner_of(self.out)
+            found[OUTPUT] = self.output.resolve()
         for name, path in found.items():
             label = name or path.relative_to(self.out.resolve()).as_posix()
             key = name or " or ".join(self.reader.files)
             stream = self._streams.get(key)
             if stream is None:
+                owner = owner_of(path if name == OUTPUT else self.out)
                 stream = self._streams[key] = _Stream(self.reader, self._sightings, owner)
             stream.label = label
             yield stream, path

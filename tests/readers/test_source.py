@@ -122,7 +122,7 @@ LOOSE = r"step: (?P<step>\d+) loss: (?P<loss>\S+)"
 
 def test_two_values_of_training_and_validation_ask_for_a_split(make: Make, output: Path) -> None:
     append(output, LINES)
-    with pytest.raises(MetricsError, match=r"loss has two values at step 10, 3\.5 in .*validate.* `split`"):
+    with pytest.raises(MetricsError, match=r"loss has two values at step 10, 3\.5 and 3\.25, in .*validate.* `split`"):
         make(LOOSE).rows()
     assert make(LOOSE, strict=False).rows()[-1] == {"step": 10, "loss": 3.25}
     assert make({"kind": "regex", "patterns": LOOSE}, only=["val_loss"]).rows() == []
@@ -136,6 +136,13 @@ def test_they_are_found_in_two_polls_too(make: Make, output: Path) -> None:
     append(output, second)
     with pytest.raises(MetricsError, match="two values"):
         source.rows()
+
+
+def test_a_progress_bar_that_slows_down_is_one_kind_of_line(make: Make, output: Path) -> None:
+    append(
+        output, "step 10\n 1%|# | 1/9 [00:01<00:09, 1.7it/s, loss=2.9]\r 20%|##| 2/9 [00:02<00:08, 2.1s/it, loss=2.8]\r"
+    )
+    assert [row["loss"] for row in make("stdout").rows()] == [2.9, 2.8]
 
 
 def test_a_split_tells_them_apart(make: Make, output: Path, run: Path) -> None:
@@ -152,7 +159,7 @@ def test_a_split_tells_them_apart(make: Make, output: Path, run: Path) -> None:
 @pytest.mark.parametrize(
     "files",
     [
-        {"train.csv": "step,loss\n1,3\n", "val.csv": "step,loss\n1,2\n"},
+        {"train.csv": "step,loss\n1,3\n2,4\n3,4\n", "val.csv": "step,loss\n1,2\n"},
         {"a.jsonl": '{"step": 1, "loss": 3}\n{"step": 1, "loss": 2, "mode": "eval"}\n'},
         {"a.jsonl": '{"step": 1, "loss": 3, "mode": "train"}\n{"step": 1, "loss": 2, "mode": "eval"}\n'},
     ],
@@ -298,6 +305,12 @@ def test_files_of_other_users_are_not_read(make: Make, run: Path) -> None:
     assert make("csv").rows() == [{"step": 1, "loss": 1.0}]
 
 
+def test_the_output_may_be_a_link(make: Make, output: Path, tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("step 1 val loss 2\n")
+    output.symlink_to("real")
+    assert make(PATTERN).rows() == [{"step": 1, "val_loss": 2.0}]
+
+
 def test_a_pipe_is_not_waited_for(make: Make, run: Path, output: Path) -> None:
     os.mkfifo(run / "a.csv")
     os.mkfifo(output)
@@ -347,6 +360,11 @@ def test_only_what_is_wanted_is_returned(make: Make, run: Path) -> None:
     assert make("csv", only=["val/*"]).rows() == [{"step": 1, "val/loss": 2.0, "val/acc": 1.0}]
     reader = {"kind": "csv", "metrics": ["val/*"], "skip": "val/acc"}
     assert make(reader).rows() == [{"step": 1, "val/loss": 2.0}]
+
+
+def test_a_metric_cannot_be_called_step(make: Make, run: Path) -> None:
+    (run / "a.csv").write_text("epoch,step,loss\n1,400,2\n")
+    assert make({"kind": "csv", "step": "epoch"}).rows() == [{"step": 1, "loss": 2.0}]
 
 
 def test_a_poll_reads_only_what_is_new(make: Make, run: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:

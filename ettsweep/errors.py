@@ -13,6 +13,7 @@
         ├── StorageError             a folder cannot be written, the disk is full
         ├── OwnershipError           what would be executed or written to is not this user's alone
         ├── CorruptError             a file of ours is truncated or was edited by hand
+        ├── MetricsError             what a trainer wrote does not fit its reader
         └── LaunchError              jobs could not be submitted
             ├── SubmissionUnknownError    sbatch gave no answer: there may be jobs now
             └── SlurmUnavailableError     SLURM does not answer
@@ -100,6 +101,10 @@ class OwnershipError(FailedError):
 
 class CorruptError(FailedError):
     """A file that ettsweep wrote is truncated, unreadable or was edited by hand."""
+
+
+class MetricsError(FailedError):
+    """What a trainer wrote does not fit its reader, such as two values of a metric at one step."""
 
 
 class LaunchError(FailedError):

@@ -1,9 +1,14 @@
-"""Tests of a trainable, for whoever writes one: pytest runs them in a subclass that has its recipe.
+"""Tests of a trainable or a reader, for whoever writes one: pytest runs them in a subclass that has it.
 
-from ettsweep.testing import TrainableSuite
+from ettsweep.testing import ReaderSuite, TrainableSuite
 
 class TestMine(TrainableSuite):
 recipe = Mine(steps=20)
+
+class TestMyReader(ReaderSuite):
+reader = "mine"
+recorded = Path("a-run-of-mine")
+first, last = {"step": 1, "val_loss": 3.21}, {"step": 20}
 """
 
 import json
@@ -16,7 +21,12 @@ from typing import Any, ClassVar
 
 import pytest
 
+from ettsweep.files import Json
 from ettsweep.launch.profile import LocalProfile, Slot
+from ettsweep.readers.found_files import natural_key
+from ettsweep.readers.reader import OUTPUT, Reader
+from ettsweep.readers.registry import reader_of
+from ettsweep.readers.source import MetricSource
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec, StrategySpec, validated_spec
 from ettsweep.runs.state import LocalLiveness
@@ -153,3 +163,98 @@ class _Stops:
             return StopReason.TERMINATED if self._left < 0 else None
 
         return poll
+
+
+class ReaderSuite:
+    """Tests that hold a reader to what a recorded run has, however it was written.
+
+    Attributes:
+        reader: its name, or all that `reader:` of a grid file may be.
+        recorded: what a run left: its folder, or the log of its command.
+        first, last: what the first and the last row have at least, with `step`.
+    """
+
+    reader: ClassVar[str | dict[str, Any] | Reader]
+    recorded: ClassVar[Path]
+    first: ClassVar[Json]
+    last: ClassVar[Json]
+
+    def files(self) -> dict[str, bytes]:
+        """Return what was recorded, by relative path in the order of writing; a log is `output`."""
+        if self.recorded.is_file():
+            return {OUTPUT: self.recorded.read_bytes()}
+        paths = [path for path in self.recorded.rglob("*") if path.is_file()]
+        names = sorted((path.relative_to(self.recorded).as_posix() for path in paths), key=natural_key)
+        return {name: (self.recorded / name).read_bytes() for name in names}
+
+    def source(self, folder: Path) -> MetricSource:
+        """Return a source of a run in a folder."""
+        return MetricSource(reader_of(self.reader), folder / "run", folder / OUTPUT)
+
+    def write(self, folder: Path, files: dict[str, bytes]) -> None:
+        """Write files of a run, each a second after the one before."""
+        for second, (name, data) in enumerate(files.items()):
+            path = folder / OUTPUT if name == OUTPUT else folder / "run" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            os.utime(path, (second, second))
+
+    def rows(self, folder: Path, files: dict[str, bytes]) -> list[Json]:
+        """Return the rows of files that are there from the start."""
+        self.write(folder, files)
+        return _comparable(self.source(folder).rows(final=True))
+
+    def is_text(self) -> bool:
+        """Return whether the files are text."""
+        return reader_of(self.reader).kind != "tensorboard"
+
+    def test_it_reads_what_was_recorded(self, tmp_path: Path) -> None:
+        rows = self.rows(tmp_path, self.files())
+        assert rows, self.source(tmp_path).seen()
+        for row, expected in ((rows[0], self.first), (rows[-1], self.last)):
+            assert {name: row.get(name) for name in expected} == expected
+
+    def test_it_reads_the_same_while_files_grow(self, tmp_path: Path) -> None:
+        """A file that grows by some bytes at a time is cut at every kind of place."""
+        expected = self.rows(tmp_path / "whole", self.files())
+        written, rows, source = dict[str, bytes](), [], self.source(tmp_path)
+        for name, data in self.files().items():
+            part = max(7, len(data) // 300)
+            for end in range(0, len(data) + part, part):
+                written[name] = data[:end]
+                self.write(tmp_path, written)
+                rows += source.rows()
+        assert _comparable(rows + source.rows(final=True)) == expected
+
+    def test_it_leaves_out_what_was_there_before_it_began(self, tmp_path: Path) -> None:
+        whole, files = self.rows(tmp_path / "whole", self.files()), self.files()
+        before = self._half(files)
+        earlier = self.rows(tmp_path, before)
+        source = self.source(tmp_path)
+        source.begin()
+        assert source.rows() == []
+        self.write(tmp_path, files)
+        assert earlier + _comparable(source.rows(final=True)) == whole
+        assert source.rows(final=True) == []
+
+    def _half(self, files: dict[str, bytes]) -> dict[str, bytes]:
+        """Return what an attempt had written when it was stopped, in the middle: whole lines, or whole documents."""
+        left, half = sum(map(len, files.values())) // 2, dict[str, bytes]()
+        for name, data in files.items():
+            if len(data) > left:
+                if reader_of(self.reader).kind != "json":
+                    half[name] = data[: data.rfind(b"\n", 0, left) + 1]
+                break
+            half[name], left = data, left - len(data)
+        return half
+
+    def test_it_reads_lines_with_carriage_returns(self, tmp_path: Path) -> None:
+        if self.is_text():
+            files = self.files()
+            windows = {name: data.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n") for name, data in files.items()}
+            assert self.rows(tmp_path / "windows", windows) == self.rows(tmp_path / "as-it-is", files)
+
+
+def _comparable(rows: list[Json]) -> list[Json]:
+    """Return rows with nan as text, which is equal to itself."""
+    return [{name: "nan" if value != value else value for name, value in row.items()} for row in rows]

@@ -304,6 +304,9 @@ COMMANDS = {
     "sweeps note": "sweeps note grid-2 größer⊘",
     "sweeps rename": "sweeps rename grid-2 grid-9",
     "sweeps archive": "sweeps archive grid-2",
+    "read": "read {text}",
+    "read --reader": "read {text} --reader stdout",
+    "list readers": "list readers",
     "data text": "data text --input {text} --out tokens --bpe-tokens 260 --workers 1",
     "--help": "--help",
     "grid --help": "grid --help",
@@ -388,7 +391,7 @@ def output_of(command: list[str], folder: Path, variables: Mapping[str, str], at
 
 def test_every_command_meets_every_condition() -> None:
     typed = {line.split()[0] for line in COMMANDS.values()}
-    assert typed >= cli.COMMANDS.keys() | {"sweeps", "data"}
+    assert typed >= cli.COMMANDS.keys() | {"sweeps", "data", "list"}
 
 
 @pytest.mark.usefixtures("process")

@@ -23,7 +23,7 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {"trainer.models", "trainer.tasks", "trainer.schedule_check"},
     {"trainer.specs"},
     {"strategies"},
-    {"runs"},
+    {"runs", "readers"},
     {"schema", "config", "process_pool"},
     {"processes", "provenance"},
     {"ownership"},
@@ -138,6 +138,10 @@ READS = {  # with regular expressions, and what: names, what a person types, and
         *("trainer.tasks.text.corpus_folder", "trainer.tasks.images.image_data", "trainer.tasks.images.image_task"),
     },
     "control characters": {"console"},
+    "what trainers write": {
+        f"readers.{name}" for name in ("reader", "registry", "numbers", "entries", "parsers", "tail")
+    }
+    | {"readers.found_files", "readers.source"},
     "SLURM and its mounts": {
         *("launch.slurm", "launch.liveness", "launch.submit", "launch.profile", "launch.job_environment"),
         *("doctor.cluster", "doctor.inventory"),

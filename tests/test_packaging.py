@@ -23,6 +23,7 @@ def test_wheel_and_source_hold_what_they_need_and_nothing_else(tmp_path: Path) -
         "ettsweep/**/*.py",
         "ettsweep/py.typed",
         "ettsweep/watch/*.tcss",
+        "ettsweep/readers/data/*.yaml",
         "ettsweep/report/*.j2",
         "ettsweep/report/*.css",
         "ettsweep/report/*.js",

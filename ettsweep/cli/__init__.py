@@ -21,6 +21,7 @@ from ettsweep.cli import (
     doctor,
     init_command,
     named_sweeps,
+    reader_commands,
     run_commands,
     search_command,
     sweep_commands,
@@ -82,6 +83,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "map": theory_commands.map_,
     "scales": theory_commands.scales,
     "check-scaling": theory_commands.check_scaling,
+    "read": reader_commands.read,
     "doctor": doctor.doctor,
 }
 """Commands by name, in the order of `--help`."""
@@ -90,6 +92,7 @@ for name, command in COMMANDS.items():
     app.command(name)(expand_option_groups(command))
 app.add_typer(named_sweeps.app)
 app.add_typer(data_text.app)
+app.add_typer(reader_commands.app)
 
 
 def _run_app() -> None:

@@ -13,6 +13,7 @@ import pytest
 from support.commandline import ETTSWEEP, keep, typed, write_grid
 
 from ettsweep.cli import completion
+from ettsweep.readers.registry import reader_names
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.metric_loggers import METRIC_LOGGERS
 from ettsweep.runs.spec import RunSpec
@@ -137,6 +138,7 @@ def test_runs_are_offered(command: str, folder: Path, offered: Offer, spec: RunS
         ("retry --log", METRIC_LOGGERS),
         ("search --sampler", SAMPLERS),
         ("search --pruner", PRUNERS),
+        ("read x --reader", sorted(reader_names())),
         ("init --task", TASKS),
         ("init --model", named_models()),
         ("init --strategy", STRATEGIES),

@@ -1,0 +1,89 @@
+"""Commands on readers: read, list readers."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ettsweep.cli import completion
+from ettsweep.cli.options import Form
+from ettsweep.cli.path_options import parse_path
+from ettsweep.console import Format, print_note, print_table
+from ettsweep.errors import FailedError
+
+app = typer.Typer(name="list", help="List what ships or is installed.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.callback()
+def list_() -> None:
+    """List what ships or is installed."""
+
+
+@app.command("readers")
+def list_readers(form: Form = Format.TABLE) -> None:
+    """List the readers, which take metrics from what a trainer writes."""
+    from ettsweep.readers.looking import reader_rows
+
+    print_table(reader_rows(), form, ["name", "about"] if form is Format.TABLE else None)
+
+
+def read(
+    *,
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="A run's folder, or a log.", metavar="FOLDER_OR_LOG", parser=parse_path, show_default=False
+        ),
+    ],
+    reader: Annotated[
+        str | None,
+        typer.Option(
+            help="Reader: a name of `ettsweep list readers`, a pattern with named groups, or a YAML file; by default "
+            "all are tried.",
+            metavar="NAME_OR_PATTERN",
+            autocompletion=completion.readers,
+        ),
+    ] = None,
+    form: Form = Format.TABLE,
+) -> None:
+    """Show which metrics a reader sees in a run made by hand, or which readers see any; nothing is trained.
+
+    The exit code is 1 if there are none, or if training and validation are not told apart.
+    """
+    if reader is None:
+        _show_all(path, form)
+    else:
+        _show(path, reader, form)
+
+
+def _show(path: Path, reader: str, form: Format) -> None:
+    from ettsweep.readers.looking import look, summary
+    from ettsweep.readers.registry import reader_of
+
+    seen = look(reader_of(reader, source="--reader"), path)
+    if not seen.rows:
+        raise FailedError(f"{path}: {seen.problem or seen.seen}")
+    print_table(summary(seen.metrics), form)
+    print_note(f"read: {', '.join(seen.files)}")
+    if problems := list(filter(None, [seen.problem, *seen.conflicts.values()])):
+        raise FailedError("\n".join(problems))
+
+
+def _show_all(path: Path, form: Format) -> None:
+    from ettsweep.readers.looking import looks, overview
+    from ettsweep.readers.source import listed
+
+    found = looks(path)
+    if not any(each.rows for each in found):
+        problems = "; ".join(each.problem for each in found)
+        raise FailedError(
+            f"{path}: no reader sees a metric{f': {problems}' if problems else ''}; --reader NAME says what that one "
+            r"sees, --reader 'step (?P<step>\d+).*val loss (?P<val_loss>\S+)' reads lines of your own"
+        )
+    rows = overview(found)
+    texts = [row | {key: listed(row[key], 6) for key in ("files", "metrics")} for row in rows]
+    columns = [name for name in rows[0] if form is not Format.TABLE or any(row[name] for row in rows)]
+    print_table(texts, form, columns, data=rows)
+    name = next(each.reader.name for each in found if each.rows)
+    print_note(f"`ettsweep read {shlex.quote(str(path))} --reader {name}` shows the values that one of them sees")

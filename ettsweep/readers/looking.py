@@ -1,0 +1,176 @@
+"""What readers see in a run made by hand: a folder, or the log of a command."""
+
+import glob
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ettsweep.errors import InputError, MetricsError
+from ettsweep.files import Json
+from ettsweep.readers.found_files import is_match
+from ettsweep.readers.numbers import resolution
+from ettsweep.readers.reader import OUTPUT, Reader
+from ettsweep.readers.registry import named_reader, reader_names
+from ettsweep.readers.source import MetricSource, listed
+
+LOGS = ("*.log", "*.out", "*.txt", "*.err")
+"""Files directly in a folder that may be the output of its command."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a reader sees.
+
+    Attributes:
+        reader: that looked.
+        rows: as `MetricSource.rows` returns them.
+        files: that it read; the log by its name.
+        seen: why there is no metric, and what there is instead.
+        problem: why it cannot read on; empty for none.
+        conflicts: metrics that have two values at one step, with what was seen.
+    """
+
+    reader: Reader
+    rows: list[Json]
+    files: list[str]
+    seen: str
+    problem: str
+    conflicts: dict[str, str]
+
+    @property
+    def metrics(self) -> dict[str, dict[int, float]]:
+        """Values by name and step; of a step that comes twice, the later one."""
+        metrics: dict[str, dict[int, float]] = {}
+        for row in self.rows:
+            for name, value in row.items():
+                if name != "step":
+                    metrics.setdefault(name, {})[row["step"]] = value
+        return metrics
+
+
+def look(reader: Reader, path: Path) -> Look:
+    """Return what one reader sees.
+
+    Args:
+        reader: whose own files are read in a folder; a file is read as if it were one of them.
+        path: a run's folder, or a file.
+
+    Raises:
+        InputError: there is nothing, or several files of the folder may be the output.
+    """
+    if not path.exists():
+        raise InputError(f"{path}: there is no such folder or file")
+    if path.is_file():
+        return _look_at_file(reader, path)
+    found = [each for each in _looks_at_folder(reader, path) if each.rows]
+    if len(found) > 1:
+        logs = ", ".join(name for each in found for name in each.files)
+        raise InputError(
+            f"{path}: {reader.name or 'the pattern'} sees metrics in {logs}; give one of these files instead"
+        )
+    return found[0] if found else next(_looks_at_folder(reader, path))
+
+
+def looks(path: Path) -> list[Look]:
+    """Return what each reader sees, of those that see a metric or a problem.
+
+    Raises:
+        InputError: there is nothing.
+    """
+    if not path.exists():
+        raise InputError(f"{path}: there is no such folder or file")
+    readers = map(named_reader, reader_names())
+    if path.is_file():
+        all_looks = [_look_at_file(reader, path) for reader in readers if _may_read(reader, path)]
+    else:
+        all_looks = [each for reader in readers for each in _looks_at_folder(reader, path)]
+    return [each for each in all_looks if each.rows or each.problem]
+
+
+def _may_read(reader: Reader, path: Path) -> bool:
+    """Return whether a file has a name that a reader looks for; the output may have any, but that of an event file."""
+    name = path.resolve().as_posix().lstrip("/")
+    globs = [each if each.startswith("**/") else f"**/{each}" for each in reader.files if each != OUTPUT]
+    return any(is_match(each, name) for each in globs) or (OUTPUT in reader.files and "tfevents" not in path.name)
+
+
+def _look_at_file(reader: Reader, path: Path) -> Look:
+    path = path.resolve()  # whoever names a link means what it leads to
+    if OUTPUT in reader.files:
+        return _look(reader.model_copy(update={"files": (OUTPUT,)}), path.parent, path)
+    return _look(reader.model_copy(update={"files": (glob.escape(path.name),), "which": "all"}), path.parent, None)
+
+
+def _looks_at_folder(reader: Reader, folder: Path) -> Iterator[Look]:
+    logs = [path for pattern in LOGS for path in sorted(folder.glob(pattern))] if OUTPUT in reader.files else []
+    if not logs:
+        yield _look(reader, folder, None)
+    yield from (_look(reader, folder, log) for log in logs)
+
+
+def _look(reader: Reader, out: Path, log: Path | None) -> Look:
+    source = MetricSource(reader, out, log, strict=False)
+    rows, problem = list[Json](), ""
+    try:
+        rows = source.rows(final=True)
+    except MetricsError as error:
+        problem = str(error)
+    files = [log.name if log and name == OUTPUT else name for name in source.files]
+    return Look(reader, rows, files, source.seen(), problem, source.conflicts)
+
+
+def summary(metrics: dict[str, dict[int, float]]) -> list[Json]:
+    """Return a row for each metric: how many values, at which steps, the first, last, lowest and highest.
+
+    Values that are not finite are counted in `nonfinite`, and None in place of `first` or `last`. `resolution` is the
+    step between values as they are printed.
+    """
+    return [_summary_row(name, values) for name, values in sorted(metrics.items())]
+
+
+def _summary_row(name: str, by_step: dict[int, float]) -> dict[str, Any]:
+    steps = sorted(by_step)
+    finite = [value for value in by_step.values() if math.isfinite(value)]
+    return {
+        "metric": name,
+        "values": len(by_step),
+        "first_step": steps[0],
+        "last_step": steps[-1],
+        "first": _finite(by_step[steps[0]]),
+        "last": _finite(by_step[steps[-1]]),
+        "min": min(finite, default=None),
+        "max": max(finite, default=None),
+        "nonfinite": len(by_step) - len(finite),
+        "resolution": resolution(finite),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def overview(all_looks: Iterable[Look]) -> list[Json]:
+    """Return a row for each reader that sees something."""
+    return [
+        {
+            "reader": each.reader.name,
+            "files": each.files,
+            "metrics": sorted(each.metrics),
+            "rows": len(each.rows),
+            "last_step": max((row["step"] for row in each.rows), default=None),
+            "problem": each.problem or _clash(each.conflicts),
+        }
+        for each in all_looks
+    ]
+
+
+def _clash(conflicts: dict[str, str]) -> str:
+    return f"two values at one step: {listed(sorted(conflicts), 5)}" if conflicts else ""
+
+
+def reader_rows() -> list[Json]:
+    """Return a row for each reader that ships or is installed."""
+    keys = ("name", "kind", "about", "beware", "repository", "commit")
+    return [{key: getattr(named_reader(name), key) for key in keys} for name in reader_names()]

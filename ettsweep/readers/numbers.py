@@ -1,0 +1,67 @@
+"""Numbers as trainers write them: as numbers or as text, not finite, with commas between thousands."""
+
+import math
+import re
+from collections.abc import Iterable
+from decimal import Decimal
+
+from ettsweep.errors import MetricsError
+
+_THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?")
+_ANY = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|\b(nan|inf|infinity)\b", re.IGNORECASE)
+_WORD = re.compile(r"(?!it/s|s/it)(?<!it/)(?<!s/)[^\W\d]+")
+
+
+def metric_value(value: object) -> float | None:
+    """Return a number, which may be nan or infinite, from a number or its text; None for anything else."""
+    if isinstance(value, bool):
+        return None
+    try:
+        if isinstance(value, int | float):
+            return float(value)
+        return _from_text(value) if isinstance(value, str) else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _from_text(text: str) -> float:
+    text = text.strip().rstrip(".,;")
+    if "_" in text:  # Python reads 1_000, and no trainer writes it
+        raise ValueError(text)
+    return float(text.replace(",", "") if _THOUSANDS.fullmatch(text) else text)
+
+
+def step_number(value: object, where: str) -> int:
+    """Return a step.
+
+    Args:
+        value: as it was read.
+        where: it stands, for the message.
+
+    Raises:
+        MetricsError: it is no whole number from 0 on.
+    """
+    number = metric_value(value)
+    if number is None or not number.is_integer() or number < 0:
+        raise MetricsError(f"{where}: the step {value!r} is no whole number")
+    return int(number)
+
+
+def words(text: str) -> str:
+    """Return the words of a text without its numbers and bars, so that lines of one kind are equal."""
+    return " ".join(_WORD.findall(_ANY.sub(" ", text)))
+
+
+def resolution(values: Iterable[float]) -> float | None:
+    """Return the step between values as they are printed: 1e-4 for 3.2782 and 3.28; None without a finite one.
+
+    The values with the most decimals count, since zeros at the end of a number are lost: give all of a curve.
+    """
+    exponents = [_last_decimal(value) for value in values if math.isfinite(value)]
+    return float(Decimal(1).scaleb(min(exponents))) if exponents else None
+
+
+def _last_decimal(value: float) -> int:
+    exponent = Decimal(repr(value)).normalize().as_tuple().exponent
+    assert isinstance(exponent, int)
+    return min(exponent, 0)

@@ -1,0 +1,201 @@
+"""Parsers: from the lines of a file, or a whole document, to entries."""
+
+import csv
+import json
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+from ettsweep.errors import MetricsError
+from ettsweep.readers.entries import Entry, Shaper
+from ettsweep.readers.numbers import metric_value, step_number, words
+from ettsweep.readers.reader import COUNTED
+
+
+class LineParser(Protocol):
+    """Makes entries of the lines of a file, one after the other; it keeps what earlier lines said, such as a header."""
+
+    def entries(self, line: str) -> Iterator[Entry]:
+        """Yield what a line says; it is without its end."""
+        ...
+
+
+class CsvParser:
+    """Rows below a header, which may come again, with other columns, after a resume."""
+
+    def __init__(self, shaper: Shaper) -> None:
+        self._shaper = shaper
+        self._header: list[str] = []
+        self._delimiter = ","
+        self._quoted = list[str]()
+
+    def entries(self, line: str) -> Iterator[Entry]:
+        """Yield the entry of a row."""
+        self._quoted.append(line)
+        whole = "\n".join(self._quoted)
+        if whole.count('"') % 2 and len(self._quoted) < MAX_CELL_LINES:
+            return  # a cell of several lines
+        self._quoted.clear()
+        if whole.strip():
+            yield from self._row(whole)
+
+    def _row(self, line: str) -> Iterator[Entry]:
+        if not self._header:
+            self._delimiter = next((mark for mark in "\t;" if mark in line and "," not in line), ",")
+            if line.startswith("#") and self._delimiter not in line:
+                return  # a remark above the header
+        cells = [cell.strip() for cell in next(csv.reader([line], delimiter=self._delimiter))]
+        if not self._header or self._is_header(cells):
+            self._set_header(cells)
+        elif len(cells) > len(self._header):
+            self._shaper.sightings.problems[self._shaper.path] = f"rows have more cells than the header: {line[:200]}"
+        else:
+            yield from self._shaper.of_record(dict(zip(self._header, cells, strict=False)), line)
+
+    def _is_header(self, cells: list[str]) -> bool:
+        """Return whether a row has names in place of numbers."""
+        return cells == self._header or (
+            len(cells) > 1 and all(cell and metric_value(cell) is None for cell in cells) and self._has_step(cells)
+        )
+
+    def _has_step(self, cells: list[str]) -> bool:
+        reader = self._shaper.reader
+        return bool(reader.step_in_path) or reader.step == (COUNTED,) or bool(set(cells) & set(reader.step))
+
+    def _set_header(self, cells: list[str]) -> None:
+        cells[0] = cells[0].lstrip("# ")
+        if not self._has_step(cells):
+            raise MetricsError(
+                f"{self._shaper.path}: no column {' or '.join(self._shaper.reader.step)}; "
+                f"there are {', '.join(cells)}. "
+                "`step: NAME` names the column of the step, `step: counted` numbers the rows"
+            )
+        self._header = cells
+
+
+MAX_CELL_LINES = 100
+"""Lines of one cell; a quotation mark that is never closed must not swallow the file."""
+
+
+class JsonLinesParser:
+    """A JSON object a line, or after a pattern in lines of other text."""
+
+    def __init__(self, shaper: Shaper) -> None:
+        self._shaper = shaper
+
+    def entries(self, line: str) -> Iterator[Entry]:
+        """Yield the entry of an object; lines that have none are skipped."""
+        after = self._shaper.reader.after
+        match = re.search(after, line) if after else None
+        if after and not match:
+            return
+        try:
+            value = json.loads(line[match.end() :] if match else line)
+        except (ValueError, RecursionError):
+            return
+        if isinstance(value, dict):
+            yield from self._shaper.of_record(flat(value), line)
+
+
+def flat(value: Mapping[str, Any], prefix: str = "", depth: int = 0) -> dict[str, Any]:
+    """Return an object with the keys of nested ones joined by points; lists are left out."""
+    pairs: dict[str, Any] = {}
+    for key, inner in value.items():
+        if isinstance(inner, dict) and depth < 5:
+            pairs |= flat(inner, f"{prefix}{key}.", depth + 1)
+        elif not isinstance(inner, list | dict):
+            pairs[prefix + key] = inner
+    return pairs
+
+
+class PatternParser:
+    """Lines that patterns are searched in."""
+
+    def __init__(self, shaper: Shaper) -> None:
+        self._shaper = shaper
+        self._patterns = [re.compile(pattern) for pattern in shaper.reader.patterns]
+        self._step: int | None = None
+        self._counts = Counter[tuple[object, ...]]()
+        self.recent = deque[str](maxlen=RECENT_LINES)
+        """The last lines without a match, for messages."""
+
+    def entries(self, line: str) -> Iterator[Entry]:
+        """Yield an entry for each pattern that finds metrics."""
+        self._shaper.sightings.records += 1
+        line = line[:MAX_PATTERN_LINE]
+        is_matched = False
+        for index, pattern in enumerate(self._patterns):
+            matches = (
+                [*pattern.finditer(line)] if "value" in pattern.groupindex else [*filter(None, [pattern.search(line)])]
+            )
+            if matches:
+                is_matched = True
+                yield from self._of_matches(index, matches, line)
+        if not is_matched and line.strip():
+            self.recent.append(line)
+
+    def _of_matches(self, index: int, matches: list[re.Match[str]], line: str) -> Iterator[Entry]:
+        where = f"{self._shaper.path}: {line[:200]}"
+        for match in matches:
+            if text := match.groupdict().get("step"):
+                self._step = step_number(text, where)
+        numbers, start = {}, len(line)
+        for match in matches:
+            for name, group in _metric_groups(match):
+                if (number := metric_value(match[group])) is not None:
+                    numbers[name], start = number, min(start, match.start(group))
+        prefix = self._shaper.prefix(line)
+        if values := self._shaper.chosen(numbers, prefix):
+            step = self._step
+            if step is None or self._shaper.reader.step == (COUNTED,):
+                lines = (index, *values)
+                self._counts[lines] += 1
+                step = self._counts[lines]
+            kind = f"{prefix}{words(self._shaper.path)}{index}{words(line[:start])}"
+            yield Entry(step, values, kind, where)
+
+
+def _metric_groups(match: re.Match[str]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each metric of a match with the group that has its value."""
+    groups = match.re.groupindex
+    if "value" in groups:
+        yield re.sub(r"\s+", "_", match["name"].strip()), "value"
+    else:
+        yield from ((name, name) for name in groups if name != "step")
+
+
+MAX_PATTERN_LINE = 20_000
+"""Characters of a line in which patterns are searched: a dump of a tensor must not take minutes."""
+
+RECENT_LINES = 200
+LINE_PARSERS: dict[str, Callable[[Shaper], LineParser]] = {
+    "csv": CsvParser,
+    "jsonl": JsonLinesParser,
+    "regex": PatternParser,
+}
+
+
+def document_entries(text: str, shaper: Shaper) -> Iterator[Entry]:
+    """Yield the entries of a JSON document.
+
+    Raises:
+        ValueError: it is no JSON, as it is while it is being written.
+        MetricsError: it has no list where the reader says that there is one.
+    """
+    try:
+        document = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    rows = document
+    for key in filter(None, shaper.reader.rows.split(".")):
+        rows = rows.get(key) if isinstance(rows, dict) else None
+        if rows is None:
+            keys = ", ".join(document) if isinstance(document, dict) else "none"
+            raise MetricsError(f"{shaper.path}: no {shaper.reader.rows}; keys: {keys}")
+    records = rows if isinstance(rows, list) else [rows]
+    for record in records:
+        if isinstance(record, dict):
+            yield from shaper.of_record(
+                flat(record), json.dumps(record)[:200], alone=rows is document and records is not rows
+            )

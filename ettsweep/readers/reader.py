@@ -1,0 +1,136 @@
+"""The schema of a reader: which files a trainer writes, in which form, and which of their numbers are metrics."""
+
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from ettsweep.schema import ListOfOne, StrictModel
+
+Kind = Literal["csv", "jsonl", "json", "regex", "tensorboard"]
+
+OUTPUT = "output"
+"""Stands in `files` for what the command printed, to standard output and standard error."""
+
+COUNTED = "counted"
+"""Stands in `step` for the number of the row or of the matching line, from 1 on."""
+
+STEP_NAMES = ("step", "_step", "global_step", "iteration", "iter", "num_updates", "epoch")
+"""Names under which trainers write the step, the finest first."""
+
+DEFAULT_FILES = {
+    "csv": "**/*.csv",
+    "jsonl": "**/*.jsonl",
+    "json": "**/*.json",
+    "regex": OUTPUT,
+    "tensorboard": "**/events.out.tfevents.*",
+}
+
+
+def _compiles(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"no regular expression: {error}") from None
+    return pattern
+
+
+Pattern = Annotated[str, Field(min_length=1), AfterValidator(_compiles)]
+Names = Annotated[tuple[str, ...], ListOfOne, Field(strict=False)]
+
+
+class Reader(StrictModel):
+    r"""How metrics are taken from what a trainer leaves.
+
+    Attributes:
+        name: of the reader.
+        about: what it reads, in words.
+        kind: form of the files.
+        files: globs relative to the run's folder, where `**/` is any number of folders; or `output`.
+        which: of several files: `all`, in the order of their names, version_2 before version_10; the `newest`; or
+            `one`, so that several are an error.
+        step: columns, keys (`.` between nested ones) or tags of the step; the first that a row has counts. `counted`
+            numbers the rows. A pattern has a group `step` instead.
+        step_in_path: pattern whose first group is the step, in the path of the file.
+        rows: of kind json, the key of a list of objects; empty if the document is one, or a list.
+        after: of kind jsonl, a pattern: the object starts where it ends, and lines without it are not read.
+        patterns: of kind regex. Each is searched in each line. Its named groups are metrics, or `name` and
+            `value`, of which a line may have several. `step` is the step; a pattern without it takes the last step that
+            was read, else lines of the same metrics are counted.
+        metrics: globs of the names that are metrics.
+        skip: globs of names that are not.
+        rename: new names, by old.
+        split: how training and validation are told apart where both have the same names: a column or key whose
+            text becomes a prefix of the names (`val_loss`), or a mapping of prefixes to patterns of path or line.
+        repository: of the trainer.
+        commit: of the trainer, at which its format was looked at.
+        beware: what a person should know before comparing these numbers.
+    """
+
+    name: str = ""
+    about: str = ""
+    kind: Kind
+    files: Names = ()
+    which: Literal["all", "newest", "one"] = "all"
+    step: Names = STEP_NAMES
+    step_in_path: Pattern | None = None
+    rows: str = ""
+    after: Pattern | None = None
+    patterns: Annotated[tuple[Pattern, ...], ListOfOne, Field(strict=False)] = ()
+    metrics: Names = ("*",)
+    skip: Names = ()
+    rename: dict[str, str] = Field(default_factory=dict)
+    split: str | dict[str, Pattern] | None = None
+    repository: str = ""
+    commit: str = ""
+    beware: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_files(cls, data: Any) -> Any:
+        if isinstance(data, dict) and not data.get("files") and data.get("kind") in DEFAULT_FILES:
+            return data | {"files": DEFAULT_FILES[data["kind"]]}
+        return data
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        problems = [*self._misplaced(), *self._bad_files(), *self._bad_patterns()]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def _misplaced(self) -> list[str]:
+        """Return what is given though files of this kind have no use for it."""
+        uses = {"rows": ("json",), "after": ("jsonl",), "patterns": ("regex",)}
+        wrong = [
+            f"{key} is for kind {kinds[0]}"
+            for key, kinds in uses.items()
+            if getattr(self, key) and self.kind not in kinds
+        ]
+        if isinstance(self.split, str) and self.kind in ("regex", "tensorboard"):
+            wrong.append(f"split of kind {self.kind} is a mapping, such as {{val: validate}}")
+        if self.step_in_path and re.compile(self.step_in_path).groups != 1:
+            wrong.append("step_in_path needs one group, such as metrics_step(\\d+)")
+        return wrong
+
+    def _bad_files(self) -> list[str]:
+        if OUTPUT in self.files and self.kind in ("json", "tensorboard"):
+            return [f"files: the output is no file of kind {self.kind}"]
+        wrong = [glob for glob in self.files if glob.startswith("/") or ".." in glob.split("/")]
+        return [f"files: {glob!r} leads outside of the run's folder" for glob in wrong]
+
+    def _bad_patterns(self) -> list[str]:
+        if self.kind != "regex":
+            return []
+        if not self.patterns:
+            return ["patterns is required"]
+        groups = [set(re.compile(pattern).groupindex) for pattern in self.patterns]
+        wrong = [
+            f"patterns: {pattern!r} has {'only one of name and value' if names else 'no named group'}; a metric is "
+            "(?P<val_loss>...), the step (?P<step>...), or both (?P<name>...) and (?P<value>...)"
+            for pattern, names in zip(self.patterns, groups, strict=True)
+            if not names or len(names & {"name", "value"}) == 1
+        ]
+        if not wrong and set().union(*groups) == {"step"}:
+            wrong.append("patterns: only the step is read, no metric; a metric is (?P<val_loss>...)")
+        return wrong

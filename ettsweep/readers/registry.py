@@ -1,0 +1,96 @@
+"""The registry of readers: those that ship, those of installed packages, and those that a grid file describes."""
+
+import re
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from ettsweep.config import read_yaml
+from ettsweep.errors import InputError, error_line, unknown_name
+from ettsweep.readers.reader import OUTPUT, Reader
+from ettsweep.schema import Source, validate
+
+DATA = Path(__file__).parent / "data"
+"""Folder of the readers that ship: NAME.yaml."""
+
+ENTRY_POINTS = "ettsweep.readers"
+"""Group of entry points by which an installed package adds readers: NAME = module:attribute, a Reader or a dict."""
+
+PRIMITIVES = ("csv", "jsonl", "json", "stdout", "tensorboard")
+"""Readers of a form, not of a trainer."""
+
+
+@cache
+def _installed() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+
+
+def reader_names() -> tuple[str, ...]:
+    """Return the names of all readers: of trainers, then of forms, then of installed packages."""
+    shipped = sorted(path.stem for path in DATA.glob("*.yaml"))
+    trainers = [name for name in shipped if name not in PRIMITIVES]
+    return (*trainers, *PRIMITIVES, *sorted(_installed().keys() - set(shipped)))
+
+
+@cache
+def named_reader(name: str) -> Reader:
+    """Return a reader by name.
+
+    Raises:
+        InputError: there is none, or its package cannot be imported or has no reader there.
+    """
+    if name not in reader_names():
+        raise InputError(
+            f"{unknown_name('reader', name, reader_names())}; a pattern has named groups, such as "
+            "'step (?P<step>\\d+).*val loss (?P<val_loss>\\S+)'"
+        )
+    path = DATA / f"{name}.yaml"
+    if path.is_file():
+        return _validated(read_yaml(path) | {"name": name}, str(path))
+    point = _installed()[name]
+    try:
+        loaded = point.load()
+    except Exception as error:  # of somebody else's package
+        raise InputError(f"reader {name}: {point.value} cannot be imported: {error_line(error)}") from None
+    if isinstance(loaded, Reader):
+        return loaded.model_copy(update={"name": name})
+    if not isinstance(loaded, dict):
+        raise InputError(f"reader {name}: {point.value} is no ettsweep.readers.reader.Reader and no dict")
+    return _validated(loaded | {"name": name}, f"reader {name}: {point.value}")
+
+
+def reader_of(value: object, folder: Path = Path(), source: str | Source = "reader") -> Reader:
+    r"""Return the reader that a grid file or an option gives.
+
+    Args:
+        value: name of a reader; pattern with named groups that is searched in the output, such as
+            `step (?P<step>\d+).*val loss (?P<val_loss>\S+)`; name of a file (.yaml) with the fields of a reader; or a
+            mapping of them.
+        folder: that the file's name is relative to.
+        source: of the value, for messages.
+
+    Raises:
+        InputError: all problems of it.
+    """
+    if isinstance(value, Reader):
+        return value
+    if isinstance(value, str) and "(?P<" in value:
+        return _validated({"kind": "regex", "files": OUTPUT, "patterns": [value]}, source)
+    if isinstance(value, str) and value.endswith((".yaml", ".yml")):
+        path = folder / value
+        return _validated({"name": path.stem} | read_yaml(path), str(path))
+    if isinstance(value, str):
+        if re.search(r"[\\()*+?\[\]]", value):
+            raise InputError(
+                f"{value!r} is the name of no reader, and as a pattern it needs named groups, such as "
+                "(?P<val_loss>\\S+)"
+            )
+        return named_reader(value)
+    if isinstance(value, dict):
+        return _validated(value, source)
+    raise InputError(f"the name of a reader, a pattern or a mapping is expected, got {value!r}")
+
+
+def _validated(data: dict[str, Any], source: str | Source) -> Reader:
+    return validate(Reader, data, source)

@@ -1,0 +1,98 @@
+"""Event files against TensorBoard's own reader and writer."""
+
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ettsweep.errors import MetricsError
+from ettsweep.readers.events import fields, records, scalars
+from ettsweep.readers.registry import reader_of
+from ettsweep.readers.source import MetricSource
+
+RECORDED = sorted((Path(__file__).parent / "data" / "tensorboard" / "run").rglob("events*"))
+
+
+def ours(path: Path) -> list[tuple[float, int, str, float]]:
+    return [tuple(scalar) for _, event in records(path.read_bytes(), str(path)) for scalar in scalars(event)]
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.parent.name)
+def test_scalars_are_those_that_tensorboard_reads(path: Path) -> None:
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
+    expected = []
+    for event in loader.EventFileLoader(str(path)).Load():
+        for value in event.summary.value:
+            if value.HasField("tensor") and value.metadata.plugin_data.plugin_name == "scalars":
+                expected.append((event.wall_time, event.step, value.tag, value.tensor.float_val[0]))
+    assert ours(path) == expected
+    assert expected
+
+
+def test_tensors_of_one_number_are_scalars(tmp_path: Path) -> None:
+    """As TensorFlow 2 writes them, and `add_scalar(..., new_style=True)`."""
+    event_pb2: Any = pytest.importorskip("tensorboard.compat.proto.event_pb2")
+    tensor_pb2: Any = pytest.importorskip("tensorboard.compat.proto.tensor_pb2")
+    event = event_pb2.Event(wall_time=12.5, step=2**40)
+    for tag, tensor in {
+        "float": tensor_pb2.TensorProto(dtype=1, float_val=[0.25]),
+        "content": tensor_pb2.TensorProto(dtype=1, tensor_content=struct.pack("<f", 0.5)),
+        "double": tensor_pb2.TensorProto(dtype=2, double_val=[0.1]),
+        "two": tensor_pb2.TensorProto(dtype=1, float_val=[1, 2]),
+        "text": tensor_pb2.TensorProto(dtype=7, string_val=[b"x"]),
+    }.items():
+        event.summary.value.add(tag=tag, tensor=tensor)
+    event.summary.value.add(tag="ü/nan", simple_value=math.nan)
+    read = {tag: (wall_s, step, value) for wall_s, step, tag, value in scalars(event.SerializeToString())}
+    assert math.isnan(read.pop("ü/nan")[2])
+    assert read == {"float": (12.5, 2**40, 0.25), "content": (12.5, 2**40, 0.5), "double": (12.5, 2**40, 0.1)}
+
+
+def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
+    data = bytearray(RECORDED[0].read_bytes())
+    data[40] ^= 1
+    with pytest.raises(MetricsError, match="a checksum is wrong"):
+        list(records(bytes(data), "file"))
+    with pytest.raises(MetricsError, match="no event file"):
+        list(records(b"step,loss\n1,2\n3,4\n", "file"))
+
+
+@pytest.mark.parametrize("message", [b"\xff", b"\x0a", b"\x0a\xff\xff\xff\xff\x0f", b"\x07", b"\x09\x00"])
+def test_damaged_messages_end(message: bytes) -> None:
+    assert len(list(fields(message))) <= 1
+
+
+def test_the_later_wall_time_comes_later(tmp_path: Path) -> None:
+    """Two files of one folder, as two attempts leave them; their names are in the wrong order."""
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    for number, (second, value) in enumerate([(2000.0, 0.5), (1000.0, 0.75)]):
+        writer = SummaryWriter(tmp_path, filename_suffix=f".{number}")
+        writer.add_scalar("loss", value, 7, walltime=second)
+        writer.close()
+    names = sorted(path.name for path in tmp_path.iterdir())
+    for name, new in zip(names, ("events.out.tfevents.1", "events.out.tfevents.2"), strict=True):
+        (tmp_path / name).rename(tmp_path / new)
+    rows = MetricSource(reader_of("tensorboard"), tmp_path).rows()
+    assert sorted(row["loss"] for row in rows) == [0.5, 0.75]
+    assert rows[-1] == {"step": 7, "loss": 0.5}
+
+
+def test_folders_of_training_and_validation_need_a_split(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    for folder, value in (("train", 0.5), ("validation", 0.75)):
+        writer = SummaryWriter(tmp_path / folder)
+        writer.add_scalar("loss", value, 7)
+        writer.close()
+    with pytest.raises(MetricsError, match="loss has two values at step 7"):
+        MetricSource(reader_of("tensorboard"), tmp_path).rows()
+    reader = reader_of({"kind": "tensorboard", "split": {"val": "^validation/"}})
+    assert sorted(map(str, MetricSource(reader, tmp_path).rows())) == [
+        "{'step': 7, 'loss': 0.5}",
+        "{'step': 7, 'val_loss': 0.75}",
+    ]

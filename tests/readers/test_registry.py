@@ -1,0 +1,75 @@
+"""What `reader:` of a grid file may be, and what is said of what it may not."""
+
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ettsweep.errors import InputError
+from ettsweep.readers import registry
+from ettsweep.readers.reader import OUTPUT, Reader
+from ettsweep.readers.registry import named_reader, reader_names, reader_of
+
+MINE: dict[str, Any] = {"kind": "csv", "files": "mine.csv", "step": "round"}
+READER = Reader.model_validate(MINE)
+
+
+def test_a_name_a_pattern_a_file_and_a_mapping_are_readers(tmp_path: Path) -> None:
+    assert reader_of("timm").files == ("**/summary.csv",)
+    pattern = reader_of(r"step (?P<step>\d+) loss (?P<loss>\S+)")
+    assert (pattern.kind, pattern.files, len(pattern.patterns)) == ("regex", (OUTPUT,), 1)
+    (tmp_path / "mine.yaml").write_text("kind: csv\nfiles: mine.csv\nstep: round\n")
+    assert reader_of("mine.yaml", tmp_path) == READER.model_copy(update={"name": "mine"})
+    assert reader_of(MINE) == READER
+    assert reader_of(READER) is READER
+    assert reader_of({"kind": "jsonl"}).files == ("**/*.jsonl",)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("timmm", r"unknown reader 'timmm'; did you mean 'timm'\? Known: composer, csv.*a pattern has named groups"),
+        (r"loss (\d+)", r"is the name of no reader, and as a pattern it needs named groups, such as \(\?P<val_loss>"),
+        ("(?P<loss>", "where: patterns.0: no regular expression: missing \\)"),
+        ("nowhere.yaml", "nowhere.yaml: no such file"),
+        (3, "the name of a reader, a pattern or a mapping is expected, got 3"),
+        ({"kind": "cvs"}, "where: kind: input should be 'csv'.*did you mean 'csv'"),
+        ({"kind": "csv", "file": "x"}, "where: file: unknown key; did you mean files"),
+        ({"kind": "csv", "files": "../x"}, "files: '../x' leads outside of the run's folder"),
+        ({"kind": "csv", "files": "/x"}, "files: '/x' leads outside of the run's folder"),
+        ({"kind": "json", "files": "output"}, "files: the output is no file of kind json"),
+        ({"kind": "csv", "rows": "x", "after": "y"}, "rows is for kind json; after is for kind jsonl"),
+        ({"kind": "regex"}, "patterns is required"),
+        ({"kind": "regex", "patterns": r"(?P<step>\d+)"}, "only the step is read, no metric"),
+        ({"kind": "regex", "patterns": r"(?P<name>\w+)=1"}, "has only one of name and value"),
+        ({"kind": "regex", "patterns": r"(?P<a>\w+)", "split": "phase"}, r"split of kind regex is a mapping"),
+        ({"kind": "json", "step_in_path": "step"}, "step_in_path needs one group"),
+    ],
+)
+def test_what_is_no_reader_is_refused(value: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        reader_of(value, source="where")
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Add entry points to what is installed: a reader, a dict, something else, and what is not there."""
+    values = {"ours": "READER", "dict": "MINE", "other": "__doc__", "gone": "nothing", "timm": "MINE"}
+    points = {name: EntryPoint(name, f"{__name__}:{value}", registry.ENTRY_POINTS) for name, value in values.items()}
+    monkeypatch.setattr(registry, "_installed", lambda: points)
+    named_reader.cache_clear()
+
+
+@pytest.mark.usefixtures("installed")
+def test_installed_packages_add_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EntryPoint, "load", lambda point: globals()[point.attr])
+    assert reader_names()[-4:] == ("dict", "gone", "other", "ours")
+    for name in ("ours", "dict"):
+        assert named_reader(name) == READER.model_copy(update={"name": name})
+    assert named_reader("timm").files == ("**/summary.csv",)  # what ships has precedence
+    with pytest.raises(InputError, match=r"reader other: .*:__doc__ is no .*Reader and no dict"):
+        named_reader("other")
+    with pytest.raises(InputError, match=r"reader gone: .*:nothing cannot be imported: KeyError"):
+        named_reader("gone")
+    named_reader.cache_clear()

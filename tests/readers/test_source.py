@@ -1,0 +1,387 @@
+"""What readers cope with: files that grow, break off, are rewritten, replaced, linked, or belong to somebody else."""
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ettsweep.errors import MetricsError
+from ettsweep.readers.reader import Reader
+from ettsweep.readers.registry import reader_of
+from ettsweep.readers.source import MetricSource
+
+Make = Callable[..., MetricSource]
+PATTERN = r"step (?P<step>\d+).*val loss (?P<val_loss>\S+)"
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """Return a function that makes a source of a reader in a folder of its own."""
+
+    def of(value: object, **options: Any) -> MetricSource:
+        return MetricSource(reader_of(value), tmp_path / "run", tmp_path / "output", **options)
+
+    (tmp_path / "run").mkdir()
+    return of
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "output"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+def append(path: Path, text: str | bytes) -> None:
+    with path.open("ab") as file:
+        file.write(text.encode() if isinstance(text, str) else text)
+
+
+# --- lines ------------------------------------------------------------------------------------------------------------
+
+
+def test_lines_are_read_once_and_the_last_waits_for_its_end(make: Make, output: Path) -> None:
+    source = make(PATTERN)
+    assert source.rows() == []
+    append(output, "step 1: val loss 3.5\nstep 2: val loss 3.")
+    assert source.rows() == [{"step": 1, "val_loss": 3.5}]
+    append(output, "25\n")
+    assert source.rows() == [{"step": 2, "val_loss": 3.25}]
+    append(output, "step 3: val loss 3.1")
+    assert source.rows() == []
+    assert source.rows(final=True) == [{"step": 3, "val_loss": 3.1}]
+    assert source.rows(final=True) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\xef\xbb\xbfstep 1,000: val loss 3.5,\n",
+        b"\x1b[31mstep\x1b[0m 1000: \x1b[1;32mval loss \x1b]8;;x\x07\x1b[38;2;1;2;3m3.5\x1b[39m done\r\n",
+        b"\xff\xfe\x80 step 1000 val loss 3.5\n",
+        b"  0%|  |\r 10%|# |\rstep 1000 val loss 3.5\r 20%|##|",
+        b"20%\x08\x08\x08step 1000 val loss 3.5.\n",
+        b"step 1000.0 val loss 35e-1\n",
+        b"step 999999999 val loss\nstep 1000 val loss n/a val loss 3.5\n",
+    ],
+    ids=["byte order mark, thousands", "colours", "no UTF-8", "progress", "backspaces", "exponent", "no number"],
+)
+def test_a_line_is_read_through_what_terminals_need(make: Make, output: Path, text: bytes) -> None:
+    output.write_bytes(text)
+    pattern = r"step (?P<step>[\d,.]+\d).*val loss (?P<val_loss>\S+)"
+    assert make(pattern).rows() == [{"step": 1000, "val_loss": 3.5}]
+
+
+def test_nan_and_infinity_are_values(make: Make, output: Path) -> None:
+    append(output, "step 1 val loss nan\nstep 2 val loss inf\nstep 3 val loss -Infinity\n")
+    nan, inf, minus = (row["val_loss"] for row in make(PATTERN).rows())
+    assert math.isnan(nan)
+    assert (inf, minus) == (math.inf, -math.inf)
+
+
+def test_a_line_without_end_does_not_fill_the_memory(make: Make, output: Path) -> None:
+    output.write_bytes(b"x" * 5_000_000 + b"\nstep 1 val loss 2\n")
+    assert make(PATTERN).rows() == [{"step": 1, "val_loss": 2.0}]
+
+
+def test_a_pattern_without_a_step_takes_the_last_one_or_counts(make: Make, output: Path) -> None:
+    append(output, "final loss 9\nfinal loss 8\nepoch 4\nfinal loss 7\n")
+    patterns = [r"epoch (?P<step>\d+)", r"final loss (?P<final>\S+)"]
+    rows = make({"kind": "regex", "patterns": patterns}).rows()
+    assert rows == [{"step": 1, "final": 9.0}, {"step": 2, "final": 8.0}, {"step": 4, "final": 7.0}]
+
+
+def test_a_line_may_have_several_pairs_of_name_and_value(make: Make, output: Path) -> None:
+    append(output, "step=3 loss=2.5 top 1=0.5 lr=none\n")
+    patterns = [r"step=(?P<step>\d+)", r"(?P<name>[a-z]+(?: \d)?)=(?P<value>\S+)"]
+    reader = {"kind": "regex", "patterns": patterns, "skip": "step", "rename": {"loss": "train/loss"}}
+    assert make(reader).rows() == [{"step": 3, "train/loss": 2.5, "top_1": 0.5}]
+
+
+@pytest.mark.parametrize("step", ["0.5", "nan", "-1", "x"])
+def test_a_step_that_is_no_whole_number_is_an_error(make: Make, output: Path, step: str) -> None:
+    append(output, f"step {step} val loss 2\n")
+    with pytest.raises(MetricsError, match=f"output: step {step} val loss 2: the step '{step}' is no whole number"):
+        make(r"step (?P<step>\S+) val loss (?P<val_loss>\S+)").rows()
+
+
+# --- training and validation ------------------------------------------------------------------------------------------
+
+
+LINES = "step: 10 loss: 3.5\nvalidate step: 10 loss: 3.25\n"
+LOOSE = r"step: (?P<step>\d+) loss: (?P<loss>\S+)"
+
+
+def test_two_values_of_training_and_validation_ask_for_a_split(make: Make, output: Path) -> None:
+    append(output, LINES)
+    with pytest.raises(MetricsError, match=r"loss has two values at step 10, 3\.5 and 3\.25, in .*validate.* `split`"):
+        make(LOOSE).rows()
+    assert make(LOOSE, strict=False).rows()[-1] == {"step": 10, "loss": 3.25}
+    assert make({"kind": "regex", "patterns": LOOSE}, only=["val_loss"]).rows() == []
+
+
+def test_they_are_found_in_two_polls_too(make: Make, output: Path) -> None:
+    source = make(LOOSE)
+    first, second = LINES.splitlines(keepends=True)
+    append(output, first)
+    assert source.rows() == [{"step": 10, "loss": 3.5}]
+    append(output, second)
+    with pytest.raises(MetricsError, match="two values"):
+        source.rows()
+
+
+def test_a_progress_bar_that_slows_down_is_one_kind_of_line(make: Make, output: Path) -> None:
+    append(
+        output, "step 10\n 1%|# | 1/9 [00:01<00:09, 1.7it/s, loss=2.9]\r 20%|##| 2/9 [00:02<00:08, 2.1s/it, loss=2.8]\r"
+    )
+    assert [row["loss"] for row in make("stdout").rows()] == [2.9, 2.8]
+
+
+def test_a_split_tells_them_apart(make: Make, output: Path, run: Path) -> None:
+    append(output, LINES)
+    reader = {"kind": "regex", "patterns": LOOSE, "split": {"val": "^validate"}}
+    assert make(reader).rows() == [{"step": 10, "loss": 3.5}, {"step": 10, "val_loss": 3.25}]
+    (run / "a.csv").write_text("phase,step,loss\ntrain,1,3\nval,1,2\n")
+    assert make({"kind": "csv", "split": "phase"}).rows() == [
+        {"step": 1, "train_loss": 3.0},
+        {"step": 1, "val_loss": 2.0},
+    ]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"train.csv": "step,loss\n1,3\n2,4\n3,4\n", "val.csv": "step,loss\n1,2\n"},
+        {"a.jsonl": '{"step": 1, "loss": 3}\n{"step": 1, "loss": 2, "mode": "eval"}\n'},
+        {"a.jsonl": '{"step": 1, "loss": 3, "mode": "train"}\n{"step": 1, "loss": 2, "mode": "eval"}\n'},
+    ],
+)
+def test_files_and_objects_of_both_kinds_are_found(make: Make, run: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (run / name).write_text(text)
+    with pytest.raises(MetricsError, match="loss has two values at step 1"):
+        make({"kind": next(iter(files)).rpartition(".")[2]}).rows()
+
+
+def test_a_resumed_run_may_repeat_a_step(make: Make, output: Path) -> None:
+    append(output, "[01:02] step: 10 loss: 3.5\n")
+    append(output, "[11:45] step: 10 loss: 3.25\n")
+    assert [row["loss"] for row in make(LOOSE).rows()] == [3.5, 3.25]
+
+
+# --- files that change ------------------------------------------------------------------------------------------------
+
+
+def test_what_is_there_at_the_beginning_is_of_earlier_attempts(make: Make, output: Path) -> None:
+    append(output, "step 1 val loss 3\nstep 2 val lo")  # killed in the middle of a line
+    source = make(PATTERN)
+    source.begin()
+    append(output, "step 2 val loss 2\n")
+    assert source.rows() == [{"step": 2, "val_loss": 2.0}]
+
+
+def test_a_table_that_is_rewritten_with_more_columns_gives_what_is_new(make: Make, run: Path) -> None:
+    """As Lightning's CSVLogger does, in the same file."""
+    source, path = make("lightning"), run / "metrics.csv"
+    path.write_text("epoch,step,train_loss\n0,2,4.5\n0,5,4.25\n")
+    assert len(source.rows()) == 2
+    path.write_text("epoch,step,train_loss,val_loss\n0,2,4.5,\n0,5,4.25,\n0,7,,4.0\n")
+    assert source.rows() == [{"step": 7, "val_loss": 4.0}]
+
+
+@pytest.mark.parametrize(("step", "expected"), [(None, []), (5, [7]), (0, [2, 5, 7])])
+def test_a_rewritten_file_repeats_steps_of_an_attempt_that_was_cut_off(
+    make: Make, run: Path, step: int | None, expected: list[int]
+) -> None:
+    source, path = make("lightning"), run / "metrics.csv"
+    table = "epoch,step,train_loss\n0,2,4.5\n0,5,4.25\n0,7,4\n"
+    path.write_text(table)
+    source.begin(step)
+    assert source.rows() == []
+    path.unlink()
+    path.write_text(table.replace("train_loss", "train_loss,val_loss"))
+    assert [row["step"] for row in source.rows()] == expected
+
+
+def test_a_file_that_shrinks_or_is_replaced_is_read_anew(make: Make, run: Path) -> None:
+    source, path = make("csv"), run / "a.csv"
+    path.write_text("step,loss\n1,3\n2,2\n")
+    assert len(source.rows()) == 2
+    path.write_text("step,loss\n1,9\n")
+    assert source.rows() == [{"step": 1, "loss": 9.0}]
+    other = run / "other.tmp"
+    other.write_text("step,loss\n1,8\n2,7\n3,6\n")
+    other.replace(path)
+    assert [row["loss"] for row in source.rows()] == [8.0, 7.0, 6.0]
+
+
+def test_a_header_may_come_again_with_other_columns(make: Make, run: Path) -> None:
+    (run / "a.csv").write_text("epoch,loss\n0,3\nepoch,eval,loss\n1,0.5,2\n")
+    assert make("csv").rows() == [{"step": 0, "loss": 3.0}, {"step": 1, "eval": 0.5, "loss": 2.0}]
+
+
+def test_files_come_in_the_order_of_their_numbers_and_may_appear_later(make: Make, run: Path) -> None:
+    source = make("lightning")
+    for version, step in ((10, 30), (2, 20)):
+        (run / f"version_{version}").mkdir()
+        (run / f"version_{version}" / "metrics.csv").write_text(f"step,loss\n{step},1\n")
+    assert [row["step"] for row in source.rows()] == [20, 30]
+    (run / "version_11").mkdir()
+    (run / "version_11" / "metrics.csv").write_text("step,loss\n40,1\n")
+    assert [row["step"] for row in source.rows()] == [40]
+
+
+def test_a_document_is_read_when_it_is_whole_and_has_changed(make: Make, run: Path) -> None:
+    source, path = make("json"), run / "result.json"
+    path.write_text('[{"step": 1, "acc": 0.5}, {"st')
+    assert source.rows() == []
+    assert "result.json: no valid JSON" in source.seen()
+    path.write_text('[{"step": 1, "acc": 0.5}, {"step": 2, "acc": 0.75}]')
+    assert [row["acc"] for row in source.rows()] == [0.5, 0.75]
+    assert source.rows() == []
+    path.write_text('[{"step": 1, "acc": 0.5}, {"step": 2, "acc": 0.76}]')  # of the same size
+    assert source.rows() == [{"step": 2, "acc": 0.76}]
+
+
+def state(path: Path, *losses: float, second: int) -> None:
+    history = [{"step": 5 * n, "eval_loss": loss, "epoch": n / 2} for n, loss in enumerate(losses, 1)]
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"log_history": history}))
+    os.utime(path, (second, second))
+
+
+def test_the_newest_state_of_transformers_counts(make: Make, run: Path) -> None:
+    source = make("hf")
+    state(run / "checkpoint-5" / "trainer_state.json", 3.0, second=1)
+    assert source.rows() == [{"step": 5, "eval_loss": 3.0}]
+    state(run / "checkpoint-10" / "trainer_state.json", 3.0, 2.5, second=2)
+    assert source.rows() == [{"step": 10, "eval_loss": 2.5}]
+    source = make("hf")
+    source.begin(5)  # resumed from checkpoint-5; what came after it is trained again, to the last bit
+    assert source.rows() == []
+    state(run / "checkpoint-10" / "trainer_state.json", 3.0, 2.5, second=3)
+    assert source.rows() == []  # the same bytes
+    state(run / "trainer_state.json", 3.0, 2.5, 2.25, second=4)
+    assert source.rows() == [{"step": 10, "eval_loss": 2.5}, {"step": 15, "eval_loss": 2.25}]
+
+
+def test_objects_without_a_step_in_a_file_of_its_own_are_step_1(make: Make, run: Path) -> None:
+    (run / "a.json").write_text('{"val": {"acc": 0.5}, "ok": true, "sizes": [1, 2]}')
+    assert make("json").rows() == [{"step": 1, "val.acc": 0.5}]
+
+
+# --- whose files ------------------------------------------------------------------------------------------------------
+
+
+def test_links_out_of_the_folder_are_not_followed(make: Make, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "b.csv").write_text("step,loss\n1,1\n")
+    (run / "a.csv").symlink_to(tmp_path / "elsewhere" / "b.csv")
+    (run / "folder").symlink_to(tmp_path / "elsewhere")
+    source = make("csv")
+    assert source.rows() == []
+    (run / "real").mkdir()
+    (run / "real" / "c.csv").write_text("step,loss\n2,2\n")
+    (run / "latest.csv").symlink_to("real/c.csv")  # inside: one file, by two names
+    assert source.rows() == [{"step": 2, "loss": 2.0}]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of others")
+def test_files_of_other_users_are_not_read(make: Make, run: Path) -> None:
+    (run / "a.csv").write_text("step,loss\n1,1\n")
+    os.chown(run / "a.csv", 54321, -1)
+    source = make("csv")
+    assert source.rows() == []
+    assert "it belongs to another user" in source.seen()
+    os.chown(run, 54321, -1)  # a colleague's run: all is theirs
+    assert make("csv").rows() == [{"step": 1, "loss": 1.0}]
+
+
+def test_the_output_may_be_a_link(make: Make, output: Path, tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("step 1 val loss 2\n")
+    output.symlink_to("real")
+    assert make(PATTERN).rows() == [{"step": 1, "val_loss": 2.0}]
+
+
+def test_a_pipe_is_not_waited_for(make: Make, run: Path, output: Path) -> None:
+    os.mkfifo(run / "a.csv")
+    os.mkfifo(output)
+    assert make("csv").rows() == []
+    assert make(PATTERN).rows() == []
+
+
+def test_several_files_are_refused_where_one_is_expected(make: Make, run: Path) -> None:
+    for name in ("a.csv", "b.csv"):
+        (run / name).write_text("step,loss\n1,1\n")
+    with pytest.raises(MetricsError, match=r"2 files match \*\*/\*\.csv: a\.csv, b\.csv; name one, .*files: a\.csv"):
+        make("csv").rows()
+    assert make({"kind": "csv", "files": "b.csv"}).rows() == [{"step": 1, "loss": 1.0}]
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_else_was_seen_is_told(make: Make, run: Path, output: Path) -> None:
+    assert make("nanogpt").seen("val_loss") == "no output was kept"
+    output.write_text("hello\n" * 3408 + "loss: 3.5 lr=1e-3\nval/loss 2.5\n")
+    source = make("nanogpt")
+    assert source.rows() == []
+    assert source.seen("val_loss") == "no val_loss in 3,410 lines; seen: loss, lr, val/loss"
+    assert make("csv").seen() == f"no file matches **/*.csv in {run}; there is none"
+    (run / "log.csv").write_text("step,loss,lr\n1,2,3\n")
+    source = make("csv")
+    source.rows()
+    assert source.seen("val_loss") == "no val_loss in 1 line of log.csv; seen: loss, lr"
+    assert make("timm").seen() == f"no file matches **/summary.csv in {run}; there are: log.csv"
+
+
+def test_metrics_without_a_step_are_told(make: Make, run: Path) -> None:
+    (run / "a.jsonl").write_text('{"loss": 2}\n')
+    source = make("jsonl")
+    assert source.rows() == []
+    assert "no loss in 1 line of a.jsonl; seen: loss without a step (step, _step, " in source.seen("loss")
+    assert make({"kind": "jsonl", "step": "counted"}).rows() == [{"step": 1, "loss": 2.0}]
+    (run / "a.csv").write_text("round,loss\n1,2\n")
+    with pytest.raises(MetricsError, match=r"a\.csv: no column step or .*; there are round, loss\. `step: NAME` names"):
+        make("csv").rows()
+    assert make({"kind": "csv", "step": "round"}).rows() == [{"step": 1, "loss": 2.0}]
+
+
+def test_only_what_is_wanted_is_returned(make: Make, run: Path) -> None:
+    (run / "a.csv").write_text("step,loss,val/loss,val/acc\n1,3,2,1\n")
+    assert make("csv", only=["val/*"]).rows() == [{"step": 1, "val/loss": 2.0, "val/acc": 1.0}]
+    reader = {"kind": "csv", "metrics": ["val/*"], "skip": "val/acc"}
+    assert make(reader).rows() == [{"step": 1, "val/loss": 2.0}]
+
+
+def test_a_metric_cannot_be_called_step(make: Make, run: Path) -> None:
+    (run / "a.csv").write_text("epoch,step,loss\n1,400,2\n")
+    assert make({"kind": "csv", "step": "epoch"}).rows() == [{"step": 1, "loss": 2.0}]
+
+
+def test_a_poll_reads_only_what_is_new(make: Make, run: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run / "a.csv").write_text("step,loss\n" + "".join(f"{n},1\n" for n in range(50_000)))
+    source = make("csv")
+    assert len(source.rows()) == 50_000
+    append(run / "a.csv", "50000,1\n")
+    read = []
+    lines = "ettsweep.readers.parsers.CsvParser.entries"
+    original = __import__("ettsweep.readers.parsers", fromlist=["CsvParser"]).CsvParser.entries
+    monkeypatch.setattr(lines, lambda self, line: read.append(line) or original(self, line))
+    start = time.perf_counter()
+    assert source.rows() == [{"step": 50_000, "loss": 1.0}]
+    assert read == ["50000,1"]
+    assert time.perf_counter() - start < 1
+
+
+def test_a_reader_is_a_frozen_value() -> None:
+    reader = reader_of("timm")
+    assert Reader.model_validate(reader.model_dump()) == reader

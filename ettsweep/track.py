@@ -31,4 +31,4 @@ def record(step: int, **metrics: float) -> None:
 def stop() -> bool:
     """Return whether to save a checkpoint and leave now: the run was cancelled, or its job ends soon."""
     path = os.environ.get(STOP_VARIABLE)
-    return bool(path) and os.path.exists(path)  # noqa: PTH110
+    return path is not None and os.path.exists(path)  # noqa: PTH110

@@ -21,23 +21,31 @@ class OwnMetrics:
 
     def __init__(self, recorded: Path, output: Path) -> None:
         self._recorded, self._output = _Tail(recorded), _Tail(output)
+        self._names = dict[str, None]()
 
-    def begin(self) -> None:
+    def begin(self, step: int | None = None) -> None:
         """Leave out what is there now."""
         self._recorded.skip()
         self._output.skip()
 
-    def rows(self) -> list[Json]:
-        """Return the metrics that were written since the last call.
+    def rows(self, *, final: bool = False) -> list[Json]:
+        """Return the metrics that were written since the last call; with `final`, the last line may lack its end.
 
         Raises:
             InputError: a line is no JSON object with a step and numbers.
         """
-        rows = [_row(line) for line in self._recorded.lines() if line.strip()]
-        for line in self._output.lines():
+        rows = [_row(line) for line in self._recorded.lines(final=final) if line.strip()]
+        for line in self._output.lines(final=final):
             if MARK in line:
                 rows.append(_row(line.partition(MARK)[2]))
+        self._names |= dict.fromkeys(name for row in rows for name in row if name != "step")
         return rows
+
+    def seen(self, name: str = "") -> str:
+        """Return why there is no metric of a name, for a message."""
+        if not self._names:
+            return f"no {name}: it recorded no metrics; say where they are with `reader`, or see docs/own-code.md"
+        return f"no {name} was recorded; seen: {', '.join(self._names)}"
 
 
 def _row(text: str) -> Json:
@@ -65,14 +73,14 @@ class _Tail:
     def skip(self) -> None:
         self._at = self._path.stat().st_size if self._path.exists() else 0
 
-    def lines(self) -> Iterator[str]:
+    def lines(self, *, final: bool) -> Iterator[str]:
         try:
             with self._path.open("rb") as file:
                 file.seek(self._at)
                 data = file.read()
         except FileNotFoundError:
             return
-        whole = data.rpartition(b"\n")[0]
-        if whole or data.startswith(b"\n"):
-            self._at += len(whole) + 1
-            yield from whole.decode(errors="replace").splitlines()
+        if not final:
+            data = data[: data.rfind(b"\n") + 1]
+        self._at += len(data)
+        yield from data.decode(errors="replace").splitlines()

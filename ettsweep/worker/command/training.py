@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from ettsweep.errors import InputError, LostProcessError, RunStopped
+from ettsweep.errors import EttsweepError, InputError, LostProcessError, RunStopped
 from ettsweep.files import Json, finite, storage_errors, write_atomic
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.stop import StopReason
@@ -44,12 +44,16 @@ _KILLED_BELOW = re.compile(r"Signal (?:9|15) \(SIG(?:KILL|TERM)\) received|exitc
 class Metrics(Protocol):
     """Where metrics of a command are read from: by a reader, or what it writes itself."""
 
-    def begin(self) -> None:
-        """Take what is there now as of earlier attempts."""
+    def begin(self, step: int | None = None) -> None:
+        """Take what is there now as of earlier attempts, from whose `step` this one goes on, if it is known."""
         ...
 
-    def rows(self) -> Sequence[Json]:
-        """Return what was written since, in order, each row with its `step`."""
+    def rows(self, *, final: bool = False) -> Sequence[Json]:
+        """Return what was written since, in order, each row with its `step`; with `final`, a last line has no end."""
+        ...
+
+    def seen(self, name: str = "") -> str:
+        """Return why there is no metric of a name, for a message."""
         ...
 
 
@@ -94,7 +98,7 @@ class CommandTraining:
         self._write_files(values)
         environment = self._environment(values)
         metrics = self._metrics(run.attempt)
-        metrics.begin()
+        metrics.begin(checkpoint.step if checkpoint else None)
         run.flush()
         run.attempt.record_command(argv, self._recipe.run_folder)
         # Not its words: they may look like metrics.
@@ -105,9 +109,9 @@ class CommandTraining:
         finally:
             if not child.is_over:
                 child.kill()
-        self._read(metrics)
+        self._read(metrics, final=child.code == 0)  # else its last line may be half of one
         run.settle(self._put_in_order)
-        self._conclude(child.code, was_told)
+        self._conclude(child.code, was_told, metrics)
 
     # --- before it starts ---
 
@@ -147,7 +151,7 @@ class CommandTraining:
         """Return all metrics that an earlier attempt left, in its own files and in those of the run."""
         try:
             return self._metrics(attempt).rows()
-        except InputError as error:
+        except EttsweepError as error:
             self._run.log(f"warning: attempt {attempt.number}: {error}")
             return []
 
@@ -252,9 +256,9 @@ class CommandTraining:
         if not child.is_over:
             child.kill()
 
-    def _read(self, metrics: Metrics) -> None:
+    def _read(self, metrics: Metrics, *, final: bool = False) -> None:
         run = self._run
-        for row in metrics.rows():
+        for row in metrics.rows(final=final):
             if kept := self._kept(row):
                 if not self._knows_step:  # its first step tells where a program goes on that finds its own checkpoint
                     goes_on = run.attempt.number > 1 and self._recipe.resume is not None and row["step"] > 1
@@ -293,13 +297,16 @@ class CommandTraining:
         kept = {line["step"] for line in others}
         return [line for line in lines if score in line or line["step"] in kept]
 
-    def _conclude(self, code: int | None, was_told: bool) -> None:
+    def _conclude(self, code: int | None, was_told: bool, metrics: Metrics) -> None:
         """Tell how it ended: return if it is whole, or has a reason to go on; else raise."""
         run, tail = self._run, list(self._tail())
         if was_told:
             raise RunStopped
         if code == 0:
             run.is_complete = True
+            score = self._recipe.score.name
+            if not any(score in line for line in run.history):
+                raise InputError(metrics.seen(score))
             return
         if code == ASKS_TO_GO_ON:
             if not self._rows:

@@ -1,0 +1,113 @@
+"""The examples: swept to a verdict as they stand, and the guide to one's own code, whose examples are these."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from support.commandline import ettsweep, runs_in, typed, wait_for
+
+from ettsweep.runs.folder import RunDir
+from ettsweep.worker.command.child import RUN_VARIABLE
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+DOCS = ROOT / "docs" / "own-code.md"
+
+slow = pytest.mark.slow
+ALL = ["shell", "command", "function", *(pytest.param(name, marks=slow) for name in ("hydra", "torchrun", "lightning"))]
+
+pytestmark = pytest.mark.usefixtures("process")
+
+
+@pytest.fixture(autouse=True)
+def _own_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python` and torchrun are those of this environment."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+
+
+def copied(name: str, folder: Path) -> Path:
+    """Copy an example; return its grid file."""
+    shutil.copytree(EXAMPLES / name, folder / name)
+    return folder / name / "sweep.yaml"
+
+
+def settings(name: str) -> tuple[str, ...]:
+    return ("--launch-set", "devices_per_run=2", "--launch-set", "slots=2") if name == "torchrun" else ()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_example_is_swept_to_a_verdict(tmp_path: Path, results: Path, name: str) -> None:
+    grid = copied(name, tmp_path)
+    ettsweep("grid", "--grid", grid, "--results", results, "--follow", *settings(name))
+    finished = [run.result() for run in runs_in(results)]
+    assert all(result and result["status"] == "done" for result in finished)
+    judged = ettsweep("verify-optimum", "--dry-run", "--format", "json", "--results", results, code=None)
+    (row,) = json.loads(judged.stdout)
+    assert row["verdict"] in ("optimal", "unresolved", "edge", "incomplete")
+    assert row["score"] is not None
+    scores = {result["score"] for result in finished if result}
+    assert len(scores) > 2, "lr and seed reach the program"
+
+
+@pytest.mark.slow
+def test_a_run_of_transformers_own_trainer_goes_on_exactly(tmp_path: Path, results: Path) -> None:
+    grid = copied("transformers", tmp_path)
+    one = ("--lr-range", "0:0", "--seeds", "3", "--launch-set", "slots=1")
+    ettsweep("grid", "--grid", grid, "--results", results, *one)
+    run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
+    wait_for(lambda: (run.path / "out" / "checkpoint-20" / "trainer_state.json").exists(), "its second checkpoint")
+    os.kill(leader_of(run), signal.SIGKILL)
+    result = wait_for(run.result, "its result")
+    assert result["attempts"] == 2
+    assert run.attempt(2).resumed_from()[1] >= 20
+    alone = tmp_path / "alone"
+    typed("train", "--spec", run.spec_path, "--results", alone)
+    (undisturbed,) = runs_in(alone)
+    assert run.metrics_path.read_bytes() == undisturbed.metrics_path.read_bytes()
+    assert [line["step"] for line in run.history() if "eval_loss" in line] == [10, 20, 30, 40]
+
+
+def leader_of(run: RunDir) -> int:
+    """Return the pid of the process that was started for a run: the child of its supervisor."""
+    wanted, pids = f"{RUN_VARIABLE}={run.id}".encode(), list[int]()
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            try:
+                if wanted in (path / "environ").read_bytes().split(b"\0"):
+                    pids.append(int(path.name))
+            except OSError:
+                continue
+    return sorted(pids)[1]
+
+
+def test_examples_say_a_run_in_twelve_lines() -> None:
+    for path in EXAMPLES.glob("*/sweep.yaml"):
+        text = path.read_text()
+        assert len(text.partition("centre:")[0].splitlines()) <= 12, path
+
+
+def test_the_guide_shows_the_example() -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    assert yaml.safe_load(block) == yaml.safe_load((EXAMPLES / "command" / "sweep.yaml").read_text())
+
+
+def test_what_the_guide_says_of_metrics_works(tmp_path: Path, results: Path) -> None:
+    """Its lines of shell and of Python, in programs that state lr and seed."""
+    text = DOCS.read_text()
+    printed, appended = (line.split("    #")[0].strip() for line in re.findall(r"^    (echo .*)$", text, re.MULTILINE))
+    (python,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "track.py").write_text(python)
+    for number, command in enumerate((["bash", "run.sh", "{lr}", "{seed}"], "python track.py {lr} {seed}")):
+        (tmp_path / "run.sh").write_text(f"{printed}\n{appended}\n")
+        grid = tmp_path / f"{number}.yaml"
+        block = {"command": command, "score": {"name": "val_loss", "mode": "min"}}
+        grid.write_text(yaml.safe_dump({"run": block, "centre": {"lr": 0.25}, "lr": {"range": [0, 0]}}))
+        ettsweep("grid", "--grid", grid, "--results", results / str(number), "--follow")
+        (run,) = runs_in(results / str(number))
+        assert run.history() == [{"step": 100, "val_loss": 3.21}]

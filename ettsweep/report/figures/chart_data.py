@@ -80,15 +80,12 @@ def value_if(condition: Json, value: float | str, otherwise: float | str) -> Jso
     return {"condition": {**condition, "value": value}, "value": otherwise}
 
 
-HIDDEN = {
-    "name": "hidden",
-    "select": {"type": "point", "fields": ["label"], "toggle": "true"},
-    "bind": "legend",
-}
-"""Parameter of a layer: the labels that were clicked in the legend, whose lines `IS_HIDDEN` tells."""
+HIDDEN = {"name": "hidden", "select": {"type": "point", "fields": ["label"], "toggle": "true"}, "bind": "legend"}
+"""A selection, for the `params` of a layer: the labels whose entries in the legend were clicked."""
 
-# By default, an empty selection contains all rows: before any click no line is hidden.
+# By default, an empty selection contains all rows; but before any click no line is hidden.
 IS_HIDDEN = {"param": "hidden", "empty": False}
+"""Condition that is true for the lines with these labels."""
 
 
 def legend_columns(second: int, third: int = 0) -> Json:

@@ -1,7 +1,7 @@
 """The map of a family's (lr, wd) lattice: hexagons, each of which touches those of its six neighbours."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product, takewhile
 
 import numpy as np
@@ -63,7 +63,7 @@ def lattice(
     placed = points.dropna(subset=["lr_steps", "wd_steps"])
     if placed["lr_steps"].nunique() < 2 or placed["wd_steps"].nunique() < 2:
         return line_map(placed, surface, optimum, ranges)
-    return _HexagonMap(placed, surface, optimum, ranges).chart()
+    return _HexagonMap(placed, surface, optimum, ranges).spec()
 
 
 class _HexagonMap:
@@ -86,7 +86,7 @@ class _HexagonMap:
             (bottom - 0.6 - 0.75 * label_scale, top + 0.7 + 0.2 * label_scale),
         )
 
-    def chart(self) -> Json:
+    def spec(self) -> Json:
         hexagons, halos, texts = self._scored_layers()
         layers = [self._empty_layer(), hexagons, *self._unscored_layers(), *self._outline_layers()]
         if len(self.surface):
@@ -309,11 +309,13 @@ class _HexagonMap:
 
     def _label_layers(self) -> Iterator[Json]:
         """Label rows with wd at their left end, and columns with lr at their lower end."""
-        rows, columns = range(self.j0, self.j1 + 1), range(self.i0, self.i1 + 1)
         every = max(1, math.ceil(20 / self.unit))  # small hexagons: label every other, third, ... row
-        left = [(*hexagon_xy(self.i0 - 0.62, j), self._axis_label("wd", j)) for j in rows if j % every == 0]
+        rows = [j for j in range(self.j0, self.j1 + 1) if j % every == 0]
+        columns = [i for i in range(self.i0, self.i1 + 1) if i % every == 0]
         _, below = hexagon_xy(self.i0, self.j0)
-        low = [(hexagon_xy(i, self.j0)[0], below - 0.64, self._axis_label("lr", i)) for i in columns if i % every == 0]
+        lr_labels, wd_labels = self._axis_labels("lr", columns), self._axis_labels("wd", rows)
+        left = [(*hexagon_xy(self.i0 - 0.62, j), label) for j, label in zip(rows, wd_labels, strict=True)]
+        low = [(hexagon_xy(i, self.j0)[0], below - 0.64, label) for i, label in zip(columns, lr_labels, strict=True)]
         left_end, right_end = hexagon_xy(self.i0 - 0.62, self.j1 + 0.75), hexagon_xy(self.i1 + 1.2, self.j0 - 0.62)
         names = [(*left_end, "wd"), (*right_end, "lr")]
         pale: Json = {"fill": INK, "fillOpacity": 0.7, "align": "right", "baseline": "middle", "fontSize": 11}
@@ -325,12 +327,12 @@ class _HexagonMap:
                 "encoding": {"text": nominal("label")},
             }
 
-    def _axis_label(self, axis: str, steps: int) -> str:
-        """Return the lr or wd of a position as text, extrapolated from two points that differ along the axis."""
-        origin = self.points.iloc[0]
-        others = self.points[self.points[f"{axis}_steps"] != origin[f"{axis}_steps"]].iloc[0]
-        step = (others[f"log2_{axis}"] - origin[f"log2_{axis}"]) / (others[f"{axis}_steps"] - origin[f"{axis}_steps"])
-        return format_power(2.0 ** (origin[f"log2_{axis}"] + step * (steps - origin[f"{axis}_steps"])), 3)
+    def _axis_labels(self, axis: str, positions: Sequence[int]) -> list[str]:
+        """Return the lr or wd of positions as text, extrapolated from two points that differ along the axis."""
+        steps, log2 = (self.points[name].tolist() for name in (f"{axis}_steps", f"log2_{axis}"))
+        other = next(k for k, at in enumerate(steps) if at != steps[0])
+        step = (log2[other] - log2[0]) / (steps[other] - steps[0])
+        return [format_power(2.0 ** (log2[0] + step * (at - steps[0])), 3) for at in positions]
 
 
 PositionRanges = tuple[tuple[int, int], tuple[int, int]]

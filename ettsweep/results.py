@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import altair as alt
 import pandas as pd
 
 from ettsweep.console import format_count
 from ettsweep.errors import InputError, unknown_name
-from ettsweep.files import expand_home
+from ettsweep.files import Json, expand_home
 from ettsweep.launch.follow import read_run_index
 from ettsweep.report import family_charts
 from ettsweep.report.families import JudgedFamily, judged_families, strategy_comparisons, with_verdict_runs
@@ -26,6 +26,9 @@ from ettsweep.runs.index import Run, count_states
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
 from ettsweep.study.judgement import judge
 from ettsweep.study.sweep_store import StudiesByFamily, load_sweep_store, runs_of_sweeps
+
+if TYPE_CHECKING:
+    import altair as alt
 
 
 def load(folder: str | Path, *sweeps: str) -> "Results":
@@ -218,69 +221,71 @@ class Figures:
 
     # --- all strategies of a sweep ---
 
-    def strategies(self, sweep: str | None = None) -> alt.LayerChart:
+    def strategies(self, sweep: str | None = None) -> "alt.LayerChart":
         """Return the points and optima of all strategies on one map of (lr, wd).
 
         Raises:
             InputError: fewer than two strategies have a score, or there are several sweeps and none is given.
         """
-        return _with_theme(
+        return _themed_chart(
             family_charts.strategies(self._comparison_frames(sweep)), "fewer than two strategies have a score"
         )
 
-    def seeds(self, sweep: str | None = None) -> alt.LayerChart:
+    def seeds(self, sweep: str | None = None) -> "alt.LayerChart":
         """Return the trajectories of all optima, one line per seed.
 
         Raises:
             InputError: no optimum has been evaluated yet, or there are several sweeps and none is given.
         """
-        return _with_theme(family_charts.seeds(self._comparison_frames(sweep)), "no optimum has been evaluated yet")
+        return _themed_chart(family_charts.seeds(self._comparison_frames(sweep)), "no optimum has been evaluated yet")
 
-    def scores(self, sweep: str | None = None) -> alt.LayerChart:
+    def scores(self, sweep: str | None = None) -> "alt.LayerChart":
         """Return the scores of all optima, over the search's seeds and fresh ones.
 
         Raises:
             InputError: no optimum has a score yet, or there are several sweeps and none is given.
         """
-        return _with_theme(family_charts.scores(self._comparison_frames(sweep)), "no optimum has a score yet")
+        return _themed_chart(family_charts.scores(self._comparison_frames(sweep)), "no optimum has a score yet")
 
     # --- one strategy ---
 
-    def lattice(self, strategy: str | None = None, sweep: str | None = None) -> alt.LayerChart:
+    def lattice(self, strategy: str | None = None, sweep: str | None = None) -> "alt.LayerChart":
         """Return the map of a strategy: hexagons where both axes are searched, scores along a line where one is.
 
         Raises:
             InputError: it has no run yet, no such strategy, or several families match.
         """
-        return _with_theme(
+        return _themed_chart(
             family_charts.lattice(self._family_frames(strategy, sweep)), "no axis is searched, or there is no run yet"
         )
 
-    def trajectories(self, strategy: str | None = None, sweep: str | None = None) -> alt.LayerChart:
+    def trajectories(self, strategy: str | None = None, sweep: str | None = None) -> "alt.LayerChart":
         """Return the evaluations of all points of a strategy, means over seeds.
 
         Raises:
             InputError: nothing has been evaluated yet, no such strategy, or several families match.
         """
-        return _with_theme(
+        return _themed_chart(
             family_charts.trajectories(self._family_frames(strategy, sweep)), "nothing has been evaluated yet"
         )
 
-    def curves(self, strategy: str | None = None, sweep: str | None = None) -> alt.LayerChart:
+    def curves(self, strategy: str | None = None, sweep: str | None = None) -> "alt.LayerChart":
         """Return the explorer of a strategy's losses and gradient norms, with spikes.
 
         Raises:
             InputError: nothing has been recorded yet, no such strategy, or several families match.
         """
-        return _with_theme(family_charts.curves(self._family_frames(strategy, sweep)), "nothing has been recorded yet")
+        return _themed_chart(
+            family_charts.curves(self._family_frames(strategy, sweep)), "nothing has been recorded yet"
+        )
 
-    def course(self, strategy: str | None = None, sweep: str | None = None) -> alt.LayerChart:
+    def course(self, strategy: str | None = None, sweep: str | None = None) -> "alt.LayerChart":
         """Return the best score after each finished run of `ettsweep search`.
 
         Raises:
             InputError: no point was suggested, no such strategy, or several families match.
         """
-        return _with_theme(
+        return _themed_chart(
             family_charts.course(self._family_frames(strategy, sweep)),
             "no points were suggested; only `ettsweep search` suggests points",
         )
@@ -317,9 +322,17 @@ def _sweep_names(families: Sequence[JudgedFamily]) -> list[str]:
     return list(dict.fromkeys(family.verdict.study.sweep for family in families))
 
 
-def _with_theme(chart: alt.LayerChart | None, reason: str) -> alt.LayerChart:
-    """Return the chart with the page's look and the width of the report's files."""
-    if chart is None:
+def _themed_chart(spec: Json | None, reason: str) -> "alt.LayerChart":
+    """Return a figure as a chart with the page's look and the width of the report's files."""
+    if spec is None:
         raise InputError(f"nothing to draw: {reason}")
-    themed: alt.LayerChart = chart.properties(config=CONFIG)
-    return themed.properties(width=FILE_WIDTH) if themed.width == "container" else themed
+    import altair as alt  # here alone: no command needs it
+
+    width = FILE_WIDTH if spec["width"] == "container" else spec["width"]
+    # Objects where altair expects its own: it then finds the layer of each selection. A layer alone need not be valid,
+    # without the data of the whole; altair validates that.
+    parts = {
+        "layer": [alt.Chart.from_dict(layer, validate=False) for layer in spec["layer"]],
+        "params": [alt.TopLevelParameter.from_dict(param) for param in spec.get("params", [])],
+    }
+    return alt.LayerChart(**{**spec, **parts, "width": width, "config": CONFIG})

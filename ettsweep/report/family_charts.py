@@ -1,11 +1,11 @@
-"""Charts of families, built from the frames that each needs; None where there is nothing to draw yet."""
+"""Figures of families as Vega-Lite, built from the frames that each needs; None where there is nothing to draw yet."""
 
 from collections.abc import Sequence
 from functools import cached_property
 
-import altair as alt
 import pandas as pd
 
+from ettsweep.files import Json
 from ettsweep.report import figures
 from ettsweep.report.families import JudgedFamily
 from ettsweep.report.figures.optima import prefer_fresh_runs
@@ -65,14 +65,14 @@ class FamilyFrames:
 # --- of families that differ only in strategy -----------------------------------------------------------------------
 
 
-def strategies(frames: FamilyFrames) -> alt.LayerChart | None:
+def strategies(frames: FamilyFrames) -> Json | None:
     """Draw the points of all strategies on one map; None unless two of them have a score at a wd above 0."""
     # The axes are logarithmic: wd 0 has no place on them.
     scored = frames.points[frames.points["score"].notna() & (frames.points["wd"] > 0)]
     return figures.strategies(scored) if scored["strategy"].nunique() > 1 else None
 
 
-def seeds(frames: FamilyFrames) -> alt.LayerChart | None:
+def seeds(frames: FamilyFrames) -> Json | None:
     """Draw the optima of all strategies over seeds; None if none was evaluated, or all diverged."""
     # The same runs as the figure draws: it needs an evaluation among these.
     optima = prefer_fresh_runs(frames.optima)
@@ -81,7 +81,7 @@ def seeds(frames: FamilyFrames) -> alt.LayerChart | None:
     return figures.seeds(curves, optima) if scored and _has_evaluations(curves, optima) else None
 
 
-def scores(frames: FamilyFrames) -> alt.LayerChart | None:
+def scores(frames: FamilyFrames) -> Json | None:
     """Draw the scores of the optima; None if there are fewer than two."""
     return figures.scores(frames.optima) if frames.optima["score"].notna().sum() > 1 else None
 
@@ -89,7 +89,7 @@ def scores(frames: FamilyFrames) -> alt.LayerChart | None:
 # --- of one family --------------------------------------------------------------------------------------------------
 
 
-def lattice(frames: FamilyFrames) -> alt.LayerChart | None:
+def lattice(frames: FamilyFrames) -> Json | None:
     """Draw the map of a family; None if it has no run, or no axis is searched."""
     (family,) = frames.families
     if frames.is_empty:
@@ -97,7 +97,7 @@ def lattice(frames: FamilyFrames) -> alt.LayerChart | None:
     return figures.lattice(frames.points, frames.surface, optimum_frame([family]), ranges_frame(family))
 
 
-def trajectories(frames: FamilyFrames) -> alt.LayerChart | None:
+def trajectories(frames: FamilyFrames) -> Json | None:
     """Draw the evaluations of all points of a family; None if no run that counts was evaluated."""
     if frames.is_empty:
         return None
@@ -107,14 +107,14 @@ def trajectories(frames: FamilyFrames) -> alt.LayerChart | None:
     )
 
 
-def curves(frames: FamilyFrames) -> alt.LayerChart | None:
+def curves(frames: FamilyFrames) -> Json | None:
     """Draw the explorer of a family's curves; None if nothing was recorded."""
     if frames.is_empty or frames.curves.empty:
         return None
     return figures.curves(frames.curves, frames.spikes, frames.points)
 
 
-def course(frames: FamilyFrames) -> alt.LayerChart | None:
+def course(frames: FamilyFrames) -> Json | None:
     """Draw the best score after each finished run of a search; None if no point was suggested."""
     (family,) = frames.families
     history = search_history_frame(family)

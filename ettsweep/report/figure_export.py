@@ -14,7 +14,7 @@ from ettsweep.processes import cores
 from ettsweep.report.theme import CONFIG
 
 VEGA_LITE_VERSION = "6.4"
-"""The Vega-Lite version that altair writes."""
+"""The Vega-Lite version of all specifications."""
 
 PNG_SCALE = 2
 """PNG pixels per pixel of the figure."""

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 
-import altair as alt
-
 from ettsweep.console import format_count
 from ettsweep.files import Json
 from ettsweep.report import family_charts
@@ -70,13 +68,13 @@ class FigureBuilder:
         families, first = comparison.families, comparison.families[0].verdict
         frames = FamilyFrames(families, self._histories, self._rows)
         title, name = comparison.title, self._unique_name(_series_name(first), first.family)
-        for kind, caption, chart in _comparison_charts(frames):
-            yield first.key, _make_figure(kind, f"{name}-{kind}", title, caption, chart)
+        for kind, caption, spec in _comparison_specs(frames):
+            yield first.key, Figure(kind, f"{name}-{kind}", title, caption, spec)
         for family in families:
             verdict = family.verdict
             name = self._unique_name(f"{_series_name(verdict)}-{verdict.strategy}", verdict.family)
-            for kind, caption, chart in _single_family_charts(frames.for_families([family])):
-                yield verdict.key, _make_figure(kind, f"{name}-{kind}", f"{title}: {verdict.strategy}", caption, chart)
+            for kind, caption, spec in _single_family_specs(frames.for_families([family])):
+                yield verdict.key, Figure(kind, f"{name}-{kind}", f"{title}: {verdict.strategy}", caption, spec)
 
     def _unique_name(self, name: str, family: str) -> str:
         """Return an ASCII file name, s=0.25 as s0p25; a name used already gets the family's id added, or a number.
@@ -97,41 +95,33 @@ def _series_name(verdict: Verdict) -> str:
     return verdict.study.sweep or verdict.study.model
 
 
-def _make_figure(kind: str, name: str, title: str, caption: str, chart: alt.LayerChart) -> Figure:
-    bare = chart.copy(deep=False)
-    bare.datasets = alt.Undefined  # else altair walks through every value
-    return Figure(kind, name, title, caption, {**bare.to_dict(validate=False), "datasets": chart.datasets})
+CaptionedSpecs = Iterator[tuple[str, str, Json]]
+"""Kind, caption and specification of some figures."""
 
 
-CaptionedCharts = Iterator[tuple[str, str, alt.LayerChart]]
-"""Kind, caption and chart of some figures."""
-
-
-def _comparison_charts(frames: FamilyFrames) -> CaptionedCharts:
+def _comparison_specs(frames: FamilyFrames) -> CaptionedSpecs:
     """Draw the figures that compare strategies."""
-    if chart := family_charts.strategies(frames):
+    if spec := family_charts.strategies(frames):
         # A text times a bool: empty if it is False.
         plateau = ", with a ring around those as good as the candidate within the margin" * bool(
             frames.points["as_good"].any()
         )
-        yield "strategies", f"Points that were run{plateau}, and the candidates, labelled.", chart
+        yield "strategies", f"Points that were run{plateau}, and the candidates, labelled.", spec
     yield from _with_captions(frames, {"seeds": family_charts.seeds, "scores": family_charts.scores})
 
 
-def _single_family_charts(frames: FamilyFrames) -> CaptionedCharts:
+def _single_family_specs(frames: FamilyFrames) -> CaptionedSpecs:
     """Draw the figures of one family."""
-    if chart := family_charts.lattice(frames):
-        yield "map", _map_caption(frames), chart
+    if spec := family_charts.lattice(frames):
+        yield "map", _map_caption(frames), spec
     kinds = {"trajectories": family_charts.trajectories, "curves": family_charts.curves, "course": family_charts.course}
     yield from _with_captions(frames, kinds)
 
 
-def _with_captions(
-    frames: FamilyFrames, kinds: Mapping[str, Callable[[FamilyFrames], alt.LayerChart | None]]
-) -> CaptionedCharts:
+def _with_captions(frames: FamilyFrames, kinds: Mapping[str, Callable[[FamilyFrames], Json | None]]) -> CaptionedSpecs:
     for kind, draw in kinds.items():
-        if chart := draw(frames):
-            yield kind, CAPTIONS[kind], chart
+        if spec := draw(frames):
+            yield kind, CAPTIONS[kind], spec
 
 
 CAPTIONS = {

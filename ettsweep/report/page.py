@@ -193,7 +193,7 @@ def _provenance(families: Sequence[JudgedFamily]) -> list[Row]:
                 if key in ("torch", "device_name", "instruction_set", "threads", "ettsweep", "python", "git"):
                     recorded.setdefault(key, set()).add(str(value))
     made_by = f"ettsweep {__version__}, Python {platform.python_version()}, " + ", ".join(
-        f"{name} {version(name)}" for name in ("pandas", "altair", "vl-convert-python")
+        f"{name} {version(name)}" for name in ("pandas", "vl-convert-python")
     )
     trained = [
         {"label": f"optima trained with: {key.replace('_', ' ')}", "value": ", ".join(sorted(recorded[key]))}

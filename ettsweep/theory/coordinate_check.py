@@ -6,12 +6,13 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-import altair as alt
 import numpy as np
 import pandas as pd
 
+from ettsweep.files import Json
 from ettsweep.quantities import three_digits
 from ettsweep.report.figure_files import Figure
+from ettsweep.report.figures.chart_data import nominal, quantitative
 from ettsweep.theory.scaling_check import CoordinateCurves
 
 TITLE = "Change of activations in the first steps of training"
@@ -45,27 +46,48 @@ def coordinates_figure(about: str, widths: Sequence[int], curves: Sequence[Coord
     frame = pd.DataFrame(_points(widths, curves, steps), columns=["row", "column", *COLUMNS])
     # A log axis cannot show what is 0 or not finite; missing values leave gaps.
     frame["change"] = frame["change"].where(np.isfinite(frame["change"]) & (frame["change"] > 0))
-    base = alt.Chart(frame).encode(_width_axis(widths), _change_axis(frame["change"]), alt.Detail("line:N"))
-    kinds, legend = list(LINE_STYLES), alt.Legend(title=None, orient="bottom", symbolType="stroke", symbolSize=300)
-    colours, dashes = zip(*LINE_STYLES.values(), strict=True)
-    styles = (
-        alt.Color("kind:N", scale=alt.Scale(domain=kinds, range=list(colours)), legend=legend),
-        alt.StrokeDash("kind:N", scale=alt.Scale(domain=kinds, range=list(dashes)), legend=legend),
-    )
-    stages, trained, implied = (base.transform_filter(alt.datum.kind == kind) for kind in (STAGE, OUTPUTS, IMPLIED))
+    kinds, legend = list(LINE_STYLES), {"title": None, "orient": "bottom", "symbolType": "stroke", "symbolSize": 300}
+    colours, dashes = (list(styles) for styles in zip(*LINE_STYLES.values(), strict=True))
+    styles = {
+        "color": nominal("kind", scale={"domain": kinds, "range": colours}, legend=legend),
+        "strokeDash": nominal("kind", scale={"domain": kinds, "range": dashes}, legend=legend),
+    }
+    dots = {"size": 30, "filled": True, "opacity": 1}
     # Later layers lie on top: outputs and implied slopes stay visible over the many hidden stages.
-    layers = alt.layer(
-        stages.mark_line(strokeWidth=1).encode(_depth_colours(hidden, len(curves) * PANEL_HEIGHT)),
-        trained.mark_line(strokeWidth=2.6, point={"size": 30, "filled": True, "opacity": 1}).encode(*styles),
-        implied.mark_line(strokeWidth=1).encode(*styles),
-    )
-    rows, columns = (alt.Header(labelFontSize=12, labelPadding=padding, labelFontWeight="bold") for padding in (4, 6))
-    chart = layers.properties(width=PANEL_WIDTH, height=PANEL_HEIGHT).facet(
-        row=alt.Row("row:N", title=None, sort=list(frame["row"].unique()), header=rows),
-        column=alt.Column("column:N", title=None, sort=list(frame["column"].unique()), header=columns),
-        title=[line for text in about.splitlines() for line in textwrap.wrap(text, 25 * (len(steps) + 1))],
-    )
-    return Figure("coordinates", "figure", TITLE, "", chart.to_dict())
+    layers = [
+        {
+            "transform": [{"filter": {"field": "kind", "equal": STAGE}}],
+            "mark": {"type": "line", "strokeWidth": 1},
+            "encoding": {"stroke": _depth_colours(hidden, len(curves) * PANEL_HEIGHT)},
+        },
+        {
+            "transform": [{"filter": {"field": "kind", "equal": OUTPUTS}}],
+            "mark": {"type": "line", "strokeWidth": 2.6, "point": dots},
+            "encoding": styles,
+        },
+        {
+            "transform": [{"filter": {"field": "kind", "equal": IMPLIED}}],
+            "mark": {"type": "line", "strokeWidth": 1},
+            "encoding": styles,
+        },
+    ]
+    encoding = {"x": _width_axis(widths), "y": _change_axis(frame["change"]), "detail": nominal("line")}
+    facet = {
+        name: nominal(
+            name,
+            title=None,
+            sort=list(frame[name].unique()),
+            header={"labelFontSize": 12, "labelPadding": padding, "labelFontWeight": "bold"},
+        )
+        for name, padding in (("row", 4), ("column", 6))
+    }
+    spec = {
+        "title": [line for text in about.splitlines() for line in textwrap.wrap(text, 25 * (len(steps) + 1))],
+        "data": {"values": frame.astype(object).where(frame.notna(), None).to_dict("records")},
+        "facet": facet,
+        "spec": {"width": PANEL_WIDTH, "height": PANEL_HEIGHT, "encoding": encoding, "layer": layers},
+    }
+    return Figure("coordinates", "figure", TITLE, "", spec)
 
 
 def _points(
@@ -87,29 +109,34 @@ def _points(
                 )
 
 
-def _width_axis(widths: Sequence[int]) -> alt.X:
+def _width_axis(widths: Sequence[int]) -> Json:
     angle = -45 if widths[-1] >= 1000 else 0  # labels of four digits would overlap
-    axis = alt.Axis(values=list(widths), labelAngle=angle, labelOverlap=False, labelFlush=False, grid=False, format="d")
-    return alt.X("width:Q", title="width", scale=alt.Scale(type="log", base=2, nice=False, padding=6), axis=axis)
+    labels = {"labelAngle": angle, "labelOverlap": False, "labelFlush": False, "format": "d"}
+    scale = {"type": "log", "base": 2, "nice": False, "padding": 6}
+    return quantitative("width", title="width", scale=scale, axis={"values": list(widths), "grid": False, **labels})
 
 
-def _change_axis(changes: "pd.Series[float]") -> alt.Y:
+def _change_axis(changes: "pd.Series[float]") -> Json:
     positive = changes.dropna()
     # Without any value (training blew up), the axis still needs a decade.
     low, high = (math.log10(positive.min()), math.log10(positive.max())) if len(positive) else (0.0, 0.0)
     decades = [float(f"1e{power}") for power in range(math.floor(low), math.ceil(high) + 1)]
-    axis = alt.Axis(values=decades, format=".0e")
-    return alt.Y("change:Q", title="rms change", scale=alt.Scale(type="log", nice=False, padding=6), axis=axis)
+    scale = {"type": "log", "nice": False, "padding": 6}
+    return quantitative("change", title="rms change", scale=scale, axis={"values": decades, "format": ".0e"})
 
 
-def _depth_colours(hidden: Sequence[str], height: int) -> alt.Stroke:
+def _depth_colours(hidden: Sequence[str], height: int) -> Json:
     """Colour stages by depth, with a colour bar as high as the panels that names some of them."""
     # A set: with fewer stages than labels, several round to the same depth.
     labelled_depths = sorted({round(depth) for depth in np.linspace(0, len(hidden) - 1, MAX_LABELS)})
-    # A Vega expression: the list of names, indexed by the depth.
-    names = f"{json.dumps(list(hidden))}[datum.value]"
-    colour_bar = alt.Legend(
-        title=None, values=labelled_depths, labelExpr=names, gradientLength=height, gradientThickness=12, labelOffset=6
-    )
-    colours = alt.SchemeParams(name="viridis", extent=[0, MAX_COLOUR])
-    return alt.Stroke("depth:Q", scale=alt.Scale(scheme=colours, domain=[0, len(hidden) - 1]), legend=colour_bar)
+    colour_bar = {
+        "title": None,
+        "values": labelled_depths,
+        # A Vega expression: the list of names, indexed by the depth.
+        "labelExpr": f"{json.dumps(list(hidden))}[datum.value]",
+        "gradientLength": height,
+        "gradientThickness": 12,
+        "labelOffset": 6,
+    }
+    scale = {"scheme": {"name": "viridis", "extent": [0, MAX_COLOUR]}, "domain": [0, len(hidden) - 1]}
+    return quantitative("depth", scale=scale, legend=colour_bar)

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.made_sweep import Made
-from support.scene import Mark, Scene, scene, spec_of
+from support.scene import Mark, Scene, scene
 
 from ettsweep.files import Json
 from ettsweep.report.families import JudgedFamily, judged_families, strategy_comparisons
@@ -39,7 +39,7 @@ def judged_with(sample: Made, strategy: str, **criterion: object) -> JudgedFamil
 
 
 def spec(family: JudgedFamily) -> Json:
-    return spec_of(lattice(points_frame([family]), surface_frame([family]), optimum_frame([family])))
+    return lattice(points_frame([family]), surface_frame([family]), optimum_frame([family]))
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,9 @@ def test_no_surface_by_the_papers_rule_or_where_the_noise_is_unknown(noisy: Made
     drawing = scene(spec_result)
     assert contours(drawing) == []
     assert drawing.of("symbol", size=70) == []
-    assert not [item for item in spec_result["params"] if item["name"] == "fitted"], "there is nothing to switch"
+    assert not [item for item in spec_result.get("params", []) if item["name"] == "fitted"], (
+        "there is nothing to switch"
+    )
 
 
 def test_the_place_of_the_optimum_is_told_with_its_error(standard: JudgedFamily) -> None:

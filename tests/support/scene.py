@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import altair as alt
 import vl_convert
 
 from ettsweep.files import Json
@@ -85,14 +84,8 @@ class Scene:
         return float(first * (last / first) ** share if log else first + share * (last - first))
 
 
-def spec_of(chart: alt.LayerChart) -> Json:
-    """Return a chart's specification with its data."""
-    return {**chart.to_dict(validate=False), "datasets": chart.datasets}
-
-
-def scene(figure: alt.LayerChart | Json, **params: object) -> Scene:
+def scene(spec: Json, **params: object) -> Scene:
     """Draw a figure as wide as files have it, with some of its parameters set."""
-    spec = figure if isinstance(figure, dict) else spec_of(figure)
     get_result = spec.get("params", [])
     assert params.keys() <= {first["name"] for first in get_result}
     get_result = [
@@ -157,7 +150,8 @@ def _scale(
     spec: Json, axis: str, result: list[Leaf], log: bool
 ) -> tuple[tuple[float, float], tuple[float, float], bool]:
     """Return two pixels with what they stand for: the ends that a figure declares, else those of its labels."""
-    gets = [layer["encoding"].get(axis, {}) for layer in spec["layer"]]
+    shared = spec.get("encoding", {}).get(axis, {})
+    gets = [shared | layer.get("encoding", {}).get(axis, {}) for layer in spec["layer"]]
     scales = [location.get("scale") or {} for location in gets if location.get("type") == "quantitative"]
     declared = next((scale for scale in scales if "domain" in scale), None)
     if declared:

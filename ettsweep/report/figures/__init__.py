@@ -1,4 +1,4 @@
-"""Figures: functions from frames to Altair charts; page, notebook and paper share one specification each."""
+"""Figures: functions from frames to Vega-Lite specifications, which page, notebook and paper share."""
 
 from ettsweep.report.figures.curves import curves
 from ettsweep.report.figures.lattice_map import lattice

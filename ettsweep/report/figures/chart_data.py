@@ -1,4 +1,4 @@
-"""Shared parts of figures: data sets of a specification, layers, legends, and the range of a scale."""
+"""Shared parts of figures: data sets of a specification, fields, conditions, legends, and the range of a scale."""
 
 import hashlib
 import json
@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import altair as alt
 import numpy as np
 import pandas as pd
+
+from ettsweep.files import Json
 
 FILE_WIDTH = 640
 """Pixels in a file of a figure that has the width of its container on the page."""
@@ -18,13 +19,13 @@ MIN_DIGITS, MAX_DIGITS = 5, 15
 
 
 class Datasets:
-    """The data sets of a figure; charts refer to them by name, so that copying a chart copies no data."""
+    """The data sets of a figure; its layers refer to them by name, so that several may share one."""
 
     def __init__(self) -> None:
         self._rows: dict[str, list[dict[str, Any]]] = {}
 
-    def add(self, frame: pd.DataFrame) -> alt.NamedData:
-        """Add a frame and return a reference to it.
+    def add(self, frame: pd.DataFrame) -> Json:
+        """Add a frame and return a reference to it, for `data` of a layer.
 
         Its rows have rounded numbers, and null for missing values. The name is a hash of the content, so that equal
         frames share one data set across all figures of the page.
@@ -33,12 +34,11 @@ class Datasets:
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         name = f"data-{hashlib.sha256(json.dumps(columns).encode()).hexdigest()[:16]}"
         self._rows[name] = rows
-        return alt.NamedData(name=name)
+        return {"name": name}
 
-    def attach_to(self, chart: alt.LayerChart) -> alt.LayerChart:
-        """Attach the data sets to a finished chart."""
-        chart.datasets = self._rows
-        return chart
+    def attach_to(self, spec: Json) -> Json:
+        """Return a finished specification with the data sets."""
+        return {**spec, "datasets": self._rows}
 
 
 def _column_values(column: pd.Series) -> list[Any]:
@@ -65,23 +65,39 @@ def _rounded(value: Any, digits: int) -> float | int | None:
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
 
 
-def layer_charts(*charts: alt.Chart) -> alt.LayerChart:
-    """Layer charts, the first one at the bottom."""
-    chart = alt.layer(*charts)
-    assert isinstance(chart, alt.LayerChart), "none of them has facets"
-    return chart
+def quantitative(field: str, **options: Any) -> Json:
+    """Return the definition of a channel or a line of a tooltip, which has the numbers of a column."""
+    return {"field": field, "type": "quantitative", **options}
 
 
-def legend_columns(second: int, third: int = 0) -> Any:
+def nominal(field: str, **options: Any) -> Json:
+    """Return the same for a column of names, without an order."""
+    return {"field": field, "type": "nominal", **options}
+
+
+def value_if(condition: Json, value: float | str, otherwise: float | str) -> Json:
+    """Return the definition of a channel that has one of two values; the condition is a `param` or a `test`."""
+    return {"condition": {**condition, "value": value}, "value": otherwise}
+
+
+HIDDEN = {"name": "hidden", "select": {"type": "point", "fields": ["label"], "toggle": "true"}, "bind": "legend"}
+"""A selection, for the `params` of a layer: the labels whose entries in the legend were clicked."""
+
+# By default, an empty selection contains all rows; but before any click no line is hidden.
+IS_HIDDEN = {"param": "hidden", "empty": False}
+"""Condition that is true for the lines with these labels."""
+
+
+def legend_columns(second: int, third: int = 0) -> Json:
     """Return the number of legend columns: 1, 2 from `second` pixels on, 3 from `third` pixels on, if given.
 
     The expression measures the container, not the figure: the legend changes the figure's width, and the two would
     oscillate. In a file, which has no container, it is `FILE_WIDTH`.
     """
     page_width = f"(width && containerSize()[0] || {FILE_WIDTH})"
-    return alt.expr(
-        f"{page_width} < {second} ? 1 : {page_width} < {third} ? 2 : 3" if third else f"{page_width} < {second} ? 1 : 2"
-    )
+    if third:
+        return {"expr": f"{page_width} < {second} ? 1 : {page_width} < {third} ? 2 : 3"}
+    return {"expr": f"{page_width} < {second} ? 1 : 2"}
 
 
 def clipped_range(scores: Sequence[float], lower_is_better: bool, reach: float = 3.0) -> tuple[float, float]:

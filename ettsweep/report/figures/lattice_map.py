@@ -1,21 +1,27 @@
 """The map of a family's (lr, wd) lattice: hexagons, each of which touches those of its six neighbours."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product, takewhile
-from typing import Any
 
-import altair as alt
 import numpy as np
 import pandas as pd
 
+from ettsweep.files import Json
 from ettsweep.metric import Metric
 from ettsweep.powers import format_power
-from ettsweep.report.figures.chart_data import Datasets, clipped_range, layer_charts, significant_digits
+from ettsweep.report.figures.chart_data import (
+    Datasets,
+    clipped_range,
+    nominal,
+    quantitative,
+    significant_digits,
+    value_if,
+)
 from ettsweep.report.figures.contours import contours
 from ettsweep.report.figures.line_map import line_map
-from ettsweep.report.figures.selection import FITTED, add_surface_switch, pick_layer, tooltip_frame
-from ettsweep.report.figures.shapes import HEXAGON, STATE_SIGNS, suggestion_numbers
+from ettsweep.report.figures.selection import pick_layer, surface_opacity, surface_switch, tooltip_frame
+from ettsweep.report.figures.shapes import CROSS, HEXAGON, STATE_SIGNS, suggestion_numbers
 from ettsweep.report.formats import axis_title_and_factor, cell_text, error_text
 from ettsweep.report.hexagons import hexagon_xy
 from ettsweep.report.theme import CANDIDATE, INK
@@ -32,13 +38,16 @@ HALO_PIXELS = 7
 EQUAL_CONTRAST = 0.435
 """Position on the colour scale, from its dark end, where black and white text have equal contrast, 4.5."""
 
+IN_PLACE = {"field": "place", "type": "ordinal"}
+"""The order of the points of a line."""
+
 NEIGHBOUR_STEPS = ((1, 0), (0, 1), (-1, 1), (-1, 0), (0, -1), (1, -1))
 """Steps (lr, wd) to the six touching hexagons, counterclockwise by 60 degrees, the first to the right."""
 
 
 def lattice(
     points: pd.DataFrame, surface: pd.DataFrame, optimum: pd.DataFrame, ranges: pd.DataFrame | None = None
-) -> alt.LayerChart:
+) -> Json:
     """Draw the map of one family: hexagons if both axes are free, scores along a line if one is.
 
     Hovering a point shows its mean and error, seeds, state and runs; a click selects it (`picked`). A switch shows the
@@ -54,7 +63,7 @@ def lattice(
     placed = points.dropna(subset=["lr_steps", "wd_steps"])
     if placed["lr_steps"].nunique() < 2 or placed["wd_steps"].nunique() < 2:
         return line_map(placed, surface, optimum, ranges)
-    return _HexagonMap(placed, surface, optimum, ranges).chart()
+    return _HexagonMap(placed, surface, optimum, ranges).spec()
 
 
 class _HexagonMap:
@@ -77,7 +86,7 @@ class _HexagonMap:
             (bottom - 0.6 - 0.75 * label_scale, top + 0.7 + 0.2 * label_scale),
         )
 
-    def chart(self) -> alt.LayerChart:
+    def spec(self) -> Json:
         hexagons, halos, texts = self._scored_layers()
         layers = [self._empty_layer(), hexagons, *self._unscored_layers(), *self._outline_layers()]
         if len(self.surface):
@@ -88,44 +97,53 @@ class _HexagonMap:
         layers += [
             *self._search_layers(),
             *self._label_layers(),
-            pick_layer(self._at_steps(tooltip_frame(self.points)), self._hexagon_mark(0.92)),
+            pick_layer(self._at_steps(tooltip_frame(self.points)), self._hexagon_look(0.92)),
         ]
-        chart = layer_charts(*layers).resolve_scale(color="independent", shape="independent")
         width, height = (round((b - a) * self.unit) for a, b in (self.x, self.y))
-        return self.data.attach_to(add_surface_switch(chart, self.surface).properties(width=width, height=height))
-
-    def _at_steps(self, frame: pd.DataFrame) -> alt.Chart:
-        """Return a chart of rows at their positions on the lattice."""
-        x, y = hexagon_xy(frame["lr_steps"].astype(float), frame["wd_steps"].astype(float))
-        return self._at_xy(frame.drop(columns=["lr_steps", "wd_steps"]).assign(x=x, y=y))
-
-    def _at_xy(self, frame: pd.DataFrame) -> alt.Chart:
-        return alt.Chart(self.data.add(frame)).encode(
-            alt.X("x:Q", axis=None, scale=alt.Scale(domain=list(self.x), nice=False, zero=False)),
-            alt.Y("y:Q", axis=None, scale=alt.Scale(domain=list(self.y), nice=False, zero=False)),
+        encoding = {
+            name: quantitative(name, axis=None, scale={"domain": list(domain), "nice": False, "zero": False})
+            for name, domain in (("x", self.x), ("y", self.y))
+        }
+        return self.data.attach_to(
+            {
+                **surface_switch(self.surface),
+                "width": width,
+                "height": height,
+                "encoding": encoding,
+                "layer": layers,
+                "resolve": {"scale": {"color": "independent", "shape": "independent"}},
+            }
         )
 
-    def _hexagon_mark(self, share: float = 1.0) -> dict[str, Any]:
-        """Return the mark of a hexagon, `share` times as large as that of the lattice."""
+    def _at_steps(self, frame: pd.DataFrame) -> Json:
+        """Return the data of rows at their positions on the lattice."""
+        x, y = hexagon_xy(frame["lr_steps"].astype(float), frame["wd_steps"].astype(float))
+        return self.data.add(frame.drop(columns=["lr_steps", "wd_steps"]).assign(x=x, y=y))
+
+    def _hexagon_look(self, share: float = 1.0) -> Json:
+        """Return the look of a hexagon, `share` times as large as that of the lattice."""
         # Vega scales a path by half the root of its size; the circumradius is the width / √3.
         return {"shape": HEXAGON, "size": 4 * (share * self.unit) ** 2 / 3, "opacity": 1}
 
     # --- points ---
 
-    def _empty_layer(self) -> alt.Chart:
+    def _empty_layer(self) -> Json:
         # Every position of the bounding box, also those without a run.
         across = product(range(self.i0, self.i1 + 1), range(self.j0, self.j1 + 1))
-        base = self._at_steps(pd.DataFrame(across, columns=["lr_steps", "wd_steps"]))
-        return base.mark_point(**self._hexagon_mark(), filled=False, stroke=INK, strokeOpacity=0.16, strokeWidth=0.8)
+        outline = {"filled": False, "stroke": INK, "strokeOpacity": 0.16, "strokeWidth": 0.8}
+        return {
+            "data": self._at_steps(pd.DataFrame(across, columns=["lr_steps", "wd_steps"])),
+            "mark": {"type": "point", **self._hexagon_look(), **outline},
+        }
 
-    def _scored_layers(self) -> tuple[alt.Chart, list[alt.Chart], list[alt.Chart]]:
+    def _scored_layers(self) -> tuple[Json, list[Json], list[Json]]:
         """Draw hexagons in the colours of their scores, and the numbers on them with halos in the same colours."""
         lower, scored = self.metric.mode == "min", self.points.dropna(subset=["score"])
         # Without any score, the colour scale still needs a range.
         low, high = clipped_range(scored["score"].tolist() or [0.0], lower)
         share = ((scored["score"] - low) / (high - low)).clip(0, 1)
         pairs = zip(scored["error"], scored["score"], strict=True)
-        base = self._at_steps(
+        data = self._at_steps(
             scored[["lr_steps", "wd_steps", "score"]].assign(
                 mean=[cell_text(score, self.metric) for score in scored["score"]],
                 # NaN, where there is one seed, differs from itself.
@@ -134,56 +152,82 @@ class _HexagonMap:
                 pale=(1 - share if lower else share) > EQUAL_CONTRAST,
             )
         )
-        scale = alt.Scale(scheme="viridis", domain=[low, high], clamp=True, reverse=lower)
+        scale = {"scheme": "viridis", "domain": [low, high], "clamp": True, "reverse": lower}
         title = f"{axis_title_and_factor(self.metric)[0]}, {'lower' if lower else 'higher'} is better"
         digits = significant_digits(pd.Series([low, high])) - 1
         labels = f".{digits}~g" if lower else f".{digits - 1}~%"
-        legend = alt.Legend(title=title, orient="bottom", gradientLength=240, format=labels, tickCount=4)
-        filled = base.mark_point(**self._hexagon_mark(0.97), filled=True, stroke=None)
-        hexagons = filled.encode(color=alt.Color("score:Q", scale=scale, legend=legend if len(scored) else None))
+        legend = {"title": title, "orient": "bottom", "gradientLength": 240, "format": labels, "tickCount": 4}
+        hexagons = {
+            "data": data,
+            "mark": {"type": "point", **self._hexagon_look(0.97), "filled": True, "stroke": None},
+            "encoding": {"color": quantitative("score", scale=scale, legend=legend if len(scored) else None)},
+        }
         texts = [("mean", -9, 12), ("plus", 5, 9.5), ("n", 17, 9)] if self.unit >= ERROR_PIXELS else [("mean", 0, 9.5)]
-        # Not INK: text has to stand out from its hexagon, whatever the theme.
-        ink = alt.condition("datum.pale", alt.value("#000"), alt.value("#fff"))
-        halo = alt.Stroke("score:Q", scale=scale, legend=None)
         shown = texts if self.unit >= SCORE_PIXELS else []
         halos = [
-            base.mark_text(fontSize=size, dy=dy, strokeWidth=HALO_PIXELS, strokeJoin="round").encode(
-                text=f"{column}:N", stroke=halo, opacity=_surface_opacity()
-            )
+            {
+                "data": data,
+                "mark": {
+                    "type": "text",
+                    "fontSize": size,
+                    "dy": dy,
+                    "strokeWidth": HALO_PIXELS,
+                    "strokeJoin": "round",
+                },
+                "encoding": {
+                    "text": nominal(column),
+                    "stroke": quantitative("score", scale=scale, legend=None),
+                    "opacity": surface_opacity(),
+                },
+            }
             for column, dy, size in shown
         ]
+        # Not INK: text has to stand out from its hexagon, whatever the theme.
+        ink = value_if({"test": "datum.pale"}, "#000", "#fff")
         numbers = [
-            base.mark_text(fontSize=size, dy=dy).encode(text=f"{column}:N", color=ink) for column, dy, size in shown
+            {
+                "data": data,
+                "mark": {"type": "text", "fontSize": size, "dy": dy},
+                "encoding": {"text": nominal(column), "color": ink},
+            }
+            for column, dy, size in shown
         ]
         return hexagons, halos, numbers
 
-    def _unscored_layers(self) -> Iterator[alt.Chart]:
+    def _unscored_layers(self) -> Iterator[Json]:
         """Draw a sign and, if there is room, the state, for points that are unfinished or diverged."""
         others = self.points[self.points["score"].isna()]
         if others.empty:
             return
-        base = self._at_steps(others[["lr_steps", "wd_steps", "state"]])
-        yield base.mark_point(
-            **self._hexagon_mark(0.86), filled=False, stroke=INK, strokeOpacity=0.35, strokeDash=[4, 3], strokeWidth=1.2
-        )
+        data = self._at_steps(others[["lr_steps", "wd_steps", "state"]])
+        dashed = {"filled": False, "stroke": INK, "strokeOpacity": 0.35, "strokeDash": [4, 3], "strokeWidth": 1.2}
+        yield {"data": data, "mark": {"type": "point", **self._hexagon_look(0.86), **dashed}}
         states = [state for state in STATE_SIGNS if state in set(others["state"])]
-        scale = alt.Scale(domain=states, range=[STATE_SIGNS[state] for state in states])
-        legend = alt.Legend(title=None, orient="bottom", symbolStrokeWidth=1.6, symbolSize=90)
-        sign = base.mark_point(filled=False, stroke=INK, strokeWidth=1.8, size=(0.28 * self.unit) ** 2, opacity=1)
-        yield sign.encode(shape=alt.Shape("state:N", scale=scale, legend=legend))
+        signs = {"domain": states, "range": [STATE_SIGNS[state] for state in states]}
+        legend = {"title": None, "orient": "bottom", "symbolStrokeWidth": 1.6, "symbolSize": 90}
+        look = {"filled": False, "stroke": INK, "strokeWidth": 1.8, "size": (0.28 * self.unit) ** 2, "opacity": 1}
+        yield {
+            "data": data,
+            "mark": {"type": "point", **look},
+            "encoding": {"shape": nominal("state", scale=signs, legend=legend)},
+        }
         if self.unit >= STATE_PIXELS:
-            yield base.mark_text(fill=INK, fillOpacity=0.7, fontSize=9, dy=17).encode(text="state:N")
+            yield {
+                "data": data,
+                "mark": {"type": "text", "fill": INK, "fillOpacity": 0.7, "fontSize": 9, "dy": 17},
+                "encoding": {"text": nominal("state")},
+            }
 
-    def _outline_layers(self) -> Iterator[alt.Chart]:
+    def _outline_layers(self) -> Iterator[Json]:
         for role, share, colour, width in (("neighbour", 0.93, INK, 1.5), ("candidate", 0.9, CANDIDATE, 3)):
             rows = self.points[self.points["role"] == role]
             if len(rows):
-                mark = self._hexagon_mark(share) | {"filled": False, "stroke": colour, "strokeWidth": width}
-                yield self._at_steps(rows[["lr_steps", "wd_steps"]]).mark_point(**mark)
+                look = {**self._hexagon_look(share), "filled": False, "stroke": colour, "strokeWidth": width}
+                yield {"data": self._at_steps(rows[["lr_steps", "wd_steps"]]), "mark": {"type": "point", **look}}
 
     # --- the surface ---
 
-    def _contour_layers(self) -> Iterator[alt.Chart]:
+    def _contour_layers(self) -> Iterator[Json]:
         """Draw contours within the hexagons of the points that the surface is fitted to."""
         mesh = self.surface.pivot(index="wd_steps", columns="lr_steps", values="worse")
         lr, wd = np.meshgrid(mesh.columns.to_numpy(float), mesh.index.to_numpy(float))
@@ -196,13 +240,16 @@ class _HexagonMap:
             for n, line in enumerate(contours(x, y, worse_by, level))
             for order, xy in enumerate(line.tolist())
         ]
-        base = self._at_xy(pd.DataFrame(rows, columns=["line", "place", "level", "x", "y"]))
+        data = self.data.add(pd.DataFrame(rows, columns=["line", "place", "level", "x", "y"]))
         # White on a dark edge is visible on every colour of the scale.
         for width, colour in ((2.4, "#00000050"), (1.1, "#fff")):
-            line = base.mark_line(stroke=colour, strokeWidth=width, interpolate="linear")
-            yield line.encode(detail="line:N", order="place:O", opacity=_surface_opacity())
+            yield {
+                "data": data,
+                "mark": {"type": "line", "stroke": colour, "strokeWidth": width, "interpolate": "linear"},
+                "encoding": {"detail": nominal("line"), "order": IN_PLACE, "opacity": surface_opacity()},
+            }
 
-    def _error_layers(self) -> Iterator[alt.Chart]:
+    def _error_layers(self) -> Iterator[Json]:
         """Draw an ellipse of one standard error around the optimum of the surface, if its covariance is known."""
         best = self.optimum.iloc[0]
         centre = hexagon_xy(best["lr_steps"], best["wd_steps"])
@@ -213,33 +260,41 @@ class _HexagonMap:
         turn = np.linspace(0, 2 * np.pi, 49)
         spread = np.linalg.cholesky(covariance) @ np.vstack([np.cos(turn), np.sin(turn)])
         x, y = hexagon_xy(*spread)
-        ring = pd.DataFrame({"place": range(len(turn)), "x": centre[0] + x, "y": centre[1] + y})
+        ring = self.data.add(pd.DataFrame({"place": range(len(turn)), "x": centre[0] + x, "y": centre[1] + y}))
         for width, colour in ((4, "#fff"), (1.8, CANDIDATE)):
-            line = self._at_xy(ring).mark_line(stroke=colour, strokeWidth=width)
-            yield line.encode(order="place:O", opacity=_surface_opacity())
+            yield {
+                "data": ring,
+                "mark": {"type": "line", "stroke": colour, "strokeWidth": width},
+                "encoding": {"order": IN_PLACE, "opacity": surface_opacity()},
+            }
 
-    def _optimum_layers(self) -> Iterator[alt.Chart]:
+    def _optimum_layers(self) -> Iterator[Json]:
         """Draw a cross at the optimum of the surface."""
         best = self.optimum.iloc[0]
-        base = self._at_xy(pd.DataFrame([hexagon_xy(best["lr_steps"], best["wd_steps"])], columns=["x", "y"]))
+        data = self.data.add(pd.DataFrame([hexagon_xy(best["lr_steps"], best["wd_steps"])], columns=["x", "y"]))
+        cross = {"type": "point", "shape": CROSS, "size": 70, "filled": False}
         for width, colour in ((4, "#fff"), (2, CANDIDATE)):
-            cross = base.mark_point(shape="M-1,0L1,0M0,-1L0,1", size=70, stroke=colour, strokeWidth=width, filled=False)
-            yield cross.encode(opacity=_surface_opacity(), tooltip=alt.value("optimum of the fitted surface"))
+            yield {
+                "data": data,
+                "mark": {**cross, "stroke": colour, "strokeWidth": width},
+                "encoding": {"opacity": surface_opacity(), "tooltip": {"value": "optimum of the fitted surface"}},
+            }
 
     # --- searched ranges, and labels ---
 
-    def _search_layers(self) -> Iterator[alt.Chart]:
+    def _search_layers(self) -> Iterator[Json]:
         """Draw the edge of the ranges that samplers searched, and the order of suggestions, each on a disc."""
         if self.ranges is not None:
-            sides = pd.DataFrame(self._range_sides(), columns=["x", "y", "x2", "y2"])
-            rule = self._at_xy(sides).mark_rule(stroke=INK, strokeWidth=2, strokeOpacity=0.6)
-            yield rule.encode(x2="x2", y2="y2")
+            yield {
+                "data": self.data.add(pd.DataFrame(self._range_sides(), columns=["x", "y", "x2", "y2"])),
+                "mark": {"type": "rule", "stroke": INK, "strokeWidth": 2, "strokeOpacity": 0.6},
+                "encoding": {"x2": {"field": "x2"}, "y2": {"field": "y2"}},
+            }
         numbered = self.points.dropna(subset=["proposal"])
         if len(numbered) and self.unit >= SCORE_PIXELS:
             x, y = hexagon_xy(numbered["lr_steps"].astype(float), numbered["wd_steps"].astype(float))
-            yield from suggestion_numbers(
-                self._at_xy(pd.DataFrame({"x": x, "y": y + 0.43, "proposal": numbered["proposal"]}))
-            )
+            rows = pd.DataFrame({"x": x, "y": y + 0.43, "proposal": numbered["proposal"]})
+            yield from suggestion_numbers(self.data.add(rows))
 
     def _range_sides(self) -> list[tuple[float, ...]]:
         """Return the visible sides between hexagons inside and outside of the searched ranges."""
@@ -252,27 +307,32 @@ class _HexagonMap:
             if _is_within(index, searched) and not _is_within((index[0] + di, index[1] + dj), searched)
         ]
 
-    def _label_layers(self) -> Iterator[alt.Chart]:
+    def _label_layers(self) -> Iterator[Json]:
         """Label rows with wd at their left end, and columns with lr at their lower end."""
-        rows, columns = range(self.j0, self.j1 + 1), range(self.i0, self.i1 + 1)
         every = max(1, math.ceil(20 / self.unit))  # small hexagons: label every other, third, ... row
-        left = [(*hexagon_xy(self.i0 - 0.62, j), self._axis_label("wd", j)) for j in rows if j % every == 0]
+        rows = [j for j in range(self.j0, self.j1 + 1) if j % every == 0]
+        columns = [i for i in range(self.i0, self.i1 + 1) if i % every == 0]
         _, below = hexagon_xy(self.i0, self.j0)
-        low = [(hexagon_xy(i, self.j0)[0], below - 0.64, self._axis_label("lr", i)) for i in columns if i % every == 0]
+        lr_labels, wd_labels = self._axis_labels("lr", columns), self._axis_labels("wd", rows)
+        left = [(*hexagon_xy(self.i0 - 0.62, j), label) for j, label in zip(rows, wd_labels, strict=True)]
+        low = [(hexagon_xy(i, self.j0)[0], below - 0.64, label) for i, label in zip(columns, lr_labels, strict=True)]
         left_end, right_end = hexagon_xy(self.i0 - 0.62, self.j1 + 0.75), hexagon_xy(self.i1 + 1.2, self.j0 - 0.62)
-        for labels, angle in ((left, 0), (low, 300)):
-            base = self._at_xy(pd.DataFrame(labels, columns=["x", "y", "label"]))
-            text = base.mark_text(fill=INK, fillOpacity=0.7, align="right", baseline="middle", angle=angle, fontSize=11)
-            yield text.encode(text="label:N")
-        names = pd.DataFrame([(*left_end, "wd"), (*right_end, "lr")], columns=["x", "y", "label"])
-        yield self._at_xy(names).mark_text(fontSize=13, fontWeight="bold").encode(text="label:N")
+        names = [(*left_end, "wd"), (*right_end, "lr")]
+        pale: Json = {"fill": INK, "fillOpacity": 0.7, "align": "right", "baseline": "middle", "fontSize": 11}
+        bold: Json = {"fontSize": 13, "fontWeight": "bold"}
+        for labels, look in ((left, {**pale, "angle": 0}), (low, {**pale, "angle": 300}), (names, bold)):
+            yield {
+                "data": self.data.add(pd.DataFrame(labels, columns=["x", "y", "label"])),
+                "mark": {"type": "text", **look},
+                "encoding": {"text": nominal("label")},
+            }
 
-    def _axis_label(self, axis: str, steps: int) -> str:
-        """Return the lr or wd of a position as text, extrapolated from two points that differ along the axis."""
-        origin = self.points.iloc[0]
-        others = self.points[self.points[f"{axis}_steps"] != origin[f"{axis}_steps"]].iloc[0]
-        step = (others[f"log2_{axis}"] - origin[f"log2_{axis}"]) / (others[f"{axis}_steps"] - origin[f"{axis}_steps"])
-        return format_power(2.0 ** (origin[f"log2_{axis}"] + step * (steps - origin[f"{axis}_steps"])), 3)
+    def _axis_labels(self, axis: str, positions: Sequence[int]) -> list[str]:
+        """Return the lr or wd of positions as text, extrapolated from two points that differ along the axis."""
+        steps, log2 = (self.points[name].tolist() for name in (f"{axis}_steps", f"log2_{axis}"))
+        other = next(k for k, at in enumerate(steps) if at != steps[0])
+        step = (log2[other] - log2[0]) / (steps[other] - steps[0])
+        return [format_power(2.0 ** (log2[0] + step * (at - steps[0])), 3) for at in positions]
 
 
 PositionRanges = tuple[tuple[int, int], tuple[int, int]]
@@ -307,8 +367,3 @@ def contour_levels(margin: float, largest: float) -> list[float]:
     # Without a margin, a 32nd of the largest value gives five contours.
     first = margin or largest / 32
     return list(takewhile(lambda level: level < largest, (first * 2.0**k for k in range(12)))) if largest > 0 else []
-
-
-def _surface_opacity() -> Any:
-    """Return the opacity of the surface: the switch turns it on and off."""
-    return alt.condition(FITTED, alt.value(1), alt.value(0))

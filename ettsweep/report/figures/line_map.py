@@ -2,12 +2,12 @@
 
 import math
 
-import altair as alt
 import pandas as pd
 
-from ettsweep.report.figures.chart_data import Datasets, clipped_range, layer_charts
-from ettsweep.report.figures.selection import FITTED, add_surface_switch, pick_layer, tooltip_frame
-from ettsweep.report.figures.shapes import STATE_SIGNS, suggestion_numbers
+from ettsweep.files import Json
+from ettsweep.report.figures.chart_data import Datasets, clipped_range, nominal, quantitative
+from ettsweep.report.figures.selection import pick_layer, surface_opacity, surface_switch, tooltip_frame
+from ettsweep.report.figures.shapes import CROSS, STATE_SIGNS, suggestion_numbers
 from ettsweep.report.formats import axis_title_and_factor, strategy_colour
 from ettsweep.report.theme import CANDIDATE, INK
 
@@ -15,9 +15,7 @@ CLIP_REACH = 8
 """Scores farther from the best than this many times the median's distance are clamped to the worse edge."""
 
 
-def line_map(
-    points: pd.DataFrame, surface: pd.DataFrame, optimum: pd.DataFrame, ranges: pd.DataFrame | None
-) -> alt.LayerChart:
+def line_map(points: pd.DataFrame, surface: pd.DataFrame, optimum: pd.DataFrame, ranges: pd.DataFrame | None) -> Json:
     """Draw scores with standard errors against log2 of the free axis; points without a score are at the worse edge.
 
     The arguments are those of `lattice`.
@@ -37,32 +35,37 @@ def line_map(
         low=factor * (points["score"] - points["error"]),
         high=factor * (points["score"] + points["error"]),
     )
-    x = alt.X(
-        "x:Q",
-        title=f"log2 {along}, {'wd' if along == 'lr' else 'lr'} {other:.4g}",
-        scale=alt.Scale(zero=False, padding=24),
-    )
-    y = alt.Y(
-        "y:Q", title=name, scale=alt.Scale(domain=[factor * low, factor * high], zero=False, nice=False, clamp=True)
-    )
+    y_scale = {"domain": [factor * low, factor * high], "zero": False, "nice": False, "clamp": True}
+    encoding = {
+        "x": quantitative(
+            "x",
+            title=f"log2 {along}, {'wd' if along == 'lr' else 'lr'} {other:.4g}",
+            scale={"zero": False, "padding": 24},
+        ),
+        "y": quantitative("y", title=name, scale=y_scale),
+    }
     scored, unscored = at[at["score"].notna()], at[at["score"].isna()]
-    layers = [*_fitted_layers(data, points, surface, optimum, along, factor, colour, x, y)]
-    base = alt.Chart(data.add(scored[["x", "y", "low", "high"]])).encode(x, y)
-    layers.append(base.mark_rule(stroke=colour, strokeWidth=1.4).encode(y="low:Q", y2="high:Q"))
-    layers.append(base.mark_point(filled=True, fill=colour, size=45, opacity=1))
-    candidate = scored[scored["role"] == "candidate"]
-    ring = alt.Chart(data.add(candidate[["x", "y"]])).encode(x, y)
-    layers.append(ring.mark_point(filled=False, stroke=CANDIDATE, strokeWidth=2.2, size=170, opacity=1))
+    scores, candidate = data.add(scored[["x", "y", "low", "high"]]), scored[scored["role"] == "candidate"]
+    ring = {"filled": False, "stroke": CANDIDATE, "strokeWidth": 2.2, "size": 170, "opacity": 1}
+    layers = [
+        *_fitted_layers(data, points, surface, optimum, along, factor, colour),
+        {
+            "data": scores,
+            "mark": {"type": "rule", "stroke": colour, "strokeWidth": 1.4},
+            "encoding": {"y": quantitative("low"), "y2": {"field": "high"}},
+        },
+        {"data": scores, "mark": {"type": "point", "filled": True, "fill": colour, "size": 45, "opacity": 1}},
+        {"data": data.add(candidate[["x", "y"]]), "mark": {"type": "point", **ring}},
+    ]
     if len(unscored):
-        layers.append(_unscored_layer(data, unscored, x, y))
+        layers.append(_unscored_layer(data, unscored))
     if ranges is not None:
-        layers += _search_layers(data, at, ranges, along, factor * (high if (metric.mode == "max") else low), x, y)
-    tooltip_rows = tooltip_frame(at).assign(x=at["x"], y=at["y"])
-    layers.append(
-        pick_layer(alt.Chart(data.add(tooltip_rows)).encode(x, y), {"shape": "circle", "size": 260, "opacity": 1})
+        layers += _search_layers(data, at, ranges, along, factor * (high if (metric.mode == "max") else low))
+    tooltip_rows = data.add(tooltip_frame(at).assign(x=at["x"], y=at["y"]))
+    layers.append(pick_layer(tooltip_rows, {"shape": "circle", "size": 260, "opacity": 1}))
+    return data.attach_to(
+        {**surface_switch(surface), "width": "container", "height": 260, "encoding": encoding, "layer": layers}
     )
-    chart = layer_charts(*layers)
-    return data.attach_to(add_surface_switch(chart, surface).properties(width="container", height=260))
 
 
 def _score_range(points: pd.DataFrame, accuracy: bool) -> tuple[float, float]:
@@ -76,27 +79,32 @@ def _score_range(points: pd.DataFrame, accuracy: bool) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _unscored_layer(data: Datasets, unscored: pd.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
+def _unscored_layer(data: Datasets, unscored: pd.DataFrame) -> Json:
     """Draw a sign for each point without a score, explained by a legend."""
     states = [state for state in STATE_SIGNS if state in set(unscored["state"])]
-    scale = alt.Scale(domain=states, range=[STATE_SIGNS[state] for state in states])
-    base = alt.Chart(data.add(unscored[["x", "y", "state"]])).encode(x, y)
-    shape = alt.Shape("state:N", scale=scale, legend=alt.Legend(title=None, orient="bottom"))
-    return base.mark_point(filled=False, stroke=INK, strokeWidth=1.8, size=90, opacity=1).encode(shape=shape)
+    signs = {"domain": states, "range": [STATE_SIGNS[state] for state in states]}
+    return {
+        "data": data.add(unscored[["x", "y", "state"]]),
+        "mark": {"type": "point", "filled": False, "stroke": INK, "strokeWidth": 1.8, "size": 90, "opacity": 1},
+        "encoding": {"shape": nominal("state", scale=signs, legend={"title": None, "orient": "bottom"})},
+    }
 
 
-def _search_layers(
-    data: Datasets, at: pd.DataFrame, ranges: pd.DataFrame, along: str, best_y: float, x: alt.X, y: alt.Y
-) -> list[alt.Chart]:
+def _search_layers(data: Datasets, at: pd.DataFrame, ranges: pd.DataFrame, along: str, best_y: float) -> list[Json]:
     """Number the suggestions along the better edge, and mark the ends of the searched range."""
     numbered = at.dropna(subset=["proposal"])
-    layers = suggestion_numbers(alt.Chart(data.add(numbered.assign(y=best_y)[["x", "y", "proposal"]])).encode(x, y))
+    layers = suggestion_numbers(data.add(numbered.assign(y=best_y)[["x", "y", "proposal"]]))
     if at[f"{along}_steps"].nunique() < 2:
         return layers  # one point does not show how long a step is
     origin, step = _log2_origin_and_step(at, along)
     steps = ranges[f"{along}_steps"]
     ends = pd.DataFrame({"x": [origin + step * (steps.min() - 0.5), origin + step * (steps.max() + 0.5)]})
-    return [alt.Chart(data.add(ends)).encode(x).mark_rule(stroke=INK, strokeWidth=2, strokeOpacity=0.6), *layers]
+    edges = {
+        "data": data.add(ends),
+        "mark": {"type": "rule", "stroke": INK, "strokeWidth": 2, "strokeOpacity": 0.6},
+        "encoding": {"y": {"value": 0}, "y2": {"value": "height"}},
+    }
+    return [edges, *layers]
 
 
 def _fitted_layers(
@@ -107,30 +115,41 @@ def _fitted_layers(
     along: str,
     factor: float,
     colour: str,
-    x: alt.X,
-    y: alt.Y,
-) -> list[alt.Chart]:
+) -> list[Json]:
     """Draw the fitted curve with a band of its standard error, and its optimum; without a fit, join the scores."""
     scored = points.dropna(subset=["score"]).sort_values(f"log2_{along}")
     if surface.empty:
         line = pd.DataFrame({"x": scored[f"log2_{along}"], "y": factor * scored["score"]})
-        return [alt.Chart(data.add(line)).encode(x, y).mark_line(stroke=colour, strokeWidth=1.2)]
+        return [{"data": data.add(line), "mark": {"type": "line", "stroke": colour, "strokeWidth": 1.2}}]
     origin, step = _log2_origin_and_step(points, along)
     mesh = surface.assign(x=origin + step * surface[f"{along}_steps"])
     mesh = mesh.assign(**{name: factor * mesh[name] for name in ("score", "low", "high")}, y=factor * mesh["score"])
-    opacity = alt.condition(FITTED, alt.value(1), alt.value(0))
-    band_opacity = alt.condition(FITTED, alt.value(0.2), alt.value(0))
-    base = alt.Chart(data.add(mesh[["x", "y", "low", "high"]])).encode(x)
     best = optimum.assign(x=origin + step * optimum[f"{along}_steps"], y=factor * optimum["score"])
     # na_action: at the edge of the fitted points the optimum has no variance.
     error = step * best[f"{along}_variance"].map(math.sqrt, na_action="ignore")
     best = best.assign(left=best["x"] - error, right=best["x"] + error)[["x", "y", "left", "right"]]
-    cross = alt.Chart(data.add(best)).encode(x, y)
+    fitted, cross, opacity = data.add(mesh[["x", "y", "low", "high"]]), data.add(best), surface_opacity()
     return [
-        base.mark_area(fill=colour).encode(alt.Y("low:Q"), y2="high:Q", opacity=band_opacity),
-        base.mark_line(stroke=colour, strokeWidth=1.4).encode(y, opacity=opacity),
-        cross.mark_rule(stroke=CANDIDATE, strokeWidth=1.8).encode(alt.X("left:Q"), x2="right:Q", opacity=opacity),
-        cross.mark_point(shape="M-1,0L1,0M0,-1L0,1", size=70, stroke=CANDIDATE, strokeWidth=2).encode(opacity=opacity),
+        {
+            "data": fitted,
+            "mark": {"type": "area", "fill": colour},
+            "encoding": {"y": quantitative("low"), "y2": {"field": "high"}, "opacity": surface_opacity(0.2)},
+        },
+        {
+            "data": fitted,
+            "mark": {"type": "line", "stroke": colour, "strokeWidth": 1.4},
+            "encoding": {"opacity": opacity},
+        },
+        {
+            "data": cross,
+            "mark": {"type": "rule", "stroke": CANDIDATE, "strokeWidth": 1.8},
+            "encoding": {"x": quantitative("left"), "x2": {"field": "right"}, "opacity": opacity},
+        },
+        {
+            "data": cross,
+            "mark": {"type": "point", "shape": CROSS, "size": 70, "stroke": CANDIDATE, "strokeWidth": 2},
+            "encoding": {"opacity": opacity},
+        },
     ]
 
 

@@ -1,10 +1,9 @@
 """Interaction with a map: tooltips, the selected point, and the switch of the fitted surface."""
 
-from typing import Any
-
-import altair as alt
 import pandas as pd
 
+from ettsweep.files import Json
+from ettsweep.report.figures.chart_data import nominal, quantitative, value_if
 from ettsweep.report.theme import INK
 
 FITTED = "fitted"
@@ -37,26 +36,38 @@ def _shortened_ids(runs: str) -> str:
 
 
 TOOLTIP = [
-    alt.Tooltip("point:N", title="(lr, wd)"),
-    alt.Tooltip("state:N"),
-    alt.Tooltip("metric:N", title="score"),
-    alt.Tooltip("mean:N", title="mean ± standard error"),
-    alt.Tooltip("seeds:Q"),
-    alt.Tooltip("ids:N", title="runs"),
+    nominal("point", title="(lr, wd)"),
+    nominal("state"),
+    nominal("metric", title="score"),
+    nominal("mean", title="mean ± standard error"),
+    quantitative("seeds"),
+    nominal("ids", title="runs"),
 ]
 
 
-def pick_layer(base: alt.Chart, mark: dict[str, Any]) -> alt.Chart:
+def pick_layer(data: Json, mark: Json) -> Json:
     """Return an invisible layer that takes hovers and clicks, with a frame around the selected point."""
-    # By default, an empty selection contains all points.
-    selection = alt.selection_point(name=PICKED, fields=["point"], on="click", clear="dblclick", empty=False)
-    layer = base.mark_point(**mark, fill=INK, fillOpacity=0, stroke=INK, strokeWidth=2.5, cursor="pointer")
-    opacity = alt.condition(selection, alt.value(1), alt.value(0))
-    return layer.encode(strokeOpacity=opacity, tooltip=TOOLTIP).add_params(selection)
+    selection = {
+        "name": PICKED,
+        "select": {"type": "point", "fields": ["point"], "on": "click", "clear": "dblclick"},
+    }
+    frame = {"fill": INK, "fillOpacity": 0, "stroke": INK, "strokeWidth": 2.5, "cursor": "pointer"}
+    return {
+        "data": data,
+        "params": [selection],
+        "mark": {"type": "point", **mark, **frame},
+        # By default, an empty selection contains all points.
+        "encoding": {"strokeOpacity": value_if({"param": PICKED, "empty": False}, 1, 0), "tooltip": TOOLTIP},
+    }
 
 
-def add_surface_switch(chart: alt.LayerChart, surface: pd.DataFrame) -> alt.LayerChart:
-    """Add the switch of the fitted surface to a map, if there is one."""
+def surface_opacity(opacity: float = 1) -> Json:
+    """Return the opacity of the surface: the switch turns it on and off."""
+    return value_if({"test": FITTED}, opacity, 0)
+
+
+def surface_switch(surface: pd.DataFrame) -> Json:
+    """Return the parameters of a map: the switch of the fitted surface, if there is one."""
     if surface.empty:
-        return chart
-    return chart.add_params(alt.param(name=FITTED, value=True, bind=alt.binding_checkbox(name="fitted surface ")))
+        return {}
+    return {"params": [{"name": FITTED, "value": True, "bind": {"input": "checkbox", "name": "fitted surface "}}]}

@@ -1,12 +1,14 @@
 """Shapes of marks: hexagon, a sign for each state, as SVG paths within -1 to 1, and numbers of suggestions."""
 
 import math
-from typing import Any
 
-import altair as alt
+from ettsweep.files import Json
+from ettsweep.report.figures.chart_data import quantitative
 
 HEXAGON = "M" + "L".join(f"{math.sin(k * math.pi / 3):.5f},{math.cos(k * math.pi / 3):.5f}" for k in range(6)) + "Z"
 """It stands on a corner: its left and right sides are vertical."""
+
+CROSS = "M-1,0L1,0M0,-1L0,1"
 
 CIRCLE = "M-1,0A1,1,0,1,0,1,0A1,1,0,1,0,-1,0"
 
@@ -26,9 +28,12 @@ STATE_SIGNS = {
 """Signs of points without a score, by state; legends list them in this order."""
 
 
-def suggestion_numbers(base: alt.Chart) -> list[alt.Chart]:
+def suggestion_numbers(data: Json) -> list[Json]:
     """Draw the column `proposal` on white discs, which are legible on every colour."""
     # Not INK, which is light in the dark theme: the disc is white in both.
-    disc: dict[str, Any] = {"fill": "#fff", "stroke": "#1c1c1e", "strokeWidth": 0.7, "size": 190, "opacity": 1}
-    number = base.mark_text(fontSize=8.5, fontWeight="bold", fill="#1c1c1e")
-    return [base.mark_circle(**disc), number.encode(text="proposal:Q")]
+    disc = {"fill": "#fff", "stroke": "#1c1c1e", "strokeWidth": 0.7, "size": 190, "opacity": 1}
+    number = {"fontSize": 8.5, "fontWeight": "bold", "fill": "#1c1c1e"}
+    return [
+        {"data": data, "mark": {"type": "circle", **disc}},
+        {"data": data, "mark": {"type": "text", **number}, "encoding": {"text": quantitative("proposal")}},
+    ]

@@ -1,15 +1,23 @@
 """The paper's figure of a search (fig:hyper-ViT): the evaluations of all points, with their best values."""
 
-import altair as alt
 import pandas as pd
 
-from ettsweep.report.figures.chart_data import Datasets, layer_charts, legend_columns
+from ettsweep.files import Json
+from ettsweep.report.figures.chart_data import (
+    HIDDEN,
+    IS_HIDDEN,
+    Datasets,
+    legend_columns,
+    nominal,
+    quantitative,
+    value_if,
+)
 from ettsweep.report.figures.highlights import label_points
 from ettsweep.report.formats import axis_title_and_factor
 from ettsweep.report.run_histories import quantity_label
 
 
-def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
+def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> Json:
     """Draw the evaluations of all points of a family, means over the seeds that count.
 
     The candidate's line is thick, its neighbours have colours, all others are grey. The legend has (lr, wd) and the
@@ -28,39 +36,50 @@ def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> alt.LayerChart:
     means = drop_lowest_accuracies(means.assign(value=factor * means["value"]), accuracy)
     # Points without a curve get no entry.
     kinds = labelled[labelled["label"].isin(means["label"])].drop_duplicates("label")
-    # empty=False: before any click no line is hidden.
-    hidden = alt.selection_point(name="hidden", fields=["label"], bind="legend", toggle="true", empty=False)
-    legend = alt.Legend(
-        title=f"(lr, wd) [{axis_title_and_factor(metric)[0]}]",
-        orient="bottom",
-        columns=legend_columns(420, 620),
-        symbolType="stroke",
-        symbolStrokeWidth=3,
-    )
-    base = alt.Chart(data.add(means[["point", "label", "role", "trained", "value"]])).encode(
-        alt.X("trained:Q", title=str(curves["unit"].iloc[0])),
-        alt.Y(
-            "value:Q",
+    legend = {
+        "title": f"(lr, wd) [{axis_title_and_factor(metric)[0]}]",
+        "orient": "bottom",
+        "columns": legend_columns(420, 620),
+        "symbolType": "stroke",
+        "symbolStrokeWidth": 3,
+    }
+    colours = {"domain": kinds["label"].tolist(), "range": kinds["colour"].tolist()}
+    encoding = {
+        "x": quantitative("trained", title=str(curves["unit"].iloc[0])),
+        "y": quantitative(
+            "value",
             title=quantity_label(quantity) + metric.unit_suffix,
             scale=value_scale(means["value"], accuracy),
         ),
-        color=alt.Color(
-            "label:N",
-            scale=alt.Scale(domain=kinds["label"].tolist(), range=kinds["colour"].tolist()),
-            legend=legend,
-        ),
-        opacity=alt.condition(hidden, alt.value(0), alt.value(1)),
-        detail="point:N",
-        tooltip=[alt.Tooltip("point:N", title="(lr, wd)"), "label:N", "trained:Q", "value:Q"],
-    )
+        "detail": nominal("point"),
+        "color": nominal("label", scale=colours, legend=legend),
+        "opacity": value_if(IS_HIDDEN, 0, 1),
+        "tooltip": [
+            nominal("point", title="(lr, wd)"),
+            nominal("label"),
+            quantitative("trained"),
+            quantitative("value"),
+        ],
+    }
     # One above the other: what stands out must not disappear behind grey.
-    layers = [
-        base.transform_filter(f"datum.role == '{role}'").mark_line(strokeWidth=width)
+    layers: list[Json] = [
+        {
+            "transform": [{"filter": f"datum.role == '{role}'"}],
+            "mark": {"type": "line", "strokeWidth": width},
+        }
         for role, width in (("other", 1.0), ("neighbour", 1.6), ("candidate", 3.4))
     ]
-    layers[0] = layers[0].add_params(hidden)
-    chart = layer_charts(*layers)
-    return data.attach_to(chart.properties(width="container", height=300, title=str(points["strategy"].iloc[0])))
+    layers[0]["params"] = [HIDDEN]
+    return data.attach_to(
+        {
+            "title": str(points["strategy"].iloc[0]),
+            "width": "container",
+            "height": 300,
+            "data": data.add(means[["point", "label", "role", "trained", "value"]]),
+            "encoding": encoding,
+            "layer": layers,
+        }
+    )
 
 
 def mean_curves(evaluated: pd.DataFrame, quantity: str, by: list[str]) -> pd.DataFrame:
@@ -77,11 +96,11 @@ def drop_lowest_accuracies(curves: pd.DataFrame, accuracy: bool) -> pd.DataFrame
     return curves[curves["value"] >= curves["value"].quantile(0.25)] if accuracy else curves
 
 
-def value_scale(values: pd.Series, accuracy: bool) -> alt.Scale:
+def value_scale(values: pd.Series, accuracy: bool) -> Json:
     """Return the y scale of some values: logarithmic for losses that fall to less than a quarter."""
     low, high = float(values.min()), float(values.max())
     if not accuracy and low > 0 and high > 4 * low:
-        return alt.Scale(type="log", nice=False, domain=[low / 1.1, high * 1.1])
+        return {"type": "log", "domain": [low / 1.1, high * 1.1], "nice": False}
     # Equal values, or all 0, need a range too.
     margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
-    return alt.Scale(zero=False, nice=False, domain=[low - margin, high + margin])
+    return {"domain": [low - margin, high + margin], "nice": False, "zero": False}

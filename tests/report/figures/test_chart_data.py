@@ -2,11 +2,10 @@
 
 import math
 
-import altair as alt
 import pandas as pd
 import pytest
 
-from ettsweep.report.figures.chart_data import Datasets, layer_charts, significant_digits
+from ettsweep.report.figures.chart_data import Datasets, significant_digits
 
 
 def test_values_are_rounded_and_null_where_they_are_missing() -> None:
@@ -14,13 +13,15 @@ def test_values_are_rounded_and_null_where_they_are_missing() -> None:
     frame = pd.DataFrame({"a": [1.2345678, math.nan, math.inf], "b": ["x", None, "y"], "n": [1, 2, 3]})
     frame["k"] = pd.array([1, None, 3], dtype="Int64")
     add_result = data.add(frame)
-    chart = data.attach_to(layer_charts(alt.Chart(add_result).mark_point()))
-    assert chart.datasets == {
-        add_result.name: [
-            {"a": 1.2346, "b": "x", "n": 1, "k": 1},
-            {"a": None, "b": None, "n": 2, "k": None},
-            {"a": None, "b": "y", "n": 3, "k": 3},
-        ]
+    assert data.attach_to({"layer": []}) == {
+        "layer": [],
+        "datasets": {
+            add_result["name"]: [
+                {"a": 1.2346, "b": "x", "n": 1, "k": 1},
+                {"a": None, "b": None, "n": 2, "k": None},
+                {"a": None, "b": "y", "n": 3, "k": 3},
+            ]
+        },
     }
 
 
@@ -28,13 +29,13 @@ def test_values_are_rounded_and_null_where_they_are_missing() -> None:
 def test_five_digits_are_kept_at_every_size(value: float, content: float) -> None:
     data = Datasets()
     add_result = data.add(pd.DataFrame({"a": [value]}))
-    (row,) = data.attach_to(layer_charts(alt.Chart(add_result).mark_point())).datasets[add_result.name]
+    (row,) = data.attach_to({})["datasets"][add_result["name"]]
     assert row["a"] == content
 
 
 def test_equal_frames_have_one_name_in_all_figures() -> None:
     item, other = pd.DataFrame({"a": [1.0]}), pd.DataFrame({"a": [2.0]})
-    assert Datasets().add(item).name == Datasets().add(item.copy()).name != Datasets().add(other).name
+    assert Datasets().add(item) == Datasets().add(item.copy()) != Datasets().add(other)
 
 
 @pytest.mark.parametrize(("apart", "digits"), [(1.0, 5), (1e-3, 7), (1e-9, 13), (1e-15, 15), (0.0, 5)])
@@ -42,5 +43,5 @@ def test_as_many_digits_are_kept_as_tell_values_apart(apart: float, digits: int)
     assert significant_digits(pd.Series([0.1, 0.1 + apart, math.nan])) == digits
     data = Datasets()
     add_result = data.add(pd.DataFrame({"a": [0.1, 0.1 + apart]}))
-    low, high = data.attach_to(layer_charts(alt.Chart(add_result).mark_point())).datasets[add_result.name]
+    low, high = data.attach_to({})["datasets"][add_result["name"]]
     assert high["a"] - low["a"] == pytest.approx(apart, rel=0.12)

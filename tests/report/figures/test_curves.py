@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.made_frames import SIX, Steps, curves_of, named, points_of, run_of, spikes_of
-from support.scene import Mark, Scene, scene, spec_of
+from support.scene import Mark, Scene, scene
 
 from ettsweep.files import Json
 from ettsweep.report.figures.curves import MAX_OTHER_POINTS, TRIANGLE, curves
@@ -45,7 +45,7 @@ def spec(points: pd.DataFrame) -> Json:
         *[((0, 0), 1, 2, "loss", 0.7), ((0, 0), 0, 2, "grad_norm", 4.0), ((1, 0), 0, 1, "loss", 0.3)],
         *[((5, 0), 0, 2, "loss", 0.5), ((0, 1), 0, 3, "loss", math.nan), ((0, 0), 10, 1, "val_loss", 9.0)],
     )
-    return spec_of(curves(pd.concat(frames, ignore_index=True), spikes, points))
+    return curves(pd.concat(frames, ignore_index=True), spikes, points)
 
 
 def lines(result: Scene) -> dict[str, Mark]:
@@ -62,7 +62,7 @@ def triangles(result: Scene) -> list[tuple[float, float]]:
 def single(values: Sequence[float], quantity: str = "val_loss") -> Json:
     """Return the figure of one run."""
     points_of_result = points_of({(0, 0): 0.1})
-    return spec_of(curves(curves_of(points_of_result, {(0, 0): {0: values}}, quantity), NO_SPIKES, points_of_result))
+    return curves(curves_of(points_of_result, {(0, 0): {0: values}}, quantity), NO_SPIKES, points_of_result)
 
 
 def test_the_legend_names_the_candidate_first_and_its_neighbours_by_score(spec: Json) -> None:

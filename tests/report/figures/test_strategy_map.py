@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.made_sweep import digits_spec, finish, imagenet_spec, loss_at, read, search
-from support.scene import Mark, Scene, scene, spec_of
+from support.scene import Mark, Scene, scene
 
 from ettsweep.files import Json
 from ettsweep.report.families import judged_families
@@ -32,7 +32,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Json:
             finish(results, base.with_point(*Point(base.lr, base.wd).moved(i, j), 0), loss_at(i, j, 0))
         collected.append(search(base, seeds=(0,)))
     text = read(results, collected)
-    return spec_of(strategies(points_frame(judged_families(text.runs, text.verdicts)).dropna(subset="score")))
+    return strategies(points_frame(judged_families(text.runs, text.verdicts)).dropna(subset="score"))
 
 
 def candidates(result: Scene) -> dict[str, Mark]:

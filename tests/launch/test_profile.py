@@ -268,12 +268,12 @@ def test_a_job_trains_one_run_on_all_its_devices_or_one_on_each() -> None:
     ("override", "message"),
     [
         ("devices_per_run=0", "devices_per_run"),
-        ("micro_batch=0", "micro_batch: a whole number of at least 1, or auto, is expected, got 0"),
-        ("loader_workers=-1", "loader_workers: a whole number, or auto, is expected, got -1"),
-        ("compile=yes please", "compile: true, false or auto"),
-        ("corrupt_images=ignore", "corrupt_images"),
-        ("log=[paper]", "log"),
-        ("peak_tflops=0", "peak_tflops"),
+        ("trainer.micro_batch=0", "trainer.micro_batch: a whole number of at least 1, or auto, is expected, got 0"),
+        ("trainer.loader_workers=-1", "trainer.loader_workers: a whole number, or auto, is expected, got -1"),
+        ("trainer.compile=yes please", "trainer.compile: true, false or auto"),
+        ("trainer.corrupt_images=ignore", "trainer.corrupt_images"),
+        ("trainer.log=[paper]", "trainer.log"),
+        ("trainer.peak_tflops=0", "trainer.peak_tflops"),
     ],
 )
 def test_what_cannot_be_a_way_to_train_is_refused(override: str, message: str) -> None:
@@ -286,11 +286,11 @@ def test_more_workers_than_this_machine_could_bear_are_refused() -> None:
         load_profile("local", ["slots=100000"])
     with pytest.raises(
         InputError,
-        match=r"--launch-set threads=100000: threads: 100000 are too many(.|\n)*loader_workers: 100000 are",
+        match=r"--launch-set threads=100000: threads: 100000 are too many(.|\n)*trainer.loader_workers: 100000 are",
     ):
-        load_profile("local", ["threads=100000", "loader_workers=100000"])
+        load_profile("local", ["threads=100000", "trainer.loader_workers=100000"])
     assert load_profile("local", [f"slots={2 * CORES}"]).kind == "local"
-    assert load_profile("slurm", ["loader_workers=100000"]).kind == "slurm"  # that machine is another one
+    assert load_profile("slurm", ["trainer.loader_workers=100000"]).kind == "slurm"  # that machine is another one
 
 
 def gib(profile: AnyProfile) -> tuple[float, str]:
@@ -469,16 +469,17 @@ warn_s: 60
 heartbeat_s: 10
 snapshot: true
 devices_per_run: 8
-pack: 1
-pack_mode: fast
-micro_batch: 64
-loader_workers: 5
-compile: false
-activation_checkpointing: true
-sharded: true
-corrupt_images: fail
-log: [tensorboard]
-peak_tflops: 989
+trainer:
+  pack: 1
+  pack_mode: fast
+  micro_batch: 64
+  loader_workers: 5
+  compile: false
+  activation_checkpointing: true
+  sharded: true
+  corrupt_images: fail
+  log: [tensorboard]
+  peak_tflops: 989
 """
     )
     profile = load_profile("mine.yaml")
@@ -508,16 +509,19 @@ peak_tflops: 989
         "heartbeat_s": 10.0,
         "snapshot": True,
         "devices_per_run": 8,
-        "pack": 1,
-        "pack_mode": "fast",
-        "micro_batch": 64,
-        "loader_workers": 5,
-        "compile": False,
-        "activation_checkpointing": True,
-        "sharded": True,
-        "corrupt_images": "fail",
-        "log": ("tensorboard",),
-        "peak_tflops": 989.0,
+        "trainer": {
+            "trainable": "transformer",
+            "pack": 1,
+            "pack_mode": "fast",
+            "micro_batch": 64,
+            "loader_workers": 5,
+            "compile": False,
+            "activation_checkpointing": True,
+            "sharded": True,
+            "corrupt_images": "fail",
+            "log": ("tensorboard",),
+            "peak_tflops": 989.0,
+        },
     }
 
 

@@ -18,6 +18,7 @@ from ettsweep.processes import Process, process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, jobs_dir
 from ettsweep.runs.index import Run, RunIndex, count_states
+from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.runs.timing import RunTimes, makespan_s
 from ettsweep.study.budget import Forecast
@@ -148,7 +149,7 @@ class CostEstimator:
         self._fraction_left |= {p.id: fraction_left(runs[p.id].dir) if p.id in runs else 1.0 for p in new}
         head = f"{format_count(len(new), 'run')} {'in this round' if self.in_rounds else 'to train'}"
         count = len(new)
-        notes = Counter(filter(None, (self._resume_note(runs[p.id]) for p in new if p.id in runs)))
+        notes = Counter(filter(None, (self._resume_note(p.spec, runs[p.id].dir) for p in new if p.id in runs)))
         mixed = "".join(f"; {number} of them {note}" for note, number in notes.items())
         if forecast:
             launched_before = len(self._fraction_left) - len(new)
@@ -159,10 +160,10 @@ class CostEstimator:
         cost = self._describe_device_hours(new, plan.run_index, count, terse=not is_first)
         return ": ".join(filter(None, [head, cost])) + mixed
 
-    def _resume_note(self, run: Run) -> str:
+    def _resume_note(self, spec: RunSpec, run: RunDir) -> str:
         """Return what changes for a run that resumes under this profile; empty for nothing."""
-        saved = _last_saved(run.dir)
-        return self.profile.settings(run.spec.settings).resume_note(saved.execution()) if saved else ""
+        saved = _last_saved(run)
+        return self.profile.settings(spec.settings).resume_note(saved.execution()) if saved else ""
 
     def _describe_device_hours(
         self, planned: Sequence[PlannedRun], run_index: RunIndex, count: int, *, terse: bool

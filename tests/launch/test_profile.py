@@ -567,7 +567,8 @@ def test_settings_of_the_trainer_at_the_top_of_a_profile_are_told_where_they_bel
 
 
 def test_a_misspelt_setting_of_the_trainer_is_told() -> None:
-    assert refusal("trainer.pakc=8") == "--launch-set trainer.pakc=8: trainer.pakc: unknown key; did you mean trainer.pack?"
+    message = "trainer.pakc: unknown key; did you mean trainer.pack?"
+    assert refusal("trainer.pakc=8") == f"--launch-set trainer.pakc=8: {message}"
     assert refusal(text="kind: slurm\ntrainer: fast\n").startswith("mine.yaml: trainer: a mapping of keys")
 
 

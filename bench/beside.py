@@ -1,7 +1,7 @@
 """Measure whole sweeps through this tool and through others: `make bench-beside`. It prints a table, and tests nothing.
 
 All train the same runs of vit-digits, two at a time with a thread each, in a fresh process and an empty folder:
-single, packed         `ettsweep grid --follow` with pack=1 and with pack=auto
+single, packed         `ettsweep grid --follow` with trainer.pack=1 and with trainer.pack=auto
 submitit               submitit's local executor, a job for each run; -lists: two jobs that train half of the runs each
 optuna                 study.optimize(n_jobs=2) on enqueued trials, kept in memory: two threads of one process
 ray                    Ray Tune, a process for each trial; -reuse: with reuse_actors=True
@@ -34,7 +34,7 @@ from ettsweep.processes import background_thread
 from ettsweep.runs.folder import RunDir, runs_dir
 
 ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
-LAUNCH = {"single": ("pack=1",), "packed": ("pack=auto",)}
+LAUNCH = {"single": ("trainer.pack=1",), "packed": ("trainer.pack=auto",)}
 GRACE_S = 60.0
 """Seconds that processes have to end after the command that has started them."""
 

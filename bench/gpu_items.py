@@ -261,7 +261,7 @@ def packs(folder: Path, model: str, members: int, small: bool) -> Rows:
 def packed_grid(folder: Path, small: bool) -> Rows:
     """Time a whole grid through the command line on one slot, alone and packed."""
     with tempfile.TemporaryDirectory(dir=folder) as temporary_directory:
-        values = ["pack=1", "pack=32", "pack=32 pack_mode=fast"]
+        values = ["trainer.pack=1", "trainer.pack=32", "trainer.pack=32 trainer.pack_mode=fast"]
         yield from pack.commands(
             1, 9 if small else 36, values, Path(temporary_directory), options=SHORT if small else ()
         )
@@ -273,7 +273,7 @@ SHORT = ("--set=schedule.total_steps=8", "--set=schedule.warmup_steps=2", "--set
 def grid(results: Path, slots: int, seeds: int, *options: str) -> list[str]:
     """Return the command that trains nine points of vit-digits, with some seeds, one run after the other on each slot."""
     values = ["grid", "--model", "vit-digits", "--strategy", "standard", "--seeds", ",".join(map(str, range(seeds)))]
-    launch = [f"--launch-set=slots={slots}", "--launch-set=pack=1"]
+    launch = [f"--launch-set=slots={slots}", "--launch-set=trainer.pack=1"]
     return [*values, *launch, *options, "--results", str(results), "--follow"]
 
 

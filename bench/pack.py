@@ -220,7 +220,9 @@ def main() -> None:
     parser.add_argument("--loader", type=int, nargs="*", default=[8])
     parser.add_argument("--slots", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--runs", type=int, nargs="*", default=[18, 72, 108], help="of a command: multiples of 9")
-    parser.add_argument("--ways", nargs="*", default=["pack=1", "pack=auto"], help="of a command: launch settings")
+    parser.add_argument(
+        "--ways", nargs="*", default=["trainer.pack=1", "trainer.pack=auto"], help="of a command: launch settings"
+    )
     parser.add_argument(
         "--checkout", type=Path, nargs="*", default=[], help="whose code trains the grids too, before ours"
     )

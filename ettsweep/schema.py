@@ -129,6 +129,10 @@ def is_whole(value: object, minimum: int) -> bool:
 Positive = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[
+    int | Literal["auto"],
+    expect("a whole number of at least 1, or auto,", lambda v: v == "auto" or is_whole(v, 1)),
+]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 

@@ -101,6 +101,7 @@ class TrainableSuite:
         assert recipe.labels.model
         assert recipe.steps is None or recipe.steps > 0
         hash(self.spec().recipe_key)
+        assert recipe.settings().trainable in ("", recipe.trainable)
 
     def test_a_spec_is_the_same_after_it_was_written_and_read(self) -> None:
         spec = self.spec()

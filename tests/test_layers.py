@@ -21,7 +21,7 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {"trainer.recipe"},
     {"trainer.grid_recipe"},
     {"trainer.models", "trainer.tasks", "trainer.schedule_check"},
-    {"trainer.specs"},
+    {"trainer.specs", "trainer.settings"},
     {"strategies"},
     {"runs", "readers"},
     {"schema", "config", "process_pool"},

@@ -33,7 +33,9 @@ def test_from_jpeg_files_to_a_report(tmp_path: Path, results: Path) -> None:
     sets = [f"--set={key}={value}" for key, value in SMALL.items()]
     grid = ("grid", "--model", "vit-b16", "--strategy", "ntk", "--lr-range=-6:0:3", "--wd-range=fixed")
     values = (*grid, "--rule", "paper", *sets)
-    assert "3 of 3 runs finished" in command(*values, "--data", "data", "--launch-set=loader_workers=1", "--follow")
+    assert "3 of 3 runs finished" in command(
+        *values, "--data", "data", "--launch-set=trainer.loader_workers=1", "--follow"
+    )
     assert {row["lr"] for row in command("status")} == {20 / 64, 20 / 8, 20}
 
     # The data, the profile and the recipe are remembered: what follows needs to be told none of them.

@@ -401,8 +401,8 @@ class TrainingOptions:
                 if name not in METRIC_LOGGERS:
                     raise unknown_name("metric logger", name, METRIC_LOGGERS)
             check_loggers(self.log)
-            # --log is short for setting the profile's field `log`.
-            sets.append(f"log=[{', '.join(self.log)}]")
+            # --log is short for setting `trainer.log` of the profile.
+            sets.append(f"trainer.log=[{', '.join(self.log)}]")
         return LaunchOptions(self.launch, tuple(sets), self.data)
 
 

@@ -123,7 +123,7 @@ def _decoding_rows(sources: "Sequence[ImageSource]", images: int | None) -> list
     if reading.unreadable:
         is_too_many = len(reading.unreadable) > max(10, reading.images // 100)
         n_unread = sum(image.is_unread for image in reading.unreadable)
-        consequence = "left out of training, unless --launch-set corrupt_images=fail"
+        consequence = "left out of training, unless --launch-set trainer.corrupt_images=fail"
         if is_too_many:
             consequence = "too many to train without"
         elif n_unread:

@@ -32,6 +32,7 @@ from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.trainer.models.model_cost import checkpoint_bytes
 from ettsweep.trainer.models.registry import model_name
 from ettsweep.trainer.recipe import TransformerRun
+from ettsweep.trainer.settings import TrainerSettings
 from ettsweep.trainer.specs import TaskSpec
 from ettsweep.trainer.tasks.registry import TASKS, check_data, task_kind, task_spec
 from ettsweep.worker.devices import prepare_device
@@ -99,7 +100,7 @@ def _compiler_rows(profile: AnyProfile | None) -> Iterator[DoctorCheck]:
         gpu = bool(torch_facts()["devices"])
     except RuntimeError:
         return  # the row `torch` reports it
-    is_requested = profile is not None and profile.compile is True
+    is_requested = profile is not None and profile.settings(TrainerSettings).compile is True
     if gpu and not (isinstance(profile, LocalProfile) and profile.devices == "cpu"):
         yield run_check("compiler", partial(try_compiler, "cuda"), "failed" if is_requested else "warning")
     elif is_requested:
@@ -255,14 +256,15 @@ def examine_fit(sweep_spec: SweepSpec, name: str, launch_set: Sequence[str]) -> 
     from ettsweep.trainer.training.runtime_settings import RuntimeSettings, resolve_by_size
 
     group = ProcessGroup(world_size=profile.devices_per_run)
-    requested = None if profile.sharded == "auto" else profile.sharded
-    sharded = bool(resolve_by_size(spec.model, RuntimeSettings(sharded=requested), group).sharded)
+    requested = profile.settings(TrainerSettings).sharded
+    settings = RuntimeSettings(sharded=None if requested == "auto" else requested)
+    sharded = bool(resolve_by_size(spec.model, settings, group).sharded)
     device_name = facts["device_name"] if device.type == "cuda" else "this machine"
     local_batch = -(-spec.batch_size // group.world_size)  # rounded up: the largest share of a device
     sample, row_name = task_kind(spec.task).sample, f"fit {model_name(spec.model)} {spec.precision}"
     row_name += f", sharded over {group.world_size} devices" if sharded else ""
     for recompute in (False, True):
-        option = " with activation_checkpointing=true" if recompute else ""
+        option = " with trainer.activation_checkpointing=true" if recompute else ""
         step = largest_step(
             spec, device, group, recompute=recompute, sharded=sharded, steps=2
         )  # the first step is slower
@@ -271,4 +273,5 @@ def examine_fit(sweep_spec: SweepSpec, name: str, launch_set: Sequence[str]) -> 
             continue
         memory = f"{step.memory_bytes / GIB:.1f} GiB of {device_name}" if step.memory_bytes else device_name
         speed = f"{step.samples_per_s:,.1f} {sample}s/s"
-        yield DoctorCheck(row_name, "ok", f"micro_batch={step.size} of {local_batch}{option}: {memory}; {speed}")
+        setting = f"trainer.micro_batch={step.size} of {local_batch}{option}"
+        yield DoctorCheck(row_name, "ok", f"{setting}: {memory}; {speed}")

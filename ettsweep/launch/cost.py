@@ -1,6 +1,7 @@
 """Estimated and actual cost of runs, only from measured times of runs of the same recipe."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from ettsweep.processes import Process, process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, jobs_dir
 from ettsweep.runs.index import Run, RunIndex, count_states
+from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.runs.timing import RunTimes, makespan_s
 from ettsweep.study.budget import Forecast
@@ -100,11 +102,6 @@ TRAINED_STATES = (State.DONE, State.DIVERGED)
 STOPPED_STATES = (State.PRUNED, State.FAILED, State.CANCELLED)
 """States of runs that used device time and will not continue by themselves."""
 
-MIXED_MODES_NOTE = (
-    "began with pack_mode=exact and may resume in fast packs, which round differently; pack_mode=exact keeps them exact"
-)
-"""Ends the note on runs that would resume in another pack mode; their logs say at which step they did."""
-
 # --- before and after -----------------------------------------------------------------------------------------------
 
 
@@ -152,8 +149,8 @@ class CostEstimator:
         self._fraction_left |= {p.id: fraction_left(runs[p.id].dir) if p.id in runs else 1.0 for p in new}
         head = f"{format_count(len(new), 'run')} {'in this round' if self.in_rounds else 'to train'}"
         count = len(new)
-        switching = [p for p in new if p.id in runs and self._would_mix_modes(runs[p.id].dir)]
-        mixed = f"; {len(switching)} of them {MIXED_MODES_NOTE}" if switching else ""
+        notes = Counter(filter(None, (self._resume_note(p.spec, runs[p.id].dir) for p in new if p.id in runs)))
+        mixed = "".join(f"; {number} of them {note}" for note, number in notes.items())
         if forecast:
             launched_before = len(self._fraction_left) - len(new)
             if launched_before + forecast.at_least < 2 * self._announced_runs:
@@ -163,10 +160,10 @@ class CostEstimator:
         cost = self._describe_device_hours(new, plan.run_index, count, terse=not is_first)
         return ": ".join(filter(None, [head, cost])) + mixed
 
-    def _would_mix_modes(self, run: RunDir) -> bool:
-        """`True` if a run has an exact checkpoint and may continue in a fast pack."""
-        saved = _last_saved(run) if self.profile.pack_mode == "fast" else None
-        return saved is not None and saved.execution().get("pack_mode") != "fast"
+    def _resume_note(self, spec: RunSpec, run: RunDir) -> str:
+        """Return what changes for a run that resumes under this profile; empty for nothing."""
+        saved = _last_saved(run)
+        return self.profile.settings(spec.settings).resume_note(saved.execution()) if saved else ""
 
     def _describe_device_hours(
         self, planned: Sequence[PlannedRun], run_index: RunIndex, count: int, *, terse: bool

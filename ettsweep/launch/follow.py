@@ -312,5 +312,6 @@ def verify_rounds(controller: Controller, context: CommandContext) -> Verificati
 def count_parallel_runs(profile: AnyProfile, recipes: Iterable[Trainable]) -> int:
     """Return how many runs a profile trains in parallel; a default if only the scheduler decides."""
     if isinstance(profile, LocalProfile):
-        return len(profile.resolve_slots()) * min((recipe.runs_at_once(profile) for recipe in recipes), default=1)
+        at_once = (r.runs_at_once(profile.settings(r.settings), profile.devices_per_run) for r in recipes)
+        return len(profile.resolve_slots()) * min(at_once, default=1)
     return (profile.max_parallel or DEFAULT_PARALLEL_JOBS) * profile.runs_per_job

@@ -8,25 +8,30 @@ from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializeAsAny, model_validator
 
-from ettsweep.config import HIDDEN_VALUE, NAME, hide_secrets, options_by_key, read_yaml, split_override
+from ettsweep.config import HIDDEN_VALUE, NAME, hide_secrets, options_by_key, read_yaml, set_nested, split_override
 from ettsweep.console import format_count
 from ettsweep.errors import InputError, unknown_name
 from ettsweep.files import expand_home
 from ettsweep.launch.gpus import gpu_bytes, visible_gpus
 from ettsweep.launch.job_environment import Variables
-from ettsweep.launch.profile_fields import Count, Devices, LoaderCount, PackMode, SbatchValue, SingleLine, Switch
+from ettsweep.launch.profile_fields import Devices, SbatchValue, SingleLine
 from ettsweep.processes import GIB, cores, memory_bytes
+from ettsweep.runs.trainable import Settings
+from ettsweep.runs.trainables import ValidatedSettings, class_of, moved_settings
 from ettsweep.schema import (
+    Count,
+    Key,
     NonNegative,
     Positive,
     PositiveFloat,
     Source,
     StrictModel,
     is_whole,
+    keys_of,
     locating,
     validate,
 )
@@ -58,6 +63,9 @@ class Slot:
         return cls(**data | {"others": tuple(cls.from_json(other) for other in data.get("others", ()))})
 
 
+AnySettings = TypeVar("AnySettings", bound=Settings)
+
+
 class Profile(StrictModel):
     """Fields that local and SLURM profiles share.
 
@@ -69,22 +77,8 @@ class Profile(StrictModel):
             third of the time for which old contents may be read.
         snapshot: train from a copy of the code made at submission.
         devices_per_run: GPUs, or CPU slots, that train one run together.
-        pack: most runs of one recipe that a worker trains at once. They share a loader, and in a stacked ensemble one
-            forward pass. `auto` packs where data must be loaded, or where a short trial shows that stacking is faster.
-        pack_mode: `exact` stacks runs only if each gets bit for bit the numbers of a run alone; `fast` also stacks
-            where rounding differs, as on a GPU.
-        micro_batch: samples that one device processes at once; gradients are accumulated over the rest of its share
-            of the batch. `auto` takes what fits into the device's memory.
-        loader_workers: image-loading processes per worker; `auto` is one per CPU of a worker with a GPU, else none.
-        compile: use torch.compile; `auto` does on a GPU if a compiler is installed and the runs of a worker are long
-            enough to make up for compilation.
-        activation_checkpointing: recompute activations in the backward pass instead of storing them; `auto` does for
-            models with more than a billion parameters.
-        sharded: shard the model and the optimizer state over the `devices_per_run` devices; `auto` does for models
-            with more than a billion parameters.
-        corrupt_images: `skip` leaves out an image that cannot be decoded and logs its name; `fail` ends the run.
-        log: where metrics are logged in addition to the run folder.
-        peak_tflops: peak of one device in the precision used; needed for the utilisation of unlisted devices.
+        trainer: settings of the trainable that trains the runs, the built-in one if the block names no other; None
+            for its defaults.
     """
 
     checkpoint_every_s: NonNegative = 300.0
@@ -92,16 +86,11 @@ class Profile(StrictModel):
     heartbeat_s: PositiveFloat = 30.0
     snapshot: bool = False
     devices_per_run: Positive = 1
-    pack: Count = "auto"
-    pack_mode: PackMode = "exact"
-    micro_batch: Count = "auto"
-    loader_workers: LoaderCount = "auto"
-    compile: Switch = "auto"
-    activation_checkpointing: Switch = "auto"
-    sharded: Switch = "auto"
-    corrupt_images: Literal["skip", "fail"] = "skip"
-    log: Annotated[tuple[Literal["tensorboard", "wandb"], ...], Field(strict=False)] = ()
-    peak_tflops: PositiveFloat | None = None
+    trainer: Annotated[SerializeAsAny[Settings] | None, ValidatedSettings] = None
+
+    def settings(self, schema: type[AnySettings]) -> AnySettings:
+        """Return the settings of the trainable that has this schema: its defaults if the profile has none for it."""
+        return self.trainer if type(self.trainer) is schema else schema()
 
     def sets_variable(self, variable: str) -> bool:
         """`True` if the profile itself sets an environment variable."""
@@ -118,7 +107,7 @@ class LocalProfile(Profile):
     Attributes:
         devices: `auto` uses the GPUs, or the CPU if there are none; `cpu`; or a list of GPU numbers.
         slots: number of workers; `auto` is one per core on the CPU, and `workers_per_device` per GPU.
-        workers_per_device: workers that share a GPU and split its memory. For small runs `pack` is faster.
+        workers_per_device: workers that share a GPU and split its memory.
         threads: CPU threads per worker; `auto` splits the cores among the slots. A resumed run is bit for bit the
             same only with as many threads as before.
     """
@@ -168,21 +157,22 @@ class LocalProfile(Profile):
         return memory_bytes(), "this machine"
 
     def check_counts(self) -> None:
-        """Check that workers, threads and loaders are not absurdly many for this machine.
+        """Check that workers, their threads and their processes are not absurdly many for this machine.
 
         Raises:
             InputError: a count is above its limit.
         """
         core_count, memory = cores(), memory_bytes()
-        limits = dict.fromkeys(("slots", "threads", "loader_workers", "workers_per_device"), core_count * MAX_PER_CORE)
+        counts = {name: getattr(self, name) for name in ("slots", "threads", "workers_per_device")}
+        counts |= {f"trainer.{name}": getattr(self.trainer, name) for name in (self.trainer or Settings()).per_core}
+        limits = dict.fromkeys(counts, core_count * MAX_PER_CORE)
         # Each worker imports torch, so memory limits their number before the cores do.
         limits["slots"] = min(limits["slots"], max(core_count, memory // WORKER_BYTES))
-        exceeded = {name: limit for name, limit in limits.items() if is_whole(getattr(self, name), limit + 1)}
+        exceeded = {name: limit for name, limit in limits.items() if is_whole(counts[name], limit + 1)}
         if exceeded:
             machine = f"this machine has {format_count(core_count, 'core')} and {memory / GIB:.0f} GiB"
             raise InputError.of(
-                f"{name}: {getattr(self, name)} are too many: {machine}; {limit} at most"
-                for name, limit in exceeded.items()
+                f"{name}: {counts[name]} are too many: {machine}; {limit} at most" for name, limit in exceeded.items()
             )
 
     def _single_device_slots(self) -> list[Slot]:
@@ -344,7 +334,8 @@ PROFILES: dict[str, type[LocalProfile] | type[SlurmProfile]] = {"local": LocalPr
 def load_profile(name: str, overrides: Sequence[str] = ()) -> AnyProfile:
     """Read a profile from a file, or by name from ./launch and then from the shipped ones.
 
-    An override is `key=value` for any field; `environment.NAME=value` and `sbatch.option=value` set one entry.
+    An override is `key=value` for any field; `environment.NAME=value`, `sbatch.option=value` and `trainer.key=value`
+    set one entry.
 
     Raises:
         InputError: no such profile, or unknown keys or invalid values.
@@ -367,11 +358,35 @@ def load_profile(name: str, overrides: Sequence[str] = ()) -> AnyProfile:
                 f"{source.of((key,), is_unknown=True)}: {key}: unknown key of kind {kind}; `kind: {other}` has it"
                 for key in misplaced
             )
-    profile = validate(PROFILES[kind], data, source)
+    if moved := moved_settings(data.keys() - PROFILES[kind].model_fields.keys()):
+        raise InputError.of(
+            f"{source.of((key,), is_unknown=True)}: {key}: belongs into the block trainer: now, as trainer.{key}"
+            for key in moved
+        )
+    profile = validate(PROFILES[kind], data, source, _trainer_keys(data))
     if isinstance(profile, LocalProfile):
         with locating(source):
             profile.check_counts()
     return profile
+
+
+def _trainer_keys(data: dict[str, Any]) -> Iterator[Key]:
+    """Yield the keys of the block `trainer`, to suggest for unknown ones."""
+    with contextlib.suppress(InputError):  # an unknown trainable is a problem of its own
+        block = data.get("trainer")
+        yield from (("trainer", *key) for key in keys_of(class_of(block).settings, block))
+
+
+def read_profile(kind: str, data: dict[str, Any], source: str) -> AnyProfile:
+    """Return the profile that a submission holds.
+
+    Raises:
+        InputError: it is invalid.
+    """
+    if moved := moved_settings(data.keys() - PROFILES[kind].model_fields.keys()):  # by an older version
+        own = {key: value for key, value in data.items() if key not in moved}
+        data = own | {"trainer": {key: data[key] for key in moved}}
+    return validate(PROFILES[kind], data, source)
 
 
 def _apply_override(data: dict[str, Any], override: str) -> None:
@@ -389,7 +404,10 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
     inner = data.setdefault(first, {})
     if not isinstance(inner, dict):
         raise InputError(f"--launch-set {hide_secrets(override)}: {first} has no parts; {first}=value sets it")
-    inner[subkey] = value
+    if first == "trainer":
+        set_nested(inner, subkey, value)
+    else:  # names with dots are told as they are
+        inner[subkey] = value
 
 
 def profile_file(name: str) -> Path | None:

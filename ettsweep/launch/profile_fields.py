@@ -6,19 +6,6 @@ from pydantic import AfterValidator
 
 from ettsweep.schema import expect, home_expanded, is_whole
 
-Count = Annotated[
-    int | Literal["auto"],
-    expect("a whole number of at least 1, or auto,", lambda v: v == "auto" or is_whole(v, 1)),
-]
-LoaderCount = Annotated[
-    int | Literal["auto"],
-    expect("a whole number, or auto,", lambda v: v == "auto" or is_whole(v, 0)),
-]
-Switch = Annotated[
-    bool | Literal["auto"],
-    expect("true, false or auto", lambda v: v == "auto" or isinstance(v, bool)),
-]
-PackMode = Literal["exact", "fast"]
 Devices = Annotated[
     list[int] | Literal["auto", "cpu"],
     expect(

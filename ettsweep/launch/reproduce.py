@@ -17,6 +17,7 @@ from ettsweep.runs.data_location import data_env
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run
 from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.trainable import BUILT_IN
 
 CLAIM_FACTS = ("torch", "numpy", "ettsweep", "python", "instruction_set", "device_name")
 """Keys of claim.json that can change bits; threads and device are in the command."""
@@ -58,7 +59,7 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
     if spec.needs_data:
         kind = spec.data_kind
         notes.append(f"task {kind} needs its data set: add --data PATH, or set {data_env(kind)}")
-    command = _command(run, claim, attempt.execution() if attempt else {})
+    command = _command(run, spec, claim, attempt.execution() if attempt else {})
     if attempt is None:
         notes.append("it was never trained: its threads, device and code are unknown")
         return Reproduction(command, None, [], notes)
@@ -121,7 +122,7 @@ def _finishing_attempt(run: RunDir, result: Json | None) -> Attempt | None:
     return run.attempt(result["attempts"]) if result and result.get("attempts") else run.latest_attempt()
 
 
-def _command(run: RunDir, claim: Json, execution: Json) -> str:
+def _command(run: RunDir, spec: RunSpec, claim: Json, execution: Json) -> str:
     """Return the shell command, valid in any folder, that trains a run with these recorded settings."""
     command = ["ettsweep", "train", "--spec", str(run.spec_path.resolve()), "--results", f"reproduced-{run.id}"]
     settings = []
@@ -133,9 +134,9 @@ def _command(run: RunDir, claim: Json, execution: Json) -> str:
         gpus = f"devices={list(range(processes))}"
         settings += [f"slots={processes}", "devices=cpu"] if claim["device"] == "cpu" else [gpus]
     settings += [f"devices_per_run={processes}"] if processes > 1 else []
-    for key in ("micro_batch", "compile", "activation_checkpointing", "sharded"):
-        if execution.get(key) is not None:
-            settings.append(f"{key}={str(execution[key]).lower()}")
+    recorded = [key for key in spec.settings.recorded if execution.get(key) is not None]
+    settings += [f"trainer.trainable={spec.trainable}"] if recorded and spec.trainable != BUILT_IN else []
+    settings += [f"trainer.{key}={str(execution[key]).lower()}" for key in recorded]
     for setting in settings:
         command += ["--launch-set", setting]
     return shlex.join(command)

@@ -56,6 +56,28 @@ class Size:
     factor_rule: Literal["adamw", "sgd"]
 
 
+class Settings(StrictModel):
+    """Base of the settings of a trainable: how its runs train, which changes their numbers by rounding at most.
+
+    All fields have defaults: most profiles say nothing of them.
+
+    Attributes:
+        trainable: name of the trainable.
+    """
+
+    trainable: str = ""
+
+    per_core: ClassVar[tuple[str, ...]] = ()
+    """Fields that are numbers of processes of a worker: absurdly many for the cores of a machine are refused."""
+
+    recorded: ClassVar[tuple[str, ...]] = ()
+    """Fields that `execution.json` of an attempt has, and that whoever reproduces its run sets."""
+
+    def resume_note(self, execution: Json) -> str:
+        """Return what changes for a run that resumes what was trained so, as the end of a sentence; "" for nothing."""
+        return ""
+
+
 BUILT_IN = "transformer"
 """The trainable of grid files without a `run:` block, and of specs older than this contract, which do not name one."""
 
@@ -241,8 +263,11 @@ class Trainable(StrictModel):
             InputError: it does not.
         """
 
-    def runs_at_once(self, profile: Any) -> int:
-        """Return how many runs one worker may train at once under a launch profile."""
+    settings: ClassVar[type[Settings]] = Settings
+    """Schema of what the block `trainer` of a launch profile may set for its runs."""
+
+    def runs_at_once(self, settings: Any, devices: int) -> int:
+        """Return how many runs one worker may train at once with these settings, each on so many devices."""
         return 1
 
     def changes(self) -> list[str]:
@@ -284,6 +309,7 @@ class RunContext(Protocol):
         strategy: name of the scaling strategy.
         out: folder of the run for files of its own, the same in all attempts.
         data: location of the data; None if the recipe needs none.
+        settings: of the launch profile, by the trainable's schema of them.
         resume_from: the newest checkpoint of earlier attempts, a file or folder as `checkpoint` had it written; None
             to start from the beginning.
         resume_step: its step; 0 to start from the beginning.
@@ -296,6 +322,7 @@ class RunContext(Protocol):
     strategy: str
     out: Path
     data: str | None
+    settings: Any
     resume_from: Path | None
     resume_step: int
 

@@ -1,6 +1,7 @@
 """The registry of trainables: those that ship, those of installed packages, and plugins that a user names."""
 
 import os
+from collections.abc import Collection
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -10,7 +11,7 @@ from typing import Any
 from pydantic import PlainValidator
 
 from ettsweep.errors import InputError, error_line, unknown_name
-from ettsweep.runs.trainable import BUILT_IN, Trainable
+from ettsweep.runs.trainable import BUILT_IN, Settings, Trainable
 
 TRAINABLES = {
     BUILT_IN: "ettsweep.trainer.recipe:TransformerRecipe",
@@ -103,3 +104,22 @@ def _as_recipe(value: object) -> object:
 
 Validated = PlainValidator(_as_recipe)
 """Validate a field by the class of the trainable that it names."""
+
+
+def _as_settings(value: object) -> object:
+    if value is None or isinstance(value, Settings):
+        return value
+    try:
+        return class_of(value).settings.model_validate(value)
+    except InputError as error:
+        raise ValueError(str(error)) from None
+
+
+ValidatedSettings = PlainValidator(_as_settings)
+"""Validate a field by the settings of the trainable that it names; without a value, none is imported."""
+
+
+def moved_settings(keys: Collection[str]) -> list[str]:
+    """Return those of some unknown keys of a launch profile that were its fields and are now under `trainer`."""
+    settings = trainable_class(BUILT_IN).settings if keys else Settings
+    return sorted(set(keys) & (settings.model_fields.keys() - Settings.model_fields.keys()))

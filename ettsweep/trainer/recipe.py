@@ -12,13 +12,14 @@ from ettsweep.files import Json
 from ettsweep.metric import Metric
 from ettsweep.runs.data_location import configured_data
 from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.trainable import BUILT_IN, Labels, Size, Trainable
+from ettsweep.runs.trainable import BUILT_IN, Labels, Settings, Size, Trainable
 from ettsweep.schema import Key, OmitFromIdAt, Positive, Registered, Source, locating
 from ettsweep.strategies.optimizers import DEFAULT_OPTIMIZER, OptimizerSpec, factor_rule
 from ettsweep.trainer.grid_recipe import recipe_problems, resolve_recipe
 from ettsweep.trainer.models.model_cost import check_size
 from ettsweep.trainer.models.registry import model_name, model_spec, named_models, short_form
 from ettsweep.trainer.schedule_check import check_schedule
+from ettsweep.trainer.settings import TrainerSettings
 from ettsweep.trainer.specs import EPOCH_KEYS, ModelSpec, Precision, ScheduleSpec, TaskSpec
 from ettsweep.trainer.tasks.registry import (
     TASKS,
@@ -159,12 +160,14 @@ class TransformerRecipe(Trainable):
             raise InputError(f"devices_per_run: {devices} devices cannot share a batch of {self.batch_size}")
         check_size(self.model, self.optimizer, memory_bytes, owner)
 
-    def runs_at_once(self, profile: Any) -> int:
+    settings: ClassVar[type[Settings]] = TrainerSettings
+
+    def runs_at_once(self, settings: TrainerSettings, devices: int) -> int:
         # Runs on several devices are never packed: the devices already work on one run together.
-        if profile.devices_per_run > 1:
+        if devices > 1:
             return 1
-        if profile.pack != "auto":
-            return int(profile.pack)
+        if settings.pack != "auto":
+            return settings.pack
         # Packaged data are in memory, so there is no loading to share.
         return DEFAULT_PACK if self.data_kind else 1
 

@@ -25,6 +25,7 @@ from ettsweep.files import Json
 from ettsweep.launch.profile import AnyProfile, Slot
 from ettsweep.processes import background_thread, signals_blocked, unbind_threads
 from ettsweep.seeding import derive_seed
+from ettsweep.trainer.settings import TrainerSettings
 
 if TYPE_CHECKING:
     import torch
@@ -149,13 +150,14 @@ def slot_settings(profile: AnyProfile, slot: Slot, data: str | None = None, alik
     from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
     shared = {field.name for field in fields(RuntimeSettings)}
-    chosen = {name: value for name, value in profile if name in shared and value != "auto"}
+    settings = profile.settings(TrainerSettings)
+    chosen = {name: value for name, value in (*profile, *settings) if name in shared and value != "auto"}
     if slot.device == "cuda":
         chosen.setdefault("loader_workers", slot.threads)
     # An explicit number of threads stands, but `auto` never exceeds the slot.
     chosen["most_threads"] = slot.threads
-    peak_flops = None if profile.peak_tflops is None else 1e12 * profile.peak_tflops
-    return RuntimeSettings(**chosen, sinks=profile.log, peak_flops=peak_flops, data=data, alike=alike)
+    peak_flops = None if settings.peak_tflops is None else 1e12 * settings.peak_tflops
+    return RuntimeSettings(**chosen, sinks=settings.log, peak_flops=peak_flops, data=data, alike=alike)
 
 
 # --- process groups -------------------------------------------------------------------------------------------------

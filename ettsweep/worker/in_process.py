@@ -180,6 +180,7 @@ class RunningRun:
         self.strategy = strategy_name(spec.strategy.s)
         self.out = run.path / "out"
         self.data = work.data_of(run)
+        self.settings = work.profile.settings(spec.settings)
         self.resume_from: Path | None = None
         self.resume_step = self._saved_step = 0
         self.stop_source = work.stop_source

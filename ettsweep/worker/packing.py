@@ -15,6 +15,7 @@ from ettsweep.runs.state import Liveness, State
 from ettsweep.trainer.models.model_cost import activation_bytes
 from ettsweep.trainer.models.registry import architecture, parameter_count
 from ettsweep.trainer.recipe import TransformerRun
+from ettsweep.trainer.settings import TrainerSettings
 from ettsweep.worker.work_list import CLAIMABLE_STATES, claimable
 
 if TYPE_CHECKING:
@@ -156,10 +157,10 @@ class PackQueue:
         return self._queue.popleft() if self.count_waiting(1) else None
 
 
-def runs_for_largest_pack(profile: AnyProfile, spec: TransformerRun) -> int:
+def runs_for_largest_pack(settings: TrainerSettings, spec: TransformerRun) -> int:
     """Return the number of runs left per worker beyond which a pack grows no further."""
-    if profile.pack != "auto":
-        return profile.pack
+    if settings.pack != "auto":
+        return settings.pack
     return max(*MAX_STACK.values(), math.ceil(MIN_TRIAL_STEPS / spec.steps))
 
 
@@ -167,54 +168,57 @@ def pack_size(profile: AnyProfile, spec: TransformerRun, device: "torch.device",
     """Return how many runs of a recipe a worker trains at once.
 
     Args:
-        profile: launch profile, whose `pack` is a number or `auto`.
+        profile: launch profile, whose `trainer.pack` is a number or `auto`.
         spec: any run of the recipe.
         device: the worker's device.
         left: runs left in the list, see `RemainingRuns.count_left`; the other workers keep their share of them.
         workers: number of workers that share the list.
     """
-    fair_share = math.ceil(left / workers)
-    if fair_share < 2 or profile.devices_per_run > 1 or profile.pack == 1:
+    fair_share, settings = math.ceil(left / workers), profile.settings(TrainerSettings)
+    if fair_share < 2 or profile.devices_per_run > 1 or settings.pack == 1:
         return SINGLE_RUN
     from ettsweep.trainer.training.memory import STATE_BYTES, available_bytes
 
     free_bytes = available_bytes(device) // (workers if device.type == "cpu" else 1)  # workers share the host's memory
     state_bytes = STATE_BYTES * parameter_count(spec.model)
     fitting = int(PACK_MEMORY_FRACTION * free_bytes / state_bytes)
-    if profile.pack != "auto":
+    if settings.pack != "auto":
+        wanted = min(settings.pack, fair_share)
         if fitting >= 2:
-            return PackSize(min(profile.pack, fair_share, fitting))
+            return PackSize(min(wanted, fitting))
         remark = (
-            f"trains alone: of the {format_count(min(profile.pack, fair_share), 'run')} that could train at once, with "
+            f"trains alone: of the {format_count(wanted, 'run')} that could train at once, with "
             f"{state_bytes / GIB:.2g} GiB of weights and moments each, no two fit into half of the "
             f"{free_bytes / GIB:.2g} GiB that are free"
         )
         return PackSize(1, remark=remark)
     each_bytes = state_bytes + spec.batch_size * activation_bytes(spec.model, recompute=False)
     size = min(MAX_STACK[device.type], fair_share, int(PACK_MEMORY_FRACTION * free_bytes / each_bytes))
-    reason = auto_stack_obstacle(profile, spec, device, size, fair_share)
+    reason = auto_stack_obstacle(settings, spec, device, size, fair_share)
     if not reason:
         return PackSize(size, stack_size=size)
-    size = max(1, min(spec.runs_at_once(profile), fair_share, fitting))
+    size = max(1, min(spec.runs_at_once(settings, profile.devices_per_run), fair_share, fitting))
     return PackSize(size, 0, f"no stack: {reason}" if size > 1 else f"trains alone, without a stack: {reason}")
 
 
-def auto_stack_obstacle(profile: AnyProfile, spec: TransformerRun, device: "torch.device", size: int, runs: int) -> str:
+def auto_stack_obstacle(
+    settings: TrainerSettings, spec: TransformerRun, device: "torch.device", size: int, runs: int
+) -> str:
     """Return why `auto` tries no stack of this size for `runs` runs like `spec`; "" if it tries one."""
     from ettsweep.trainer.ensemble.stack import stack_decision
 
     if not architecture(spec.model).can_stack:
         return f"models of kind {spec.model.kind} cannot be stacked"
-    if profile.compile is True or profile.activation_checkpointing is True:
+    if settings.compile is True or settings.activation_checkpointing is True:
         return "the profile compiles blocks or checkpoints activations"
     if size < 2:
         return "no two runs fit into half of the free memory"
-    if device.type != "cpu" and profile.pack_mode == "exact":
-        return "a GPU rounds differently in a stack; pack_mode=fast allows that"
-    decision = stack_decision(spec, device, size, profile.pack_mode)
+    if device.type != "cpu" and settings.pack_mode == "exact":
+        return "a GPU rounds differently in a stack; trainer.pack_mode=fast allows that"
+    decision = stack_decision(spec, device, size, settings.pack_mode)
     if decision:
         return "" if decision.is_accepted else decision.reason
     if runs * spec.steps < MIN_TRIAL_STEPS:
         work = f"{format_count(runs, 'run')} of {format_count(spec.steps, 'step')}"
-        return f"{work} are too few to pay for a trial; pack=K requests one"
+        return f"{work} are too few to pay for a trial; trainer.pack=K requests one"
     return ""

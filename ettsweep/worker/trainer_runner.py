@@ -11,6 +11,7 @@ from ettsweep.files import Json
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.stop import StopReason
+from ettsweep.trainer.settings import TrainerSettings
 from ettsweep.worker.devices import prepare_device, slot_group, slot_settings
 from ettsweep.worker.packing import PackQueue, RemainingRuns, pack_size, runs_for_largest_pack, transformer_spec
 from ettsweep.worker.signals import StopSource
@@ -53,6 +54,7 @@ class TrainerWork:
         from ettsweep.trainer.training.memory import release_memory
 
         work, profile, device = self._work, self._work.profile, self._device
+        trainer = profile.settings(TrainerSettings)
         claimed = True
         while claimed:
             claimed, remaining = False, RemainingRuns(work.runs, work.liveness)
@@ -69,10 +71,10 @@ class TrainerWork:
                     len(attempts) == 1 < queue.size and not work.stop_source.stop_reason and not queue.count_waiting(1)
                 )
                 remark = NO_COMPANIONS if has_no_companions else queue.remark
-                pack_requested = profile.pack != "auto" or profile.pack_mode == "fast"
+                pack_requested = trainer.pack != "auto" or trainer.pack_mode == "fast"
                 size = len(attempts)
                 pack = Pack(
-                    device, size, profile.pack_mode, remark, stack_size=queue.stack_size, pack_requested=pack_requested
+                    device, size, trainer.pack_mode, remark, stack_size=queue.stack_size, pack_requested=pack_requested
                 )
                 stops = train_attempts(
                     attempts, pack, settings, work.stop_source, self._group, profile.heartbeat_s, work.code,
@@ -93,9 +95,10 @@ class TrainerWork:
         except CorruptError:
             return PackQueue()  # training records the error in the run's own folder
         workers, profile = self._work.workers, self._work.profile
-        if profile.pack == 1 or len(self._work.runs) <= workers:
+        settings = profile.settings(TrainerSettings)
+        if settings.pack == 1 or len(self._work.runs) <= workers:
             return PackQueue()  # saves reading the states of the list
-        left = remaining.count_left(workers * runs_for_largest_pack(profile, spec))
+        left = remaining.count_left(workers * runs_for_largest_pack(settings, spec))
         return PackQueue(pack_size(profile, spec, self._device, left, workers), remaining.companions(spec))
 
     def _claim_up_to(self, queue: PackQueue, free: int) -> list[Attempt]:

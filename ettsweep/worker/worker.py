@@ -17,7 +17,7 @@ from ettsweep.errors import EttsweepError, LaunchError, LostProcessError, Storag
 from ettsweep.files import Json, dumps, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.liveness import SchedulerLiveness, watch_hearts
-from ettsweep.launch.profile import PROFILES, LocalProfile, Slot
+from ettsweep.launch.profile import LocalProfile, Slot, read_profile
 from ettsweep.launch.slots import Lock, held_slots, lock_paths, lock_slot, unlock
 from ettsweep.launch.slurm_cache import MISSED_BEATS
 from ettsweep.launch.submissions import Submission
@@ -29,7 +29,6 @@ from ettsweep.runs.state import Liveness, LocalLiveness, State, Status
 from ettsweep.runs.stop import StopReason
 from ettsweep.runs.trainable import Trainable
 from ettsweep.runs.trainables import class_of
-from ettsweep.schema import validate
 from ettsweep.worker.signals import POLL_S, StopSource
 from ettsweep.worker.slurm_job import JobLiveness, SlurmJob
 from ettsweep.worker.work_list import CLAIMABLE_STATES, Runner, WorkList, claimable, made_progress
@@ -150,7 +149,7 @@ class Worker:
         return WorkList(
             self.runs,
             self.slot,
-            validate(PROFILES[self.submission.kind], self.submission.profile, path),
+            read_profile(self.submission.kind, self.submission.profile, path),
             self.submission.data,
             self.stop_source,
             self._liveness,

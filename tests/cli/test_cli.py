@@ -863,7 +863,16 @@ def test_doctor_compiles_where_a_profile_asks_for_it(
     elif not shutil.which("g++"):
         pytest.skip("there is no compiler")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
-    options = ("--launch-set", "devices=cpu", "--launch-set", "compile=true", "--results", results, "--format", "json")
+    options = (
+        "--launch-set",
+        "devices=cpu",
+        "--launch-set",
+        "trainer.compile=true",
+        "--results",
+        results,
+        "--format",
+        "json",
+    )
     rows = {row["check"]: row for row in call("doctor", *options, code=int(missing)).json}
     state, messages = rows["compiler"]["state"], rows["compiler"]["detail"]
     expected = ("failed", "C++ compiler") if missing else ("ok", "compiles a toy block for cpu in ")

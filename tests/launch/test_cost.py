@@ -10,7 +10,6 @@ import pytest
 from support.audit import audited
 
 from ettsweep.launch.cost import (
-    MIXED_MODES_NOTE,
     CostEstimator,
     cost_so_far,
     format_device_hours,
@@ -28,6 +27,7 @@ from ettsweep.study.lattice import Axis
 from ettsweep.study.plan import make_plan
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import group_by_family
+from ettsweep.trainer.settings import MIXED_MODES_NOTE, TrainerSettings
 
 HERE = LocalProfile(devices="cpu", slots=2, threads=1)
 CPU: dict[str, Any] = {"device": "cpu", "threads": 1}
@@ -248,11 +248,12 @@ def test_fast_is_said_to_change_runs_that_were_begun_exact(results: Path, make_s
     stop(results, fast, 0.5).record_execution({"pack": 4, "pack_mode": "fast"})
     stop(results, single, 0.5).record_execution({"processes": 1})
     runs = [fresh, exact, fast, single]
-    before_result = before(results, runs, HERE.model_copy(update={"pack_mode": "fast"}))
+    in_fast_packs = HERE.model_copy(update={"trainer": TrainerSettings(pack_mode="fast")})
+    before_result = before(results, runs, in_fast_packs)
     assert before_result == f"4 runs to train; 2 of them {MIXED_MODES_NOTE}"
     assert before(results, runs) == "4 runs to train"
     # Also in a round whose cost needs no announcement.
-    in_rounds = CostEstimator(HERE.model_copy(update={"pack_mode": "fast"}), in_rounds=True)
+    in_rounds = CostEstimator(in_fast_packs, in_rounds=True)
     run_index = load_run_index(results)
     assert in_rounds.describe_estimate(make_plan([fresh], run_index), Forecast(9, 100)).startswith("at least 9 runs")
     of_round = in_rounds.describe_estimate(make_plan([exact, fast], run_index), Forecast(8, 99))

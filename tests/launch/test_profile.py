@@ -1,12 +1,14 @@
 import json
 import os
 import re
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import write_grid
+from support.commandline import ettsweep, write_grid
 
 from ettsweep.errors import InputError, StorageError
 from ettsweep.launch.gpus import mps_is_running, visible_gpus
@@ -20,12 +22,15 @@ from ettsweep.launch.profile import (
     find_profile,
     load_profile,
     profile_note,
+    read_profile,
 )
 from ettsweep.launch.resolve import LaunchOptions
 from ettsweep.launch.slots import lock_slot, make_lock_dir, sort_free_first, unlock
 from ettsweep.processes import cores
 from ettsweep.shipped_files import shipped
 from ettsweep.study.grid_file import load_sweep_spec
+from ettsweep.study.sweep_spec import SweepSpec
+from ettsweep.trainer.settings import TrainerSettings
 
 CORES = cores()
 
@@ -268,12 +273,12 @@ def test_a_job_trains_one_run_on_all_its_devices_or_one_on_each() -> None:
     ("override", "message"),
     [
         ("devices_per_run=0", "devices_per_run"),
-        ("micro_batch=0", "micro_batch: a whole number of at least 1, or auto, is expected, got 0"),
-        ("loader_workers=-1", "loader_workers: a whole number, or auto, is expected, got -1"),
-        ("compile=yes please", "compile: true, false or auto"),
-        ("corrupt_images=ignore", "corrupt_images"),
-        ("log=[paper]", "log"),
-        ("peak_tflops=0", "peak_tflops"),
+        ("trainer.micro_batch=0", "trainer.micro_batch: a whole number of at least 1, or auto, is expected, got 0"),
+        ("trainer.loader_workers=-1", "trainer.loader_workers: a whole number, or auto, is expected, got -1"),
+        ("trainer.compile=yes please", "trainer.compile: true, false or auto"),
+        ("trainer.corrupt_images=ignore", "trainer.corrupt_images"),
+        ("trainer.log=[paper]", "trainer.log"),
+        ("trainer.peak_tflops=0", "trainer.peak_tflops"),
     ],
 )
 def test_what_cannot_be_a_way_to_train_is_refused(override: str, message: str) -> None:
@@ -286,11 +291,11 @@ def test_more_workers_than_this_machine_could_bear_are_refused() -> None:
         load_profile("local", ["slots=100000"])
     with pytest.raises(
         InputError,
-        match=r"--launch-set threads=100000: threads: 100000 are too many(.|\n)*loader_workers: 100000 are",
+        match=r"--launch-set threads=100000: threads: 100000 are too many(.|\n)*trainer.loader_workers: 100000 are",
     ):
-        load_profile("local", ["threads=100000", "loader_workers=100000"])
+        load_profile("local", ["threads=100000", "trainer.loader_workers=100000"])
     assert load_profile("local", [f"slots={2 * CORES}"]).kind == "local"
-    assert load_profile("slurm", ["loader_workers=100000"]).kind == "slurm"  # that machine is another one
+    assert load_profile("slurm", ["trainer.loader_workers=100000"]).kind == "slurm"  # that machine is another one
 
 
 def gib(profile: AnyProfile) -> tuple[float, str]:
@@ -469,16 +474,17 @@ warn_s: 60
 heartbeat_s: 10
 snapshot: true
 devices_per_run: 8
-pack: 1
-pack_mode: fast
-micro_batch: 64
-loader_workers: 5
-compile: false
-activation_checkpointing: true
-sharded: true
-corrupt_images: fail
-log: [tensorboard]
-peak_tflops: 989
+trainer:
+  pack: 1
+  pack_mode: fast
+  micro_batch: 64
+  loader_workers: 5
+  compile: false
+  activation_checkpointing: true
+  sharded: true
+  corrupt_images: fail
+  log: [tensorboard]
+  peak_tflops: 989
 """
     )
     profile = load_profile("mine.yaml")
@@ -508,17 +514,96 @@ peak_tflops: 989
         "heartbeat_s": 10.0,
         "snapshot": True,
         "devices_per_run": 8,
-        "pack": 1,
-        "pack_mode": "fast",
-        "micro_batch": 64,
-        "loader_workers": 5,
-        "compile": False,
-        "activation_checkpointing": True,
-        "sharded": True,
-        "corrupt_images": "fail",
-        "log": ("tensorboard",),
-        "peak_tflops": 989.0,
+        "trainer": {
+            "trainable": "transformer",
+            "pack": 1,
+            "pack_mode": "fast",
+            "micro_batch": 64,
+            "loader_workers": 5,
+            "compile": False,
+            "activation_checkpointing": True,
+            "sharded": True,
+            "corrupt_images": "fail",
+            "log": ("tensorboard",),
+            "peak_tflops": 989.0,
+        },
     }
+
+
+# --- settings of the trainer ------------------------------------------------------------------------------------------
+
+FLAT = {
+    **{"pack": 8, "pack_mode": "fast", "micro_batch": 64, "loader_workers": 5, "compile": False},
+    **{"activation_checkpointing": True, "sharded": True, "corrupt_images": "fail", "log": ["tensorboard"]},
+    "peak_tflops": 989.0,
+}
+"""Fields that profiles had before the trainer's were a block of their own: all that it has."""
+
+
+@pytest.mark.parametrize("kind", ["local", "slurm"])
+def test_settings_of_the_trainer_at_the_top_of_a_profile_are_told_where_they_belong(kind: str) -> None:
+    assert FLAT.keys() == TrainerSettings.model_fields.keys() - {"trainable"}
+    text = f"kind: {kind}\n{json.dumps(FLAT)[1:-1].replace(', ', chr(10))}\n"
+    assert set(refusal(text=text).splitlines()) == {
+        f"mine.yaml: {key}: belongs into the block trainer: now, as trainer.{key}" for key in FLAT
+    }
+    assert refusal("pack=8", text=f"kind: {kind}\ntrainer: {{pack: 2}}\n") == (
+        "--launch-set pack=8: pack: belongs into the block trainer: now, as trainer.pack"
+    )
+    command = (
+        "grid",
+        "--model",
+        "vit-digits",
+        "--dry-run",
+        "--results",
+        "r",
+        "--launch",
+        kind,
+        "--launch-set",
+        "log=[]",
+    )
+    error = ettsweep(*command, code=2).stderr
+    assert error == "ettsweep: --launch-set log=[]: log: belongs into the block trainer: now, as trainer.log\n"
+
+
+def test_a_misspelt_setting_of_the_trainer_is_told() -> None:
+    message = "trainer.pakc: unknown key; did you mean trainer.pack?"
+    assert refusal("trainer.pakc=8") == f"--launch-set trainer.pakc=8: {message}"
+    assert refusal(text="kind: slurm\ntrainer: fast\n").startswith("mine.yaml: trainer: a mapping of keys")
+
+
+@pytest.mark.parametrize("schema", [LocalProfile, SlurmProfile])
+def test_a_submission_from_before_the_block_is_read(schema: type[LocalProfile] | type[SlurmProfile]) -> None:
+    kind = "slurm" if schema is SlurmProfile else "local"
+    stored = json.loads(schema(kind=kind, heartbeat_s=7.0).model_dump_json())  # type: ignore[arg-type]
+    assert read_profile(kind, stored, "submission.json").trainer is None
+    del stored["trainer"]
+    profile = read_profile(kind, stored | FLAT, "submission.json")
+    assert (type(profile), profile.heartbeat_s) == (schema, 7.0)
+    assert json.loads(profile.settings(TrainerSettings).model_dump_json(exclude={"trainable"})) == FLAT
+    assert read_profile(kind, json.loads(profile.model_dump_json()), "submission.json") == profile
+    with pytest.raises(InputError, match=r"^submission.json: trainer.pack: a whole number"):
+        read_profile(kind, stored | {"pack": 0}, "submission.json")
+
+
+def test_a_sweep_from_before_the_block_is_read() -> None:
+    sweep_spec = load_sweep_spec(write_grid(Path("grid.yaml")))
+    stored = sweep_spec.model_dump(mode="json") | {"launch_set": ["slots=1", "pack=8", "log=[wandb]", "trainer.pack=2"]}
+    read = SweepSpec.model_validate(stored)
+    assert read.launch_set == ("slots=1", "trainer.pack=8", "trainer.log=[wandb]", "trainer.pack=2")
+
+
+def test_a_profile_without_settings_of_the_trainer_does_not_load_it() -> None:
+    code = (
+        "import sys; from ettsweep.launch.profile import load_profile, read_profile;"
+        "profile = load_profile(sys.argv[1], ['threads=1']);"
+        "read_profile(profile.kind, profile.model_dump(mode='json'), 'submission.json');"
+        "print([name for name in sys.modules if name.startswith('ettsweep.trainer')])"
+    )
+    for name in ("local", "slurm"):
+        options = code.replace("threads=1", "time_min=9") if name == "slurm" else code
+        done = subprocess.run([sys.executable, "-c", options, name], capture_output=True, text=True, check=True)
+        assert done.stdout == "[]\n"
 
 
 def test_parts_of_a_field_are_overridden_by_dots() -> None:

@@ -21,6 +21,7 @@ from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_sweep_spec
+from ettsweep.trainer.settings import TrainerSettings
 
 MakeSpec = Callable[..., RunSpec]
 HERE = {"torch": "2.9", "numpy": "2.1", "instruction_set": "AVX2", "code": "c0de"}
@@ -127,7 +128,8 @@ def test_the_command_has_as_many_processes_and_cuts_the_batch_as_before(
     assert isinstance(profile, LocalProfile)
     (slot,) = profile.resolve_slots()
     assert (slot.device, slot.threads, len(slot.others)) == ("cpu", 2, 1)
-    assert (profile.micro_batch, profile.compile, profile.activation_checkpointing) == (5, False, True)
+    trainer = profile.settings(TrainerSettings)
+    assert (trainer.micro_batch, trainer.compile, trainer.activation_checkpointing) == (5, False, True)
 
     claim_result = RunDir(attempt.run).claim({**CLAIM, "device": "cuda"}, after=1)
     assert claim_result is not None
@@ -135,7 +137,8 @@ def test_the_command_has_as_many_processes_and_cuts_the_batch_as_before(
     claim_result.record_execution(mapping | {"processes": 4, "micro_batch": 3})
     reproduce_result = reproduce(RunDir(attempt.run), spec, None)
     assert (
-        "'devices=[0, 1, 2, 3]' --launch-set devices_per_run=4 --launch-set micro_batch=3" in reproduce_result.command
+        "'devices=[0, 1, 2, 3]' --launch-set devices_per_run=4 --launch-set trainer.micro_batch=3"
+        in reproduce_result.command
     )
     notes = "\n".join(reproduce_result.notes)
     assert "attempt 2 resumed at step 8 where processes was 2, is 4: no run from the start reproduces that" in notes

@@ -87,7 +87,7 @@ def boot(tmp_path: Path) -> Iterator[Boot]:
 @pytest.fixture
 def grid(tmp_path: Path, results: Path) -> list[str]:
     """Return the command for four runs that take a while, on one slot of each machine."""
-    launch = ("slots=1", "devices=cpu", "threads=1", "heartbeat_s=1", "checkpoint_every_steps=25", "pack=1")
+    launch = ("slots=1", "devices=cpu", "threads=1", "heartbeat_s=1", "checkpoint_every_steps=25", "trainer.pack=1")
     path = write_grid(tmp_path / "grid.yaml", recipe=LONG, lr={"range": [0, 3]})
     command = ["grid", "--grid", str(path), "--results", str(results)]
     return [*command, *(word for setting in launch for word in ("--launch-set", setting))]

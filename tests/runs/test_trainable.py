@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 import yaml
 from support.commandline import ettsweep, status, typed, wait_for
-from support.fake import FakeRecipe
+from support.fake import FakeRecipe, FakeSettings
 
 from ettsweep.errors import InputError
+from ettsweep.launch.profile import LocalProfile, read_profile
 from ettsweep.runs import trainables
+from ettsweep.runs.trainable import Settings, Trainable
 from ettsweep.runs.trainables import trainable_class, trainable_names
 from ettsweep.testing import TrainableSuite
+from ettsweep.trainer.settings import TrainerSettings
 
 SUPPORT = Path(__file__).parents[1]
 
@@ -111,3 +114,32 @@ def test_fields_of_a_trainable_are_checked(tmp_path: Path, results: Path, plugin
     grid = write_grid(tmp_path / "a.yaml", evry=3)
     done = ettsweep("grid", "--grid", grid, "--results", results, code=2)
     assert "run: evry: unknown key; did you mean every?" in done.stderr
+
+
+@pytest.mark.usefixtures("plugin", "process")
+def test_a_trainable_has_settings_of_its_own_in_a_launch_profile(tmp_path: Path, results: Path) -> None:
+    grid, profile = write_grid(tmp_path / "a.yaml"), tmp_path / "mine.yaml"
+    profile.write_text("slots: 1\ndevices: cpu\ntrainer: {trainable: fake}\n")
+    values = ["grid", "--grid", grid, "--results", results, "--launch", profile]
+    ettsweep(*values, "--launch-set", "trainer.greeting=hello", "--follow")
+    run = next((results / "runs").iterdir())
+    assert "greeting 'hello'" in (run / "attempts" / "0001" / "log.txt").read_text()
+    refused = {
+        "trainer.greting=hello": "trainer.greting: unknown key; did you mean trainer.greeting?",
+        "trainer.pack=8": "trainer.pack: unknown key; known: greeting, loaders",
+        "trainer.loaders=100000": "trainer.loaders: 100000 are too many",
+        "trainer.trainable=flake": "trainer: unknown trainable 'flake'; did you mean 'fake'?",
+    }
+    for override, message in refused.items():
+        error = ettsweep(*values, "--launch-set", override, code=2).stderr
+        assert message in error
+        assert f"--launch-set {override}: " in error
+
+
+def test_runs_take_the_settings_of_their_own_trainable_alone(plugin: None) -> None:
+    profile = LocalProfile(trainer=TrainerSettings(pack=8))
+    assert profile.settings(TrainerSettings).pack == 8
+    assert profile.settings(FakeSettings) == FakeSettings()
+    assert profile.settings(Trainable.settings) == Settings()
+    stored = LocalProfile(trainer=FakeSettings(greeting="hello"))
+    assert read_profile("local", stored.model_dump(mode="json"), "submission.json") == stored

@@ -20,7 +20,7 @@ PROFILE: dict[str, Any] = {
     "environment": {"OMP_NUM_THREADS": 1},
     "checkpoint_every_steps": 25,
     "heartbeat_s": 0.5,
-    "pack": 1,
+    "trainer": {"pack": 1},
 }
 """Jobs of one CPU that train run by run and save a checkpoint several times a second."""
 

@@ -220,7 +220,16 @@ def chaos(cluster: Cluster, folder: Path, *, runs: int, seconds: float, seed: in
         AssertionError: the sweeps differ.
     """
     grid, calm = grid_of(folder, runs), folder / "calm"
-    local = ["--launch", "local", "--launch-set", "threads=1", "--launch-set", "devices=cpu", "--launch-set", "pack=1"]
+    local = [
+        "--launch",
+        "local",
+        "--launch-set",
+        "threads=1",
+        "--launch-set",
+        "devices=cpu",
+        "--launch-set",
+        "trainer.pack=1",
+    ]
     ettsweep("grid", "--grid", grid, "--results", calm, "--follow", *local)
     log(f"calm sweep: {len(metrics(calm))} runs finished")
     storm = Chaos(cluster, folder, grid, seed)

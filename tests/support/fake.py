@@ -3,13 +3,20 @@
 import json
 import math
 import random
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ettsweep.metric import Metric
-from ettsweep.runs.trainable import Labels, RunContext, Trainable
+from ettsweep.runs.trainable import Labels, RunContext, Settings, Trainable
 from ettsweep.schema import Positive
 
 LOSS = Metric("best_loss", "min", "val_loss")
+
+
+class FakeSettings(Settings):
+    trainable: Literal["fake"] = "fake"
+    greeting: str = ""
+    loaders: int = 0
+    per_core: ClassVar[tuple[str, ...]] = ("loaders",)
 
 
 class FakeRecipe(Trainable):
@@ -20,6 +27,7 @@ class FakeRecipe(Trainable):
     every: Positive = 5
     warmup: int = 0
     noise: float = 0.01
+    settings: ClassVar[type[Settings]] = FakeSettings
 
     @property
     def metric(self) -> Metric:
@@ -48,6 +56,7 @@ class FakeRecipe(Trainable):
 
     def train(self, run: RunContext) -> None:
         """Halve the distance to the end at each step."""
+        run.log(f"greeting {run.settings.greeting!r}")
         state: dict[str, Any] = {"value": 4.0}
         if run.resume_from:
             state = json.loads(run.resume_from.read_text())

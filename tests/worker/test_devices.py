@@ -32,7 +32,14 @@ pytestmark = [
 ]
 
 RECIPE = {"batch_size": 33, "schedule": {"total_steps": 300, "warmup_steps": 4, "eval_every": 100}}
-SETS = ("devices=cpu", "slots=2", "devices_per_run=2", "threads=1", "checkpoint_every_steps=25", "micro_batch=9")
+SETS = (
+    "devices=cpu",
+    "slots=2",
+    "devices_per_run=2",
+    "threads=1",
+    "checkpoint_every_steps=25",
+    "trainer.micro_batch=9",
+)
 TOGETHER = tuple(word for setting in SETS for word in ("--launch-set", setting))
 
 
@@ -166,7 +173,7 @@ def test_a_killed_leader_takes_the_others_along_and_a_killed_follower_is_replace
 
 @pytest.mark.slow
 def test_a_sharded_run_is_killed_and_told_to_end_and_cleaned_up(command: Any, results: Path, tmp_path: Path) -> None:
-    sharded = (*command, "--launch-set", "sharded=true", "--set", "schedule.total_steps=120")
+    sharded = (*command, "--launch-set", "trainer.sharded=true", "--set", "schedule.total_steps=120")
     ettsweep(*sharded)
     attempt = attempt_with_checkpoint(results)
     leader, follower = at_work(attempt)

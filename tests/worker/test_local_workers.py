@@ -305,7 +305,7 @@ def kill_one_of_two(results: Path) -> tuple[Attempt, int]:
 @pytest.fixture
 def half_dead(grid: Any, results: Path) -> tuple[Attempt, int]:
     """Return an attempt whose worker was killed, and the other worker, which is stopped; two runs wait for them."""
-    ettsweep(*grid(runs=4), *TWO_SLOTS, "--launch-set", "pack=1")
+    ettsweep(*grid(runs=4), *TWO_SLOTS, "--launch-set", "trainer.pack=1")
     return kill_one_of_two(results)
 
 
@@ -375,7 +375,7 @@ def test_a_worker_that_dies_at_once_is_not_replaced_again(
 
 @pytest.mark.slow
 def test_following_fills_the_slot_of_a_dead_worker_while_others_train(grid: Any, results: Path) -> None:
-    command = start(*grid(runs=4), *TWO_SLOTS, "--launch-set", "pack=1", "--follow")
+    command = start(*grid(runs=4), *TWO_SLOTS, "--launch-set", "trainer.pack=1", "--follow")
     _, other = kill_one_of_two(results)
     wait_for_results(results, 3)
     os.kill(other, signal.SIGCONT)
@@ -387,7 +387,7 @@ def test_following_fills_the_slot_of_a_dead_worker_while_others_train(grid: Any,
 
 
 def test_a_worker_that_was_told_to_end_is_replaced_by_a_command_alone(grid: Any, results: Path) -> None:
-    ettsweep(*grid(runs=4), *TWO_SLOTS, "--launch-set", "pack=1")
+    ettsweep(*grid(runs=4), *TWO_SLOTS, "--launch-set", "trainer.pack=1")
     owner_result = owner(stopped_at_checkpoint(results))
     wait_for(lambda: len([run for run in runs_in(results) if run.attempt_numbers()]) > 1, "the other worker")
     (other,) = {pid for pid in worker_pids(results) if pid != owner_result}

@@ -33,6 +33,7 @@ from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import LocalLiveness, State
 from ettsweep.trainer.ensemble import stack
 from ettsweep.trainer.ensemble.stack import StackDecision, StackShape
+from ettsweep.trainer.settings import TrainerSettings
 from ettsweep.trainer.tasks.images.image_task import ImageNetTask
 from ettsweep.trainer.tasks.task import BatchShare
 from ettsweep.trainer.training import memory
@@ -53,7 +54,7 @@ def grid(tmp_path: Path, results: Path) -> Ask:
 
     def ask(*launch: str, runs: int = 3, **grid: Any) -> Any:
         path = write_grid(tmp_path / "grid.yaml", **{"recipe": LONG, "lr": {"range": [0, runs - 1]}} | grid)
-        options = ["threads=1", "checkpoint_every_steps=25", *(launch or ("slots=1", "pack=3"))]
+        options = ["threads=1", "checkpoint_every_steps=25", *(launch or ("slots=1", "trainer.pack=3"))]
         options_kept = [section for option in options for section in ("--launch-set", option)]
         return ettsweep("grid", "--grid", path, "--results", results, *options_kept)
 
@@ -94,7 +95,7 @@ class TestWorkers:
         assert "pack" in stdout
 
     def test_runs_that_train_together_are_shown_so(self, grid: Ask, results: Path) -> None:
-        grid("slots=1", "pack=3", runs=4)
+        grid("slots=1", "trainer.pack=3", runs=4)
         all_trained(results, 3)
         worker = owner(runs_in(results)[0].attempt(1))
         os.kill(worker, signal.SIGSTOP)
@@ -107,7 +108,7 @@ class TestWorkers:
 
     def test_each_slot_is_left_its_part(self, grid: Ask, results: Path) -> None:
         with held("cpu-0", "cpu-1"):  # so that both begin at once
-            grid("slots=2", "pack=8", runs=4)
+            grid("slots=2", "trainer.pack=8", runs=4)
             wait_for(lambda: len(pids := worker_pids(results)) == 2 and waiting(pids), "both workers")
         runs = wait_for_results(results, 4)
         assert len({owner(run.attempt(1)) for run in runs}) == 2
@@ -137,13 +138,13 @@ class TestWorkers:
         if number == signal.SIGTERM:
             reasons = [run.attempt(1).failure() for run in runs_in(results)]
             assert reasons == [{"kind": "interrupted", "reason": "terminated", "details": ""}] * 3
-        grid("slots=1", "pack=2")
+        grid("slots=1", "trainer.pack=2")
         for run in wait_for_results(results, 3):
             assert run.attempt(2).resumed_from()[0] == 1
             assert_as_if_undisturbed(run)
 
     def test_seeds_are_mixed_where_batches_lie_in_memory(self, grid: Ask, results: Path) -> None:
-        grid("slots=1", "pack=9", runs=2, seeds=[0, 1])
+        grid("slots=1", "trainer.pack=9", runs=2, seeds=[0, 1])
         assert [pack_of(run) for run in wait_for_results(results, 4)] == [4] * 4, (
             "digits lie in memory: seeds may differ"
         )
@@ -180,6 +181,10 @@ def test_seeds_are_not_mixed_where_batches_are_loaded(make_spec: MakeSpec, resul
     assert companions(runs, base) == [runs[1]]
 
 
+def with_settings(**settings: Any) -> LocalProfile:
+    return LocalProfile(trainer=TrainerSettings(**settings))
+
+
 def sizes(profile: LocalProfile, spec: Any, waiting: int, workers: int) -> tuple[int, str]:
     size, _, remark = pack_size(profile, spec, CPU, waiting, workers)
     return size, remark
@@ -187,11 +192,12 @@ def sizes(profile: LocalProfile, spec: Any, waiting: int, workers: int) -> tuple
 
 def test_a_pack_is_as_large_as_asked_for_but_leaves_others_their_part(make_spec: MakeSpec) -> None:
     spec = make_spec()
-    assert sizes(LocalProfile(pack=8), spec, 100, 2) == (8, "")
-    assert sizes(LocalProfile(pack=8), spec, 9, 2) == (5, "")
-    assert sizes(LocalProfile(pack=8), spec, 2, 2) == (1, "")
-    assert sizes(LocalProfile(pack=1), spec, 100, 1) == (1, "")
-    assert sizes(LocalProfile(pack=8, devices_per_run=2), spec, 100, 1) == (1, "")
+    assert sizes(with_settings(pack=8), spec, 100, 2) == (8, "")
+    assert sizes(with_settings(pack=8), spec, 9, 2) == (5, "")
+    assert sizes(with_settings(pack=8), spec, 2, 2) == (1, "")
+    assert sizes(with_settings(pack=1), spec, 100, 1) == (1, "")
+    together = LocalProfile(trainer=TrainerSettings(pack=8), devices_per_run=2)
+    assert sizes(together, spec, 100, 1) == (1, "")
 
 
 @pytest.fixture
@@ -208,19 +214,21 @@ def test_auto_stacks_where_what_is_left_makes_up_for_a_trial(
     long, profile = make_spec(schedule={"total_steps": 1000}), LocalProfile()
     assert pack_size(profile, long, CPU, 60, 2) == (8, 8, "")
     assert pack_size(profile, long, CPU, 10, 2) == (5, 5, ""), "of what is left for each"
-    text = "trains alone, without a stack: {} runs of {} steps are too few to pay for a trial; pack=K requests one"
+    text = (
+        "trains alone, without a stack: {} runs of {} steps are too few to pay for a trial; trainer.pack=K requests one"
+    )
     assert pack_size(profile, long, CPU, 8, 2) == (1, 0, text.format(4, 1000))
     assert pack_size(profile, make_spec(schedule={"total_steps": 240}), CPU, 18, 1) == (1, 0, text.format(18, 240))
-    assert pack_size(LocalProfile(pack=8), make_spec(), CPU, 18, 1) == (8, None, ""), "who asks for it gets one"
+    assert pack_size(with_settings(pack=8), make_spec(), CPU, 18, 1) == (8, None, ""), "who asks for it gets one"
     loaded = make_spec().model_copy(update={"task": ImageNetTask(train_size=60, val_size=30)})
-    message = "no stack: 18 runs of 24 steps are too few to pay for a trial; pack=K requests one"
+    message = "no stack: 18 runs of 24 steps are too few to pay for a trial; trainer.pack=K requests one"
     assert pack_size(profile, loaded, CPU, 18, 1) == (8, 0, message), "a loader is shared all the same"
     unlike = "trains alone, without a stack: the profile compiles blocks or checkpoints activations"
-    assert pack_size(LocalProfile(compile=True), long, CPU, 60, 2) == (1, 0, unlike)
+    assert pack_size(with_settings(compile=True), long, CPU, 60, 2) == (1, 0, unlike)
 
 
 def test_auto_goes_by_a_trial_that_has_been(make_spec: MakeSpec, verdicts: dict[Any, StackDecision]) -> None:
-    spec, profile, other = make_spec(), LocalProfile(), LocalProfile(pack_mode="fast")
+    spec, profile, other = make_spec(), LocalProfile(), with_settings(pack_mode="fast")
     shape = StackShape(
         spec.model, spec.task, spec.precision, CPU, BatchShare(spec.batch_size, micro_batch=16), threads=1
     )
@@ -242,8 +250,8 @@ def test_auto_stacks_on_a_gpu_where_bits_may_differ(
 ) -> None:
     monkeypatch.setattr(memory, "available_bytes", lambda device: 2**36)
     spec, gpu = make_spec(schedule={"total_steps": 1000}), torch.device("cuda")
-    assert pack_size(LocalProfile(pack_mode="fast"), spec, gpu, 70, 2) == (32, 32, "")
-    text = "trains alone, without a stack: a GPU rounds differently in a stack; pack_mode=fast allows that"
+    assert pack_size(with_settings(pack_mode="fast"), spec, gpu, 70, 2) == (32, 32, "")
+    text = "trains alone, without a stack: a GPU rounds differently in a stack; trainer.pack_mode=fast allows that"
     assert pack_size(LocalProfile(), spec, gpu, 70, 2) == (1, 0, text)
 
 
@@ -280,20 +288,20 @@ def test_memory_bounds_a_pack_and_the_log_says_where_two_do_not_fit(
     spec = make_spec()
     state = 16 * sum(p.numel() for p in initial_network(spec, CPU).parameters())
     monkeypatch.setattr(memory, "available_bytes", lambda device: 2 * 2 * 5 * state)
-    assert sizes(LocalProfile(pack=32), spec, 64, 2) == (5, "")
+    assert sizes(with_settings(pack=32), spec, 64, 2) == (5, "")
     monkeypatch.setattr(memory, "available_bytes", lambda device: 2 * 3 * state)
-    size, note = sizes(LocalProfile(pack=32), spec, 64, 2)
+    size, note = sizes(with_settings(pack=32), spec, 64, 2)
     assert size == 1
     assert note.startswith("trains alone: of the 32 runs that could train at once")
 
 
-@pytest.mark.parametrize("profile", [LocalProfile(pack=8), LocalProfile(), LocalProfile(pack_mode="fast")])
+@pytest.mark.parametrize("profile", [with_settings(pack=8), LocalProfile(), with_settings(pack_mode="fast")])
 @pytest.mark.parametrize("steps", [24, 1000])
 def test_beyond_enough_runs_a_pack_is_as_large_however_many_are_left(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, profile: LocalProfile, steps: int
 ) -> None:
     spec = make_spec(schedule={"total_steps": steps})
-    left = 2 * runs_for_largest_pack(profile, spec)
+    left = 2 * runs_for_largest_pack(profile.settings(TrainerSettings), spec)
     assert pack_size(profile, spec, CPU, left, 2) == pack_size(profile, spec, CPU, 10 * left, 2)
     assert sizes(profile, spec, left, 2) == (8, "")
 
@@ -302,9 +310,9 @@ def test_beyond_enough_runs_a_pack_is_as_large_however_many_are_left(
 def make_worker(results: Path) -> Callable[..., Worker]:
     """Return a function that makes a worker of a list, in this process, one of so many."""
 
-    def make(runs: list[RunDir], workers: int, **profile: Any) -> Worker:
+    def make(runs: list[RunDir], workers: int, **settings: Any) -> Worker:
         slots = [{"name": f"cpu-{number}"} for number in range(workers)]
-        plain = LocalProfile(**profile).model_dump(mode="json")
+        plain = with_settings(**settings).model_dump(mode="json")
         submission = Submission(results / "jobs" / "a", "local", (), plain, None, "", {}, slots, "", "", "")
         stop_source: Any = SimpleNamespace(stop_reason="", record_stop=lambda stop: None)
         return Worker(submission, Slot("cpu-0", "cpu", None, 1), runs, stop_source)
@@ -424,7 +432,12 @@ def test_a_refill_leaves_other_workers_their_part(
 
 
 @pytest.mark.parametrize(
-    ("option", "message"), [("pack=0", "pack: "), ("pack=few", "pack: "), ("pack_mode=slow", "pack_mode: ")]
+    ("option", "message"),
+    [
+        ("trainer.pack=0", "trainer.pack: "),
+        ("trainer.pack=few", "trainer.pack: "),
+        ("trainer.pack_mode=slow", "trainer.pack_mode: "),
+    ],
 )
 def test_bad_values_are_told(tmp_path: Path, results: Path, option: str, message: str) -> None:
     path = write_grid(tmp_path / "grid.yaml")

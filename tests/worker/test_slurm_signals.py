@@ -261,7 +261,7 @@ def test_a_job_trains_its_runs_one_after_the_other(cluster: Cluster, tmp_path: P
 def test_a_job_trains_its_runs_as_a_pack_and_all_are_saved_when_its_time_is_up(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, statuses: Onlooker
 ) -> None:
-    ettsweep(*asks(tmp_path, 6, STEPS, runs_per_job=4, pack=4, **hold.at("step")))
+    ettsweep(*asks(tmp_path, 6, STEPS, runs_per_job=4, trainer={"pack": 4}, **hold.at("step")))
     for task in (0, 1):
         hold.wait(task)
     (warned, calm), runs = (f"{array(results)}_{task}" for task in (0, 1)), by_task(results)
@@ -630,7 +630,7 @@ def test_a_preempted_run_comes_back_and_goes_on_at_the_very_step(
 def test_a_preempted_pack_comes_back_and_each_run_goes_on_at_the_very_step(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
 ) -> None:
-    ettsweep(*asks(tmp_path, 4, STEPS, runs_per_job=4, pack=4, partition="low", **hold.at("step")))
+    ettsweep(*asks(tmp_path, 4, STEPS, runs_per_job=4, trainer={"pack": 4}, partition="low", **hold.at("step")))
     hold.wait()
     job = f"{array(results)}_0"
     cluster.sbatch("sleep 600", "--partition=high", "--exclusive", f"--nodelist={cluster.node_of(job)}")
@@ -691,7 +691,7 @@ def test_runs_longer_than_the_time_limit_go_through_several_jobs_in_a_pack_and_a
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, statuses: Onlooker
 ) -> None:
     """The limit is SLURM's own: a job trains to a step, and waits there for the warning, which comes after 25 to 55 s."""
-    profile = {"partition": "short", "time_min": 1, "warn_s": 5, "runs_per_job": 3, "pack": 3}
+    profile = {"partition": "short", "time_min": 1, "warn_s": 5, "runs_per_job": 3, "trainer": {"pack": 3}}
     ettsweep(*asks(tmp_path, 4, STEPS, **profile, **hold.at("step", lives=99)))
     wait_for(lambda: all(run.attempt_numbers() for run in runs_in(results)), "the claims")
     wait_until_done(results)
@@ -900,7 +900,7 @@ def test_a_cancelled_run_stops_with_a_checkpoint_and_its_job_takes_the_next(
 def test_a_cancelled_run_leaves_the_others_of_its_pack_as_they_are(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
 ) -> None:
-    ettsweep(*asks(tmp_path, 4, STEPS, runs_per_job=4, pack=4, **hold.at("step")))
+    ettsweep(*asks(tmp_path, 4, STEPS, runs_per_job=4, trainer={"pack": 4}, **hold.at("step")))
     hold.wait()
     job, runs = f"{array(results)}_0", by_task(results)
     cancelled = runs.pop(1)

@@ -163,7 +163,9 @@ def _compiles(
     if not requested or not (reason := obstacle(device)):
         return requested
     if settings.compile:
-        raise InputError(f"compile=true: torch.compile does not work here, {reason}; compile=auto runs without it")
+        raise InputError(
+            f"trainer.compile=true: torch.compile does not work here, {reason}; trainer.compile=auto runs without it"
+        )
     warn(f"the model is not compiled, since torch.compile does not work here: {reason}")
     return False
 

@@ -207,7 +207,8 @@ def test_without_a_compiler_auto_trains_without_and_true_says_what_is_missing(
     monkeypatch.setattr(runtime_settings, "obstacle", lambda device: "no g++")
     run = trained(RunDir.create(results, spec), RuntimeSettings(compile=True))
     assert run.status().state is State.FAILED
-    assert "compile=true: torch.compile does not work here, no g++; compile=auto runs without it" in logged(run)
+    message = "trainer.compile=true: torch.compile does not work here, no g++; trainer.compile=auto runs without it"
+    assert message in logged(run)
     warned = list[str]()
     resolve_result = runtime_settings.resolve(
         spec, CPU, RuntimeSettings(micro_batch=4), SINGLE_PROCESS, {"compile": True}, warned.append

@@ -51,7 +51,7 @@ def test_two_processes_with_loaders_train_as_one_and_name_every_damaged_image(tm
         path = tmp_path / "data" / "train" / name
         path.write_bytes(path.read_bytes()[:300])
     item, single, log = train(tmp_path / "data", tmp_path / "one", "slots=1")
-    together = ("slots=2", "devices_per_run=2", "loader_workers=1")
+    together = ("slots=2", "devices_per_run=2", "trainer.loader_workers=1")
     two, shared, logs = train(tmp_path / "data", tmp_path / "two", *together)
     assert two == pytest.approx(item, rel=1e-4)
     assert single["run"] == shared["run"]

@@ -243,15 +243,18 @@ def test_a_step_that_does_not_fit_fails_with_words_that_help_and_by_itself_is_cu
         limited = [sys.executable, "-c", LIMITED, str(1150 * 2**20), *map(str, command)]
         return subprocess.run(limited, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
-    failed = train("micro_batch=512")
+    failed = train("trainer.micro_batch=512")
     assert failed.returncode == 1
     assert "out of memory: a micro-batch of 512 (of a batch of 512) does not fit into the memory of this machine" in (
         failed.stderr
     )
-    assert "try --launch-set micro_batch=256, or --launch-set activation_checkpointing=true" in failed.stderr
+    assert (
+        "try --launch-set trainer.micro_batch=256, or --launch-set trainer.activation_checkpointing=true"
+        in failed.stderr
+    )
     assert "`ettsweep doctor --grid FILE --fit` finds the largest that fits" in failed.stderr
     assert "Traceback" not in failed.stdout + failed.stderr
-    train_result = train("activation_checkpointing=true")
+    train_result = train("trainer.activation_checkpointing=true")
     assert train_result.returncode == 0, train_result.stderr
     (run,) = runs_in(tmp_path / "results")
     assert (result_of(run)["steps"], result_of(run)["execution"]["micro_batch"], run.attempt_numbers()) == (

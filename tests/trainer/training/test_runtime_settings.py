@@ -26,9 +26,8 @@ CPU_SLOT, GPU_SLOT = Slot("cpu-0", "cpu", None, 3), Slot("gpu-0", "cuda", "0", 6
 
 def test_a_profile_says_how_a_run_is_trained() -> None:
     sets = ["compile=true", "micro_batch=7", "activation_checkpointing=true", "corrupt_images=fail", "peak_tflops=2"]
-    profile = load_profile(
-        "local", [*sets, "sharded=false", "log=[wandb]", "loader_workers=2", "checkpoint_every_steps=9"]
-    )
+    sets += ["sharded=false", "log=[wandb]", "loader_workers=2"]
+    profile = load_profile("local", [*(f"trainer.{text}" for text in sets), "checkpoint_every_steps=9"])
     assert slot_settings(profile, CPU_SLOT) == RuntimeSettings(
         checkpoint_every_steps=9,
         most_threads=3,

@@ -212,7 +212,7 @@ class Images(Classification):
         if problem.fatal:
             raise DataMissingError(f"{text}; {LIST_HINT}")
         if self._loading.corrupt == "fail":
-            hint = "to skip such images: `ettsweep retry RUN --launch-set corrupt_images=skip`"
+            hint = "to skip such images: `ettsweep retry RUN --launch-set trainer.corrupt_images=skip`"
             raise DataMissingError(f"{text}; {hint}; {LIST_HINT}")
         if problem.name not in self._corrupt:
             self._corrupt.add(problem.name)

@@ -463,7 +463,7 @@ def test_a_corrupt_image_can_be_an_error_that_says_what_would_work(folder: Path,
         take(task(36, LoaderSettings(workers, "fail"), **PLAIN), 1)
     message = str(caught.value)
     assert message.startswith(f"{victim}: cannot be decoded (an empty file)")
-    assert "--launch-set corrupt_images=skip" in message
+    assert "--launch-set trainer.corrupt_images=skip" in message
     assert "ettsweep doctor --data" in message
     assert "Traceback" not in message
 

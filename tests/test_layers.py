@@ -31,7 +31,7 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {"quantities"},
     {"metric"},
     {"files"},
-    {"errors", "seeding", "cgroups", "shipped_files", "token_ids", "trainer"},
+    {"errors", "seeding", "cgroups", "shipped_files", "token_ids", "trainer", "track"},
     {"powers"},
     {""},  # ettsweep/__init__.py
 ]
@@ -143,6 +143,9 @@ READS = {  # with regular expressions, and what: names, what a person types, and
         f"readers.{name}" for name in ("reader", "registry", "numbers", "entries", "parsers", "tail")
     }
     | {"readers.found_files", "readers.source"},
+    "what a person types of a command, and what programs print as they end": {
+        *("worker.command.recipe", "worker.command.template", "worker.command.checkpoints", "worker.command.training"),
+    },
     "SLURM and its mounts": {
         *("launch.slurm", "launch.liveness", "launch.submit", "launch.profile", "launch.job_environment"),
         *("doctor.cluster", "doctor.inventory"),

@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -388,6 +389,4 @@ class CommandRecipe(Trainable):
         return name in own or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.metrics)
 
     def train(self, run: RunContext) -> None:
-        from ettsweep.worker.command.training import train_command
-
-        train_command(self, run)
+        resolve_name("ettsweep.worker.command.training:train_command")(self, run)  # workers alone need it

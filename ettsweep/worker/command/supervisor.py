@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 
-CONTROL, STATUS = 0, int(sys.argv[1])
+CONTROL = 0
 
 PR_SET_CHILD_SUBREAPER = 36
 """Of Linux's sys/prctl.h: orphans below this process become its children, so that none gets away."""
@@ -28,6 +28,8 @@ KILL_S = 30.0
 
 def main() -> int:
     """Run the command; return an exit code of no meaning."""
+    status = int(sys.argv[1])
+    os.set_inheritable(status, False)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE):
         # SLURM and terminals signal all processes of a job: what to do of it the worker decides.
         signal.signal(number, signal.SIG_IGN)
@@ -39,16 +41,15 @@ def main() -> int:
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    os.set_inheritable(STATUS, False)
     try:
         leader = _start(sys.argv[2:])
     except OSError as error:
-        _tell(f"error {error.strerror}")
+        _tell(status, f"error {error.strerror}")
         return 1
-    _tell(f"pid {leader}")
+    _tell(status, f"pid {leader}")
     code = _wait(leader, woken)
     _kill_rest()
-    _tell(f"exit {code}")
+    _tell(status, f"exit {code}")
     return 0
 
 
@@ -136,9 +137,9 @@ def _below() -> list[int]:
     return found
 
 
-def _tell(text: str) -> None:
+def _tell(status: int, text: str) -> None:
     with contextlib.suppress(OSError):  # the worker is gone
-        os.write(STATUS, (text.replace("\n", " ") + "\n").encode())
+        os.write(status, (text.replace("\n", " ") + "\n").encode())
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ CLUSTERS ?= 1
 PROCESSES ?= auto
 BENCHES := $(addprefix bench-,data text busy verdicts search pack beside vit encdec)
 
-.PHONY: help install demo test test-all test-slurm lint check slurm-up slurm-down chaos fuzz pictures clean
+.PHONY: help install demo test test-all test-slurm examples lint check slurm-up slurm-down chaos fuzz pictures clean
 .PHONY: bench bench-all-gpu $(BENCHES)
 
 help:
@@ -81,6 +81,10 @@ lint: $(READY)
 
 check: lint test-all
 
+examples: $(READY)
+	@echo "== examples"
+	@$(BIN)/python -m pytest tests/test_examples.py --numprocesses $(PROCESSES)
+
 slurm-up:
 	@tests/devcluster/up.sh $(DEVCLUSTER)
 	@for n in $$(seq 2 $(CLUSTERS)); do \
@@ -91,6 +95,7 @@ slurm-down:
 
 chaos: $(READY)
 	@PYTHONPATH=.:tests $(BIN)/python -m support.chaos $(CHAOS)
+	@STRIKES=200 $(BIN)/python -m pytest -s tests/worker/test_struck_commands.py
 
 fuzz: $(READY)
 	@FUZZ=$(or $(FUZZ),2000) $(BIN)/python -m pytest tests/test_fuzz.py --numprocesses $(PROCESSES)

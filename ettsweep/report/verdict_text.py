@@ -176,6 +176,20 @@ def best_optimum(verdicts: Sequence[Verdict]) -> Row | None:
     }
 
 
+def resumed_runs(verdict: Verdict) -> list[Run]:
+    """Return the runs behind a verdict that their own programs took up again, which few programs do exactly."""
+    runs = [run for run in verdict.runs if run.base.keeps_checkpoints]
+    return [run for run in runs if (run.result or {}).get("resumed_step")]
+
+
+def resumed_text(verdict: Verdict) -> str:
+    """Return how many runs were taken up again by their own programs; empty for none."""
+    if not (resumed := resumed_runs(verdict)):
+        return ""
+    were = "runs was" if len(resumed) == 1 else "runs were"
+    return f"{len(resumed)} of {len(verdict.runs)} {were} resumed by the program itself, which need not be exact"
+
+
 def seed_count(verdict: Verdict) -> int:
     """Return the number of seeds behind the candidate's score."""
     return verdict.candidate.runs if verdict.candidate else 0

@@ -35,6 +35,8 @@ def make_result(
         raise InputError(_no_score_reason(spec, history))
     if diverged:
         result["diverged_step"] = step
+    if spec.keeps_checkpoints:
+        result["resumed_step"] = attempt.resumed_from()[1]
     return {
         **result,
         **count_spikes(history, spec),

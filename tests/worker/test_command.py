@@ -188,6 +188,8 @@ def test_a_command_that_outlives_worker_and_supervisor_is_ended_by_the_next_atte
     assert result_of(run)["attempts"] == 2
     assert not processes_of(run)
     assert run.attempt(2).resumed_from()[1] >= 40
+    judged = ettsweep("verify-optimum", "--dry-run", "--rule", "paper", "--results", results, code=1)
+    assert "1 of 1 runs was resumed by the program itself, which need not be exact" in judged.stderr
     assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
 
 

@@ -17,6 +17,13 @@ from bench.tables import facts
 
 ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
 TRIVIAL = ["--set", "schedule.total_steps=2", "--set", "schedule.warmup_steps=1", "--set", "schedule.eval_every=2"]
+COMMAND = """run:
+  command: [sh, -c, 'echo "[ettsweep] {{\\"step\\": 1, \\"err\\": {lr}}}" # {seed}']
+  score: {name: err, mode: min}
+centre: {lr: 1.0}
+lr: {range: [0, 9]}
+seeds: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+"""
 HUNDRED = ["--grid", "grid.yaml", "--strategy", "standard", "--lr-range", "-4:5", "--wd-range", "-4:5"]
 
 
@@ -114,6 +121,10 @@ def main() -> None:
         figure("plan of 100 runs (--dry-run)", median(lambda: cpu_s(*submit, "--dry-run"), 5), "0.5")
         seconds = wall_s(lambda: subprocess.run([*submit, "--follow"], check=True, stderr=subprocess.DEVNULL))
         figure("100 trivial runs on 2 local slots, wall", seconds, "6")
+        (folder / "command.yaml").write_text(COMMAND)
+        commands = [ETTSWEEP, "grid", "--grid", "command.yaml", "--results", "commands", "--launch-set", "slots=2"]
+        seconds = wall_s(lambda: subprocess.run([*commands, "--follow"], check=True, stderr=subprocess.DEVNULL))
+        figure("100 commands with a line of metrics on 2 slots, wall", seconds, "4")
         figure("no-op rerun of the finished grid of 100", median(lambda: cpu_s(*submit), 5), "0.5")
         figure("status of 100 runs", median(lambda: cpu_s(ETTSWEEP, "status", "--results", "results"), 5), "-")
         figure("submitit alone: 100 jobs that do nothing, wall", wall_s(lambda: hundred_jobs_of_submitit(folder)), "-")

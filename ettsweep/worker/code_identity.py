@@ -85,7 +85,9 @@ def scripts_below(folder: Path) -> list[Path]:
         return sorted(folder / name for name in tracked if (folder / name).is_file())
     found = list[Path]()
     for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if _is_code(Path(parent, name) / "."))
+        if "pyvenv.cfg" in names or ("runs" in folders and {"jobs", "sweeps"} & set(folders)):
+            folders[:], names = [], []  # an environment, or results of ettsweep
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
         found += [Path(parent, name) for name in sorted(names) if name.endswith(SCRIPT_SUFFIXES)]
         if len(found) > MAX_FILES:
             raise DataMissingError(

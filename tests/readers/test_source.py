@@ -172,8 +172,8 @@ def test_files_and_objects_of_both_kinds_are_found(make: Make, run: Path, files:
 
 
 def test_a_resumed_run_may_repeat_a_step(make: Make, output: Path) -> None:
-    append(output, "[01:02] step: 10 loss: 3.5\n")
-    append(output, "[11:45] step: 10 loss: 3.25\n")
+    append(output, "[01:02] lr 1e-05 norm nan step: 10 loss: 3.5\n")
+    append(output, "[11:45] lr 0.001 norm 2 step: 10 loss: 3.25\n")
     assert [row["loss"] for row in make(LOOSE).rows()] == [3.5, 3.25]
 
 
@@ -226,6 +226,13 @@ def test_a_file_that_shrinks_or_is_replaced_is_read_anew(make: Make, run: Path) 
 def test_a_header_may_come_again_with_other_columns(make: Make, run: Path) -> None:
     (run / "a.csv").write_text("epoch,loss\n0,3\nepoch,eval,loss\n1,0.5,2\n")
     assert make("csv").rows() == [{"step": 0, "loss": 3.0}, {"step": 1, "eval": 0.5, "loss": 2.0}]
+
+
+def test_a_quotation_mark_that_is_never_closed_swallows_nothing(make: Make, run: Path) -> None:
+    rows = "".join(f"{n},1,\n" for n in range(2, 150))
+    (run / "a.csv").write_text(f'step,loss,note\n1,1,5" wide\n{rows}150,1,"\r\n"\n')
+    steps = [row["step"] for row in make("csv").rows(final=True)]
+    assert steps[:150] == list(range(1, 151))
 
 
 def test_files_come_in_the_order_of_their_numbers_and_may_appear_later(make: Make, run: Path) -> None:

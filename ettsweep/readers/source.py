@@ -170,7 +170,9 @@ def listed(names: Collection[str], most: int = 20) -> str:
     return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
 
 
-_NAMED_NUMBER = re.compile(r"([A-Za-z_][\w./@-]*)[\"']?\s*[:= ]\s*[\"']?[-+]?(?:\d+\.?\d*|\.\d+|nan\b|inf\b)")
+_NAMED_NUMBER = re.compile(
+    r"(?<![\w./@-])([A-Za-z_][\w./@-]*)[\"']?\s*[:= ]\s*[\"']?[-+]?(?:\d+\.?\d*|\.\d+|nan\b|inf\b)"
+)
 
 
 def numbers_in(lines: Collection[str]) -> list[str]:

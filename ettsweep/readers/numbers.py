@@ -39,12 +39,16 @@ def step_number(value: object, where: str) -> int:
         where: it stands, for the message.
 
     Raises:
-        MetricsError: it is no whole number from 0 on.
+        MetricsError: it is no whole number from 0 to `MAX_STEP`.
     """
     number = metric_value(value)
-    if number is None or not number.is_integer() or number < 0:
+    if number is None or not number.is_integer() or not 0 <= number <= MAX_STEP:
         raise MetricsError(f"{where}: the step {value!r} is no whole number")
     return int(number)
+
+
+MAX_STEP = 2**53
+"""Larger ones are no exact floats, and nobody's."""
 
 
 def words(text: str) -> str:

@@ -34,11 +34,16 @@ class CsvParser:
         """Yield the entry of a row."""
         self._quoted.append(line)
         whole = "\n".join(self._quoted)
-        if whole.count('"') % 2 and len(self._quoted) < MAX_CELL_LINES:
+        is_open = whole.count('"') % 2 == 1
+        if is_open and len(self._quoted) < MAX_CELL_LINES:
             return  # a cell of several lines
-        self._quoted.clear()
-        if whole.strip():
-            yield from self._row(whole)
+        rows = self._quoted if is_open else [whole]
+        self._quoted = []
+        for row in filter(str.strip, rows):
+            try:
+                yield from self._row(row)
+            except csv.Error as error:
+                self._shaper.sightings.problems[self._shaper.path] = f"{error}: {row[:200]}"
 
     def _row(self, line: str) -> Iterator[Entry]:
         if not self._header:

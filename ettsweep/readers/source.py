@@ -11,6 +11,7 @@ from ettsweep.files import Json
 from ettsweep.readers.entries import Conflicts, Entry, Shaper, Sightings, matches
 from ettsweep.readers.events import records, scalars
 from ettsweep.readers.found_files import found_files, owner_of
+from ettsweep.readers.numbers import step_number
 from ettsweep.readers.parsers import LINE_PARSERS, PatternParser, document_entries
 from ettsweep.readers.reader import OUTPUT, Reader
 from ettsweep.readers.tail import Lines, Tail, Whole
@@ -169,7 +170,9 @@ def listed(names: Collection[str], most: int = 20) -> str:
     return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
 
 
-_NAMED_NUMBER = re.compile(r"([A-Za-z_][\w./@-]*)[\"']?\s*[:= ]\s*[\"']?[-+]?(?:\d+\.?\d*|\.\d+|nan\b|inf\b)")
+_NAMED_NUMBER = re.compile(
+    r"(?<![\w./@-])([A-Za-z_][\w./@-]*)[\"']?\s*[:= ]\s*[\"']?[-+]?(?:\d+\.?\d*|\.\d+|nan\b|inf\b)"
+)
 
 
 def numbers_in(lines: Collection[str]) -> list[str]:
@@ -251,7 +254,8 @@ class _EventContent:
                 shaper.sightings.records += 1
                 if values := shaper.chosen({tag: value}, prefix):
                     folder = re.sub(r"\d+", "#", shaper.path.rpartition("/")[0])
-                    yield Entry(step, values, folder, f"{shaper.path}: {tag}", wall_s)
+                    where = f"{shaper.path}: {tag}"
+                    yield Entry(step_number(step, where), values, folder, where, wall_s)
         self._rest = data[start:]
 
 

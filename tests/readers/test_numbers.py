@@ -22,7 +22,7 @@ def test_values(value: object, expected: float | None) -> None:
 
 def test_steps_are_whole_numbers() -> None:
     assert [step_number(value, "") for value in (0, 3.0, "00120", "1,000", "2.0")] == [0, 3, 120, 1000, 2]
-    for value in (0.5, "x", None, -1, math.nan, math.inf, True):
+    for value in (0.5, "x", None, -1, math.nan, math.inf, True, 1e30):
         with pytest.raises(MetricsError, match=r"file: the step .* is no whole number"):
             step_number(value, "file")
 

@@ -1,11 +1,15 @@
 """Each reader that ships, on a small run of its trainer; data/README.md says which were recorded."""
 
+import contextlib
 import math
+import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ettsweep.errors import MetricsError
 from ettsweep.readers.looking import looks
 from ettsweep.readers.reader import Reader
 from ettsweep.readers.registry import named_reader, reader_names
@@ -118,6 +122,30 @@ def test_a_reader_says_where_it_comes_from(name: str) -> None:
 
 def test_all_readers_are_proven() -> None:
     assert set(CURVES) == set(ENDS) == set(reader_names())
+
+
+@pytest.mark.parametrize("name", reader_names())
+def test_damage_is_survived_or_named(name: str, tmp_path: Path) -> None:
+    """Bytes that are changed, lost or doubled: whatever is read, nothing but an error with a message is raised."""
+    chance, source = random.Random(0), recorded(name)
+    for number in range(15):
+        folder = tmp_path / str(number)
+        if source.is_dir():
+            shutil.copytree(source, folder)
+        else:
+            folder.mkdir()
+            shutil.copy(source, folder / "output")
+        for path in filter(Path.is_file, folder.rglob("*")):
+            data = bytearray(path.read_bytes())
+            for _ in range(chance.randrange(6)):
+                at = chance.randrange(len(data) + 1)
+                new = chance.choice(
+                    [b"", b"\0", b'"', b"\n", b"\xff", b"{", b",", b"9" * 30, bytes(data[at : at + 50])]
+                )
+                data[at : at + chance.randrange(20)] = new
+            path.write_bytes(data)
+        with contextlib.suppress(MetricsError):
+            MetricSource(named_reader(name), folder, folder / "output").rows(final=True)
 
 
 def test_test_set_lines_of_megatron_are_no_validation() -> None:

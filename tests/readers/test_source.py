@@ -172,8 +172,8 @@ def test_files_and_objects_of_both_kinds_are_found(make: Make, run: Path, files:
 
 
 def test_a_resumed_run_may_repeat_a_step(make: Make, output: Path) -> None:
-    append(output, "[01:02] step: 10 loss: 3.5\n")
-    append(output, "[11:45] step: 10 loss: 3.25\n")
+    append(output, "[01:02] lr 1e-05 norm nan step: 10 loss: 3.5\n")
+    append(output, "[11:45] lr 0.001 norm 2 step: 10 loss: 3.25\n")
     assert [row["loss"] for row in make(LOOSE).rows()] == [3.5, 3.25]
 
 
@@ -181,11 +181,11 @@ def test_a_resumed_run_may_repeat_a_step(make: Make, output: Path) -> None:
 
 
 def test_what_is_there_at_the_beginning_is_of_earlier_attempts(make: Make, output: Path) -> None:
-    append(output, "step 1 val loss 3\nstep 2 val lo")  # killed in the middle of a line
-    source = make(PATTERN)
+    append(output, '{"step": 1, "loss": 3}\n{"step": 2, "lo')  # killed in the middle of a line
+    source = make({"kind": "jsonl", "files": "output"})
     source.begin()
-    append(output, "step 2 val loss 2\n")
-    assert source.rows() == [{"step": 2, "val_loss": 2.0}]
+    append(output, '{"step": 2, "loss": 2}\n')
+    assert source.rows() == [{"step": 2, "loss": 2.0}]
 
 
 def test_a_table_that_is_rewritten_with_more_columns_gives_what_is_new(make: Make, run: Path) -> None:
@@ -224,8 +224,15 @@ def test_a_file_that_shrinks_or_is_replaced_is_read_anew(make: Make, run: Path) 
 
 
 def test_a_header_may_come_again_with_other_columns(make: Make, run: Path) -> None:
-    (run / "a.csv").write_text("epoch,loss\n0,3\nepoch,eval,loss\n1,0.5,2\n")
+    (run / "a.csv").write_text("# epoch,loss\n0,3\nepoch,eval,loss\n1,0.5,2\n")
     assert make("csv").rows() == [{"step": 0, "loss": 3.0}, {"step": 1, "eval": 0.5, "loss": 2.0}]
+
+
+def test_a_quotation_mark_that_is_never_closed_swallows_nothing(make: Make, run: Path) -> None:
+    rows = "".join(f"{n},1,\n" for n in range(2, 150))
+    (run / "a.csv").write_text(f'step,loss,note\n1,1,5" wide\n{rows}150,1,"\r\n"\n')
+    steps = [row["step"] for row in make("csv").rows(final=True)]
+    assert steps[:150] == list(range(1, 151))
 
 
 def test_files_come_in_the_order_of_their_numbers_and_may_appear_later(make: Make, run: Path) -> None:
@@ -353,6 +360,23 @@ def test_metrics_without_a_step_are_told(make: Make, run: Path) -> None:
     with pytest.raises(MetricsError, match=r"a\.csv: no column step or .*; there are round, loss\. `step: NAME` names"):
         make("csv").rows()
     assert make({"kind": "csv", "step": "round"}).rows() == [{"step": 1, "loss": 2.0}]
+
+
+def test_rows_that_do_not_fit_the_header_are_told(make: Make, run: Path) -> None:
+    (run / "a.csv").write_text("step,loss\n1,2\n2,3,4\n")
+    source = make("csv")
+    assert source.rows() == [{"step": 1, "loss": 2.0}]
+    assert "; a.csv: rows have more cells than the header: 2,3,4" in source.seen("val_loss")
+
+
+def test_a_long_word_takes_no_minutes(make: Make, output: Path) -> None:
+    output.write_text(f"{'x' * 20_000}\n" * 50 + "step 1 loss=2\n")
+    start = time.perf_counter()
+    for reader in ("stdout", "nanogpt"):
+        source = make(reader)
+        source.rows()
+        assert "loss" in source.seen("val_loss")
+    assert time.perf_counter() - start < 5
 
 
 def test_only_what_is_wanted_is_returned(make: Make, run: Path) -> None:

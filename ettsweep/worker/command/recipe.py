@@ -383,10 +383,14 @@ class CommandRecipe(Trainable):
 
     # --- training ---
 
+    @property
+    def kept_metrics(self) -> tuple[str, ...]:
+        """Patterns of names of the metrics that go into metrics.jsonl."""
+        return self.score.name, "loss", *self.metrics
+
     def keeps(self, name: str) -> bool:
         """Whether a metric goes into metrics.jsonl."""
-        own = (self.score.name, "loss")
-        return name in own or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.metrics)
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.kept_metrics)
 
     def train(self, run: RunContext) -> None:
         resolve_name("ettsweep.worker.command.training:train_command")(self, run)  # workers alone need it

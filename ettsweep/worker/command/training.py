@@ -223,7 +223,8 @@ class CommandTraining:
         from ettsweep.readers.registry import reader_of
         from ettsweep.readers.source import MetricSource
 
-        return MetricSource(reader_of(self._recipe.reader, Path(self._recipe.folder)), self._out, attempt.log_path)
+        reader = reader_of(self._recipe.reader, Path(self._recipe.folder))
+        return MetricSource(reader, self._out, attempt.log_path, only=self._recipe.kept_metrics)
 
     # --- while it runs ---
 

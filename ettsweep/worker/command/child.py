@@ -134,5 +134,5 @@ def _processes_of(run: str) -> list[int]:
 def _is_ending(pid: int) -> bool:
     """Whether a process that was killed is still on its way out."""
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZXD"
+        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] in "ZXD"
     return True

@@ -13,7 +13,6 @@ import yaml
 from support.commandline import ettsweep, runs_in, typed, wait_for
 
 from ettsweep.runs.folder import RunDir
-from ettsweep.worker.command.child import RUN_VARIABLE
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -75,7 +74,7 @@ def test_a_run_of_transformers_own_trainer_goes_on_exactly(tmp_path: Path, resul
 
 def leader_of(run: RunDir) -> int:
     """Return the pid of the process that was started for a run: the child of its supervisor."""
-    wanted, pids = f"{RUN_VARIABLE}={run.id}".encode(), list[int]()
+    wanted, pids = f"ETTSWEEP_RUN={run.id}".encode(), list[int]()
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             try:

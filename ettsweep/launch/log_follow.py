@@ -1,8 +1,10 @@
 """Follow the log of a run while it is written, attempt after attempt, until the run is over."""
 
+import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from ettsweep.files import open_regular
 from ettsweep.launch.progress import POLL_REST_FACTOR, POLL_S, ProgressMonitor
@@ -20,7 +22,7 @@ class LogFollower:
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._number = 0
-        self._offset = 0
+        self._offsets: dict[Path, int] = {}
 
     def read_new_lines(self) -> str:
         """Return the new complete lines, with a heading for each new attempt."""
@@ -29,31 +31,31 @@ class LogFollower:
             if number > self._number:
                 # A new attempt: the previous one has ended, so nothing more comes.
                 text += self.read_ending() + f"== attempt {number}\n"
-                self._number, self._offset = number, 0
-            data = self._read_bytes()
-            # A line still being written waits for the next read, as it may end within a UTF-8 character.
-            lines = data[: data.rfind(b"\n") + 1]
-            self._offset += len(lines)
-            text += lines.decode(errors="replace")
+                self._number, self._offsets = number, {}
+            for path, data in self._read_bytes():
+                # A line still being written waits for the next read, as it may end within a UTF-8 character.
+                lines = data[: data.rfind(b"\n") + 1]
+                self._offsets[path] = self._offsets.get(path, 0) + len(lines)
+                text += lines.decode(errors="replace")
         return text
 
     def read_ending(self) -> str:
         """Return the unread rest of an ended attempt's log, and why the attempt failed if it did."""
         if not self._number:
             return ""
-        text = self._read_bytes().decode(errors="replace")
+        text = "".join(data.decode(errors="replace") for _, data in self._read_bytes())
         attempt = self._run.attempt(self._number)
-        nothing = "" if self._offset or text else NOTHING_LOGGED
+        nothing = "" if any(self._offsets.values()) or text else NOTHING_LOGGED
         return nothing + text + attempt.log_footer()
 
-    def _read_bytes(self) -> bytes:
-        try:
-            with os.fdopen(open_regular(self._run.attempt(self._number).log_path), "rb") as file:
+    def _read_bytes(self) -> Iterator[tuple[Path, bytes]]:
+        """Yield what is new in the log, and in what a command has printed."""
+        attempt = self._run.attempt(self._number)
+        for path in (attempt.log_path, attempt.output_path):
+            with contextlib.suppress(OSError), os.fdopen(open_regular(path), "rb") as file:
                 # By bytes, not characters: decoding starts anew with each read.
-                file.seek(self._offset)
-                return file.read()
-        except OSError:
-            return b""
+                file.seek(self._offsets.get(path, 0))
+                yield path, file.read()
 
 
 def follow_log(

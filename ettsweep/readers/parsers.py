@@ -170,7 +170,7 @@ def _metric_groups(match: re.Match[str]) -> Iterator[tuple[str, str]]:
         yield from ((name, name) for name in groups if name != "step")
 
 
-MAX_PATTERN_LINE = 20_000
+MAX_PATTERN_LINE = 2_000
 """Characters of a line in which patterns are searched: a dump of a tensor must not take minutes."""
 
 RECENT_LINES = 200

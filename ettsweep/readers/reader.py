@@ -99,6 +99,13 @@ class Reader(StrictModel):
             raise ValueError("; ".join(problems))
         return self
 
+    def group_names(self) -> set[str] | None:
+        """Return the names of its metrics where its patterns tell them all; None if what is read does."""
+        groups = {name for pattern in self.patterns for name in re.compile(pattern).groupindex}
+        if self.kind != "regex" or self.split or {"name", "value"} & groups:
+            return None
+        return {self.rename.get(name, name) for name in groups - {"step"}}
+
     def _misplaced(self) -> list[str]:
         """Return what is given though files of this kind have no use for it."""
         uses = {"rows": ("json",), "after": ("jsonl",), "patterns": ("regex",)}

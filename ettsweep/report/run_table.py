@@ -106,6 +106,8 @@ def _log_path(run: Run) -> str | None:
     """Return the path of a run's log, relative to its folder: of the attempt that finished it, else of the latest."""
     number = run.result.get("attempts") if run.result else None
     attempt = run.dir.attempt(number) if isinstance(number, int) else run.dir.latest_attempt()
+    if attempt is not None and attempt.output_path.exists():
+        return attempt.output_path.relative_to(run.dir.path).as_posix()
     if attempt is None or not attempt.log_path.exists():
         return None
     return attempt.log_path.relative_to(run.dir.path).as_posix()

@@ -90,6 +90,7 @@ class Attempt:
         self.metrics_path = self.path / "metrics.jsonl"
         self.timings_path = self.path / "timings.jsonl"
         self.log_path = self.path / "log.txt"
+        self.output_path = self.path / "output.txt"
         self.checkpoint_path = self.path / "checkpoint.pt"
         self.states_path = self.path / "states"
         self.failure_path = self.path / "failure.json"
@@ -436,13 +437,16 @@ class Attempt:
         append_text(self.log_path, line)
 
     def log_text(self) -> str:
-        """Return the log of the attempt, followed by `log_footer`."""
+        """Return the log of the attempt, then what its command printed, and `log_footer`."""
         try:
             text = read_file(self.log_path).decode(errors="replace")
         except FileNotFoundError:
             text = NOTHING_LOGGED
         except OSError as error:
             text = f"(its log cannot be read: {error.strerror})\n"
+        with contextlib.suppress(OSError):
+            output = read_file(self.output_path).decode(errors="replace")
+            text += output if output.endswith("\n") or not output else f"{output}\n"
         return text + self.log_footer()
 
     def log_footer(self) -> str:

@@ -19,6 +19,7 @@ what is kept of finished runs (`store`); and
         metrics.jsonl       a line for each step, and one for each evaluation after its step
         timings.jsonl       progress and elapsed seconds
         log.txt             log output
+        output.txt          what a command prints
         skipped-0.txt       unreadable samples left out by process 0 of the run
         checkpoint.pt       the newest checkpoint of the built-in trainer
         states/<step>       the newest state of another trainable, a file or folder; <step>.sha256 tells the metrics

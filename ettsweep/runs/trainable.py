@@ -78,6 +78,9 @@ class Settings(StrictModel):
         return ""
 
 
+TRAINING_LOSSES = ("loss", "train_loss", "train/loss")
+"""Names of metrics that are training losses: where one is not finite, the run has diverged."""
+
 BUILT_IN = "transformer"
 """The trainable of grid files without a `run:` block, and of specs older than this contract, which do not name one."""
 

@@ -292,6 +292,8 @@ def find_grid(model: str) -> Path:
     Raises:
         InputError: there is no such model, no such file, or several.
     """
+    if Path(model).suffix in (".yaml", ".yml"):
+        raise InputError(f"{model} is no model but a file: --grid {model}")
     if Path(model).suffix in PROGRAM_SUFFIXES:
         raise InputError(f"{model} is no model but a program: {OWN_PROGRAM}")
     _built_in().check_name("model", model)  # an unknown name fails here, with a list of the known ones

@@ -4,7 +4,6 @@ import ast
 import hashlib
 import os
 import stat
-import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,28 +14,25 @@ from ettsweep.ownership import user_name
 DIGEST_DIGITS = 12
 """Hex digits of a digest of code or data in a spec."""
 
-SCRIPT_SUFFIXES = (".py", ".sh")
-
-MAX_FILES = 1000
-"""Most scripts of a folder that is no git work tree: more are hardly one program."""
-
 SAMPLE_BYTES = 2**20
 """Bytes at the beginning and at the end of a large file of data that its digest is made of."""
 
 
-def digest_of(paths: Iterable[Path]) -> str:
-    """Return a digest of files of code; of Python it sees the syntax alone, without docstrings.
+def digest_of(paths: Iterable[Path], folder: Path) -> str:
+    """Return a digest of files of code, named relative to a folder; of Python it sees the syntax, without docstrings.
 
     Raises:
         DataMissingError: a file cannot be read.
     """
     digest = hashlib.sha256()
-    for path in dict.fromkeys(paths):
+    for path in sorted(dict.fromkeys(paths)):
         try:
             status = path.stat()
-            digest.update(_normalised(path, status.st_size, status.st_mtime_ns, status.st_ino))
+            content = _normalised(path, status.st_size, status.st_mtime_ns, status.st_ino)
         except OSError as error:
             raise DataMissingError(f"code: {path}: cannot be read ({error.strerror})") from None
+        digest.update(f"{os.path.relpath(path, folder)}\0{len(content)}\0".encode(errors="surrogateescape"))
+        digest.update(content)
     return digest.hexdigest()[:DIGEST_DIGITS]
 
 
@@ -63,56 +59,73 @@ def matching_files(folder: Path, patterns: Sequence[str]) -> list[Path]:
     """Return the files of code that patterns name, relative to a folder.
 
     Raises:
-        DataMissingError: a pattern matches none.
+        DataMissingError: a pattern matches none, or is none.
     """
     paths = list[Path]()
     for pattern in patterns:
-        matches = sorted(path for path in folder.glob(pattern) if path.is_file() and _is_code(path))
-        if not matches:
+        try:
+            found = sorted(path for path in folder.glob(pattern) if path.is_file() and _is_code(path, folder))
+        except (ValueError, NotImplementedError) as error:
+            raise DataMissingError(f"code: {pattern!r} is no pattern: {error}") from None
+        if not found:
             raise DataMissingError(f"code: no file in {folder} matches {pattern}")
-        paths += matches
+        paths += found
     return paths
 
 
-def scripts_below(folder: Path) -> list[Path]:
-    """Return the scripts in a folder and below: in a git work tree, those that git tracks.
-
-    Raises:
-        DataMissingError: there are too many to be one program.
-    """
-    tracked = _tracked(folder)
-    if tracked is not None:
-        return sorted(folder / name for name in tracked if (folder / name).is_file())
-    found = list[Path]()
-    for parent, folders, names in os.walk(folder):
-        if "pyvenv.cfg" in names or ("runs" in folders and {"jobs", "sweeps"} & set(folders)):
-            folders[:], names = [], []  # an environment, or results of ettsweep
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
-        found += [Path(parent, name) for name in sorted(names) if name.endswith(SCRIPT_SUFFIXES)]
-        if len(found) > MAX_FILES:
-            raise DataMissingError(
-                f"code: {folder} has more than {MAX_FILES} scripts, and git tracks none of them: name those that "
-                "change the numbers, as `code: ['*.py', 'src/**/*.py']`, or give them a `version`"
-            )
-    return found
-
-
-def _tracked(folder: Path) -> list[str] | None:
-    """Return the scripts below a folder that git tracks, relative to it; None outside of a work tree or without git."""
-    command = ["git", "-C", str(folder), "ls-files", "-z", "--", *(f"*{suffix}" for suffix in SCRIPT_SUFFIXES)]
-    try:
-        listed = subprocess.run(command, capture_output=True, check=False, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    names = [os.fsdecode(name) for name in listed.stdout.split(b"\0") if name]
-    return names if listed.returncode == 0 and names else None
-
-
-def _is_code(path: Path) -> bool:
+def _is_code(path: Path, folder: Path) -> bool:
     """Whether a file that a pattern matches may be code: not in a hidden folder, one of results, or an environment."""
-    hidden = any(part.startswith(".") or part == "__pycache__" for part in path.parts[1:])
-    in_results = any((parent / "runs").is_dir() and (parent / "jobs").is_dir() for parent in path.parents)
-    return not (hidden or in_results or any((parent / "pyvenv.cfg").exists() for parent in path.parents))
+    parts = Path(os.path.relpath(path, folder)).parts
+    if any((part.startswith(".") and part != "..") or part == "__pycache__" for part in parts):
+        return False
+    inside = [each for each in path.parents if each != folder and folder in each.parents]
+    return not any((each / "pyvenv.cfg").exists() or (each / "runs").is_dir() for each in inside)
+
+
+def with_imports(scripts: Iterable[Path], folders: Sequence[Path]) -> list[Path]:
+    """Return scripts with the modules that they import, and those import in turn, as far as these lie beside them.
+
+    Args:
+        scripts: files; those that are no Python import nothing.
+        folders: where modules lie, in the order in which Python would look, beside the folder of each script.
+    """
+    found, left = dict[Path, None](), [(path, (path.parent, *folders)) for path in scripts]
+    while left:
+        path, roots = left.pop()
+        if path in found:
+            continue
+        found[path] = None
+        left += [(module, roots) for module in _imported(path, roots)]
+    return list(found)
+
+
+def _imported(path: Path, roots: Sequence[Path]) -> Iterator[Path]:
+    """Yield the files of modules in some folders that a file imports, packages above them too."""
+    if path.suffix != ".py":
+        return
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+            bases = roots
+        elif isinstance(node, ast.ImportFrom):
+            stem = f"{node.module}." if node.module else ""
+            names = [stem.rstrip("."), *(stem + alias.name for alias in node.names)]
+            bases = (path.parents[node.level - 1],) if 0 < node.level <= len(path.parents) else roots
+        else:
+            continue
+        for name in filter(None, names):
+            yield from _files_of_module(name.split("."), bases)
+
+
+def _files_of_module(parts: Sequence[str], roots: Sequence[Path]) -> Iterator[Path]:
+    for root in roots:
+        for length in range(1, len(parts) + 1):
+            stem = root.joinpath(*parts[:length])
+            yield from (each for each in (stem.with_suffix(".py"), stem / "__init__.py") if each.is_file())
 
 
 def not_trusted(path: Path) -> str:
@@ -126,31 +139,48 @@ def not_trusted(path: Path) -> str:
 # --- data -------------------------------------------------------------------------------------------------------------
 
 
-def data_digest(paths: Iterable[Path]) -> str:
+def data_digest(names: Iterable[str], folder: Path) -> str:
     """Return a digest of files of data: their names, sizes and contents, of large ones both ends.
+
+    Args:
+        names: paths, or patterns, relative to the folder or not.
+        folder: of the grid file.
 
     Raises:
         DataMissingError: one is missing.
     """
-    digest = hashlib.sha256()
-    for path in paths:
-        try:
-            for file in sorted(_files_of(path)):
-                status = file.stat()
-                digest.update(f"{file.relative_to(path.parent)}\0{status.st_size}\0".encode(errors="surrogateescape"))
-                digest.update(_sample(file, status.st_size, status.st_mtime_ns, status.st_ino))
-        except OSError as error:
-            raise DataMissingError(f"data: {path}: cannot be read ({error.strerror})") from None
+    digest, at = hashlib.sha256(), "data"
+    try:
+        for name in names:
+            at = f"data: {name}"
+            for path in _named(folder, name):
+                for file in sorted(_files_of(path)):
+                    size = file.stat().st_size
+                    digest.update(f"{file.relative_to(path.parent)}\0{size}\0".encode(errors="surrogateescape"))
+                    digest.update(_sample(file, size, file.stat().st_mtime_ns, file.stat().st_ino))
+    except OSError as error:
+        raise DataMissingError(f"{at}: cannot be read ({error.strerror})") from None
     return digest.hexdigest()[:DIGEST_DIGITS]
+
+
+def _named(folder: Path, name: str) -> list[Path]:
+    path = folder / name
+    if path.exists():
+        return [path]
+    try:
+        found = [] if Path(name).is_absolute() else sorted(folder.glob(name))
+    except ValueError as error:
+        raise DataMissingError(f"data: {name!r} is no pattern: {error}") from None
+    if not found:
+        raise DataMissingError(f"data: there is no {path}")
+    return found
 
 
 def _files_of(path: Path) -> Iterator[Path]:
     if path.is_file():
         yield path
-    elif path.is_dir():
-        yield from (Path(parent, name) for parent, _, names in os.walk(path, followlinks=True) for name in names)
     else:
-        raise DataMissingError(f"data: there is no {path}")
+        yield from (Path(parent, name) for parent, _, names in os.walk(path, followlinks=True) for name in names)
 
 
 @cache

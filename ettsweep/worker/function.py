@@ -180,7 +180,8 @@ class FunctionRecipe(Trainable):
         Raises:
             DataMissingError: a file is missing.
         """
-        return digest_of([self.module_path, *matching_files(Path(self.folder), self.files)])
+        folder = Path(self.folder)
+        return digest_of([self.module_path, *matching_files(folder, self.files)], self.module_path.parent)
 
     def bound_to(self, data: str | None) -> Self:
         return self.model_copy(update={"code": self.code_digest()})

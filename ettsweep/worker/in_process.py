@@ -31,6 +31,7 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.result import make_result
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.stop import StopReason
+from ettsweep.runs.trainable import TRAINING_LOSSES
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.worker.work_list import WorkList, heartbeat
 
@@ -279,7 +280,7 @@ class RunningRun:
         self._history.append(finite(line))
         if self._start_s is None:
             self._start_s = time.process_time() - self._cpu_s
-        watched = {"loss", self._spec.metric.column} & metrics.keys()
+        watched = {*TRAINING_LOSSES, self._spec.metric.column} & metrics.keys()
         if not all(math.isfinite(line[name]) for name in watched):
             self._diverged_step = step
             raise RunDiverged
@@ -390,6 +391,8 @@ class RunningRun:
 
     def _is_whole(self, step: int) -> bool:
         """Whether all of the run was recorded, although it may have been told to stop."""
+        if self._spec.keeps_checkpoints:  # what trains it says so: an evaluation may follow its last step
+            return False
         known = self._spec.steps is not None and step >= self._spec.steps
         return known and self._stop is not StopReason.SUPERSEDED and self._spec.metric.score(self._history) is not None
 

@@ -57,7 +57,7 @@ def _entries(folder: Path) -> Iterator[Path]:
 def _is_whole(path: Path) -> bool:
     """Whether a file, or all files of a folder, are as long as their own format says; those of others are."""
     if path.is_dir():
-        files = [each for each in _entries(path) if each.is_file()]
+        files = [each for each in _entries(path) if each.is_file() and each.stat().st_size]  # empty ones are marks
         return bool(files) and all(map(_is_whole, files))
     size = path.stat().st_size
     with path.open("rb") as file:

@@ -13,8 +13,8 @@ from ettsweep.errors import InputError
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
-RUN_VARIABLE, ATTEMPT_VARIABLE = "ETTSWEEP_RUN", "ETTSWEEP_ATTEMPT"
-"""Environment variables of all processes of a run, by which they are found where no supervisor is left to do so."""
+OUT_VARIABLE = "ETTSWEEP_OUT"
+"""Environment variable of all processes of a run: its folder, by which they are found where no supervisor is left."""
 
 
 class Child:
@@ -32,7 +32,7 @@ class Child:
         Raises:
             InputError: it cannot be started.
         """
-        self._run = environment[RUN_VARIABLE]
+        self._out = environment[OUT_VARIABLE]
         self.code: int | None = None
         self.is_over = False
         status, child_status = os.pipe()
@@ -104,13 +104,17 @@ class Child:
         os.close(self._status)
         self._process.wait()
         if self.code is None:
-            kill_processes_of(self._run)
+            kill_processes_of(self._out)
 
 
-def kill_processes_of(run: str) -> list[int]:
-    """Kill all processes of a run on this machine, which a supervisor that was killed has left; return their pids."""
+def kill_processes_of(out: str) -> list[int]:
+    """Kill all processes of a run on this machine, which a supervisor that was killed has left; return their pids.
+
+    Args:
+        out: folder of the run, as ETTSWEEP_OUT has it: a run of the same id in another results folder is another.
+    """
     killed = dict[int, None]()
-    while found := [pid for pid in _processes_of(run) if pid != os.getpid()]:
+    while found := [pid for pid in _processes_of(out) if pid != os.getpid()]:
         for pid in found:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -120,13 +124,14 @@ def kill_processes_of(run: str) -> list[int]:
     return list(killed)
 
 
-def _processes_of(run: str) -> list[int]:
-    """Return the processes of this user with a run in their environment that have not ended."""
-    wanted, found = f"{RUN_VARIABLE}={run}".encode(), list[int]()
+def _processes_of(out: str) -> list[int]:
+    """Return the processes of this user with the folder of a run in their environment that have not ended."""
+    wanted, found = f"{OUT_VARIABLE}={out}".encode(), list[int]()
     for name in os.listdir("/proc") if Path("/proc/self/environ").exists() else ():
         if name.isdigit():
             with contextlib.suppress(OSError):
-                if wanted in Path("/proc", name, "environ").read_bytes().split(b"\0"):
+                path = Path("/proc", name)
+                if path.stat().st_uid == os.geteuid() and wanted in (path / "environ").read_bytes().split(b"\0"):
                     found.append(int(name))
     return found
 

@@ -14,17 +14,22 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from ettsweep.errors import DataMissingError, InputError
 from ettsweep.metric import Metric
 from ettsweep.runs.score_spec import ScoreSpec, StatedScore
-from ettsweep.runs.trainable import Labels, RunContext, Size, Trainable, override_block
+from ettsweep.runs.trainable import TRAINING_LOSSES, Labels, RunContext, Size, Trainable, override_block
 from ettsweep.schema import ListOfOne, NotInId, Positive, StrictModel, locating, validate
-from ettsweep.worker.code_identity import data_digest, digest_of, matching_files, scripts_below
+from ettsweep.worker.code_identity import data_digest, digest_of, matching_files, with_imports
 from ettsweep.worker.command.rendered_files import RenderedFile
-from ettsweep.worker.command.template import PLACEHOLDERS, RESUME_PLACEHOLDERS, names_in, split_words
+from ettsweep.worker.command.template import PLACEHOLDERS, RESUME_PLACEHOLDERS, Value, names_in, split_words, written
 
-SECRET = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
-"""Ends of names of environment variables that hold what nobody else may see."""
+SECRET = re.compile(
+    r"(^|_)(\w*TOKENS?|\w*KEYS?|\w*SECRETS?|PASS(WORD|WD)?|PAT|CREDENTIALS?)(_|\d|$)", re.IGNORECASE | re.ASCII
+)
+"""Names of environment variables that hold what nobody else may see."""
 
 RESERVED_VARIABLES = ("ETTSWEEP_", "SLURM_", "CUDA_VISIBLE_DEVICES")
 """Beginnings of names of environment variables that are set for each run."""
+
+CODE_SUFFIXES = (".py", ".sh", ".jl", ".R", ".pl", ".lua", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
+"""Ends of names of files that belong to the code where the command names them; others may be data."""
 
 INTERPRETERS = ("python", "bash", "sh", "torchrun", "accelerate", "uv", "env", "srun", "deepspeed", "Rscript", "julia")
 """Beginnings of first words of a command that say nothing of what it trains."""
@@ -47,13 +52,13 @@ def _words(value: object) -> object:
         return split_words(value)
     if not (isinstance(value, list | tuple) and all(isinstance(each, str | int | float) for each in value)):
         raise ValueError(f"a command is expected, as one text or a list of words, got {value!r}")
-    return [str(each) for each in value]
+    return [each if isinstance(each, str) else written(each) for each in value]
 
 
 def _texts(value: object) -> object:
     """Return the values of a mapping as texts: YAML reads 1 as a number."""
     if isinstance(value, dict):
-        return {str(key): str(each) if isinstance(each, int | float) else each for key, each in value.items()}
+        return {str(key): written(each) if isinstance(each, int | float) else each for key, each in value.items()}
     return value
 
 
@@ -91,6 +96,8 @@ class Resume(StrictModel):
             re.compile(self.pattern)
         except re.error as error:
             raise ValueError(f"checkpoint: {self.pattern!r} is no regular expression: {error}") from None
+        if found := re.search(r"\{([a-z]\w*)\}", self.pattern):
+            raise ValueError(f"checkpoint: {found[0]}: after {{out}}/ a regular expression is expected")
         names_in(self.add, (*PLACEHOLDERS, *RESUME_PLACEHOLDERS))
         return self
 
@@ -232,8 +239,8 @@ class CommandRecipe(Trainable):
             for name in ("lr", "seed"):
                 if name not in names:
                     raise ValueError(
-                        f"command: {{{name}}} occurs nowhere, so that all runs would be alike; `uses: env` says that "
-                        f"it is read from ETTSWEEP_{name.upper()}"
+                        f"command: {{{name}}} occurs nowhere, so that runs of another {name} would be alike; `uses: "
+                        f"env` says that it is read from ETTSWEEP_{name.upper()}"
                     )
         return self
 
@@ -244,7 +251,6 @@ class CommandRecipe(Trainable):
         for path, file in self.files.items():
             yield path
             yield from file.texts()
-        yield from self.resume.always if self.resume else ()
 
     @classmethod
     def from_block(
@@ -259,6 +265,7 @@ class CommandRecipe(Trainable):
                 raise InputError(f"workdir: there is no folder {recipe.run_folder}")
             recipe.check_program()
             recipe.check_reader()
+            recipe.check_files()
         return recipe
 
     # --- what the planner asks ---
@@ -337,15 +344,32 @@ class CommandRecipe(Trainable):
             raise InputError(f"command: there is no program {first} here (PATH is {os.environ.get('PATH', '')})")
 
     def check_reader(self) -> None:
-        """Check that there is such a reader of metrics.
+        """Check that there is such a reader of metrics, and that it may see the score.
 
         Raises:
-            InputError: there is none.
+            InputError: there is none, or it cannot.
         """
-        if self.reader is not None:
-            from ettsweep.readers.registry import reader_of
+        if self.reader is None:
+            return
+        from ettsweep.readers.registry import reader_of
 
-            reader_of(self.reader, Path(self.folder))
+        names = reader_of(self.reader, Path(self.folder)).group_names()
+        if names is not None and self.score.name not in names:
+            known = ", ".join(sorted(names)) or "none"
+            raise InputError(f"score: {self.score.name} is no metric of the reader; its groups are {known}")
+
+    def check_files(self) -> None:
+        """Check that scripts which the command names are there, and that files can be written for a run.
+
+        Raises:
+            InputError: one is not, or cannot.
+        """
+        for word in self.argv:
+            if word.endswith((".py", ".sh")) and "{" not in word and not (self.run_folder / word).is_file():
+                raise InputError(f"command: there is no file {word} in {self.run_folder}")
+        values: dict[str, Value] = {"lr": 1.0, "wd": 1.0, "seed": 0, "out": "out", "id": "0", "strategy": "standard"}
+        for file in self.files.values():
+            file.content(Path(self.folder), values | {"devices": self.gpus})
 
     def code_digest(self) -> str:
         """Return a digest of the code, or the stated version.
@@ -355,38 +379,57 @@ class CommandRecipe(Trainable):
         """
         if self.version is not None:
             return f"version {self.version}"
+        return digest_of(self.code_paths(), Path(self.folder))
+
+    def code_paths(self) -> list[Path]:
+        """Return the files that are its code: those that the command and the block name, and what they import.
+
+        Raises:
+            DataMissingError: a pattern matches none.
+        """
         folder = Path(self.folder)
-        named = [self.run_folder / word for word in self.argv if "{" not in word and len(word) < 256]
+        named = [self.run_folder / word for word in self.argv if Path(word).suffix in CODE_SUFFIXES]
+        named += [self.run_folder / word for word in self.argv[:1] if "/" in word and not word.startswith("/")]
+        named += [self.run_folder / f"{word.replace('.', '/')}.py" for word in self._modules()]
+        named += [self.run_folder / word.replace(".", "/") / "__main__.py" for word in self._modules()]
         paths = [path for path in named if path.is_file()]
         paths += [folder / file.source for file in self.files.values()]
-        paths += matching_files(folder, self.code_files) if self.code_files else scripts_below(self.run_folder)
-        return digest_of(path.resolve() for path in paths)
+        paths += matching_files(folder, self.code_files)
+        return with_imports(paths, [self.run_folder])
+
+    def _modules(self) -> list[str]:
+        """Return the modules that the command runs as `-m NAME`."""
+        return [word for flag, word in zip(self.argv, self.argv[1:], strict=False) if flag == "-m"]
 
     def bound_to(self, data: str | None) -> Self:
-        folder, digest = Path(self.folder), ""
-        if self.data_files:
-            matches = [sorted(folder.glob(name)) or [folder / name] for name in self.data_files]
-            digest = data_digest(path for each in matches for path in each)
-        return self.model_copy(update={"code": self.code_digest(), "data": digest})
+        return self.model_copy(update={"code": self.code_digest(), "data": self._data_digest()})
+
+    def _data_digest(self) -> str:
+        return data_digest(self.data_files, Path(self.folder)) if self.data_files else ""
 
     def check_data(self, data: str | None, *, count: bool = False) -> None:
         self.check_program()
 
     def changes(self) -> list[str]:
         try:
-            digest = self.code_digest() if self.code else ""
+            code, data = (self.code_digest(), self._data_digest()) if self.code else ("", "")
+            names = ", ".join(os.path.relpath(path, self.folder) for path in self.code_paths())
         except DataMissingError as error:
             return [str(error)]
-        if digest == self.code:
-            return []
-        return [f"the code of {self.program} has changed since the run was requested ({self.code}, now {digest})"]
+        since = "changed since the run was requested (digest {}, now {})"
+        lines = []
+        if code != self.code:
+            lines += [f"the code of {self.program} ({names}) has {since.format(self.code, code)}"]
+        if data != self.data:
+            lines += [f"the data ({', '.join(self.data_files)}) have {since.format(self.data, data)}"]
+        return lines
 
     # --- training ---
 
     @property
     def kept_metrics(self) -> tuple[str, ...]:
         """Patterns of names of the metrics that go into metrics.jsonl."""
-        return self.score.name, "loss", *self.metrics
+        return self.score.name, *TRAINING_LOSSES, *self.metrics
 
     def keeps(self, name: str) -> bool:
         """Whether a metric goes into metrics.jsonl."""

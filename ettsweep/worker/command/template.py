@@ -8,7 +8,7 @@ from functools import cache
 
 from ettsweep.errors import nearest_name
 
-PLACEHOLDERS = ("lr", "wd", "seed", "out", "id", "name", "strategy", "devices")
+PLACEHOLDERS = ("lr", "wd", "seed", "out", "id", "strategy", "devices")
 """Placeholders of every run."""
 
 RESUME_PLACEHOLDERS = ("checkpoint", "step")
@@ -73,7 +73,7 @@ def _placeholder(inside: str, known: tuple[str, ...]) -> Placeholder:
     if factors and len(names) == 1 and names[0] in known:
         raise ValueError(f"{{{inside}}}: only lr and wd can be multiplied, by numbers")
     near = nearest_name(inside, known)
-    hint = f"; did you mean {{{near}}}?" if near else ""
+    hint = f"; did you mean {{{near}}}?" if near else "."
     listed = ", ".join(f"{{{each}}}" for each in known)
     raise ValueError(f"there is no placeholder {{{inside}}}{hint} Known are {listed}, {{lr*0.1}}; {{{{ for a brace")
 
@@ -99,6 +99,8 @@ def rendered_value(text: str, values: Mapping[str, Value]) -> Value:
 
 def written(value: Value) -> str:
     """Return a value as text that every parser reads alike: a float has a point, 1e-05 is a text to YAML."""
+    if isinstance(value, bool):
+        return str(value).lower()
     if not isinstance(value, float):
         return str(value)
     mantissa, e, exponent = repr(value).partition("e")
@@ -136,7 +138,7 @@ def split_words(command: str) -> list[str]:
     if found := next(_shell_only(command), None):
         raise ValueError(
             f"{found} ({SHELL_ONLY[found]}) needs a shell, and none is started; quote it, or write "
-            f"[bash, -c, {_yaml_quoted(command)}]"
+            f"[bash, -o, pipefail, -c, {_yaml_quoted(command)}]"
         )
     return words
 

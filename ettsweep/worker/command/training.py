@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shlex
 import signal
 import socket
 import time
@@ -16,7 +17,7 @@ from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.stop import StopReason
 from ettsweep.worker.code_identity import not_trusted
 from ettsweep.worker.command.checkpoints import Checkpoint, newest_checkpoint
-from ettsweep.worker.command.child import ATTEMPT_VARIABLE, RUN_VARIABLE, Child, kill_processes_of
+from ettsweep.worker.command.child import OUT_VARIABLE, Child, kill_processes_of
 from ettsweep.worker.command.own_metrics import OwnMetrics
 from ettsweep.worker.command.recipe import CommandRecipe
 from ettsweep.worker.command.template import Value, rendered, written
@@ -68,9 +69,11 @@ def train_command(recipe: CommandRecipe, run: object) -> None:
     assert isinstance(run, RunningRun)
     if changed := recipe.changes():
         raise InputError(f"{changed[0]}; restore it, or request new runs: `ettsweep grid` with another --name")
-    for folder in (Path(recipe.folder), recipe.run_folder):
-        if problem := not_trusted(folder):
-            raise InputError(f"{folder}: {problem}, so that nothing in it is executed")
+    if not recipe.run_folder.is_dir():
+        raise InputError(f"workdir: there is no folder {recipe.run_folder}")
+    for path in (Path(recipe.folder), recipe.run_folder, *recipe.code_paths()):
+        if problem := not_trusted(path):
+            raise InputError(f"{path}: {problem}, so that it is not executed")
     CommandTraining(recipe, run).train()
 
 
@@ -80,19 +83,19 @@ class CommandTraining:
     def __init__(self, recipe: CommandRecipe, run: RunningRun) -> None:
         self._recipe, self._run = recipe, run
         self._out = run.out.resolve()
-        self._log = run.attempt.log_path
+        self._output = run.attempt.output_path
         self._stop_path = run.attempt.stop_path.resolve()
         self._knows_step = False
         self._output_size = -1
         self._active_s = time.monotonic()
-        self._rows = 0
+        self._checkpoint: Checkpoint | None = None
 
     def train(self) -> None:
         """Train the run, see `train_command`."""
         run = self._run
-        if run.attempt.number > 1 and (left := kill_processes_of(run.id)):
+        if run.attempt.number > 1 and (left := kill_processes_of(str(self._out))):
             run.log(f"killed {len(left)} processes that an earlier attempt had left")
-        checkpoint = self._prepare()
+        checkpoint = self._checkpoint = self._prepare()
         values = self._values(checkpoint)
         argv = [rendered(word, values) for word in self._words(checkpoint)]
         self._write_files(values)
@@ -101,9 +104,8 @@ class CommandTraining:
         metrics.begin(checkpoint.step if checkpoint else None)
         run.flush()
         run.attempt.record_command(argv, self._recipe.run_folder)
-        # Not its words: they may look like metrics.
-        run.log(f"starts {self._recipe.program}; {run.attempt.command_path.name} has its command")
-        child = Child(argv, self._recipe.run_folder, environment, self._log)
+        run.log(f"starts {shlex.join(argv)}")
+        child = Child(argv, self._recipe.run_folder, environment, self._output)
         try:
             was_told = self._watch(child, metrics)
         finally:
@@ -125,6 +127,7 @@ class CommandTraining:
             checkpoint = newest_checkpoint(self._out, resume.pattern)
         if checkpoint is None and not (resume and resume.always):
             self._move_away()
+            self._knows_step = True
         elif checkpoint is not None and checkpoint.step is not None:
             self._go_on(checkpoint.step)
         if checkpoint is not None:
@@ -137,8 +140,7 @@ class CommandTraining:
         if step <= 0:
             return
         run = self._run
-        parent = next((attempt for attempt in run.earlier_attempts() if attempt.command_path.exists()), None)
-        if parent is None:
+        if (parent := self._parent()) is None:
             return
         run.continue_from(parent, step)
         recorded = {(line["step"], name) for line in run.history for name in line}
@@ -146,6 +148,15 @@ class CommandTraining:
             new = {name: value for name, value in self._kept(row).items() if (row["step"], name) not in recorded}
             if new and row["step"] <= step:
                 run.note(row["step"], new)
+
+    def _parent(self) -> Attempt | None:
+        """Return the newest attempt that has metrics of the same files as this one; None if there is none."""
+        for attempt in self._run.earlier_attempts():
+            if attempt.resume_path.exists() or attempt.metrics_path.exists() or self._left_by(attempt):
+                return attempt
+            if _moved_path(attempt).exists():  # it began with an empty folder
+                return None
+        return None
 
     def _left_by(self, attempt: Attempt) -> Sequence[Json]:
         """Return all metrics that an earlier attempt left, in its own files and in those of the run."""
@@ -158,7 +169,7 @@ class CommandTraining:
     def _move_away(self) -> None:
         """Move what an earlier attempt left out of the way: many programs misread what lies there."""
         if any(self._out.iterdir()):
-            target = self._run.attempt.path.parent / f"{self._run.attempt.number - 1:04d}.out"
+            target = _moved_path(self._run.attempt)
             with storage_errors(target):
                 self._out.rename(target)
                 self._out.mkdir()
@@ -193,9 +204,9 @@ class CommandTraining:
         if "SLURM_JOB_ID" in environment:
             environment["SLURM_JOB_NAME"] = "bash"
         environment |= {
-            RUN_VARIABLE: run.id,
-            ATTEMPT_VARIABLE: str(attempt.number),
-            "ETTSWEEP_OUT": str(self._out),
+            "ETTSWEEP_RUN": run.id,
+            "ETTSWEEP_ATTEMPT": str(attempt.number),
+            OUT_VARIABLE: str(self._out),
             "ETTSWEEP_METRICS": str(attempt.recorded_path.resolve()),
             "ETTSWEEP_STOP": str(self._stop_path),
             "ETTSWEEP_LR": written(run.lr),
@@ -219,12 +230,12 @@ class CommandTraining:
     def _metrics(self, attempt: Attempt) -> Metrics:
         """Return where metrics of an attempt are read from."""
         if self._recipe.reader is None:
-            return OwnMetrics(attempt.recorded_path, attempt.log_path)
+            return OwnMetrics(attempt.path, attempt.output_path, self._recipe.kept_metrics)
         from ettsweep.readers.registry import reader_of
         from ettsweep.readers.source import MetricSource
 
         reader = reader_of(self._recipe.reader, Path(self._recipe.folder))
-        return MetricSource(reader, self._out, attempt.log_path, only=self._recipe.kept_metrics)
+        return MetricSource(reader, self._out, attempt.output_path, only=self._recipe.kept_metrics)
 
     # --- while it runs ---
 
@@ -264,7 +275,6 @@ class CommandTraining:
                 if not self._knows_step:  # its first step tells where a program goes on that finds its own checkpoint
                     goes_on = run.attempt.number > 1 and self._recipe.resume is not None and row["step"] > 1
                     self._go_on(row["step"] - 1 if goes_on else 0)
-                self._rows += 1
                 self._active_s = time.monotonic()
                 run.note(row["step"], kept)
         run.flush_if_due()
@@ -276,7 +286,7 @@ class CommandTraining:
         limit_s = self._recipe.stop.silent
         if limit_s is None:
             return
-        size = self._log.stat().st_size if self._log.exists() else 0
+        size = self._output.stat().st_size if self._output.exists() else 0
         if size != self._output_size:
             self._output_size, self._active_s = size, time.monotonic()
         if time.monotonic() - self._active_s > limit_s:
@@ -310,8 +320,8 @@ class CommandTraining:
                 raise InputError(metrics.seen(score))
             return
         if code == ASKS_TO_GO_ON:
-            if not self._rows:
-                raise InputError(f"exit code {code} asks to be taken up again, and it recorded nothing")
+            if not self._is_further():
+                raise LostProcessError(f"exit code {code} asks to be taken up again, and it is no further than before")
             run.postponed = f"asked to be taken up again (exit code {code})"
             return
         killed_by = _signal_of(code)
@@ -324,6 +334,16 @@ class CommandTraining:
             raise LostProcessError(f"killed by {killed_by or 'a signal to one of its processes'}")
         self._fail(code, tail)
 
+    def _is_further(self) -> bool:
+        """Whether this attempt has recorded a later step than all before, or has left a later checkpoint."""
+        run, resume = self._run, self._recipe.resume
+        lines = (line for attempt in run.earlier_attempts() for line in attempt.history(every_step=False))
+        before = max((line["step"] for line in lines), default=-1)
+        if any(line["step"] > before for line in run.history):
+            return True
+        newest = newest_checkpoint(self._out, resume.pattern) if resume and resume.checkpoint else None
+        return newest is not None and newest != self._checkpoint
+
     def _fail(self, code: int | None, tail: list[str]) -> NoReturn:
         if any(_OUT_OF_MEMORY.search(line) for line in tail):
             raise InputError(f"out of GPU memory (exit code {code})")
@@ -331,8 +351,8 @@ class CommandTraining:
         raise InputError(f"exit code {code}: {last[:200]}")
 
     def _tail(self) -> Iterator[str]:
-        with contextlib.suppress(OSError), self._log.open("rb") as file:
-            file.seek(max(0, self._log.stat().st_size - TAIL_BYTES))
+        with contextlib.suppress(OSError), self._output.open("rb") as file:
+            file.seek(max(0, self._output.stat().st_size - TAIL_BYTES))
             yield from file.read().decode(errors="replace").splitlines()[-20:]
 
 
@@ -349,3 +369,8 @@ def _free_port() -> int:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         return int(listening.getsockname()[1])
+
+
+def _moved_path(attempt: Attempt) -> Path:
+    """Return where what lay in the run's folder was moved before an attempt that starts from the beginning."""
+    return attempt.path.parent / f"{attempt.number - 1:04d}.out"

@@ -27,16 +27,18 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"command": "python train.py --lr {lr} --seed {seed"}, "a brace is not closed"),
     ({"command": "python train.py --lr lr} --seed {seed}"}, "a brace is not opened"),
     ({"command": "python train.py --resume {checkpoint} {lr} {seed}"}, "there is no placeholder {checkpoint}"),
-    ({"command": "python train.py --seed {seed}"}, "{lr} occurs nowhere, so that all runs would be alike"),
-    ({"command": "python train.py --lr {lr}"}, "{seed} occurs nowhere, so that all runs would be alike"),
+    ({"command": "python train.py --seed {seed}"}, "{lr} occurs nowhere, so that runs of another lr would be alike"),
+    ({"command": "python train.py --lr {lr}"}, "{seed} occurs nowhere, so that runs of another seed would be alike"),
     ({"command": "python train.py --lr {{lr}} --seed {seed}"}, "{lr} occurs nowhere"),
     ({"command": "python train.py {lr} {seed} | tee log"}, "| (a pipe) needs a shell"),
-    ({"command": "python train.py {lr} {seed} > log"}, "[bash, -c, 'python train.py {lr} {seed} > log']"),
+    ({"command": "python train.py {lr} {seed} > log"}, "[bash, -o, pipefail, -c, 'python train.py {lr} {seed} > log']"),
     ({"command": "cd x && python train.py {lr} {seed}"}, "& (&) needs a shell"),
     ({"command": "python $HOME/train.py {lr} {seed}"}, "$ (a variable) needs a shell"),
     ({"command": "python 'train.py {lr} {seed}"}, "no closing quotation"),
     ({"command": "pyhton train.py {lr} {seed}"}, "command: there is no program pyhton here (PATH is "),
     ({"command": "./train.py {lr} {seed}"}, "./train.py is not executable: chmod +x it, or write [bash, ./train.py"),
+    ({"command": "python trian.py {lr} {seed}"}, "command: there is no file trian.py in "),
+    ({"command": "python train.py {lr} {seed} {name}"}, "there is no placeholder {name}"),
     ({"command": "./other.py {lr} {seed}"}, "command: there is no program ./other.py here"),
     # the score
     ({"score": {"name": "val_loss"}}, "score.mode: is required"),
@@ -52,6 +54,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"resume": {"checkpoint": "ckpt", "add": "--r {checkpoint}"}}, "a path that begins with {out}/ is expected"),
     ({"resume": {"checkpoint": "{out}/(", "add": "--r {checkpoint}"}}, "is no regular expression"),
     ({"resume": {"checkpoint": CHECKPOINT, "add": "--r {chekpoint}"}}, "did you mean {checkpoint}?"),
+    ({"resume": {"checkpoint": "{out}/{seed}", "add": "--r {checkpoint}"}}, "a regular expression is expected"),
     ({"resume": {"always": "--auto", "checkpoint": CHECKPOINT}}, "either `checkpoint` with `add` is expected"),
     # stopping
     ({"stop": {"signal": "KILL"}}, "stop.signal"),
@@ -64,6 +67,8 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"files": {"{out}/c": {"from": "train.py", "set": {"a": 1}}}}, "`set` is for YAML and JSON; use `replace`"),
     ({"files": {"{out}/c": {"from": "none.yaml", "set": {"a": 1}}}}, "none.yaml: cannot be read"),
     ({"env": {"HF_TOKEN": "abc"}}, "HF_TOKEN would be on the page and in the folder of each run"),
+    ({"env": {"AWS_ACCESS_KEY_ID": "abc"}}, "AWS_ACCESS_KEY_ID would be on the page"),
+    ({"files": {"{out}/c": {"from": "train.py", "replace": {"lr=": "{lr}"}}}}, "'lr=' is there 0 times"),
     ({"env": {"ETTSWEEP_RUN": "x"}}, "env: ETTSWEEP_RUN is set for each run"),
     ({"env": {"A B": "x"}}, "'A B' is no name of a variable"),
     ({"env": {"A": "{x}"}}, "there is no placeholder {x}"),
@@ -71,6 +76,9 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"workdir": "nowhere"}, "workdir: there is no folder"),
     ({"code": ["*.cfg"]}, "matches *.cfg"),
     ({"code": ["/etc/*"]}, "patterns of files beside the grid file are expected"),
+    ({"data": ["/nowhere/x"]}, "data: there is no /nowhere/x"),
+    ({"data": ["**.bin"]}, "is no pattern"),
+    ({"code": ["**.py"]}, "is no pattern"),
     ({"data": ["data.bin"]}, "there is no"),
     ({"version": "v 1"}, "version: a word is expected, such as v2, got 'v 1'"),
     # the rest
@@ -80,6 +88,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"comand": "x"}, "run: comand: unknown key; did you mean command?"),
     ({"uses": "file"}, "uses"),
     ({"reader": "nonesuch"}, "nonesuch"),
+    ({"reader": r"(?P<step>\d+) (?P<acc>\d+)"}, "val_loss is no metric of the reader; its groups are acc"),
 ]
 
 
@@ -97,6 +106,11 @@ def test_what_cannot_work_is_told_before_anything_is_submitted(
     assert done.returncode in (1, 2)
     assert "Traceback" not in done.stderr
     assert not results.exists()
+
+
+def test_a_grid_file_where_a_model_is_expected_is_told(tmp_path: Path) -> None:
+    done = ettsweep("grid", "--model", "sweep.yaml", "--results", tmp_path / "results", code=2)
+    assert "sweep.yaml is no model but a file: --grid sweep.yaml" in done.stderr
 
 
 def test_a_program_where_a_model_or_a_grid_file_is_expected_leads_to_the_block(tmp_path: Path) -> None:

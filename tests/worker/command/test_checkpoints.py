@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from ettsweep.errors import InputError
 from ettsweep.worker.command.checkpoints import Checkpoint, newest_checkpoint
 from ettsweep.worker.command.own_metrics import OwnMetrics
 
@@ -45,6 +44,14 @@ def test_without_a_step_the_latest_is_taken(tmp_path: Path) -> None:
     assert newest_checkpoint(tmp_path, "[abc]") == Checkpoint(tmp_path / "b", None)
 
 
+def test_empty_files_are_marks_and_no_damage(tmp_path: Path) -> None:
+    (tmp_path / "s1").mkdir()
+    (tmp_path / "s1" / "_SUCCESS").write_text("")
+    assert newest_checkpoint(tmp_path, r"s(?P<step>\d)") is None
+    (tmp_path / "s1" / "weights").write_text("x")
+    assert newest_checkpoint(tmp_path, r"s(?P<step>\d)") == Checkpoint(tmp_path / "s1", 1)
+
+
 def torch_file() -> bytes:
     """Return a file in the format of torch.save."""
     data = io.BytesIO()
@@ -75,14 +82,14 @@ def test_one_that_is_cut_short_is_not_taken(tmp_path: Path, name: str, content: 
 
 
 def test_lines_come_from_the_file_and_from_the_output(tmp_path: Path) -> None:
-    recorded, output = tmp_path / "recorded.jsonl", tmp_path / "log.txt"
+    recorded, output = tmp_path / "recorded.jsonl", tmp_path / "output.txt"
     output.write_text('[ettsweep] {"step": 1, "loss": 9.0}\n')
-    metrics = OwnMetrics(recorded, output)
+    metrics = OwnMetrics(tmp_path, output, ("loss", "val_loss"))
     metrics.begin()
     assert metrics.rows() == []
     with output.open("a") as file:
-        file.write('noise\nrank 0: [ettsweep] {"step": 2, "loss": 0.5}\r\n[ettsweep] {"step": 3,')
-    recorded.write_text('{"step": 2.0, "val_loss": 1}\n\n{"step": 4')
+        file.write('noise\nrank 0: [ettsweep] {"step": 2, "loss": 0.5, "other": 1}\r\n[ettsweep] {"step": 3,')
+    recorded.write_text('{"step": 2.0, "val_loss": 1, "phase": "val"}\n\nhalf a line\n{"step": 4')
     assert metrics.rows() == [{"step": 2, "val_loss": 1.0}, {"step": 2, "loss": 0.5}]
     assert metrics.rows() == []
     with output.open("a") as file:
@@ -92,18 +99,10 @@ def test_lines_come_from_the_file_and_from_the_output(tmp_path: Path) -> None:
     assert row["loss"] != row["loss"]
 
 
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ("{", "a JSON object is expected"),
-        ("[1]", "a line with a `step`"),
-        ('{"loss": 1}', "a line with a `step`"),
-        ('{"step": -1, "loss": 1}', "a line with a `step`"),
-        ('{"step": 1.5, "loss": 1}', "a line with a `step`"),
-        ('{"step": 1, "loss": "low"}', "loss of step 1: a number is expected, got 'low'"),
-    ],
-)
-def test_a_line_that_is_none_is_an_error_that_shows_it(tmp_path: Path, line: str, problem: str) -> None:
-    (tmp_path / "recorded.jsonl").write_text(line + "\n")
-    with pytest.raises(InputError, match=problem):
-        OwnMetrics(tmp_path / "recorded.jsonl", tmp_path / "log.txt").rows()
+def test_what_was_seen_is_told_where_the_score_was_not(tmp_path: Path) -> None:
+    metrics = OwnMetrics(tmp_path, tmp_path / "output.txt", ("err",))
+    assert metrics.rows() == []
+    assert metrics.seen("err").startswith("no err: it recorded no metrics; say where they are with `reader`")
+    (tmp_path / "output.txt").write_text('[ettsweep] {"step": 1, "loss": 2, "other": 1}\n')
+    assert metrics.rows() == []
+    assert metrics.seen("err") == "no err was recorded; seen: loss, other"

@@ -31,7 +31,7 @@ def begin(tmp_path: Path, run_id: str) -> Start:
     """Return a function that starts a shell command."""
 
     def begin(script: str, *command: str) -> Child:
-        environment = os.environ | {"ETTSWEEP_RUN": run_id, "ETTSWEEP_ATTEMPT": "1"}
+        environment = os.environ | {"ETTSWEEP_OUT": run_id}
         return Child(command or ["sh", "-c", script], tmp_path, environment, tmp_path / "output.txt")
 
     return begin
@@ -39,7 +39,7 @@ def begin(tmp_path: Path, run_id: str) -> Start:
 
 def left(run_id: str) -> list[str]:
     """Return the names of all processes of a run, its supervisor too."""
-    names, wanted = [], f"ETTSWEEP_RUN={run_id}".encode()
+    names, wanted = [], f"ETTSWEEP_OUT={run_id}".encode()
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             try:
@@ -127,7 +127,7 @@ def test_nothing_outlives_a_worker_that_is_killed(tmp_path: Path, run_id: str) -
 import os, sys, time
 from pathlib import Path
 from ettsweep.worker.command.child import Child
-environment = os.environ | {{"ETTSWEEP_RUN": {run_id!r}, "ETTSWEEP_ATTEMPT": "1"}}
+environment = os.environ | {{"ETTSWEEP_OUT": {run_id!r}}}
 child = Child(["sh", "-c", {DESCENDANTS + "while :; do sleep 0.05; done"!r}], Path({str(tmp_path)!r}), environment,
               Path({str(tmp_path / "output.txt")!r}))
 print("ready", flush=True)
@@ -144,9 +144,9 @@ time.sleep(600)
 
 
 def test_what_both_have_left_is_found_by_its_environment(begin: Start, run_id: str) -> None:
-    environment = os.environ | {"ETTSWEEP_RUN": run_id}
+    environment = os.environ | {"ETTSWEEP_OUT": run_id}
     processes = [subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True) for _ in range(3)]
-    other = subprocess.Popen(["sleep", "600"], env=os.environ | {"ETTSWEEP_RUN": f"{run_id}0"})
+    other = subprocess.Popen(["sleep", "600"], env=os.environ | {"ETTSWEEP_OUT": f"{run_id}0"})
     # An environment shows once a process has begun its program.
     wait_for(lambda: len(left(run_id)) == 3, "their start")
     killed = kill_processes_of(run_id)

@@ -97,7 +97,7 @@ def test_what_needs_a_shell_is_told_with_what_to_paste(command: str, character: 
     message = str(caught.value)
     assert message.startswith(f"{character} (")
     pasted = yaml.safe_load(message.partition("or write ")[2])
-    assert pasted == ["bash", "-c", command]
+    assert pasted == ["bash", "-o", "pipefail", "-c", command]
 
 
 @pytest.mark.parametrize("command", ["", "   ", "a 'b"])

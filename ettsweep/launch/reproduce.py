@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from ettsweep import __version__
 from ettsweep.files import Json
@@ -65,11 +66,18 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
         return Reproduction(command, None, [], notes)
     words, folder = attempt.command()
     if words:
-        notes.append(f"by hand: cd {shlex.quote(folder)} && {shlex.join(words)}")
+        elsewhere = str(Path(f"reproduced-{run.id}/out").resolve())  # not into the run's own folder
+        by_hand = [word.replace(str(run.path.resolve() / "out"), elsewhere) for word in words]
+        point = f"ETTSWEEP_LR={spec.lr!r} ETTSWEEP_WD={spec.wd!r} ETTSWEEP_SEED={spec.seed}"
+        notes.append(
+            f"by hand: mkdir -p {shlex.quote(elsewhere)} && cd {shlex.quote(folder)} && {point} {shlex.join(by_hand)}, "
+            "with the variables of `env:`, if there are any"
+        )
     device = str(claim.get("device", "cpu"))
     if device != "cpu":
         notes.append("on a GPU some kernels sum in varying order: the last bits can differ from run to run")
-    notes += [*_code_notes(attempt), *_resume_notes(attempt)]
+    # A command's own code is not recorded: its digest is in the run's id.
+    notes += [*([] if words else _code_notes(attempt)), *_resume_notes(attempt)]
     git = attempt.provenance().get("git") or {}
     here = local_facts(device) if "torch" in claim else facts_without_torch(claim)
     return Reproduction(

@@ -32,6 +32,9 @@ if TYPE_CHECKING:  # it imports NumPy, which the words of a verdict should not w
 
 Row = dict[str, Any]
 
+MIN_SAME = 2
+"""Points all of whose seeds have the very same score, from which on that is no chance."""
+
 
 def other_sweeps(verdicts: Sequence[Verdict]) -> dict[StudyKey, list[str]]:
     """Return, for each verdict, sentences on the verdicts of other sweeps on the same family, and why they differ."""
@@ -188,6 +191,21 @@ def resumed_text(verdict: Verdict) -> str:
         return ""
     were = "runs was" if len(resumed) == 1 else "runs were"
     return f"{len(resumed)} of {len(verdict.runs)} {were} resumed by the program itself, which need not be exact"
+
+
+def same_seeds_text(verdict: Verdict) -> str:
+    """Return a warning if seeds make no difference at any point, as if training did not use them; else an empty text.
+
+    The noise would then be taken for none, and any bound for narrow.
+    """
+    scores: dict[Point, list[float]] = {}
+    for run in verdict.runs:
+        if run.score is not None:
+            scores.setdefault(run.point, []).append(run.score)
+    several = [each for each in scores.values() if len(each) > 1]
+    if len(several) < MIN_SAME or any(len(set(each)) > 1 for each in several):
+        return ""
+    return f"all seeds of {len(several)} points have the very same score: does training use its seed?"
 
 
 def seed_count(verdict: Verdict) -> int:

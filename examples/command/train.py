@@ -8,7 +8,7 @@ import torch
 
 
 def main() -> None:
-    """Train a small network on a made task, from its last checkpoint if there is one."""
+    """Train a small network on a made task with noisy targets, from its last checkpoint if there is one."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--weight-decay", type=float, default=0.0)
@@ -20,9 +20,10 @@ def main() -> None:
 
     torch.set_num_threads(1)
     task = torch.Generator().manual_seed(0)
-    x, x_val = torch.randn(512, 16, generator=task), torch.randn(512, 16, generator=task)
+    x, x_val = torch.randn(512, 16, generator=task), torch.randn(1024, 16, generator=task)
     teacher = torch.randn(16, generator=task) / 4
-    y, y_val = (torch.sin(3 * inputs @ teacher) for inputs in (x, x_val))
+    noise = 0.3 * torch.randn(512, generator=task)
+    y, y_val = torch.tanh(2 * x @ teacher) + noise, torch.tanh(2 * x_val @ teacher)
 
     torch.manual_seed(options.seed)
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))

@@ -235,7 +235,7 @@ def test_a_command_that_is_told_to_stop_may_save_first(tmp_path: Path, results: 
     script = "trap 'echo saved > {out}/saved; exit 1' USR1; " + says(1, loss=1.0) + "while :; do sleep 0.05; done"
     grid(shell(script), stop={"signal": "USR1"})
     run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
-    wait_for(lambda: "[ettsweep]" in run.attempt(1).log_text(), "its first step")
+    wait_for(lambda: run.attempt(1).log_text().endswith("}\n"), "its first step")
     os.kill(worker_pids(results)[0], signal.SIGTERM)
     wait_for(lambda: run.status().state is State.INTERRUPTED, "its end")
     assert (run.path / "out" / "saved").read_text() == "saved\n"
@@ -253,8 +253,7 @@ def test_a_command_that_is_told_to_stop_may_save_first(tmp_path: Path, results: 
         ("echo 'torch.OutOfMemoryError: CUDA out of memory. Tried'; exit 1", "out of GPU memory (exit code 1)"),
         (says(1, loss=2.0, other=1.0), "no err was recorded; seen: loss, other"),
         ("true", "no err: it recorded no metrics; say where they are with `reader`"),
-        ("exit 75", "exit code 75 asks to be taken up again, and it recorded nothing"),
-        ("echo '[ettsweep] nonsense'", "metrics: a JSON object is expected, got 'nonsense'"),
+        ("echo '[ettsweep] nonsense'", "no err: it recorded no metrics"),
     ],
 )
 def test_a_failure_says_why(results: Path, grid: Ask, script: str, reason: str) -> None:
@@ -286,6 +285,72 @@ def test_exit_code_75_asks_to_be_taken_up_again(results: Path, grid: Ask) -> Non
     script = f"if [ $ETTSWEEP_ATTEMPT = 3 ]; then {says(3, err=0.5)} exit 0; fi; {says(1, loss=1.0)} exit 75"
     grid(shell(script))
     assert result_of(only_run(results))["attempts"] == 3
+
+
+def test_a_command_that_asks_for_more_and_gets_no_further_is_given_up(results: Path, grid: Ask) -> None:
+    grid(shell(says(1, loss=1.0) + "exit 75"))
+    run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
+    wait_for(lambda: run.status().state is State.FAILED, "its failure")
+    failure = run.attempt(2).failure()
+    assert failure is not None
+    assert failure["reason"] == "exit code 75 asks to be taken up again, and it is no further than before"
+    assert run.attempt_numbers()[-1] < 12
+
+
+def test_a_stop_in_the_evaluation_after_the_last_step_is_no_end(results: Path, grid: Ask) -> None:
+    script = "if [ $ETTSWEEP_ATTEMPT = 1 ]; then " + says(9, loss=1.0, err=9.0) + "sleep 600; fi; " + says(9, err=0.5)
+    grid(shell(script), steps=9, score=SCORE | {"take": "last"})
+    run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
+    wait_for(lambda: '"err"' in run.attempt(1).log_text().partition("starts")[2].partition("\n")[2], "its last step")
+    os.kill(worker_pids(results)[0], signal.SIGTERM)
+    wait_for(lambda: run.status().state is State.INTERRUPTED, "its end")
+    ettsweep("retry", run.id, "--results", results)
+    assert result_of(run)["score"] == 0.5
+
+
+def test_half_a_line_at_a_stop_is_no_metric_and_no_failure(results: Path, grid: Ask) -> None:
+    reader = r"step (?P<step>\d+) err (?P<err>[\d.]+)"
+    script = (
+        "if [ $ETTSWEEP_ATTEMPT = 2 ]; then echo step 2 err 7.5; exit; fi; printf 'step 1 err 5.0\\nstep 2 err 3.'; "
+    )
+    grid(shell(script + "sleep 600"), reader=reader, steps=2)
+    run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
+    wait_for(lambda: run.attempt(1).log_text().endswith("err 3.\n"), "half a line")
+    os.kill(worker_pids(results)[0], signal.SIGTERM)
+    wait_for(lambda: run.status().state is State.INTERRUPTED, "its end")
+    assert [line["err"] for line in run.attempt(1).history(every_step=False)] == [5.0]
+    ettsweep("retry", run.id, "--results", results)
+    assert result_of(run)["score"] == 7.5
+
+
+def test_an_attempt_that_ends_before_its_first_metric_loses_none_of_those_before(results: Path, grid: Ask) -> None:
+    ends = "case $ETTSWEEP_ATTEMPT in 1) " + says(1, err=0.1) + says(2, err=2.0) + "kill -9 $$;; 2) kill -9 $$;; esac; "
+    grid(shell(ends + says(3, err=3.0)), resume={"always": "auto"})
+    run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
+    assert result_of(run)["score"] == 0.1
+    assert run.attempt(3).resumed_from() == (1, 2)
+    assert [line["step"] for line in run.history()] == [1, 2, 3]
+
+
+def test_a_run_that_starts_again_for_lack_of_a_checkpoint_keeps_no_metric_of_before(results: Path, grid: Ask) -> None:
+    ends = "if [ $ETTSWEEP_ATTEMPT = 1 ]; then " + says(4, err=0.01) + "kill -9 $$; fi; "
+    grid(shell(ends + says(5, err=2.0)), resume=RESUME)
+    run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
+    assert result_of(run)["score"] == 2.0
+    assert run.attempt(2).resumed_from() == (0, 0)
+    assert run.history() == [{"step": 5, "err": 2.0}]
+
+
+def test_runs_of_one_id_in_two_folders_leave_each_other_alone(tmp_path: Path, results: Path, grid: Ask) -> None:
+    grid(walk("--pause 0.02"))
+    run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
+    wait_for(lambda: processes_of(run), "its processes")
+    other = RunDir.create(tmp_path / "other", run.spec())
+    assert other.claim({}, after=0), "so that the next attempt looks for what the first has left"
+    other.attempt(1).mark_lost()
+    typed("train", "--spec", run.spec_path, "--results", tmp_path / "other")
+    assert result_of(run)["attempts"] == 1
+    assert result_of(other)["attempts"] == 2
 
 
 def test_an_outcome_after_the_last_step_counts_whatever_came_since(results: Path, grid: Ask) -> None:
@@ -406,8 +471,14 @@ def test_what_changes_the_numbers_is_part_of_the_id_and_nothing_else(tmp_path: P
     assert run_id() != first
     assert run_id(version="v1") == versioned
     (tmp_path / "walk.py").write_text(WALK)
-    (tmp_path / "helper.py").write_text("VALUE = 1\n")
-    assert run_id() != first, "scripts beside it may be imported"
+    (tmp_path / "plot.py").write_text("VALUE = 1\n")
+    assert run_id() == first, "nothing imports it"
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "helper.py").write_text("VALUE = 1\n")
+    (tmp_path / "walk.py").write_text("from lib import helper\n" + WALK)
+    importing = run_id()
+    (tmp_path / "lib" / "helper.py").write_text("VALUE = 2\n")
+    assert len({first, importing, run_id()}) == 3
 
 
 def test_a_run_is_not_trained_with_other_code_than_it_was_requested_with(
@@ -418,7 +489,7 @@ def test_a_run_is_not_trained_with_other_code_than_it_was_requested_with(
     result_of(run)
     (tmp_path / "walk.py").write_text(WALK.replace("3.0, 1", "3.5, 1"))
     typed("train", "--spec", run.spec_path, "--results", tmp_path / "again", code=1)
-    assert "the code of walk.py has changed" in only_run(tmp_path / "again").status().reason
+    assert "the code of walk.py (walk.py) has changed" in only_run(tmp_path / "again").status().reason
 
 
 def test_a_command_is_swept_to_a_verdict_and_a_report(results: Path, grid: Ask) -> None:
@@ -436,6 +507,28 @@ def test_a_command_is_swept_to_a_verdict_and_a_report(results: Path, grid: Ask) 
     assert {row["model"] for row in status(results).values()} == {"walk.py"}
 
 
+def test_seeds_that_make_no_difference_are_told(results: Path, grid: Ask) -> None:
+    grid(["sh", "-c", f": {{seed}}; {says(1, err='LR')}".replace('"LR"', "{lr}")], "--follow", runs=3, seeds=2)
+    judged = ettsweep("verify-optimum", "--dry-run", "--results", results, code=None)
+    assert "points have the very same score: does training use its seed?" in judged.stderr
+
+
+def test_a_run_is_reproduced_by_hand_elsewhere(
+    tmp_path: Path, results: Path, grid: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid(walk(), "--follow")
+    monkeypatch.chdir(tmp_path)
+    run = only_run(results)
+    shown = ettsweep("show", run.id, "--reproduce", "--results", results)
+    (line,) = (line for line in (shown.stdout + shown.stderr).splitlines() if line.startswith("by hand: "))
+    command = line.removeprefix("by hand: ").partition(", with the variables")[0]
+    environment = os.environ | {"ETTSWEEP_METRICS": str(tmp_path / "metrics")}
+    subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    lines = [json.loads(line) for line in (tmp_path / "metrics").read_text().splitlines()]
+    assert lines == [{"step": line["step"], "err": line["err"]} for line in run.history() if "err" in line]
+    assert (tmp_path / f"reproduced-{run.id}" / "out" / "ckpt-60.json").exists()
+
+
 def test_another_users_folder_is_not_executed(tmp_path: Path, results: Path, grid: Ask) -> None:
     if os.geteuid():
         pytest.skip("only root can give files away")
@@ -443,4 +536,4 @@ def test_another_users_folder_is_not_executed(tmp_path: Path, results: Path, gri
     os.chown(tmp_path, 65534, 65534)
     ettsweep("train", "--grid", tmp_path / "sweep.yaml", "--lr", 0.25, "--wd", 0.5, "--results", results / "r", code=1)
     os.chown(tmp_path, 0, 0)
-    assert "belongs to nobody, so that nothing in it is executed" in only_run(results / "r").status().reason
+    assert "belongs to nobody, so that it is not executed" in only_run(results / "r").status().reason

@@ -16,6 +16,9 @@ from ettsweep.study.sweep import Suggestion, Sweep, SweepVersion
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.sweep_store import NAME, SweepStore, load_sweep_store, name_candidates, sanitize_name
 
+MAX_TOLD = 32
+"""Characters of a difference that a suggested name may have."""
+
 
 def find_compatible(sweep_store: SweepStore, name: str, sweep_spec: SweepSpec) -> Sweep | None:
     """Return the sweep of this name, which the spec may extend; None if there is none.
@@ -29,8 +32,9 @@ def find_compatible(sweep_store: SweepStore, name: str, sweep_spec: SweepSpec) -
         raise CorruptError(sweep_store.broken[name])
     sweep = sweep_store.sweeps.get(name)
     if sweep and (problems := sweep_differences(sweep.sweep_specs, sweep_spec)):
-        # The first difference makes a telling name: w64-batch_size-32.
-        free = _free_name(sweep_store, f"{name}-{next(iter(problems))}")
+        # The first difference makes a telling name: w64-batch_size-32. A whole command would not.
+        first = next(iter(problems))
+        free = _free_name(sweep_store, f"{name}-{first}" if len(first) <= MAX_TOLD else name)
         raise SweepNameTakenError(
             f"sweep {name} is for another recipe or lattice: {'; '.join(problems.values())}", free
         )

@@ -173,7 +173,9 @@ class CommandTraining:
             with storage_errors(target):
                 self._out.rename(target)
                 self._out.mkdir()
-            self._run.log(f"starts again from the beginning; what lay in out is now in {target.name}")
+            resume = self._recipe.resume
+            why = f"nothing in out is a whole checkpoint by {resume.pattern!r}: it " if resume else ""
+            self._run.log(f"{why}starts again from the beginning; what lay in out is now in attempts/{target.name}")
 
     def _words(self, checkpoint: Checkpoint | None) -> list[str]:
         resume = self._recipe.resume

@@ -101,24 +101,34 @@ def with_imports(scripts: Iterable[Path], folders: Sequence[Path]) -> list[Path]
 
 def _imported(path: Path, roots: Sequence[Path]) -> Iterator[Path]:
     """Yield the files of modules in some folders that a file imports, packages above them too."""
-    if path.suffix != ".py":
+    try:
+        status = path.stat()
+        imports = _import_statements(path, status.st_size, status.st_mtime_ns, status.st_ino)
+    except OSError:
         return
+    for level, name in imports:
+        bases = (path.parents[level - 1],) if 0 < level <= len(path.parents) else roots
+        yield from _files_of_module(name.split("."), bases)
+
+
+@cache
+def _import_statements(path: Path, size: int, mtime_ns: int, inode: int) -> list[tuple[int, str]]:
+    """Return the names that a script imports, each with its level; all but the path is for the cache."""
+    if path.suffix != ".py":
+        return []
     try:
         tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return
+    except (SyntaxError, ValueError):
+        return []
+    found = list[tuple[int, str]]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-            bases = roots
+            found += [(0, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             stem = f"{node.module}." if node.module else ""
             names = [stem.rstrip("."), *(stem + alias.name for alias in node.names)]
-            bases = (path.parents[node.level - 1],) if 0 < node.level <= len(path.parents) else roots
-        else:
-            continue
-        for name in filter(None, names):
-            yield from _files_of_module(name.split("."), bases)
+            found += [(node.level, name) for name in names if name]
+    return found
 
 
 def _files_of_module(parts: Sequence[str], roots: Sequence[Path]) -> Iterator[Path]:

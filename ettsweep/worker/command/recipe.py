@@ -1,6 +1,5 @@
 """The recipe of a run that a command trains: what a grid file says of it, how it is checked, what its identity is."""
 
-import fnmatch
 import os
 import re
 import shutil
@@ -28,7 +27,9 @@ SECRET = re.compile(
 RESERVED_VARIABLES = ("ETTSWEEP_", "SLURM_", "CUDA_VISIBLE_DEVICES")
 """Beginnings of names of environment variables that are set for each run."""
 
-CODE_SUFFIXES = (".py", ".sh", ".jl", ".R", ".pl", ".lua", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
+SCRIPT_SUFFIXES = (".py", ".sh", ".jl", ".R", ".pl", ".lua")
+
+CODE_SUFFIXES = (*SCRIPT_SUFFIXES, ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 """Ends of names of files that belong to the code where the command names them; others may be data."""
 
 INTERPRETERS = ("python", "bash", "sh", "torchrun", "accelerate", "uv", "env", "srun", "deepspeed", "Rscript", "julia")
@@ -287,11 +288,10 @@ class CommandRecipe(Trainable):
     def program(self) -> str:
         """What is trained, in a word: the script, or else the first word of the command."""
         for word in self.argv:
-            if word.endswith((".py", ".sh", ".jl", ".R", ".pl", ".lua")):
+            if word.endswith(SCRIPT_SUFFIXES):
                 return Path(word).name
-        for flag, module in zip(self.argv, self.argv[1:], strict=False):
-            if flag == "-m":
-                return module
+        for module in self._modules():
+            return module
         first = Path(self.argv[0]).name
         others = (Path(word).name for word in self.argv[1:] if not word.startswith("-") and "{" not in word)
         return next(others, first) if first.startswith(INTERPRETERS) and "-c" not in self.argv else first
@@ -413,12 +413,12 @@ class CommandRecipe(Trainable):
     def changes(self) -> list[str]:
         try:
             code, data = (self.code_digest(), self._data_digest()) if self.code else ("", "")
-            names = ", ".join(os.path.relpath(path, self.folder) for path in self.code_paths())
         except DataMissingError as error:
             return [str(error)]
         since = "changed since the run was requested (digest {}, now {})"
         lines = []
         if code != self.code:
+            names = ", ".join(os.path.relpath(path, self.folder) for path in self.code_paths())
             lines += [f"the code of {self.program} ({names}) has {since.format(self.code, code)}"]
         if data != self.data:
             lines += [f"the data ({', '.join(self.data_files)}) have {since.format(self.data, data)}"]
@@ -430,10 +430,6 @@ class CommandRecipe(Trainable):
     def kept_metrics(self) -> tuple[str, ...]:
         """Patterns of names of the metrics that go into metrics.jsonl."""
         return self.score.name, *TRAINING_LOSSES, *self.metrics
-
-    def keeps(self, name: str) -> bool:
-        """Whether a metric goes into metrics.jsonl."""
-        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.kept_metrics)
 
     def train(self, run: RunContext) -> None:
         resolve_name("ettsweep.worker.command.training:train_command")(self, run)  # workers alone need it

@@ -145,7 +145,7 @@ class CommandTraining:
         run.continue_from(parent, step)
         recorded = {(line["step"], name) for line in run.history for name in line}
         for row in self._left_by(parent):
-            new = {name: value for name, value in self._kept(row).items() if (row["step"], name) not in recorded}
+            new = {name: value for name, value in _values_of(row).items() if (row["step"], name) not in recorded}
             if new and row["step"] <= step:
                 run.note(row["step"], new)
 
@@ -273,16 +273,12 @@ class CommandTraining:
     def _read(self, metrics: Metrics, *, final: bool = False) -> None:
         run = self._run
         for row in metrics.rows(final=final):
-            if kept := self._kept(row):
-                if not self._knows_step:  # its first step tells where a program goes on that finds its own checkpoint
-                    goes_on = run.attempt.number > 1 and self._recipe.resume is not None and row["step"] > 1
-                    self._go_on(row["step"] - 1 if goes_on else 0)
-                self._active_s = time.monotonic()
-                run.note(row["step"], kept)
+            if not self._knows_step:  # its first step tells where a program goes on that finds its own checkpoint
+                goes_on = run.attempt.number > 1 and self._recipe.resume is not None and row["step"] > 1
+                self._go_on(row["step"] - 1 if goes_on else 0)
+            self._active_s = time.monotonic()
+            run.note(row["step"], _values_of(row))
         run.flush_if_due()
-
-    def _kept(self, row: Json) -> dict[str, float]:
-        return {name: float(value) for name, value in row.items() if name != "step" and self._recipe.keeps(name)}
 
     def _check_silence(self, child: Child) -> None:
         limit_s = self._recipe.stop.silent
@@ -356,6 +352,10 @@ class CommandTraining:
         with contextlib.suppress(OSError), self._output.open("rb") as file:
             file.seek(max(0, self._output.stat().st_size - TAIL_BYTES))
             yield from file.read().decode(errors="replace").splitlines()[-20:]
+
+
+def _values_of(row: Json) -> dict[str, float]:
+    return {name: float(value) for name, value in row.items() if name != "step"}
 
 
 def _signal_of(code: int | None) -> str:

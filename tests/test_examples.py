@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from support.commandline import ettsweep, runs_in, typed, wait_for
+from support.own_code import processes_of
 
 from ettsweep.runs.folder import RunDir
 
@@ -61,7 +62,7 @@ def test_a_run_of_transformers_own_trainer_goes_on_exactly(tmp_path: Path, resul
     ettsweep("grid", "--grid", grid, "--results", results, *one)
     run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
     wait_for(lambda: (run.path / "out" / "checkpoint-20" / "trainer_state.json").exists(), "its second checkpoint")
-    os.kill(leader_of(run), signal.SIGKILL)
+    os.kill(processes_of(run)[1], signal.SIGKILL)  # its leader, the child of its supervisor
     result = wait_for(run.result, "its result")
     assert result["attempts"] == 2
     assert run.attempt(2).resumed_from()[1] >= 20
@@ -76,19 +77,6 @@ def test_a_run_of_transformers_own_trainer_goes_on_exactly(tmp_path: Path, resul
     # The Trainer sums up the losses of steps, and a sum begins anew where it resumes.
     for ours, theirs in zip(run.history(), undisturbed.history(), strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-6)
-
-
-def leader_of(run: RunDir) -> int:
-    """Return the pid of the process that was started for a run: the child of its supervisor."""
-    wanted, pids = f"ETTSWEEP_RUN={run.id}".encode(), list[int]()
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            try:
-                if wanted in (path / "environ").read_bytes().split(b"\0"):
-                    pids.append(int(path.name))
-            except OSError:
-                continue
-    return sorted(pids)[1]
 
 
 def test_examples_say_a_run_in_twelve_lines() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from support.commandline import ettsweep, runs_in, status, typed, wait_for, worker_pids
+from support.own_code import assert_planning_imports_no_torch, only_run, processes_of, result_of, undisturbed_metrics
 
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
@@ -87,35 +88,6 @@ def says(step: int, **metrics: object) -> str:
     """Return what a shell prints for ettsweep, in the braces of a template."""
     line = json.dumps({"step": step, **metrics}).replace("{", "{{").replace("}", "}}")
     return f"echo '[ettsweep] {line}'; "
-
-
-def only_run(results: Path) -> RunDir:
-    (run,) = runs_in(results)
-    return run
-
-
-def result_of(run: RunDir) -> dict[str, Any]:
-    return dict(wait_for(run.result, "its result"))
-
-
-def undisturbed_metrics(tmp_path: Path, run: RunDir) -> bytes:
-    """Return what a run records in another folder, where nothing happens to it."""
-    alone = tmp_path / "alone"
-    typed("train", "--spec", run.spec_path, "--results", alone)
-    return only_run(alone).metrics_path.read_bytes()
-
-
-def processes_of(run: RunDir) -> list[int]:
-    """Return the pids of a run's processes: its supervisor, its leader, and those below."""
-    wanted, found = f"ETTSWEEP_RUN={run.id}".encode(), list[int]()
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            try:
-                if wanted in (path / "environ").read_bytes().split(b"\0"):
-                    found.append(int(path.name))
-            except OSError:
-                continue
-    return sorted(found)
 
 
 def in_training(results: Path, step: int = 20) -> tuple[RunDir, Attempt]:
@@ -433,18 +405,7 @@ def test_a_worker_of_commands_imports_no_torch(results: Path, grid: Ask) -> None
 
 def test_planning_commands_imports_no_torch(tmp_path: Path, grid: Ask, results: Path) -> None:
     grid(walk(), "--dry-run")
-    code = f"""
-import sys
-from unittest import mock
-from ettsweep import cli
-with mock.patch.object(sys, "argv", ["ettsweep", "grid", "--grid", {str(tmp_path / "sweep.yaml")!r}, "--dry-run"]):
-    try:
-        cli.main()
-    except SystemExit as end:
-        assert not end.code
-assert not {{"torch", "pandas", "optuna", "sklearn"}} & set(sys.modules), sorted(sys.modules)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True)
+    assert_planning_imports_no_torch(tmp_path / "sweep.yaml")
 
 
 # --- what a run is ----------------------------------------------------------------------------------------------------

@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 from support.commandline import ettsweep, runs_in, status, typed, wait_for, worker_pids
+from support.own_code import assert_planning_imports_no_torch, only_run, result_of, undisturbed_metrics
 
-from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "function"
@@ -98,22 +96,6 @@ def grid(tmp_path: Path, results: Path) -> Ask:
         return ettsweep("grid", "--grid", path, "--results", results, "--launch-set", "slots=1", *options)
 
     return ask
-
-
-def only_run(results: Path) -> RunDir:
-    (run,) = runs_in(results)
-    return run
-
-
-def result_of(run: RunDir) -> dict[str, Any]:
-    return dict(wait_for(run.result, "its result"))
-
-
-def undisturbed_metrics(tmp_path: Path, run: RunDir, **settings: Any) -> bytes:
-    """Return what a run records in another folder, where nothing happens to it."""
-    alone = tmp_path / "alone"
-    typed("train", "--spec", run.spec_path, "--results", alone, **settings)
-    return only_run(alone).metrics_path.read_bytes()
 
 
 # --- interrupted ------------------------------------------------------------------------------------------------------
@@ -228,18 +210,7 @@ def test_a_worker_of_functions_imports_no_torch(results: Path, grid: Ask) -> Non
 
 def test_planning_functions_imports_no_torch(tmp_path: Path, grid: Ask, results: Path) -> None:
     grid("torchless", "--dry-run")
-    code = f"""
-import sys
-from unittest import mock
-from ettsweep import cli
-with mock.patch.object(sys, "argv", ["ettsweep", "grid", "--grid", {str(tmp_path / "sweep.yaml")!r}, "--dry-run"]):
-    try:
-        cli.main()
-    except SystemExit as end:
-        assert not end.code
-assert not {{"torch", "pandas", "optuna", "sklearn"}} & set(sys.modules), sorted(sys.modules)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True)
+    assert_planning_imports_no_torch(tmp_path / "sweep.yaml")
 
 
 def test_data_are_where_the_user_says_and_in_no_id(tmp_path: Path, results: Path, grid: Ask) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 from support.commandline import ETTSWEEP, ettsweep, runs_in, wait_for, worker_pids
+from support.own_code import processes_with
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
@@ -51,19 +52,10 @@ pytestmark = pytest.mark.usefixtures("process")
 def processes(results: Path) -> dict[str, list[int]]:
     """Return the pids of all processes of all runs, by what they are."""
     found: dict[str, list[int]] = {"supervisor": [], "leader": [], "below": []}
-    ids = {f"ETTSWEEP_RUN={run.id}".encode() for run in runs_in(results)}
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            try:
-                if ids & set((path / "environ").read_bytes().split(b"\0")):
-                    words = (path / "cmdline").read_bytes().split(b"\0")
-                    kinds = {b"supervisor.py": "supervisor", b"tree.py": "leader"}
-                    kind = next(
-                        (kinds[Path(w.decode()).name.encode()] for w in words if w.endswith(tuple(kinds))), "below"
-                    )
-                    found[kind].append(int(path.name))
-            except OSError:
-                continue
+    kinds = {b"supervisor.py": "supervisor", b"tree.py": "leader"}
+    for pid, words in processes_with(*(f"ETTSWEEP_RUN={run.id}" for run in runs_in(results))).items():
+        names = (os.path.basename(word) for word in words)  # noqa: PTH119  of bytes
+        found[next((kinds[name] for name in names if name in kinds), "below")].append(pid)
     return found
 
 

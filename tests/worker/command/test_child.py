@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.commandline import wait_for
+from support.own_code import processes_with
 
 from ettsweep.errors import InputError
 from ettsweep.worker.command.child import Child, kill_processes_of
@@ -37,17 +38,9 @@ def begin(tmp_path: Path, run_id: str) -> Start:
     return begin
 
 
-def left(run_id: str) -> list[str]:
-    """Return the names of all processes of a run, its supervisor too."""
-    names, wanted = [], f"ETTSWEEP_OUT={run_id}".encode()
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            try:
-                if wanted in (path / "environ").read_bytes().split(b"\0"):
-                    names.append((path / "comm").read_text().strip())
-            except OSError:
-                continue
-    return names
+def left(run_id: str) -> list[int]:
+    """Return the pids of all processes of a run, its supervisor too."""
+    return list(processes_with(f"ETTSWEEP_OUT={run_id}"))
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(name)
 
 
+class ToldAtOnce:
+    """Prints failures as they come: a run of the tests that is stopped, or hangs, has named them."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self.terminal = terminal
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.terminal.write_line(f"\n{report.nodeid}: {report.when} failed")
+            self.terminal.write_line(report.longreprtext)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Print failures as they come; a process that runs tests for another has no terminal."""
+    if terminal := config.pluginmanager.get_plugin("terminalreporter"):
+        config.pluginmanager.register(ToldAtOnce(terminal))
+
+
 @pytest.fixture
 def process(results: Path) -> Iterator[None]:
     """Mark a test that starts real processes, and end the workers that it leaves behind."""

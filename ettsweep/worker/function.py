@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from ettsweep.errors import DataMissingError, InputError, unknown_name
-from ettsweep.metric import Metric
-from ettsweep.runs.score_spec import ScoreSpec, StatedScore
-from ettsweep.runs.trainable import Labels, RunContext, Size, Trainable, override_block
-from ettsweep.schema import ListOfOne, NotInId, Positive, StrictModel, canonical, locating, validate
+from ettsweep.runs.score_spec import StatedScore
+from ettsweep.runs.trainable import Labels, RunContext, override_block
+from ettsweep.schema import NotInId, Positive, StrictModel, canonical, locating, validate
 from ettsweep.worker.code_identity import digest_of, matching_files, not_trusted
+from ettsweep.worker.own_code import CodePatterns, OwnCode, Patterns
 
 
 class FunctionBlock(StrictModel):
@@ -27,7 +27,7 @@ class FunctionBlock(StrictModel):
     steps: Positive | None = None
     width: Positive | None = None
     factors: Literal["adamw", "sgd"] = "adamw"
-    code: Annotated[tuple[str, ...], Field(strict=False), ListOfOne] = ()
+    code: Patterns = ()
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of the recipe."""
@@ -35,15 +35,12 @@ class FunctionBlock(StrictModel):
         return {names.get(name, name): value for name, value in self}
 
 
-class FunctionRecipe(Trainable):
+class FunctionRecipe(OwnCode):
     """A function that is called with a `RunContext` and the fields under `with:`.
 
     Attributes:
         function: module and name, such as `mypackage.train:main`.
         arguments: values of its further parameters, as `with:` in a grid file.
-        score: what verdicts compare.
-        last_step: number of the last step, if it is known; `steps:` in a grid file.
-        width, factors: what strategies map lr and wd by, see `Size`; without a width there is one strategy.
         code: digest of the function's module, and of the files that `code:` names.
         files: these files, relative to `folder`.
         folder: where the module is imported from, in front of all installed ones.
@@ -52,21 +49,7 @@ class FunctionRecipe(Trainable):
     trainable: Literal["function"] = "function"
     function: str
     arguments: dict[str, Any] = Field(default_factory=dict)
-    score: ScoreSpec
-    last_step: Annotated[Positive | None, NotInId()] = None
-    width: Annotated[Positive | None, NotInId()] = None
-    factors: Annotated[Literal["adamw", "sgd"], NotInId()] = "adamw"
-    code: str = ""
-    files: Annotated[tuple[str, ...], Field(strict=False), NotInId()] = ()
-    folder: Annotated[str, NotInId()] = ""
-
-    @field_validator("files")
-    @classmethod
-    def _check_files(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
-        for pattern in patterns:
-            if not pattern or Path(pattern).is_absolute():
-                raise ValueError(f"code: patterns of files beside the grid file are expected, got {pattern!r}")
-        return patterns
+    files: Annotated[CodePatterns, NotInId()] = ()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -97,16 +80,8 @@ class FunctionRecipe(Trainable):
         return self.function, canonical(self.arguments), self.score, self.last_step, self.code
 
     @property
-    def metric(self) -> Metric:
-        return self.score.metric
-
-    @property
     def labels(self) -> Labels:
         return Labels(self.function)
-
-    @property
-    def steps(self) -> int | None:
-        return self.last_step
 
     @property
     def data_kind(self) -> str:
@@ -115,10 +90,6 @@ class FunctionRecipe(Trainable):
     @property
     def needs_data(self) -> bool:
         return False
-
-    @property
-    def size(self) -> Size | None:
-        return None if self.width is None else Size(self.width, self.factors)
 
     # --- its code ---
 

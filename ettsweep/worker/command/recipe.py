@@ -11,13 +11,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ettsweep.errors import DataMissingError, InputError
-from ettsweep.metric import Metric
-from ettsweep.runs.score_spec import ScoreSpec, StatedScore
-from ettsweep.runs.trainable import TRAINING_LOSSES, Labels, RunContext, Size, Trainable, override_block
-from ettsweep.schema import ListOfOne, NotInId, Positive, StrictModel, locating, validate
+from ettsweep.runs.score_spec import StatedScore
+from ettsweep.runs.trainable import TRAINING_LOSSES, Labels, RunContext, override_block
+from ettsweep.schema import NotInId, Positive, StrictModel, locating, validate
 from ettsweep.worker.code_identity import data_digest, digest_of, matching_files, with_imports
 from ettsweep.worker.command.rendered_files import RenderedFile
 from ettsweep.worker.command.template import PLACEHOLDERS, RESUME_PLACEHOLDERS, Value, names_in, split_words, written
+from ettsweep.worker.own_code import CodePatterns, OwnCode, Patterns
 
 SECRET = re.compile(
     r"(^|_)(\w*TOKENS?|\w*KEYS?|\w*SECRETS?|PASS(WORD|WD)?|PAT|CREDENTIALS?)(_|\d|$)", re.IGNORECASE | re.ASCII
@@ -65,7 +65,6 @@ def _texts(value: object) -> object:
 
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 Words = Annotated[tuple[str, ...], BeforeValidator(_words), Field(strict=False)]
-Patterns = Annotated[tuple[str, ...], Field(strict=False), ListOfOne]
 Texts = Annotated[dict[str, str], BeforeValidator(_texts)]
 
 
@@ -149,12 +148,11 @@ class CommandBlock(StrictModel):
         return {names.get(name, name): value for name, value in self}
 
 
-class CommandRecipe(Trainable):
+class CommandRecipe(OwnCode):
     """A command that is started for each run, with its placeholders replaced.
 
     Attributes:
         argv: the words of the command.
-        score: what verdicts compare.
         reader: what finds metrics in its files or its output; None where it writes them itself, see docs/own-code.md.
         metrics: patterns of names of further metrics that are kept.
         resume: how it is taken up again; None to start again from the beginning.
@@ -168,16 +166,12 @@ class CommandRecipe(Trainable):
         version: a word that replaces the digest of the code.
         uses: `env` if it reads lr, wd and seed from the environment.
         gpus: devices of a run.
-        last_step: number of the last step, if it is known; `steps:` in a grid file.
-        width, factors: what strategies map lr and wd by, see `Size`; without a width there is one strategy.
-        folder: of the grid file.
     """
 
     keeps_checkpoints: ClassVar[bool] = True
 
     trainable: Literal["command"] = "command"
     argv: Words
-    score: ScoreSpec
     reader: str | dict[str, Any] | None = None
     metrics: Annotated[Patterns, NotInId()] = ()
     resume: Annotated[Resume | None, NotInId()] = None
@@ -185,17 +179,12 @@ class CommandRecipe(Trainable):
     env: Texts = Field(default_factory=dict)
     files: dict[str, RenderedFile] = Field(default_factory=dict)
     workdir: Annotated[str, NotInId()] = ""
-    code: str = ""
     data: str = ""
-    code_files: Annotated[Patterns, NotInId()] = ()
+    code_files: Annotated[CodePatterns, NotInId()] = ()
     data_files: Annotated[Patterns, NotInId()] = ()
     version: Annotated[str | None, NotInId()] = None
     uses: Annotated[Literal["env"] | None, NotInId()] = None
     gpus: Positive = 1
-    last_step: Annotated[Positive | None, NotInId()] = None
-    width: Annotated[Positive | None, NotInId()] = None
-    factors: Annotated[Literal["adamw", "sgd"], NotInId()] = "adamw"
-    folder: Annotated[str, NotInId()] = ""
 
     @field_validator("env")
     @classmethod
@@ -211,14 +200,6 @@ class CommandRecipe(Trainable):
             if name.startswith(RESERVED_VARIABLES):
                 raise ValueError(f"env: {name} is set for each run")
         return env
-
-    @field_validator("code_files")
-    @classmethod
-    def _check_patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
-        for pattern in patterns:
-            if not pattern or Path(pattern).is_absolute():
-                raise ValueError(f"code: patterns of files beside the grid file are expected, got {pattern!r}")
-        return patterns
 
     @field_validator("version")
     @classmethod
@@ -277,10 +258,6 @@ class CommandRecipe(Trainable):
         return self.argv, self.score, self.code, self.data, self.gpus, self.last_step, tuple(self.env.items())
 
     @property
-    def metric(self) -> Metric:
-        return self.score.metric
-
-    @property
     def labels(self) -> Labels:
         return Labels(self.program)
 
@@ -297,16 +274,8 @@ class CommandRecipe(Trainable):
         return next(others, first) if first.startswith(INTERPRETERS) and "-c" not in self.argv else first
 
     @property
-    def steps(self) -> int | None:
-        return self.last_step
-
-    @property
     def data_kind(self) -> str:
         return ""
-
-    @property
-    def size(self) -> Size | None:
-        return None if self.width is None else Size(self.width, self.factors)
 
     def check_wds(self, wds: Sequence[float]) -> None:
         if len(set(wds)) > 1 and self.uses != "env" and "wd" not in names_in(self._texts()):

@@ -92,6 +92,20 @@ def _irregular(path: Path, mode: int) -> OSError:
     return OSError(errno.EINVAL, f"it is {KINDS.get(stat.S_IFMT(mode), 'a device')}, not a file", str(path))
 
 
+class PathBelow:
+    """An attribute of an object with a `path`: a path below it, joined when it is asked for.
+
+    Joining a path takes as long as reading a small file.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, owner: Any, owner_class: type) -> Path:
+        folder: Path = owner.path
+        return folder / self.name
+
+
 def read_file(path: Path) -> bytes:
     """Return the content of a regular file; raises an OSError as `open_regular` does."""
     with os.fdopen(open_regular(path), "rb") as file:

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import (
     Json,
+    PathBelow,
     append_text,
     dumps,
     first_json_line,
@@ -75,25 +76,26 @@ def device_share(first: Json, last: Json) -> float:
 class Attempt:
     """One process's try at a run, numbered from 1, in its own folder; `runs/folder.py` lists the files in it."""
 
+    claim_path = PathBelow("claim.json")
+    provenance_path = PathBelow("provenance.json")
+    execution_path = PathBelow("execution.json")
+    command_path = PathBelow("command.json")
+    recorded_path = PathBelow("recorded.jsonl")
+    stop_path = PathBelow("stop")
+    heartbeat_path = PathBelow("heartbeat")
+    resume_path = PathBelow("resume.json")
+    metrics_path = PathBelow("metrics.jsonl")
+    timings_path = PathBelow("timings.jsonl")
+    log_path = PathBelow("log.txt")
+    output_path = PathBelow("output.txt")
+    checkpoint_path = PathBelow("checkpoint.pt")
+    states_path = PathBelow("states")
+    failure_path = PathBelow("failure.json")
+
     def __init__(self, run: Path, number: int) -> None:
         self.run = run
         self.number = number
         self.path = run / "attempts" / f"{number:04d}"
-        self.claim_path = self.path / "claim.json"
-        self.provenance_path = self.path / "provenance.json"
-        self.execution_path = self.path / "execution.json"
-        self.command_path = self.path / "command.json"
-        self.recorded_path = self.path / "recorded.jsonl"
-        self.stop_path = self.path / "stop"
-        self.heartbeat_path = self.path / "heartbeat"
-        self.resume_path = self.path / "resume.json"
-        self.metrics_path = self.path / "metrics.jsonl"
-        self.timings_path = self.path / "timings.jsonl"
-        self.log_path = self.path / "log.txt"
-        self.output_path = self.path / "output.txt"
-        self.checkpoint_path = self.path / "checkpoint.pt"
-        self.states_path = self.path / "states"
-        self.failure_path = self.path / "failure.json"
         self.retried_path = run / "attempts" / f"{number:04d}.retried"  # beside the folder, which is its owner's alone
         self.lost_path = run / "attempts" / f"{number:04d}.lost"
 

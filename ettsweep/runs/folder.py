@@ -52,6 +52,7 @@ from pathlib import Path
 from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import (
     Json,
+    PathBelow,
     dumps,
     loads,
     parse_object,
@@ -140,35 +141,16 @@ def _checksum(result: Json) -> str | None:
 class RunDir:
     """The folder of one run, named after its id."""
 
+    spec_path = PathBelow("spec.json")
+    cancel_path = PathBelow("cancel.json")
+    prune_path = PathBelow("prune.json")
+    attempts_path = PathBelow("attempts")
+    metrics_path = PathBelow("metrics.jsonl")
+    result_path = PathBelow("result.json")
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.id = path.name
-
-    # Made when asked for: joining a path takes as long as reading a small file.
-
-    @property
-    def spec_path(self) -> Path:
-        return self.path / "spec.json"
-
-    @property
-    def cancel_path(self) -> Path:
-        return self.path / "cancel.json"
-
-    @property
-    def prune_path(self) -> Path:
-        return self.path / "prune.json"
-
-    @property
-    def attempts_path(self) -> Path:
-        return self.path / "attempts"
-
-    @property
-    def metrics_path(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def result_path(self) -> Path:
-        return self.path / "result.json"
 
     @classmethod
     def create(cls, results: Path, spec: RunSpec) -> "RunDir":

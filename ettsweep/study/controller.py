@@ -89,8 +89,7 @@ class StudyNeeds:
 
     def new_runs(self, run_index: RunIndex) -> Sequence[PlannedRun]:
         """Return the runs to launch that nobody requested."""
-        requested_ids = {spec.run_id for spec in self.study_state.requested_specs()}
-        return make_plan((spec for spec in self.specs if spec.run_id not in requested_ids), run_index).to_launch
+        return make_plan((spec for spec in self.specs if not self.study_state.is_requested(spec)), run_index).to_launch
 
     def predicted_runs(self, run_index: RunIndex) -> int:
         """Return how many further runs the verdict is predicted to need: at least those of the next round."""
@@ -376,7 +375,7 @@ class Controller:
         """Record why a study does not go on, and leave it the runs that are under way."""
         verdict, study, runs = need.verdict, need.study_state.study, need.predicted_runs(run_index)
         self.runs_short += runs
-        n_requested = len(need.study_state.requested_specs())
+        n_requested = sum(map(len, study.seeds_by_point.values()))
         message = (
             f"{format_count(n_requested, 'run')} {'was' if n_requested == 1 else 'were'} requested, "
             f"{self._count_extra_runs(need)} more were added, and at least {runs} would be needed"

@@ -353,9 +353,9 @@ class StudyState(ABC):
         saved = most * len(compared) - sum(verdict.run_counts.values()) - elsewhere
         return max(0, saved) if raced else 0
 
-    def requested_specs(self) -> list[RunSpec]:
-        """Return all requested runs, existing or new."""
-        return [spec for point, seeds in self._requested_points.items() for spec in self.specs([point], seeds)]
+    def is_requested(self, spec: RunSpec) -> bool:
+        """`True` for a run that is requested, also where its lr and wd differ from the point's by rounding."""
+        return self.study.requests(self._canonical_point(spec.point), spec.seed)
 
     def specs(self, points: Iterable[Point], seeds: Sequence[int] | None = None) -> list[RunSpec]:
         """Return the runs of some points, over the study's seeds by default.

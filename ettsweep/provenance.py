@@ -155,6 +155,18 @@ def git_state(package: Path, files: Mapping[str, bytes]) -> Json | None:
     return {"commit": commit, "dirty": dirty, "diff": diff, "diff_truncated": truncated}
 
 
+def git_files(folder: Path) -> list[str]:
+    """Return the files that git tracks in a repository, those of its submodules too, relative to its folder.
+
+    Raises:
+        GitError: git failed, or it is no repository.
+    """
+    if not (folder / ".git").exists():
+        raise GitError(f"{folder} is no git repository")
+    names = _git(("ls-files", "-z", "--recurse-submodules"), folder, (0,), GIT_PATIENCE_S)
+    return [name for name in os.fsdecode(names).split("\0") if name]
+
+
 def _git(arguments: tuple[str, ...], folder: Path, codes: tuple[int, ...], patience_s: float) -> bytes:
     """Run git so that it writes nothing, and return its output; `codes` are the exit codes of success."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_") or k.startswith(KEPT_GIT_VARIABLES)}

@@ -85,14 +85,14 @@ class ToldAtOnce:
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self.terminal.write_line(f"\n{report.nodeid}: {report.when} failed")
+            self.terminal.write_line(f"\nfailed: {report.nodeid}")
             self.terminal.write_line(report.longreprtext)
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_sessionstart(session: pytest.Session) -> None:
     """Print failures as they come; a process that runs tests for another has no terminal."""
-    if terminal := config.pluginmanager.get_plugin("terminalreporter"):
-        config.pluginmanager.register(ToldAtOnce(terminal))
+    if terminal := session.config.pluginmanager.get_plugin("terminalreporter"):
+        session.config.pluginmanager.register(ToldAtOnce(terminal))
 
 
 @pytest.fixture

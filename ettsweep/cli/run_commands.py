@@ -336,6 +336,7 @@ def train(
     """
     from ettsweep.launch.cost import CostEstimator
     from ettsweep.launch.follow import read_run_index
+    from ettsweep.launch.project_snapshot import placed
     from ettsweep.launch.resolve import resolve_run
     from ettsweep.runs.folder import RunDir, read_spec
     from ettsweep.runs.index import find_intact_run
@@ -351,6 +352,8 @@ def train(
         if conflicting:
             raise InputError(f"--spec FILE describes the whole run: leave out {' and '.join(conflicting)}")
         spec = read_spec(spec_file)
+        if spec_file.parent.name == spec.run_id:  # of a results folder, which may have a copy of its code
+            spec = placed(spec_file.absolute().parents[2], spec)
     elif run is not None:
         spec = find_intact_run(read_run_index(require_folder(results)), run).spec
     else:

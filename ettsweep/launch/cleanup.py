@@ -10,6 +10,7 @@ from pathlib import Path
 from ettsweep.files import folder_names, json_or_empty, remove_folder, storage_errors
 from ettsweep.launch.code_snapshot import find_unused
 from ettsweep.launch.liveness import SchedulerLiveness, watch_hearts
+from ettsweep.launch.project_snapshot import find_unused_projects, is_project_snapshot
 from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import submission_folders, submissions, try_read_submission
 from ettsweep.processes import Process
@@ -93,7 +94,13 @@ def _unused_runs(results: Path, liveness: SchedulerLiveness) -> set[str]:
 
 
 def _unused_snapshots(results: Path, liveness: SchedulerLiveness) -> dict[Path, str]:
-    unused = find_unused(results, {Path(s.code).name for s in submissions(results) if s.code and liveness.is_live(s)})
+    live = [submission for submission in submissions(results) if liveness.is_live(submission)]
+    unused = find_unused(results, {Path(submission.code).name for submission in live if submission.code})
+    projects = {path: unused.pop(path) for path in list(unused) if is_project_snapshot(path)}
+    if projects and not live:
+        specs = [run.base for run in load_run_index(results, liveness).runs.values()]
+        unneeded = find_unused_projects(results, specs)
+        unused |= {path: "copy of a project that no run needs" for path in projects if path in unneeded}
     return {path: reason for path, reason in unused.items() if _is_removable(path)}
 
 

@@ -16,7 +16,7 @@ import os
 import shutil
 import stat
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from ettsweep.errors import CorruptError, LaunchError, OwnershipError
@@ -38,27 +38,36 @@ def take_snapshot(results: Path) -> Path:
         LaunchError: the code cannot be read.
     """
     files = snapshot_files(package_dir())
-    code = code_dir(results.resolve())
-    owner_id = _owner_id()
+    # One made with another umask by an older version: others may have put something into it.
+    folder, temporary = reserve_snapshot(results, code_digest(files), lambda folder: bool(tree_problem(folder)))
+    if folder.is_dir():
+        _repair(folder, files)
+    else:
+        _write_snapshot(temporary, folder, files, provenance() | {"snapshot": folder.name})
+    return folder
+
+
+def reserve_snapshot(results: Path, digest: str, is_unsafe: Callable[[Path], bool]) -> tuple[Path, Path]:
+    """Return the folder of a snapshot, which may exist, and one to make it in before it is renamed.
+
+    One that is unsafe is removed. From here on `clean` leaves the snapshot alone, see `take_snapshot`.
+
+    Raises:
+        StorageError: the results folder cannot be written.
+        OwnershipError: another user has taken both names that it could have.
+    """
+    code, owner_id = code_dir(results.resolve()), _owner_id()
     with storage_errors(code):
         code.mkdir(parents=True, exist_ok=True)
-    name = _own_name(code, code_digest(files))
-    # Before the copy: from here on `clean` in another process leaves the snapshot alone.
+    name = _own_name(code, digest)
     write_atomic(code / f".{name}.{owner_id}.json", dumps({"process": process_identity().to_json()}))
     folder = code / name
-    if folder.is_dir() and tree_problem(folder):
-        # Made with another umask by an older version: others may have put something into it.
+    if folder.is_dir() and is_unsafe(folder):
         old = code / f".{name}.{owner_id}.{uuid.uuid4().hex}.tmp"
         with storage_errors(folder):
             folder.rename(old)
         shutil.rmtree(old, ignore_errors=True)
-    if folder.is_dir():
-        _repair(folder, files)
-    else:
-        _write_snapshot(
-            code / f".{name}.{owner_id}.{uuid.uuid4().hex}.tmp", folder, files, provenance() | {"snapshot": name}
-        )
-    return folder
+    return folder, code / f".{name}.{owner_id}.{uuid.uuid4().hex}.tmp"
 
 
 def _own_name(code: Path, digest: str) -> str:

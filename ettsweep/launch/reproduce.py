@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ettsweep import __version__
 from ettsweep.files import Json
+from ettsweep.launch.project_snapshot import placed
 from ettsweep.provenance import provenance
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.data_location import data_env
@@ -81,7 +82,10 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
     git = attempt.provenance().get("git") or {}
     here = local_facts(device) if "torch" in claim else facts_without_torch(claim)
     return Reproduction(
-        command, git.get("commit"), [*spec.changes(), *compare_facts(attempt_facts(attempt), here)], notes
+        command,
+        git.get("commit"),
+        [*placed(run.path.parent.parent, spec).changes(), *compare_facts(attempt_facts(attempt), here)],
+        notes,
     )
 
 

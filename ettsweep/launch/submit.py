@@ -54,6 +54,10 @@ def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, st
     """
     if not plan.to_launch:
         return []
+    from ettsweep.launch.code_snapshot import release_snapshots
+    from ettsweep.launch.project_snapshot import take_project_snapshots
+
+    take_project_snapshots(results, (planned.spec for planned in plan.to_launch))
     for planned in plan.to_launch:
         run = RunDir.create(results, planned.spec)
         run.unprune()
@@ -61,10 +65,7 @@ def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, st
     try:
         return _submit_planned(results, plan.to_launch, profile, data or {})
     finally:
-        if profile.snapshot:
-            from ettsweep.launch.code_snapshot import release_snapshots
-
-            release_snapshots(results)
+        release_snapshots(results)
 
 
 def _submit_planned(

@@ -56,6 +56,21 @@ class Size:
     factor_rule: Literal["adamw", "sgd"]
 
 
+@dataclass(frozen=True)
+class OwnCode:
+    """Code of a user that a run trains with.
+
+    Attributes:
+        folder: that names of its files are relative to.
+        digest: of the code, as it enters the id.
+        other_folders: that some of it lies in.
+    """
+
+    folder: Path
+    digest: str
+    other_folders: tuple[Path, ...] = ()
+
+
 class Settings(StrictModel):
     """Base of the settings of a trainable: how its runs train, which changes their numbers by rounding at most.
 
@@ -272,6 +287,18 @@ class Trainable(StrictModel):
     def runs_at_once(self, settings: Any, devices: int) -> int:
         """Return how many runs one worker may train at once with these settings, each on so many devices."""
         return 1
+
+    def own_code(self) -> OwnCode | None:
+        """Return the user's code that is copied when runs are submitted; None if all comes with installed packages."""
+        return None
+
+    def code_paths(self) -> Sequence[Path]:
+        """Return the files that the digest of its own code is made of."""
+        return ()
+
+    def with_code_in(self, folder: Path) -> Self:
+        """Return the recipe with the folder of its own code moved."""
+        return self
 
     def changes(self) -> list[str]:
         """Return a line for each change since the run was requested that would make its numbers others."""

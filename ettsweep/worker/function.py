@@ -11,11 +11,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from ettsweep.errors import DataMissingError, InputError, unknown_name
+from ettsweep.launch.project_snapshot import import_folders
 from ettsweep.runs.score_spec import StatedScore
 from ettsweep.runs.trainable import Labels, RunContext, override_block
 from ettsweep.schema import NotInId, Positive, StrictModel, canonical, locating, validate
 from ettsweep.worker.code_identity import digest_of, matching_files, not_trusted
-from ettsweep.worker.own_code import CodePatterns, OwnCode, Patterns
+from ettsweep.worker.own_code import CodePatterns, OwnCodeRecipe, Patterns
 
 
 class FunctionBlock(StrictModel):
@@ -27,6 +28,7 @@ class FunctionBlock(StrictModel):
     steps: Positive | None = None
     width: Positive | None = None
     factors: Literal["adamw", "sgd"] = "adamw"
+    snapshot: bool = True
     code: Patterns = ()
 
     def fields(self) -> dict[str, Any]:
@@ -35,7 +37,7 @@ class FunctionBlock(StrictModel):
         return {names.get(name, name): value for name, value in self}
 
 
-class FunctionRecipe(OwnCode):
+class FunctionRecipe(OwnCodeRecipe):
     """A function that is called with a `RunContext` and the fields under `with:`.
 
     Attributes:
@@ -151,8 +153,10 @@ class FunctionRecipe(OwnCode):
         Raises:
             DataMissingError: a file is missing.
         """
-        folder = Path(self.folder)
-        return digest_of([self.module_path, *matching_files(folder, self.files)], self.module_path.parent)
+        return digest_of(self.code_paths(), self.module_path.parent)
+
+    def code_paths(self) -> list[Path]:
+        return [self.module_path, *matching_files(Path(self.folder), self.files)]
 
     def bound_to(self, data: str | None) -> Self:
         return self.model_copy(update={"code": self.code_digest()})
@@ -178,7 +182,7 @@ class FunctionRecipe(OwnCode):
         for name, module in list(sys.modules.items()):
             if name in _IMPORTED or _lies_in(module, folder):
                 del sys.modules[name]
-        sys.path.insert(0, self.folder)
+        sys.path[:0] = [self.folder, *map(str, import_folders(folder))]
         importlib.invalidate_caches()
         before, name = set(sys.modules), self.function.partition(":")[0]
         target: Any = importlib.import_module(name)

@@ -25,6 +25,7 @@ from ettsweep.errors import (
 )
 from ettsweep.files import Json, finite
 from ettsweep.launch.profile import Slot
+from ettsweep.launch.project_snapshot import placed
 from ettsweep.ownership import tree_problem, user_name
 from ettsweep.runs.attempt import NO_TIME, Attempt, TimeSpent
 from ettsweep.runs.folder import RunDir
@@ -114,6 +115,7 @@ def train_attempt(run: RunDir, attempt: Attempt, work: WorkList) -> StopReason |
             raise InputError(
                 f"{run.spec_path} belongs to {user_name(owner)}: what another user asks for is not executed"
             )
+        spec = placed(run.path.parent.parent, spec)
         context = RunningRun(run, spec, attempt, work)
         context.log(f"run {run.id} attempt {attempt.number} on {work.slot.device}, pid {os.getpid()}")
         attempt.record_execution({"processes": 1, "threads": work.slot.threads})

@@ -1,13 +1,13 @@
 """What runs of functions and of commands have in common: a stated score, a digest of their code, a stated size."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field
 
 from ettsweep.metric import Metric
 from ettsweep.runs.score_spec import ScoreSpec
-from ettsweep.runs.trainable import Size, Trainable
+from ettsweep.runs.trainable import OwnCode, Size, Trainable
 from ettsweep.schema import ListOfOne, NotInId, Positive
 
 Patterns = Annotated[tuple[str, ...], Field(strict=False), ListOfOne]
@@ -23,7 +23,7 @@ def _check_code_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
 CodePatterns = Annotated[Patterns, AfterValidator(_check_code_patterns)]
 
 
-class OwnCode(Trainable):
+class OwnCodeRecipe(Trainable):
     """A recipe of anybody's code.
 
     Attributes:
@@ -32,6 +32,7 @@ class OwnCode(Trainable):
         width, factors: what strategies map lr and wd by, see `Size`; without a width there is one strategy.
         code: digest of the code.
         folder: of the grid file.
+        snapshot: whether runs train in a copy of the code that is made at submission.
     """
 
     score: ScoreSpec
@@ -40,6 +41,7 @@ class OwnCode(Trainable):
     factors: Annotated[Literal["adamw", "sgd"], NotInId()] = "adamw"
     code: str = ""
     folder: Annotated[str, NotInId()] = ""
+    snapshot: Annotated[bool, NotInId()] = True
 
     @property
     def metric(self) -> Metric:
@@ -52,3 +54,15 @@ class OwnCode(Trainable):
     @property
     def size(self) -> Size | None:
         return None if self.width is None else Size(self.width, self.factors)
+
+    def code_folders(self) -> tuple[Path, ...]:
+        """Return further folders that some of the code lies in."""
+        return ()
+
+    def own_code(self) -> OwnCode | None:
+        if not (self.snapshot and self.code and self.folder):
+            return None
+        return OwnCode(Path(self.folder), self.code, self.code_folders())
+
+    def with_code_in(self, folder: Path) -> Self:
+        return self.model_copy(update={"folder": str(folder)})

@@ -12,12 +12,12 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ettsweep.errors import DataMissingError, InputError
 from ettsweep.runs.score_spec import StatedScore
-from ettsweep.runs.trainable import TRAINING_LOSSES, Labels, RunContext, override_block
+from ettsweep.runs.trainable import TRAINING_LOSSES, Labels, OwnCode, RunContext, override_block
 from ettsweep.schema import NotInId, Positive, StrictModel, locating, validate
 from ettsweep.worker.code_identity import data_digest, digest_of, matching_files, with_imports
 from ettsweep.worker.command.rendered_files import RenderedFile
 from ettsweep.worker.command.template import PLACEHOLDERS, RESUME_PLACEHOLDERS, Value, names_in, split_words, written
-from ettsweep.worker.own_code import CodePatterns, OwnCode, Patterns
+from ettsweep.worker.own_code import CodePatterns, OwnCodeRecipe, Patterns
 
 SECRET = re.compile(
     r"(^|_)(\w*TOKENS?|\w*KEYS?|\w*SECRETS?|PASS(WORD|WD)?|PAT|CREDENTIALS?)(_|\d|$)", re.IGNORECASE | re.ASCII
@@ -141,6 +141,7 @@ class CommandBlock(StrictModel):
     steps: Positive | None = None
     width: Positive | None = None
     factors: Literal["adamw", "sgd"] = "adamw"
+    snapshot: bool = True
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of the recipe."""
@@ -148,7 +149,7 @@ class CommandBlock(StrictModel):
         return {names.get(name, name): value for name, value in self}
 
 
-class CommandRecipe(OwnCode):
+class CommandRecipe(OwnCodeRecipe):
     """A command that is started for each run, with its placeholders replaced.
 
     Attributes:
@@ -336,9 +337,34 @@ class CommandRecipe(OwnCode):
         for word in self.argv:
             if word.endswith((".py", ".sh")) and "{" not in word and not (self.run_folder / word).is_file():
                 raise InputError(f"command: there is no file {word} in {self.run_folder}")
+            self._check_inside(word)
         values: dict[str, Value] = {"lr": 1.0, "wd": 1.0, "seed": 0, "out": "out", "id": "0", "strategy": "standard"}
         for file in self.files.values():
             file.content(Path(self.folder), values | {"devices": self.gpus})
+
+    def code_folders(self) -> tuple[Path, ...]:
+        above = [self.run_folder / word for word in self.argv if ".." in word]
+        scripts = [path.parent for path in above if path.suffix in CODE_SUFFIXES and path.is_file()]
+        return tuple(Path(os.path.normpath(folder)) for folder in (self.run_folder, *scripts))
+
+    def _check_inside(self, word: str) -> None:
+        """Check that a word of the command does not lead out of what runs get a copy of.
+
+        Raises:
+            InputError: it does.
+        """
+        named = word.rpartition("=")[2]
+        path = Path(os.path.normpath(self.run_folder / named))
+        if not (self.snapshot and ".." in Path(named).parts and path.exists()):
+            return
+        from ettsweep.launch.project_snapshot import project_root
+
+        root = project_root(OwnCode(Path(self.folder), "", self.code_folders()))
+        if root and not path.is_relative_to(root):
+            raise InputError(
+                f"command: {named} leads out of the project, of which runs train in a copy: write an absolute path, "
+                f"such as {path}, or `snapshot: false`"
+            )
 
     def code_digest(self) -> str:
         """Return a digest of the code, or the stated version.

@@ -13,6 +13,7 @@ from typing import NoReturn, Protocol
 
 from ettsweep.errors import EttsweepError, InputError, LostProcessError, RunStopped
 from ettsweep.files import Json, finite, storage_errors, write_atomic
+from ettsweep.launch.project_snapshot import import_folders
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.stop import StopReason
 from ettsweep.worker.code_identity import not_trusted
@@ -227,6 +228,10 @@ class CommandTraining:
             "WANDB_NAME": run.id,
             "WANDB_DIR": str(self._out),
         }
+        if folders := import_folders(self._recipe.run_folder):
+            environment["PYTHONPATH"] = os.pathsep.join(
+                [*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])]
+            )
         return environment | {name: rendered(text, values) for name, text in self._recipe.env.items()}
 
     def _metrics(self, attempt: Attempt) -> Metrics:

@@ -1,0 +1,246 @@
+"""Copies of users' projects, made at submission: edits do not change runs that wait, and all else stays in reach."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.commandline import ettsweep, runs_in, status, typed, wait_for
+
+from ettsweep.launch.project_snapshot import ProjectSnapshot, project_snapshots
+from ettsweep.runs.state import State
+
+TRAIN = """import json, os, sys
+from pathlib import Path
+
+import factor
+
+lr, seed, out = float(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+print("[ettsweep]", json.dumps({"step": 1, "err": factor.of(lr)}), flush=True)
+(out / "seen.json").write_text(json.dumps({"folder": os.getcwd(), "file": factor.__file__}))
+"""
+FACTOR = "def of(lr):\n    return 1 + lr\n"
+
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Make a project of a script, a module, and data that git would ignore."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "factor.py").write_text(FACTOR)
+    (folder / "data").mkdir()
+    (folder / "data" / "words.txt").write_text("of, and, the")
+    return folder
+
+
+@pytest.fixture
+def grid(project: Path, results: Path) -> Ask:
+    """Return a function that requests runs of the script."""
+
+    def ask(*options: object, runs: int = 1, code: int | None = 0, **block: Any) -> Any:
+        command = [sys.executable, "train.py", "{lr}", "{seed}", "{out}"]
+        content = {"run": {"command": command, "score": {"name": "err", "mode": "min"}} | block}
+        content |= {"centre": {"lr": 0.25}}
+        (project / "sweep.yaml").write_text(yaml.safe_dump(content))
+        arguments = "grid", "--grid", project / "sweep.yaml", "--results", results, "--launch-set", "slots=1"
+        arguments += "--lr-range", f"0:{runs - 1}"
+        return ettsweep(*arguments, *options, code=code)
+
+    return ask
+
+
+def track(project: Path, *names: str) -> None:
+    """Have git track some files of a project."""
+    author = {
+        "GIT_AUTHOR_NAME": "a",
+        "GIT_AUTHOR_EMAIL": "a@b",
+        "GIT_COMMITTER_NAME": "a",
+        "GIT_COMMITTER_EMAIL": "a@b",
+    }
+    for arguments in (["init", "-q"], ["add", *names], ["commit", "-qm", "first"]):
+        subprocess.run(["git", *arguments], cwd=project, check=True, env=os.environ | author)
+
+
+def seen(results: Path) -> list[dict[str, str]]:
+    """Return what the runs have told of where they are."""
+    return [json.loads((run.path / "out" / "seen.json").read_text()) for run in runs_in(results)]
+
+
+def errs(results: Path) -> list[float]:
+    """Return the scores of all runs by ascending lr."""
+    runs = sorted(runs_in(results), key=lambda run: run.spec().lr)
+    return [dict(run.result() or {})["score"] for run in runs]
+
+
+def only_copy(results: Path) -> ProjectSnapshot:
+    (snapshot,) = project_snapshots(results)
+    return snapshot
+
+
+@pytest.mark.usefixtures("process")
+@pytest.mark.parametrize("with_git", [False, True])
+def test_an_edit_while_runs_wait_changes_none_of_them(project: Path, results: Path, grid: Ask, with_git: bool) -> None:
+    if with_git:
+        track(project, "train.py")  # its module is not tracked, and belongs to the code all the same
+    # The first run edits the project, as its user might.
+    edit = f"Path({str(project / 'factor.py')!r}).write_text('def of(lr):\\n    return 100\\n')"
+    (project / "train.py").write_text(f"{TRAIN}{edit}\n")
+    grid("--follow", runs=3)
+    assert errs(results) == [1.25, 1.5, 2.0]
+    assert "100" in (project / "factor.py").read_text()
+    assert {each["folder"] for each in seen(results)} == {str(only_copy(results).path / "project")}
+
+
+@pytest.mark.usefixtures("process")
+def test_a_function_trains_from_the_copy_too(project: Path, results: Path) -> None:
+    module = "from pathlib import Path\nimport factor\n\n\ndef main(run):\n    run.record(1, err=factor.of(run.lr))\n"
+    module += f"    Path({str(project / 'walk.py')!r}).write_text('broken')\n"
+    (project / "walk.py").write_text(module)
+    block = {"function": "walk:main", "score": {"name": "err", "mode": "min"}, "code": "factor.py"}
+    content = {"run": block, "centre": {"lr": 0.25}, "lr": {"range": [0, 1]}}
+    (project / "sweep.yaml").write_text(yaml.safe_dump(content))
+    arguments = "grid", "--grid", project / "sweep.yaml", "--results", results
+    ettsweep(*arguments, "--follow", "--launch-set", "slots=1")
+    assert errs(results) == [1.25, 1.5]
+    assert (project / "walk.py").read_text() == "broken"
+
+
+@pytest.mark.usefixtures("process")
+def test_the_copy_has_what_git_tracks_and_leads_to_all_else(project: Path, results: Path, grid: Ask) -> None:
+    (project / "conf").mkdir()
+    (project / "conf" / "a.yaml").write_text("a: 1")
+    (project / "conf" / "local.yaml").write_text("b: 1")
+    with (project / "large.bin").open("wb") as file:
+        file.truncate(11 * 2**20)
+    (project / "gone.txt").write_text("")
+    track(project, "train.py", "conf/a.yaml", "large.bin", "gone.txt")
+    (project / "gone.txt").unlink()
+    grid("--follow")
+    copy = only_copy(results).path / "project"
+    copied = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file() and not path.is_symlink()}
+    assert {name for name in copied if "__pycache__" not in name} == {"train.py", "factor.py", "conf/a.yaml"}
+    links = {name: str((copy / name).readlink()) for name in ("data", "large.bin", "conf/local.yaml", "sweep.yaml")}
+    assert links == {name: str(project / name) for name in links}
+    assert (copy / "data" / "words.txt").read_text() == "of, and, the"
+
+
+@pytest.mark.usefixtures("process")
+def test_equal_code_is_copied_once_and_what_was_lost_comes_back(project: Path, results: Path, grid: Ask) -> None:
+    grid("--follow")
+    first = only_copy(results)
+    (first.path / "project" / "factor.py").unlink()
+    (first.path / "project" / "train.py").write_text("raise SystemExit('edited')")
+    (project / "new").mkdir()
+    grid("--follow", runs=2)
+    assert only_copy(results).path == first.path
+    assert errs(results) == [1.25, 1.5]
+    assert (first.path / "project" / "new").is_dir(), "what is new is in reach"
+
+
+@pytest.mark.usefixtures("process")
+def test_a_run_of_earlier_code_goes_on_with_that_code(project: Path, results: Path, grid: Ask, tmp_path: Path) -> None:
+    flag = tmp_path / "go"
+    (project / "train.py").write_text(f"import os\nassert os.path.exists({str(flag)!r})\n{TRAIN}")
+    grid("--follow", code=None)
+    (run,) = runs_in(results)
+    assert run.status().state is State.FAILED
+    flag.touch()
+    (project / "factor.py").write_text("def of(lr):\n    return 7\n")
+    ettsweep("retry", run.id, "--results", results)
+    wait_for(run.result, "its result")
+    assert errs(results) == [1.25]
+    shutil.rmtree(project)  # even then it can be trained again
+    typed("train", "--spec", run.spec_path, "--results", tmp_path / "again")
+    assert errs(tmp_path / "again") == [1.25]
+
+
+@pytest.mark.usefixtures("process")
+def test_other_code_is_another_copy_and_clean_removes_the_one_that_no_run_needs(
+    project: Path, results: Path, grid: Ask
+) -> None:
+    grid("--follow")
+    first = only_copy(results).path
+    (project / "factor.py").write_text("def of(lr):\n    return 7\n")
+    grid("--follow", "--name", "other")
+    assert len(project_snapshots(results)) == 2
+    ettsweep("clean", "--yes", "--results", results)
+    assert len(project_snapshots(results)) == 2, "runs of both can be trained again"
+    (earlier,) = (run for run in runs_in(results) if dict(run.result() or {})["score"] == 1.25)
+    shutil.rmtree(earlier.path)
+    assert "copy of a project that no run needs" in ettsweep("clean", "--dry-run", "--results", results).stdout
+    ettsweep("clean", "--yes", "--results", results)
+    assert first not in [each.path for each in project_snapshots(results)]
+
+
+@pytest.mark.usefixtures("process")
+def test_a_script_above_the_grid_file_is_copied_too(project: Path, results: Path) -> None:
+    (project / "sweeps").mkdir()
+    (project / "sweeps" / "words.yaml").write_text(f"""
+run:
+  command: [{sys.executable}, ../train.py, '{{lr}}', '{{seed}}', '{{out}}']
+  score: {{name: err, mode: min}}
+centre: {{lr: 0.25}}
+lr: {{range: [0, 0]}}
+""")
+    ettsweep("grid", "--grid", project / "sweeps" / "words.yaml", "--follow", "--results", results)
+    assert [each["folder"] for each in seen(results)] == [str(only_copy(results).path / "project" / "sweeps")]
+
+
+def test_a_path_out_of_the_project_is_refused_with_what_would_work(
+    project: Path, results: Path, grid: Ask, tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    told = grid(code=2, command=[sys.executable, "train.py", "{lr}", "{seed}", "--data=../data"]).stderr
+    assert (
+        "command: ../data leads out of the project, of which runs train in a copy: write an absolute path, such as "
+        f"{tmp_path / 'data'}, or `snapshot: false`" in " ".join(told.split())
+    )
+    grid("--dry-run", command=[sys.executable, "train.py", "{lr}", "{seed}", "--data=../data"], snapshot=False)
+
+
+@pytest.mark.usefixtures("process")
+def test_a_project_may_be_trained_in_place(project: Path, results: Path, grid: Ask) -> None:
+    grid("--follow", snapshot=False)
+    assert [each["folder"] for each in seen(results)] == [str(project)]
+    assert not project_snapshots(results)
+
+
+@pytest.mark.usefixtures("process")
+def test_an_installed_package_of_the_project_is_imported_from_the_copy(
+    project: Path, results: Path, grid: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "src").mkdir()
+    (project / "factor.py").rename(project / "src" / "factor.py")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(project / "src"), os.environ["PYTHONPATH"]]))
+    track(project, ".")
+    grid("--follow")
+    assert seen(results)[0]["file"] == str(only_copy(results).path / "project" / "src" / "factor.py")
+
+
+@pytest.mark.usefixtures("process")
+def test_a_copy_that_others_can_write_to_is_made_anew(project: Path, results: Path, grid: Ask) -> None:
+    grid("--follow")
+    copy = only_copy(results).path
+    copy.chmod(0o777)
+    (copy / "project" / "factor.py").write_text("raise SystemExit('of another user')")
+    assert not project_snapshots(results)
+    grid("--follow", runs=2)
+    assert errs(results) == [1.25, 1.5]
+    assert only_copy(results).path.stat().st_mode & 0o022 == 0
+
+
+@pytest.mark.usefixtures("process")
+def test_a_link_that_leads_nowhere_harms_nobody(project: Path, results: Path, grid: Ask) -> None:
+    shutil.rmtree(project / "data")
+    (project / "data").symlink_to(project / "nowhere")
+    grid("--follow")
+    assert status(results).popitem()[1]["state"] == "done"

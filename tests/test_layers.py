@@ -144,7 +144,13 @@ READS = {  # with regular expressions, and what: names, what a person types, and
     }
     | {"readers.found_files", "readers.source"},
     "what a person types of a command, and what programs print as they end": {
-        *("worker.command.recipe", "worker.command.template", "worker.command.checkpoints", "worker.command.training"),
+        *(
+            "worker.own_code",
+            "worker.command.recipe",
+            "worker.command.template",
+            "worker.command.checkpoints",
+            "worker.command.training",
+        ),
     },
     "SLURM and its mounts": {
         *("launch.slurm", "launch.liveness", "launch.submit", "launch.profile", "launch.job_environment"),

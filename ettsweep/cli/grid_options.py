@@ -36,6 +36,9 @@ class GridOptions:
             autocompletion=completion.sweeps,
         ),
     ] = None
+    same_numbers: Annotated[
+        bool, typer.Option(help="Code that has changed since the sweep was made leaves all numbers as they were.")
+    ] = False
     note: Annotated[str | None, typer.Option("--note", help="Note to store with the sweep.", metavar="TEXT")] = None
 
     def load_spec(self, verdict_options: "VerdictOptions", missing_message: str) -> "tuple[str, SweepSpec, str]":
@@ -80,6 +83,7 @@ class GridOptions:
             "--seeds": self.seeds,
             "--set": self.set_,
             "--name": self.name,
+            "--same-numbers": self.same_numbers,
         }
         if conflicting := [name for name, value in values.items() if value]:
             raise InputError(

@@ -100,7 +100,9 @@ def search(
     # Also before anything is read or written.
     check_pruner(pruner, requested_spec.recipe)
     with suggest_command():
-        sweep_spec = training_options.launch_options().resolve_grid(requested_spec, results, name)
+        sweep_spec = training_options.launch_options().resolve_grid(
+            requested_spec, results, name, same_numbers=grid_options.same_numbers
+        )
     context = CommandContext(
         results,
         *load_launch(sweep_spec),

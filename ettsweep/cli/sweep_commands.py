@@ -53,7 +53,9 @@ def grid(
         verdict_options, "select a grid with --model NAME or --grid FILE"
     )
     with suggest_command():
-        sweep_spec = training_options.launch_options().resolve_grid(requested_spec, results, name)
+        sweep_spec = training_options.launch_options().resolve_grid(
+            requested_spec, results, name, same_numbers=grid_options.same_numbers
+        )
         studies, screen = sweep_spec.studies(name), progress_console() if follow else None
         context = CommandContext(results, *load_launch(sweep_spec), dry_run, screen, name, studies, notify=print_note)
         plan, obstacle = plan_grid(sweep_spec, context, name, grid_options.note, notify=print_note)

@@ -18,7 +18,7 @@ from ettsweep.runs.index import Run
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.runs.trainable import Trainable
-from ettsweep.schema import Source, locating, validate
+from ettsweep.schema import Source, identity, locating, validate
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.judgement import evaluate_all
 from ettsweep.study.lattice import POINT_OPTIONS, Centre
@@ -60,11 +60,12 @@ class LaunchOptions:
             update={"launch": launch, "launch_set": tuple(last_by_key.values()), "data": data_path}
         )
 
-    def resolve_grid(self, sweep_spec: SweepSpec, results: Path, name: str) -> SweepSpec:
+    def resolve_grid(self, sweep_spec: SweepSpec, results: Path, name: str, *, same_numbers: bool = False) -> SweepSpec:
         """Return a grid's spec with its corpus and its launch profile resolved.
 
         The profile is the one in these options, else the one with which the sweep was launched before. A new sweep uses
-        the profile of the other sweeps in the folder if they all have the same.
+        the profile of the other sweeps in the folder if they all have the same. With `same_numbers`, own code that has
+        changed counts as that of the sweep.
 
         Raises:
             SweepNameTakenError: the sweep of this name has another spec; under another name this one would be valid.
@@ -82,14 +83,18 @@ class LaunchOptions:
             sweep_spec = sweep_spec.model_copy(update={"launch": launch, "launch_set": sets})
         if name in sweep_store.sweeps and sweep_spec.data is None:
             sweep_spec = sweep_spec.model_copy(update={"data": sweeps[0].sweep_specs[-1].data})
+        before = sweep_store.sweeps[name].sweep_specs[0].recipe if name in sweep_store.sweeps else None
+        if same_numbers and before and (code := before.own_code()):
+            sweep_spec = sweep_spec.model_copy(update={"recipe": sweep_spec.recipe.as_code(code.digest)})
         resolved = self.apply_to(sweep_spec).bound()
         try:
             find_compatible(sweep_store, name, resolved)
-        except SweepNameTakenError:
+        except SweepNameTakenError as error:
             profile, _ = load_launch(resolved)
             # Otherwise the user would choose another name only to meet this error.
             check_resources([study.base for study in resolved.studies()], profile)
-            raise
+            hint = _code_hint(results, before, resolved.recipe) if before else ""
+            raise SweepNameTakenError(f"{error}{hint}", error.free) from None
         return resolved
 
     def resolve_studies(
@@ -150,6 +155,22 @@ class LaunchOptions:
             )
         check_resources([spec], profile)
         return profile, data
+
+
+def _code_hint(results: Path, before: Trainable, now: Trainable) -> str:
+    """Return what to do if code alone has changed since a sweep was made, as the end of a sentence; else nothing."""
+    code = before.own_code()
+    if code is None or identity(now.as_code(code.digest).bound_to(None)) != identity(before):
+        return ""
+    from ettsweep.launch.project_snapshot import placed  # rarely needed
+
+    earlier = placed(results, before)
+    changed = now.code_differences(earlier) if earlier is not before else ()
+    files = f" ({', '.join(changed)})" if changed else ""
+    return (
+        f"; where what has changed{files} leaves all numbers as they were, --same-numbers goes on with this sweep, and "
+        f"so does `version: {code.digest}` under `run:`"
+    )
 
 
 EXECUTED_FIELDS = {"python", "setup", "environment", "sbatch"}

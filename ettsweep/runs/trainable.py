@@ -293,11 +293,27 @@ class Trainable(StrictModel):
         return None
 
     def code_paths(self) -> Sequence[Path]:
-        """Return the files that the digest of its own code is made of."""
+        """Return the files that the digest of its own code is made of.
+
+        Raises:
+            DataMissingError: one is missing.
+        """
+        return ()
+
+    def code_differences(self, other: "Trainable") -> Sequence[str]:
+        """Return the names of files of its own code that are others in another recipe.
+
+        Raises:
+            DataMissingError: a file is missing.
+        """
         return ()
 
     def with_code_in(self, folder: Path) -> Self:
         """Return the recipe with the folder of its own code moved."""
+        return self
+
+    def as_code(self, digest: str) -> Self:
+        """Return the recipe with its own code counted as code with a digest, since the numbers are the same."""
         return self
 
     def changes(self) -> list[str]:

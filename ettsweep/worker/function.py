@@ -15,7 +15,7 @@ from ettsweep.launch.project_snapshot import import_folders
 from ettsweep.runs.score_spec import StatedScore
 from ettsweep.runs.trainable import Labels, RunContext, override_block
 from ettsweep.schema import NotInId, Positive, StrictModel, canonical, locating, validate
-from ettsweep.worker.code_identity import digest_of, matching_files, not_trusted
+from ettsweep.worker.code_identity import matching_files, not_trusted
 from ettsweep.worker.own_code import CodePatterns, OwnCodeRecipe, Patterns
 
 
@@ -28,6 +28,7 @@ class FunctionBlock(StrictModel):
     steps: Positive | None = None
     width: Positive | None = None
     factors: Literal["adamw", "sgd"] = "adamw"
+    version: str | None = None
     snapshot: bool = True
     code: Patterns = ()
 
@@ -43,8 +44,7 @@ class FunctionRecipe(OwnCodeRecipe):
     Attributes:
         function: module and name, such as `mypackage.train:main`.
         arguments: values of its further parameters, as `with:` in a grid file.
-        code: digest of the function's module, and of the files that `code:` names.
-        files: these files, relative to `folder`.
+        files: files of its code beside the function's module, relative to `folder`; `code:` in a grid file.
         folder: where the module is imported from, in front of all installed ones.
     """
 
@@ -147,13 +147,9 @@ class FunctionRecipe(OwnCodeRecipe):
         if missing := sorted(known - with_default - self.arguments.keys()):
             raise InputError.of(f"with.{key}: {name} in {path} needs a value for it" for key in missing)
 
-    def code_digest(self) -> str:
-        """Return a digest of the code; comments, docstrings and formatting of Python do not change it.
-
-        Raises:
-            DataMissingError: a file is missing.
-        """
-        return digest_of(self.code_paths(), self.module_path.parent)
+    @property
+    def code_base(self) -> Path:
+        return self.module_path.parent
 
     def code_paths(self) -> list[Path]:
         return [self.module_path, *matching_files(Path(self.folder), self.files)]

@@ -1,14 +1,19 @@
 """What runs of functions and of commands have in common: a stated score, a digest of their code, a stated size."""
 
+import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, field_validator
 
 from ettsweep.metric import Metric
 from ettsweep.runs.score_spec import ScoreSpec
 from ettsweep.runs.trainable import OwnCode, Size, Trainable
 from ettsweep.schema import ListOfOne, NotInId, Positive
+from ettsweep.worker.code_identity import DIGEST_DIGITS, digest_of
+
+DIGEST = re.compile(rf"[0-9a-f]{{{DIGEST_DIGITS}}}")
 
 Patterns = Annotated[tuple[str, ...], Field(strict=False), ListOfOne]
 
@@ -30,8 +35,9 @@ class OwnCodeRecipe(Trainable):
         score: what verdicts compare.
         last_step: number of the last step, if it is known; `steps:` in a grid file.
         width, factors: what strategies map lr and wd by, see `Size`; without a width there is one strategy.
-        code: digest of the code.
+        code: digest of the code, or the stated version.
         folder: of the grid file.
+        version: a word that replaces the digest of the code; a digest says that the numbers are those of that code.
         snapshot: whether runs train in a copy of the code that is made at submission.
     """
 
@@ -41,7 +47,15 @@ class OwnCodeRecipe(Trainable):
     factors: Annotated[Literal["adamw", "sgd"], NotInId()] = "adamw"
     code: str = ""
     folder: Annotated[str, NotInId()] = ""
+    version: Annotated[str | None, NotInId()] = None
     snapshot: Annotated[bool, NotInId()] = True
+
+    @field_validator("version")
+    @classmethod
+    def _check_version(cls, version: str | None) -> str | None:
+        if version is not None and not re.fullmatch(r"[\w.+-]{1,40}", version):
+            raise ValueError(f"version: a word is expected, such as v2, got {version!r}")
+        return version
 
     @property
     def metric(self) -> Metric:
@@ -55,6 +69,21 @@ class OwnCodeRecipe(Trainable):
     def size(self) -> Size | None:
         return None if self.width is None else Size(self.width, self.factors)
 
+    def code_digest(self) -> str:
+        """Return a digest of the code, or the stated version; comments and formatting of Python do not change it.
+
+        Raises:
+            DataMissingError: a file is missing.
+        """
+        if self.version is not None:
+            return self.version if DIGEST.fullmatch(self.version) else f"version {self.version}"
+        return digest_of(self.code_paths(), self.code_base)
+
+    @property
+    def code_base(self) -> Path:
+        """Folder that files of the code are named relative to."""
+        return Path(self.folder)
+
     def code_folders(self) -> tuple[Path, ...]:
         """Return further folders that some of the code lies in."""
         return ()
@@ -65,4 +94,18 @@ class OwnCodeRecipe(Trainable):
         return OwnCode(Path(self.folder), self.code, self.code_folders())
 
     def with_code_in(self, folder: Path) -> Self:
-        return self.model_copy(update={"folder": str(folder)})
+        # What a copy is of was known when it was made.
+        return self.model_copy(update={"folder": str(folder), "version": self.version or self.code})
+
+    def as_code(self, digest: str) -> Self:
+        return self.model_copy(update={"version": digest.removeprefix("version ")})
+
+    def code_differences(self, other: Trainable) -> list[str]:
+        if not isinstance(other, type(self)):
+            return []
+        own, others = self._digests(), other._digests()
+        return sorted(name for name in own.keys() | others.keys() if own.get(name) != others.get(name))
+
+    def _digests(self) -> dict[str, str]:
+        base = self.code_base
+        return {os.path.relpath(path, base): digest_of([path], base) for path in self.code_paths()}

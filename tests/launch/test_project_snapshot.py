@@ -164,6 +164,35 @@ def test_a_run_of_earlier_code_goes_on_with_that_code(project: Path, results: Pa
 
 
 @pytest.mark.usefixtures("process")
+def test_code_that_has_changed_is_told_by_file_and_may_count_as_the_same(
+    project: Path, results: Path, grid: Ask
+) -> None:
+    (project / "same.py").write_text("")
+    (project / "train.py").write_text(f"import same\n{TRAIN}")
+    grid("--follow", runs=1)
+    (project / "same.py").write_text("# a comment")
+    (project / "factor.py").write_text("def of(lr):\n    return lr + 1\n")
+    (run,) = runs_in(results)
+    before = run.spec().own_code()
+    assert before is not None
+    told = " ".join(grid(code=2, runs=2).stderr.split())
+    assert (
+        "where what has changed (factor.py) leaves all numbers as they were, --same-numbers goes on with this sweep, "
+        f"and so does `version: {before.digest}` under `run:`" in told
+    )
+    grid("--follow", "--same-numbers", runs=2)
+    grid("--follow", runs=3, version=before.digest)
+    assert errs(results) == [1.25, 1.5, 2.0]
+    copies = {Path(each["folder"]).parent for each in seen(results)}
+    assert copies == {each.path for each in project_snapshots(results)}
+    assert len(copies) == 3, "of the first code, of what counts as the same, and of another grid file"
+    ettsweep("seeds", "--sweep", "sweep", "--count", "1", "--follow", "--results", results, code=None)
+    ettsweep("verify-optimum", "--sweep", "sweep", "--follow", "--max-runs", "2", "--results", results, code=None)
+    assert {row["state"] for row in status(results).values()} == {"done"}
+    assert len(runs_in(results)) > 3
+
+
+@pytest.mark.usefixtures("process")
 def test_other_code_is_another_copy_and_clean_removes_the_one_that_no_run_needs(
     project: Path, results: Path, grid: Ask
 ) -> None:

@@ -42,7 +42,8 @@ def processes_with(*entries: str) -> dict[int, list[bytes]]:
 
 def processes_of(run: RunDir) -> list[int]:
     """Return the pids of a run's processes: its supervisor, its leader, and those below."""
-    return list(processes_with(f"ETTSWEEP_RUN={run.id}"))
+    # Not by its id, which a run of another test may have too.
+    return list(processes_with(f"ETTSWEEP_OUT={(run.path / 'out').resolve()}"))
 
 
 def assert_planning_imports_no_torch(grid: Path) -> None:

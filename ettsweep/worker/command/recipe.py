@@ -14,7 +14,7 @@ from ettsweep.errors import DataMissingError, InputError
 from ettsweep.runs.score_spec import StatedScore
 from ettsweep.runs.trainable import TRAINING_LOSSES, Labels, OwnCode, RunContext, override_block
 from ettsweep.schema import NotInId, Positive, StrictModel, locating, validate
-from ettsweep.worker.code_identity import data_digest, digest_of, matching_files, with_imports
+from ettsweep.worker.code_identity import data_digest, matching_files, with_imports
 from ettsweep.worker.command.rendered_files import RenderedFile
 from ettsweep.worker.command.template import PLACEHOLDERS, RESUME_PLACEHOLDERS, Value, names_in, split_words, written
 from ettsweep.worker.own_code import CodePatterns, OwnCodeRecipe, Patterns
@@ -161,10 +161,8 @@ class CommandRecipe(OwnCodeRecipe):
         env: environment variables.
         files: files that are written for each run, by path.
         workdir: where it runs, relative to `folder`.
-        code: digest of its code, or the stated version.
         data: digest of its data, empty if none are named.
         code_files, data_files: patterns of files that belong to them, relative to `folder`.
-        version: a word that replaces the digest of the code.
         uses: `env` if it reads lr, wd and seed from the environment.
         gpus: devices of a run.
     """
@@ -183,7 +181,6 @@ class CommandRecipe(OwnCodeRecipe):
     data: str = ""
     code_files: Annotated[CodePatterns, NotInId()] = ()
     data_files: Annotated[Patterns, NotInId()] = ()
-    version: Annotated[str | None, NotInId()] = None
     uses: Annotated[Literal["env"] | None, NotInId()] = None
     gpus: Positive = 1
 
@@ -201,13 +198,6 @@ class CommandRecipe(OwnCodeRecipe):
             if name.startswith(RESERVED_VARIABLES):
                 raise ValueError(f"env: {name} is set for each run")
         return env
-
-    @field_validator("version")
-    @classmethod
-    def _check_version(cls, version: str | None) -> str | None:
-        if version is not None and not re.fullmatch(r"[\w.+-]{1,40}", version):
-            raise ValueError(f"version: a word is expected, such as v2, got {version!r}")
-        return version
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -366,22 +356,8 @@ class CommandRecipe(OwnCodeRecipe):
                 f"such as {path}, or `snapshot: false`"
             )
 
-    def code_digest(self) -> str:
-        """Return a digest of the code, or the stated version.
-
-        Raises:
-            DataMissingError: a file is missing.
-        """
-        if self.version is not None:
-            return f"version {self.version}"
-        return digest_of(self.code_paths(), Path(self.folder))
-
     def code_paths(self) -> list[Path]:
-        """Return the files that are its code: those that the command and the block name, and what they import.
-
-        Raises:
-            DataMissingError: a pattern matches none.
-        """
+        # Those that the command and the block name, and what they import.
         folder = Path(self.folder)
         named = [self.run_folder / word for word in self.argv if Path(word).suffix in CODE_SUFFIXES]
         named += [self.run_folder / word for word in self.argv[:1] if "/" in word and not word.startswith("/")]

@@ -246,6 +246,10 @@ def retry(
     all_: Annotated[
         bool, typer.Option("--all", help="Retry all runs that failed, were cancelled, or wait for a worker.")
     ] = False,
+    new_code: Annotated[
+        bool,
+        typer.Option("--new-code", help="Train with the project as it is now: its code counts as that of the runs."),
+    ] = False,
     training_options: TrainingOptions,
     yes: Yes = False,
     results: ExistingResults = DEFAULT_RESULTS,
@@ -272,7 +276,7 @@ def retry(
         studies=studies,
         notify=print_note,
     )
-    plan, alive = plan_retries(runs, context, notify=print_note)
+    plan, alive = plan_retries(runs, context, notify=print_note, new_code=new_code)
     show_submit_result(execute_plan(plan, context), Format.TABLE)
     for run in alive:
         print_note(f"run {run.id} is still training on {run.status.host}; `ettsweep cancel {run.id}` stops it")
@@ -284,6 +288,10 @@ def clean(
     unused_runs: Annotated[
         bool, typer.Option("--unused-runs", help="Remove runs that belong to no sweep too, with their results.")
     ] = False,
+    outputs: Annotated[
+        bool,
+        typer.Option("--outputs", help="Remove what finished runs wrote, but for `keep:` and for the best points."),
+    ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     form: Form = Format.TABLE,
@@ -293,7 +301,7 @@ def clean(
     from ettsweep.launch.cleanup import RUN_OF_NO_SWEEP, find_waste, remove, watch_workers
 
     slurm_cache = None if dry_run else watch_workers(results, print_note)
-    waste = find_waste(results, slurm_cache, unused_runs=unused_runs)
+    waste = find_waste(results, slurm_cache, unused_runs=unused_runs, outputs=outputs)
     unused_count = sum(w.reason == RUN_OF_NO_SWEEP for w in waste)
     if not dry_run:
         confirm(f"remove {format_count(unused_count, 'run')} of no sweep, with results?", yes or not unused_count)

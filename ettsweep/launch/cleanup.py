@@ -1,12 +1,14 @@
 """Clean-up: find and remove checkpoints of finished runs, dead attempts, orphans and ended submissions."""
 
 import contextlib
+import fnmatch
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ettsweep.errors import CorruptError
 from ettsweep.files import folder_names, json_or_empty, remove_folder, storage_errors
 from ettsweep.launch.code_snapshot import find_unused
 from ettsweep.launch.liveness import SchedulerLiveness, watch_hearts
@@ -16,7 +18,9 @@ from ettsweep.launch.submissions import submission_folders, submissions, try_rea
 from ettsweep.processes import Process
 from ettsweep.runs.folder import RunDir, code_dir, is_run_id, runs_dir, sweeps_dir
 from ettsweep.runs.index import load_run_index
+from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.state import State
+from ettsweep.study.judgement import evaluate_all
 from ettsweep.study.sweep_store import load_sweep_store, runs_without_sweep
 
 
@@ -39,16 +43,20 @@ RUN_OF_NO_SWEEP = "run of no sweep"
 """Reason of a whole run, which has results."""
 
 
-def find_waste(results: Path, slurm_cache: SlurmCache | None = None, *, unused_runs: bool = False) -> list[Waste]:
+def find_waste(
+    results: Path, slurm_cache: SlurmCache | None = None, *, unused_runs: bool = False, outputs: bool = False
+) -> list[Waste]:
     """Return what `clean` removes; it contains nothing that a live worker could touch.
 
     Args:
         results: the results folder.
         slurm_cache: heartbeats so far: workers that cannot be seen are alive while theirs may beat.
         unused_runs: return whole runs of no sweep too.
+        outputs: return what finished runs have written, too, but for what their recipes keep and for the runs of each
+            sweep's candidate.
 
     Raises:
-        CorruptError: with `unused_runs`, a sweep cannot be read, so that its runs are not known.
+        CorruptError: with `unused_runs` or `outputs`, a sweep cannot be read, so that its runs are not known.
     """
     liveness = SchedulerLiveness(results, slurm_cache)
     unused = _unused_runs(results, liveness) if unused_runs else set()
@@ -78,6 +86,8 @@ def find_waste(results: Path, slurm_cache: SlurmCache | None = None, *, unused_r
         follower = Process.from_json(json_or_empty(path))
         if follower and follower.liveness() == "dead":
             waste.append(_measure_waste(path, "note of a command that has ended"))
+    if outputs:
+        waste += _unneeded_outputs(results, liveness)
     # Temporary files may belong to a live worker, and cannot be told apart.
     if not live_folders:
         patterns = "sweeps/*/.*.tmp", "sweeps/.*.tmp", "runs/.*.tmp", "jobs/.*.tmp", "index/.*.tmp"
@@ -91,6 +101,40 @@ def _unused_runs(results: Path, liveness: SchedulerLiveness) -> set[str]:
     active = (State.QUEUED, State.HELD, State.RUNNING, State.UNKNOWN)
     runs = runs_without_sweep(load_run_index(results, liveness).runs.values(), load_sweep_store(results))
     return {run.id for run in runs if run.state not in active}
+
+
+def _unneeded_outputs(results: Path, liveness: SchedulerLiveness) -> Iterator[Waste]:
+    run_index, sweep_store = load_run_index(results, liveness), load_sweep_store(results)
+    for problem in sweep_store.broken.values():
+        raise CorruptError(problem)
+    spared = set[tuple[str, Point]]()
+    for study_state in evaluate_all(sweep_store.studies, run_index):
+        verdict = study_state.verdict()
+        named = [verdict.point, verdict.bound.recommended if verdict.bound else None]
+        spared |= {(study_state.study.family, point) for point in named if point}
+    for run in run_index.runs.values():
+        patterns, out = run.base.kept_outputs, run.dir.path / "out"
+        if patterns is None or not run.state.finished or not out.is_dir() or not _is_removable(out):
+            continue
+        best = [point for family, point in spared if family == run.family]
+        if snap_point(run.point, best) not in best:
+            yield from (_measure_waste(path, "output of a finished run") for path in _unkept(out, out, patterns))
+
+
+def _unkept(folder: Path, out: Path, patterns: Sequence[str]) -> list[Path]:
+    """Return what no pattern matches below a folder: whole folders where all of it goes."""
+    unkept, is_whole = list[Path](), True
+    for path in sorted(folder.iterdir()):
+        name = path.relative_to(out).as_posix()
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+            is_whole = False
+        elif path.is_dir() and not path.is_symlink():
+            below = _unkept(path, out, patterns)
+            unkept += below
+            is_whole &= below == [path]
+        else:
+            unkept.append(path)
+    return [folder] if is_whole and folder != out else unkept
 
 
 def _unused_snapshots(results: Path, liveness: SchedulerLiveness) -> dict[Path, str]:
@@ -139,7 +183,7 @@ def _run_waste(run: RunDir, liveness: SchedulerLiveness, any_live: bool) -> Iter
 
 
 def _measure_waste(path: Path, reason: str) -> Waste:
-    members = [path] if path.is_file() else path.rglob("*")
+    members = [path] if path.is_symlink() or path.is_file() else path.rglob("*")
     size = 0
     for member in members:
         # Files may vanish meanwhile: the size is only informative.

@@ -291,7 +291,9 @@ def retryable(runs: Sequence[Run], *, by_id: bool, states: Collection[str] = ())
     return [run for run in runs if run.state in states_to_retry]
 
 
-def plan_retries(runs: Sequence[Run], context: CommandContext, notify: Callable[[str], None]) -> tuple[Plan, list[Run]]:
+def plan_retries(
+    runs: Sequence[Run], context: CommandContext, notify: Callable[[str], None], *, new_code: bool = False
+) -> tuple[Plan, list[Run]]:
     """Retry runs that failed or whose owner shows no sign of life, from their last checkpoint.
 
     A run whose state has changed since the user chose it is skipped. Return the plan, and the runs found alive.
@@ -299,7 +301,9 @@ def plan_retries(runs: Sequence[Run], context: CommandContext, notify: Callable[
     Args:
         runs: the chosen runs.
         context: how the command carries out the plan.
-        notify: receives a line for each run whose heartbeat is watched, which takes a while.
+        notify: receives a line for each run whose heartbeat is watched, which takes a while, and one where the code of
+            runs is not what it was.
+        new_code: own code as it is now counts as that of the runs.
 
     Raises:
         InputError, LaunchError: they cannot be submitted; then they stay unchanged.
@@ -313,11 +317,33 @@ def plan_retries(runs: Sequence[Run], context: CommandContext, notify: Callable[
     run_index = read_run_index(context.results)  # runs may have changed while the user decided
     chosen = [run for run in runs if run.id not in beating and run_index.status_of(run.id).state is run.state]
     specs, ids = [run.spec for run in chosen], {run.id for run in chosen}
+    if new_code:
+        specs = [spec.as_code(code.digest) if (code := spec.own_code()) else spec for spec in specs]
+    else:
+        notify(_old_code_note(context.results, specs))
     # Before any run is reset: an error must leave all of them as they were.
     check_plan(context.results, make_plan(specs, run_index, force_ids=ids), context.profile)
     for run in chosen:
         run.dir.retry()
     return make_plan(specs, read_run_index(context.results), force_ids=ids), alive
+
+
+def _old_code_note(results: Path, specs: Sequence[RunSpec]) -> str:
+    """Return which code runs train with whose project has changed since; empty if it has not.
+
+    Raises:
+        InputError: that code is nowhere.
+    """
+    note, by_code = "", {code: spec for spec in specs if (code := spec.own_code())}
+    for spec in by_code.values():
+        if not (changed := spec.changes()):
+            continue
+        from ettsweep.launch.project_snapshot import placed  # rarely needed
+
+        if placed(results, spec) is spec:
+            raise InputError(f"{changed[0]}; restore it, or take it as it is now: --new-code")
+        note = f"{changed[0]}: runs train in their copy of it, with --new-code as it is now"
+    return note
 
 
 def resolve_run(

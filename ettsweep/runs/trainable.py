@@ -316,6 +316,11 @@ class Trainable(StrictModel):
         """Return the recipe with its own code counted as code with a digest, since the numbers are the same."""
         return self
 
+    @property
+    def kept_outputs(self) -> Sequence[str] | None:
+        """Patterns of the files in `out` that are kept where space is made after a run has ended; None for all."""
+        return None
+
     def changes(self) -> list[str]:
         """Return a line for each change since the run was requested that would make its numbers others."""
         return []

@@ -30,6 +30,7 @@ class FunctionBlock(StrictModel):
     factors: Literal["adamw", "sgd"] = "adamw"
     version: str | None = None
     snapshot: bool = True
+    keep: Patterns | None = None
     code: Patterns = ()
 
     def fields(self) -> dict[str, Any]:

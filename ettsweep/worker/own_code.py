@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -38,6 +39,7 @@ class OwnCodeRecipe(Trainable):
         code: digest of the code, or the stated version.
         folder: of the grid file.
         version: a word that replaces the digest of the code; a digest says that the numbers are those of that code.
+        keep: patterns of files in a run's `out` that `clean --outputs` leaves; None for all.
         snapshot: whether runs train in a copy of the code that is made at submission.
     """
 
@@ -49,6 +51,7 @@ class OwnCodeRecipe(Trainable):
     folder: Annotated[str, NotInId()] = ""
     version: Annotated[str | None, NotInId()] = None
     snapshot: Annotated[bool, NotInId()] = True
+    keep: Annotated[Patterns | None, NotInId()] = None
 
     @field_validator("version")
     @classmethod
@@ -83,6 +86,10 @@ class OwnCodeRecipe(Trainable):
     def code_base(self) -> Path:
         """Folder that files of the code are named relative to."""
         return Path(self.folder)
+
+    @property
+    def kept_outputs(self) -> Sequence[str] | None:
+        return self.keep
 
     def code_folders(self) -> tuple[Path, ...]:
         """Return further folders that some of the code lies in."""

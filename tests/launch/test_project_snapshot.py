@@ -155,12 +155,38 @@ def test_a_run_of_earlier_code_goes_on_with_that_code(project: Path, results: Pa
     assert run.status().state is State.FAILED
     flag.touch()
     (project / "factor.py").write_text("def of(lr):\n    return 7\n")
-    ettsweep("retry", run.id, "--results", results)
+    told = ettsweep("retry", run.id, "--results", results).stderr
+    assert "runs train in their copy of it, with --new-code as it is now" in " ".join(told.split())
     wait_for(run.result, "its result")
     assert errs(results) == [1.25]
     shutil.rmtree(project)  # even then it can be trained again
     typed("train", "--spec", run.spec_path, "--results", tmp_path / "again")
     assert errs(tmp_path / "again") == [1.25]
+
+
+@pytest.mark.usefixtures("process")
+def test_a_failed_run_may_be_retried_with_the_code_of_now(project: Path, results: Path, grid: Ask) -> None:
+    (project / "factor.py").write_text("def of(lr):\n    raise SystemExit('a mistake')\n")
+    grid("--follow", code=None)
+    (run,) = runs_in(results)
+    assert run.status().state is State.FAILED
+    (project / "factor.py").write_text(FACTOR)
+    ettsweep("retry", run.id, "--new-code", "--results", results)
+    wait_for(run.result, "its result")
+    assert errs(results) == [1.25]
+    assert len(project_snapshots(results)) == 2
+
+
+@pytest.mark.usefixtures("process")
+def test_code_that_is_nowhere_is_told_before_a_run_is_reset(project: Path, results: Path, grid: Ask) -> None:
+    (project / "factor.py").write_text("def of(lr):\n    raise SystemExit('a mistake')\n")
+    grid("--follow", code=None, snapshot=False)
+    (run,) = runs_in(results)
+    (project / "factor.py").write_text(FACTOR)
+    run.spec_path.write_text(run.spec_path.read_text().replace('"snapshot": false', '"snapshot": true'))
+    told = ettsweep("retry", run.id, "--results", results, code=2).stderr
+    assert "restore it, or take it as it is now: --new-code" in " ".join(told.split())
+    assert run.status().state is State.FAILED
 
 
 @pytest.mark.usefixtures("process")

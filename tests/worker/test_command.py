@@ -445,7 +445,7 @@ def test_what_changes_the_numbers_is_part_of_the_id_and_nothing_else(tmp_path: P
 def test_a_run_is_not_trained_with_other_code_than_it_was_requested_with(
     tmp_path: Path, results: Path, grid: Ask
 ) -> None:
-    grid(walk())
+    grid(walk(), snapshot=False)
     run = only_run(results)
     result_of(run)
     (tmp_path / "walk.py").write_text(WALK.replace("3.0, 1", "3.5, 1"))
@@ -498,3 +498,31 @@ def test_another_users_folder_is_not_executed(tmp_path: Path, results: Path, gri
     ettsweep("train", "--grid", tmp_path / "sweep.yaml", "--lr", 0.25, "--wd", 0.5, "--results", results / "r", code=1)
     os.chown(tmp_path, 0, 0)
     assert "belongs to nobody, so that it is not executed" in only_run(results / "r").status().reason
+
+
+# --- what it leaves behind --------------------------------------------------------------------------------------------
+
+
+def test_outputs_go_but_those_that_are_kept_and_those_of_the_best_point(results: Path, grid: Ask) -> None:
+    script = "cd {out}; mkdir -p states/last; touch states/a states/last/b best.pt log.txt; ln -s / link; "
+    script += """echo '[ettsweep] {{"step": 1, "err":' $1 '}}'"""
+    command = ["bash", "-c", script, "run", "{lr}", "{seed}"]
+    grid(command, "--follow", runs=3, seeds=2, keep=["best.pt", "log*"])
+    with_outputs = {run.id: {path.name for path in (run.path / "out").rglob("*")} for run in runs_in(results)}
+    assert all(names == {"states", "a", "last", "b", "best.pt", "log.txt", "link"} for names in with_outputs.values())
+    best = {run.id for run in runs_in(results) if run.spec().lr == 0.25}
+    listed = ettsweep("clean", "--outputs", "--dry-run", "--format", "json", "--results", results).stdout
+    reasons = [row["path"] for row in json.loads(listed) if row["reason"] == "output of a finished run"]
+    others = [run for run in runs_in(results) if run.id not in best]
+    assert sorted(reasons) == sorted(str(run.path / "out" / name) for run in others for name in ("states", "link"))
+    ettsweep("clean", "--outputs", "--yes", "--results", results)
+    for run in runs_in(results):
+        left = {path.name for path in (run.path / "out").rglob("*")}
+        assert left == (with_outputs[run.id] if run.id in best else {"best.pt", "log.txt"})
+        assert run.result()
+
+
+def test_nothing_goes_where_nothing_is_said_of_outputs(results: Path, grid: Ask) -> None:
+    grid(shell("touch {out}/a; " + says(1, err=1.0)), "--follow", runs=2)
+    ettsweep("clean", "--outputs", "--yes", "--results", results)
+    assert all((run.path / "out" / "a").exists() for run in runs_in(results))

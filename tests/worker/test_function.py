@@ -280,6 +280,7 @@ def test_a_run_is_not_trained_with_other_code_than_it_was_requested_with(
     grid(pause=0.01)
     run = only_run(results)
     result_of(run)
+    shutil.rmtree(results / "code")
     (tmp_path / "walk.py").write_text(WALK.replace("3.0, 1", "3.5, 1"))
     typed("train", "--spec", run.spec_path, "--results", tmp_path / "again", code=1)
     assert "the code of walk:main has changed" in only_run(tmp_path / "again").status().reason

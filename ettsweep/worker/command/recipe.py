@@ -142,6 +142,7 @@ class CommandBlock(StrictModel):
     width: Positive | None = None
     factors: Literal["adamw", "sgd"] = "adamw"
     snapshot: bool = True
+    keep: Patterns | None = None
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of the recipe."""

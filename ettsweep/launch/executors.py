@@ -99,8 +99,21 @@ class ArrayExecutor(SlurmExecutor):
     time-out.
     """
 
-    def __init__(self, folder: Path, profile: SlurmProfile, name: str, tasks: int, parallel: int, code: str = ""):
+    def __init__(
+        self,
+        folder: Path,
+        profile: SlurmProfile,
+        name: str,
+        tasks: int,
+        parallel: int,
+        code: str = "",
+        *,
+        one_process: bool = False,
+    ) -> None:
         super().__init__(folder, python=profile.python)
+        # A run that divides its devices itself has all of each node, and its one worker the first node.
+        workers, cpus = (1, profile.cpus * profile.workers) if one_process else (profile.workers, profile.cpus)
+        first_node = ["--nodes=1", "--ntasks=1"] if one_process and profile.nodes > 1 else []
         path = profile.environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
         self._variables = {**profile.environment, **code_environment(code, path)}
         self._variables_path = Path(folder) / "environment.sh"
@@ -112,8 +125,8 @@ class ArrayExecutor(SlurmExecutor):
             constraint=profile.constraint,
             time=profile.time_min,
             nodes=profile.nodes,
-            ntasks_per_node=profile.workers,
-            cpus_per_task=profile.cpus,
+            ntasks_per_node=workers,
+            cpus_per_task=cpus,
             gpus_per_node=profile.gpus or None,
             # Megabytes, since sbatch takes no fractions.
             mem=None if profile.mem_gb is None else f"{round(1024 * profile.mem_gb)}M",
@@ -134,7 +147,8 @@ class ArrayExecutor(SlurmExecutor):
             # With --export=NONE for sbatch, srun would withhold the variables that the script exports.
             # Workers that train a run together must end with the first that fails: they would wait for it for ever.
             srun_args=[
-                f"--cpus-per-task={profile.cpus}",
+                f"--cpus-per-task={cpus}",
+                *first_node,
                 "--export=ALL",
                 f"--kill-on-bad-exit={int(profile.devices_per_run > 1)}",
             ],

@@ -60,6 +60,7 @@ class Submission:
         name: name of its SLURM jobs, unique to this submission.
         user: uid of the user who owns the jobs.
         cluster: SLURM cluster that has the jobs.
+        one_process: whether a job has a single worker, whose runs divide its devices themselves.
     """
 
     path: Path
@@ -73,6 +74,7 @@ class Submission:
     name: str
     user: str
     cluster: str
+    one_process: bool = False
 
     @property
     def results(self) -> Path:
@@ -346,6 +348,7 @@ def read_submission(folder: Path, read: Callable[[Path], Json] = read_json) -> S
         name=str(content.get("name") or ""),
         user=str(content.get("user") or ""),
         cluster=str(content.get("cluster") or ""),
+        one_process=content.get("one_process") is True,
     )
 
 

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ettsweep.console import print_note
 from ettsweep.errors import (
@@ -33,6 +34,9 @@ from ettsweep.runs.folder import RunDir, code_dir, jobs_dir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.plan import Plan, PlannedRun
+
+if TYPE_CHECKING:
+    from ettsweep.launch.executors import ArrayExecutor
 
 CONNECTION_LOST = re.compile(r"timed out|unable to contact|connect|zero bytes|message receive", re.IGNORECASE)
 """Messages of sbatch when the connection to the controller broke, so that the jobs may exist all the same."""
@@ -152,11 +156,19 @@ def _submit_local(content: Json, slots: Sequence[Slot], results: Path) -> Path:
 
 @dataclass(frozen=True)
 class ArrayRequest:
-    """An array to submit: its runs, the number of tasks that share them, and how many tasks run at the same time."""
+    """An array to submit.
+
+    Attributes:
+        planned: its runs.
+        tasks: number of tasks that share them.
+        parallel: how many tasks run at the same time.
+        one_process: whether a job has a single worker, since its runs divide their devices themselves.
+    """
 
     planned: Sequence[PlannedRun]
     tasks: int
     parallel: int
+    one_process: bool
 
     @property
     def name(self) -> str:
@@ -183,13 +195,17 @@ def _split_into_arrays(
     if "%" in str(folder := placeholder_folder(results)):
         raise InputError(f"{folder}: SLURM replaces % in paths; choose another folder with --results")
     size = max_tasks * profile.runs_per_job
-    chunks = [planned[first : first + size] for first in range(0, len(planned), size)]
+    alike: dict[bool, list[PlannedRun]] = {}
+    for each in planned:
+        one_process = profile.devices_per_run > 1 and not each.spec.processes_together
+        alike.setdefault(one_process, []).append(each)
+    chunks = [(key, runs[first : first + size]) for key, runs in alike.items() for first in range(0, len(runs), size)]
     # Arrays run side by side, so they share the limit.
     max_parallel = profile.max_parallel and max(1, profile.max_parallel // len(chunks))
-    task_counts = [-(-len(chunk) // profile.runs_per_job) for chunk in chunks]
+    task_counts = [-(-len(chunk) // profile.runs_per_job) for _, chunk in chunks]
     return [
-        ArrayRequest(chunk, task_count, min(task_count, max_parallel or task_count))
-        for chunk, task_count in zip(chunks, task_counts, strict=True)
+        ArrayRequest(chunk, task_count, min(task_count, max_parallel or task_count), one_process)
+        for (one_process, chunk), task_count in zip(chunks, task_counts, strict=True)
     ]
 
 
@@ -205,8 +221,6 @@ def _submit_array(content: Json, array: ArrayRequest, results: Path, profile: Sl
     """Record the submission under a unique job name, run sbatch, and record the id of the array."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-    from ettsweep.launch.executors import ArrayExecutor
-
     # Unique, so that the jobs can be found even if sbatch never returns their id.
     name = f"{array.name}.{uuid.uuid4().hex[:8]}"
     array_content = {
@@ -214,9 +228,10 @@ def _submit_array(content: Json, array: ArrayRequest, results: Path, profile: Sl
         "cluster": slurm.cluster_name(),
         "user": str(os.getuid()),
         "name": name,
+        "one_process": array.one_process,
     }
     submission = _write_submission(results, content | array_content)
-    executor = ArrayExecutor(submission.path, profile, name, array.tasks, array.parallel, submission.code)
+    executor = _executor(submission.path, profile, name, array, submission.code)
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # submitit also prints its errors
             number = executor.start()
@@ -228,6 +243,12 @@ def _submit_array(content: Json, array: ArrayRequest, results: Path, profile: Sl
         raise LaunchError(f"sbatch cannot be run: {error.strerror or error}") from error
     submission.record_array(number)
     return submission.path
+
+
+def _executor(folder: Path, profile: SlurmProfile, name: str, array: ArrayRequest, code: str) -> "ArrayExecutor":
+    from ettsweep.launch.executors import ArrayExecutor
+
+    return ArrayExecutor(folder, profile, name, array.tasks, array.parallel, code, one_process=array.one_process)
 
 
 def _recover_array(submission: Submission, message: str) -> str:
@@ -264,8 +285,6 @@ def batch_scripts(results: Path, plan: Plan, profile: AnyProfile) -> list[str]:
     """
     if not isinstance(profile, SlurmProfile) or not plan.to_launch:
         return []
-    from ettsweep.launch.executors import ArrayExecutor
-
     try:
         max_tasks = _max_array_size()
     except SlurmUnavailableError:
@@ -274,7 +293,7 @@ def batch_scripts(results: Path, plan: Plan, profile: AnyProfile) -> list[str]:
     texts = []
     for array in _split_into_arrays(results, plan.to_launch, profile, max_tasks):
         name = f"{array.name}.XXXXXXXX"
-        executor = ArrayExecutor(placeholder_folder(results), profile, name, array.tasks, array.parallel, code)
+        executor = _executor(placeholder_folder(results), profile, name, array, code)
         texts.append(_check_encoding(executor.script()))
     return texts
 
@@ -321,7 +340,12 @@ def check_resources(specs: Sequence[RunSpec], profile: AnyProfile) -> None:
     Raises:
         InputError: a model is too large for their memory, or they cannot share a run.
     """
+    nodes = profile.nodes if isinstance(profile, SlurmProfile) else 1
     for spec in {spec.recipe_key: spec for spec in specs}.values():
+        if spec.job_nodes not in (None, nodes) and (spec.job_nodes != 1 or profile.devices_per_run > 1):
+            option = f"--launch-set nodes={spec.job_nodes}"
+            where = f"jobs of {nodes}: {option}" if isinstance(profile, SlurmProfile) else "none but this machine"
+            raise InputError(f"nodes: a run of this sweep takes {spec.job_nodes}, and the launch profile has {where}")
         spec.check_resources(profile.devices_per_run, *profile.memory_limit())
 
 

@@ -281,6 +281,11 @@ class Trainable(StrictModel):
             InputError: it does not.
         """
 
+    @property
+    def job_nodes(self) -> int | None:
+        """Nodes that a run takes; None if it is all the same."""
+        return None
+
     settings: ClassVar[type[Settings]] = Settings
     """Schema of what the block `trainer` of a launch profile may set for its runs."""
 
@@ -334,6 +339,10 @@ class Trainable(StrictModel):
         names a `runner` instead.
         """
         raise NotImplementedError
+
+    processes_together: ClassVar[bool] = False
+    """Whether a run on several devices is trained by a process for each, which the runner of the class brings together;
+    else `train` is called once, and sees all of them."""
 
     keeps_checkpoints: ClassVar[bool] = False
     """Whether what trains its runs keeps checkpoints by itself, and says from which it goes on."""

@@ -173,6 +173,8 @@ class TransformerRecipe(Trainable):
 
     runner: ClassVar[str] = "ettsweep.worker.trainer_runner:Runner"
 
+    processes_together: ClassVar[bool] = True
+
 
 class TransformerRun(TransformerRecipe, RunSpec):
     """A run of this trainer."""

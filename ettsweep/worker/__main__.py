@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -123,7 +124,9 @@ def run_task(folder: Path) -> int:
         threads=profile["cpus"],
     )
     group = None
-    if profile.get("devices_per_run", 1) > 1:
+    if submission.one_process:  # its runs divide the devices of the node themselves
+        slot = replace(slot, others=tuple(replace(slot, gpu=gpu) for gpu in gpus[1:] if profile["gpus"]))
+    elif profile.get("devices_per_run", 1) > 1:
         # All processes join, even if no run is left: none of them can know what the others see.
         device, _ = prepare_device(slot)
         group = join_job_group(device, submission.name)

@@ -255,7 +255,7 @@ def join_job_group(device: "torch.device", name: str) -> "ProcessGroup":
     leads, port = env.rank == 0, env.master_port
     if "MASTER_PORT" not in os.environ:
         port = PORTS[derive_seed(0, "port", name, os.environ["SLURM_JOB_ID"]) % len(PORTS)]
-    host = LOOPBACK if env.local_world_size == env.world_size else _leader_host(env.master_addr)
+    host = LOOPBACK if env.local_world_size == env.world_size else leader_host(env.master_addr)
     try:
         host = _local_address(host) if leads else host
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -269,7 +269,7 @@ def join_job_group(device: "torch.device", name: str) -> "ProcessGroup":
     return ProcessGroup.join(device, store, env.rank, env.world_size)
 
 
-def _leader_host(name: str) -> str:
+def leader_host(name: str) -> str:
     """Return the address of a job's first node: that of srun, which runs there, else the node's name.
 
     A name may resolve to another interface on each node, and to loopback (such as 127.0.1.1) on the node itself.

@@ -72,6 +72,10 @@ class OwnCodeRecipe(Trainable):
     def size(self) -> Size | None:
         return None if self.width is None else Size(self.width, self.factors)
 
+    @property
+    def job_nodes(self) -> int | None:
+        return 1
+
     def code_digest(self) -> str:
         """Return a digest of the code, or the stated version; comments and formatting of Python do not change it.
 

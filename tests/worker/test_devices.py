@@ -412,4 +412,4 @@ def test_a_job_meets_where_srun_is_reached_else_at_the_first_nodes_name(
     monkeypatch.delenv("SLURM_LAUNCH_NODE_IPADDR", raising=False)
     if message:
         monkeypatch.setenv("SLURM_LAUNCH_NODE_IPADDR", message)
-    assert devices._leader_host("n1") == address
+    assert devices.leader_host("n1") == address

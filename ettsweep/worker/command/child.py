@@ -26,8 +26,22 @@ class Child:
         pid: of its leader.
     """
 
-    def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str], output: Path) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        output: Path,
+        srun: Sequence[str] = (),
+    ) -> None:
         """Start a command; its standard output and error are appended to a file.
+
+        Args:
+            command: its words.
+            folder: where it runs.
+            environment: all of its variables.
+            output: the file.
+            srun: what starts a program on each node of a job, for a command that runs on several.
 
         Raises:
             InputError: it cannot be started.
@@ -36,9 +50,11 @@ class Child:
         self.code: int | None = None
         self.is_over = False
         status, child_status = os.pipe()
+        supervisor = [sys.executable, "-I", "-S", str(SUPERVISOR)]
+        words = ["relay", *srun, *supervisor, "-", *command] if srun else command
         with output.open("ab") as file:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(SUPERVISOR), str(child_status), *command],
+                [*supervisor, str(child_status), *words],
                 cwd=folder,
                 env=dict(environment),
                 stdin=subprocess.PIPE,

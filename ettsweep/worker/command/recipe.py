@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from ettsweep.errors import DataMissingError, InputError
 from ettsweep.runs.score_spec import StatedScore
 from ettsweep.runs.trainable import TRAINING_LOSSES, Labels, OwnCode, RunContext, override_block
-from ettsweep.schema import NotInId, Positive, StrictModel, locating, validate
+from ettsweep.schema import NotInId, OmitFromIdAt, Positive, StrictModel, locating, validate
 from ettsweep.worker.code_identity import data_digest, matching_files, with_imports
 from ettsweep.worker.command.rendered_files import RenderedFile
 from ettsweep.worker.command.template import PLACEHOLDERS, RESUME_PLACEHOLDERS, Value, names_in, split_words, written
@@ -138,6 +138,7 @@ class CommandBlock(StrictModel):
     version: str | None = None
     uses: Literal["env"] | None = None
     gpus: Positive = 1
+    nodes: Positive = 1
     steps: Positive | None = None
     width: Positive | None = None
     factors: Literal["adamw", "sgd"] = "adamw"
@@ -165,7 +166,8 @@ class CommandRecipe(OwnCodeRecipe):
         data: digest of its data, empty if none are named.
         code_files, data_files: patterns of files that belong to them, relative to `folder`.
         uses: `env` if it reads lr, wd and seed from the environment.
-        gpus: devices of a run.
+        gpus: devices of a run on each node.
+        nodes: nodes of a run.
     """
 
     keeps_checkpoints: ClassVar[bool] = True
@@ -184,6 +186,7 @@ class CommandRecipe(OwnCodeRecipe):
     data_files: Annotated[Patterns, NotInId()] = ()
     uses: Annotated[Literal["env"] | None, NotInId()] = None
     gpus: Positive = 1
+    nodes: Annotated[Positive, OmitFromIdAt(1)] = 1
 
     @field_validator("env")
     @classmethod
@@ -247,7 +250,8 @@ class CommandRecipe(OwnCodeRecipe):
     @property
     def recipe_key(self) -> tuple[object, ...]:
         """Hashable key of the recipe."""
-        return self.argv, self.score, self.code, self.data, self.gpus, self.last_step, tuple(self.env.items())
+        devices = self.gpus, self.nodes
+        return self.argv, self.score, self.code, self.data, devices, self.last_step, tuple(self.env.items())
 
     @property
     def labels(self) -> Labels:
@@ -276,11 +280,16 @@ class CommandRecipe(OwnCodeRecipe):
                 "or say `uses: env`"
             )
 
+    @property
+    def job_nodes(self) -> int | None:
+        return self.nodes
+
     def check_resources(self, devices: int, memory_bytes: int, owner: str) -> None:
-        if devices != self.gpus:
+        if devices != (needed := self.gpus * self.nodes):
+            product = "" if self.nodes == 1 else f" ({self.nodes} nodes x {self.gpus})"
             raise InputError(
-                f"gpus: a run of this sweep takes {self.gpus}, and the launch profile gives it {devices}: "
-                f"--launch-set devices_per_run={self.gpus}"
+                f"gpus: a run of this sweep takes {needed}{product}, and the launch profile gives it {devices}: "
+                f"--launch-set devices_per_run={needed}"
             )
 
     # --- its code, its data, its program ---
@@ -331,7 +340,7 @@ class CommandRecipe(OwnCodeRecipe):
             self._check_inside(word)
         values: dict[str, Value] = {"lr": 1.0, "wd": 1.0, "seed": 0, "out": "out", "id": "0", "strategy": "standard"}
         for file in self.files.values():
-            file.content(Path(self.folder), values | {"devices": self.gpus})
+            file.content(Path(self.folder), values | {"devices": self.gpus * self.nodes})
 
     def code_folders(self) -> tuple[Path, ...]:
         above = [self.run_folder / word for word in self.argv if ".." in word]

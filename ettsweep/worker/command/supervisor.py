@@ -7,7 +7,11 @@ when that ends, since the worker is gone, it kills all that is left. It imports 
 
 Standard input: a line with the number of a signal for the leader, or `kill` for all of its processes.
 File descriptor: `pid PID` once the leader runs, `exit CODE` after its end, when none of its processes is left, or
-`error TEXT` if it cannot be started. Standard output and error are the leader's.
+`error TEXT` if it cannot be started. Standard output and error are the leader's, the exit code too.
+
+A leader that is a srun has a supervisor of its own on each node, with `-` for the descriptor, as its program: srun
+would kill its tasks where it gets a signal. The lines of standard input are passed on to srun's, which has them reach
+all nodes; `relay` before the program says so.
 """
 
 import contextlib
@@ -26,10 +30,17 @@ KILL_S = 30.0
 """Seconds for which killed processes are waited for: one that is in the kernel dies when it leaves it."""
 
 
+RELAY_S = 10.0
+"""Seconds in which a srun is to end after its tasks were killed; then it is killed."""
+
+
 def main() -> int:
-    """Run the command; return an exit code of no meaning."""
-    status = int(sys.argv[1])
-    os.set_inheritable(status, False)
+    """Run the command; return the exit code of its leader."""
+    descriptor, *command = sys.argv[1:]
+    relays = command[0] == "relay"
+    status = None if descriptor == "-" else int(descriptor)
+    if status is not None:
+        os.set_inheritable(status, False)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE):
         # SLURM and terminals signal all processes of a job: what to do of it the worker decides.
         signal.signal(number, signal.SIG_IGN)
@@ -42,54 +53,77 @@ def main() -> int:
     signal.set_wakeup_fd(wake)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     try:
-        leader = _start(sys.argv[2:])
+        leader, relay = _start(command[relays:], relays)
     except OSError as error:
         _tell(status, f"error {error.strerror}")
         return 1
     _tell(status, f"pid {leader}")
-    code = _wait(leader, woken)
+    code = _wait(leader, woken, relay)
     _kill_rest()
     _tell(status, f"exit {code}")
-    return 0
+    return code if code >= 0 else 128 - code
 
 
-def _start(command: list[str]) -> int:
+def _start(command: list[str], relays: bool) -> tuple[int, "int | None"]:
+    """Start the leader; return its pid, and where its standard input is written if it relays."""
     signals = set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}
-    return os.posix_spawnp(
+    read, write = os.pipe() if relays else (-1, None)
+    leader = os.posix_spawnp(
         command[0],
         command,
         os.environ,
-        file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
+        file_actions=[
+            (os.POSIX_SPAWN_DUP2, read, 0) if relays else (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+        ],
         setsigmask=(),
         setsigdef=signals,
         setsid=True,  # what a terminal sends to its foreground does not reach it
     )
+    if relays:
+        os.close(read)
+    return leader, write
 
 
-def _wait(leader: int, woken: int) -> int:
+def _wait(leader: int, woken: int, relay: "int | None") -> int:
     """Do what the worker says until the leader has ended; return its exit code, negative for a signal."""
-    lines = b""
+    lines, until_s = b"", None
     while True:
-        ready, _, _ = select.select([CONTROL, woken], [], [])
+        left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
+        ready, _, _ = select.select([woken] if until_s else [CONTROL, woken], [], [], left_s)
         if woken in ready:
             os.read(woken, 4096)
             # Not the leader alone: orphans of the command end here too.
             while (ended := _reap()) is not None:
                 pid, status = ended
                 if pid == leader:
-                    return os.waitstatus_to_exitcode(status)
+                    return -signal.SIGKILL if until_s else os.waitstatus_to_exitcode(status)
+        if until_s is not None and not ready:
+            _kill(leader)
+            return -signal.SIGKILL
         if CONTROL in ready:
             data = os.read(CONTROL, 4096)
             *whole, lines = (lines + data).split(b"\n")
-            for line in whole:
-                if line != b"kill":
-                    with contextlib.suppress(OSError, ValueError):
-                        os.kill(leader, int(line))
-            if b"kill" in whole or not data:
+            is_over = b"kill" in whole or not data
+            if relay is not None:
                 with contextlib.suppress(OSError):
-                    os.kill(leader, signal.SIGKILL)
-                _kill_rest()
-                return -signal.SIGKILL
+                    os.write(relay, b"".join(line + b"\n" for line in whole))
+                if is_over:
+                    os.close(relay)  # which kills what is on other nodes, and ends the leader
+                    until_s = time.monotonic() + RELAY_S
+            else:
+                for line in whole:
+                    if line != b"kill":
+                        with contextlib.suppress(OSError, ValueError):
+                            os.kill(leader, int(line))
+                if is_over:
+                    _kill(leader)
+                    return -signal.SIGKILL
+
+
+def _kill(leader: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(leader, signal.SIGKILL)
+    _kill_rest()
 
 
 def _reap() -> "tuple[int, int] | None":
@@ -137,7 +171,9 @@ def _below() -> list[int]:
     return found
 
 
-def _tell(status: int, text: str) -> None:
+def _tell(status: "int | None", text: str) -> None:
+    if status is None:
+        return
     with contextlib.suppress(OSError):  # the worker is gone
         os.write(status, (text.replace("\n", " ") + "\n").encode())
 

@@ -22,6 +22,7 @@ from ettsweep.worker.command.child import OUT_VARIABLE, Child, kill_processes_of
 from ettsweep.worker.command.own_metrics import OwnMetrics
 from ettsweep.worker.command.recipe import CommandRecipe
 from ettsweep.worker.command.template import Value, rendered, written
+from ettsweep.worker.devices import leader_host
 from ettsweep.worker.in_process import RunningRun
 
 POLL_S = 0.5
@@ -37,6 +38,8 @@ MAX_LINES = 10_000
 """Most lines of metrics.jsonl beside those with the score; beyond, every second one is left out, and so on."""
 
 TAIL_BYTES = 16_384
+
+_STEP_VARIABLE = re.compile(r"SLURM_(?!CONF|CLUSTER|JOB|ARRAY|SUBMIT|RESTART)")
 
 _OUT_OF_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError|HIP out of memory")
 _KILLED_BELOW = re.compile(r"Signal (?:9|15) \(SIG(?:KILL|TERM)\) received|exitcode\s*:\s*-(?:9|15)\b")
@@ -106,7 +109,7 @@ class CommandTraining:
         run.flush()
         run.attempt.record_command(argv, self._recipe.run_folder)
         run.log(f"starts {shlex.join(argv)}")
-        child = Child(argv, self._recipe.run_folder, environment, self._output)
+        child = Child(argv, self._recipe.run_folder, environment, self._output, self._srun())
         try:
             was_told = self._watch(child, metrics)
         finally:
@@ -188,7 +191,7 @@ class CommandTraining:
     def _values(self, checkpoint: Checkpoint | None) -> dict[str, Value]:
         run = self._run
         values: dict[str, Value] = {"lr": run.lr, "wd": run.wd, "seed": run.seed, "out": str(self._out), "id": run.id}
-        values |= {"strategy": run.strategy, "devices": self._recipe.gpus}
+        values |= {"strategy": run.strategy, "devices": self._recipe.gpus * self._recipe.nodes}
         if checkpoint is not None:
             values |= {"checkpoint": str(checkpoint.path), "step": checkpoint.step or 0}
         return values
@@ -204,6 +207,10 @@ class CommandTraining:
         run, attempt = self._run, self._run.attempt
         # Lightning would requeue the job by itself, and others would take the job's tasks for theirs.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_NTASKS")}
+        if (
+            self._recipe.nodes > 1
+        ):  # a srun below another's step would take that one's nodes, CPUs and memory for its own
+            environment = {name: value for name, value in environment.items() if not _STEP_VARIABLE.match(name)}
         if "SLURM_JOB_ID" in environment:
             environment["SLURM_JOB_NAME"] = "bash"
         environment |= {
@@ -218,10 +225,7 @@ class CommandTraining:
             "ETTSWEEP_STRATEGY": run.strategy,
             "ETTSWEEP_CHECKPOINT": str(values.get("checkpoint", "")),
             "PET_NPROC_PER_NODE": str(self._recipe.gpus),
-            "PET_NNODES": "1",
-            "PET_STANDALONE": "1",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(_free_port()),
+            **self._meeting(),
             "PYTHONUNBUFFERED": "1",
             "WANDB_RUN_ID": run.id,
             "WANDB_RESUME": "allow",
@@ -233,6 +237,31 @@ class CommandTraining:
                 [*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])]
             )
         return environment | {name: rendered(text, values) for name, text in self._recipe.env.items()}
+
+    def _meeting(self) -> dict[str, str]:
+        """Return the variables by which processes of a run find each other; torchrun reads those with PET."""
+        port = str(_free_port())
+        if self._recipe.nodes == 1:
+            return {"PET_NNODES": "1", "PET_STANDALONE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        host = leader_host(socket.gethostname())
+        meeting = {"PET_NNODES": str(self._recipe.nodes), "MASTER_ADDR": host, "MASTER_PORT": port}
+        rendezvous = {
+            "BACKEND": "c10d",
+            "ENDPOINT": f"{host}:{port}",
+            "ID": f"{self._run.id}-{self._run.attempt.number}",
+        }
+        return meeting | {f"PET_RDZV_{name}": value for name, value in rendezvous.items()}
+
+    def _srun(self) -> list[str]:
+        """Return the words that start a command on each node of this job; none where it has one node."""
+        nodes = self._recipe.nodes
+        if nodes == 1:
+            return []
+        if (given := os.environ.get("SLURM_JOB_NUM_NODES", "1")) != str(nodes):
+            raise InputError(f"nodes: {nodes} are needed, and this job has {given}")
+        cpus = os.environ.get("SLURM_CPUS_PER_TASK", "1")
+        counts = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={cpus}"]
+        return ["srun", "--overlap", *counts, "--export=ALL", "--input=all", "--kill-on-bad-exit=1", "--unbuffered"]
 
     def _metrics(self, attempt: Attempt) -> Metrics:
         """Return where metrics of an attempt are read from."""

@@ -84,6 +84,11 @@ CASES: list[tuple[dict[str, Any], str]] = [
     # the rest
     ({"gpus": 0}, "gpus"),
     ({"gpus": 2}, "gpus: a run of this sweep takes 2, and the launch profile gives it 1"),
+    ({"nodes": 0}, "nodes"),
+    ({"nodes": 2}, "nodes: a run of this sweep takes 2, and the launch profile has none but this machine"),
+    ({"keep": 3}, "keep"),
+    ({"snapshot": "yes"}, "snapshot"),
+    ({"command": "python train.py {lr} {seed} --data ../data"}, "command: ../data leads out of the project"),
     ({"steps": 0}, "steps"),
     ({"comand": "x"}, "run: comand: unknown key; did you mean command?"),
     ({"uses": "file"}, "uses"),
@@ -98,6 +103,7 @@ def test_what_cannot_work_is_told_before_anything_is_submitted(
 ) -> None:
     (tmp_path / "train.py").write_text("pass\n")
     (tmp_path / "conf.yaml").write_text("a: 1\n")
+    (tmp_path.parent / "data").mkdir(exist_ok=True)
     grid = tmp_path / "sweep.yaml"
     content = {"run": {**GOOD, **change}, "centre": {"lr": 0.25}, "lr": {"range": [0, 1]}}
     grid.write_text(yaml.safe_dump(content))

@@ -522,6 +522,30 @@ def test_outputs_go_but_those_that_are_kept_and_those_of_the_best_point(results:
         assert run.result()
 
 
+def test_the_middle_of_a_long_output_is_left_out_and_its_metrics_are_not(results: Path, grid: Ask) -> None:
+    line = "x" * 1023
+    flood = f"for i in $(seq 7000); do echo {line}; done; "
+    grid(shell(f"echo begin; {flood}{says(1, err=2.0)}{flood}{says(2, err=1.0)}echo end"), "--follow")
+    run = only_run(results)
+    assert run.history() == [{"step": 1, "err": 2.0}, {"step": 2, "err": 1.0}]
+    output = run.attempt(1).output_path.read_text()
+    assert (output.startswith("begin\n"), output.endswith("end\n")) == (True, True)
+    assert "MiB are left out here]" in output
+    assert 11 * 2**20 < len(output) < 11.1 * 2**20
+
+
+def test_another_file_of_a_reader_makes_other_runs(tmp_path: Path, grid: Ask, results: Path) -> None:
+    reader = tmp_path / "mine.yaml"
+    reader.write_text("kind: regex\nfiles: output\npatterns: ['step (?P<step>\\d+) err (?P<err>\\S+)']\n")
+
+    def run_ids() -> str:
+        return str(grid(shell("echo step 1 err 1"), "--dry-run", "--format", "json", reader="mine.yaml").stdout)
+
+    first = run_ids()
+    reader.write_text(reader.read_text().replace("err (", "err: ("))
+    assert run_ids() != first
+
+
 def test_nothing_goes_where_nothing_is_said_of_outputs(results: Path, grid: Ask) -> None:
     grid(shell("touch {out}/a; " + says(1, err=1.0)), "--follow", runs=2)
     ettsweep("clean", "--outputs", "--yes", "--results", results)

@@ -376,6 +376,8 @@ class CommandRecipe(OwnCodeRecipe):
         paths = [path for path in named if path.is_file()]
         paths += [folder / file.source for file in self.files.values()]
         paths += matching_files(folder, self.code_files)
+        if isinstance(self.reader, str) and self.reader.endswith((".yaml", ".yml")):
+            paths.append(folder / self.reader)
         return with_imports(paths, [self.run_folder])
 
     def _modules(self) -> list[str]:

@@ -39,6 +39,9 @@ MAX_LINES = 10_000
 
 TAIL_BYTES = 16_384
 
+HEAD_BYTES, END_BYTES = 2**20, 10 * 2**20
+"""Of a long output, what is kept after its end."""
+
 _STEP_VARIABLE = re.compile(r"SLURM_(?!CONF|CLUSTER|JOB|ARRAY|SUBMIT|RESTART)")
 
 _OUT_OF_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError|HIP out of memory")
@@ -116,8 +119,10 @@ class CommandTraining:
             if not child.is_over:
                 child.kill()
         self._read(metrics, final=child.code == 0)  # else its last line may be half of one
+        tail = list(self._tail())
+        self._shorten_output()
         run.settle(self._put_in_order)
-        self._conclude(child.code, was_told, metrics)
+        self._conclude(child.code, was_told, metrics, tail)
 
     # --- before it starts ---
 
@@ -340,9 +345,21 @@ class CommandTraining:
         kept = {line["step"] for line in others}
         return [line for line in lines if score in line or line["step"] in kept]
 
-    def _conclude(self, code: int | None, was_told: bool, metrics: Metrics) -> None:
+    def _shorten_output(self) -> None:
+        """Leave out the middle of a long output."""
+        with contextlib.suppress(OSError), self._output.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size <= HEAD_BYTES + END_BYTES:
+                return
+            head = file.read(HEAD_BYTES)
+            file.seek(size - END_BYTES)
+            end = file.read()
+            note = f"\n[{(size - HEAD_BYTES - END_BYTES) / 2**20:.0f} MiB are left out here]\n"
+            write_atomic(self._output, head + note.encode() + end)
+
+    def _conclude(self, code: int | None, was_told: bool, metrics: Metrics, tail: Sequence[str]) -> None:
         """Tell how it ended: return if it is whole, or has a reason to go on; else raise."""
-        run, tail = self._run, list(self._tail())
+        run = self._run
         if was_told:
             raise RunStopped
         if code == 0:
@@ -376,7 +393,7 @@ class CommandTraining:
         newest = newest_checkpoint(self._out, resume.pattern) if resume and resume.checkpoint else None
         return newest is not None and newest != self._checkpoint
 
-    def _fail(self, code: int | None, tail: list[str]) -> NoReturn:
+    def _fail(self, code: int | None, tail: Sequence[str]) -> NoReturn:
         if any(_OUT_OF_MEMORY.search(line) for line in tail):
             raise InputError(f"out of GPU memory (exit code {code})")
         last = next((line.strip() for line in reversed(tail) if line.strip()), "it printed nothing")

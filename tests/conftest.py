@@ -133,6 +133,15 @@ def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         sys.modules["torch"].set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def _no_sudden_end() -> Iterator[None]:
+    """See that a command called in this process has not left it to end where a pipe breaks, in some later test."""
+    before = signal.getsignal(signal.SIGPIPE)
+    yield
+    after = signal.signal(signal.SIGPIPE, before)
+    assert after == before, "cli.main() was called without support.commandline.left_as_before"
+
+
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     """Return a results folder that does not exist yet."""

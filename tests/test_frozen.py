@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import ettsweep, undisturbed
+from support.commandline import ettsweep, left_as_before, undisturbed
 from support.undrawn import leave_undrawn
 
 from ettsweep import cli
@@ -87,7 +87,7 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
 
     def run(*arguments: object) -> Done:
         monkeypatch.setattr(sys, "argv", ["ettsweep", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
+        with left_as_before(), pytest.raises(SystemExit) as end:
             cli.main()
         return Done(int(end.value.code or 0), capsys.readouterr().out)
 

@@ -11,7 +11,7 @@ from pkgutil import resolve_name
 
 import pytest
 import yaml
-from support.commandline import keep
+from support.commandline import keep, left_as_before
 from support.toy import ONES, TOY, ToySpec, ToyTask
 
 from ettsweep import cli
@@ -63,7 +63,7 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
 
     def run(*arguments: object) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["ettsweep", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
+        with left_as_before(), pytest.raises(SystemExit) as end:
             cli.main()
         return int(end.value.code or 0), capsys.readouterr().out
 

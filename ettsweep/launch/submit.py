@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -361,16 +362,19 @@ def expected_start(script: str) -> str:
         raise SlurmNotInstalledError("sbatch is not on this machine; `--launch local` trains here")
     command, wait_s = [*sbatch_command(script), "--test-only"], slurm.TIMEOUT_S
     try:
-        completed = subprocess.run(
-            command,
-            input=script,
-            capture_output=True,
-            text=True,
-            timeout=wait_s,
-            check=False,
-            encoding="utf-8",
-            errors="replace",
-        )
+        # A file, not a pipe: a command ends at once where it writes to a program that has not read all.
+        with tempfile.TemporaryFile() as file:
+            file.write(script.encode(errors="replace"))
+            file.seek(0)
+            completed = subprocess.run(
+                command,
+                stdin=file,
+                capture_output=True,
+                timeout=wait_s,
+                check=False,
+                encoding="utf-8",
+                errors="replace",
+            )
     except subprocess.TimeoutExpired:
         raise SlurmUnavailableError(f"sbatch gave no answer in {wait_s:.0f} s") from None
     message = slurm.clean_message(completed.stderr)

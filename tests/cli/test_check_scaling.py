@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.commandline import ctrl_c_at, ended, ettsweep, start, typed, wait_for
+from support.commandline import ctrl_c_at, ended, ettsweep, left_as_before, start, typed, wait_for
 
 from ettsweep import cli
 
@@ -63,7 +63,7 @@ def test_mistakes_are_told_before_anything_is_trained(
 ) -> None:
     arguments = ["check-scaling", "--model", "vit-digits", "--results", str(results), *options]
     monkeypatch.setattr(sys, "argv", ["ettsweep", *arguments])
-    with pytest.raises(SystemExit) as end:
+    with left_as_before(), pytest.raises(SystemExit) as end:
         cli.main()
     assert end.value.code == code
     assert message in capsys.readouterr().err

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import wait_for
+from support.commandline import typed, wait_for, write_grid
 
 from ettsweep.errors import InputError
 from ettsweep.launch import slurm
@@ -475,6 +475,16 @@ def test_a_results_folder_whose_name_slurm_would_rewrite_is_refused(
     with pytest.raises(InputError, match=r"50%j.*SLURM.*%"):
         check_plan(results, plan_of(results, [make_spec()]), SlurmProfile(kind="slurm"))
     assert not results.exists()
+
+
+def test_a_sbatch_that_refuses_before_it_has_read_the_script_is_told(
+    stand_in_cluster: Path, bin_folder: Path, tmp_path: Path, results: Path
+) -> None:
+    program(bin_folder, "sbatch", "exec <&-; echo 'sbatch: error: no such partition' >&2; exit 1")
+    (tmp_path / "long.yaml").write_text(f"kind: slurm\nsetup: ['echo {'x' * 200_000}']\n")
+    options = "--grid", tmp_path / "grid.yaml", "--launch", tmp_path / "long.yaml", "--results", results
+    write_grid(tmp_path / "grid.yaml")
+    assert "sbatch refuses: no such partition" in typed("grid", *options, code=1).stderr
 
 
 def test_a_script_that_the_locale_cannot_write_is_refused(

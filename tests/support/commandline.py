@@ -146,7 +146,7 @@ def ettsweep(
         stack.enter_context(mock.patch.object(sys, "argv", ["ettsweep", *map(str, arguments)]))
         stack.enter_context(mock.patch.object(sys, "stdin", stdin or io.StringIO()))
         stack.enter_context(mock.patch.object(os, "dup2", _not_here))  # it would take the output of the tests along
-        stack.enter_context(_as_before())
+        stack.enter_context(left_as_before())
         stack.enter_context(contextlib.redirect_stdout(out))
         stack.enter_context(contextlib.redirect_stderr(err))
         try:
@@ -167,7 +167,7 @@ def _not_here(source: int, target: int) -> None:
 
 
 @contextlib.contextmanager
-def _as_before() -> Iterator[None]:
+def left_as_before() -> Iterator[None]:
     """Leave nothing of a command in this process: handlers of signals and of messages, threads, what SLURM said."""
     handlers = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGPIPE)}
     logger = logging.getLogger("ettsweep")

@@ -10,7 +10,7 @@ from ettsweep.console import Format, Row, format_cell, format_count, print_note,
 from ettsweep.launch.reproduce import find_mixed_versions, group_by_version
 from ettsweep.metric import Metric
 from ettsweep.quantities import difference_text, score_text
-from ettsweep.report.verdict_text import reason_text, resumed_runs, resumed_text, same_seeds_text
+from ettsweep.report.verdict_text import reason_text, resumed_runs, run_notes
 from ettsweep.runs.folder import sweeps_dir
 from ettsweep.runs.index import RunIndex, count_states
 from ettsweep.runs.point import Point
@@ -81,7 +81,7 @@ def note_reasons(verdicts: Sequence[Verdict]) -> None:
         if (comparison := compare_fresh(v)) and comparison.is_notable:
             print_note(f"{names[v.key]}: {comparison.sentence}")
     for v in verdicts:
-        for note in filter(None, (resumed_text(v), same_seeds_text(v))):
+        for note in run_notes(v):
             print_note(f"{names[v.key]}: {note}")
         if v.bound and v.bound.caveat:
             smooth = v.bound.posterior is None or v.bound.posterior.surface.is_smooth

@@ -58,7 +58,7 @@ def _family_section(family: JudgedFamily, figures: Figures, others: Mapping[Stud
         "anchor": family_anchor(family),
         "colour": family_colour(family),
         "others": others.get(verdict.key, ()),
-        "notes": [text for text in (verdict_text.resumed_text(verdict), verdict_text.same_seeds_text(verdict)) if text],
+        "notes": verdict_text.run_notes(verdict),
         "mixture": (find_mixed_versions(verdict.runs) or ("",))[0],
         "score": None
         if verdict.score is None

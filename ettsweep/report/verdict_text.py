@@ -2,6 +2,7 @@
 
 import math
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from ettsweep.quantities import (
 from ettsweep.report import formats
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
+from ettsweep.runs.state import State
 from ettsweep.study.fresh import t95
 from ettsweep.study.reason import Reason
 from ettsweep.study.study import StudyKey
@@ -191,6 +193,25 @@ def resumed_text(verdict: Verdict) -> str:
         return ""
     were = "runs was" if len(resumed) == 1 else "runs were"
     return f"{len(resumed)} of {len(verdict.runs)} {were} resumed by the program itself, which need not be exact"
+
+
+def other_ends_text(verdict: Verdict) -> str:
+    """Return which runs ended at other steps than the rest, or than was stated; empty if all ended there."""
+    results = [run.result or {} for run in verdict.runs if run.state is State.DONE]
+    ends = Counter(step for result in results if isinstance(step := result.get("steps"), int))
+    if not ends:
+        return ""
+    ((most, count),) = ends.most_common(1)
+    if others := ends.total() - count:
+        runs = "run" if others == 1 else "runs"
+        return f"{others} of {ends.total()} {runs} ended at another step than {most}, where most did"
+    stated = verdict.runs[0].base.steps
+    return f"all runs ended at step {most}, not at {stated}" if stated and most != stated else ""
+
+
+def run_notes(verdict: Verdict) -> list[str]:
+    """Return what there is to know of the runs behind a verdict."""
+    return [text for text in (resumed_text(verdict), other_ends_text(verdict), same_seeds_text(verdict)) if text]
 
 
 def same_seeds_text(verdict: Verdict) -> str:

@@ -500,6 +500,23 @@ def test_another_users_folder_is_not_executed(tmp_path: Path, results: Path, gri
     assert "belongs to nobody, so that it is not executed" in only_run(results / "r").status().reason
 
 
+def test_runs_that_end_elsewhere_than_the_others_are_named_with_the_verdict(results: Path, grid: Ask) -> None:
+    program = """import json, sys
+lr, seed = map(float, sys.argv[1:])
+for step in range(1, 8 if lr == 0.5 else 10):
+    print("[ettsweep]", json.dumps(dict(step=step, err=lr + seed / 100 + 1 / step)))
+"""
+    grid([sys.executable, "-c", program, "{lr}", "{seed}"], "--follow", runs=3, seeds=2)
+    judged = ettsweep("verify-optimum", "--dry-run", "--results", results, code=None)
+    assert "2 of 4 runs ended at another step than 9, where most did" in judged.stderr
+
+
+def test_runs_that_all_end_before_the_stated_step_are_told(results: Path, grid: Ask) -> None:
+    grid(shell(says(7, err=1.0)), "--follow", runs=2, steps=9)
+    judged = ettsweep("verify-optimum", "--dry-run", "--results", results, code=None)
+    assert "all runs ended at step 7, not at 9" in judged.stderr
+
+
 # --- what it leaves behind --------------------------------------------------------------------------------------------
 
 

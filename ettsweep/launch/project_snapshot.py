@@ -15,6 +15,7 @@ import os
 import shutil
 import stat
 import time
+import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,7 +183,10 @@ def _refresh(copy: Path, root: Path, contents: dict[str, bytes]) -> None:
         path = copy / file
         # Untouched files keep their times: Python's caches of compiled code go by them.
         if path.is_symlink() or not path.is_file() or path.read_bytes() != content:
-            write_atomic(path, content)
+            # Not synced: what a crash of the machine leaves half written is found here the next time.
+            temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+            temporary.write_bytes(content)
+            temporary.replace(path)
             shutil.copystat(root / file, path)
             path.chmod(stat.S_IMODE(path.stat().st_mode) & ~OTHERS_WRITE)
 

@@ -70,6 +70,14 @@ def user_name(uid: int) -> str:
         return f"user {uid}"
 
 
+def problem_of_code(path: Path) -> str:
+    """Return why code is not executed: it belongs to another user, or all may write to it; empty if it may be."""
+    status = path.stat()
+    if status.st_uid not in (0, os.geteuid()):
+        return f"belongs to {user_name(status.st_uid)}"
+    return "can be written by all" if status.st_mode & stat.S_IWOTH else ""
+
+
 def check_private(path: Path, status: os.stat_result | None = None) -> None:
     """Check that a file or folder is private, see `problem_of`.
 

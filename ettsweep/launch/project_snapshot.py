@@ -24,7 +24,7 @@ from typing import TypeVar
 from ettsweep.errors import CorruptError, GitError, LaunchError
 from ettsweep.files import read_json, storage_errors, write_atomic
 from ettsweep.launch.code_snapshot import reserve_snapshot, snapshots
-from ettsweep.ownership import OTHERS_WRITE, make_private, problem_of
+from ettsweep.ownership import OTHERS_WRITE, make_private, problem_of, problem_of_code
 from ettsweep.provenance import code_digest, git_files
 from ettsweep.runs.trainable import OwnCode, Trainable
 
@@ -80,7 +80,11 @@ def take_project_snapshots(results: Path, recipes: Iterable[Trainable]) -> None:
             continue
         done.add(code)
         if not recipe.changes() and not _is_copy(results, code.folder):
-            _take(results.resolve(), code, recipe.code_paths())
+            paths = list(recipe.code_paths())
+            for path in (code.folder, *code.other_folders, *paths):
+                if problem := problem_of_code(path):  # a copy would be this user's own, whoever wrote the original
+                    raise LaunchError(f"{path}: {problem}, so that it is not executed")
+            _take(results.resolve(), code, paths)
 
 
 def _take(results: Path, code: OwnCode, paths: Iterable[Path]) -> None:

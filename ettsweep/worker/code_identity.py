@@ -3,13 +3,11 @@
 import ast
 import hashlib
 import os
-import stat
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 from ettsweep.errors import DataMissingError
-from ettsweep.ownership import user_name
 
 DIGEST_DIGITS = 12
 """Hex digits of a digest of code or data in a spec."""
@@ -136,14 +134,6 @@ def _files_of_module(parts: Sequence[str], roots: Sequence[Path]) -> Iterator[Pa
         for length in range(1, len(parts) + 1):
             stem = root.joinpath(*parts[:length])
             yield from (each for each in (stem.with_suffix(".py"), stem / "__init__.py") if each.is_file())
-
-
-def not_trusted(path: Path) -> str:
-    """Return why code is not executed: it belongs to another user, or all may write to it."""
-    status = path.stat()
-    if status.st_uid not in (0, os.geteuid()):
-        return f"belongs to {user_name(status.st_uid)}"
-    return "can be written by all" if status.st_mode & stat.S_IWOTH else ""
 
 
 # --- data -------------------------------------------------------------------------------------------------------------

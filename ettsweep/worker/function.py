@@ -12,10 +12,11 @@ from pydantic import Field, model_validator
 
 from ettsweep.errors import DataMissingError, InputError, unknown_name
 from ettsweep.launch.project_snapshot import import_folders
+from ettsweep.ownership import problem_of_code
 from ettsweep.runs.score_spec import StatedScore
 from ettsweep.runs.trainable import Labels, RunContext, override_block
 from ettsweep.schema import NotInId, Positive, StrictModel, canonical, locating, validate
-from ettsweep.worker.code_identity import matching_files, not_trusted
+from ettsweep.worker.code_identity import matching_files
 from ettsweep.worker.own_code import CodePatterns, OwnCodeRecipe, Patterns
 
 
@@ -173,7 +174,7 @@ class FunctionRecipe(OwnCodeRecipe):
         if changed := self.changes():
             raise InputError(f"{changed[0]}; restore it, or request new runs: `ettsweep grid` with another --name")
         for each in (path, path.parent, folder):
-            if problem := not_trusted(each):
+            if problem := problem_of_code(each):
                 raise InputError(f"{each}: {problem}, so that its code is not executed")
         # Anew: an earlier run of this process may have had another module of this name, or have changed it.
         for name, module in list(sys.modules.items()):

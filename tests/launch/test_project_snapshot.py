@@ -299,3 +299,16 @@ def test_a_link_that_leads_nowhere_harms_nobody(project: Path, results: Path, gr
     (project / "data").symlink_to(project / "nowhere")
     grid("--follow")
     assert status(results).popitem()[1]["state"] == "done"
+
+
+@pytest.mark.parametrize("name", ["train.py", "factor.py"])
+def test_code_that_all_may_write_to_is_refused_not_copied(project: Path, results: Path, grid: Ask, name: str) -> None:
+    (project / name).chmod(0o666)
+    assert "can be written by all, so that it is not executed" in " ".join(grid(code=1).stderr.split())
+    assert not project_snapshots(results)
+
+
+@pytest.mark.usefixtures("process")
+def test_a_script_imports_what_lies_beside_it_where_ettsweep_is_copied_too(results: Path, grid: Ask) -> None:
+    grid("--follow", "--launch-set", "snapshot=true")
+    assert errs(results) == [1.25]

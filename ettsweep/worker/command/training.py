@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from ettsweep.errors import EttsweepError, InputError, LostProcessError, RunStopped
+from ettsweep.errors import EttsweepError, InputError, LostProcessError, RunStopped, StorageError
 from ettsweep.files import Json, finite, storage_errors, write_atomic
 from ettsweep.launch.project_snapshot import import_folders
+from ettsweep.ownership import problem_of_code
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.stop import StopReason
-from ettsweep.worker.code_identity import not_trusted
 from ettsweep.worker.command.checkpoints import Checkpoint, newest_checkpoint
 from ettsweep.worker.command.child import OUT_VARIABLE, Child, kill_processes_of
 from ettsweep.worker.command.own_metrics import OwnMetrics
@@ -79,7 +79,7 @@ def train_command(recipe: CommandRecipe, run: object) -> None:
     if not recipe.run_folder.is_dir():
         raise InputError(f"workdir: there is no folder {recipe.run_folder}")
     for path in (Path(recipe.folder), recipe.run_folder, *recipe.code_paths()):
-        if problem := not_trusted(path):
+        if problem := problem_of_code(path):
             raise InputError(f"{path}: {problem}, so that it is not executed")
     CommandTraining(recipe, run).train()
 
@@ -210,11 +210,11 @@ class CommandTraining:
 
     def _environment(self, values: dict[str, Value]) -> dict[str, str]:
         run, attempt = self._run, self._run.attempt
-        # Lightning would requeue the job by itself, and others would take the job's tasks for theirs.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_NTASKS")}
-        if (
-            self._recipe.nodes > 1
-        ):  # a srun below another's step would take that one's nodes, CPUs and memory for its own
+        # Lightning would requeue the job by itself, and others would take the job's tasks for theirs. The worker's own
+        # safe path would keep a script from the modules beside it.
+        left_out = ("SLURM_NTASKS", "PYTHONSAFEPATH")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+        if self._recipe.nodes > 1:  # a srun below another one would take nodes, CPUs and memory of that for its own
             environment = {name: value for name, value in environment.items() if not _STEP_VARIABLE.match(name)}
         if "SLURM_JOB_ID" in environment:
             environment["SLURM_JOB_NAME"] = "bash"
@@ -347,7 +347,7 @@ class CommandTraining:
 
     def _shorten_output(self) -> None:
         """Leave out the middle of a long output."""
-        with contextlib.suppress(OSError), self._output.open("rb") as file:
+        with contextlib.suppress(OSError, StorageError), self._output.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size <= HEAD_BYTES + END_BYTES:
                 return

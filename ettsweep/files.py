@@ -122,7 +122,12 @@ def append_text(path: Path, text: str) -> None:
 
 
 def write_atomic(
-    path: Path, data: bytes | str | Callable[[Path], None], *, exclusive: bool = False, mode: int = 0o666
+    path: Path,
+    data: bytes | str | Callable[[Path], None],
+    *,
+    exclusive: bool = False,
+    mode: int = 0o666,
+    synced: bool = True,
 ) -> bool:
     """Write a whole file: a reader, or a kill at any instant, finds the old content or the new.
 
@@ -131,6 +136,7 @@ def write_atomic(
         data: content, or a function that writes it to the path that it is given.
         exclusive: keep an existing file, and return False.
         mode: permissions of the file, less those that the umask takes away.
+        synced: whether it is on the disk then; else a crash of the machine may leave less of it.
 
     Raises:
         StorageError: the file cannot be written; the temporary file is removed.
@@ -144,7 +150,8 @@ def write_atomic(
                 data(temporary)
             else:
                 temporary.write_bytes(data.encode(errors="backslashreplace") if isinstance(data, str) else data)
-            sync(temporary)
+            if synced:
+                sync(temporary)
             if exclusive:
                 try:
                     os.link(temporary, path)

@@ -10,13 +10,14 @@ The digest covers relative paths and contents, so equal code is copied once. `<d
 Launch profiles are not copied: a worker needs only its submission's, and they may hold secrets.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
 import stat
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from ettsweep.errors import CorruptError, LaunchError, OwnershipError
@@ -122,21 +123,30 @@ def snapshot_files(package: Path) -> dict[str, bytes]:
 
 
 def _write_snapshot(temporary: Path, folder: Path, files: Mapping[str, bytes], origin: Json) -> None:
-    """Write a snapshot and move it into place in one rename; if another process was faster, keep its equal copy."""
-    package = temporary / "ettsweep"
+    """Write a snapshot and move it into place."""
+    with moving_into_place(temporary, folder):
+        for name, content in files.items():
+            path = temporary / "ettsweep" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            # Synced before the rename: after a crash a snapshot is complete or absent.
+            sync(path)
+        (temporary / PROVENANCE_FILE).write_text(json.dumps(origin, indent=1) + "\n", encoding="utf-8")
+        sync(temporary / PROVENANCE_FILE)
+
+
+@contextlib.contextmanager
+def moving_into_place(temporary: Path, folder: Path) -> Iterator[None]:
+    """Context in which a snapshot is made in a folder, which then gets its name in one rename, private to its owner.
+
+    If another process was faster, its equal copy is kept.
+    """
     with storage_errors(folder):
         try:
             temporary.mkdir(0o700)  # nobody else reaches it before it is complete
-            for name, content in files.items():
-                path = package / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
-                # Synced before the rename: after a crash a snapshot is complete or absent.
-                sync(path)
-            (temporary / PROVENANCE_FILE).write_text(json.dumps(origin, indent=1) + "\n", encoding="utf-8")
-            sync(temporary / PROVENANCE_FILE)
+            yield
             # Python would make the folders of compiled modules with the umask, and others could write into them.
-            for parent in {path.parent for path in package.rglob("*.py")}:
+            for parent in {path.parent for path in temporary.rglob("*.py") if not path.is_symlink()}:
                 (parent / "__pycache__").mkdir(exist_ok=True)
             make_private(temporary)
             temporary.chmod(0o755)

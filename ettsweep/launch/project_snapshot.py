@@ -1,12 +1,14 @@
 """Snapshots of projects: copies of users' code made at submission, so that edits do not change runs that wait.
 
     code/<digest>/
-      project.json    the folder that was copied, when it was last asked for, and the digests of code that the copy has
+      project.json    the folder that was copied, when it was last asked for, and which code of ids the copy has: by
+                      digest, those of the files that count as it
       project/        the copy
 
 Copied is what git tracks, or, where there is no git, all of a small folder, and in any case the files that ids of runs
-are made of. All else is a link to where it lies, such as data, outputs and files above 10 MB. A run trains in the
-latest copy with the code of its id, see `placed`; the project itself is used where there is none.
+are made of. All else is a link to where it lies, such as data, outputs and files above 10 MB. A run trains in the copy
+that its submission names, or in the latest with the code of its id, see `placed`, and compares the code there with what
+it was: also what is linked, or was edited in the copy.
 """
 
 import contextlib
@@ -15,16 +17,16 @@ import os
 import shutil
 import stat
 import time
-import uuid
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from ettsweep.errors import CorruptError, GitError, LaunchError
-from ettsweep.files import read_json, storage_errors, write_atomic
-from ettsweep.launch.code_snapshot import reserve_snapshot, snapshots
-from ettsweep.ownership import OTHERS_WRITE, make_private, problem_of, problem_of_code
+from ettsweep.files import read_json, write_atomic
+from ettsweep.launch.code_snapshot import moving_into_place, reserve_snapshot, snapshots
+from ettsweep.ownership import OTHERS_WRITE, problem_of, problem_of_code
 from ettsweep.provenance import code_digest, git_files
 from ettsweep.runs.trainable import OwnCode, Trainable
 
@@ -50,13 +52,13 @@ class ProjectSnapshot:
     Attributes:
         path: its folder in `code/`.
         project: the folder that was copied.
-        codes: digests of the code of recipes that it has.
+        codes: code of recipes that it has: of each digest, those of the files in the copy that count as it.
         asked_s: when it was last asked for, in seconds since the epoch.
     """
 
     path: Path
     project: Path
-    codes: tuple[str, ...]
+    codes: dict[str, tuple[str, ...]]
     asked_s: float
 
     def moved(self, folder: Path) -> Path | None:
@@ -64,50 +66,54 @@ class ProjectSnapshot:
         return self.path / COPY / folder.relative_to(self.project) if folder.is_relative_to(self.project) else None
 
 
-def take_project_snapshots(results: Path, recipes: Iterable[Trainable]) -> None:
-    """Copy the projects of recipes, unless there are equal copies.
+def take_project_snapshots(results: Path, recipes: Iterable[Trainable]) -> dict[str, str]:
+    """Copy the projects of recipes, unless there are equal copies; return the names of copies by digest of the code.
 
     Recipes whose code has changed since their ids were made are left alone: they train in earlier copies.
 
     Raises:
         StorageError: the results folder cannot be written.
-        LaunchError: a project cannot be read.
+        LaunchError: a project cannot be read, or others may have written its code.
     """
-    done = set[OwnCode]()
-    for recipe in recipes:
-        code = recipe.own_code()
-        if code is None or code in done:
-            continue
-        done.add(code)
-        if not recipe.changes() and not _is_copy(results, code.folder):
+    names = dict[str, str]()
+    for code, recipe in {code: recipe for recipe in recipes if (code := recipe.own_code())}.items():
+        if code.is_copied and not recipe.changes() and not _is_copy(results, code.folder):
             paths = list(recipe.code_paths())
             for path in (code.folder, *code.other_folders, *paths):
                 if problem := problem_of_code(path):  # a copy would be this user's own, whoever wrote the original
                     raise LaunchError(f"{path}: {problem}, so that it is not executed")
-            _take(results.resolve(), code, paths)
+            if root := project_root(code):
+                names[code.digest] = _take(results.resolve(), root, recipe, code, paths)
+    return names
 
 
-def _take(results: Path, code: OwnCode, paths: Iterable[Path]) -> None:
-    root = project_root(code)
-    if root is None:
-        return
+def _take(results: Path, root: Path, recipe: Trainable, code: OwnCode, paths: Iterable[Path]) -> str:
     try:
-        contents = {name: (root / name).read_bytes() for name in sorted(set(_copied_files(root, paths, results)))}
+        contents = {name: (root / name).read_bytes() for name in sorted(_copied_files(root, paths, results))}
         digest = code_digest({**contents, "\0project": os.fsencode(root)})
         folder, temporary = reserve_snapshot(results, digest, lambda folder: bool(problem_of(folder)))
         if folder.is_dir():
-            _refresh(folder / COPY, root, contents)
+            _refresh(folder / COPY, root, contents, results)
         else:
-            _write(temporary, folder, root, contents)
+            with moving_into_place(temporary, folder):
+                (temporary / COPY).mkdir()
+                _refresh(temporary / COPY, root, contents, results)
+                _write_facts(temporary, root, {})
     except OSError as error:
         raise LaunchError(
             f"{error.filename or root}: cannot be copied into a snapshot: {error.strerror}; `snapshot: false` under "
             "`run:` has runs train in the project itself"
         ) from error
     known = _read(folder)
-    codes = dict.fromkeys((*(known.codes if known else ()), code.digest))
-    content = {"project": str(root), "codes": list(codes), "asked_s": time.time()}
-    write_atomic(folder / PROJECT_FILE, json.dumps(content))
+    codes = dict(known.codes) if known else {}
+    moved = recipe.with_code_in(folder / COPY / code.folder.relative_to(root)).content_digest()
+    codes[code.digest] = tuple(dict.fromkeys((*codes.get(code.digest, ()), moved)))
+    _write_facts(folder, root, codes)
+    return folder.name
+
+
+def _write_facts(folder: Path, root: Path, codes: Mapping[str, Sequence[str]]) -> None:
+    write_atomic(folder / PROJECT_FILE, json.dumps({"project": str(root), "codes": codes, "asked_s": time.time()}))
 
 
 def project_root(code: OwnCode) -> Path | None:
@@ -120,19 +126,37 @@ def project_root(code: OwnCode) -> Path | None:
     return None if root == Path(root.anchor) else root
 
 
-def _copied_files(root: Path, code: Iterable[Path], results: Path) -> Iterator[str]:
-    """Yield the files that are copied, relative to the project."""
+def _copied_files(root: Path, code: Iterable[Path], results: Path) -> set[str]:
+    """Return the files that are copied, relative to the project."""
     try:
-        tracked = git_files(root)
+        named = _without_data(root, git_files(root))
     except GitError:
-        tracked = None
-    names = set(_all_files(root, results) if tracked is None else tracked)
-    names |= {os.path.relpath(path, root) for path in code if path.is_relative_to(root)}
-    for name in names:
-        path = root / name
-        with contextlib.suppress(OSError):  # tracked, and removed
-            if not path.is_symlink() and path.is_file() and path.stat().st_size <= MAX_FILE_BYTES:
-                yield name
+        named = _all_files(root, results)
+    inside = (os.path.relpath(os.path.normpath(path), root) for path in code)
+    return {
+        name
+        for name in {*named, *(name for name in inside if not name.startswith(os.pardir))}
+        if _can_be_copied(root / name)
+    }
+
+
+def _can_be_copied(path: Path) -> bool:
+    try:
+        status = path.lstat()
+    except OSError:  # tracked, and removed
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_size <= MAX_FILE_BYTES and os.access(path, os.R_OK)
+
+
+def _without_data(root: Path, tracked: Collection[str]) -> list[str]:
+    """Return tracked files but those in folders of data, such as a `.gitkeep`: each other file would be a link."""
+    by_folder = Counter(name.rpartition("/")[0] for name in tracked)
+    crowded = set[str]()
+    for folder, count in by_folder.items():
+        with contextlib.suppress(OSError):
+            if len(os.listdir(root / folder)) > MAX_FILES + count:
+                crowded.add(folder)
+    return [name for name in tracked if name.rpartition("/")[0] not in crowded]
 
 
 def _all_files(root: Path, results: Path) -> list[str]:
@@ -149,30 +173,16 @@ def _all_files(root: Path, results: Path) -> list[str]:
             and not Path(parent, name, "runs").is_dir()  # other results
         ]
         names += [os.path.relpath(Path(parent, name), root) for name in files if not name.startswith(".")]
+        if len(names) > MAX_FILES:
+            return []
         with contextlib.suppress(OSError):
             size += sum(Path(parent, name).lstat().st_size for name in files)
-        if len(names) > MAX_FILES or size > MAX_BYTES:
+        if size > MAX_BYTES:
             return []
     return names
 
 
-def _write(temporary: Path, folder: Path, root: Path, contents: dict[str, bytes]) -> None:
-    """Write a copy and move it into place; if another process was faster, keep its equal copy."""
-    with storage_errors(folder):
-        try:
-            temporary.mkdir(0o700)
-            (temporary / COPY).mkdir()
-            _refresh(temporary / COPY, root, contents)
-            make_private(temporary)
-            temporary.chmod(0o755)
-            temporary.rename(folder)  # fails on a folder that is not empty
-        except OSError:
-            shutil.rmtree(temporary, ignore_errors=True)
-            if not folder.is_dir():
-                raise
-
-
-def _refresh(copy: Path, root: Path, contents: dict[str, bytes]) -> None:
+def _refresh(copy: Path, root: Path, contents: dict[str, bytes], results: Path) -> None:
     """Write what is missing in a copy, or has been edited there, and link what is not copied."""
     folders = {parent for name in contents for parent in Path(name).parents}
     for name in sorted(folders | {Path()}):
@@ -181,16 +191,17 @@ def _refresh(copy: Path, root: Path, contents: dict[str, bytes]) -> None:
             link = copy / name / entry.name
             if Path(name, entry.name) in folders or str(Path(name, entry.name)) in contents:
                 continue
-            if entry.name != LEFT_OUT[0] and not os.path.lexists(link):
-                link.symlink_to(entry.path)
+            # Results have the copies: who looks through all folders would go in circles.
+            is_of_results = Path(entry.path).is_relative_to(results)
+            if entry.name != LEFT_OUT[0] and not is_of_results and not os.path.lexists(link):
+                with contextlib.suppress(FileExistsError):  # another process was faster
+                    link.symlink_to(entry.path)
     for file, content in contents.items():
         path = copy / file
         # Untouched files keep their times: Python's caches of compiled code go by them.
         if path.is_symlink() or not path.is_file() or path.read_bytes() != content:
-            # Not synced: what a crash of the machine leaves half written is found here the next time.
-            temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-            temporary.write_bytes(content)
-            temporary.replace(path)
+            # Not synced, for speed: who trains there compares the code, and the next submission writes the rest anew.
+            write_atomic(path, content, synced=False)
             shutil.copystat(root / file, path)
             path.chmod(stat.S_IMODE(path.stat().st_mode) & ~OTHERS_WRITE)
 
@@ -198,18 +209,27 @@ def _refresh(copy: Path, root: Path, contents: dict[str, bytes]) -> None:
 # --- where a run trains -----------------------------------------------------------------------------------------------
 
 
-def placed(results: Path, recipe: AnyTrainable) -> AnyTrainable:
-    """Return a recipe with its code in the latest copy that has the code of its id; unchanged if there is none."""
+def placed(results: Path, recipe: AnyTrainable, name: str | None = None) -> AnyTrainable:
+    """Return a recipe with its code in a copy: that of a name, else, where the project has changed, the latest with it.
+
+    Where there is none, or the project has the code, the recipe is unchanged.
+    """
     code = recipe.own_code()
-    if code is None:
+    if code is None or not code.is_copied:
         return recipe
-    latest = max(
-        (each for each in project_snapshots(results) if code.digest in each.codes and each.moved(code.folder)),
-        key=lambda each: each.asked_s,
-        default=None,
-    )
-    moved = latest.moved(code.folder) if latest else None
-    return recipe.with_code_in(moved) if moved and moved.is_dir() else recipe
+    copies = _copies(results, code)
+    chosen = next((each for each in copies if each.path.name == name), None)
+    if chosen is None and copies and recipe.changes():
+        chosen = copies[-1]
+    if chosen is None or not (moved := chosen.moved(code.folder)) or not moved.is_dir():
+        return recipe
+    return recipe.with_code_in(moved, chosen.codes[code.digest])
+
+
+def _copies(results: Path, code: OwnCode) -> list[ProjectSnapshot]:
+    """Return the copies with some code, the latest last."""
+    having = (each for each in project_snapshots(results) if code.digest in each.codes and each.moved(code.folder))
+    return sorted(having, key=lambda each: each.asked_s)
 
 
 def import_folders(folder: Path) -> list[Path]:
@@ -218,7 +238,7 @@ def import_folders(folder: Path) -> list[Path]:
     An editable installation would import the project itself.
     """
     for root in (folder, *folder.parents):
-        if root.name == COPY and (root.parent / PROJECT_FILE).is_file():
+        if root.name == COPY and is_project_snapshot(root.parent):
             if (root / "src").is_dir():
                 return [root / "src"]
             return [root] if any((root / name).exists() for name in ("pyproject.toml", "setup.py")) else []
@@ -233,25 +253,22 @@ def project_snapshots(results: Path) -> list[ProjectSnapshot]:
 
 def find_unused_projects(results: Path, recipes: Iterable[Trainable]) -> list[Path]:
     """Return the folders of copies that no run of these recipes would train in."""
-    by_code = {code: recipe for recipe in recipes if (code := recipe.own_code())}
-    folders = [code.folder for recipe in by_code.values() if (code := placed(results, recipe).own_code())]
-    return [
-        each.path
-        for each in project_snapshots(results)
-        if not any(folder.is_relative_to(each.path) for folder in folders)
-    ]
+    codes = {code for recipe in recipes if (code := recipe.own_code())}
+    used = {copies[-1].path for code in codes if (copies := _copies(results, code))}
+    return [each.path for each in project_snapshots(results) if each.path not in used]
 
 
 def is_project_snapshot(path: Path) -> bool:
     """Whether a snapshot is one of a project."""
-    return (path / PROJECT_FILE).is_file() or (path / COPY).is_dir()
+    return (path / PROJECT_FILE).is_file()
 
 
 def _read(path: Path) -> ProjectSnapshot | None:
     try:
         data = read_json(path / PROJECT_FILE)
-        return ProjectSnapshot(path, Path(data["project"]), tuple(map(str, data["codes"])), float(data["asked_s"]))
-    except (FileNotFoundError, CorruptError, KeyError, TypeError, ValueError):
+        codes = {str(code): tuple(map(str, same)) for code, same in data["codes"].items()}
+        return ProjectSnapshot(path, Path(data["project"]), codes, float(data["asked_s"]))
+    except (FileNotFoundError, CorruptError, KeyError, TypeError, ValueError, AttributeError):
         return None
 
 

@@ -20,7 +20,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -60,6 +60,7 @@ class Submission:
         name: name of its SLURM jobs, unique to this submission.
         user: uid of the user who owns the jobs.
         cluster: SLURM cluster that has the jobs.
+        projects: names of the copies of projects that its runs train in, by digest of their code.
         one_process: whether a job has a single worker, whose runs divide its devices themselves.
     """
 
@@ -74,6 +75,7 @@ class Submission:
     name: str
     user: str
     cluster: str
+    projects: dict[str, str] = field(default_factory=dict)
     one_process: bool = False
 
     @property
@@ -335,6 +337,7 @@ def read_submission(folder: Path, read: Callable[[Path], Json] = read_json) -> S
     if kind not in ("local", "slurm"):
         raise CorruptError(f"{folder / 'submission.json'}: is of the unknown kind {kind!r}")
     profile, data, slots = content.get("profile"), content.get("data"), content.get("slots")
+    projects = content.get("projects")
     return Submission(
         path=folder,
         kind=kind,
@@ -348,6 +351,7 @@ def read_submission(folder: Path, read: Callable[[Path], Json] = read_json) -> S
         name=str(content.get("name") or ""),
         user=str(content.get("user") or ""),
         cluster=str(content.get("cluster") or ""),
+        projects={str(k): str(v) for k, v in projects.items()} if isinstance(projects, dict) else {},
         one_process=content.get("one_process") is True,
     )
 

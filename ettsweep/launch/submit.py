@@ -62,29 +62,33 @@ def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, st
     from ettsweep.launch.code_snapshot import release_snapshots
     from ettsweep.launch.project_snapshot import take_project_snapshots
 
-    take_project_snapshots(results, (planned.spec for planned in plan.to_launch))
+    projects = take_project_snapshots(results, (planned.spec for planned in plan.to_launch))
     for planned in plan.to_launch:
         run = RunDir.create(results, planned.spec)
         run.unprune()
         run.give_up(plan.run_index.status_of(planned.id).attempt)
     try:
-        return _submit_planned(results, plan.to_launch, profile, data or {})
+        return _submit_planned(results, plan.to_launch, profile, data or {}, projects)
     finally:
         release_snapshots(results)
 
 
 def _submit_planned(
-    results: Path, planned: Sequence[PlannedRun], profile: AnyProfile, data: Mapping[str, str]
+    results: Path,
+    planned: Sequence[PlannedRun],
+    profile: AnyProfile,
+    data: Mapping[str, str],
+    projects: Mapping[str, str],
 ) -> list[Path]:
     if isinstance(profile, LocalProfile):
         # More workers than runs would only start, find nothing and end.
         slots = sort_free_first(profile.resolve_slots())[: len(planned)]
         if max(slot.sharers for slot in slots) > 1 and not mps_is_running():
             print_note(f"workers compute on a GPU {NO_MPS_NOTE}")
-        return [_submit_local(_submission_content(results, planned, profile, data), slots, results)]
+        return [_submit_local(_submission_content(results, planned, profile, data, projects), slots, results)]
     folders: list[Path] = []
     arrays = _split_into_arrays(results, planned, profile, _max_array_size())
-    content = _submission_content(results, planned, profile, data)
+    content = _submission_content(results, planned, profile, data, projects)
     for array in arrays:
         try:
             folders.append(_submit_array(content, array, results, profile))
@@ -99,7 +103,11 @@ def _submit_planned(
 
 
 def _submission_content(
-    results: Path, planned: Sequence[PlannedRun], profile: AnyProfile, data: Mapping[str, str]
+    results: Path,
+    planned: Sequence[PlannedRun],
+    profile: AnyProfile,
+    data: Mapping[str, str],
+    projects: Mapping[str, str],
 ) -> Json:
     """Return the content of submission.json; take a code snapshot if the profile asks for one."""
     code = None
@@ -116,6 +124,7 @@ def _submission_content(
         "profile": profile.model_dump(mode="json"),
         "submitter": process_identity().to_json(),
         "code": code,
+        "projects": dict(projects),
         "data": {
             kind: resolve_data(location)
             for kind, location in locations.items()

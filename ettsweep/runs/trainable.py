@@ -64,11 +64,13 @@ class OwnCode:
         folder: that names of its files are relative to.
         digest: of the code, as it enters the id.
         other_folders: that some of it lies in.
+        is_copied: whether runs train in a copy of it that is made when they are submitted.
     """
 
     folder: Path
     digest: str
     other_folders: tuple[Path, ...] = ()
+    is_copied: bool = True
 
 
 class Settings(StrictModel):
@@ -294,7 +296,7 @@ class Trainable(StrictModel):
         return 1
 
     def own_code(self) -> OwnCode | None:
-        """Return the user's code that is copied when runs are submitted; None if all comes with installed packages."""
+        """Return the user's code that runs train with; None if all comes with installed packages."""
         return None
 
     def code_paths(self) -> Sequence[Path]:
@@ -313,12 +315,24 @@ class Trainable(StrictModel):
         """
         return ()
 
-    def with_code_in(self, folder: Path) -> Self:
-        """Return the recipe with the folder of its own code moved."""
+    def content_digest(self) -> str:
+        """Return the digest of these files as they are, whatever is stated of them.
+
+        Raises:
+            DataMissingError: one is missing.
+        """
+        return ""
+
+    def with_code_in(self, folder: Path, same_code: Sequence[str] = ()) -> Self:
+        """Return the recipe with the folder of its own code moved, where contents with these digests count as it."""
         return self
 
     def as_code(self, digest: str) -> Self:
-        """Return the recipe with its own code counted as code with a digest, since the numbers are the same."""
+        """Return the recipe with its own code as it is now counted as code with a digest: the numbers are the same.
+
+        Raises:
+            DataMissingError: a file of it is missing.
+        """
         return self
 
     @property

@@ -1,6 +1,7 @@
 """What tells one version of a user's code or data from another: digests that comments and formatting do not change."""
 
 import ast
+import glob
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -167,10 +168,11 @@ def _named(folder: Path, name: str) -> list[Path]:
     path = folder / name
     if path.exists():
         return [path]
-    try:
-        found = [] if Path(name).is_absolute() else sorted(folder.glob(name))
-    except ValueError as error:
-        raise DataMissingError(f"data: {name!r} is no pattern: {error}") from None
+    if any("**" in part and part != "**" for part in Path(name).parts):
+        raise DataMissingError(f"data: {name!r} is no pattern: ** stands for whole folders")
+    # Unlike pathlib's it enters links, as folders of data are in a copy of a project.
+    names = glob.iglob(name, root_dir=folder, recursive=True, include_hidden=True)  # noqa: PTH207
+    found = [] if Path(name).is_absolute() else sorted(folder / each for each in names)
     if not found:
         raise DataMissingError(f"data: there is no {path}")
     return found

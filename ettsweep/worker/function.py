@@ -17,7 +17,7 @@ from ettsweep.runs.score_spec import StatedScore
 from ettsweep.runs.trainable import Labels, RunContext, override_block
 from ettsweep.schema import NotInId, Positive, StrictModel, canonical, locating, validate
 from ettsweep.worker.code_identity import matching_files
-from ettsweep.worker.own_code import CodePatterns, OwnCodeRecipe, Patterns
+from ettsweep.worker.own_code import CodePatterns, OwnCodeRecipe, Patterns, folders_of
 
 
 class FunctionBlock(StrictModel):
@@ -106,7 +106,7 @@ class FunctionRecipe(OwnCodeRecipe):
         """
         module = self.function.partition(":")[0]
         relative = Path(*module.split("."))
-        for folder in (self.folder, *sys.path):
+        for folder in (self.folder, *map(str, import_folders(Path(self.folder))), *sys.path):
             for path in (Path(folder, relative).with_suffix(".py"), Path(folder, relative, "__init__.py")):
                 if path.is_file():
                     return path
@@ -153,6 +153,9 @@ class FunctionRecipe(OwnCodeRecipe):
     def code_base(self) -> Path:
         return self.module_path.parent
 
+    def code_folders(self) -> tuple[Path, ...]:
+        return folders_of(Path(self.folder), self.files)
+
     def code_paths(self) -> list[Path]:
         return [self.module_path, *matching_files(Path(self.folder), self.files)]
 
@@ -171,6 +174,7 @@ class FunctionRecipe(OwnCodeRecipe):
             InputError: its code is not that of the run, or belongs to another user.
         """
         path, folder = self.module_path.resolve(), Path(self.folder).resolve()
+        folders = [folder, *import_folders(folder)]
         if changed := self.changes():
             raise InputError(f"{changed[0]}; restore it, or request new runs: `ettsweep grid` with another --name")
         for each in (path, path.parent, folder):
@@ -178,13 +182,13 @@ class FunctionRecipe(OwnCodeRecipe):
                 raise InputError(f"{each}: {problem}, so that its code is not executed")
         # Anew: an earlier run of this process may have had another module of this name, or have changed it.
         for name, module in list(sys.modules.items()):
-            if name in _IMPORTED or _lies_in(module, folder):
+            if name in _IMPORTED or _lies_in(module, folders):
                 del sys.modules[name]
-        sys.path[:0] = [self.folder, *map(str, import_folders(folder))]
+        sys.path[:0] = map(str, folders)
         importlib.invalidate_caches()
         before, name = set(sys.modules), self.function.partition(":")[0]
         target: Any = importlib.import_module(name)
-        _IMPORTED.update(each for each in set(sys.modules) - before if _lies_in(sys.modules[each], folder))
+        _IMPORTED.update(each for each in set(sys.modules) - before if _lies_in(sys.modules[each], folders))
         if Path(str(target.__file__)).resolve() != path:
             raise InputError(f"function: Python has another module {name}, {target.__file__}; rename {path}")
         for part in self.function.partition(":")[2].split("."):
@@ -194,7 +198,10 @@ class FunctionRecipe(OwnCodeRecipe):
 
     def changes(self) -> list[str]:
         """Return a line if the code is no longer that of the run."""
-        digest = self.code_digest() if self.code else ""
+        try:
+            digest = self.code_digest() if self.code else ""
+        except DataMissingError as error:
+            return [str(error)]
         if digest == self.code:
             return []
         return [
@@ -206,9 +213,9 @@ _IMPORTED: set[str] = set()
 """Names of modules that runs of this process have imported from the folders of their grid files."""
 
 
-def _lies_in(module: object, folder: Path) -> bool:
+def _lies_in(module: object, folders: Sequence[Path]) -> bool:
     file = getattr(module, "__file__", None)
-    return bool(file) and folder in Path(str(file)).resolve().parents
+    return bool(file) and not {*folders}.isdisjoint(Path(str(file)).resolve().parents)
 
 
 def _bound_names(tree: ast.Module) -> set[str] | None:

@@ -115,7 +115,8 @@ def train_attempt(run: RunDir, attempt: Attempt, work: WorkList) -> StopReason |
             raise InputError(
                 f"{run.spec_path} belongs to {user_name(owner)}: what another user asks for is not executed"
             )
-        spec = placed(run.path.parent.parent, spec)
+        if code := spec.own_code():
+            spec = placed(run.path.parent.parent, spec, work.projects.get(code.digest))
         context = RunningRun(run, spec, attempt, work)
         context.log(f"run {run.id} attempt {attempt.number} on {work.slot.device}, pid {os.getpid()}")
         attempt.record_execution({"processes": 1, "threads": work.slot.threads})

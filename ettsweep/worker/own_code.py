@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -29,6 +29,12 @@ def _check_code_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
 CodePatterns = Annotated[Patterns, AfterValidator(_check_code_patterns)]
 
 
+def folders_of(folder: Path, names: Iterable[str]) -> tuple[Path, ...]:
+    """Return the folders that files lie in, by names or patterns relative to a folder; absolute ones are left out."""
+    fixed = (re.split(r"[*?\[]", name)[0] for name in names if not Path(name).is_absolute())
+    return tuple(Path(os.path.normpath(folder / f"{name}_")).parent for name in fixed)
+
+
 class OwnCodeRecipe(Trainable):
     """A recipe of anybody's code.
 
@@ -39,6 +45,7 @@ class OwnCodeRecipe(Trainable):
         code: digest of the code, or the stated version.
         folder: of the grid file.
         version: a word that replaces the digest of the code; a digest says that the numbers are those of that code.
+        same_code: digests of files that count as `code`: of a copy, or of what leaves all numbers as they were.
         keep: patterns of files in a run's `out` that `clean --outputs` leaves; None for all.
         snapshot: whether runs train in a copy of the code that is made at submission.
     """
@@ -50,6 +57,7 @@ class OwnCodeRecipe(Trainable):
     code: str = ""
     folder: Annotated[str, NotInId()] = ""
     version: Annotated[str | None, NotInId()] = None
+    same_code: Annotated[tuple[str, ...], Field(strict=False), NotInId()] = ()
     snapshot: Annotated[bool, NotInId()] = True
     keep: Annotated[Patterns | None, NotInId()] = None
 
@@ -82,8 +90,14 @@ class OwnCodeRecipe(Trainable):
         Raises:
             DataMissingError: a file is missing.
         """
+        if self.same_code:
+            content = self.content_digest()
+            return self.code if content in self.same_code else content
         if self.version is not None:
             return self.version if DIGEST.fullmatch(self.version) else f"version {self.version}"
+        return self.content_digest()
+
+    def content_digest(self) -> str:
         return digest_of(self.code_paths(), self.code_base)
 
     @property
@@ -100,16 +114,15 @@ class OwnCodeRecipe(Trainable):
         return ()
 
     def own_code(self) -> OwnCode | None:
-        if not (self.snapshot and self.code and self.folder):
+        if not (self.code and self.folder):
             return None
-        return OwnCode(Path(self.folder), self.code, self.code_folders())
+        return OwnCode(Path(self.folder), self.code, self.code_folders(), self.snapshot)
 
-    def with_code_in(self, folder: Path) -> Self:
-        # What a copy is of was known when it was made.
-        return self.model_copy(update={"folder": str(folder), "version": self.version or self.code})
+    def with_code_in(self, folder: Path, same_code: Sequence[str] = ()) -> Self:
+        return self.model_copy(update={"folder": str(folder), "same_code": tuple(same_code)})
 
     def as_code(self, digest: str) -> Self:
-        return self.model_copy(update={"version": digest.removeprefix("version ")})
+        return self.model_copy(update={"code": digest, "same_code": (self.content_digest(),)})
 
     def code_differences(self, other: Trainable) -> list[str]:
         if not isinstance(other, type(self)):

@@ -46,6 +46,8 @@ class WorkList:
         group: processes that train each run together; None starts them if the slot has more devices.
         on_claim: called after each claim.
         on_end: called with each attempt that has ended, and why it stopped early, if it did.
+        code: provenance of this process.
+        projects: names of the copies of projects that runs train in, by digest of their code.
     """
 
     runs: list[RunDir]
@@ -60,6 +62,7 @@ class WorkList:
     on_claim: Callable[[], None] = lambda: None
     on_end: Callable[[Attempt, StopReason | None], None] = lambda attempt, stop: None
     code: Json = field(default_factory=provenance)
+    projects: Mapping[str, str] = field(default_factory=dict)
 
     def claim(self, run: RunDir, device_facts: Json) -> Attempt | None:
         """Claim a run; None if the worker is to stop, the run does not wait, or another worker was faster."""

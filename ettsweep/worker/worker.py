@@ -158,6 +158,7 @@ class Worker:
             group=self.group,
             on_claim=self._note_claim,
             on_end=self._note_end,
+            projects=self.submission.projects,
         )
 
     def _train_all(self) -> None:

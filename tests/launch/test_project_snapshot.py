@@ -165,16 +165,19 @@ def test_a_run_of_earlier_code_goes_on_with_that_code(project: Path, results: Pa
 
 
 @pytest.mark.usefixtures("process")
-def test_a_failed_run_may_be_retried_with_the_code_of_now(project: Path, results: Path, grid: Ask) -> None:
+@pytest.mark.parametrize("snapshot", [True, False])
+def test_a_failed_run_may_be_retried_with_the_code_of_now(
+    project: Path, results: Path, grid: Ask, snapshot: bool
+) -> None:
     (project / "factor.py").write_text("def of(lr):\n    raise SystemExit('a mistake')\n")
-    grid("--follow", code=None)
+    grid("--follow", code=None, snapshot=snapshot)
     (run,) = runs_in(results)
     assert run.status().state is State.FAILED
     (project / "factor.py").write_text(FACTOR)
     ettsweep("retry", run.id, "--new-code", "--results", results)
     wait_for(run.result, "its result")
     assert errs(results) == [1.25]
-    assert len(project_snapshots(results)) == 2
+    assert len(project_snapshots(results)) == (2 if snapshot else 0)
 
 
 @pytest.mark.usefixtures("process")
@@ -312,3 +315,140 @@ def test_code_that_all_may_write_to_is_refused_not_copied(project: Path, results
 def test_a_script_imports_what_lies_beside_it_where_ettsweep_is_copied_too(results: Path, grid: Ask) -> None:
     grid("--follow", "--launch-set", "snapshot=true")
     assert errs(results) == [1.25]
+
+
+# --- what a copy does not have ----------------------------------------------------------------------------------------
+
+
+def assert_waiting_runs_are_refused(results: Path, why: str) -> None:
+    """The first run, which edits its code, is done; those that waited are not trained with other code."""
+    states = sorted(row["state"] for row in status(results).values())
+    assert states == ["done", "failed", "failed"]
+    failed = [row for row in status(results).values() if row["state"] == "failed"]
+    assert all(why in row["reason"] for row in failed)
+
+
+@pytest.mark.usefixtures("process")
+def test_an_edit_of_a_script_that_is_named_by_an_absolute_path_is_seen(project: Path, results: Path, grid: Ask) -> None:
+    edit = f"Path({str(project / 'factor.py')!r}).write_text('def of(lr):\\n    return 100\\n')"
+    (project / "train.py").write_text(f"{TRAIN}{edit}\n")
+    command = [sys.executable, str(project / "train.py"), "{lr}", "{seed}", "{out}"]
+    grid("--follow", runs=3, code=None, command=command)
+    assert_waiting_runs_are_refused(results, "has changed since the run was requested")
+
+
+@pytest.mark.usefixtures("process")
+def test_an_edit_of_code_that_is_linked_is_seen(project: Path, results: Path, grid: Ask, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "factor.py"
+    (project / "factor.py").rename(elsewhere)
+    (project / "factor.py").symlink_to(elsewhere)
+    edit = f"Path({str(elsewhere)!r}).write_text('def of(lr):\\n    return 100\\n')"
+    (project / "train.py").write_text(f"{TRAIN}{edit}\n")
+    grid("--follow", runs=3, code=None)
+    assert_waiting_runs_are_refused(results, "has changed since the run was requested")
+
+
+@pytest.mark.usefixtures("process")
+def test_an_edit_of_the_copy_itself_is_seen(project: Path, results: Path, grid: Ask) -> None:
+    edit = "Path('factor.py').write_text('def of(lr):\\n    return 100\\n')"
+    (project / "train.py").write_text(f"{TRAIN}{edit}\n")
+    grid("--follow", runs=3, code=None)
+    assert_waiting_runs_are_refused(results, "has changed since the run was requested")
+
+
+@pytest.mark.usefixtures("process")
+def test_runs_that_wait_keep_their_copy_when_others_are_submitted(
+    project: Path, results: Path, grid: Ask, tmp_path: Path
+) -> None:
+    """The digest does not have what a script reads by itself."""
+    (project / "conf.txt").write_text("1")
+    code = TRAIN.replace("factor.of(lr)", "factor.of(lr) * int(Path('conf.txt').read_text())")
+    (project / "train.py").write_text(
+        f"{code}while not os.path.exists({str(tmp_path / 'go')!r}):\n    __import__('time').sleep(0.05)\n"
+    )
+    grid(runs=2)
+    wait_for(lambda: list(results.glob("runs/*/out/seen.json")), "the first run")
+    (project / "conf.txt").write_text("100")
+    grid("--name", "other", "--launch-set", "slots=2", "--lr-range", "2:2")
+    (tmp_path / "go").touch()
+    wait_for(lambda: len([run for run in runs_in(results) if run.result()]) == 3, "all results")
+    assert errs(results) == [1.25, 1.5, 200.0]
+
+
+@pytest.mark.usefixtures("process")
+def test_new_code_that_has_counted_once_does_not_let_in_all_later_code(project: Path, results: Path, grid: Ask) -> None:
+    (project / "factor.py").write_text("def of(lr):\n    raise SystemExit('a mistake')\n")
+    grid("--follow", code=None)
+    (run,) = runs_in(results)
+    (project / "factor.py").write_text("def of(lr):\n    raise SystemExit('another')\n")
+    ettsweep("retry", run.id, "--new-code", "--results", results)
+    wait_for(lambda: run.status().state is State.FAILED and len(run.attempt_numbers()) == 2, "its second failure")
+    (project / "factor.py").write_text("def of(lr):\n    return 100\n")
+    told = ettsweep("retry", run.id, "--results", results).stderr
+    assert "runs train in their copy of it" in " ".join(told.split())
+    wait_for(lambda: run.status().state is State.FAILED and len(run.attempt_numbers()) == 3, "its third failure")
+    assert "another" in run.attempt(3).output_path.read_text()
+
+
+@pytest.mark.usefixtures("process")
+def test_a_function_of_an_installed_package_is_imported_from_the_copy(
+    project: Path, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "src").mkdir()
+    (project / "src" / "walk.py").write_text("def main(run):\n    run.record(1, err=run.lr)\n")
+    track(project, ".")
+    monkeypatch.syspath_prepend(str(project / "src"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(project / "src"), os.environ["PYTHONPATH"]]))
+    block = {"function": "walk:main", "score": {"name": "err", "mode": "min"}}
+    content = {"run": block, "centre": {"lr": 0.25}, "lr": {"range": [0, 1]}}
+    (project / "sweep.yaml").write_text(yaml.safe_dump(content))
+    ettsweep("grid", "--grid", project / "sweep.yaml", "--results", results, "--follow", "--launch-set", "slots=1")
+    assert errs(results) == [0.25, 0.5]
+
+
+@pytest.mark.usefixtures("process")
+def test_data_in_a_linked_folder_are_the_same_data(project: Path, results: Path, grid: Ask) -> None:
+    track(project, "train.py")
+    grid("--follow", data=["**/*.txt"])
+    assert errs(results) == [1.25]
+
+
+@pytest.mark.usefixtures("process")
+def test_a_folder_of_data_is_one_link_although_git_tracks_a_file_in_it(project: Path, results: Path, grid: Ask) -> None:
+    for number in range(1100):
+        (project / "data" / f"{number}.png").touch()
+    (project / "data" / ".gitkeep").touch()
+    track(project, "train.py", "data/.gitkeep")
+    grid("--follow")
+    assert (only_copy(results).path / "project" / "data").is_symlink()
+
+
+def test_data_out_of_the_project_are_refused_with_what_would_work(
+    project: Path, results: Path, grid: Ask, tmp_path: Path
+) -> None:
+    (tmp_path / "x.bin").touch()
+    assert "data: ../x.bin leads out of the project" in " ".join(grid(code=2, data=["../x.bin"]).stderr.split())
+
+
+@pytest.mark.usefixtures("process")
+def test_code_above_the_grid_file_is_copied_and_nothing_is_put_beside_the_copy(
+    project: Path, results: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "m.py").write_text("")
+    content = {
+        "run": {
+            "command": [sys.executable, "train.py", "{lr}", "{seed}", "{out}"],
+            "score": {"name": "err", "mode": "min"},
+            "code": "../shared/*.py",
+        },
+        "centre": {"lr": 0.25},
+        "lr": {"range": [0, 0]},
+    }
+    (project / "sweep.yaml").write_text(yaml.safe_dump(content))
+    elsewhere = tmp_path.parent / f"{tmp_path.name}-results"
+    ettsweep("grid", "--grid", project / "sweep.yaml", "--results", elsewhere, "--follow")
+    assert errs(elsewhere) == [1.25]
+    copy = only_copy(elsewhere).path
+    assert {path.name for path in copy.iterdir()} == {"project", "project.json"}
+    assert (copy / "project" / "shared" / "m.py").is_file()

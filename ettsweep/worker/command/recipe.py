@@ -17,7 +17,7 @@ from ettsweep.schema import NotInId, OmitFromIdAt, Positive, StrictModel, locati
 from ettsweep.worker.code_identity import data_digest, matching_files, with_imports
 from ettsweep.worker.command.rendered_files import RenderedFile
 from ettsweep.worker.command.template import PLACEHOLDERS, RESUME_PLACEHOLDERS, Value, names_in, split_words, written
-from ettsweep.worker.own_code import CodePatterns, OwnCodeRecipe, Patterns
+from ettsweep.worker.own_code import CodePatterns, OwnCodeRecipe, Patterns, folders_of
 
 SECRET = re.compile(
     r"(^|_)(\w*TOKENS?|\w*KEYS?|\w*SECRETS?|PASS(WORD|WD)?|PAT|CREDENTIALS?)(_|\d|$)", re.IGNORECASE | re.ASCII
@@ -337,34 +337,44 @@ class CommandRecipe(OwnCodeRecipe):
         for word in self.argv:
             if word.endswith((".py", ".sh")) and "{" not in word and not (self.run_folder / word).is_file():
                 raise InputError(f"command: there is no file {word} in {self.run_folder}")
-            self._check_inside(word)
+            self._check_inside("command", word.rpartition("=")[2], self.run_folder)
+        for name in self.data_files:
+            self._check_inside("data", name, Path(self.folder))
         values: dict[str, Value] = {"lr": 1.0, "wd": 1.0, "seed": 0, "out": "out", "id": "0", "strategy": "standard"}
         for file in self.files.values():
             file.content(Path(self.folder), values | {"devices": self.gpus * self.nodes})
 
     def code_folders(self) -> tuple[Path, ...]:
-        above = [self.run_folder / word for word in self.argv if ".." in word]
-        scripts = [path.parent for path in above if path.suffix in CODE_SUFFIXES and path.is_file()]
-        return tuple(Path(os.path.normpath(folder)) for folder in (self.run_folder, *scripts))
+        above = [word for word in self.argv if ".." in word and Path(word).suffix in CODE_SUFFIXES]
+        scripts = [word for word in above if (self.run_folder / word).is_file()]
+        named = [*(file.source for file in self.files.values()), *self.code_files, *self._reader_file()]
+        return (
+            Path(os.path.normpath(self.run_folder)),
+            *folders_of(self.run_folder, scripts),
+            *folders_of(Path(self.folder), named),
+        )
 
-    def _check_inside(self, word: str) -> None:
-        """Check that a word of the command does not lead out of what runs get a copy of.
+    def _check_inside(self, key: str, name: str, folder: Path) -> None:
+        """Check that a name relative to a folder does not lead out of what runs get a copy of.
 
         Raises:
             InputError: it does.
         """
-        named = word.rpartition("=")[2]
-        path = Path(os.path.normpath(self.run_folder / named))
-        if not (self.snapshot and ".." in Path(named).parts and path.exists()):
+        path = Path(os.path.normpath(folder / name))
+        if not (self.snapshot and ".." in Path(name).parts and path.exists()):
             return
         from ettsweep.launch.project_snapshot import project_root
 
         root = project_root(OwnCode(Path(self.folder), "", self.code_folders()))
         if root and not path.is_relative_to(root):
             raise InputError(
-                f"command: {named} leads out of the project, of which runs train in a copy: write an absolute path, "
+                f"{key}: {name} leads out of the project, of which runs train in a copy: write an absolute path, "
                 f"such as {path}, or `snapshot: false`"
             )
+
+    def _reader_file(self) -> list[str]:
+        """Return the name of the file of its reader, if it has one of its own."""
+        return [self.reader] if isinstance(self.reader, str) and self.reader.endswith((".yaml", ".yml")) else []
 
     def code_paths(self) -> list[Path]:
         # Those that the command and the block name, and what they import.
@@ -376,8 +386,7 @@ class CommandRecipe(OwnCodeRecipe):
         paths = [path for path in named if path.is_file()]
         paths += [folder / file.source for file in self.files.values()]
         paths += matching_files(folder, self.code_files)
-        if isinstance(self.reader, str) and self.reader.endswith((".yaml", ".yml")):
-            paths.append(folder / self.reader)
+        paths += [folder / name for name in self._reader_file()]
         return with_imports(paths, [self.run_folder])
 
     def _modules(self) -> list[str]:

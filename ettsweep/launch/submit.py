@@ -62,12 +62,12 @@ def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, st
     from ettsweep.launch.code_snapshot import release_snapshots
     from ettsweep.launch.project_snapshot import take_project_snapshots
 
-    projects = take_project_snapshots(results, (planned.spec for planned in plan.to_launch))
-    for planned in plan.to_launch:
-        run = RunDir.create(results, planned.spec)
-        run.unprune()
-        run.give_up(plan.run_index.status_of(planned.id).attempt)
     try:
+        projects = take_project_snapshots(results, (planned.spec for planned in plan.to_launch))
+        for planned in plan.to_launch:
+            run = RunDir.create(results, planned.spec)
+            run.unprune()
+            run.give_up(plan.run_index.status_of(planned.id).attempt)
         return _submit_planned(results, plan.to_launch, profile, data or {}, projects)
     finally:
         release_snapshots(results)

@@ -51,10 +51,10 @@ class Child:
         self.is_over = False
         status, child_status = os.pipe()
         supervisor = [sys.executable, "-I", "-S", str(SUPERVISOR)]
-        words = ["relay", *srun, *supervisor, "-", *command] if srun else command
+        words = [f"{child_status}:relay", *srun, *supervisor, "-"] if srun else [str(child_status)]
         with output.open("ab") as file:
             self._process = subprocess.Popen(
-                [*supervisor, str(child_status), *words],
+                [*supervisor, *words, *command],
                 cwd=folder,
                 env=dict(environment),
                 stdin=subprocess.PIPE,

@@ -11,7 +11,7 @@ File descriptor: `pid PID` once the leader runs, `exit CODE` after its end, when
 
 A leader that is a srun has a supervisor of its own on each node, with `-` for the descriptor, as its program: srun
 would kill its tasks where it gets a signal. The lines of standard input are passed on to srun's, which has them reach
-all nodes; `relay` before the program says so.
+all nodes; `:relay` behind the descriptor says so.
 """
 
 import contextlib
@@ -36,9 +36,9 @@ RELAY_S = 10.0
 
 def main() -> int:
     """Run the command; return the exit code of its leader."""
-    descriptor, *command = sys.argv[1:]
-    relays = command[0] == "relay"
-    status = None if descriptor == "-" else int(descriptor)
+    told, *command = sys.argv[1:]
+    descriptor, _, mode = told.partition(":")
+    relays, status = mode == "relay", None if descriptor == "-" else int(descriptor)
     if status is not None:
         os.set_inheritable(status, False)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE):
@@ -53,7 +53,7 @@ def main() -> int:
     signal.set_wakeup_fd(wake)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     try:
-        leader, relay = _start(command[relays:], relays)
+        leader, relay = _start(command, relays)
     except OSError as error:
         _tell(status, f"error {error.strerror}")
         return 1

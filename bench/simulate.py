@@ -223,7 +223,8 @@ def at_confidence(verdict: Verdict, confidence: float) -> Verdict:
     places = [_place(study, neighbour.point) for neighbour in verdict.neighbours if neighbour.score is not None]
     axes = [k for k, axis in enumerate((study.lr, study.wd)) if not axis.fixed]
     others = [tuple(float((place[0] - lr, place[1] - wd)[k]) for k in axes) for place in places]
-    value = bound.posterior.bound((0.0,) * len(axes), others, confidence) if others else 0.0
+    # As in `BoundRule`, no finer than what was asked.
+    value = max(bound.margin, bound.posterior.bound((0.0,) * len(axes), others, confidence)) if others else 0.0
     text = "optimal" if value <= bound.margin else "unresolved"
     return replace(verdict, verdict=text, bound=replace(bound, value=value, confidence=confidence))
 

@@ -289,8 +289,12 @@ class BoundRule(StudyState):
         origin, others = self._origin, self._neighbour_positions(candidate, scored_neighbours)
         differences = dict(zip(others, posterior.differences(origin, others), strict=True)) if others else {}
         noise_is_known = posterior.noise.source != "unknown"
-        # Without neighbours that have a score nothing can be better; with unknown noise no bound holds.
-        value = 0.0 if not others else posterior.bound(origin, others, criterion.confidence) if noise_is_known else None
+        value = None  # with unknown noise no bound holds
+        if not others:
+            value = 0.0  # without neighbours that have a score nothing can be better
+        elif noise_is_known:
+            # Stated no finer than what was asked: a race ends there, and whatever is smaller owes that to luck as well.
+            value = max(margin, posterior.bound(origin, others, criterion.confidence))
         plateau = self._plateau(posterior, candidate, margin) if noise_is_known else []
         return Bound(
             value=value,
@@ -307,7 +311,7 @@ class BoundRule(StudyState):
             recommended=_medoid([candidate.point, *plateau]),
             paper=paper,
             further_runs=runs_needed(self._bound_query(posterior, candidate, others))
-            if value and value > margin
+            if value is not None and value > margin
             else None,
             posterior=posterior,
         )

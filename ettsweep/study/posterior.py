@@ -10,11 +10,23 @@ import numpy as np
 
 from ettsweep.study.score_table import MEASURED_DOF, ScoreTable
 from ettsweep.study.seed_noise import Array
-from ettsweep.study.surface import FALSE_ALARM_RATE, Surface, fit, fit_pairs, log_likelihoods, student_quantile
+from ettsweep.study.surface import (
+    FALSE_ALARM_RATE,
+    HIDDEN_ROUGHNESS,
+    Surface,
+    finer_width,
+    fit,
+    fit_pairs,
+    log_likelihoods,
+    student_quantile,
+)
 
 INFERRED_DOF = 8
 """Degrees of freedom of the residuals of a fit at which the noise counts as known. Residuals need more than repeats do,
 since a surface that fits too closely hides noise."""
+
+BISECTIONS = 12
+"""Halvings of the interval that a bound is known to lie in: to a part in thousands."""
 
 Position = tuple[float, ...]
 """Lattice steps from the candidate along each free axis."""
@@ -115,9 +127,28 @@ class Posterior:
     def bound(self, candidate: Position, others: Sequence[Position], confidence: float) -> float:
         """Return the upper bound, at a confidence, on how much better another position is, as a share of at least 0.
 
-        It is a joint bound: the quantile of the largest advantage over all other positions.
+        It is a joint bound: the quantile of the largest advantage over all other positions, by draws whose deviations
+        are widened the more, the smaller it is (`finer_width`).
         """
-        return max(0.0, self.to_share(float(np.quantile(self._advantage_draws(candidate, others).max(1), confidence))))
+        # One row for each other position: the largest of each draw is found fast.
+        mean, deviation = (np.ascontiguousarray(draws.T) for draws in self._draws(candidate, others))
+
+        def quantile(width: float) -> float:
+            return float(np.quantile((mean + width * deviation).max(0), confidence))
+
+        # Paired comparisons rest on no surface.
+        noise_sd = self.surface.noise_sd if self.surface.is_smooth else 0.0
+        low, high = 0.0, max(quantile(1.0), HIDDEN_ROUGHNESS * noise_sd)
+        # The quantile falls as the bound that it is widened for grows: they meet at the bound.
+        while high and quantile(finer_width(high, noise_sd)) > high:
+            low, high = high, 2 * high
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            if high and quantile(finer_width(middle, noise_sd)) > middle:
+                low = middle
+            else:
+                high = middle
+        return max(0.0, self.to_share(high))
 
     def probability_best(self, candidate: Position, others: Sequence[Position]) -> float:
         """Return the probability that the candidate is better than all other positions."""
@@ -139,16 +170,18 @@ class Posterior:
         ]
 
     def _advantage_draws(self, candidate: Position, others: Sequence[Position]) -> Array:
-        key = (
-            candidate,
-            tuple(others),
-        )  # one verdict needs the same draws for its bound, its probabilities and its reason
+        mean, deviation = self._draws(candidate, others)
+        return mean + deviation
+
+    def _draws(self, candidate: Position, others: Sequence[Position]) -> tuple[Array, Array]:
+        # One verdict needs the same draws for its bound, its probabilities and its reason.
+        key = candidate, tuple(others)
         if key not in self._draws_cache:
             self._draws_cache[key] = self.surface.draws(self.index(candidate), [self.index(other) for other in others])
         return self._draws_cache[key]
 
     @cached_property
-    def _draws_cache(self) -> dict[tuple[Position, tuple[Position, ...]], Array]:
+    def _draws_cache(self) -> dict[tuple[Position, tuple[Position, ...]], tuple[Array, Array]]:
         return {}
 
     @cached_property

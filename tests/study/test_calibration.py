@@ -48,7 +48,7 @@ def test_a_bound_holds_where_seeds_are_as_real_ones(name: str) -> None:
 
 
 def test_a_sweep_at_a_lower_confidence_is_the_first_part_of_one_at_a_higher() -> None:
-    budget = Budget(60)
+    budget = Budget(200)
     sure = centre_alone((0, 1), Criterion(margin=0.02, confidence=0.95))
     less_sure = centre_alone((0, 1), Criterion(margin=0.02, confidence=0.8))
     for number in range(3):

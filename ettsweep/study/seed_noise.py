@@ -2,7 +2,7 @@
 
     cov(e_ps, e_qs) = sigma^2 a_p a_q ((1 - r_p) [p = q] + r_p [p and q have one lr])
     log a_p^2 = sum_d c_d p_d,   or a_p = 4 at one lr and 1 elsewhere
-    r_p = 1 / (1 + exp(1.6 (lr_p - t))),   or 0 everywhere
+    r_p = 1 / (1 + exp(1.1 (lr_p - t))),   or 0 everywhere
 
 So runs of one seed that differ in lr share none of their noise. Those that differ in wd alone stay alike where lr is
 low, and part around some lr t: from there on training is chaotic, and the smallest difference grows. Noise may also
@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-PARTING_RATE = 1.6
-"""How fast runs of one lr part as it grows: the odds r / (1 - r) fall by a factor of e^1.6 per lattice step."""
+PARTING_RATE = 1.1
+"""How fast runs of one lr part as it grows: the odds r / (1 - r) fall by a factor of e^1.1 per lattice step. That is
+likeliest on the recorded lattices."""
 
-MAX_SHARE = 0.9975
+MAX_SHARE = 0.9
 """Largest share of its noise that a run shares with others of its lr: at 1 its covariance had no inverse."""
 
 PARTING_PRIOR = 0.75

@@ -43,7 +43,7 @@ LENGTH_SCALES = (1.0, 2.0, 4.0)
 TYPICAL_LENGTH_SCALE, LENGTH_SCALE_SPREAD = 2.5, 1.4
 """Median and width (in log) of their log-normal prior."""
 
-SIGNAL_TO_NOISE = tuple(2.0**k for k in range(4, 25))
+SIGNAL_TO_NOISE = tuple(2.0**k for k in range(4, 31))
 """Ratios of signal variance to noise variance, with a uniform prior over this grid."""
 
 OWN_SHARES = (0.0, 0.01)

@@ -51,7 +51,7 @@ def written_out(
     # some of it, the less, the larger lr is.
     is_unstable = np.where(lr == unstable_lr, seed_noise.UNSTABLE_NOISE, 1.0)
     scale = np.exp(0.5 * x[at[:, 0]] @ layout.growth) if unstable_lr is None else is_unstable
-    odds = 0.0 if parting_lr is None else np.exp(-1.6 * (lr - parting_lr))
+    odds = 0.0 if parting_lr is None else np.exp(-1.1 * (lr - parting_lr))
     share = odds / (1 + odds) * np.ones(len(y))
     one_lr = is_one_seed * (lr[:, None] == lr)
     noise = ((1 - share) * np.eye(len(y)) + share * one_lr) * np.outer(scale, scale)
@@ -196,21 +196,21 @@ def test_noise_that_grows_along_an_axis_is_estimated_and_drawn_to_none(growth: t
     assert np.std(found, 0).max() < 0.25
 
 
-@pytest.mark.parametrize(("parting_lr", "shares"), [(-9.0, (0.0, 0.0)), (0.5, (0.98, 0.08)), (3.5, (0.99, 0.8))])
+@pytest.mark.parametrize(("parting_lr", "shares"), [(-9.0, (0.0, 0.0)), (0.5, (0.94, 0.16)), (3.5, (1.0, 0.84))])
 def test_where_runs_of_one_lr_part_is_learned_from_the_scores(parting_lr: float, shares: tuple[float, float]) -> None:
     """Nowhere do they share any noise, up to the middle, or everywhere: at the lowest and at the largest lr."""
     rng = np.random.default_rng(1)
     x = np.array(list(product(range(-2, 3), repeat=2)), dtype=float)
-    share = 1 / (1 + np.exp(1.6 * (x[:, :1] - parting_lr)))
+    share = 1 / (1 + np.exp(1.1 * (x[:, :1] - parting_lr)))
     rows = rng.normal(size=(5, 6))[(x[:, 0] + 2).astype(int)]
     noise = np.sqrt(share) * rows + np.sqrt(1 - share) * rng.normal(size=(25, 6))
     surface = fit(ScoreTable(x, np.ones((25, 6)), 0.05 * (x**2).sum(1)[:, None] + 0.1 * noise))
     for lr, expected in zip((-2.0, 2.0), shares, strict=True):
         covariance = surface.noise_covariance(np.array([[lr, 0.0], [lr, 1.0], [lr - 1, 0.0]]))
         correlation = covariance[0, 1] / np.sqrt(covariance[0, 0] * covariance[1, 1])
-        assert correlation == pytest.approx(expected, abs=0.15)
+        assert correlation == pytest.approx(expected, abs=0.25)
         assert covariance[0, 2] == pytest.approx(0, abs=1e-12)
-    assert surface.noise_sd == pytest.approx(0.1, rel=0.4)
+    assert surface.noise_sd == pytest.approx(0.1, rel=0.5)
 
 
 def test_points_that_share_no_seed_are_hardly_known_to_each_other() -> None:

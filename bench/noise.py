@@ -29,6 +29,9 @@ def main() -> None:
     show(residual_row(name, table) for name, table in tables.items())
     print()
     show(total_row(name, table) for name, table in tables.items())
+    print()
+    lrs = max(len(table.log2_lr) for table in tables.values())
+    show(row_of_shares(name, table, lrs) for name, table in tables.items())
 
 
 def residual_row(name: str, table: Table) -> Row:
@@ -55,6 +58,16 @@ def total_row(name: str, table: Table) -> Row:
     lags = {f"{axis}, {step}": (step, k) for k, axis in enumerate(("lr", "wd")) for step in (1, 2, 3, 4)}
     near = {key: f"{correlation(z_LWS, *at):+.2f}" for key, at in lags.items() if at[0] < z_LWS.shape[at[1]]}
     return {"table": name, **dict.fromkeys(lags, ""), **near, "far": f"{far_correlation(z_LWS):+.2f}"}
+
+
+def row_of_shares(name: str, table: Table, lrs: int) -> Row:
+    """Return by how much runs of one seed and one lr share their noise, from the lowest of so many lr on.
+
+    The lr of the best mean is in bold.
+    """
+    best = int(np.argmin(table.values.mean(2).min(1)))
+    cells = [f"**{v:.3g}**" if k == best else f"{v:.3g}" for k, v in enumerate(shares_by_lr(table.values).tolist())]
+    return {"table": name, **{f"lr {k + 1}": (cells + [""] * lrs)[k] for k in range(lrs)}}
 
 
 # --- quantities of scores y_LWS ---------------------------------------------------------------------------------------
@@ -87,6 +100,16 @@ def correlation(z_LWS: Array, step: int, axis: int) -> float:
     """Return the correlation over seeds of two points that are `step` apart along lr (axis 0) or wd (1)."""
     z = np.moveaxis(z_LWS, axis, 0)
     return float((z[step:] * z[:-step]).mean()) if step < len(z) else np.nan
+
+
+def shares_by_lr(y_LWS: Array) -> Array:
+    """Return which share of their noise two runs of one seed have in common that are one step of wd apart, [L].
+
+    That is what the variance of their difference lacks to the sum of both variances.
+    """
+    r_LWS = residuals(y_LWS)
+    both_L = (r_LWS[:, 1:] ** 2 + r_LWS[:, :-1] ** 2).sum((1, 2))
+    return np.asarray(1 - (np.diff(r_LWS, axis=1) ** 2).sum((1, 2)) / both_L)
 
 
 def far_correlation(z_LWS: Array) -> float:

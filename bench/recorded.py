@@ -150,7 +150,10 @@ TRUTHS: tuple[Truth, ...] = get_args(Truth)
 
 Noise = Literal["normal", "bootstrap"]
 NOISES: tuple[Noise, ...] = get_args(Noise)
-"""How a fresh seed differs from the truth: normal with the recorded covariance, or as one of the recorded seeds."""
+"""How a fresh seed differs from the truth: normal with the recorded covariance, or nearly as one of the recorded seeds."""
+
+SILVERMAN = (4 / 3) ** 0.2
+"""Width of a normal kernel, in standard deviations, times the number of values to the power of 1/5: Silverman's rule."""
 
 DEGREE = 4
 """Of the polynomial in lr and wd that a recorded lattice is smoothed by."""
@@ -188,10 +191,13 @@ class Recorded:
             rng = np.random.default_rng(derive_seed(self.seed, "recorded", self.number, seed))
             seeds = self.table.seeds()
             # Residuals lack the degree of freedom that the mean has taken.
-            if self.noise == "normal":
-                weight_S = rng.standard_normal(seeds) / math.sqrt(seeds - 1)
-            else:
-                weight_S = np.eye(seeds)[rng.integers(seeds)] * math.sqrt(seeds / (seeds - 1))
+            weight_S = rng.standard_normal(seeds) / math.sqrt(seeds - 1)
+            if self.noise == "bootstrap":
+                # Smoothed, of the recorded covariance (Silverman and Young 1987). A recorded seed that is drawn twice
+                # were two runs with the same numbers, which no two seeds have: a noise of 0.
+                drawn_S = np.eye(seeds)[rng.integers(seeds)] * math.sqrt(seeds / (seeds - 1))
+                smoothing = SILVERMAN * seeds**-0.2
+                weight_S = (drawn_S + smoothing * weight_S) / math.sqrt(1 + smoothing**2)
             self._residuals_cache[seed] = self.table.residuals @ weight_S
         return self._residuals_cache[seed]
 

@@ -116,7 +116,7 @@ class Controller:
         verdicts: one per study, from the last round.
         forecast: runs to come from the last plan on.
         other_studies: of sweeps that are not verified; the runs that they request are not counted as extra runs.
-        extra_specs: planned runs that were neither requested nor suggested, by sweep and family.
+        extra_specs: planned runs that were neither requested nor suggested, by sweep and family, then by id.
         over_budget: runs that the budget kept out of the last plan.
         stop_reasons: a line for each study that does not go on.
         runs_short: runs that the studies which the budget stopped are predicted to need.
@@ -134,7 +134,7 @@ class Controller:
     other_studies: Sequence[Study] = ()
     verdicts: list[Verdict] = field(default_factory=list)
     forecast: Forecast = field(default_factory=Forecast)
-    extra_specs: dict[StudyKey, list[RunSpec]] = field(default_factory=dict)
+    extra_specs: dict[StudyKey, dict[str, RunSpec]] = field(default_factory=dict)
     over_budget: list[PlannedRun] = field(default_factory=list)
     stop_reasons: list[str] = field(default_factory=list)
     runs_short: int = 0
@@ -202,7 +202,7 @@ class Controller:
         ids = {p.id for p in plan.to_launch}
         for key, planned_ids in self._planned_ids.items():
             planned_ids -= ids
-            self.extra_specs[key] = [spec for spec in self.extra_specs[key] if spec.run_id not in ids]
+            self.extra_specs[key] = {i: spec for i, spec in self.extra_specs[key].items() if i not in ids}
         return plan.limited(0)
 
     def _needs(self, study_state: StudyState, verdict: Verdict) -> StudyNeeds:
@@ -218,13 +218,12 @@ class Controller:
         recorded: set[str] = set()
         for need in needs:
             study, ids = need.study_state.study, self._planned_ids[need.key]
-            new = [s for s in need.specs if s.run_id in launched]
+            new = {run_id: spec for spec in need.specs if (run_id := spec.run_id) in launched}
             # A run that two sweeps need is paid by the first; one that is resumed was paid before.
-            ids |= {s.run_id for s in new} - recorded
+            ids |= new.keys() - recorded
             recorded |= ids
-            extra = [s for s in new if not study.requests(Point(s.lr, s.wd), s.seed)]
-            by_id = {spec.run_id: spec for spec in (*self.extra_specs.get(need.key, ()), *extra)}
-            self.extra_specs[need.key] = list(by_id.values())
+            extra = {i: spec for i, spec in new.items() if not study.requests(Point(spec.lr, spec.wd), spec.seed)}
+            self.extra_specs.setdefault(need.key, {}).update(extra)
 
     @property
     def planned(self) -> int:
@@ -455,7 +454,7 @@ class Controller:
         return len(
             # By id: a run planned here may be on disk by now, and would count twice.
             {run.id for run in need.study_state.extra_runs([*self.studies, *self.other_studies])}
-            | {spec.run_id for spec in self.extra_specs.get(need.key, ())}
+            | self.extra_specs.get(need.key, {}).keys()
         )
 
 

@@ -53,6 +53,16 @@ def test_planted_correlations_are_found() -> None:
     assert measured["r, lr 1"] == pytest.approx(measured["r, lr 2"], abs=0.05)
 
 
+def test_where_runs_of_one_lr_part_is_found() -> None:
+    """They share all, half and none of their noise; what is common to a seed does not count."""
+    rng = np.random.default_rng(0)
+    share = np.repeat([0.999, 0.5, 0.0], 3)[:, None, None]
+    e_LWS = np.sqrt(share) * rng.standard_normal((9, 1, 800)) + np.sqrt(1 - share) * rng.standard_normal((9, 8, 800))
+    y_LWS = 0.1 * e_LWS + 0.3 * rng.standard_normal(800)
+    # Means of seeds take a little of what rows share with them.
+    assert noise.shares_by_lr(y_LWS).reshape(3, 3).mean(1) == pytest.approx([0.999, 0.5, 0.04], abs=0.04)
+
+
 def test_growth_of_the_noise_is_found() -> None:
     measured = noise.residual_statistics(planted(growth=0.2))
     assert measured["log sd a step of lr"] == pytest.approx(0.2, abs=0.02)
@@ -77,4 +87,4 @@ def test_it_prints_a_row_for_each_table() -> None:
     completed = subprocess.run(
         [sys.executable, "-m", "bench.noise", *tables], cwd=CHECKOUT, capture_output=True, text=True, check=True
     )
-    assert completed.stdout.count("| digits-ntk |") == completed.stdout.count("| digits-standard |") == 2
+    assert completed.stdout.count("| digits-ntk |") == completed.stdout.count("| digits-standard |") == 3

@@ -428,7 +428,10 @@ def train(folder: Path, command: list[str], stop_at: int | None = None) -> Row:
                         process.send_signal(signal.SIGTERM)
         subprocess.run(full, capture_output=True, text=True, check=True)
         (run,) = Path(results, "runs").iterdir()
-        return read_json(run / "result.json") | {"metrics": read_lines(run / "metrics.jsonl")}
+        return read_json(run / "result.json") | {
+            "metrics": read_lines(run / "metrics.jsonl"),
+            "timings": read_lines(max(run.glob("attempts/*/timings.jsonl"))),
+        }
 
 
 def losses(result: Row) -> dict[int, float]:
@@ -440,6 +443,7 @@ def told(result: Row) -> Row:
     """Return how a run ended, what came out, and how fast."""
     curve = losses(result)
     values = [line for line in result["metrics"] if line.get("overflow") and line["step"] > OVERFLOWS_AT_START]
+    later = [line["data_wait"] for line in result["timings"][1:]]  # in the first, the loader's processes start
     names = ("status", "steps", "final_loss", "final_accuracy", "final_bits", "overflow_steps", "samples_per_s")
     return {
         **{name: result[name] for name in (*names, "utilisation", "data_wait", "memory_gib")},
@@ -447,6 +451,7 @@ def told(result: Row) -> Row:
         "first_loss": curve.get(1),
         "last_loss": curve[max(curve)] if curve else None,
         "late_overflows": len(values),
+        "data_wait_later": statistics.mean(later) if later else None,
     }
 
 

@@ -31,7 +31,7 @@ def main() -> None:
     show(total_row(name, table) for name, table in tables.items())
     print()
     lrs = max(len(table.log2_lr) for table in tables.values())
-    show(row_of_shares(name, table, lrs) for name, table in tables.items())
+    show(share_row(name, table, lrs) for name, table in tables.items())
 
 
 def residual_row(name: str, table: Table) -> Row:
@@ -60,14 +60,16 @@ def total_row(name: str, table: Table) -> Row:
     return {"table": name, **dict.fromkeys(lags, ""), **near, "far": f"{far_correlation(z_LWS):+.2f}"}
 
 
-def row_of_shares(name: str, table: Table, lrs: int) -> Row:
-    """Return by how much runs of one seed and one lr share their noise, from the lowest of so many lr on.
+def share_row(name: str, table: Table, lrs: int) -> Row:
+    """Return how much of their noise runs of one seed and one lr share, from the lowest of up to so many lr on.
 
-    The lr of the best mean is in bold.
+    That of the best mean is in bold.
     """
+    cells = [f"{share:.2f}" for share in shares_by_lr(table.values).tolist()]
     best = int(np.argmin(table.values.mean(2).min(1)))
-    cells = [f"**{v:.3g}**" if k == best else f"{v:.3g}" for k, v in enumerate(shares_by_lr(table.values).tolist())]
-    return {"table": name, **{f"lr {k + 1}": (cells + [""] * lrs)[k] for k in range(lrs)}}
+    cells[best] = f"**{cells[best]}**"
+    keys = [f"lr {k + 1}" for k in range(lrs)]
+    return {"table": name, **dict.fromkeys(keys, ""), **dict(zip(keys, cells, strict=False))}
 
 
 # --- quantities of scores y_LWS ---------------------------------------------------------------------------------------

@@ -217,7 +217,7 @@ def placed(results: Path, recipe: AnyTrainable, name: str | None = None) -> AnyT
     code = recipe.own_code()
     if code is None or not code.is_copied:
         return recipe
-    copies = _copies(results, code)
+    copies = _having(code, project_snapshots(results))
     chosen = next((each for each in copies if each.path.name == name), None)
     if chosen is None and copies and recipe.changes():
         chosen = copies[-1]
@@ -226,9 +226,9 @@ def placed(results: Path, recipe: AnyTrainable, name: str | None = None) -> AnyT
     return recipe.with_code_in(moved, chosen.codes[code.digest])
 
 
-def _copies(results: Path, code: OwnCode) -> list[ProjectSnapshot]:
-    """Return the copies with some code, the latest last."""
-    having = (each for each in project_snapshots(results) if code.digest in each.codes and each.moved(code.folder))
+def _having(code: OwnCode, copies: Iterable[ProjectSnapshot]) -> list[ProjectSnapshot]:
+    """Return the copies that have some code, the latest last."""
+    having = (each for each in copies if code.digest in each.codes and each.moved(code.folder))
     return sorted(having, key=lambda each: each.asked_s)
 
 
@@ -253,9 +253,9 @@ def project_snapshots(results: Path) -> list[ProjectSnapshot]:
 
 def find_unused_projects(results: Path, recipes: Iterable[Trainable]) -> list[Path]:
     """Return the folders of copies that no run of these recipes would train in."""
-    codes = {code for recipe in recipes if (code := recipe.own_code())}
-    used = {copies[-1].path for code in codes if (copies := _copies(results, code))}
-    return [each.path for each in project_snapshots(results) if each.path not in used]
+    codes, copies = {code for recipe in recipes if (code := recipe.own_code())}, project_snapshots(results)
+    used = {having[-1].path for code in codes if (having := _having(code, copies))}
+    return [each.path for each in copies if each.path not in used]
 
 
 def is_project_snapshot(path: Path) -> bool:

@@ -68,15 +68,12 @@ class RunTimes:
             fraction = (number(result.get("steps")) or 0) / run.base.steps if run.base.steps else 0.0
         # Either may be missing in a result of an older version.
         if fraction and (seconds := device_s or wall_s):
-            self._add_seconds(key, seconds, min(wall_s or seconds, seconds), fraction)
+            self.add_seconds(key, seconds, min(wall_s or seconds, seconds), fraction)
         if start_s := number(result.get("start_s")):
             self._starts_s.append(start_s)
 
-    def add_seconds(self, spec: RunSpec, device_s: float, worker_s: float, fraction: float) -> None:
-        """Add the seconds of a run that ended after a fraction of its steps, 0 to 1."""
-        self._add_seconds(spec.recipe_key, device_s, worker_s, fraction)
-
-    def _add_seconds(self, key: Hashable, device_s: float, worker_s: float, fraction: float) -> None:
+    def add_seconds(self, key: Hashable, device_s: float, worker_s: float, fraction: float) -> None:
+        """Add the seconds of a run of a recipe, by its key, that ended after a fraction of its steps, 0 to 1."""
         times = self._by_recipe[key]
         times.runs, times.fractions = times.runs + 1, times.fractions + fraction
         times.device_s, times.worker_s = times.device_s + device_s, times.worker_s + worker_s

@@ -116,7 +116,7 @@ class Controller:
         verdicts: one per study, from the last round.
         forecast: runs to come from the last plan on.
         other_studies: of sweeps that are not verified; the runs that they request are not counted as extra runs.
-        extra_specs: planned runs that were neither requested nor suggested, by sweep and family, then by id.
+        extra_ids: of planned runs that were neither requested nor suggested, by sweep and family.
         over_budget: runs that the budget kept out of the last plan.
         stop_reasons: a line for each study that does not go on.
         runs_short: runs that the studies which the budget stopped are predicted to need.
@@ -134,7 +134,7 @@ class Controller:
     other_studies: Sequence[Study] = ()
     verdicts: list[Verdict] = field(default_factory=list)
     forecast: Forecast = field(default_factory=Forecast)
-    extra_specs: dict[StudyKey, dict[str, RunSpec]] = field(default_factory=dict)
+    extra_ids: dict[StudyKey, set[str]] = field(default_factory=dict)
     over_budget: list[PlannedRun] = field(default_factory=list)
     stop_reasons: list[str] = field(default_factory=list)
     runs_short: int = 0
@@ -202,7 +202,7 @@ class Controller:
         ids = {p.id for p in plan.to_launch}
         for key, planned_ids in self._planned_ids.items():
             planned_ids -= ids
-            self.extra_specs[key] = {i: spec for i, spec in self.extra_specs[key].items() if i not in ids}
+            self.extra_ids[key] -= ids
         return plan.limited(0)
 
     def _needs(self, study_state: StudyState, verdict: Verdict) -> StudyNeeds:
@@ -222,8 +222,8 @@ class Controller:
             # A run that two sweeps need is paid by the first; one that is resumed was paid before.
             ids |= new.keys() - recorded
             recorded |= ids
-            extra = {i: spec for i, spec in new.items() if not study.requests(Point(spec.lr, spec.wd), spec.seed)}
-            self.extra_specs.setdefault(need.key, {}).update(extra)
+            extra = {i for i, spec in new.items() if not study.requests(Point(spec.lr, spec.wd), spec.seed)}
+            self.extra_ids.setdefault(need.key, set()).update(extra)
 
     @property
     def planned(self) -> int:
@@ -454,7 +454,7 @@ class Controller:
         return len(
             # By id: a run planned here may be on disk by now, and would count twice.
             {run.id for run in need.study_state.extra_runs([*self.studies, *self.other_studies])}
-            | self.extra_specs.get(need.key, {}).keys()
+            | self.extra_ids.get(need.key, set())
         )
 
 

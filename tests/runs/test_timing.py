@@ -59,7 +59,7 @@ def test_time_left_is_measured_or_not_told(make_spec: Any) -> None:
     assert left(pace, (first, half), (second, STARTED), (mup, QUEUED)) == 100 + 200
     assert left(pace, (first, half), (wider, QUEUED)) is None, "nothing like it was seen"
     assert left(pace, (first, half), (second, Status(State.HELD)), (third, Status(State.FAILED))) == 100
-    pace.add_seconds(third, 20.0, 20.0, 0.25)  # it diverged
+    pace.add_seconds(third.recipe_key, 20.0, 20.0, 0.25)  # it diverged
     assert left(pace, (second, QUEUED)) is None, "nothing runs"
     assert left(pace, (first, STARTED), (second, QUEUED)) == 80 + 80
     assert left(pace, (first, half), (second, QUEUED)) == pytest.approx(100 + (20 + 100) / (0.25 + 0.5))

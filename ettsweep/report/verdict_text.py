@@ -107,6 +107,12 @@ def decided_text(verdict: Verdict) -> str:
         case "within_margin":
             by_more = f" by more than {bound_text(facts['value'], metric)}" if facts["value"] else ""
             return f"no neighbour is better{by_more} ({confidence_text(facts['confidence'])} sure)"
+        case "too_few_seeds":
+            bound = f"{bound_text(facts['value'], metric)} ({confidence_text(facts['confidence'])} sure)"
+            return (
+                f"it is within {bound}, but on too few seeds: it takes {_cost_text(facts)} until the neighbour that "
+                f"decides has {facts['seeds']} of the candidate's"
+            )
         case "beyond_margin":
             gap = (
                 f"a neighbour may be better by up to {bound_text(facts['value'], metric)} "

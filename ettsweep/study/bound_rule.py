@@ -31,6 +31,10 @@ RACING_RADIUS = 2
 FAR_WORSE = 5.0
 """How many times as far behind the candidate as its worst neighbour another point may be to enter the fit."""
 
+DECIDING_SEEDS = 3
+"""Seeds that a candidate shares with the neighbour that decides before it is called optimal: two that are close to each
+other may be luck, whatever the rest of the surface says."""
+
 MIN_SEEDS_FOR_JUMP = 2
 """Seeds that a point farther away than a neighbour needs before a climb may jump to it: a single one may be luck."""
 
@@ -255,14 +259,39 @@ class BoundRule(StudyState):
             return "unresolved", Reason("noise_unknown", {"lack": "shared_seeds", "paper": paper}), None
         bound = self._bound(posterior, candidate, scored_neighbours, paper)
         if bound.value is None:
-            facts = self._lack_of_noise(posterior, candidate, scored_neighbours)
-            return "unresolved", Reason("noise_unknown", facts | {"paper": paper}), bound
-        facts = {"value": bound.value, "confidence": bound.confidence}
-        if not bound.is_too_wide:
+            lack = self._lack_of_noise(posterior, candidate, scored_neighbours)
+            return "unresolved", Reason("noise_unknown", lack | {"paper": paper}), bound
+        facts: dict[str, object] = {"value": bound.value, "confidence": bound.confidence}
+        if not bound.is_too_wide and not bound.further_runs:
             return "optimal", Reason("within_margin", facts), bound
-        runs = bound.further_runs
-        cost = {"runs": runs, "device_s": runs and self._device_s(runs)}
-        return "unresolved", Reason("beyond_margin", facts | {"margin": bound.margin} | cost), bound
+        facts |= {"runs": bound.further_runs, "device_s": bound.further_runs and self._device_s(bound.further_runs)}
+        if not bound.is_too_wide:
+            return "unresolved", Reason("too_few_seeds", facts | {"seeds": DECIDING_SEEDS}), bound
+        return "unresolved", Reason("beyond_margin", facts | {"margin": bound.margin}), bound
+
+    def _runs_to_decide(
+        self, posterior: Posterior, candidate: ScoredPoint, others: Sequence[Position]
+    ) -> list[tuple[Position, int]]:
+        """Return the runs that candidate and deciding neighbour lack of `DECIDING_SEEDS` scores in common."""
+        if not others:
+            return []
+        pair = self._origin, posterior.decider(self._origin, others, self.study.criterion.confidence)
+        points = [self.point_at(position, candidate.point) for position in pair]
+        scored = [{run.seed for run in self._finished_runs(point) if run.score is not None} for point in points]
+        shared, either = scored[0] & scored[1], scored[0] | scored[1]
+
+        def is_open(seed: int) -> bool:
+            """`True` unless a run of this seed has ended without a score, or needs a person."""
+            runs = [self._runs.get(point, {}).get(seed) for point in points]
+            return all(
+                seed in seeds or run is None or run.state.pending or run.state is State.PRUNED
+                for seeds, run in zip(scored, runs, strict=True)
+            )
+
+        seeds = [seed for seed in seed_order(self.study) if seed not in shared and is_open(seed)]
+        seeds.sort(key=lambda seed: seed not in either)  # first those that one of the two has
+        missing = seeds[: max(0, DECIDING_SEEDS - len(shared))]
+        return [(p, seed) for seed in missing for p, own in zip(pair, scored, strict=True) if seed not in own]
 
     def _lack_of_noise(
         self, posterior: Posterior, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]
@@ -295,6 +324,11 @@ class BoundRule(StudyState):
         elif noise_is_known:
             # Stated no finer than what was asked: a race ends there, and whatever is smaller owes that to luck as well.
             value = max(margin, posterior.bound(origin, others, criterion.confidence))
+        further_runs = None
+        if value is not None and value > margin:
+            further_runs = runs_needed(self._bound_query(posterior, candidate, others))
+        elif value is not None:
+            further_runs = len(self._runs_to_decide(posterior, candidate, others)) or None
         plateau = self._plateau(posterior, candidate, margin) if noise_is_known else []
         return Bound(
             value=value,
@@ -310,9 +344,7 @@ class BoundRule(StudyState):
             plateau=tuple(plateau),
             recommended=_medoid([candidate.point, *plateau]),
             paper=paper,
-            further_runs=runs_needed(self._bound_query(posterior, candidate, others))
-            if value is not None and value > margin
-            else None,
+            further_runs=further_runs,
             posterior=posterior,
         )
 
@@ -337,7 +369,13 @@ class BoundRule(StudyState):
         query = self._bound_query(
             posterior, candidate, self._neighbour_positions(candidate, verdict.neighbours), max_seeds
         )
-        chosen = [*query.under_way, *next_runs(query, max(0, limit - len(query.under_way)))]
+        if verdict.reason.code == "too_few_seeds":
+            lacking = self._runs_to_decide(posterior, candidate, query.others)
+            is_allowed = {p: len(query.used_seeds[p]) < query.max_seeds for p, _ in lacking}
+            new = [(p, seed) for p, seed in lacking if is_allowed[p] and (p, seed) not in query.under_way]
+        else:
+            new = next_runs(query, max(0, limit - len(query.under_way)))
+        chosen = [*query.under_way, *new]
         return [self.specs([self.point_at(position, candidate.point)], [seed])[0] for position, seed in chosen]
 
     def _bound_query(

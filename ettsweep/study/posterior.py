@@ -150,6 +150,11 @@ class Posterior:
                 high = middle
         return max(0.0, self.to_share(high))
 
+    def decider(self, candidate: Position, others: Sequence[Position], confidence: float) -> Position:
+        """Return the other position whose own bound is the largest."""
+        bounds = np.quantile(self._advantage_draws(candidate, others), confidence, axis=0)
+        return others[int(np.argmax(bounds))]
+
     def probability_best(self, candidate: Position, others: Sequence[Position]) -> float:
         """Return the probability that the candidate is better than all other positions."""
         return float((self._advantage_draws(candidate, others).max(1) <= 0).mean())

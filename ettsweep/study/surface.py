@@ -43,7 +43,7 @@ LENGTH_SCALES = (1.0, 2.0, 4.0)
 TYPICAL_LENGTH_SCALE, LENGTH_SCALE_SPREAD = 2.5, 1.4
 """Median and width (in log) of their log-normal prior."""
 
-SIGNAL_TO_NOISE = tuple(2.0**k for k in range(4, 31))
+SIGNAL_TO_NOISE = tuple(2.0**k for k in range(4, 29))
 """Ratios of signal variance to noise variance, with a uniform prior over this grid."""
 
 OWN_SHARES = (0.0, 0.01)
@@ -279,14 +279,24 @@ class Surface:
         This is a score test for a shift of the point's mean, under the likeliest component with the least independent
         share, which could absorb the shift. Positive is worse than expected; 0 if a point cannot be tested.
         """
-        own_H = self.process.own_share_H if self.process else np.zeros(len(self.weight_H))
+        if self.process is None:
+            return np.zeros(self.mean_HP.shape[1])
+        own_H = self.process.own_share_H
         smoothest = np.flatnonzero(own_H == own_H.min())
         h = int(smoothest[np.argmax(self.weight_H[smoothest])])
+        prior_PP = self.process.ratio_H[h] * _kernel(self.layout.x_PD, self.process.length_HD[[h]], own_H[[h]])[0]
+        # With the information A = B B^T, the residual A (y - f) is B r, and its covariance B (I + B^T K B)^-1 B^T.
+        # A - A cov A would be the same, but for nearly noiseless scores little is left of it beside rounding.
         information = self.information_MPP[self._noise_index[h]]
-        residual_P = self.weighted_MP[self._noise_index[h]] - information @ self.mean_HP[h]
-        variance_P = np.diag(information - information @ self.cov_HPP[h] @ information)
-        # A point without a residual of its own has variance 0, up to rounding.
-        is_testable = variance_P > 1e-9 * max(1.0, float(np.diag(information).max()))
+        value_R, vector_PR = np.linalg.eigh(information)
+        is_positive_R = value_R > 1e-9 * max(1.0, float(value_R.max()))
+        root_R, vector_PR = np.sqrt(value_R[is_positive_R]), vector_PR[:, is_positive_R]
+        root_PR = vector_PR * root_R
+        inverse_RR = np.linalg.inv(np.eye(len(root_R)) + root_PR.T @ prior_PP @ root_PR)
+        residual_P = root_PR @ inverse_RR @ (self.weighted_MP[self._noise_index[h]] @ vector_PR / root_R)
+        variance_P = np.einsum("pr,rs,ps->p", root_PR, inverse_RR, root_PR)
+        # A point without a seed that others share has no information, and a variance of 0 up to rounding.
+        is_testable = np.diag(information) > 1e-9 * max(1.0, float(np.diag(information).max()))
         return np.where(
             is_testable, residual_P / np.sqrt(np.where(is_testable, variance_P * self.variance_H[h], 1.0)), 0.0
         )

@@ -158,7 +158,35 @@ def test_one_seed_a_point_says_nothing_of_the_noise_until_a_fit_leaves_enough(se
     number = judged(study, noisy(study, WIDE, 0.01))
     assert number.bound is not None
     assert number.bound.noise.source == "inferred"
-    assert number.verdict == "optimal"
+    text = "it is within 5% (95% sure), but on too few seeds: it takes 4 more runs until the neighbour that decides has 3 of"
+    assert reason_text(number).startswith(text)
+
+
+@pytest.mark.parametrize("lost", [[], [1]], ids=["none failed", "one failed"])
+def test_no_optimum_is_declared_on_two_seeds_of_the_neighbour_that_decides(
+    search_of: Callable[..., Study], lost: list[int]
+) -> None:
+    """It is the one whose own bound is the largest: the best beside the candidate. A run that failed gets no second."""
+    study, best = search_of(seeds=(0, 1)), {(0, 0): 0.94, (0, 1): 0.95}
+    runs = [
+        run_at(study, o, s, best.get(o, 1.2) * (1 + 0.01 * s + 0.0005 * ((5 * i + 3 * s) % 7)))
+        for i, o in enumerate(SEVEN)
+        for s in study.seeds
+        if not (o == (0, 1) and s in lost)
+    ]
+    runs += [run_at(study, (0, 1), s, None, State.FAILED) for s in lost if s in study.seeds]
+    while (verdict := judged(study, runs, CENTRE)).verdict == "unresolved":
+        assert verdict.reason.code == "too_few_seeds"
+        specs = BoundRule(study, runs).racing_specs(verdict, limit=1)
+        assert len(specs) == verdict.bound.further_runs
+        assert {position for position, _ in asked(specs)} <= {(0, 0), (0, 1)}
+        runs += [run_at(study, offset_of(Point(x.lr, x.wd)), x.seed, 0.95 + 0.0004 * (x.seed % 3)) for x in specs]
+    assert verdict.verdict == "optimal"
+    seeds_of = [
+        {run.spec.seed for run in runs if run.score is not None and offset_of(run.point) == offset}
+        for offset in ((0, 0), (0, 1))
+    ]
+    assert len(seeds_of[0] & seeds_of[1]) == 3
 
 
 @pytest.mark.parametrize("alive", [1, 2, 4, 6])

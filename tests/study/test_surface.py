@@ -3,6 +3,7 @@
 import functools
 from itertools import product
 
+import mpmath
 import numpy as np
 import pytest
 from scipy import stats
@@ -52,7 +53,7 @@ def written_out(
     is_unstable = np.where(lr == unstable_lr, seed_noise.UNSTABLE_NOISE, 1.0)
     scale = np.exp(0.5 * x[at[:, 0]] @ layout.growth) if unstable_lr is None else is_unstable
     odds = 0.0 if parting_lr is None else np.exp(-1.1 * (lr - parting_lr))
-    share = odds / (1 + odds) * np.ones(len(y))
+    share = np.minimum(odds / (1 + odds), 0.9) * np.ones(len(y))
     one_lr = is_one_seed * (lr[:, None] == lr)
     noise = ((1 - share) * np.eye(len(y)) + share * one_lr) * np.outer(scale, scale)
     cov = ratio * k[np.ix_(at[:, 0], at[:, 0])] + flat * is_one_seed + noise
@@ -180,6 +181,22 @@ def test_a_point_off_the_surface_is_seen() -> None:
     shift = fit(ScoreTable(x, np.ones((25, 4)), raised)).misfits()
     assert int(np.argmax(shift)) == 7
     assert shift[7] > 4
+
+
+def test_nearly_noiseless_scores_are_tested_as_exactly_as_others() -> None:
+    """By the residual's covariance, A - A cov A, in arithmetic of 60 digits: in floats rounding is all that is left of it."""
+    surface = fit(layout_of(0, noise=1e-6, missing=0.0))
+    h = int(np.argmax(np.where(surface.process.own_share_H == 0, surface.weight_H, 0.0)))
+    with mpmath.workdps(60):
+        information = mpmath.matrix(surface.information_MPP[surface.process.noise_H[h]].tolist())
+        weighted = mpmath.matrix(surface.weighted_MP[surface.process.noise_H[h]].tolist())
+        prior = mpmath.matrix(module._kernel(X, surface.process.length_HD[[h]], np.zeros(1))[0].tolist())
+        cov = (information + (float(surface.process.ratio_H[h]) * prior) ** -1) ** -1
+        residual = weighted - information * cov * weighted
+        variance = information - information * cov * information
+        sigma = mpmath.sqrt(float(surface.variance_H[h]))
+        expected = [residual[p] / mpmath.sqrt(variance[p, p]) / sigma for p in range(len(X))]
+    assert surface.misfits() == pytest.approx([float(x) for x in expected], rel=1e-3, abs=1e-3)
 
 
 @pytest.mark.parametrize("growth", [(0.0, 0.0), (0.6, -0.3)])

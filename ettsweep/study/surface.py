@@ -34,7 +34,7 @@ WIDTH = 1.3
 model has, and values beyond the grid have no weight: on the simulated sweeps of results/benchmarks/verdicts.md, bounds
 hold as often as they say with this width, and less often without."""
 
-HIDDEN_ROUGHNESS = 0.15
+HIDDEN_ROUGHNESS = 0.18
 """By how much of a run's noise a surface may be rough without any score that tells: see `finer_width`."""
 
 LENGTH_SCALES = (1.0, 2.0, 4.0)

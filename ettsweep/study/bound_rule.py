@@ -276,6 +276,8 @@ class BoundRule(StudyState):
         if not others:
             return []
         pair = self._origin, posterior.decider(self._origin, others, self.study.criterion.confidence)
+        if (lacking := DECIDING_SEEDS - posterior.shared_seeds(*pair)) <= 0:
+            return []
         points = [self.point_at(position, candidate.point) for position in pair]
         scored = [{run.seed for run in self._finished_runs(point) if run.score is not None} for point in points]
         shared, either = scored[0] & scored[1], scored[0] | scored[1]
@@ -290,8 +292,7 @@ class BoundRule(StudyState):
 
         seeds = [seed for seed in seed_order(self.study) if seed not in shared and is_open(seed)]
         seeds.sort(key=lambda seed: seed not in either)  # first those that one of the two has
-        missing = seeds[: max(0, DECIDING_SEEDS - len(shared))]
-        return [(p, seed) for seed in missing for p, own in zip(pair, scored, strict=True) if seed not in own]
+        return [(p, seed) for seed in seeds[:lacking] for p, own in zip(pair, scored, strict=True) if seed not in own]
 
     def _lack_of_noise(
         self, posterior: Posterior, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]

@@ -155,6 +155,11 @@ class Posterior:
         bounds = np.quantile(self._advantage_draws(candidate, others), confidence, axis=0)
         return others[int(np.argmax(bounds))]
 
+    def shared_seeds(self, position: Position, other: Position) -> int:
+        """Return how many seeds two positions share."""
+        scored_PS = self.surface.layout.scored_PS
+        return int(scored_PS[self.index(position)] @ scored_PS[self.index(other)])
+
     def probability_best(self, candidate: Position, others: Sequence[Position]) -> float:
         """Return the probability that the candidate is better than all other positions."""
         return float((self._advantage_draws(candidate, others).max(1) <= 0).mean())

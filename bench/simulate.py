@@ -229,7 +229,7 @@ def at_confidence(verdict: Verdict, confidence: float) -> Verdict:
         # As in `BoundRule`: no finer than what was asked, and not on two seeds of the neighbour that decides.
         origin = (0.0,) * len(axes)
         value = max(bound.margin, bound.posterior.bound(origin, others, confidence))
-        decider = bound.posterior.decider(origin, others, confidence)
+        decider = bound.posterior.decider(origin, others, study.criterion.confidence)  # the race gives seeds to this one
         is_decided = bound.posterior.shared_seeds(origin, decider) >= DECIDING_SEEDS
     text = "optimal" if is_decided and value <= bound.margin else "unresolved"
     return replace(verdict, verdict=text, bound=replace(bound, value=value, confidence=confidence))

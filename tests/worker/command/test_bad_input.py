@@ -47,6 +47,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"score": {"name": "val_loss", "mode": "max"}}, "mode: max of val_loss is unusual; min is meant, or write max!"),
     ({"score": {"name": "val_loss", "mode": "min", "take": "first"}}, "score.take"),
     ({"score": {"name": "val loss", "mode": "min"}}, "score.name"),
+    ({"score": {"name": "step", "mode": "min"}}, "name: a metric is expected; `step` counts the steps"),
     ({"score": {"name": "val_loss", "mode": "min", "take": {"step": 0}}}, "score.take"),
     # taking it up again
     ({"resume": {}}, "resume: either `checkpoint` with `add` is expected, or `always`"),

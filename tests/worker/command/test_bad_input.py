@@ -65,7 +65,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"files": {"conf.yaml": {"from": "conf.yaml", "set": {"a": 1}}}}, "a path that begins with {out}/ is expected"),
     ({"files": {"{out}/../x": {"from": "conf.yaml", "set": {"a": 1}}}}, "a path that begins with {out}/ is expected"),
     ({"files": {"{out}/c": {"from": "conf.yaml"}}}, "either `set` or `replace` is expected"),
-    ({"files": {"{out}/c": {"from": "train.py", "set": {"a": 1}}}}, "`set` is for YAML and JSON; use `replace`"),
+    ({"files": {"{out}/c": {"from": "train.py", "set": {"a": 1}}}}, "`set` is for YAML, JSON and TOML; use `replace`"),
     ({"files": {"{out}/c": {"from": "none.yaml", "set": {"a": 1}}}}, "none.yaml: cannot be read"),
     ({"env": {"HF_TOKEN": "abc"}}, "HF_TOKEN would be on the page and in the folder of each run"),
     ({"env": {"AWS_ACCESS_KEY_ID": "abc"}}, "AWS_ACCESS_KEY_ID would be on the page"),

@@ -69,6 +69,8 @@ class Metric:
     @property
     def label(self) -> str:
         """Name in words, such as lowest validation loss."""
+        if self.name == self.column:  # stated as it is, by somebody else
+            return self.column
         quantity = QUANTITIES.get(self.column, self.column)
         extreme = "lowest" if self.mode == "min" else "highest"
         if isinstance(self.take, int):

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -20,7 +21,12 @@ EXAMPLES = ROOT / "examples"
 DOCS = ROOT / "docs" / "own-code.md"
 
 slow = pytest.mark.slow
-ALL = ["shell", "command", "function", *(pytest.param(name, marks=slow) for name in ("hydra", "torchrun", "lightning"))]
+ALL = [
+    "shell",
+    "command",
+    "function",
+    *(pytest.param(name, marks=slow) for name in ("hydra", "torchrun", "lightning", "open_clip")),
+]
 
 pytestmark = pytest.mark.usefixtures("process")
 
@@ -32,8 +38,10 @@ def _own_python(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def copied(name: str, folder: Path) -> Path:
-    """Copy an example; return its grid file."""
+    """Copy an example, and make its data; return its grid file."""
     shutil.copytree(EXAMPLES / name, folder / name)
+    if (script := folder / name / "data.py").exists():
+        subprocess.run([sys.executable, script], check=True)
     return folder / name / "sweep.yaml"
 
 

@@ -26,6 +26,7 @@ from ettsweep.cli import (
     search_command,
     sweep_commands,
     theory_commands,
+    verdict_command,
 )
 from ettsweep.cli.options import expand_option_groups
 from ettsweep.console import escape_control, print_note
@@ -84,6 +85,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "scales": theory_commands.scales,
     "check-scaling": theory_commands.check_scaling,
     "read": reader_commands.read,
+    "verdict": verdict_command.verdict,
     "doctor": doctor.doctor,
 }
 """Commands by name, in the order of `--help`."""

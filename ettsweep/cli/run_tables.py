@@ -24,6 +24,9 @@ from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import StudiesByFamily, SweepStore, group_by_family, run_sweeps_text
 from ettsweep.study.verdict import Verdict
 
+BLOCKED_NAMED = 5
+"""Most blocked runs that are named in a message."""
+
 
 def plan_rows(plan: Plan, studies: Sequence[Study]) -> list[dict[str, Any]]:
     """Return a row for each run of a plan, with the action that the plan takes."""
@@ -147,26 +150,25 @@ def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = (), selection: Sequen
     # The reasons of these verdicts already have a command for the run.
     advised = {run for v in verdicts for run in v.blocked_run_ids}
     ids_by_reason: dict[tuple[State, str, bool], list[str]] = {}
-    to_retry = []
-    # A full disk may block thousands of runs for one reason: five examples are enough.
-    for p in plan.blocked[:5]:
+    # A retry would not help the former; the reason of a held one says what does.
+    to_retry = [
+        p.id for p in plan.blocked if not p.status.is_unanswered and p.state is not State.HELD and p.id not in advised
+    ]
+    # A full disk may block thousands of runs for one reason: a few examples are enough.
+    for p in plan.blocked[:BLOCKED_NAMED]:
         ids_by_reason.setdefault((p.state, p.reason, p.status.is_unanswered), []).append(p.id)
-        # A retry would not help the former; the reason of a held one says what does.
-        if not p.status.is_unanswered and p.state is not State.HELD and p.id not in advised:
-            to_retry.append(p.id)
     for (state, reason, is_unanswered), ids in ids_by_reason.items():
         subject = f"{'run' if len(ids) == 1 else 'runs'} {', '.join(ids)} {'is' if len(ids) == 1 else 'are'} {state}"
         hint = "; try again when it answers" if is_unanswered else ""
         print_note(f"{subject}{f': {reason}' if reason else ''}{hint}")
-    if len(plan.blocked) > 5:
+    if len(plan.blocked) > BLOCKED_NAMED:
         states = dict.fromkeys(p.state.value for p in plan.blocked)
         status_command = shell_command("status", *selection, *repeat_option("--state", states))
-        print_note(f"... and {len(plan.blocked) - 5} more; {status_command} lists them")
-    print_note(
-        f"`ettsweep retry {' '.join(to_retry)}` trains {'it' if len(to_retry) == 1 else 'them'} again"
-        if to_retry
-        else ""
-    )
+        print_note(f"... and {len(plan.blocked) - BLOCKED_NAMED} more; {status_command} lists them")
+    if to_retry:
+        by_id = not selection or len(to_retry) <= BLOCKED_NAMED
+        command = shell_command("retry", *(to_retry[:BLOCKED_NAMED] if by_id else selection))
+        print_note(f"{command} trains {'it' if len(to_retry) == 1 else 'them'} again")
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------

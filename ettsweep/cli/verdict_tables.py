@@ -51,7 +51,7 @@ def score_note(studies: Sequence[Study]) -> str:
 def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
     """Print a row per verdict, then notes: reasons, mixed versions of ettsweep, and sweeps whose verdicts disagree."""
     data = [verdict_json(v) for v in verdicts] if form is Format.JSON else None
-    _show_families([verdict_row(v) for v in verdicts], [v.study for v in verdicts], form, data)
+    show_families([verdict_row(v) for v in verdicts], [v.study for v in verdicts], form, data)
     note_reasons(verdicts)
     names = study_titles([v.study for v in verdicts])
     mixed = {v.key: mix for v in verdicts if (mix := find_mixed_versions(v.runs))}
@@ -97,12 +97,14 @@ def note_reasons(verdicts: Sequence[Verdict]) -> None:
             print_note(f"{names[v.key]}: as good within the margin: {as_good}{middle}")
 
 
-def _show_families(rows: Sequence[Row], studies: Sequence[Study], form: Format, data: object = None) -> None:
+def show_families(rows: Sequence[Row], studies: Sequence[Study], form: Format, data: object = None) -> None:
     """Print a row per family, leaving out identifying columns that are the same for all."""
     # With one model, sweep and strategy identify a row; else model and family are needed.
     ambiguous = len({s.model for s in studies}) > 1 or len({(s.sweep, s.strategy) for s in studies}) < len(studies)
     omitted = set() if ambiguous else {"family", "model"}
     omitted |= {"sweep"} if len({s.sweep for s in studies}) < 2 else set()
+    # Scripts that state no width have one strategy: its name says nothing.
+    omitted |= {"strategy"} if form is Format.TABLE and not any(s.has_strategies for s in studies) else set()
     omitted |= {"optimizer"} if len({s.base.labels.optimizer for s in studies}) < 2 else set()
     columns = [c for c in dict.fromkeys(c for row in rows for c in row) if c not in omitted]
     if form is Format.TABLE:
@@ -134,7 +136,7 @@ def show_spikes(families: "Sequence[JudgedFamily]") -> None:
             )
         rows.append(row)
     print()
-    _show_families(rows, [verdict.study for verdict, _ in spikes_by_verdict], Format.TABLE)
+    show_families(rows, [verdict.study for verdict, _ in spikes_by_verdict], Format.TABLE)
 
 
 def note_saved_runs(controller: Controller, run_index: RunIndex) -> None:

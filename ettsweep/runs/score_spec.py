@@ -43,10 +43,12 @@ class ScoreSpec(StrictModel):
         return Metric(f"{self.name}_{self.take}", self.mode, self.name, self.take, margin_is=self.margin)
 
 
-def _check_mode(data: object) -> object:
-    """Refuse `acc` with min and `loss` with max, a search for the worst, unless the mode ends with `!`."""
+def _check_stated(data: object) -> object:
+    """Refuse `step`, and `acc` with min and `loss` with max, a search for the worst, unless the mode ends with `!`."""
     if not isinstance(data, dict) or not isinstance(name := data.get("name"), str):
         return data
+    if name == "step":
+        raise ValueError("name: a metric is expected; `step` counts the steps")
     mode = data.get("mode")
     if mode in ("min!", "max!"):
         return data | {"mode": mode[:-1]}
@@ -58,5 +60,5 @@ def _check_mode(data: object) -> object:
     return data
 
 
-StatedScore = Annotated[ScoreSpec, BeforeValidator(_check_mode)]
+StatedScore = Annotated[ScoreSpec, BeforeValidator(_check_stated)]
 """A score as a person writes it."""

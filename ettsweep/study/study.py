@@ -62,8 +62,13 @@ class Study:
 
     @property
     def title(self) -> str:
-        """Name of the study for people: sweep and strategy."""
-        return f"{self.sweep or self.model} {self.strategy}"
+        """Name of the study for people: sweep, and strategy where there may be several."""
+        return f"{self.sweep or self.model} {self.strategy}" if self.has_strategies else self.sweep or self.model
+
+    @property
+    def has_strategies(self) -> bool:
+        """`True` if its runs state what strategies scale with; else there is one alone, whose name says nothing."""
+        return self.base.size is not None
 
     @property
     def has_free_axis(self) -> bool:
@@ -143,8 +148,8 @@ def study_titles(studies: Sequence[Study]) -> dict[tuple[str, str], str]:
     has_several_models = len({study.model for study in studies}) > 1
     return {
         # A sweep named after its model needs no second mention of it.
-        study.key: f"{study.sweep} {study.model} {study.strategy}"
-        if has_several_models and study.model != study.sweep
+        study.key: study.title.replace(study.sweep, f"{study.sweep} {study.model}", 1)
+        if has_several_models and study.sweep and study.model != study.sweep
         else study.title
         for study in studies
     }

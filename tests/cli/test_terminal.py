@@ -155,6 +155,20 @@ def test_a_hint_is_given_once(command: str, call: Call, results: Path, tmp_path:
         assert bool(re.search(r"^run \w+ is failed: b$", result.err, re.MULTILINE)) == command.startswith("grid")
 
 
+def test_many_failed_runs_are_retried_by_their_sweep(call: Call, results: Path, tmp_path: Path) -> None:
+    """And not the five alone whose ids are said."""
+    sweep_spec = load_sweep_spec(write_grid(tmp_path / "w8.yaml", seeds=[0, 1]))
+    keep(results, sweep_spec)
+    for spec in sweep_spec.specs():
+        failed(results, spec, "a")
+    result = call("grid", "--grid", tmp_path / "w8.yaml", "--results", results, code=None)
+    assert "... and 1 more" in result.err
+    (command,) = re.findall(r"`ettsweep (retry [^`]+)` trains them again", result.err)
+    assert command == f"retry --sweep w8 --results {results}"
+    asked = call(*command.split(), code=None)
+    assert "retry 6 runs?" in asked.out + asked.err
+
+
 def test_a_hint_for_one_sweep_does_not_stand_for_another_of_the_family(
     call: Call, results: Path, tmp_path: Path
 ) -> None:

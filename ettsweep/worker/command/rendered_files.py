@@ -13,7 +13,7 @@ from ettsweep.worker.command.template import Value, rendered, rendered_value
 
 Setting = str | int | float | bool | None
 
-Syntax = Literal["json", "yaml"]
+Syntax = Literal["json", "yaml", "toml"]
 
 
 class RenderedFile(StrictModel):
@@ -21,7 +21,7 @@ class RenderedFile(StrictModel):
 
     Attributes:
         source: what it is a copy of, relative to the grid file; `from:` in a grid file.
-        set: values by dotted keys, of a file in YAML or JSON.
+        set: values by dotted keys, of a file in YAML, JSON or TOML.
         replace: texts that are put in place of others, each of which must be there exactly once.
     """
 
@@ -36,13 +36,15 @@ class RenderedFile(StrictModel):
         if bool(self.set) == bool(self.replace):
             raise ValueError(f"files: {self.source}: either `set` or `replace` is expected")
         if self.set and self.syntax is None:
-            raise ValueError(f"files: {self.source}: `set` is for YAML and JSON; use `replace`")
+            raise ValueError(f"files: {self.source}: `set` is for YAML, JSON and TOML; use `replace`")
+        if self.syntax == "toml" and None in self.set.values():
+            raise ValueError(f"files: {self.source}: TOML has no null; use `replace`")
         return self
 
     @property
     def syntax(self) -> Syntax | None:
         """The syntax of the file, by its suffix."""
-        by_suffix: dict[str, Syntax] = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
+        by_suffix: dict[str, Syntax] = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
         return by_suffix.get(Path(self.source).suffix.lower())
 
     def texts(self) -> Iterator[str]:
@@ -68,6 +70,10 @@ class RenderedFile(StrictModel):
             _set(data, path, key, rendered_value(value, values) if isinstance(value, str) else value)
         if self.syntax == "json":
             return json.dumps(data, indent=1) + "\n"
+        if self.syntax == "toml":
+            import tomlkit
+
+            return tomlkit.dumps(data)
         import yaml
 
         return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
@@ -81,15 +87,26 @@ class RenderedFile(StrictModel):
 
 
 def _parsed(path: Path, text: str, syntax: Syntax | None) -> dict[str, Any]:
-    from ettsweep.config import read_yaml  # YAML: only such files need it
-
     try:
-        data: Any = json.loads(text) if syntax == "json" else read_yaml(path)
+        data: Any = _read(path, text, syntax)
     except ValueError as error:
         raise InputError(f"files: {path}: {error}") from None
     if not isinstance(data, dict):
         raise InputError(f"files: {path}: a mapping is expected")
     return data
+
+
+def _read(path: Path, text: str, syntax: Syntax | None) -> Any:
+    # The libraries of YAML and TOML: only such files need them.
+    if syntax == "json":
+        return json.loads(text)
+    if syntax == "toml":
+        import tomlkit
+
+        return tomlkit.parse(text)
+    from ettsweep.config import read_yaml
+
+    return read_yaml(path)
 
 
 def _set(data: dict[str, Any], path: Path, key: str, value: Setting) -> None:

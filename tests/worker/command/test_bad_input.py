@@ -47,6 +47,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"score": {"name": "val_loss", "mode": "max"}}, "mode: max of val_loss is unusual; min is meant, or write max!"),
     ({"score": {"name": "val_loss", "mode": "min", "take": "first"}}, "score.take"),
     ({"score": {"name": "val loss", "mode": "min"}}, "score.name"),
+    ({"score": {"name": "step", "mode": "min"}}, "name: a metric is expected; `step` counts the steps"),
     ({"score": {"name": "val_loss", "mode": "min", "take": {"step": 0}}}, "score.take"),
     # taking it up again
     ({"resume": {}}, "resume: either `checkpoint` with `add` is expected, or `always`"),
@@ -64,7 +65,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"files": {"conf.yaml": {"from": "conf.yaml", "set": {"a": 1}}}}, "a path that begins with {out}/ is expected"),
     ({"files": {"{out}/../x": {"from": "conf.yaml", "set": {"a": 1}}}}, "a path that begins with {out}/ is expected"),
     ({"files": {"{out}/c": {"from": "conf.yaml"}}}, "either `set` or `replace` is expected"),
-    ({"files": {"{out}/c": {"from": "train.py", "set": {"a": 1}}}}, "`set` is for YAML and JSON; use `replace`"),
+    ({"files": {"{out}/c": {"from": "train.py", "set": {"a": 1}}}}, "`set` is for YAML, JSON and TOML; use `replace`"),
     ({"files": {"{out}/c": {"from": "none.yaml", "set": {"a": 1}}}}, "none.yaml: cannot be read"),
     ({"env": {"HF_TOKEN": "abc"}}, "HF_TOKEN would be on the page and in the folder of each run"),
     ({"env": {"AWS_ACCESS_KEY_ID": "abc"}}, "AWS_ACCESS_KEY_ID would be on the page"),

@@ -3,6 +3,7 @@
 import json
 import math
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,22 @@ def test_settings_are_put_into_a_file_with_their_types(tmp_path: Path) -> None:
     (tmp_path / "conf.json").write_text('{"lr": 1}')
     file = RenderedFile.model_validate({"from": "conf.json", "set": {"lr": "{lr}"}})
     assert json.loads(file.content(tmp_path, VALUES)) == {"lr": 2.0**-7}
+    (tmp_path / "conf.toml").write_text('# mine\n[optim]\nlr = 1  # tuned\nname = "adamw"\n[data]\ncrops = [224, 96]\n')
+    file = RenderedFile.model_validate(
+        {
+            "from": "conf.toml",
+            "set": {"optim.lr": "{lr}", "optim.fused": True, "new.sub.seed": "{seed}", "out": "{out}"},
+        }
+    )
+    text = file.content(tmp_path, VALUES)
+    assert tomllib.loads(text) == {
+        "optim": {"lr": 2.0**-7, "name": "adamw", "fused": True},
+        "data": {"crops": [224, 96]},
+        "new": {"sub": {"seed": 3}},
+        "out": VALUES["out"],
+    }
+    assert "# mine" in text
+    assert "# tuned" in text
 
 
 def test_texts_are_replaced_that_are_there_exactly_once(tmp_path: Path) -> None:
@@ -137,11 +154,23 @@ def test_texts_are_replaced_that_are_there_exactly_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "problem"),
-    [(None, "cannot be read"), ("[1]", "a mapping"), ("a: 1", "a is no mapping"), ("a: [", "conf.yaml")],
+    ("name", "content", "problem"),
+    [
+        ("conf.yaml", None, "cannot be read"),
+        ("conf.yaml", "[1]", "a mapping"),
+        ("conf.yaml", "a: 1", "a is no mapping"),
+        ("conf.yaml", "a: [", "conf.yaml"),
+        ("conf.toml", "a = 1", "a is no mapping"),
+        ("conf.toml", "a: 1", "conf.toml: .* at line 1"),
+    ],
 )
-def test_a_file_that_does_not_fit_is_told(tmp_path: Path, content: str | None, problem: str) -> None:
+def test_a_file_that_does_not_fit_is_told(tmp_path: Path, name: str, content: str | None, problem: str) -> None:
     if content is not None:
-        (tmp_path / "conf.yaml").write_text(content)
+        (tmp_path / name).write_text(content)
     with pytest.raises(InputError, match=problem):
-        RenderedFile.model_validate({"from": "conf.yaml", "set": {"a.b": "{lr}"}}).content(tmp_path, VALUES)
+        RenderedFile.model_validate({"from": name, "set": {"a.b": "{lr}"}}).content(tmp_path, VALUES)
+
+
+def test_toml_has_no_null() -> None:
+    with pytest.raises(ValueError, match=r"conf\.toml: TOML has no null"):
+        RenderedFile.model_validate({"from": "conf.toml", "set": {"a": None}})

@@ -1,0 +1,82 @@
+"""The command on scores that somebody has already: verdict."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ettsweep.cli.options import Form, VerdictOptions
+from ettsweep.cli.path_options import parse_path
+from ettsweep.console import Format, print_note, print_table
+from ettsweep.errors import InputError
+
+
+def verdict(
+    *,
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="Table of scores: CSV with a header, or lines of JSON; - for standard input.",
+            metavar="FILE",
+            parser=parse_path,
+            show_default=False,
+        ),
+    ],
+    lowest: Annotated[bool, typer.Option("--min/--max", help="Whether the lowest or the highest score is best.")],
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name of a column: lr=learning_rate, wd=, seed= or score=; repeatable.", metavar="COLUMN=NAME"
+        ),
+    ] = None,
+    runs: Annotated[int, typer.Option(min=0, help="Name at most this many runs that would tell more.")] = 6,
+    rule: Annotated[
+        Literal["bound", "paper"], typer.Option(help="Rule for an optimum: a confidence bound, or the paper's means.")
+    ] = "bound",
+    confidence: Annotated[
+        str | None, typer.Option(help="Confidence of the bound, such as 0.95 or 95%.", metavar="SHARE")
+    ] = None,
+    margin: Annotated[
+        str | None,
+        typer.Option(help="By how much a neighbour may be better, as a share of the score.", metavar="SHARE"),
+    ] = None,
+    form: Form = Format.TABLE,
+) -> None:
+    """Judge scores that you have: is the best lr and wd the optimum, how sure is that, which runs would tell more?
+
+    Nothing is trained, and nothing is kept. The exit code is 0 if the verdict is "optimal", else 1.
+    """
+    from ettsweep.cli.verdict_tables import note_reasons, score_note, show_families, verdict_json, verdict_row
+    from ettsweep.study.criterion import resolve_criterion
+    from ettsweep.study.judgement import evaluate
+    from ettsweep.study.stated_scores import COLUMNS, STANDARD_INPUT, make_study, read_scores
+
+    names = dict(text.partition("=")[::2] for text in column or [])
+    for key, name in names.items():
+        if key not in COLUMNS or not name:
+            raise InputError(f"--column: one of {', '.join(f'{each}=NAME' for each in COLUMNS)} is expected, got {key}")
+    criterion = resolve_criterion([VerdictOptions(rule, confidence, margin).criterion_options()])
+    scores = read_scores(path, names)
+    source = "standard input" if str(path) == STANDARD_INPUT else path.name
+    study, members, notes = make_study(
+        scores, source, names.get("score", "score"), "min" if lowest else "max", criterion
+    )
+    state = evaluate(study, members)
+    judged = state.verdict()
+    known = {run.id for run in members}
+    wanted = [*state.needed_specs(judged), *state.racing_specs(judged, runs)]
+    specs = [spec for spec in wanted if spec.run_id not in known][:runs]
+    following = [{"lr": spec.lr, "wd": spec.wd, "seed": study.shown_seed(spec.seed)} for spec in specs]
+    if form is Format.JSON:
+        print_table([], form, data={**verdict_json(judged), "next": following})
+    else:
+        show_families([verdict_row(judged)], [study], form)
+    for note in notes:
+        print_note(note)
+    note_reasons([judged])
+    if following and form is Format.TABLE:
+        print_note("runs that would tell most:")
+        print_table(following, form)
+    print_note(score_note([study]))
+    if judged.verdict != "optimal":
+        raise typer.Exit(1)

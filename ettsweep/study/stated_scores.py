@@ -1,0 +1,252 @@
+"""Scores that somebody has already, as a study and its runs: nothing is trained, and nothing is kept."""
+
+import csv
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from ettsweep.errors import InputError, nearest_name
+from ettsweep.metric import Metric
+from ettsweep.powers import parse_number
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.index import Run
+from ettsweep.runs.point import Point
+from ettsweep.runs.spec import MAX_SEED, RunSpec, Seeds, StrategySpec
+from ettsweep.runs.state import State, Status
+from ettsweep.runs.trainable import Labels, RunContext, Trainable
+from ettsweep.study.criterion import Criterion
+from ettsweep.study.lattice import Axis
+from ettsweep.study.seeds import RACING_SEEDS
+from ettsweep.study.study import Study
+
+COLUMNS = ("lr", "wd", "seed", "score")
+"""Columns of a table of scores; wd and seed may be missing."""
+
+OFF_LATTICE = 0.1
+"""Share of a step by which values of lr or wd may be off even steps in log2: people write 0.3 between 0.1 and 1."""
+
+STANDARD_INPUT = "-"
+
+
+class StatedScore(NamedTuple):
+    """The score of a run that somebody has trained; None if it diverged."""
+
+    lr: float
+    wd: float
+    seed: int
+    score: float | None
+
+
+class ScoresRecipe(Trainable):
+    """What a table of scores tells of its runs, which are not trained here.
+
+    Attributes:
+        source: name of the table.
+        column: of the score.
+        mode: whether lower or higher is better.
+    """
+
+    trainable: Literal["scores"] = "scores"
+    source: str
+    column: str
+    mode: Literal["min", "max"]
+
+    @property
+    def metric(self) -> Metric:
+        return Metric(self.column, self.mode, self.column, "last")
+
+    @property
+    def labels(self) -> Labels:
+        return Labels(self.source)
+
+    def train(self, run: RunContext) -> None:
+        raise InputError(f"{self.source}: there is no program for these scores")
+
+
+@dataclass(frozen=True)
+class StatedStudy(Study):
+    """A study of scores that somebody has already, in which points may have different seeds.
+
+    Attributes:
+        stated_seeds: the seeds of each point.
+    """
+
+    stated_seeds: Mapping[Point, Seeds] = field(default_factory=dict)
+
+    @cached_property
+    def seeds_by_point(self) -> dict[Point, Seeds]:
+        return dict(self.stated_seeds)
+
+    def shown_seed(self, seed: int) -> int:
+        """Return a seed as it is told: those of racing follow on those of the table."""
+        return max(self.seeds) + 1 + seed - RACING_SEEDS[0] if seed in RACING_SEEDS else seed
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def read_scores(path: Path, names: Mapping[str, str]) -> list[StatedScore]:
+    """Read a table of scores: CSV with a header, or lines of JSON.
+
+    A score that is empty, "diverged" or not finite is that of a run that diverged.
+
+    Args:
+        path: of the table; `-` for standard input.
+        names: names of its columns by those of `COLUMNS`, where they differ.
+
+    Raises:
+        InputError: it cannot be read, or a row says something else.
+    """
+    try:
+        text = sys.stdin.read() if str(path) == STANDARD_INPUT else path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({error})") from None
+    rows = list(_json_rows(path, text) if text.lstrip().startswith("{") else _csv_rows(text))
+    if not rows:
+        raise InputError(f"{path}: no rows: a header and a line for each run are expected, such as lr,wd,seed,score")
+    found = {key: names.get(key, key) for key in COLUMNS}
+    known = dict.fromkeys(key for _, row in rows for key in row)
+    for key, name in found.items():
+        if name not in known and (key in names or key in ("lr", "score")):
+            near = nearest_name(name, tuple(known))
+            hint = f"; did you mean {near}?" if near else "."
+            raise InputError(
+                f"{path}: no column {name}{hint} It has {', '.join(known)}; --column {key}=NAME says which is {key}"
+            )
+    scores = [_score(f"{path}, line {line}", row, found) for line, row in rows]
+    lines: dict[StatedScore, int] = {}
+    for (line, _), score in zip(rows, scores, strict=True):
+        if other := lines.setdefault(score._replace(score=None), line) - line:
+            raise InputError(
+                f"{path}, line {line}: lr {score.lr:g}, wd {score.wd:g}, seed {score.seed} is there twice (line "
+                f"{line + other}){'' if found['seed'] in known else '; a column seed tells repeats apart'}"
+            )
+    return scores
+
+
+def _csv_rows(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of a table with a header, each with its line."""
+    header = text.partition("\n")[0]
+    delimiter = max(",;\t", key=header.count)
+    reader = csv.DictReader(text.splitlines(), delimiter=delimiter, skipinitialspace=True)
+    for row in reader:
+        yield reader.line_num, {key.strip(): value for key, value in row.items() if isinstance(key, str)}
+
+
+def _json_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for line, each in enumerate(text.splitlines(), 1):
+        if not each.strip():
+            continue
+        try:
+            row = json.loads(each)
+        except ValueError as error:
+            raise InputError(f"{path}, line {line}: {error}") from None
+        if not isinstance(row, dict):
+            raise InputError(f"{path}, line {line}: an object is expected, such as {{'lr': 0.01, 'score': 0.5}}")
+        yield line, row
+
+
+def _score(at: str, row: Mapping[str, Any], names: Mapping[str, str]) -> StatedScore:
+    def number(key: str, default: float | None = None) -> float:
+        value = row.get(names[key])
+        if value in (None, "") and default is not None:
+            return default
+        try:
+            result = parse_number(str(value))
+        except ValueError:
+            result = math.nan
+        if not (math.isfinite(result) and result >= 0):
+            raise InputError(f"{at}: {names[key]}: a number of at least 0 is expected, got {value!r}")
+        return result
+
+    lr, wd, seed = number("lr"), number("wd", 0.0), number("seed", 0.0)
+    if not lr:
+        raise InputError(f"{at}: {names['lr']}: a number above 0 is expected, got 0")
+    if seed != int(seed) or seed > MAX_SEED:
+        raise InputError(f"{at}: {names['seed']}: a whole number is expected, got {row[names['seed']]!r}")
+    value = row.get(names["score"])
+    if value is None or str(value).strip().lower() in ("", "diverged"):
+        return StatedScore(lr, wd, int(seed), None)
+    try:
+        score = float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{at}: {names['score']}: a number is expected, got {value!r}") from None
+    return StatedScore(lr, wd, int(seed), score if math.isfinite(score) else None)
+
+
+# --- the study --------------------------------------------------------------------------------------------------------
+
+
+def make_study(
+    scores: Sequence[StatedScore], source: str, column: str, mode: Literal["min", "max"], criterion: Criterion
+) -> tuple[StatedStudy, list[Run], list[str]]:
+    """Return a study of scores, their runs, and a line on each axis whose values were moved onto even steps.
+
+    Args:
+        scores: each lr, wd and seed once.
+        source: name of the table, for people.
+        column: of the score.
+        mode: whether lower or higher is better.
+        criterion: of the verdict.
+
+    Raises:
+        InputError: lr and wd are no lattice, or a single point.
+    """
+    lr_axis, lr_at, lr_note = _axis("lr", {score.lr for score in scores})
+    wd_axis, wd_at, wd_note = _axis("wd", {score.wd for score in scores})
+    if lr_axis.fixed and wd_axis.fixed:
+        raise InputError(f"{source}: a single point has no neighbours: several lr or wd are expected")
+    seeds_at: dict[Point, list[int]] = {}
+    for score in scores:
+        seeds_at.setdefault(Point(lr_at[score.lr], wd_at[score.wd]), []).append(score.seed)
+    # New neighbours are to have the seed that most points have.
+    seeds = tuple(seed for seed, _ in Counter(sorted(score.seed for score in scores)).most_common())
+    recipe = ScoresRecipe(source=source, column=column, mode=mode)
+    origin = next(iter(seeds_at))
+    base = RunSpec.of(recipe, StrategySpec(s=None), origin.lr, origin.wd, seeds[0])
+    stated_seeds = {point: tuple(members) for point, members in seeds_at.items()}
+    study = StatedStudy(
+        base, lr_axis, wd_axis, seeds, tuple(stated_seeds), criterion=criterion, stated_seeds=stated_seeds
+    )
+    runs = []
+    for lr, wd, seed, value in scores:
+        spec = base.with_point(lr_at[lr], wd_at[wd], seed)
+        state = State.DIVERGED if value is None else State.DONE
+        runs.append(Run(RunDir(Path(spec.run_id)), spec, Status(state), {"score": value}))
+    return study, runs, [note for note in (lr_note, wd_note) if note]
+
+
+def _axis(name: str, values: Iterable[float]) -> tuple[Axis, dict[float, float], str]:
+    """Return the axis of some values, the lattice value of each, and a note if any was moved onto it.
+
+    Raises:
+        InputError: their logs are not even steps apart, up to `OFF_LATTICE`.
+    """
+    ordered = sorted(values)
+    if len(ordered) == 1:
+        return Axis(fixed=True), {ordered[0]: ordered[0]}, ""
+    if not ordered[0]:
+        raise InputError(f"{name}: 0 is infinitely many steps from {ordered[1]:g}: leave out its rows, or all others")
+    logs = [math.log2(value) for value in ordered]
+    hops = [b - a for a, b in pairwise(logs)]
+    counts = [round(hop / min(hops)) for hop in hops]
+    step = (logs[-1] - logs[0]) / sum(counts)
+    at = [0, *(sum(counts[: k + 1]) for k in range(len(counts)))]
+    off = max(abs(log - logs[0] - number * step) / step for log, number in zip(logs, at, strict=True))
+    if off > OFF_LATTICE:
+        raise InputError(
+            f"{name}: {', '.join(f'{value:g}' for value in ordered)}: even steps in log are expected, these are "
+            f"{', '.join(f'{2**hop:.3g}' for hop in hops)} times apart: leave out the rows between them"
+        )
+    if off < 1e-6:
+        step = round(step, 6)
+    moved = {value: ordered[0] * 2.0 ** (number * step) for value, number in zip(ordered, at, strict=True)}
+    note = f"{name}: values count as {2**step:.3g} times apart, up to {off:.0%} of a step" if off > 1e-3 else ""
+    return Axis(low=0.0, high=step * at[-1], step=step), moved, note

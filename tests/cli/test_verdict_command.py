@@ -1,0 +1,139 @@
+"""Verdicts on scores that somebody has already: those of the same runs in a results folder, and what cannot be read."""
+
+import csv
+import json
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commandline import finish, keep, write_grid
+
+from ettsweep.study.grid_file import load_sweep_spec
+
+Call = Callable[..., Any]
+
+ROWS = [
+    (2.0 ** (i - 10), 0.1 * 2.0**j, seed, 3 + 0.1 * (i - 0.2) ** 2 + 0.05 * j * j + 0.02 * seed)
+    for i in range(-2, 3)
+    for j in range(-2, 3)
+    for seed in range(2)
+]
+
+
+def table(path: Path, rows: Any = None, header: str = "lr,wd,seed,score") -> Path:
+    draw = random.Random(0)
+    rows = rows or [(lr, wd, seed, score + draw.gauss(0, 0.01)) for lr, wd, seed, score in ROWS]
+    path.write_text("\n".join([header, *(",".join(map(str, row)) for row in rows)]) + "\n")
+    return path
+
+
+def test_it_is_the_verdict_of_the_same_runs_in_a_results_folder(call: Call, results: Path, tmp_path: Path) -> None:
+    ranges = {"lr": {"range": [-2, 2]}, "wd": {"range": [-2, 2]}, "seeds": [0, 1], "criterion": {"margin": "1%"}}
+    sweep_spec = load_sweep_spec(write_grid(tmp_path / "w8.yaml", **ranges))
+    keep(results, sweep_spec)
+    draw, rows = random.Random(0), []
+    for spec in sweep_spec.specs():
+        i, j = (math.log2(spec.lr / 0.25), math.log2(spec.wd / 0.25))
+        score = 1 + 0.02 * i * i + 0.01 * j * j + draw.gauss(0, 0.01)
+        finish(results, spec, score)
+        rows.append((spec.lr, spec.wd, spec.seed, score))
+    kept = call("verify-optimum", "--dry-run", "--format", "json", "--results", results, code=None)
+    (expected,) = json.loads(kept.out)
+    path = table(tmp_path / "scores.csv", random.Random(1).sample(rows, len(rows)))
+    before = sorted(tmp_path.rglob("*"))
+    result = call("verdict", path, "--min", "--margin", "1%", "--format", "json", code=kept.code)
+    found = json.loads(result.out)
+    for key in ("verdict", "lr", "wd", "score", "runs", "statement", "evidence", "neighbours"):
+        assert found[key] == expected[key], key
+    assert expected["evidence"]["bound"] is not None
+    assert sorted(tmp_path.rglob("*")) == before, "nothing is kept"
+
+
+def test_columns_have_any_name_and_further_ones_are_left_alone(call: Call, tmp_path: Path) -> None:
+    path = table(tmp_path / "a.csv", header="learning_rate,wd,seed,val/loss")
+    names = ("--column", "lr=learning_rate", "--column", "score=val/loss")
+    text = call("verdict", path, "--min", *names).out
+    assert text.splitlines()[0].split() == ["verdict", "lr", "wd", "val/loss", "seeds", "nearest", "neighbour"]
+    lines = [json.dumps({"run": k, **row}) for k, row in enumerate(csv.DictReader(path.read_text().splitlines()))]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    assert call("verdict", tmp_path / "a.jsonl", "--min", *names).out == text
+    (tmp_path / "a.tsv").write_text(path.read_text().replace(",", "\t"))
+    assert call("verdict", tmp_path / "a.tsv", "--min", *names).out == text
+
+
+def test_of_accuracies_the_highest_is_best(call: Call, tmp_path: Path) -> None:
+    path = table(tmp_path / "a.csv", [(lr, wd, seed, 1 - score / 10) for lr, wd, seed, score in ROWS])
+    highest = json.loads(call("verdict", path, "--max", "--format", "json").out)
+    lowest = json.loads(call("verdict", table(tmp_path / "b.csv", ROWS), "--min", "--format", "json").out)
+    assert (highest["lr"], highest["wd"]) == (lowest["lr"], lowest["wd"])
+
+
+def test_runs_that_would_tell_most_are_named(call: Call, tmp_path: Path) -> None:
+    """The neighbours that are missing; then further seeds, by the numbers that follow on the table's."""
+    inside = [row for row in ROWS if row[0] >= 2.0**-10 and row[2] == 0]
+    edge = json.loads(call("verdict", table(tmp_path / "a.csv", inside), "--min", "--format", "json", code=1).out)
+    assert edge["verdict"] == "edge"
+    assert {(row["lr"], row["seed"]) for row in edge["next"]} == {(2.0**-11, 0)}
+    draw = random.Random(0)
+    noisy = [(lr, wd, seed, score * (1 + 0.05 * draw.gauss(0, 1))) for lr, wd, seed, score in ROWS]
+    path = table(tmp_path / "b.csv", noisy)
+    found = json.loads(call("verdict", path, "--min", "--runs", "3", "--format", "json", code=1).out)
+    assert found["verdict"] == "unresolved"
+    assert len(found["next"]) in (3, 4), "two runs of a pair come together"
+    assert {row["seed"] for row in found["next"]} == {2}
+    shown = call("verdict", path, "--min", "--runs", "3", code=1)
+    assert "runs that would tell most:" in shown.err
+
+
+def test_points_may_have_different_seeds_and_diverged_ones_rank_last(call: Call, tmp_path: Path) -> None:
+    rows = [row for k, row in enumerate(ROWS) if not (row[2] == 0 and k % 6 == 0)]
+    rows += [(2.0**-7, 0.1, 7, "nan"), (2.0**-7, 0.2, 7, ""), (2.0**-7, 0.05, 7, "diverged")]
+    found = json.loads(call("verdict", table(tmp_path / "a.csv", rows), "--min", "--format", "json").out)
+    assert (found["lr"], found["wd"]) == (2.0**-10, 0.1)
+
+
+def test_values_that_people_write_are_a_lattice(call: Call, tmp_path: Path) -> None:
+    rows = [(lr, 3 + k) for k, lr in enumerate((3e-4, 1e-3, 1e-4, 3e-3, 3e-5))]
+    result = call("verdict", table(tmp_path / "a.csv", rows, "lr,score"), "--min", code=1)
+    assert "lr: values count as 3.16 times apart, up to 5% of a step" in result.err
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "problem"),
+    [
+        (
+            "lr,wd,seed,loss",
+            ROWS,
+            "no column score. It has lr, wd, seed, loss; --column score=NAME says which is score",
+        ),
+        ("lrs,wd,seed,score", ROWS, "no column lr; did you mean lrs?"),
+        ("lr,score", [], "no rows"),
+        ("lr,score", [(0.1, 1), (0.1, 2)], "lr 0.1, wd 0, seed 0 is there twice (line 2); a column seed tells repeats"),
+        ("lr,seed,score", [(0.1, 0, 1), (0.2, 0, 2), (0.1, 0, 2)], "line 4: lr 0.1, wd 0, seed 0 is there twice"),
+        ("lr,score", [(0.1, 1)], "a single point has no neighbours"),
+        ("lr,score", [(0.1, 1), (0.2, 1), (0.3, 1)], "lr: 0.1, 0.2, 0.3: even steps in log are expected"),
+        ("lr,wd,score", [(0.1, 0, 1), (0.1, 0.1, 1)], "wd: 0 is infinitely many steps from 0.1"),
+        ("lr,score", [(0.1, "x")], "line 2: score: a number is expected, got 'x'"),
+        ("lr,score", [(-0.1, 1)], "line 2: lr: a number of at least 0 is expected, got '-0.1'"),
+        ("lr,score", [(0, 1)], "line 2: lr: a number above 0 is expected, got 0"),
+        ("lr,seed,score", [(0.1, 0.5, 1)], "line 2: seed: a whole number is expected, got '0.5'"),
+    ],
+)
+def test_a_table_that_cannot_be_judged_is_told(
+    call: Call, tmp_path: Path, header: str, rows: Any, problem: str
+) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text("\n".join([header, *(",".join(map(str, row)) for row in rows)]) + "\n")
+    result = call("verdict", path, "--min", code=2)
+    assert problem in result.err
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize("arguments", [["--column", "loss=x"], ["--column", "lr"], ["--margin", "x"], []])
+def test_wrong_usage_is_told(call: Call, tmp_path: Path, arguments: list[str]) -> None:
+    best = ("--min",) if arguments else ()
+    assert call("verdict", table(tmp_path / "a.csv"), *best, *arguments, code=2).err
+    assert "no such file" in call("verdict", tmp_path / "none.csv", "--min", code=2).err.lower()

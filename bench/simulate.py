@@ -226,11 +226,11 @@ def at_confidence(verdict: Verdict, confidence: float) -> Verdict:
     others = [tuple(float((place[0] - lr, place[1] - wd)[k]) for k in axes) for place in places]
     value, is_decided = 0.0, True
     if others:
-        # As in `BoundRule`: no finer than what was asked, and not on two seeds of the neighbour that decides.
+        # As in `BoundRule`.
         origin = (0.0,) * len(axes)
-        value = max(bound.margin, bound.posterior.bound(origin, others, confidence))
-        decider = bound.posterior.decider(origin, others, study.criterion.confidence)  # the race gives seeds to this one
-        is_decided = bound.posterior.shared_seeds(origin, decider) >= DECIDING_SEEDS
+        value = bound.posterior.bound(origin, others, confidence, bound.margin)
+        shared_seeds = bound.posterior.shared_seeds(origin, bound.posterior.decider(origin, others))
+        is_decided = shared_seeds >= DECIDING_SEEDS
     text = "optimal" if is_decided and value <= bound.margin else "unresolved"
     return replace(verdict, verdict=text, bound=replace(bound, value=value, confidence=confidence))
 

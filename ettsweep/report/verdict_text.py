@@ -109,9 +109,10 @@ def decided_text(verdict: Verdict) -> str:
             return f"no neighbour is better{by_more} ({confidence_text(facts['confidence'])} sure)"
         case "too_few_seeds":
             bound = f"{bound_text(facts['value'], metric)} ({confidence_text(facts['confidence'])} sure)"
+            needs = f"{_cost_text(facts)} {'is' if facts['runs'] == 1 else 'are'} needed" if facts["runs"] else "wait"
             return (
-                f"it is within {bound}, but on too few seeds: it takes {_cost_text(facts)} until the neighbour that "
-                f"decides has {facts['seeds']} of the candidate's"
+                f"it is within {bound}, but on too few seeds: {needs} until the neighbour that decides has "
+                f"{facts['seeds']} of the candidate's"
             )
         case "beyond_margin":
             gap = (

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import product
 from statistics import fmean
@@ -240,7 +241,7 @@ class BoundRule(StudyState):
             return None
         probability, position = max(zip(posterior.probabilities_better(self._origin, others), others, strict=True))
         # Better for sure is not enough: an advantage within the margin does not refute the candidate.
-        if probability < confidence or posterior.bound(self._origin, others, confidence) <= self._margin:
+        if probability < confidence or posterior.bound(self._origin, others, confidence, self._margin) <= self._margin:
             return None
         better = self.point_at(position, candidate.point)
         return Reason("better_neighbour", {"point": [*better], "probability": probability})
@@ -262,37 +263,47 @@ class BoundRule(StudyState):
             lack = self._lack_of_noise(posterior, candidate, scored_neighbours)
             return "unresolved", Reason("noise_unknown", lack | {"paper": paper}), bound
         facts: dict[str, object] = {"value": bound.value, "confidence": bound.confidence}
-        if not bound.is_too_wide and not bound.further_runs:
+        others = self._neighbour_positions(candidate, scored_neighbours)
+        if not bound.is_too_wide and self._seeds_to_decide(posterior, others) == 0:
             return "optimal", Reason("within_margin", facts), bound
         facts |= {"runs": bound.further_runs, "device_s": bound.further_runs and self._device_s(bound.further_runs)}
         if not bound.is_too_wide:
             return "unresolved", Reason("too_few_seeds", facts | {"seeds": DECIDING_SEEDS}), bound
         return "unresolved", Reason("beyond_margin", facts | {"margin": bound.margin}), bound
 
-    def _runs_to_decide(
-        self, posterior: Posterior, candidate: ScoredPoint, others: Sequence[Position]
-    ) -> list[tuple[Position, int]]:
-        """Return the runs that candidate and deciding neighbour lack of `DECIDING_SEEDS` scores in common."""
+    def _seeds_to_decide(self, posterior: Posterior, others: Sequence[Position]) -> int:
+        """Return how many seeds candidate and deciding neighbour lack of `DECIDING_SEEDS` in common."""
         if not others:
-            return []
-        pair = self._origin, posterior.decider(self._origin, others, self.study.criterion.confidence)
-        if (lacking := DECIDING_SEEDS - posterior.shared_seeds(*pair)) <= 0:
-            return []
-        points = [self.point_at(position, candidate.point) for position in pair]
-        scored = [{run.seed for run in self._finished_runs(point) if run.score is not None} for point in points]
-        shared, either = scored[0] & scored[1], scored[0] | scored[1]
+            return 0
+        shared = posterior.shared_seeds(self._origin, posterior.decider(self._origin, others))
+        return max(0, DECIDING_SEEDS - shared)
 
-        def is_open(seed: int) -> bool:
-            """`True` unless a run of this seed has ended without a score, or needs a person."""
-            runs = [self._runs.get(point, {}).get(seed) for point in points]
-            return all(
-                seed in seeds or run is None or run.state.pending or run.state is State.PRUNED
-                for seeds, run in zip(scored, runs, strict=True)
-            )
+    def _runs_to_decide(
+        self, posterior: Posterior, candidate: ScoredPoint, others: Sequence[Position], max_seeds: float = math.inf
+    ) -> list[tuple[Position, int]]:
+        """Return the runs, finished or not, by which candidate and deciding neighbour come to share `DECIDING_SEEDS`.
 
-        seeds = [seed for seed in seed_order(self.study) if seed not in shared and is_open(seed)]
-        seeds.sort(key=lambda seed: seed not in either)  # first those that one of the two has
-        return [(p, seed) for seed in seeds[:lacking] for p, own in zip(pair, scored, strict=True) if seed not in own]
+        There are none if a point may not have so many seeds.
+        """
+        if not (lacking := self._seeds_to_decide(posterior, others)):
+            return []
+        pair = self._origin, posterior.decider(self._origin, others)
+        runs = [self._runs.get(self.point_at(position, candidate.point), {}) for position in pair]
+        used = [{seed for seed in members if self.is_verdict_seed(seed)} for members in runs]
+        # A run that ended without a score, or needs a person, gets no second; seeds that one of the two has come first.
+        lost = {seed for members in runs for seed, run in members.items() if run.score is None and not _goes_on(run)}
+        shared = {seed for seed in used[0] & used[1] if all(members[seed].score is not None for members in runs)}
+        seeds = [seed for seed in seed_order(self.study) if seed not in lost | shared]
+        seeds.sort(key=lambda seed: sum(seed not in own for own in used))
+        chosen = seeds[:lacking]
+        if any(len(own | {*chosen}) > max_seeds for own in used):
+            return []
+        return [
+            (position, seed)
+            for seed in chosen
+            for position, members in zip(pair, runs, strict=True)
+            if seed not in members or members[seed].score is None
+        ]
 
     def _lack_of_noise(
         self, posterior: Posterior, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]
@@ -324,12 +335,13 @@ class BoundRule(StudyState):
             value = 0.0  # without neighbours that have a score nothing can be better
         elif noise_is_known:
             # Stated no finer than what was asked: a race ends there, and whatever is smaller owes that to luck as well.
-            value = max(margin, posterior.bound(origin, others, criterion.confidence))
+            value = posterior.bound(origin, others, criterion.confidence, margin)
         further_runs = None
         if value is not None and value > margin:
             further_runs = runs_needed(self._bound_query(posterior, candidate, others))
         elif value is not None:
-            further_runs = len(self._runs_to_decide(posterior, candidate, others)) or None
+            lacking = self._runs_to_decide(posterior, candidate, others)
+            further_runs = sum(not self._is_under_way(candidate, *run) for run in lacking) or None
         plateau = self._plateau(posterior, candidate, margin) if noise_is_known else []
         return Bound(
             value=value,
@@ -370,14 +382,19 @@ class BoundRule(StudyState):
         query = self._bound_query(
             posterior, candidate, self._neighbour_positions(candidate, verdict.neighbours), max_seeds
         )
-        if verdict.reason.code == "too_few_seeds":
-            lacking = self._runs_to_decide(posterior, candidate, query.others)
-            is_allowed = {p: len(query.used_seeds[p]) < query.max_seeds for p, _ in lacking}
-            new = [(p, seed) for p, seed in lacking if is_allowed[p] and (p, seed) not in query.under_way]
-        else:
-            new = next_runs(query, max(0, limit - len(query.under_way)))
-        chosen = [*query.under_way, *new]
+        # First what the word `optimal` takes, whatever the bound: the race is then the same at any confidence.
+        if posterior.noise.source != "unknown":
+            lacking = self._runs_to_decide(posterior, candidate, query.others, query.max_seeds)
+            new = [run for run in lacking if run not in query.under_way]
+            query = replace(query, under_way=[*query.under_way, *new])
+        # Where the bound is within the margin already, nothing else is wanted.
+        further = 0 if verdict.reason.code == "too_few_seeds" else max(0, limit - len(query.under_way))
+        chosen = [*query.under_way, *next_runs(query, further)]
         return [self.specs([self.point_at(position, candidate.point)], [seed])[0] for position, seed in chosen]
+
+    def _is_under_way(self, candidate: ScoredPoint, position: Position, seed: int) -> bool:
+        run = self._runs.get(self.point_at(position, candidate.point), {}).get(seed)
+        return run is not None and run.state.pending
 
     def _bound_query(
         self, posterior: Posterior, candidate: ScoredPoint, others: Sequence[Position], max_seeds: int | None = None
@@ -408,6 +425,11 @@ class BoundRule(StudyState):
             # With fewer seeds than racing has, `seed_order` always holds an unused one.
             len(RACING_SEEDS) if max_seeds is None else max_seeds,
         )
+
+
+def _goes_on(run: Run) -> bool:
+    """`True` if a run may still have a score without a person's help."""
+    return run.state.pending or run.state is State.PRUNED
 
 
 def _is_behind(position: Position, other: Position) -> bool:

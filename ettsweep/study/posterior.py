@@ -12,7 +12,6 @@ from ettsweep.study.score_table import MEASURED_DOF, ScoreTable
 from ettsweep.study.seed_noise import Array
 from ettsweep.study.surface import (
     FALSE_ALARM_RATE,
-    HIDDEN_ROUGHNESS,
     Surface,
     finer_width,
     fit,
@@ -26,7 +25,10 @@ INFERRED_DOF = 8
 since a surface that fits too closely hides noise."""
 
 BISECTIONS = 12
-"""Halvings of the interval that a bound is known to lie in: to a part in thousands."""
+"""Halvings of the interval that a bound is known to lie in: to a part in thousands of it."""
+
+DECIDING_CONFIDENCE = 0.95
+"""At which the position that decides is found. Not a sweep's: which runs a race chooses depends on no confidence."""
 
 Position = tuple[float, ...]
 """Lattice steps from the candidate along each free axis."""
@@ -124,35 +126,41 @@ class Posterior:
         """Return the difference of f that a share stands for: the inverse of `to_share`."""
         return -float(np.log1p(-share)) if self.is_log else share * self.level
 
-    def bound(self, candidate: Position, others: Sequence[Position], confidence: float) -> float:
+    def bound(self, candidate: Position, others: Sequence[Position], confidence: float, finest: float = 0.0) -> float:
         """Return the upper bound, at a confidence, on how much better another position is, as a share of at least 0.
 
         It is a joint bound: the quantile of the largest advantage over all other positions, by draws whose deviations
         are widened the more, the smaller it is (`finer_width`).
+
+        Args:
+            candidate: position that is compared with the others.
+            others: at least one.
+            confidence: of the bound.
+            finest: the smallest bound that is stated; 0 for any, without the widening of small ones.
         """
         # One row for each other position: the largest of each draw is found fast.
         mean, deviation = (np.ascontiguousarray(draws.T) for draws in self._draws(candidate, others))
 
-        def quantile(width: float) -> float:
-            return float(np.quantile((mean + width * deviation).max(0), confidence))
+        def quantile(bound: float) -> float:
+            """Return the bound of draws that are widened for a bound."""
+            return float(np.quantile((mean + finer_width(bound, noise_sd) * deviation).max(0), confidence))
 
         # Paired comparisons rest on no surface.
-        noise_sd = self.surface.noise_sd if self.surface.is_smooth else 0.0
-        low, high = 0.0, max(quantile(1.0), HIDDEN_ROUGHNESS * noise_sd)
+        noise_sd = self.surface.noise_sd if self.surface.is_smooth and finest > 0 else 0.0
+        low = high = self.from_share(finest)
         # The quantile falls as the bound that it is widened for grows: they meet at the bound.
-        while high and quantile(finer_width(high, noise_sd)) > high:
+        if (stated := quantile(low)) <= low or not noise_sd:
+            return max(finest, self.to_share(stated))
+        while quantile(high) > high:
             low, high = high, 2 * high
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
-            if high and quantile(finer_width(middle, noise_sd)) > middle:
-                low = middle
-            else:
-                high = middle
-        return max(0.0, self.to_share(high))
+            low, high = (middle, high) if quantile(middle) > middle else (low, middle)
+        return self.to_share(high)
 
-    def decider(self, candidate: Position, others: Sequence[Position], confidence: float) -> Position:
-        """Return the other position whose own bound is the largest."""
-        bounds = np.quantile(self._advantage_draws(candidate, others), confidence, axis=0)
+    def decider(self, candidate: Position, others: Sequence[Position]) -> Position:
+        """Return the other position that may be better by most: whose own bound, at 95%, is the largest."""
+        bounds = np.quantile(self._advantage_draws(candidate, others), DECIDING_CONFIDENCE, axis=0)
         return others[int(np.argmax(bounds))]
 
     def shared_seeds(self, position: Position, other: Position) -> int:

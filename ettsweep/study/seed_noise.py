@@ -2,7 +2,7 @@
 
     cov(e_ps, e_qs) = sigma^2 a_p a_q ((1 - r_p) [p = q] + r_p [p and q have one lr])
     log a_p^2 = sum_d c_d p_d,   or a_p = 4 at one lr and 1 elsewhere
-    r_p = 1 / (1 + exp(1.1 (lr_p - t))),   or 0 everywhere
+    r_p = 1 / (1 + exp(1.1 (lr_p - t))), at most 0.9,   or 0 everywhere
 
 So runs of one seed that differ in lr share none of their noise. Those that differ in wd alone stay alike where lr is
 low, and part around some lr t: from there on training is chaotic, and the smallest difference grows. Noise may also
@@ -102,7 +102,7 @@ def candidates(growth_D: Array, lrs: Sequence[float], repeated_lrs: Sequence[flo
     models = [SeedNoise(None, growth, None, stable * (1 - PARTING_PRIOR if partings else 1.0))]
     models += [SeedNoise(t, growth, None, stable * PARTING_PRIOR / len(partings)) for t in partings]
     for lr in repeated_lrs:
-        # Where training is unstable, runs have parted.
+        # Where training is unstable, runs are parting.
         some = [None, lr - 0.5] if has_two_axes else [None]
         models += [SeedNoise(t, level, lr, UNSTABLE_PRIOR / len(repeated_lrs) / len(some)) for t in some]
     return models

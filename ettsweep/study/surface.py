@@ -43,7 +43,7 @@ LENGTH_SCALES = (1.0, 2.0, 4.0)
 TYPICAL_LENGTH_SCALE, LENGTH_SCALE_SPREAD = 2.5, 1.4
 """Median and width (in log) of their log-normal prior."""
 
-SIGNAL_TO_NOISE = tuple(2.0**k for k in range(4, 29))
+SIGNAL_TO_NOISE = tuple(2.0**k for k in range(4, 27))
 """Ratios of signal variance to noise variance, with a uniform prior over this grid."""
 
 OWN_SHARES = (0.0, 0.01)
@@ -314,7 +314,7 @@ def finer_width(bound: float, noise_sd: float) -> float:
     A bound that is small beside the noise rests on the surface being smooth far below what single scores show; on
     recorded lattices it is not quite. Like `WIDTH`, this is what it takes for bounds to hold.
     """
-    return math.hypot(1.0, HIDDEN_ROUGHNESS * noise_sd / bound)
+    return math.hypot(1.0, HIDDEN_ROUGHNESS * noise_sd / bound) if noise_sd else 1.0
 
 
 def student_quantile(probability: float, dof: float) -> float:

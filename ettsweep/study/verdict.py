@@ -59,7 +59,7 @@ class Bound:
         plateau: other points that, with the given confidence, are worse than the candidate by at most the margin.
         recommended: the central one of the candidate and the plateau.
         paper: verdict of the paper's rule on the candidate; None if it lacks scores.
-        further_runs: further runs that suffice in about three of four cases; None if none are needed or allowed.
+        further_runs: runs to be started that suffice in about three of four cases; None if none are needed or allowed.
         posterior: the posterior behind all these numbers; None in examples made by hand.
     """
 
@@ -142,6 +142,8 @@ class Verdict:
         bound = f"within {bound_text(self.bound.value, metric)} ({confidence})"
         if self.verdict == "optimal":
             return f"optimal {bound}"
+        if not self.bound.is_too_wide:
+            return f"unresolved: {bound}, too few seeds"
         return f"unresolved: {bound}, margin {share_text(self.bound.margin, metric)}"
 
     @property

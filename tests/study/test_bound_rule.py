@@ -129,7 +129,7 @@ def test_a_bound_that_is_small_beside_the_noise_is_widened_more(
     assert posterior is not None
     assert posterior.is_log
     local, others = (0.0, 0.0), [tuple(map(float, o)) for o in SIX]
-    bound = -math.log1p(-posterior.bound(local, others, 0.9))
+    bound = -math.log1p(-posterior.bound(local, others, 0.9, finest=1e-4))
     means, deviations = posterior.surface.draws(
         posterior.index(local), [posterior.index(position) for position in others]
     )
@@ -158,7 +158,7 @@ def test_one_seed_a_point_says_nothing_of_the_noise_until_a_fit_leaves_enough(se
     number = judged(study, noisy(study, WIDE, 0.01))
     assert number.bound is not None
     assert number.bound.noise.source == "inferred"
-    text = "it is within 5% (95% sure), but on too few seeds: it takes 4 more runs until the neighbour that decides has 3 of"
+    text = "it is within 5% (95% sure), but on too few seeds: 4 more runs are needed until the neighbour that decides has 3 of"
     assert reason_text(number).startswith(text)
 
 
@@ -187,6 +187,29 @@ def test_no_optimum_is_declared_on_two_seeds_of_the_neighbour_that_decides(
         for offset in ((0, 0), (0, 1))
     ]
     assert len(seeds_of[0] & seeds_of[1]) == 3
+
+
+def test_seeds_that_decide_keep_to_the_limit_and_are_waited_for(search_of: Callable[..., Study]) -> None:
+    study = search_of(seeds=(0, 1))
+    runs = noisy(study, SEVEN, 0.001, curvature=0.2)
+    verdict = judged(study, runs)
+    assert verdict.reason.code == "too_few_seeds"
+    assert verdict.statement == "unresolved: within 5% (95%), too few seeds"
+    specs = BoundRule(study, runs).racing_specs(verdict, limit=2)
+    assert len(specs) == 2
+    assert BoundRule(study, runs).racing_specs(verdict, limit=2, max_seeds=2) == []
+    under_way = [run_at(study, offset_of(Point(x.lr, x.wd)), x.seed, None, State.RUNNING) for x in specs]
+    waiting = judged(study, [*runs, *under_way])
+    assert waiting.bound is not None
+    assert (waiting.reason.code, waiting.bound.further_runs) == ("too_few_seeds", None)
+    assert "too few seeds: wait until the neighbour" in reason_text(waiting)
+    assert asked(BoundRule(study, [*runs, *under_way]).racing_specs(waiting, limit=2)) == asked(specs)
+
+
+def test_with_a_margin_of_0_a_clear_optimum_is_one(search_of: Callable[..., Study]) -> None:
+    """Small bounds are not widened there: the widening grows without end."""
+    study = search_of(margin="0%")
+    assert judged(study, noisy(study, SEVEN, 0.01, curvature=0.2)).statement == "optimal: no neighbour is better (95%)"
 
 
 @pytest.mark.parametrize("alive", [1, 2, 4, 6])

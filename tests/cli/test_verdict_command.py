@@ -119,7 +119,7 @@ def test_values_that_people_write_are_a_lattice(call: Call, tmp_path: Path) -> N
         ("lr,score", [(0.1, "x")], "line 2: score: a number is expected, got 'x'"),
         ("lr,score", [(-0.1, 1)], "line 2: lr: a number of at least 0 is expected, got '-0.1'"),
         ("lr,score", [(0, 1)], "line 2: lr: a number above 0 is expected, got 0"),
-        ("lr,seed,score", [(0.1, 0.5, 1)], "line 2: seed: a whole number is expected, got '0.5'"),
+        ("lr,seed,score", [(0.1, 0.5, 1)], "line 2: seed: a whole number of at least 0 is expected, got '0.5'"),
     ],
 )
 def test_a_table_that_cannot_be_judged_is_told(

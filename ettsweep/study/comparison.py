@@ -1,6 +1,7 @@
 """Two lists of scores: is one better, by how much, and how many more seeds would tell?"""
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -107,11 +108,12 @@ def _error(samples: Sequence[Sequence[float]], counts: Sequence[int]) -> tuple[f
 
 def _more_seeds(samples: Sequence[Sequence[float]], advantage: float, confidence: float) -> int | None:
     """Return how many more seeds of each tell in `POWER` of cases; None beyond `MAX_SEEDS`."""
-    more = 1
-    while more <= MAX_SEEDS:
+
+    def tells(more: int) -> bool:
         counts = [len(each) + more for each in samples]
-        error, _ = _error(samples, counts)
-        if _half_width(samples, counts, confidence) + float(norm.ppf(POWER)) * error < abs(advantage):
-            return more
-        more += max(1, more // 10)
-    return None
+        slack = float(norm.ppf(POWER)) * _error(samples, counts)[0]
+        return _half_width(samples, counts, confidence) + slack < abs(advantage)
+
+    # More seeds tell the more surely: bisection finds the fewest.
+    more = bisect_left(range(MAX_SEEDS + 1), True, lo=1, key=tells)
+    return more if more <= MAX_SEEDS else None

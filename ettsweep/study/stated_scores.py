@@ -21,6 +21,7 @@ from ettsweep.runs.point import Point
 from ettsweep.runs.spec import MAX_SEED, RunSpec, Seeds, StrategySpec
 from ettsweep.runs.state import State, Status
 from ettsweep.runs.trainable import Labels, RunContext, Trainable
+from ettsweep.schema import validate
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.lattice import Axis
 from ettsweep.study.seeds import RACING_SEEDS
@@ -160,7 +161,10 @@ def _rows(
         text = sys.stdin.read() if str(path) == STANDARD_INPUT else path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({error})") from None
-    rows = list(_json_rows(path, text) if text.lstrip().startswith("{") else _csv_rows(text, columns))
+    try:
+        rows = list(_json_rows(path, text) if text.lstrip().startswith("{") else _csv_rows(text, columns))
+    except csv.Error as error:
+        raise InputError(f"{path}: {error}") from None
     if not rows:
         raise InputError(f"{path}: no rows: a header and a line for each run are expected, such as {','.join(columns)}")
     found = {key: names.get(key, key) for key in columns}
@@ -192,8 +196,8 @@ def _json_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
         if not each.strip():
             continue
         try:
-            row = json.loads(each)
-        except ValueError as error:
+            row = json.loads(each)  # with NaN, which many programs write
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{path}, line {line}: {error}") from None
         if not isinstance(row, dict):
             raise InputError(f"{path}, line {line}: an object is expected, such as {{'lr': 0.01, 'score': 0.5}}")
@@ -314,4 +318,4 @@ def _axis(name: str, values: Iterable[float]) -> tuple[Axis, dict[float, float],
         step = round(step, 6)
     moved = {value: ordered[0] * 2.0 ** (number * step) for value, number in zip(ordered, at, strict=True)}
     note = f"{name}: values count as {2**step:.3g} times apart, up to {off:.0%} of a step" if off > 1e-3 else ""
-    return Axis(low=0.0, high=step * at[-1], step=step), moved, note
+    return validate(Axis, {"low": 0.0, "high": step * at[-1], "step": step}, f"{name} in log2"), moved, note

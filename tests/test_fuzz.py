@@ -307,6 +307,9 @@ COMMANDS = {
     "read": "read {text}",
     "read --reader": "read {text} --reader stdout",
     "list readers": "list readers",
+    "verdict": "verdict {scores} --min",
+    "verdict of the paper": "verdict {scores} --max --rule paper --format json",
+    "compare": "compare {scores} {scores} --min --column seed=wd",
     "data text": "data text --input {text} --out tokens --bpe-tokens 260 --workers 1",
     "--help": "--help",
     "grid --help": "grid --help",
@@ -400,9 +403,10 @@ def test_no_command_ends_with_a_traceback_whatever_it_is_started_with(
     condition: str, name: str, old_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     suffix = os.fsdecode(b"\xff\xe4") if "UTF-8" in condition else ""
-    results, grid, text = (
-        tmp_path / f"{stem}{suffix}{end}" for stem, end in (("r", ""), ("g", ".yaml"), ("t", ".txt"))
+    results, grid, text, scores = (
+        tmp_path / f"{stem}{suffix}{end}" for stem, end in (("r", ""), ("g", ".yaml"), ("t", ".txt"), ("s", ".csv"))
     )
+    scores.write_text("lr,wd,seed,score\n0.1,0,0,1\n0.2,1,0,2\n0.4,2,0,nan\n")
     shutil.copytree(old_results, results, symlinks=True)
     write_grid(grid)
     grid.write_text(f"# für später ⊘\n{grid.read_text()}", encoding="utf-8")
@@ -417,7 +421,7 @@ def test_no_command_ends_with_a_traceback_whatever_it_is_started_with(
     monkeypatch.setenv("PATH", str(tools))
     monkeypatch.setenv("ETTSWEEP_RESULTS", str(results))
     run = next(path.parent.name for path in sorted(runs_dir(results).glob("*/result.json")))
-    line = [word.format(grid=grid, text=text, run=run) for word in shlex.split(COMMANDS[name])]
+    line = [word.format(grid=grid, text=text, scores=scores, run=run) for word in shlex.split(COMMANDS[name])]
     command, variables = CONDITIONS[condition](shlex.join([ETTSWEEP, *line]))
     if command[0] == "unshare" and subprocess.run(["unshare", "--user", "true"], capture_output=True).returncode:
         pytest.skip("other users cannot be made here")

@@ -16,6 +16,7 @@ import typer
 
 from ettsweep import __version__
 from ettsweep.cli import (
+    compare_command,
     completion,
     data_text,
     doctor,
@@ -86,6 +87,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "check-scaling": theory_commands.check_scaling,
     "read": reader_commands.read,
     "verdict": verdict_command.verdict,
+    "compare": compare_command.compare,
     "doctor": doctor.doctor,
 }
 """Commands by name, in the order of `--help`."""

@@ -8,7 +8,6 @@ import typer
 from ettsweep.cli.options import Form, VerdictOptions
 from ettsweep.cli.path_options import parse_path
 from ettsweep.console import Format, print_note, print_table
-from ettsweep.errors import InputError
 
 
 def verdict(
@@ -49,12 +48,9 @@ def verdict(
     from ettsweep.cli.verdict_tables import note_reasons, score_note, show_families, verdict_json, verdict_row
     from ettsweep.study.criterion import resolve_criterion
     from ettsweep.study.judgement import evaluate
-    from ettsweep.study.stated_scores import COLUMNS, STANDARD_INPUT, make_study, read_scores
+    from ettsweep.study.stated_scores import COLUMNS, STANDARD_INPUT, column_names, make_study, read_scores
 
-    names = dict(text.partition("=")[::2] for text in column or [])
-    for key, name in names.items():
-        if key not in COLUMNS or not name:
-            raise InputError(f"--column: one of {', '.join(f'{each}=NAME' for each in COLUMNS)} is expected, got {key}")
+    names = column_names(column or [], COLUMNS)
     criterion = resolve_criterion([VerdictOptions(rule, confidence, margin).criterion_options()])
     scores = read_scores(path, names)
     source = "standard input" if str(path) == STANDARD_INPUT else path.name

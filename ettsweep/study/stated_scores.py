@@ -21,6 +21,7 @@ from ettsweep.runs.point import Point
 from ettsweep.runs.spec import MAX_SEED, RunSpec, Seeds, StrategySpec
 from ettsweep.runs.state import State, Status
 from ettsweep.runs.trainable import Labels, RunContext, Trainable
+from ettsweep.schema import validate
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.lattice import Axis
 from ettsweep.study.seeds import RACING_SEEDS
@@ -104,22 +105,8 @@ def read_scores(path: Path, names: Mapping[str, str]) -> list[StatedScore]:
     Raises:
         InputError: it cannot be read, or a row says something else.
     """
-    try:
-        text = sys.stdin.read() if str(path) == STANDARD_INPUT else path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from None
-    rows = list(_json_rows(path, text) if text.lstrip().startswith("{") else _csv_rows(text))
-    if not rows:
-        raise InputError(f"{path}: no rows: a header and a line for each run are expected, such as lr,wd,seed,score")
-    found = {key: names.get(key, key) for key in COLUMNS}
+    rows, found = _rows(path, names, COLUMNS, ("lr", "score"))
     known = dict.fromkeys(key for _, row in rows for key in row)
-    for key, name in found.items():
-        if name not in known and (key in names or key in ("lr", "score")):
-            near = nearest_name(name, tuple(known))
-            hint = f"; did you mean {near}?" if near else "."
-            raise InputError(
-                f"{path}: no column {name}{hint} It has {', '.join(known)}; --column {key}=NAME says which is {key}"
-            )
     scores = [_score(f"{path}, line {line}", row, found) for line, row in rows]
     lines: dict[StatedScore, int] = {}
     for (line, _), score in zip(rows, scores, strict=True):
@@ -131,9 +118,73 @@ def read_scores(path: Path, names: Mapping[str, str]) -> list[StatedScore]:
     return scores
 
 
-def _csv_rows(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a table with a header, each with its line."""
+def read_list(path: Path, names: Mapping[str, str]) -> tuple[dict[int, float | None], bool]:
+    """Read a list of scores by seed, None of runs that diverged, and whether it has seeds; else they are numbered.
+
+    Args:
+        path: of a table with a column of scores, or of numbers, one a line; `-` for standard input.
+        names: names of the columns `seed` and `score`, where they differ.
+
+    Raises:
+        InputError: it cannot be read, or a row says something else.
+    """
+    rows, found = _rows(path, names, ("seed", "score"), ("score",))
+    has_seeds = any(found["seed"] in row for _, row in rows)
+    scores: dict[int, float | None] = {}
+    for number, (line, row) in enumerate(rows):
+        at = f"{path}, line {line}"
+        seed = _seed(at, row, found["seed"]) if has_seeds else number
+        if seed in scores:
+            raise InputError(f"{at}: {found['seed']} {seed} is there twice; one row for each seed is expected")
+        scores[seed] = _score_value(at, row, found["score"])
+    return scores, has_seeds
+
+
+def column_names(stated: Sequence[str], known: Sequence[str]) -> dict[str, str]:
+    """Return the names of columns that are stated as `COLUMN=NAME`.
+
+    Raises:
+        InputError: it is no such column.
+    """
+    names = dict(text.partition("=")[::2] for text in stated)
+    for key, name in names.items():
+        if key not in known or not name:
+            raise InputError(f"--column: one of {', '.join(f'{each}=NAME' for each in known)} is expected, got {key}")
+    return names
+
+
+def _rows(
+    path: Path, names: Mapping[str, str], columns: Sequence[str], needed: Sequence[str]
+) -> tuple[list[tuple[int, dict[str, Any]]], dict[str, str]]:
+    """Return the rows of a table, each with its line, and the names of some columns, of which some are needed."""
+    try:
+        text = sys.stdin.read() if str(path) == STANDARD_INPUT else path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({error})") from None
+    try:
+        rows = list(_json_rows(path, text) if text.lstrip().startswith("{") else _csv_rows(text, columns))
+    except csv.Error as error:
+        raise InputError(f"{path}: {error}") from None
+    if not rows:
+        raise InputError(f"{path}: no rows: a header and a line for each run are expected, such as {','.join(columns)}")
+    found = {key: names.get(key, key) for key in columns}
+    known = dict.fromkeys(key for _, row in rows for key in row)
+    for key, name in found.items():
+        if name not in known and (key in names or key in needed):
+            near = nearest_name(name, tuple(known))
+            hint = f"; did you mean {near}?" if near else "."
+            raise InputError(
+                f"{path}: no column {name}{hint} It has {', '.join(known)}; --column {key}=NAME says which is {key}"
+            )
+    return rows, found
+
+
+def _csv_rows(text: str, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of a table with a header, each with its line; numbers without a header are the last column."""
     header = text.partition("\n")[0]
+    if _is_number(header):
+        yield from ((line, {columns[-1]: each}) for line, each in enumerate(text.splitlines(), 1) if each.strip())
+        return
     delimiter = max(",;\t", key=header.count)
     reader = csv.DictReader(text.splitlines(), delimiter=delimiter, skipinitialspace=True)
     for row in reader:
@@ -145,8 +196,8 @@ def _json_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
         if not each.strip():
             continue
         try:
-            row = json.loads(each)
-        except ValueError as error:
+            row = json.loads(each)  # with NaN, which many programs write
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{path}, line {line}: {error}") from None
         if not isinstance(row, dict):
             raise InputError(f"{path}, line {line}: an object is expected, such as {{'lr': 0.01, 'score': 0.5}}")
@@ -166,19 +217,37 @@ def _score(at: str, row: Mapping[str, Any], names: Mapping[str, str]) -> StatedS
             raise InputError(f"{at}: {names[key]}: a number of at least 0 is expected, got {value!r}")
         return result
 
-    lr, wd, seed = number("lr"), number("wd", 0.0), number("seed", 0.0)
+    lr, wd = number("lr"), number("wd", 0.0)
     if not lr:
         raise InputError(f"{at}: {names['lr']}: a number above 0 is expected, got 0")
-    if seed != int(seed) or seed > MAX_SEED:
-        raise InputError(f"{at}: {names['seed']}: a whole number is expected, got {row[names['seed']]!r}")
-    value = row.get(names["score"])
+    return StatedScore(lr, wd, _seed(at, row, names["seed"]), _score_value(at, row, names["score"]))
+
+
+def _seed(at: str, row: Mapping[str, Any], name: str) -> int:
+    value = row.get(name)
+    if value in (None, ""):
+        return 0
+    if not _is_number(str(value)) or float(value) != (seed := int(float(value))) or not 0 <= seed <= MAX_SEED:
+        raise InputError(f"{at}: {name}: a whole number of at least 0 is expected, got {value!r}")
+    return seed
+
+
+def _score_value(at: str, row: Mapping[str, Any], name: str) -> float | None:
+    value = row.get(name)
     if value is None or str(value).strip().lower() in ("", "diverged"):
-        return StatedScore(lr, wd, int(seed), None)
+        return None
     try:
         score = float(value)
     except (TypeError, ValueError):
-        raise InputError(f"{at}: {names['score']}: a number is expected, got {value!r}") from None
-    return StatedScore(lr, wd, int(seed), score if math.isfinite(score) else None)
+        raise InputError(f"{at}: {name}: a number is expected, got {value!r}") from None
+    return score if math.isfinite(score) else None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 # --- the study --------------------------------------------------------------------------------------------------------
@@ -249,4 +318,4 @@ def _axis(name: str, values: Iterable[float]) -> tuple[Axis, dict[float, float],
         step = round(step, 6)
     moved = {value: ordered[0] * 2.0 ** (number * step) for value, number in zip(ordered, at, strict=True)}
     note = f"{name}: values count as {2**step:.3g} times apart, up to {off:.0%} of a step" if off > 1e-3 else ""
-    return Axis(low=0.0, high=step * at[-1], step=step), moved, note
+    return validate(Axis, {"low": 0.0, "high": step * at[-1], "step": step}, f"{name} in log2"), moved, note

@@ -79,7 +79,7 @@ def test_each_shell_is_offered_commands_options_and_names(
     ids = sorted(RunDir.create(folder / "results", make_spec(seed=seed)).id for seed in range(3))
     make_sweep(folder, "first")
     make_sweep(folder, "second")
-    assert ask(shell, folder, "ver") == ["verify-optimum"]
+    assert ask(shell, folder, "ver") == ["verify-optimum", "verdict"]
     assert ask(shell, folder, "sweeps", "") == ["rename", "note", "archive", "unarchive", "delete"]
     assert ask(shell, folder, "status", "--st") == ["--strategy", "--state"]
     assert ask(shell, folder, "status", "-s", "") == ["first", "second"]

@@ -101,7 +101,8 @@ def test_home_is_expanded_in_every_option_that_is_a_path(tmp_path: Path, monkeyp
             assert str(value) == str(tmp_path / "x"), option
             expanded.add(option.rpartition(" ")[2])
     assert expanded == {
-        *("--results", "--grid", "--launch", "--data", "--out", "--optuna", "--spec", "--input", "--tokenizer", "path")
+        *("--results", "--grid", "--launch", "--data", "--out", "--optuna", "--spec", "--input", "--tokenizer", "path"),
+        *("first", "second"),
     }
 
 

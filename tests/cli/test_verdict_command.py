@@ -116,10 +116,15 @@ def test_values_that_people_write_are_a_lattice(call: Call, tmp_path: Path) -> N
         ("lr,score", [(0.1, 1)], "a single point has no neighbours"),
         ("lr,score", [(0.1, 1), (0.2, 1), (0.3, 1)], "lr: 0.1, 0.2, 0.3: even steps in log are expected"),
         ("lr,wd,score", [(0.1, 0, 1), (0.1, 0.1, 1)], "wd: 0 is infinitely many steps from 0.1"),
+        ("lr,score", [(1e-30, 1), (1.0, 1)], "lr in log2: high"),
+        ("lr,score", [(0.1, 1), (0.10001, 1)], "lr in log2: step"),
+        ("lr,score", [("x" * 200_000, 1)], "field larger than field limit"),
+        ('{"lr": ' + "[" * 100_000, [], "scores.csv, line 1"),
+        ('{"lr": null, "score": 1}', [], "line 1: lr: a number of at least 0 is expected, got None"),
         ("lr,score", [(0.1, "x")], "line 2: score: a number is expected, got 'x'"),
         ("lr,score", [(-0.1, 1)], "line 2: lr: a number of at least 0 is expected, got '-0.1'"),
         ("lr,score", [(0, 1)], "line 2: lr: a number above 0 is expected, got 0"),
-        ("lr,seed,score", [(0.1, 0.5, 1)], "line 2: seed: a whole number is expected, got '0.5'"),
+        ("lr,seed,score", [(0.1, 0.5, 1)], "line 2: seed: a whole number of at least 0 is expected, got '0.5'"),
     ],
 )
 def test_a_table_that_cannot_be_judged_is_told(

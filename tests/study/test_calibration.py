@@ -34,6 +34,7 @@ def test_a_bound_holds_as_often_as_it_says(surface: str, noise: float) -> None:
     assert len(holds) > 0.9 * SWEEPS
 
 
+@pytest.mark.usefixtures("statistics")
 @pytest.mark.parametrize("name", ["digits-ntk, polynomial", "digits-standard, bootstrap", "tilting .06"])
 def test_a_bound_holds_where_seeds_are_as_real_ones(name: str) -> None:
     """At all three confidences, strictly: the truth is known exactly, and all seeds are fresh."""
@@ -76,6 +77,7 @@ def test_what_falls_short_is_told_from_chance() -> None:
     assert found["right"] == 1
 
 
+@pytest.mark.usefixtures("statistics")
 def test_means_alone_declare_more_and_are_right_less_often() -> None:
     world, margin = Made("bowl", 0.08), 0.02
     bound, paper = ([item for item in simulated(world, margin, rule) if item.declared] for rule in ("bound", "paper"))

@@ -68,6 +68,7 @@ def test_a_simulated_search_starts_as_far_off_the_best_point_as_it_is_told(off: 
         assert climb.grid_points == (start,)
 
 
+@pytest.mark.usefixtures("statistics")
 def test_from_afar_the_surface_takes_fewer_runs_than_the_climb() -> None:
     """On bowls, from four steps off: the surface takes fewer runs than the climb, and no worse an optimum."""
     collected = {}

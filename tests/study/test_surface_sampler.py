@@ -105,6 +105,7 @@ def test_the_surface_finds_the_best_place_of_a_bowl_and_stops(half: tuple[int, .
     assert (2, -1)[: len(half)] in collected
 
 
+@pytest.mark.usefixtures("statistics")
 def test_a_box_of_thousands_of_places_is_searched_as_well() -> None:
     """Losses are those of a guess, 2.3, wherever lr is far off, as they are of real models."""
     collected: tuple[LatticePosition, ...] = ()

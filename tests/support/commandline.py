@@ -274,7 +274,9 @@ def undisturbed(spec: RunSpec) -> RunDir:
     attempt = run.claim({}, after=0)
     assert attempt is not None
     if isinstance(spec, FakeRecipe):
-        work = WorkList([run], Slot("cpu-0", "cpu", None, 1), LocalProfile(devices="cpu"), {}, StopSource(), LocalLiveness(), {})
+        work = WorkList(
+            [run], Slot("cpu-0", "cpu", None, 1), LocalProfile(devices="cpu"), {}, StopSource(), LocalLiveness(), {}
+        )
         train_attempt(run, attempt, work)
         return run
     import torch

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from ettsweep.metric import Metric
 from ettsweep.runs.trainable import Labels, RunContext, Settings, Size, Trainable
-from ettsweep.schema import OmitFromIdAt, Positive
+from ettsweep.schema import Positive
 
 LOSS = Metric("best_loss", "min", "val_loss")
 

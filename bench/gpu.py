@@ -305,7 +305,8 @@ def _not_finite(row: Json) -> str:
 
 
 def _slow(row: Json) -> str:
-    wait = row.get("data_wait_later") or row.get("data_wait") or 0.0
+    later = row.get("data_wait_later")
+    wait = later if later is not None else row.get("data_wait") or 0.0
     return f"{wait:.1%}" if wait > DATA_WAIT else ""
 
 

@@ -29,7 +29,9 @@ MARKING = ("process", "cluster", "statistics")
 # Before torch is imported, here and in child processes: on one thread, sums keep their order.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["OMP_WAIT_POLICY"] = "passive"  # workers of several threads that wait spinning take minutes beside others
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(LEAN), os.environ.get("PYTHONPATH")]))
+TESTS = str(Path(__file__).parent)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(LEAN), TESTS, os.environ.get("PYTHONPATH")]))
+os.environ["ETTSWEEP_PLUGINS"] = "support.fake"  # what most runs of tests train, here and in other processes
 
 # Compiling the package anew costs each process half a second.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -307,7 +307,7 @@ def _axis(name: str, values: Iterable[float]) -> tuple[Axis, dict[float, float],
     hops = [b - a for a, b in pairwise(logs)]
     counts = [round(hop / min(hops)) for hop in hops]
     step = (logs[-1] - logs[0]) / sum(counts)
-    at = [0, *(sum(counts[: k + 1]) for k in range(len(counts)))]
+    at = [*accumulate(counts, initial=0)]
     off = max(abs(log - logs[0] - number * step) / step for log, number in zip(logs, at, strict=True))
     if off > OFF_LATTICE:
         raise InputError(

@@ -5,8 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.commandline import Call, ended, finish, keep, runs_in, start, wait_for, worker_pids, write_grid
-from support.forks import Forks, warm_workers
+from support.commandline import Call, ended, finish, keep, runs_in, start, wait_for, worker_pids, write_fake_grid
 from support.slots import held, waiting
 
 from ettsweep.launch.cost import format_device_hours
@@ -21,34 +20,33 @@ def cost(runs: list[RunDir]) -> str:
 
 
 @pytest.mark.usefixtures("process")
-def test_commands_that_train_say_what_it_costs(call: Call, results: Path, forks: Forks, tmp_path: Path) -> None:
-    write_grid(tmp_path / "grid.yaml", centre={"standard": {"lr": 0.125, "wd": 0.25}})
+def test_commands_that_train_say_what_it_costs(call: Call, results: Path, tmp_path: Path) -> None:
+    write_fake_grid(tmp_path / "grid.yaml", centre={"standard": {"lr": 0.125, "wd": 0.25}})
     values = ("--launch-set", "slots=1", "--results", results)
     cases = ("grid", "--grid", "grid.yaml", *values)
-    with warm_workers(forks):
-        assert "3 runs to train\n" in call(*cases, "--dry-run").err, "nothing was timed yet"
-        followed = call(*cases, "--follow").err
-        grid = runs_in(results)
-        assert followed.index("3 runs to train\n") < followed.index(f"3 runs trained: {cost(grid)} in ")
-        assert f"3 runs were finished already: {cost(grid)} saved\n" in call(*cases, "--follow").err
+    assert "3 runs to train\n" in call(*cases, "--dry-run").err, "nothing was timed yet"
+    followed = call(*cases, "--follow").err
+    grid = runs_in(results)
+    assert followed.index("3 runs to train\n") < followed.index(f"3 runs trained: {cost(grid)} in ")
+    assert f"3 runs were finished already: {cost(grid)} saved\n" in call(*cases, "--follow").err
 
-        verified = call("verify-optimum", "--follow", "--results", results, "--format", "json")
-        assert re.search(rf"at least 1 run to come, at most 100: {TIMED}\n", verified.err)
-        (climbed,) = (run for run in runs_in(results) if run.id not in {run.id for run in grid})
-        assert f"1 run trained: {cost([climbed])} in " in verified.err
-        assert verified.json[0]["verdict"] == "optimal"
-        timed = TIMED.replace("3 runs", "4 runs")
-        fresh = call("seeds", "--dry-run", "--results", results, "--format", "json")
-        cancelled = RunDir.create(results, grid[0].spec().model_copy(update={"seed": 7}))
-        cancelled.cancel()
-        assert re.search(rf"1 run to train: {timed}\n", call("retry", cancelled.id, "--results", results).err)
+    verified = call("verify-optimum", "--follow", "--results", results, "--format", "json")
+    assert re.search(rf"at least 1 run to come, at most 100: {TIMED}\n", verified.err)
+    (climbed,) = (run for run in runs_in(results) if run.id not in {run.id for run in grid})
+    assert f"1 run trained: {cost([climbed])} in " in verified.err
+    assert verified.json[0]["verdict"] == "optimal"
+    timed = TIMED.replace("3 runs", "4 runs")
+    fresh = call("seeds", "--dry-run", "--results", results, "--format", "json")
+    cancelled = RunDir.create(results, grid[0].spec().model_copy(update={"seed": 7}))
+    cancelled.cancel()
+    assert re.search(rf"1 run to train: {timed}\n", call("retry", cancelled.id, "--results", results).err)
     assert re.search(rf"3 runs to train: {timed}\n", fresh.err)
     assert len(fresh.json) == 3
 
 
 @pytest.mark.usefixtures("process")
 def test_a_round_whose_runs_were_cancelled_is_told_too(call: Call, results: Path, tmp_path: Path) -> None:
-    sweep_spec = load_sweep_spec(write_grid(tmp_path / "w8.yaml", lr={"range": [0, 1]}))
+    sweep_spec = load_sweep_spec(write_fake_grid(tmp_path / "w8.yaml", lr={"range": [0, 1]}))
     keep(results, sweep_spec)
     for spec in sweep_spec.specs():
         finish(results, spec, score=1 / spec.lr)

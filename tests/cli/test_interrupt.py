@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.commandline import (
     ETTSWEEP,
-    LONG,
+    LONG_FAKE,
     PATIENCE_S,
     Call,
     ctrl_c_at,
@@ -19,6 +19,7 @@ from support.commandline import (
     runs_in,
     start,
     wait_for,
+    write_fake_grid,
     write_grid,
 )
 
@@ -67,7 +68,7 @@ def test_ctrl_c_at_any_import_ends_the_command_without_a_traceback(
 
 @pytest.mark.parametrize("command", ["cancel --all", "clean --unused-runs", "sweeps delete grid"])
 def test_ctrl_c_at_a_question_is_no_answer(tmp_path: Path, command: str) -> None:
-    grid, results = load_sweep_spec(write_grid(tmp_path / "grid.yaml")), tmp_path / "results"
+    grid, results = load_sweep_spec(write_fake_grid(tmp_path / "grid.yaml")), tmp_path / "results"
     keep(results, grid)
     for spec in (*grid.specs(), *grid.model_copy(update={"seeds": (9,)}).specs()):
         RunDir.create(results, spec)
@@ -89,7 +90,7 @@ def test_ctrl_c_at_a_question_is_no_answer(tmp_path: Path, command: str) -> None
 def test_ctrl_c_leaves_the_runs_that_a_command_follows(
     results: Path, tmp_path: Path, command: str, code: int, call: Call
 ) -> None:
-    write_grid(tmp_path / "grid.yaml", lr="fixed", recipe=LONG)
+    write_fake_grid(tmp_path / "grid.yaml", lr="fixed", run=LONG_FAKE)
     if not command.startswith("grid"):
         call("grid", "--grid", "grid.yaml", "--results", results)
     run = wait_for(lambda: runs_in(results), "a run")[0].id if not command.startswith("grid") else ""
@@ -128,7 +129,7 @@ def test_who_has_it_ignored_is_not_interrupted(at: str, tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_trained_here_is_stopped_and_gone_on_with_by_the_same_command(tmp_path: Path) -> None:
-    write_grid(tmp_path / "grid.yaml", recipe=LONG)
+    write_fake_grid(tmp_path / "grid.yaml", run=LONG_FAKE)
     command = [ETTSWEEP, *TRAIN.split()]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     results = tmp_path / "results"

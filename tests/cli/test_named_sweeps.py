@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from support.commandline import GRID, Call, ended, keep, runs_in, start, wait_for, write_grid
-from support.forks import Forks, warm_workers
+from support.commandline import GRID, Call, ended, keep, runs_in, start, wait_for, write_fake_grid, write_grid
 
 from ettsweep.errors import CorruptError
 from ettsweep.launch.follow import read_run_index
@@ -173,15 +172,14 @@ def test_runs_of_other_versions_are_named_in_a_verdict(call: Call, results: Path
 
 
 def test_a_grid_makes_the_sweep_of_its_file_or_of_the_name_that_is_given(
-    call: Call, results: Path, forks: Forks, tmp_path: Path
+    call: Call, results: Path, tmp_path: Path
 ) -> None:
-    write_grid(tmp_path / "w8.yaml")
+    write_fake_grid(tmp_path / "w8.yaml")
     follow = ("--follow", "--launch-set", "slots=1", "--results", results)
     call("grid", "--grid", "w8.yaml", "--dry-run", "--results", results)
     assert not results.exists()
-    with warm_workers(forks):
-        call("grid", "--grid", "w8.yaml", "--note", "the narrow one", *follow)
-        call("grid", "--grid", "w8.yaml", "--name", "again", *follow)
+    call("grid", "--grid", "w8.yaml", "--note", "the narrow one", *follow)
+    call("grid", "--grid", "w8.yaml", "--name", "again", *follow)
     assert len(submission_folders(results)) == 1, "runs belong to nobody, and train once"
     sweeps = load_sweep_store(results).sweeps
     assert (sweeps["w8"].note, sweeps["again"].note) == ("the narrow one", "")
@@ -522,21 +520,20 @@ def test_the_picture_of_runs_names_their_sweeps_where_there_are_several(results:
 
 @pytest.mark.usefixtures("process")
 def test_a_climb_stops_where_its_budget_ends_and_else_goes_on_until_it_stands(
-    call: Call, results: Path, forks: Forks, tmp_path: Path
+    call: Call, results: Path, tmp_path: Path
 ) -> None:
-    write_grid(tmp_path / "far.yaml", centre={"standard": {"lr": 0.25 / 2**6, "wd": 0.25}})
+    write_fake_grid(tmp_path / "far.yaml", centre={"standard": {"lr": 0.25 / 2**6, "wd": 0.25}})
     follow = ("--follow", "--results", results)
-    with warm_workers(forks):
-        call("grid", "--grid", "far.yaml", "--launch-set", "slots=1", *follow)
-        result = call("verify-optimum", *follow, "--max-runs", 2, "--format", "json", code=1)
-        assert "at least 1 run to come, at most 2: about " in result.err
-        assert "far standard: 3 runs were requested, 2 more were added, and at least 1 would be needed, " in result.err
-        assert "; --max-runs 2 leaves 0 runs for it: stopped\n" in result.err
-        advice = f"`ettsweep verify-optimum --follow --max-runs 100 --results {results}` goes on\n"
-        assert advice in result.err
-        assert len(runs_in(results)) == 5
-        assert result.json[0]["verdict"] == "edge"
-        call("verify-optimum", *follow)
+    call("grid", "--grid", "far.yaml", "--launch-set", "slots=1", *follow)
+    result = call("verify-optimum", *follow, "--max-runs", 2, "--format", "json", code=1)
+    assert "at least 1 run to come, at most 2: about " in result.err
+    assert "far standard: 3 runs were requested, 2 more were added, and at least 1 would be needed, " in result.err
+    assert "; --max-runs 2 leaves 0 runs for it: stopped\n" in result.err
+    advice = f"`ettsweep verify-optimum --follow --max-runs 100 --results {results}` goes on\n"
+    assert advice in result.err
+    assert len(runs_in(results)) == 5
+    assert result.json[0]["verdict"] == "edge"
+    call("verify-optimum", *follow)
     assert verdicts(call, results)["far"]["verdict"] == "optimal"
 
 
@@ -559,7 +556,7 @@ def damage(sweep: Path) -> None:
 def test_a_sweep_that_is_gone_when_its_command_ends_is_named(
     results: Path, tmp_path: Path, change: Callable[[Path], None], message: str
 ) -> None:
-    grid = write_grid(tmp_path / "w8.yaml")
+    grid = write_fake_grid(tmp_path / "w8.yaml")
     command = start("grid", "--grid", grid, "--follow", "--results", results)
     wait_for(lambda: list(results.glob("runs/*/attempts/0001/claim.json")), "a run in training")
     change(results / "sweeps" / "w8")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.commandline import (
-    LONG,
+    LONG_FAKE,
     PATIENCE_S,
     Call,
     Done,
@@ -18,9 +18,8 @@ from support.commandline import (
     runs_in,
     start,
     wait_for,
-    write_grid,
+    write_fake_grid,
 )
-from support.forks import Forks, warm_workers
 
 from ettsweep.cli.prompts import confirm_continue
 from ettsweep.runs.folder import RunDir
@@ -45,7 +44,7 @@ def request_sweep(tmp_path: Path, results: Path) -> Ask:
     """Return a function that asks for the small grid, judged by a bound, and finishes its runs with noisy scores."""
 
     def asked(slope: float = 1.0, device_s: float = 36.0, **changes: Any) -> list[RunSpec]:
-        path = write_grid(tmp_path / "w8.yaml", **({"criterion": {}, "seeds": [0, 1, 2]} | changes))
+        path = write_fake_grid(tmp_path / "w8.yaml", **({"criterion": {}, "seeds": [0, 1, 2]} | changes))
         keep(results, sweep_spec := load_sweep_spec(path))
         for spec in sweep_spec.specs():
             finish(results, spec, noisy(spec, slope), device_s)
@@ -206,12 +205,11 @@ def test_a_terminal_is_asked_where_the_cost_to_come_is_high(results: Path, reque
 
 
 @pytest.mark.usefixtures("process")
-def test_no_point_gets_more_seeds_than_allowed(call: Call, results: Path, request_sweep: Ask, forks: Forks) -> None:
+def test_no_point_gets_more_seeds_than_allowed(call: Call, results: Path, request_sweep: Ask) -> None:
     """Points near the candidate that were never run may have as many; once all have, there is no further run."""
     request_sweep(slope=0.1, criterion={"margin": "0.1%"})
     before = len(runs_in(results))
-    with warm_workers(forks):
-        verify_result = verify(call, results, "--follow", "--max-seeds", 3, code=1)
+    verify_result = verify(call, results, "--follow", "--max-seeds", 3, code=1)
     assert verify_result.json[0]["verdict"] == "unresolved"
     assert "--max-seeds 3 allows no further seed" in verify_result.err
     specs = [run.spec() for run in runs_in(results)]
@@ -223,15 +221,12 @@ def test_no_point_gets_more_seeds_than_allowed(call: Call, results: Path, reques
 
 
 @pytest.mark.usefixtures("process")
-def test_a_race_ends_in_an_optimum_with_seeds_of_its_own(
-    call: Call, results: Path, forks: Forks, tmp_path: Path
-) -> None:
-    write_grid(tmp_path / "w8.yaml", criterion={"margin": "20%"}, lr={"range": [-2, 2]})
-    with warm_workers(forks):
-        call("grid", "--grid", "w8.yaml", "--follow", "--launch-set", "slots=1", "--results", results)
-        (row,) = verify(call, results, "--dry-run", code=1).json
-        assert row["verdict"] == "unresolved", "one seed a point says nothing of the noise"
-        (row,) = verify(call, results, "--follow", "--max-runs", 30, code=0).json
+def test_a_race_ends_in_an_optimum_with_seeds_of_its_own(call: Call, results: Path, tmp_path: Path) -> None:
+    write_fake_grid(tmp_path / "w8.yaml", criterion={"margin": "20%"}, lr={"range": [-2, 2]})
+    call("grid", "--grid", "w8.yaml", "--follow", "--launch-set", "slots=1", "--results", results)
+    (row,) = verify(call, results, "--dry-run", code=1).json
+    assert row["verdict"] == "unresolved", "one seed a point says nothing of the noise"
+    (row,) = verify(call, results, "--follow", "--max-runs", 30, code=0).json
     raced = [spec for spec in specs(results) if spec.seed != 0]
     assert raced
     assert {spec.seed for spec in raced} <= {*RACING_SEEDS}
@@ -241,7 +236,7 @@ def test_a_race_ends_in_an_optimum_with_seeds_of_its_own(
 @pytest.mark.usefixtures("process")
 def test_a_race_goes_on_after_its_command_is_killed(results: Path, request_sweep: Ask, tmp_path: Path) -> None:
     """Its worker lives on; the same command waits for the runs that are under way, and starts none in their place."""
-    run_ids = {spec.run_id for spec in request_sweep(recipe=LONG, seeds=[0])}
+    run_ids = {spec.run_id for spec in request_sweep(run=LONG_FAKE, seeds=[0])}
     follow = (
         "verify-optimum",
         "--follow",

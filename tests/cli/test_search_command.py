@@ -9,7 +9,7 @@ import pytest
 import yaml
 from support.claims import claimed
 from support.commandline import (
-    LONG,
+    LONG_FAKE,
     Call,
     ended,
     finish,
@@ -17,9 +17,8 @@ from support.commandline import (
     runs_in,
     start,
     wait_for,
-    write_grid,
+    write_fake_grid,
 )
-from support.forks import Forks, warm_workers
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.point import Point
@@ -54,15 +53,14 @@ def proposed(results: Path, sweep: str = "w8") -> dict[str, list[float]]:
 @pytest.mark.usefixtures("process")
 @pytest.mark.parametrize("sampler", ["surface", "tpe"])
 def test_a_search_ends_in_a_verified_optimum_and_goes_nowhere_when_asked_again(
-    call: Call, results: Path, forks: Forks, tmp_path: Path, sampler: str
+    call: Call, results: Path, tmp_path: Path, sampler: str
 ) -> None:
-    write_grid(tmp_path / "w8.yaml", **WIDE)
+    write_fake_grid(tmp_path / "w8.yaml", **WIDE)
     command = ("search", "--grid", "w8.yaml", "--sampler", sampler, "--trials", 6, "--max-runs", 60)
     command += ("--launch-set", "slots=1", "--results", results, "--format", "json")
-    with warm_workers(forks):
-        result = call(*command)
-        runs = {run.id for run in runs_in(results)}
-        output = call(*command)
+    result = call(*command)
+    runs = {run.id for run in runs_in(results)}
+    output = call(*command)
     (verdict,) = result.json
     assert verdict["verdict"] == "optimal"
     assert {n["state"] for n in verdict["neighbours"]} <= {"done", "diverged"}
@@ -80,7 +78,7 @@ def test_a_search_ends_in_a_verified_optimum_and_goes_nowhere_when_asked_again(
 
 def test_what_is_finished_is_known_and_not_proposed(call: Call, results: Path, tmp_path: Path) -> None:
     """A grid has run three points of the ranges: they are where the search goes on from."""
-    write_grid(tmp_path / "w8.yaml", **WIDE | {"lr": {"range": [0, 2]}, "criterion": {"margin": "1%"}})
+    write_fake_grid(tmp_path / "w8.yaml", **WIDE | {"lr": {"range": [0, 2]}, "criterion": {"margin": "1%"}})
     keep(results, sweep_spec := load_sweep_spec(tmp_path / "w8.yaml"))
     for spec in sweep_spec.specs():
         finish(results, spec, 1 + abs(spec.lr - 0.25))
@@ -92,25 +90,21 @@ def test_what_is_finished_is_known_and_not_proposed(call: Call, results: Path, t
 
 
 def test_without_following_a_call_submits_what_is_proposed_and_no_more(
-    call: Call, results: Path, forks: Forks, tmp_path: Path
+    call: Call, results: Path, tmp_path: Path
 ) -> None:
-    write_grid(tmp_path / "w8.yaml", **WIDE)
+    write_fake_grid(tmp_path / "w8.yaml", **WIDE)
     command = ("search", "--grid", "w8.yaml", "--no-follow", "--launch-set", "slots=1", "--results", results)
-    with warm_workers(forks):
-        call(*command, code=None)
-        wait_for(lambda: [run for run in runs_in(results) if run.status().state.finished], "the first run")
-        call(*command, code=None)
+    call(*command, code=None)
+    wait_for(lambda: [run for run in runs_in(results) if run.status().state.finished], "the first run")
+    call(*command, code=None)
     assert len(proposed(results)["standard"]) >= 2
 
 
 @pytest.mark.usefixtures("process")
-def test_nothing_is_proposed_that_the_budget_does_not_allow(
-    call: Call, results: Path, forks: Forks, tmp_path: Path
-) -> None:
-    write_grid(tmp_path / "w8.yaml", **WIDE)
+def test_nothing_is_proposed_that_the_budget_does_not_allow(call: Call, results: Path, tmp_path: Path) -> None:
+    write_fake_grid(tmp_path / "w8.yaml", **WIDE)
     command = ("search", "--grid", "w8.yaml", "--max-runs", 2, "--launch-set", "slots=1", "--results", results)
-    with warm_workers(forks):
-        call(*command, code=1)
+    call(*command, code=1)
     assert len(proposed(results)["standard"]) == 2
     assert {run.status().state for run in runs_in(results)} == {State.DONE}
 
@@ -118,7 +112,7 @@ def test_nothing_is_proposed_that_the_budget_does_not_allow(
 @pytest.mark.usefixtures("process")
 def test_a_search_goes_on_after_its_command_is_killed(results: Path, tmp_path: Path) -> None:
     """Its worker lives on; the same command goes on from what was proposed, and has nothing run twice."""
-    write_grid(tmp_path / "w8.yaml", **WIDE, recipe=LONG)
+    write_fake_grid(tmp_path / "w8.yaml", **WIDE, run=LONG_FAKE)
     values = ("--launch-set", "slots=1", "--launch-set", "threads=1", "--max-runs", 4, "--trials", 4)
     follow = ("search", "--grid", "w8.yaml", *values, "--results", results)
     command = start(*follow, cwd=tmp_path)
@@ -141,7 +135,7 @@ def verified(results: Path, tmp_path: Path) -> Callable[..., list[RunSpec]]:
     """Return a function that has a sweep of the small model verified under `standard`, with made scores: best at 2^-2."""
 
     def made(name: str = "w8", **changes: Any) -> list[RunSpec]:
-        path = write_grid(tmp_path / f"{name}.yaml", **{"criterion": {}, "seeds": [0, 1, 2]} | changes)
+        path = write_fake_grid(tmp_path / f"{name}.yaml", **{"criterion": {}, "seeds": [0, 1, 2]} | changes)
         keep(results, sweep_spec := load_sweep_spec(path))
         for spec in sweep_spec.specs():
             finish(results, spec, 1 + abs(spec.lr - 0.25) + 0.01 * ((spec.seed + round(8 * spec.lr)) % 3))
@@ -194,8 +188,8 @@ def test_another_width_starts_from_the_optimum_of_a_sweep_through_the_map(
 ) -> None:
     """Under standard the learning rate of a model twice as wide is half, and its decay per step the same."""
     (first, *_) = verified()
-    model = first.model.model_dump() | {"width": 16, "heads": 4}
-    write_grid(tmp_path / "w16.yaml", model=model, criterion={}, lr={"range": [-3, 3]})
+    assert first.width == 8
+    write_fake_grid(tmp_path / "w16.yaml", run={"width": 16}, criterion={}, lr={"range": [-3, 3]})
     result = call("search", "--grid", "w16.yaml", "--from", "w8", "--dry-run", "--results", results, code=None)
     assert "from the optimum (2^-2, 2^-2) of standard at width 8 of sweep w8, mapped to (2^-3, 2^-1)" in result.err
 
@@ -206,9 +200,9 @@ def cheaper(results: Path, tmp_path: Path) -> list[RunSpec]:
 
     One seed of each proves nothing: its verdict is not `optimal`.
     """
-    model = {"width": 4, "depth": 1, "heads": 2, "patch_size": 4, "image_size": 8, "channels": 1, "classes": 10}
-    path = write_grid(tmp_path / "cheap.yaml", model=model, lr={"range": [-1, 1]}, criterion={}, seeds=[0])
-    keep(results, sweep_spec := load_sweep_spec(path, overrides=["schedule.total_steps=12", "schedule.warmup_steps=1"]))
+    cheap = {"width": 4, "last_step": 12}
+    path = write_fake_grid(tmp_path / "cheap.yaml", run=cheap, lr={"range": [-1, 1]}, criterion={}, seeds=[0])
+    keep(results, sweep_spec := load_sweep_spec(path))
     for spec in sweep_spec.specs():
         finish(results, spec, 1 + abs(spec.lr - 0.5))
     return sweep_spec.specs()
@@ -219,7 +213,7 @@ def test_a_search_starts_from_the_best_point_of_a_cheaper_recipe_that_nobody_has
 ) -> None:
     """Under standard lr is half as large at twice the width, and wd twice: 2^-1 and 2^-2 become 2^-2 and 2^-1."""
     assert {spec.lr for spec in cheaper} == {0.125, 0.25, 0.5}
-    write_grid(tmp_path / "w8.yaml", **WIDE | {"wd": {"range": [-2, 2]}})
+    write_fake_grid(tmp_path / "w8.yaml", **WIDE | {"wd": {"range": [-2, 2]}})
     values = ("search", "--grid", "w8.yaml", "--from", "cheap", "--dry-run", "--results", results)
     refused = call(*values, code=2)
     assert "ettsweep: --from cheap: sweep cheap has no verified optimum: standard is " in refused.err
@@ -237,7 +231,7 @@ def test_a_verified_optimum_is_taken_for_one_also_where_it_need_not_be(
     call: Call, results: Path, verified: Callable[..., list[RunSpec]], tmp_path: Path
 ) -> None:
     verified()
-    write_grid(tmp_path / "long.yaml", lr={"range": [-3, 3]}, recipe=LONG)
+    write_fake_grid(tmp_path / "long.yaml", lr={"range": [-3, 3]}, run=LONG_FAKE)
     values = ("search", "--grid", "long.yaml", "--from", "w8", "--unverified", "--dry-run", "--results", results)
     assert (
         "long standard starts from the optimum (2^-2, 2^-2) of standard of sweep w8, " in call(*values, code=None).err
@@ -245,13 +239,13 @@ def test_a_verified_optimum_is_taken_for_one_also_where_it_need_not_be(
 
 
 def test_a_sweep_all_of_whose_runs_diverged_is_no_start(call: Call, results: Path, tmp_path: Path) -> None:
-    write_grid(tmp_path / "w8.yaml", **WIDE)
+    write_fake_grid(tmp_path / "w8.yaml", **WIDE)
     keep(results, sweep_spec := load_sweep_spec(tmp_path / "w8.yaml"))
     for spec in sweep_spec.specs():
         run = RunDir.create(results, spec)
         assert run.claim({}, after=0)
         assert run.finish({"status": "diverged", "diverged_step": 3, "score": None, "device_s": 36.0}, [])
-    write_grid(tmp_path / "long.yaml", recipe=LONG)
+    write_fake_grid(tmp_path / "long.yaml", run=LONG_FAKE)
     values = ("search", "--grid", "long.yaml", "--from", "w8", "--dry-run", "--results", results)
     assert "--unverified" not in call(*values, code=2).err
     refused = call(*values, "--unverified", code=2)
@@ -266,7 +260,7 @@ def test_a_sweep_all_of_whose_runs_diverged_is_no_start(call: Call, results: Pat
     [
         ("--grid w8.yaml --sampler tpee", "unknown sampler 'tpee'"),
         ("--grid w8.yaml --lr-range fixed", "lr and wd are both fixed: there is nothing to search"),
-        ("--grid w8.yaml --pruner median --set schedule.eval_every=24", "schedule.eval_every: 24: --pruner median"),
+        ("--grid w8.yaml --pruner median --set every=24", "every: 24: --pruner median"),
         ("--grid w8.yaml --pruner medain", "unknown pruner 'medain'"),
         ("--grid w8.yaml --from nobody", "unknown strategy or sweep 'nobody'"),
         ("--grid w8.yaml --unverified", "--unverified needs --from STRATEGY or --from SWEEP"),
@@ -287,7 +281,7 @@ def test_what_cannot_be_searched_is_refused(
 
 
 def test_an_optimum_that_is_not_verified_is_no_start(call: Call, results: Path, tmp_path: Path) -> None:
-    write_grid(tmp_path / "w8.yaml", **WIDE)
+    write_fake_grid(tmp_path / "w8.yaml", **WIDE)
     keep(results, load_sweep_spec(tmp_path / "w8.yaml"))
     values = ("search", "--grid", "w8.yaml", "--strategy", "ntk", "--from", "standard")
     result = call(*values, "--results", results, code=2)
@@ -298,7 +292,7 @@ def test_an_optimum_that_is_not_verified_is_no_start(call: Call, results: Path, 
 # --- what others have, and what was asked before ----------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("process", "warm")
+@pytest.mark.usefixtures("process")
 def test_a_command_with_a_start_goes_on_when_it_is_repeated(
     call: Call, results: Path, verified: Callable[..., list[RunSpec]]
 ) -> None:
@@ -321,7 +315,7 @@ def test_a_command_with_a_start_goes_on_when_it_is_repeated(
 def test_what_another_sweep_has_left_behind_is_proposed_and_does_not_hold_a_search_up(
     call: Call, results: Path, tmp_path: Path
 ) -> None:
-    write_grid(tmp_path / "w8.yaml", **WIDE)
+    write_fake_grid(tmp_path / "w8.yaml", **WIDE)
     for spec in load_sweep_spec(tmp_path / "w8.yaml").specs():
         RunDir.create(results, spec)
     values = ("search", "--grid", "w8.yaml", "--name", "mine", "--dry-run", "--results", results)
@@ -331,7 +325,7 @@ def test_what_another_sweep_has_left_behind_is_proposed_and_does_not_hold_a_sear
 def test_what_another_sweep_is_training_is_neither_proposed_nor_waited_for(
     call: Call, results: Path, tmp_path: Path
 ) -> None:
-    write_grid(tmp_path / "w8.yaml", **WIDE)
+    write_fake_grid(tmp_path / "w8.yaml", **WIDE)
     (centre,) = (spec for spec in load_sweep_spec(tmp_path / "w8.yaml").specs() if spec.lr == 0.0625)
     claimed(RunDir.create(results, centre))
     values = ("search", "--grid", "w8.yaml", "--name", "mine", "--dry-run", "--results", results)
@@ -340,7 +334,7 @@ def test_what_another_sweep_is_training_is_neither_proposed_nor_waited_for(
 
 
 def test_the_ranges_that_were_stated_last_bound_a_search(call: Call, results: Path, tmp_path: Path) -> None:
-    write_grid(tmp_path / "w8.yaml", **WIDE)
+    write_fake_grid(tmp_path / "w8.yaml", **WIDE)
 
     def ask(**options: str) -> Study:
         keep(results, load_sweep_spec(tmp_path / "w8.yaml", **options).model_copy(update={"searched": True}))  # type: ignore[arg-type]
@@ -355,7 +349,7 @@ def test_the_ranges_that_were_stated_last_bound_a_search(call: Call, results: Pa
 
 
 def test_a_budget_is_shared_by_the_strategies_of_a_search(call: Call, results: Path, tmp_path: Path) -> None:
-    write_grid(tmp_path / "w8.yaml", **WIDE)
+    write_fake_grid(tmp_path / "w8.yaml", **WIDE)
     values = ("search", "--grid", "w8.yaml", "--dry-run", "--results", results, "--max-runs", 2)
     values += tuple(f"--strategy={name}" for name in ("standard", "ntk", "mup"))
     assert len(PROPOSED.findall(call(*values, code=None).err)) == 2

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.commandline import at_a_terminal, keep, write_grid
+from support.commandline import at_a_terminal, keep, write_fake_grid
 from support.made_sweep import digits_spec, finish_at, imagenet_spec, searched
 
 from ettsweep.cli.search_history import show_history
@@ -97,7 +97,7 @@ def test_all_diverged_is_said(results: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.usefixtures("process")
 def test_a_search_shows_its_course_before_its_verdicts(results: Path, tmp_path: Path) -> None:
-    sweep_spec = load_sweep_spec(write_grid(tmp_path / "w8.yaml")).model_copy(update={"searched": True})
+    sweep_spec = load_sweep_spec(write_fake_grid(tmp_path / "w8.yaml")).model_copy(update={"searched": True})
     keep(results, sweep_spec)
     (study,) = sweep_spec.studies("w8")
     centre = sweep_spec.centres["standard"]

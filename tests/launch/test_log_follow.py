@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import ETTSWEEP, LONG, PATIENCE_S, ended, ettsweep, runs_in, start, wait_for, write_grid
+from support.commandline import (
+    ETTSWEEP,
+    LONG_FAKE,
+    PATIENCE_S,
+    ended,
+    ettsweep,
+    runs_in,
+    start,
+    wait_for,
+    write_fake_grid,
+)
 from support.slots import held, owner, stopped_at_checkpoint
 
 from ettsweep.launch.log_follow import LogFollower, follow_log
@@ -17,9 +27,9 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 
-ONE_SLOT = ("--launch-set", "slots=1", "--launch-set", "threads=1", "--launch-set", "checkpoint_every_steps=25")
+ONE_SLOT = ("--launch-set", "slots=1", "--launch-set", "threads=1")
 
-LONGER = LONG | {"schedule": LONG["schedule"] | {"total_steps": 4000}}
+LONGER = LONG_FAKE | {"last_step": 4000, "step_s": 0.001}
 """Time enough to follow a log, and to kill who writes it."""
 
 
@@ -95,7 +105,7 @@ def submit_run(tmp_path: Path, results: Path) -> Callable[[], RunDir]:
     """Return a function that has a run of some seconds submitted to a worker, and returns it."""
 
     def ask() -> RunDir:
-        grid = write_grid(tmp_path / "grid.yaml", recipe=LONGER, lr={"range": [0, 0]})
+        grid = write_fake_grid(tmp_path / "grid.yaml", run=LONGER, lr={"range": [0, 0]})
         ettsweep("grid", "--grid", grid, "--results", results, *ONE_SLOT)
         (run,) = runs_in(results)
         return run
@@ -111,7 +121,7 @@ def followed(run: RunDir, results: Path, output: Path) -> "tuple[subprocess.Pope
     return process, lambda text: wait_for(lambda: text in output.read_text(), f"{text!r} in the log")
 
 
-@pytest.mark.usefixtures("process", "warm")
+@pytest.mark.usefixtures("process")
 def test_a_queued_run_is_waited_for_and_followed_until_it_is_done(
     submit_run: Callable[[], RunDir], results: Path, tmp_path: Path
 ) -> None:
@@ -130,7 +140,7 @@ def test_a_queued_run_is_waited_for_and_followed_until_it_is_done(
     assert ettsweep("logs", run.id, "--results", results).stdout in text
 
 
-@pytest.mark.usefixtures("process", "warm")
+@pytest.mark.usefixtures("process")
 def test_it_goes_on_with_the_next_attempt(submit_run: Callable[[], RunDir], results: Path, tmp_path: Path) -> None:
     run = submit_run()
     attempt = stopped_at_checkpoint(results)
@@ -144,7 +154,7 @@ def test_it_goes_on_with_the_next_attempt(submit_run: Callable[[], RunDir], resu
     assert "step 4000/4000" in (tmp_path / "followed.txt").read_text()
 
 
-@pytest.mark.usefixtures("process", "warm")
+@pytest.mark.usefixtures("process")
 def test_ctrl_c_ends_it_without_a_traceback_and_the_run_goes_on(
     submit_run: Callable[[], RunDir], results: Path
 ) -> None:

@@ -10,12 +10,13 @@ from rich.console import Console
 from support.arrays import PROFILE, only_submission
 from support.claims import claimed
 from support.devcluster import Cluster
+from support.fake import FakeRecipe
 
 from ettsweep.launch.follow import CommandContext, execute_plan, read_run_index
 from ettsweep.launch.profile import LocalProfile, SlurmProfile
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import RunIndex
-from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.spec import RunSpec, StrategySpec
 from ettsweep.runs.state import State
 from ettsweep.study import pruning
 from ettsweep.study.controller import Controller
@@ -50,9 +51,11 @@ def running(results: Path, spec: RunSpec, loss: float, *steps: int) -> RunDir:
 
 
 def finished(results: Path, spec: RunSpec, loss: float) -> RunDir:
-    every = spec.schedule.eval_every
+    every, last = spec.eval_every, spec.steps
+    assert every
+    assert last
     run = running(results, spec, loss)
-    steps = range(every, spec.schedule.last_step + 1, every)
+    steps = range(every, last + 1, every)
     assert run.finish({"status": "done", "score": loss}, [{"step": step, "val_loss": loss} for step in steps])
     return run
 
@@ -172,17 +175,18 @@ class Proposed(Controller):
         return self.proposed
 
 
-def hopeless(results: Path, make_spec: MakeSpec) -> RunSpec:
+def hopeless(results: Path) -> RunSpec:
     """Return a run that would take minutes, at a point whose five finished ones are far better."""
-    spec = make_spec(schedule={"total_steps": 100_000, "warmup_steps": 4, "eval_every": 100}, lr=0.25)
+    recipe = FakeRecipe(last_step=100_000, warmup=4, every=100, step_s=0.002)
+    spec = RunSpec.of(recipe, StrategySpec(s=None), 0.25, 0.25, 0)
     for seed in range(5):
         finished(results, spec.with_point(spec.lr, spec.wd, 10 + seed), 0.01)
     return spec
 
 
-@pytest.mark.usefixtures("process", "warm", "soon")
-def test_following_stops_a_hopeless_run_and_does_not_wait_for_it(results: Path, make_spec: MakeSpec) -> None:
-    spec = hopeless(results, make_spec)
+@pytest.mark.usefixtures("process", "soon")
+def test_following_stops_a_hopeless_run_and_does_not_wait_for_it(results: Path) -> None:
+    spec = hopeless(results)
     collected: list[str] = []
     profile = LocalProfile(devices="cpu", slots=1, threads=1)
     console = Console(file=io.StringIO())
@@ -201,10 +205,8 @@ def test_following_stops_a_hopeless_run_and_does_not_wait_for_it(results: Path, 
 
 
 @pytest.mark.usefixtures("soon")
-def test_a_hopeless_run_in_a_job_is_stopped_and_its_job_is_not_put_back(
-    cluster: Cluster, results: Path, make_spec: MakeSpec
-) -> None:
-    spec = hopeless(results, make_spec)
+def test_a_hopeless_run_in_a_job_is_stopped_and_its_job_is_not_put_back(cluster: Cluster, results: Path) -> None:
+    spec = hopeless(results)
     context = CommandContext(results, SlurmProfile(**PROFILE), console=Console(file=io.StringIO()))
     plan = make_plan([spec], read_run_index(results))
     submit_result = execute_plan(plan, context, Proposed(results, spec))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from launch.test_shared_filesystem import ISOLATED, wait_for
-from support.commandline import LONG, write_grid
+from support.commandline import LONG_FAKE, write_fake_grid
 
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, runs_dir
@@ -87,8 +87,8 @@ def boot(tmp_path: Path) -> Iterator[Boot]:
 @pytest.fixture
 def grid(tmp_path: Path, results: Path) -> list[str]:
     """Return the command for four runs that take a while, on one slot of each machine."""
-    launch = ("slots=1", "devices=cpu", "threads=1", "heartbeat_s=1", "checkpoint_every_steps=25", "trainer.pack=1")
-    path = write_grid(tmp_path / "grid.yaml", recipe=LONG, lr={"range": [0, 3]})
+    launch = ("slots=1", "devices=cpu", "threads=1", "heartbeat_s=1")
+    path = write_fake_grid(tmp_path / "grid.yaml", run=LONG_FAKE, lr={"range": [0, 3]})
     command = ["grid", "--grid", str(path), "--results", str(results)]
     return [*command, *(word for setting in launch for word in ("--launch-set", setting))]
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.commandline import write_grid
+from support.commandline import write_fake_grid
 
 from ettsweep.launch.executors import CHECK_OWNER, check_owner
 from ettsweep.ownership import tree_problem
@@ -47,7 +47,7 @@ class Group:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.results = folder / "results"
-        self.grid = write_grid(folder / "small.yaml", lr={"range": [0, 1]})
+        self.grid = write_fake_grid(folder / "small.yaml", lr={"range": [0, 1]})
         self.grid.chmod(0o644)
 
     def python(self, uid: int, *arguments: object, code: int | None = 0) -> str:

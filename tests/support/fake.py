@@ -3,10 +3,11 @@
 import json
 import math
 import random
+import time
 from typing import Any, ClassVar, Literal
 
 from ettsweep.metric import Metric
-from ettsweep.runs.trainable import Labels, RunContext, Settings, Trainable
+from ettsweep.runs.trainable import Labels, RunContext, Settings, Size, Trainable
 from ettsweep.schema import Positive
 
 LOSS = Metric("best_loss", "min", "val_loss")
@@ -20,13 +21,26 @@ class FakeSettings(Settings):
 
 
 class FakeRecipe(Trainable):
-    """A bowl in (log2 lr, log2 wd) with noise, which training approaches step by step."""
+    """A bowl in (log2 lr, log2 wd) with noise, which training approaches step by step, in no time or at a pace.
+
+    Attributes:
+        last_step: number of its steps.
+        every: steps from an evaluation, and a checkpoint, to the next.
+        noise: standard deviation of what a seed adds to the loss at the end.
+        best_lr, best_wd: where the bowl is lowest.
+        width: what strategies scale by; None for runs that state no size.
+        step_s: seconds of a step.
+    """
 
     trainable: Literal["fake"] = "fake"
     last_step: Positive = 20
     every: Positive = 5
     warmup: int = 0
     noise: float = 0.01
+    best_lr: float = 2.0**-6
+    best_wd: float = 2.0**-3
+    width: Positive | None = None
+    step_s: float = 0.0
     settings: ClassVar[type[Settings]] = FakeSettings
 
     @property
@@ -49,9 +63,14 @@ class FakeRecipe(Trainable):
     def warmup_steps(self) -> int:
         return self.warmup
 
+    @property
+    def size(self) -> Size | None:
+        return None if self.width is None else Size(self.width, "adamw")
+
     def end(self, lr: float, wd: float, seed: int) -> float:
         """Return the loss that a run approaches."""
-        bowl = 0.1 * (math.log2(lr) + 6) ** 2 + 0.05 * (math.log2(wd) + 3 if wd else 0.0) ** 2
+        lr_steps, wd_steps = math.log2(lr / self.best_lr), math.log2(wd / self.best_wd) if wd else 0.0
+        bowl = 0.1 * lr_steps**2 + 0.05 * wd_steps**2
         return 1 + bowl + random.Random(seed).gauss(0, self.noise)
 
     def train(self, run: RunContext) -> None:
@@ -62,10 +81,14 @@ class FakeRecipe(Trainable):
             state = json.loads(run.resume_from.read_text())
         end = self.end(run.lr, run.wd, run.seed)
         for step in range(run.resume_step + 1, self.last_step + 1):
+            time.sleep(self.step_s)
             state["value"] += 0.5 * (end - state["value"])
             run.record(step, loss=state["value"])
-            if step % self.every == 0 or step == self.last_step:
+            is_evaluated = step % self.every == 0 or step == self.last_step
+            if is_evaluated:
                 run.record(step, val_loss=state["value"])
-            if run.stop:
+                run.log(f"step {step}/{self.last_step}")
+            if run.stop or is_evaluated:
                 run.checkpoint(step, lambda path: path.write_text(json.dumps(state)))
+            if run.stop:
                 return

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 from support.commandline import (
-    GRID,
+    FAKE,
     LONG,
+    LONG_FAKE,
     alive,
     assert_as_if_undisturbed,
     ended,
@@ -26,6 +27,7 @@ from support.commandline import (
     status,
     wait_for,
     worker_pids,
+    write_fake_grid,
     write_grid,
 )
 from support.disks import fill
@@ -58,7 +60,7 @@ pytestmark = [
     pytest.mark.usefixtures("process"),
 ]
 
-ONE_SLOT = ("--launch-set", "slots=1", "--launch-set", "threads=1", "--launch-set", "checkpoint_every_steps=25")
+ONE_SLOT = ("--launch-set", "slots=1", "--launch-set", "threads=1")
 TWO_SLOTS = ("--launch-set", "slots=2", *ONE_SLOT[2:])
 
 
@@ -66,11 +68,18 @@ TWO_SLOTS = ("--launch-set", "slots=2", *ONE_SLOT[2:])
 def grid(tmp_path: Path) -> Callable[..., tuple[Any, ...]]:
     """Return a function that writes a grid file, and returns the arguments of the command that asks for it."""
 
-    def ask(*, runs: int = 1, recipe: dict[str, Any] = LONG) -> tuple[Any, ...]:
-        path = write_grid(tmp_path / "grid.yaml", recipe=recipe, lr={"range": [0, runs - 1]})
+    def ask(*, runs: int = 1, run: dict[str, Any] = LONG_FAKE) -> tuple[Any, ...]:
+        path = write_fake_grid(tmp_path / "grid.yaml", run=run, lr={"range": [0, runs - 1]})
         return "grid", "--grid", path, "--results", tmp_path / "results"
 
     return ask
+
+
+@pytest.fixture
+def trainer_grid(tmp_path: Path) -> tuple[Any, ...]:
+    """Return the arguments of the command that asks for two runs of the trainer, which need torch."""
+    path = write_grid(tmp_path / "grid.yaml", recipe=LONG, lr={"range": [0, 1]})
+    return "grid", "--grid", path, "--results", tmp_path / "results"
 
 
 def has_torch(pid: int) -> bool:
@@ -106,11 +115,12 @@ def test_runs_train_on_after_the_process_that_submitted_them(
 
 
 @pytest.mark.slow
-def test_other_processes_see_what_is_queued_and_what_is_running(grid: Any, results: Path) -> None:
+def test_other_processes_see_what_is_queued_and_what_is_running(trainer_grid: Any, results: Path) -> None:
+    options = (*ONE_SLOT, "--launch-set", "checkpoint_every_steps=25")
     with held("cpu-0"):
-        ettsweep(*grid(runs=2), *ONE_SLOT)
+        ettsweep(*trainer_grid, *options)
         assert [row["state"] for row in status(results).values()] == ["queued", "queued"]
-        result = ettsweep(*grid(runs=2), *ONE_SLOT)
+        result = ettsweep(*trainer_grid, *options)
         assert "2 under way" in result.stderr
         assert len(submission_folders(results)) == 1
         (worker,) = wait_for(lambda: waiting(worker_pids(results)) and worker_pids(results), "the worker to wait")
@@ -126,7 +136,7 @@ def test_other_processes_see_what_is_queued_and_what_is_running(grid: Any, resul
 
 @pytest.mark.slow
 def test_commands_at_the_same_instant_train_each_run_once_on_the_slots_there_are(tmp_path: Path, results: Path) -> None:
-    path = write_grid(tmp_path / "grid.yaml", lr={"range": [-3, 3]})
+    path = write_fake_grid(tmp_path / "grid.yaml", lr={"range": [-3, 3]})
     options = ("grid", "--grid", path, "--results", results, *TWO_SLOTS)
     with held("cpu-0", "cpu-1"):
         for command in [start(*options) for _ in range(4)]:
@@ -150,7 +160,7 @@ def test_who_waits_for_a_slot_says_who_has_it(grid: Any, tmp_path: Path, results
     waiting_results = tmp_path / "waiting"
     ettsweep(*grid(), *ONE_SLOT)
     holder = owner(stopped_at_checkpoint(results))
-    values = (*grid(runs=2, recipe=GRID["recipe"])[:-1], waiting_results)
+    values = (*grid(runs=2, run=FAKE)[:-1], waiting_results)
     ettsweep(*values, *ONE_SLOT)
     text = f"slot cpu-0, held by process {holder} of {results}"
     wait_for(lambda: {r["reason"] for r in status(waiting_results).values()} == {f"waits for {text}"}, "the reason")
@@ -207,10 +217,12 @@ BOUND = {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores", "GOMP_CPU_AFFINITY": "0
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="has one core only")
-def test_no_thread_of_a_worker_is_bound_to_a_core(grid: Any, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_thread_of_a_worker_is_bound_to_a_core(
+    trainer_grid: Any, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in BOUND.items():
         monkeypatch.setenv(name, value)
-    plan = make_plan(load_sweep_spec(grid(runs=2)[2]).specs(), RunIndex({}, {}))
+    plan = make_plan(load_sweep_spec(trainer_grid[2]).specs(), RunIndex({}, {}))
     submit(results, plan, LocalProfile(devices="cpu", slots=2, threads=2, checkpoint_every_steps=25))
     first = stopped_at_checkpoint(results)
     owners = [owner(attempt) for attempt in (first, stopped_at_checkpoint(results, but=first.run.name))]
@@ -281,7 +293,7 @@ def test_a_worker_told_to_end_saves_and_the_next_command_goes_on(grid: Any, resu
 @pytest.mark.slow
 def test_ctrl_c_only_detaches(grid: Any, results: Path) -> None:
     with held("cpu-0"):
-        command = start(*grid(recipe=GRID["recipe"]), *ONE_SLOT, "--follow", start_new_session=True)
+        command = start(*grid(run=FAKE), *ONE_SLOT, "--follow", start_new_session=True)
         (worker,) = wait_for(lambda: waiting(worker_pids(results)) and worker_pids(results), "the worker to wait")
         os.killpg(command.pid, signal.SIGINT)
         assert "interrupted; the runs go on" in ended(command, code=1).stderr
@@ -305,7 +317,7 @@ def kill_one_of_two(results: Path) -> tuple[Attempt, int]:
 @pytest.fixture
 def half_dead(grid: Any, results: Path) -> tuple[Attempt, int]:
     """Return an attempt whose worker was killed, and the other worker, which is stopped; two runs wait for them."""
-    ettsweep(*grid(runs=4), *TWO_SLOTS, "--launch-set", "trainer.pack=1")
+    ettsweep(*grid(runs=4), *TWO_SLOTS)
     return kill_one_of_two(results)
 
 
@@ -363,7 +375,7 @@ def test_a_worker_that_dies_at_once_is_not_replaced_again(
     grid: Any, results: Path, half_dead: Any, request: pytest.FixtureRequest
 ) -> None:
     _, other = half_dead
-    request.getfixturevalue("broken_torch")
+    request.getfixturevalue("broken_start")
     assert "1 idle slot has a new worker\n" in ettsweep(*grid(runs=4), *TWO_SLOTS).stderr
     (vacancy,) = wait_for(lambda: vacancies(results), "the new worker to die")
     assert not vacancy.died
@@ -375,7 +387,7 @@ def test_a_worker_that_dies_at_once_is_not_replaced_again(
 
 @pytest.mark.slow
 def test_following_fills_the_slot_of_a_dead_worker_while_others_train(grid: Any, results: Path) -> None:
-    command = start(*grid(runs=4), *TWO_SLOTS, "--launch-set", "trainer.pack=1", "--follow")
+    command = start(*grid(runs=4), *TWO_SLOTS, "--follow")
     _, other = kill_one_of_two(results)
     wait_for_results(results, 3)
     os.kill(other, signal.SIGCONT)
@@ -387,7 +399,7 @@ def test_following_fills_the_slot_of_a_dead_worker_while_others_train(grid: Any,
 
 
 def test_a_worker_that_was_told_to_end_is_replaced_by_a_command_alone(grid: Any, results: Path) -> None:
-    ettsweep(*grid(runs=4), *TWO_SLOTS, "--launch-set", "trainer.pack=1")
+    ettsweep(*grid(runs=4), *TWO_SLOTS)
     owner_result = owner(stopped_at_checkpoint(results))
     wait_for(lambda: len([run for run in runs_in(results) if run.attempt_numbers()]) > 1, "the other worker")
     (other,) = {pid for pid in worker_pids(results) if pid != owner_result}
@@ -482,15 +494,15 @@ def test_cleaning_leaves_alone_what_live_workers_could_touch(grid: Any, results:
 
 
 @pytest.fixture
-def broken_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put a torch in front of the real one that cannot be imported."""
+def broken_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have processes that are started from now on find a package that cannot be imported."""
     folder = tmp_path / "broken"
     folder.mkdir()
-    (folder / "torch.py").write_text("raise ImportError('libcudart.so: no such file')\n")
+    (folder / "pydantic.py").write_text("raise ImportError('libcudart.so: no such file')\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
 
 
-@pytest.mark.usefixtures("broken_torch")
+@pytest.mark.usefixtures("broken_start")
 @pytest.mark.parametrize("command", ["grid", "verify-optimum"])
 def test_workers_that_cannot_start_are_an_error_not_a_loop(grid: Any, results: Path, command: str) -> None:
     arguments = grid()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.commandline import (
-    LONG,
+    LONG_FAKE,
     alive,
     assert_as_if_undisturbed,
     ettsweep,
@@ -17,6 +17,7 @@ from support.commandline import (
     status,
     undisturbed,
     wait_for,
+    write_fake_grid,
     write_grid,
 )
 from support.slots import owner, stopped_at_checkpoint, wait_for_results
@@ -24,9 +25,9 @@ from support.slots import owner, stopped_at_checkpoint, wait_for_results
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 
-pytestmark = pytest.mark.usefixtures("process", "warm")
+pytestmark = pytest.mark.usefixtures("process")
 
-ONE_SLOT = ("--launch-set", "slots=1", "--launch-set", "threads=1", "--launch-set", "checkpoint_every_steps=25")
+ONE_SLOT = ("--launch-set", "slots=1", "--launch-set", "threads=1")
 WHY = "median pruner: best_loss 2.31, the median of 7 others 1.92"
 PRUNED = ("pruned", f"at step 25: {WHY}")
 
@@ -38,7 +39,7 @@ def grid(tmp_path: Path, results: Path) -> Ask:
     """Return a function that asks for some runs of seconds, with one slot."""
 
     def ask(*options: object, runs: int = 1) -> Any:
-        path = write_grid(tmp_path / "grid.yaml", recipe=LONG, lr={"range": [0, runs - 1]})
+        path = write_fake_grid(tmp_path / "grid.yaml", run=LONG_FAKE, lr={"range": [0, runs - 1]})
         return ettsweep("grid", "--grid", path, "--results", results, *ONE_SLOT, *options)
 
     return ask
@@ -131,7 +132,7 @@ def test_pruned_runs_can_be_cancelled_and_are_retried_by_their_state(grid: Ask, 
 
 
 def trained_until_pruned(results: Path, run: RunDir, step: int) -> Attempt:
-    """Train a run of the small grid in this process until it is pruned."""
+    """Train a run of the trainer in this process until it is pruned."""
     import torch
 
     from ettsweep.runs.stop import StopReason

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ettsweep.errors import EttsweepError
-from ettsweep.files import number
+from ettsweep.files import Json, number
 from ettsweep.runs.attempt import TimeSpent
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run, RunIndex
@@ -12,6 +12,9 @@ from ettsweep.runs.result import make_result
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.study.study import Study
+
+KEPT = ("environment", "execution", "start_s", "attempts", "diverged_step")
+"""Entries of a result that the new one takes over as they are."""
 
 
 def rescorable(studies: Sequence[Study], run_index: RunIndex) -> list[tuple[Run, RunSpec]]:
@@ -57,18 +60,14 @@ def _rescore(results: Path, run: Run, spec: RunSpec) -> bool:
     if attempt is None or (diverged and trained.metric.column != spec.metric.column):
         return False  # it may have diverged by its former score alone
     try:
-        history = spec.rescored_history(run.dir, trained)
+        history = spec.rescored_history(run.dir.path, trained)
     except EttsweepError:  # its files are gone, or are not what this reader reads
         return False
     if history is None or (spec.metric.score(history) is None and not diverged):
         return False
     spent = TimeSpent(number(result.get("wall_s")) or 0.0, number(result.get("device_s")) or 0.0)
     content = make_result(spec, history, result["steps"], attempt, spent, diverged=diverged)
-    kept = {
-        name: result[name]
-        for name in ("environment", "execution", "start_s", "attempts", "diverged_step")
-        if name in result
-    }
+    kept: Json = {name: result[name] for name in KEPT if name in result}
     rescored = RunDir.create(results, spec)
     if (claim := rescored.claim({"scored_from": run.id}, after=0)) is None:
         return False

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
@@ -20,9 +20,6 @@ from ettsweep.files import Json
 from ettsweep.metric import Metric
 from ettsweep.runs.spike_spec import SpikeSpec
 from ettsweep.schema import Key, Source, StrictModel, validate
-
-if TYPE_CHECKING:
-    from ettsweep.runs.folder import RunDir
 
 
 class Labels(NamedTuple):
@@ -342,10 +339,10 @@ class Trainable(StrictModel):
         """Return the recipe without what only says how a finished run is scored; None if its score is fixed."""
         return None
 
-    def rescored_history(self, run: "RunDir", trained_as: "Trainable") -> Sequence[Json] | None:
-        """Return the metrics of a finished run, which differs in its score alone, as this recipe keeps them.
+    def rescored_history(self, run: Path, trained_as: "Trainable") -> Sequence[Json] | None:
+        """Return the metrics that a finished run has left, which differs in its score alone, as this recipe keeps them.
 
-        None if the metric of its score is not among what the run left.
+        `run` is its folder. None if the metric of the score is not among them.
         """
         return None
 

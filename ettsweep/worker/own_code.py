@@ -132,8 +132,8 @@ class OwnCodeRecipe(Trainable):
     def without_score(self) -> Self:
         return self.model_copy(update={"score": ANY_SCORE})
 
-    def rescored_history(self, run: RunDir, trained_as: Trainable) -> Sequence[Json] | None:
-        history = run.history()
+    def rescored_history(self, run: Path, trained_as: Trainable) -> Sequence[Json] | None:
+        history = RunDir(run).history()
         return history if any(self.metric.column in line for line in history) else None
 
     def code_differences(self, other: Trainable) -> list[str]:

@@ -429,12 +429,12 @@ class CommandRecipe(OwnCodeRecipe):
     def without_score(self) -> Self:
         return super().without_score().model_copy(update={"reader": None, "metrics": ()})
 
-    def rescored_history(self, run: RunDir, trained_as: Trainable) -> Sequence[Json] | None:
+    def rescored_history(self, run: Path, trained_as: Trainable) -> Sequence[Json] | None:
         history: Sequence[Json] | None = None
         if isinstance(trained_as, CommandRecipe) and trained_as.reader == self.reader:
             history = super().rescored_history(run, trained_as)
         if history is None:
-            history = resolve_name("ettsweep.worker.command.training:metrics_left")(self, run)
+            history = resolve_name("ettsweep.worker.command.training:metrics_left")(self, RunDir(run))
         return [line for line in map(self._kept, history) if len(line) > 1] or None
 
     def _kept(self, line: Json) -> Json:

@@ -400,11 +400,11 @@ def metrics_of(recipe: CommandRecipe, attempt: Attempt, out: Path) -> Metrics:
 
 def metrics_left(recipe: CommandRecipe, run: RunDir) -> list[Json]:
     """Return the metrics of a finished run as its files and outputs have them, by the reader of a recipe."""
-    lineage, attempt = list[tuple[Attempt, int | None]](), run.latest_attempt()
-    until: int | None = None
+    lineage, until = list[tuple[Attempt, int | None]](), None
+    attempt = run.latest_attempt()
     while attempt is not None:
         lineage.append((attempt, until))
-        attempt, until = attempt.parent(), attempt.resumed_from()[1]
+        until, attempt = attempt.resumed_from()[1], attempt.parent()
     history = list[Json]()
     for each, last in reversed(lineage):
         rows = metrics_of(recipe, each, (run.path / "out").resolve()).rows(final=True)

@@ -335,6 +335,17 @@ class Trainable(StrictModel):
         """
         return self
 
+    def without_score(self) -> Self | None:
+        """Return the recipe without what only says how a finished run is scored; None if its score is fixed."""
+        return None
+
+    def rescored_history(self, run: Path, trained_as: "Trainable") -> Sequence[Json] | None:
+        """Return the metrics that a finished run has left, which differs in its score alone, as this recipe keeps them.
+
+        `run` is its folder. None if the metric of the score is not among them.
+        """
+        return None
+
     @property
     def kept_outputs(self) -> Sequence[str] | None:
         """Patterns of the files in `out` that are kept where space is made after a run has ended; None for all."""

@@ -8,11 +8,16 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator
 
+from ettsweep.files import Json
 from ettsweep.metric import Metric
+from ettsweep.runs.folder import RunDir
 from ettsweep.runs.score_spec import ScoreSpec
 from ettsweep.runs.trainable import OwnCode, Size, Trainable
 from ettsweep.schema import ListOfOne, NotInId, Positive
 from ettsweep.worker.code_identity import DIGEST_DIGITS, digest_of
+
+ANY_SCORE = ScoreSpec(name="any", mode="min")
+"""What stands for the scores of recipes that are compared without them."""
 
 DIGEST = re.compile(rf"[0-9a-f]{{{DIGEST_DIGITS}}}")
 
@@ -123,6 +128,13 @@ class OwnCodeRecipe(Trainable):
 
     def as_code(self, digest: str) -> Self:
         return self.model_copy(update={"code": digest, "same_code": (self.content_digest(),)})
+
+    def without_score(self) -> Self:
+        return self.model_copy(update={"score": ANY_SCORE})
+
+    def rescored_history(self, run: Path, trained_as: Trainable) -> Sequence[Json] | None:
+        history = RunDir(run).history()
+        return history if any(self.metric.column in line for line in history) else None
 
     def code_differences(self, other: Trainable) -> list[str]:
         if not isinstance(other, type(self)):

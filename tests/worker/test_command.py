@@ -119,6 +119,22 @@ def test_a_run_whose_worker_ends_goes_on_exactly(tmp_path: Path, results: Path, 
     assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
 
 
+def test_a_run_that_was_resumed_is_scored_anew_from_all_its_attempts(tmp_path: Path, results: Path, grid: Ask) -> None:
+    grid(walk("--pause 0.05"), resume=RESUME)
+    run, _ = in_training(results)
+    os.kill(worker_pids(results)[0], signal.SIGKILL)
+    wait_for(lambda: run.status().state is State.INTERRUPTED, "its end")
+    ettsweep("retry", run.id, "--results", results)
+    assert result_of(run)["attempts"] == 2
+    told = grid(walk("--pause 0.05"), "--name", "norms", resume=RESUME, score={"name": "norm", "mode": "min"}).stderr
+    assert "1 finished run is scored anew by norm_best, not trained again\n" in told
+    (again,) = (each for each in runs_in(results) if each.id != run.id)
+    result = result_of(again)
+    assert (result["score"], result["attempts"], result["scored_from"]) == (1.0, 2, run.id)
+    assert result["resumed_step"] == result_of(run)["resumed_step"] >= 20
+    assert again.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, again)
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_run_whose_command_is_killed_is_no_failed_one_and_goes_on_exactly(
     tmp_path: Path, results: Path, grid: Ask, number: int

@@ -11,8 +11,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ettsweep.errors import DataMissingError, InputError
+from ettsweep.files import Json
+from ettsweep.readers.entries import matches
+from ettsweep.runs.folder import RunDir
 from ettsweep.runs.score_spec import StatedScore
-from ettsweep.runs.trainable import TRAINING_LOSSES, Labels, OwnCode, RunContext, override_block
+from ettsweep.runs.trainable import TRAINING_LOSSES, Labels, OwnCode, RunContext, Trainable, override_block
 from ettsweep.schema import NotInId, OmitFromIdAt, Positive, StrictModel, locating, validate
 from ettsweep.worker.code_identity import data_digest, matching_files, with_imports
 from ettsweep.worker.command.rendered_files import RenderedFile
@@ -422,6 +425,22 @@ class CommandRecipe(OwnCodeRecipe):
     def kept_metrics(self) -> tuple[str, ...]:
         """Patterns of names of the metrics that go into metrics.jsonl."""
         return self.score.name, *TRAINING_LOSSES, *self.metrics
+
+    def without_score(self) -> Self:
+        return super().without_score().model_copy(update={"reader": None, "metrics": ()})
+
+    def rescored_history(self, run: Path, trained_as: Trainable) -> Sequence[Json] | None:
+        history: Sequence[Json] | None = None
+        if isinstance(trained_as, CommandRecipe) and trained_as.reader == self.reader:
+            history = super().rescored_history(run, trained_as)
+        if history is None:
+            history = resolve_name("ettsweep.worker.command.training:metrics_left")(self, RunDir(run))
+        return [line for line in map(self._kept, history) if len(line) > 1] or None
+
+    def _kept(self, line: Json) -> Json:
+        """Return the metrics of a step that this recipe keeps."""
+        kept = ("step", "nonfinite", *self.kept_metrics)
+        return {name: value for name, value in line.items() if matches(kept, name)}
 
     def train(self, run: RunContext) -> None:
         resolve_name("ettsweep.worker.command.training:train_command")(self, run)  # workers alone need it

@@ -203,7 +203,7 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
         score_lead: how much worse the best neighbour is, by their means; `bound` compares them as fitted.
         lead_share: the same in the unit of bound, margin and noise: a share of the loss or a difference of accuracies.
         bound, margin, confidence: with the confidence, no neighbour is better by more than `bound`; the verdict is
-            optimal where that is within `margin`.
+            optimal where that is within `margin`, and the neighbour that decides shares three seeds with the candidate.
         noise: standard deviation of one run.
         p_best: the probability that the candidate beats all its neighbours.
         as_good: how many other points are no worse by more than the margin.

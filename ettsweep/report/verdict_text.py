@@ -107,6 +107,13 @@ def decided_text(verdict: Verdict) -> str:
         case "within_margin":
             by_more = f" by more than {bound_text(facts['value'], metric)}" if facts["value"] else ""
             return f"no neighbour is better{by_more} ({confidence_text(facts['confidence'])} sure)"
+        case "too_few_seeds":
+            bound = f"{bound_text(facts['value'], metric)} ({confidence_text(facts['confidence'])} sure)"
+            needs = f"{_cost_text(facts)} {'is' if facts['runs'] == 1 else 'are'} needed" if facts["runs"] else "wait"
+            return (
+                f"it is within {bound}, but on too few seeds: {needs} until the neighbour that decides has "
+                f"{facts['seeds']} of the candidate's"
+            )
         case "beyond_margin":
             gap = (
                 f"a neighbour may be better by up to {bound_text(facts['value'], metric)} "

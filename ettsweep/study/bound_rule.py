@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import product
 from statistics import fmean
@@ -30,6 +31,10 @@ RACING_RADIUS = 2
 
 FAR_WORSE = 5.0
 """How many times as far behind the candidate as its worst neighbour another point may be to enter the fit."""
+
+DECIDING_SEEDS = 3
+"""Seeds that a candidate shares with the neighbour that decides before it is called optimal: two that are close to each
+other may be luck, whatever the rest of the surface says."""
 
 MIN_SEEDS_FOR_JUMP = 2
 """Seeds that a point farther away than a neighbour needs before a climb may jump to it: a single one may be luck."""
@@ -236,7 +241,7 @@ class BoundRule(StudyState):
             return None
         probability, position = max(zip(posterior.probabilities_better(self._origin, others), others, strict=True))
         # Better for sure is not enough: an advantage within the margin does not refute the candidate.
-        if probability < confidence or posterior.bound(self._origin, others, confidence) <= self._margin:
+        if probability < confidence or posterior.bound(self._origin, others, confidence, self._margin) <= self._margin:
             return None
         better = self.point_at(position, candidate.point)
         return Reason("better_neighbour", {"point": [*better], "probability": probability})
@@ -255,14 +260,50 @@ class BoundRule(StudyState):
             return "unresolved", Reason("noise_unknown", {"lack": "shared_seeds", "paper": paper}), None
         bound = self._bound(posterior, candidate, scored_neighbours, paper)
         if bound.value is None:
-            facts = self._lack_of_noise(posterior, candidate, scored_neighbours)
-            return "unresolved", Reason("noise_unknown", facts | {"paper": paper}), bound
-        facts = {"value": bound.value, "confidence": bound.confidence}
-        if not bound.is_too_wide:
+            lack = self._lack_of_noise(posterior, candidate, scored_neighbours)
+            return "unresolved", Reason("noise_unknown", lack | {"paper": paper}), bound
+        facts: dict[str, object] = {"value": bound.value, "confidence": bound.confidence}
+        others = self._neighbour_positions(candidate, scored_neighbours)
+        if not bound.is_too_wide and self._seeds_to_decide(posterior, others) == 0:
             return "optimal", Reason("within_margin", facts), bound
-        runs = bound.further_runs
-        cost = {"runs": runs, "device_s": runs and self._device_s(runs)}
-        return "unresolved", Reason("beyond_margin", facts | {"margin": bound.margin} | cost), bound
+        facts |= {"runs": bound.further_runs, "device_s": bound.further_runs and self._device_s(bound.further_runs)}
+        if not bound.is_too_wide:
+            return "unresolved", Reason("too_few_seeds", facts | {"seeds": DECIDING_SEEDS}), bound
+        return "unresolved", Reason("beyond_margin", facts | {"margin": bound.margin}), bound
+
+    def _seeds_to_decide(self, posterior: Posterior, others: Sequence[Position]) -> int:
+        """Return how many seeds candidate and deciding neighbour lack of `DECIDING_SEEDS` in common."""
+        if not others:
+            return 0
+        shared = posterior.shared_seeds(self._origin, posterior.decider(self._origin, others))
+        return max(0, DECIDING_SEEDS - shared)
+
+    def _runs_to_decide(
+        self, posterior: Posterior, candidate: ScoredPoint, others: Sequence[Position], max_seeds: float = math.inf
+    ) -> list[tuple[Position, int]]:
+        """Return the runs, finished or not, by which candidate and deciding neighbour come to share `DECIDING_SEEDS`.
+
+        There are none if a point may not have so many seeds.
+        """
+        if not (lacking := self._seeds_to_decide(posterior, others)):
+            return []
+        pair = self._origin, posterior.decider(self._origin, others)
+        runs = [self._runs.get(self.point_at(position, candidate.point), {}) for position in pair]
+        used = [{seed for seed in members if self.is_verdict_seed(seed)} for members in runs]
+        # A run that ended without a score, or needs a person, gets no second; seeds that one of the two has come first.
+        lost = {seed for members in runs for seed, run in members.items() if run.score is None and not _goes_on(run)}
+        shared = {seed for seed in used[0] & used[1] if all(members[seed].score is not None for members in runs)}
+        seeds = [seed for seed in seed_order(self.study) if seed not in lost | shared]
+        seeds.sort(key=lambda seed: sum(seed not in own for own in used))
+        chosen = seeds[:lacking]
+        if any(len(own | {*chosen}) > max_seeds for own in used):
+            return []
+        return [
+            (position, seed)
+            for seed in chosen
+            for position, members in zip(pair, runs, strict=True)
+            if seed not in members or members[seed].score is None
+        ]
 
     def _lack_of_noise(
         self, posterior: Posterior, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]
@@ -289,8 +330,18 @@ class BoundRule(StudyState):
         origin, others = self._origin, self._neighbour_positions(candidate, scored_neighbours)
         differences = dict(zip(others, posterior.differences(origin, others), strict=True)) if others else {}
         noise_is_known = posterior.noise.source != "unknown"
-        # Without neighbours that have a score nothing can be better; with unknown noise no bound holds.
-        value = 0.0 if not others else posterior.bound(origin, others, criterion.confidence) if noise_is_known else None
+        value = None  # with unknown noise no bound holds
+        if not others:
+            value = 0.0  # without neighbours that have a score nothing can be better
+        elif noise_is_known:
+            # Stated no finer than what was asked: a race ends there, and whatever is smaller owes that to luck as well.
+            value = posterior.bound(origin, others, criterion.confidence, margin)
+        further_runs = None
+        if value is not None and value > margin:
+            further_runs = runs_needed(self._bound_query(posterior, candidate, others))
+        elif value is not None:
+            lacking = self._runs_to_decide(posterior, candidate, others)
+            further_runs = sum(not self._is_under_way(candidate, *run) for run in lacking) or None
         plateau = self._plateau(posterior, candidate, margin) if noise_is_known else []
         return Bound(
             value=value,
@@ -306,9 +357,7 @@ class BoundRule(StudyState):
             plateau=tuple(plateau),
             recommended=_medoid([candidate.point, *plateau]),
             paper=paper,
-            further_runs=runs_needed(self._bound_query(posterior, candidate, others))
-            if value and value > margin
-            else None,
+            further_runs=further_runs,
             posterior=posterior,
         )
 
@@ -333,8 +382,19 @@ class BoundRule(StudyState):
         query = self._bound_query(
             posterior, candidate, self._neighbour_positions(candidate, verdict.neighbours), max_seeds
         )
-        chosen = [*query.under_way, *next_runs(query, max(0, limit - len(query.under_way)))]
+        # First what the word `optimal` takes, whatever the bound: the race is then the same at any confidence.
+        if posterior.noise.source != "unknown":
+            lacking = self._runs_to_decide(posterior, candidate, query.others, query.max_seeds)
+            new = [run for run in lacking if run not in query.under_way]
+            query = replace(query, under_way=[*query.under_way, *new])
+        # Where the bound is within the margin already, nothing else is wanted.
+        further = 0 if verdict.reason.code == "too_few_seeds" else max(0, limit - len(query.under_way))
+        chosen = [*query.under_way, *next_runs(query, further)]
         return [self.specs([self.point_at(position, candidate.point)], [seed])[0] for position, seed in chosen]
+
+    def _is_under_way(self, candidate: ScoredPoint, position: Position, seed: int) -> bool:
+        run = self._runs.get(self.point_at(position, candidate.point), {}).get(seed)
+        return run is not None and run.state.pending
 
     def _bound_query(
         self, posterior: Posterior, candidate: ScoredPoint, others: Sequence[Position], max_seeds: int | None = None
@@ -365,6 +425,11 @@ class BoundRule(StudyState):
             # With fewer seeds than racing has, `seed_order` always holds an unused one.
             len(RACING_SEEDS) if max_seeds is None else max_seeds,
         )
+
+
+def _goes_on(run: Run) -> bool:
+    """`True` if a run may still have a score without a person's help."""
+    return run.state.pending or run.state is State.PRUNED
 
 
 def _is_behind(position: Position, other: Position) -> bool:

@@ -10,11 +10,25 @@ import numpy as np
 
 from ettsweep.study.score_table import MEASURED_DOF, ScoreTable
 from ettsweep.study.seed_noise import Array
-from ettsweep.study.surface import FALSE_ALARM_RATE, Surface, fit, fit_pairs, log_likelihoods, student_quantile
+from ettsweep.study.surface import (
+    FALSE_ALARM_RATE,
+    Surface,
+    finer_width,
+    fit,
+    fit_pairs,
+    log_likelihoods,
+    student_quantile,
+)
 
 INFERRED_DOF = 8
 """Degrees of freedom of the residuals of a fit at which the noise counts as known. Residuals need more than repeats do,
 since a surface that fits too closely hides noise."""
+
+BISECTIONS = 12
+"""Halvings of the interval that a bound is known to lie in: to a part in thousands of it."""
+
+DECIDING_CONFIDENCE = 0.95
+"""At which the position that decides is found. Not a sweep's: which runs a race chooses depends on no confidence."""
 
 Position = tuple[float, ...]
 """Lattice steps from the candidate along each free axis."""
@@ -112,12 +126,47 @@ class Posterior:
         """Return the difference of f that a share stands for: the inverse of `to_share`."""
         return -float(np.log1p(-share)) if self.is_log else share * self.level
 
-    def bound(self, candidate: Position, others: Sequence[Position], confidence: float) -> float:
+    def bound(self, candidate: Position, others: Sequence[Position], confidence: float, finest: float = 0.0) -> float:
         """Return the upper bound, at a confidence, on how much better another position is, as a share of at least 0.
 
-        It is a joint bound: the quantile of the largest advantage over all other positions.
+        It is a joint bound: the quantile of the largest advantage over all other positions, by draws whose deviations
+        are widened the more, the smaller it is (`finer_width`).
+
+        Args:
+            candidate: position that is compared with the others.
+            others: at least one.
+            confidence: of the bound.
+            finest: the smallest bound that is stated; 0 for any, without the widening of small ones.
         """
-        return max(0.0, self.to_share(float(np.quantile(self._advantage_draws(candidate, others).max(1), confidence))))
+        # One row for each other position: the largest of each draw is found fast.
+        mean, deviation = (np.ascontiguousarray(draws.T) for draws in self._draws(candidate, others))
+
+        def quantile(bound: float) -> float:
+            """Return the bound of draws that are widened for a bound."""
+            return float(np.quantile((mean + finer_width(bound, noise_sd) * deviation).max(0), confidence))
+
+        # Paired comparisons rest on no surface.
+        noise_sd = self.surface.noise_sd if self.surface.is_smooth and finest > 0 else 0.0
+        low = high = self.from_share(finest)
+        # The quantile falls as the bound that it is widened for grows: they meet at the bound.
+        if (stated := quantile(low)) <= low or not noise_sd:
+            return max(finest, self.to_share(stated))
+        while quantile(high) > high:
+            low, high = high, 2 * high
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if quantile(middle) > middle else (low, middle)
+        return self.to_share(high)
+
+    def decider(self, candidate: Position, others: Sequence[Position]) -> Position:
+        """Return the other position that may be better by most: whose own bound, at 95%, is the largest."""
+        bounds = np.quantile(self._advantage_draws(candidate, others), DECIDING_CONFIDENCE, axis=0)
+        return others[int(np.argmax(bounds))]
+
+    def shared_seeds(self, position: Position, other: Position) -> int:
+        """Return how many seeds two positions share."""
+        scored_PS = self.surface.layout.scored_PS
+        return int(scored_PS[self.index(position)] @ scored_PS[self.index(other)])
 
     def probability_best(self, candidate: Position, others: Sequence[Position]) -> float:
         """Return the probability that the candidate is better than all other positions."""
@@ -139,16 +188,18 @@ class Posterior:
         ]
 
     def _advantage_draws(self, candidate: Position, others: Sequence[Position]) -> Array:
-        key = (
-            candidate,
-            tuple(others),
-        )  # one verdict needs the same draws for its bound, its probabilities and its reason
+        mean, deviation = self._draws(candidate, others)
+        return mean + deviation
+
+    def _draws(self, candidate: Position, others: Sequence[Position]) -> tuple[Array, Array]:
+        # One verdict needs the same draws for its bound, its probabilities and its reason.
+        key = candidate, tuple(others)
         if key not in self._draws_cache:
             self._draws_cache[key] = self.surface.draws(self.index(candidate), [self.index(other) for other in others])
         return self._draws_cache[key]
 
     @cached_property
-    def _draws_cache(self) -> dict[tuple[Position, tuple[Position, ...]], Array]:
+    def _draws_cache(self) -> dict[tuple[Position, tuple[Position, ...]], tuple[Array, Array]]:
         return {}
 
     @cached_property

@@ -12,7 +12,7 @@ import numpy as np
 from ettsweep.study.posterior import Position, Posterior
 from ettsweep.study.seed_noise import Array
 from ettsweep.study.seeds import RACING_SEEDS
-from ettsweep.study.surface import WIDTH, contrast_variance
+from ettsweep.study.surface import WIDTH, contrast_variance, finer_width
 
 TARGET_SHARE = 0.5
 """Share of the margin that the bound of each single neighbour should reach, so that the joint bound is within it."""
@@ -56,7 +56,8 @@ class Allocation:
     """A simulation of the posterior after further runs, each of which scores as predicted.
 
     The posterior covariance of a Gaussian process does not depend on the scores, so it can be updated without them. To
-    be fast, it is that of all components on average, and so is the noise.
+    be fast, it is that of all components on average, and so is the noise. Both are widened as for a bound as large as
+    the margin.
 
     Shapes: P positions, Q others, O options, N new runs of a seed.
     """
@@ -64,15 +65,16 @@ class Allocation:
     def __init__(self, query: BoundQuery) -> None:
         posterior, surface = query.posterior, query.posterior.surface
         self.query = query
-        variance_H = surface.weight_H * surface.scale
+        self.margin = posterior.from_share(query.margin)
+        width = finer_width(self.margin, surface.noise_sd) if surface.is_smooth and self.margin > 0 else 1.0
+        variance_H = surface.weight_H * surface.scale * width**2
         self.cov_PP = np.tensordot(variance_H, surface.cov_HPP, 1)
-        self.noise_PP = WIDTH**2 * surface.noise_covariance(surface.layout.x_PD)
+        self.noise_PP = (WIDTH * width) ** 2 * surface.noise_covariance(surface.layout.x_PD)
         self.candidate = posterior.index(query.candidate)
         self.others = [posterior.index(other) for other in query.others]
         advantage_HQ = surface.mean_HP[:, [self.candidate]] - surface.mean_HP[:, self.others]
         self.advantage_Q = surface.weight_H @ advantage_HQ
         self.between_variance_Q = surface.weight_H @ (advantage_HQ - self.advantage_Q) ** 2
-        self.margin = posterior.from_share(query.margin)
         self.initial_variance_Q = self._within_variance()
         scored_PS = surface.layout.scored_PS
         self.seed_members = {seed: np.flatnonzero(scored_PS[:, s]).tolist() for s, seed in enumerate(posterior.seeds)}

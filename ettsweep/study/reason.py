@@ -19,6 +19,7 @@ Code = Literal[
     "best_mean",
     "noise_unknown",
     "beyond_margin",
+    "too_few_seeds",
     "within_margin",
 ]
 """What decided a verdict.
@@ -38,7 +39,9 @@ Code = Literal[
                               of candidate and neighbours, in `runs` of `device_s`, would tell
     beyond_margin             the bound (`value` at `confidence`) is beyond the `margin`; `runs` more, of `device_s`,
                               would suffice; null where none is allowed
-    within_margin             the bound (`value` at `confidence`) is within the margin
+    too_few_seeds             it is within the margin, but the candidate and the neighbour that decides, whose own bound
+                              is the largest, share fewer than so many `seeds`; `runs` more, of `device_s`, would do
+    within_margin             it is within the margin
 """
 
 Command = tuple[str, ...]

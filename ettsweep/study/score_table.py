@@ -59,7 +59,8 @@ class ScoreTable:
     @cached_property
     def noises(self) -> tuple[list[SeedNoise], Statistics]:
         """The models of the noise that a fit weighs, and the sufficient statistics under each."""
-        models = candidates(self.growth, self._lrs_with_repeats)
+        lrs = sorted(set(self.x_PD[self.scored_PS.any(1), 0].tolist()))
+        models = candidates(self.growth, lrs, self._lrs_with_repeats)
         return models, self.statistics(np.stack([model.covariance(self.x_PD) for model in models]))
 
     def statistics(self, cov_MPP: Array) -> Statistics:

@@ -1,11 +1,13 @@
 """The noise of runs: how the scores of one seed scatter around the surface, besides the effect it has on all of them.
 
-    cov(e_ps, e_qs) = sigma^2 a_p a_q ([p = q] + r [p and q have one lr])
+    cov(e_ps, e_qs) = sigma^2 a_p a_q ((1 - r_p) [p = q] + r_p [p and q have one lr])
     log a_p^2 = sum_d c_d p_d,   or a_p = 4 at one lr and 1 elsewhere
+    r_p = 1 / (1 + exp(1.1 (lr_p - t))), at most 0.9,   or 0 everywhere
 
-So runs of one seed that differ in wd alone may share much of their noise, runs that differ in lr share none, and noise
-may grow along both axes. That is what seeds do on recorded lattices: results/benchmarks/noise.md. Or it is larger at
-one lr, as at the last one before training is unstable.
+So runs of one seed that differ in lr share none of their noise. Those that differ in wd alone stay alike where lr is
+low, and part around some lr t: from there on training is chaotic, and the smallest difference grows. Noise may also
+grow along both axes. That is what seeds do on recorded lattices: results/benchmarks/noise.md. Or it is larger at one
+lr, as at the last one before training is unstable.
 
 Shapes: P points, D axes.
 """
@@ -18,8 +20,15 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-SHARED = (0.0, 0.5, 2.0, 8.0)
-"""Values of r: the variance that the runs of one seed at one lr share, in units of the variance that they do not."""
+PARTING_RATE = 1.1
+"""How fast runs of one lr part as it grows: the odds r / (1 - r) fall by a factor of e^1.1 per lattice step. That is
+likeliest on the recorded lattices."""
+
+MAX_SHARE = 0.9
+"""Largest share of its noise that a run shares with others of its lr: at 1 its covariance had no inverse."""
+
+PARTING_PRIOR = 0.75
+"""Prior probability that runs of one lr share noise anywhere."""
 
 GROWTH_SPREAD = 0.4
 """Standard deviation of the normal prior of c, per lattice step."""
@@ -40,23 +49,27 @@ class SeedNoise:
     """The covariance of the scores of one seed, once the seed's common effect is taken out.
 
     Attributes:
-        shared: r, the variance that runs of one lr share.
+        parting_lr: t, where runs of one lr share half of their noise, in lattice steps; None if none share any.
         growth_D: c, by how much the log variance grows per lattice step.
         unstable_lr: the lr with larger noise, in lattice steps; None if there is none.
         prior: probability of the model before there are scores.
     """
 
-    shared: float
+    parting_lr: float | None
     growth_D: tuple[float, ...]
     unstable_lr: float | None = None
     prior: float = 1.0
 
     def covariance(self, x_PD: Array) -> Array:
         """Return the covariance between positions, [P, P], in units of sigma^2."""
-        scale_P = self._scale(x_PD)
-        # The first of two free axes is lr. Along a single one no two points share an lr.
-        has_one_lr = x_PD[:, None, 0] == x_PD[None, :, 0] if x_PD.shape[1] == 2 else np.eye(len(x_PD))
-        return np.asarray((np.eye(len(x_PD)) + self.shared * has_one_lr) * np.outer(scale_P, scale_P))
+        scale_P, share_P = self._scale(x_PD), self._share(x_PD)
+        shared_PP = np.where(x_PD[:, None, 0] == x_PD[None, :, 0], share_P, 0.0)
+        return np.asarray((np.diag(1 - share_P) + shared_PP) * np.outer(scale_P, scale_P))
+
+    def _share(self, x_PD: Array) -> Array:
+        if self.parting_lr is None:
+            return np.zeros(len(x_PD))
+        return np.minimum(1 / (1 + np.exp(PARTING_RATE * (x_PD[:, 0] - self.parting_lr))), MAX_SHARE)
 
     def _scale(self, x_PD: Array) -> Array:
         is_unstable = x_PD[:, 0] == (np.inf if self.unstable_lr is None else self.unstable_lr)
@@ -68,26 +81,31 @@ class SeedNoise:
 
     def seen_from(self, x_D: Array) -> "SeedNoise":
         """Return the noise with positions counted from x_D."""
-        return self if self.unstable_lr is None else replace(self, unstable_lr=float(self.unstable_lr - x_D[0]))
+        parting_lr, unstable_lr = (
+            None if lr is None else float(lr - x_D[0]) for lr in (self.parting_lr, self.unstable_lr)
+        )
+        return replace(self, parting_lr=parting_lr, unstable_lr=unstable_lr)
 
 
-def candidates(growth_D: Array, lrs: Sequence[float]) -> list[SeedNoise]:
+def candidates(growth_D: Array, lrs: Sequence[float], repeated_lrs: Sequence[float]) -> list[SeedNoise]:
     """Return the noises that a fit weighs against each other.
 
     Args:
         growth_D: how noise grows.
-        lrs: where it may be larger, in lattice steps.
+        lrs: those of the scores, ascending, in lattice steps.
+        repeated_lrs: those whose noise may be larger: that can be told from that elsewhere.
     """
-    growth = tuple(growth_D.tolist())
-    # Along a single axis, noise that is shared by one lr is a run's own.
-    shared = SHARED if len(growth) == 2 else SHARED[:1]
-    stable = (1 - UNSTABLE_PRIOR if lrs else 1.0) / len(shared)
-    unstable = UNSTABLE_PRIOR / len(shared) / max(1, len(lrs))
-    level = (0.0,) * len(growth)
-    return [
-        *(SeedNoise(r, growth, None, stable) for r in shared),
-        *(SeedNoise(r, level, lr, unstable) for lr in lrs for r in shared),
-    ]
+    growth, level = tuple(growth_D.tolist()), (0.0,) * len(growth_D)
+    has_two_axes = len(growth) == 2  # along a single one no two points have one lr
+    partings = [lrs[0] - 0.5, *(lr + 0.5 for lr in lrs), lrs[-1] + 2.0] if has_two_axes else []
+    stable = 1 - UNSTABLE_PRIOR if repeated_lrs else 1.0
+    models = [SeedNoise(None, growth, None, stable * (1 - PARTING_PRIOR if partings else 1.0))]
+    models += [SeedNoise(t, growth, None, stable * PARTING_PRIOR / len(partings)) for t in partings]
+    for lr in repeated_lrs:
+        # Where training is unstable, runs are parting.
+        some = [None, lr - 0.5] if has_two_axes else [None]
+        models += [SeedNoise(t, level, lr, UNSTABLE_PRIOR / len(repeated_lrs) / len(some)) for t in some]
+    return models
 
 
 def estimate_growth(x_ND: Array, squares_N: Array, dof_N: Array) -> Array:

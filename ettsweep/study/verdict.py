@@ -49,7 +49,8 @@ class Bound:
     Differences are relative to the candidate's loss, or absolute for accuracies.
 
     Attributes:
-        value: with the given confidence, no neighbour is better by more than this; None if the noise is unknown.
+        value: with the given confidence, no neighbour is better by more than this, which is at least the margin; 0 if
+            no neighbour has a score, None if the noise is unknown.
         confidence, margin: of the sweep's criterion.
         best_probability: posterior probability that the candidate beats all its neighbours.
         differences: by how much each neighbour is worse, in their order; None if it diverged.
@@ -58,7 +59,7 @@ class Bound:
         plateau: other points that, with the given confidence, are worse than the candidate by at most the margin.
         recommended: the central one of the candidate and the plateau.
         paper: verdict of the paper's rule on the candidate; None if it lacks scores.
-        further_runs: further runs that suffice in about three of four cases; None if none are needed or allowed.
+        further_runs: runs to be started that suffice in about three of four cases; None if none are needed or allowed.
         posterior: the posterior behind all these numbers; None in examples made by hand.
     """
 
@@ -126,7 +127,7 @@ class Verdict:
 
     @property
     def statement(self) -> str:
-        """The verdict with its bound, for people, such as `optimal within 1.2% (95%)`."""
+        """The verdict with its bound, for people, such as `optimal within 2% (95%)`."""
         if self.study.criterion.rule == "paper":
             # The other verdicts do not come from a comparison.
             suffix = " by the paper's comparison of means" if self.verdict in MEANS_VERDICTS else ""
@@ -141,6 +142,8 @@ class Verdict:
         bound = f"within {bound_text(self.bound.value, metric)} ({confidence})"
         if self.verdict == "optimal":
             return f"optimal {bound}"
+        if not self.bound.is_too_wide:
+            return f"unresolved: {bound}, too few seeds"
         return f"unresolved: {bound}, margin {share_text(self.bound.margin, metric)}"
 
     @property

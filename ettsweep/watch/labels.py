@@ -29,7 +29,7 @@ def verdict_label(family: FamilyView) -> StyledText:
 
 def _short_verdict(verdict: Verdict) -> str:
     bound, metric = verdict.bound, verdict.study.metric
-    if verdict.verdict == "unresolved" and bound and bound.value is not None:
+    if verdict.verdict == "unresolved" and bound and bound.value is not None and bound.is_too_wide:
         return f"unresolved: {bound_text(bound.value, metric)}, margin {share_text(bound.margin, metric)}"
     return verdict.statement
 

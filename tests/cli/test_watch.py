@@ -35,7 +35,7 @@ def test_the_terminal_is_left_as_it_was(method: str | signal.Signals, code: int,
         terminal.wait_for("^here before")
         before = terminal.modes()
         terminal.type(WATCH.format(results))
-        terminal.wait_for(r"optimal(:| within)")
+        terminal.wait_for(r"unresolved: within")
         assert terminal.modes() != before
         if isinstance(method, signal.Signals):
             os.kill(terminal.pid(), method)
@@ -55,7 +55,7 @@ def test_it_ends_with_its_terminal(start: str, results: Path) -> None:
     """By the signal that tells of it, or where none does, as in a session of its own."""
     with Terminal(80, 24) as terminal:
         terminal.type(start + WATCH.format(results))
-        terminal.wait_for(r"optimal(:| within)")
+        terminal.wait_for(r"unresolved: within")
         pids = watching(results)
         assert pids
     wait_for(lambda: not watching(results), f"the end of the processes {pids}")
@@ -74,7 +74,7 @@ def watching(results: Path) -> list[int]:
 def test_it_reads_well_without_colours(results: Path, training: Study) -> None:
     with Terminal(80, 24, NO_COLOR="1") as terminal:
         terminal.type(WATCH.format(results))
-        terminal.wait_for(r"optimal(:| within)")
+        terminal.wait_for(r"unresolved: within")
         wait_for(lambda: "[" in (observed := terminal.seen()) and observed.count(".1") > 6, "the lattice")
         colours = terminal.seen(colours=True)
         assert not [
@@ -85,7 +85,7 @@ def test_it_reads_well_without_colours(results: Path, training: Study) -> None:
 def test_it_follows_a_new_size(results: Path, training: Study) -> None:
     with Terminal(80, 24) as terminal:
         terminal.type(WATCH.format(results))
-        terminal.wait_for(r"optimal(:| within)")
+        terminal.wait_for(r"unresolved: within")
         assert at(training, 2, 0).run_id not in terminal.seen()
         terminal.resize(200, 60)
         terminal.wait_for(at(training, 2, 0).run_id)

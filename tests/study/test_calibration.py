@@ -49,12 +49,15 @@ def test_a_bound_holds_where_seeds_are_as_real_ones(name: str) -> None:
 
 
 def test_a_sweep_at_a_lower_confidence_is_the_first_part_of_one_at_a_higher() -> None:
-    budget = Budget(60)
-    sure = centre_alone((0, 1), Criterion(margin=0.02, confidence=0.95))
-    less_sure = centre_alone((0, 1), Criterion(margin=0.02, confidence=0.8))
-    for number in range(3):
-        of_both, at_most = simulate(sure, Made("bowl", 0.12, number=number), budget, confidences=(0.8,))
-        (alone,) = simulate(less_sure, Made("bowl", 0.12, number=number), budget)
+    """With one run at a time: of several, those of one round are fewer the less is needed."""
+    budget = Budget(200)
+    cases = [("bowl", 0.12, 0.02, number) for number in range(3)]
+    cases += [("bowl", 0.12, 0.05, 4), ("rough", 0.06, 0.05, 4), ("bowl", 0.04, 0.02, 0)]
+    for surface, noise, margin, number in cases:
+        sure = centre_alone((0, 1), Criterion(margin=margin, confidence=0.95))
+        less_sure = centre_alone((0, 1), Criterion(margin=margin, confidence=0.8))
+        of_both, at_most = simulate(sure, Made(surface, noise, number=number), budget, confidences=(0.8,))
+        (alone,) = simulate(less_sure, Made(surface, noise, number=number), budget)
         assert of_both == replace(alone, sufficed=None)
         assert alone.runs <= at_most.runs
 

@@ -130,7 +130,7 @@ def test_what_a_place_is_expected_to_gain_is_that_of_draws_from_the_posterior() 
     design = _Design(fitted, free)
     surface = design._surface
     best = int(np.argmin(surface.mean[: len(product_result)]))
-    ahead = surface.draws(best, [len(product_result) + k for k in range(len(free))])
+    ahead = sum(surface.draws(best, [len(product_result) + k for k in range(len(free))]))
     assert design.expected_gains() == pytest.approx(np.maximum(ahead, 0).mean(0).tolist(), rel=0.2, abs=1e-4)
 
 

@@ -48,8 +48,8 @@ OPTIONAL = (
 MISSING = {
     "seed": "no seed in the command: add an option that sets it, and {seed} where its value stands; without, repeats "
     "are copies, and no bound can be had",
-    "wd": "no wd in the command: it stays as the program has it; to search it too, add an option that sets it, {wd} "
-    "where its value stands, a centre and a range",
+    "wd": "no wd in the command: it stays as the program has it; to search it too, add an option that sets it to "
+    "--command",
     "out": "no output folder in the command: add an option that sets it, with {out}; without, runs may write over "
     "each other's files, and readers do not find them",
 }
@@ -171,6 +171,8 @@ def render_command_template(
     """
     if not path.parent.is_dir():
         raise InputError(f"--out: there is no folder {path.parent}")
+    if axes.get("wd", "fixed") != "fixed" and "wd" not in command.numbers:
+        raise InputError(f"--wd-range: {MISSING['wd']}")
     text = "\n".join([*HEAD, *_lines(propose_command_grid(command, metrics, path, axes), command, metrics), ""])
     data = parse_yaml(text, str(path))
     stand_ins: dict[str, object] = {

@@ -27,7 +27,7 @@ _OPTION = re.compile(r"(?s)([-+]*[A-Za-z_][\w.-]*)(=|~(?=\w+\())(.*)")
 """--name=value, name=value as Hydra has it, or --name~prior(...) as Orion has it."""
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_NUMBERS = re.compile(rf"\[?\s*{_NUMBER}(?:\s*,\s*{_NUMBER})*\s*\]?")
+_NUMBERS = re.compile(rf"(\[)?\s*{_NUMBER}(?:\s*,\s*{_NUMBER})*\s*(?(1)\])")
 _PRIOR = re.compile(r"(?:tag\(\s*log\s*,\s*)?(?:loguniform|uniform|interval|choices?)\((.*?)(?:,\s*\w+\s*=[^()]*)?\)+")
 """A range or a list as Orion and Hydra's sweepers write it: loguniform(1e-5, 1e-1, precision=3)."""
 
@@ -219,7 +219,8 @@ def sweep_file_words(data: Mapping[str, Any], file: str) -> tuple[list[str], dic
         InputError: it is none, or has what a command cannot say.
     """
     parameters, command = data.get("parameters"), data.get("command", ["${interpreter}", "${program}", "${args}"])
-    if not (isinstance(parameters, dict) and isinstance(command, list) and data.keys() & {"program", "command"}):
+    is_list = isinstance(command, list) and all(isinstance(each, str) for each in command)
+    if not (isinstance(parameters, dict) and is_list and data.keys() & {"program", "command"}):
         raise InputError(
             f"{file}: a sweep file of Weights & Biases is expected, with program and parameters; or write the "
             "command itself, such as --command 'python train.py --lr 3e-4'"
@@ -232,7 +233,7 @@ def sweep_file_words(data: Mapping[str, Any], file: str) -> tuple[list[str], dic
         "${args}": [f"--{argument}" for argument in arguments],
         "${args_no_hyphens}": arguments,
     }
-    words = [word for each in command for word in meanings.get(str(each), [str(each)])]
+    words = [word for each in command for word in meanings.get(each, [each])]
     if unknown := [word for word in words if "${" in word or not word]:
         raise InputError(f"{file}: command: {unknown[0] or '${program}'} is not understood; write the command itself")
     metric = data.get("metric")

@@ -279,5 +279,5 @@ def with_comment(line: str, comment: str) -> list[str]:
 def one_line_yaml(value: object) -> str:
     """Return a value as YAML on one line."""
     # safe_dump ends a scalar with a document end marker.
-    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=math.inf)
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=math.inf, allow_unicode=True)
     return text.removesuffix("...\n").strip()

@@ -70,6 +70,7 @@ PLACED = "--weight-decay {wd} --seed {seed} --out {out}"
          f"python train.py --lr {{lr}} --name 'a run; of mine' --note 'it'\"'\"'s' {PLACED}", (3e-4, 0.1)),
         (f"python train.py --lr 3e-4 --model '{{\"width\": 8}}' {REST}",
          f"python train.py --lr {{lr}} --model '{{{{\"width\": 8}}}}' {PLACED}", (3e-4, 0.1)),
+        (f"python train.py --lr 3e-4 --name für {REST}", f"python train.py --lr {{lr}} --name für {PLACED}", (3e-4, 0.1)),
         (f"python train.py \\\n  --lr 3e-4 \\\n  {REST}", f"python train.py --lr {{lr}} {PLACED}", (3e-4, 0.1)),
         (f"python train.py --lr 3e-4 --name {{seed}}-{{id}} {REST}", f"python train.py --lr {{lr}} --name {{seed}}-{{id}} {PLACED}", (3e-4, 0.1)),
         (f"python train.py --lr 3e-4 --head.lr 3e-4 {REST}", f"python train.py --lr {{lr}} --head.lr {{lr}} {PLACED}", (3e-4, 0.1)),
@@ -186,6 +187,7 @@ def test_a_sweep_file_is_the_command_that_it_starts(
     ("change", "message"),
     [
         ({"parameters": None}, "sweep.yaml: a sweep file of Weights & Biases is expected, with program and parameters"),
+        ({"command": ["${program}", 8]}, "sweep.yaml: a sweep file of Weights & Biases is expected"),
         ({"command": ["${program}", "${args_json}"]}, "sweep.yaml: command: ${args_json} is not understood"),
         ({"parameters": {"lr": {"mu": 1}}}, "sweep.yaml: parameters: lr: value, values, or min and max are expected"),
         ({"parameters": {"lr": 0.1}}, "sweep.yaml: parameters: lr: value, values, or min and max are expected"),
@@ -293,6 +295,7 @@ def test_a_score_that_no_reader_sees_is_to_be_filled_in(
         ("python train.py --lr auto", "no number of lr in the command"),
         ("python train.py --lr {lr}", "no number of lr in the command"),
         ("python train.py --lr", "no number of lr in the command"),
+        ("python train.py --lr '[1,2'", "no number of lr in the command"),
         ("python train.py --lr 1e999", "no number of lr in the command"),
         ("", "a command is expected, got nothing"),
         ("A=1", "the program and its arguments alone are expected"),

@@ -40,6 +40,7 @@ COMMENTS = {
 """Comment for each key of the template."""
 
 OPTIONAL = (
+    ("# code: [conf.yaml]", "# further files whose changes make new runs, such as those a framework reads by itself"),
     ("# steps: 5000", "# number of the last step, for progress, time left and pruning"),
     (r"# resume: {checkpoint: '{out}/step-(?P<step>\d+)\.pt', add: '--resume {checkpoint}'}", "# else from the start"),
 )

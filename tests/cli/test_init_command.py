@@ -280,6 +280,7 @@ def test_a_score_that_no_reader_sees_is_to_be_filled_in(
     assert "`ettsweep read runs/a`" in err
     text = (tmp_path / "mine.yaml").read_text()
     assert "# TODO: the metric that verdicts compare" in text
+    assert max(map(len, text.splitlines())) <= 120
     assert "score" in call("grid", "--grid", "mine.yaml", "--dry-run", code=2).err
     (tmp_path / "mine.yaml").write_text(text.replace("# score:", "score:").replace("# reader:", "reader:"))
     assert load_sweep_spec(tmp_path / "mine.yaml").recipe.score.name == "val_loss"

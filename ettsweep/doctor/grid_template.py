@@ -262,16 +262,22 @@ def _lines(grid: Mapping[str, Any], choices: Mapping[str, str], indent: str = ""
         template = COMMENTS.get(key, "" if indent else f"the same for --set optimizer={key.removeprefix('centre_')}")
         comment = f"# {template.format(**choices)}" if template else ""
         is_block = isinstance(value, Mapping) and (key in ("task", "recipe") or key.startswith("centre"))
-        line = f"{indent}{key}:" if is_block else f"{indent}{key}: {_one_line_yaml(value)}"
+        line = f"{indent}{key}:" if is_block else f"{indent}{key}: {one_line_yaml(value)}"
         # Commented out, so that --data and the variable apply until a path is filled in.
         line = "# data: PATH" if (key, value) == ("data", None) else line
-        commented = f"{line:<38}  {comment}".rstrip()
-        yield from [commented] if len(commented) <= 120 else [f"{indent}{comment}", line]
+        yield from with_comment(line, comment)
         yield from _lines(value, choices, "  ") if is_block else ()
 
 
-def _one_line_yaml(value: object) -> str:
+def with_comment(line: str, comment: str) -> list[str]:
+    """Return a line of a grid file with its comment, which begins with #: to the right if that fits, else above."""
+    commented = f"{line:<38}  {comment}".rstrip()
+    indent = line[: len(line) - len(line.lstrip())]
+    return [commented] if len(commented) <= 120 else [f"{indent}{comment}", line]
+
+
+def one_line_yaml(value: object) -> str:
     """Return a value as YAML on one line."""
     # safe_dump ends a scalar with a document end marker.
-    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=math.inf)
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=math.inf, allow_unicode=True)
     return text.removesuffix("...\n").strip()

@@ -43,6 +43,13 @@ class ScoreSpec(StrictModel):
         return Metric(f"{self.name}_{self.take}", self.mode, self.name, self.take, margin_is=self.margin)
 
 
+def usual_mode(name: str) -> Literal["min", "max"] | None:
+    """Return the mode that the name of a metric tells; None if it tells none, or both."""
+    words = set(name.lower().replace("-", "_").replace("/", "_").replace(".", "_").split("_"))
+    lower, higher = bool(words & LOWER_IS_BETTER), bool(words & HIGHER_IS_BETTER)
+    return None if lower == higher else "min" if lower else "max"
+
+
 def _check_stated(data: object) -> object:
     """Refuse `step`, and `acc` with min and `loss` with max, a search for the worst, unless the mode ends with `!`."""
     if not isinstance(data, dict) or not isinstance(name := data.get("name"), str):
@@ -52,11 +59,9 @@ def _check_stated(data: object) -> object:
     mode = data.get("mode")
     if mode in ("min!", "max!"):
         return data | {"mode": mode[:-1]}
-    words = set(name.lower().replace("-", "_").replace("/", "_").replace(".", "_").split("_"))
-    tells = {"max": words & HIGHER_IS_BETTER, "min": words & LOWER_IS_BETTER}
-    usual = [each for each, tell in tells.items() if tell]
-    if len(usual) == 1 and mode in tells and mode != usual[0]:
-        raise ValueError(f"mode: {mode} of {name} is unusual; {usual[0]} is meant, or write {mode}!")
+    usual = usual_mode(name)
+    if usual and mode in ("min", "max") and mode != usual:
+        raise ValueError(f"mode: {mode} of {name} is unusual; {usual} is meant, or write {mode}!")
     return data
 
 

@@ -42,7 +42,7 @@ from ettsweep.study.samplers import SAMPLERS, make_sampler, resolve_trials
 from ettsweep.study.seeds import seed_order
 from ettsweep.study.study import Study
 from ettsweep.study.suggesting import StartPoint, Suggester
-from ettsweep.study.verdict import Verdict
+from ettsweep.study.verdict import Verdict, VerdictWord
 
 CHUNK = 4
 """Sweeps that a process gets at a time."""
@@ -224,8 +224,8 @@ def at_confidence(verdict: Verdict, confidence: float) -> Verdict:
     axes = [k for k, axis in enumerate((study.lr, study.wd)) if not axis.fixed]
     others = [tuple(float((place[0] - lr, place[1] - wd)[k]) for k in axes) for place in places]
     value = bound.posterior.bound((0.0,) * len(axes), others, confidence) if others else 0.0
-    text = "optimal" if value <= bound.margin else "unresolved"
-    return replace(verdict, verdict=text, bound=replace(bound, value=value, confidence=confidence))
+    word: VerdictWord = "optimal" if value <= bound.margin else "unresolved"
+    return replace(verdict, verdict=word, bound=replace(bound, value=value, confidence=confidence))
 
 
 def _outcome(verdict: Verdict, world: World, runs: int, wall: int) -> Outcome:

@@ -4,7 +4,7 @@ import json
 import re
 import sys
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -52,10 +52,14 @@ def page(name: str) -> str:
 
 @dataclass
 class Section:
-    """What stands below a heading: rows of its tables, without their heads, by cells."""
+    """What stands below a heading: its tables, which are rows of cells without the head."""
 
     heading: str
-    rows: list[list[str]] = field(default_factory=list)
+    tables: list[list[list[str]]] = field(default_factory=list)
+
+    @property
+    def rows(self) -> list[list[str]]:
+        return [row for table in self.tables for row in table]
 
 
 @cache
@@ -69,8 +73,9 @@ def sections(name: str) -> list[Section]:
             in_head = True
         elif re.fullmatch(r"[|\- ]+", line):
             in_head = False
+            found[-1].tables.append([])
         elif not in_head:
-            found[-1].rows.append([cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
+            found[-1].tables[-1].append([cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
     return found
 
 
@@ -195,16 +200,16 @@ def done(results: Path, spec: RunSpec, score: float | None, **result: Json) -> N
     """Have a run be finished with a made score, or diverged with None."""
     run = RunDir.create(results, spec)
     assert run.claim({}, after=0)
-    assert run.finish(
-        {"status": "done" if score is not None else "diverged", "score": score, "device_s": 36.0} | result, []
-    )
+    if score is None:
+        result |= {"status": "diverged", "diverged_step": 1}
+    assert run.finish({"status": "done", "score": score, "device_s": 36.0} | result, [])
 
 
 def write_command_grid(folder: Path, name: str, **changes: Json) -> Path:
     """Write a grid file of a program, which no test starts."""
-    (folder / "train.py").write_text("print(1)\n")
+    (folder / "train.sh").write_text("true\n")
     run = {
-        "command": "python train.py {lr} {wd} {seed}",
+        "command": "sh train.sh {lr} {wd} {seed}",
         "score": {"name": "val_loss", "mode": "min"},
         "snapshot": False,
     }
@@ -266,7 +271,7 @@ COMMANDS: dict[str, tuple[str, list[str]]] = {
     "seeds": (OF_VERDICTS, ["seeds --results results"]),
     "report": (OF_VERDICTS, ["report --results made --out report"]),
     "seeds --dry-run": (OF_PLANS, ["seeds --dry-run --results made"]),
-    "grid --dry-run": (OF_PLANS, ["grid --grid made.yaml --dry-run --results made"]),
+    "grid --dry-run": (OF_PLANS, ["grid --grid made.yaml --dry-run --results planned"]),
     "verdict": ("`verdict FILE`", ["verdict scores.csv --min"]),
     "status": ("`status`", ["status --results made", "status --results results"]),
     "show": ("`show RUN`", [f"show {RUN} --results results"]),
@@ -297,14 +302,19 @@ def documented_fields(heading: str) -> dict[str, Field]:
 
 
 def printed(folder: Path, command: str) -> Json:
-    return json.loads(ettsweep(*command.split(), "--format", "json", code=None, cwd=folder).stdout)
+    result = ettsweep(*command.split(), "--format", "json", code=None, cwd=folder)
+    assert result.stdout, result.stderr
+    return json.loads(result.stdout)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_json_has_the_documented_fields(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_has_the_documented_fields(
+    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     leave_undrawn(monkeypatch)
     monkeypatch.setattr(sys, "executable", "/bin/false")  # doctor asks it about torch, for seconds
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    (tmp_path / "sh").symlink_to("/bin/sh")
+    monkeypatch.setenv("PATH", str(tmp_path))  # no SLURM answers
     heading, calls = COMMANDS[name]
     documented, seen = documented_fields(heading), set[str]()
     for call in calls:
@@ -379,11 +389,13 @@ class Case:
     rule: str = "paper"
     margin: str = "10%"
     begun: int | None = None
+    axes: dict[str, Json] = field(default_factory=dict)
 
 
 CASES = [
     Case("candidate_to_come"),
     Case("candidate_to_come", at=0),
+    Case("single_point", {0: [1.0]}, axes={"lr": "fixed"}),
     Case("points_to_come", {0: [1.0]}),
     Case("neighbours_to_come", {-1: [3.0], 0: [2.0], 1: [1.0]}, begun=2),
     Case("neighbours_not_requested", {-1: [3.0], 0: [2.0], 1: [1.0]}),
@@ -391,11 +403,11 @@ CASES = [
     Case("better_means", {-1: [3.0], 0: [2.0], 1: [1.0]}, at=0),
     Case("equal_mean", {-1: [3.0], 0: [2.0], 1: [2.0], 2: [3.0]}),
     Case("best_mean", {-1: [3.0], 0: [2.0], 1: [3.0]}),
-    Case("all_diverged", {-1: [None], 0: [None], 1: [None]}),
+    Case("all_diverged", {-1: [None], 0: [None], 1: [None]}, at=0),
     Case("diverged", {-1: [1.0, 1.1], 0: [None, None], 1: [None, None]}, at=0, rule="bound"),
-    Case("better_neighbour", {-1: [1.0, 1.01], 0: [2.0, 2.01], 1: [3.0, 3.02]}, at=0, rule="bound"),
-    Case("within_margin", {-1: [2.0, 2.01], 0: [1.0, 1.01], 1: [2.0, 2.02]}, rule="bound"),
-    Case("beyond_margin", {-1: [1.1, 1.2], 0: [1.0, 1.3], 1: [1.05, 1.2]}, rule="bound", margin="0.1%"),
+    Case("better_neighbour", {-1: [1.0, 1.01, 1.0], 0: [2.0, 2.01, 2.02], 1: [3.0, 3.02, 3.01]}, at=0, rule="bound"),
+    Case("within_margin", {-1: [2.0, 2.01, 2.0], 0: [1.0, 1.01, 1.02], 1: [2.0, 2.02, 2.01]}, rule="bound"),
+    Case("beyond_margin", {-1: [1.1, 1.2, 1.3], 0: [1.0, 1.3, 1.1], 1: [1.2, 1.1, 1.4]}, rule="bound", margin="0.1%"),
     Case("noise_unknown", {-1: [1.1], 0: [1.0], 1: [1.2]}, rule="bound"),
 ]
 
@@ -404,7 +416,7 @@ def made_verdict(case: Case, folder: Path) -> Json:
     """Return the verdict on a case's runs."""
     seeds = list(range(max((len(each) for each in case.scores.values()), default=1)))
     criterion = {"rule": case.rule} | ({"margin": case.margin} if case.rule == "bound" else {})
-    grid = write_fake_grid(folder / "line.yaml", seeds=seeds, criterion=criterion)
+    grid = write_fake_grid(folder / "line.yaml", seeds=seeds, criterion=criterion, **case.axes)
     sweep_spec = load_sweep_spec(grid)
     keep(folder / "line", sweep_spec)
     base = sweep_spec.specs()[0]
@@ -424,18 +436,15 @@ def test_reasons_have_the_documented_facts(tmp_path: Path) -> None:
         (folder := tmp_path / str(number)).mkdir()
         verdicts.append(made_verdict(case, folder))
         assert verdicts[-1]["why"]["code"] == case.code
-    alone = write_scores(tmp_path / "alone.csv", [(0.1, 0.1, 0, 1.0)])
     apart = write_scores(tmp_path / "apart.csv", [(0.1 * 2**k, 0.1, k + 5, 1 + k * k) for k in (-1, 0, 1)])
-    verdicts += [printed(tmp_path, f"verdict {path} --min") for path in (alone, apart)]
-    assert [each["why"]["code"] for each in verdicts[-2:]] == ["single_point", "noise_unknown"]
+    verdicts.append(printed(tmp_path, f"verdict {apart} --min"))
+    assert verdicts[-1]["why"]["lack"] == "shared_seeds"
     seen: dict[str, set[str]] = {}
     for verdict in verdicts:
         why = verdict["why"]
         seen.setdefault(why["code"], set()).update(why.keys() - {"code", "stuck", "next"})
-    documented = {}
-    for row in section(AGENTS, "Verdicts").rows:
-        if len(row) == 4:
-            documented[code_words(row[0])[0]] = set(code_words(row[2]))
+    _, codes = section(AGENTS, "Verdicts").tables
+    documented = {code: set(code_words(row[2])) for row in codes for code in code_words(row[0])}
     assert documented == seen
     assert documented.keys() == set(get_args(Code))
 
@@ -444,16 +453,8 @@ def test_reasons_have_the_documented_facts(tmp_path: Path) -> None:
 
 
 def test_words_of_verdicts() -> None:
-    rows = section(AGENTS, "Verdicts").rows
-    assert_same([word for row in rows if len(row) == 2 for word in code_words(row[0])], get_args(VerdictWord))
-    assert_same(
-        [
-            row[0].strip("`")
-            for row in section("docs/verdicts.md", "The words").rows
-            if row[0].strip("`") in get_args(VerdictWord)
-        ],
-        get_args(VerdictWord),
-    )
+    for words in (section(AGENTS, "Verdicts").tables[0], section("docs/verdicts.md", "The words").tables[0]):
+        assert_same([word for row in words for word in code_words(row[0])], get_args(VerdictWord))
 
 
 def test_states_of_runs() -> None:

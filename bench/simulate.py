@@ -43,7 +43,7 @@ from ettsweep.study.samplers import SAMPLERS, make_sampler, resolve_trials
 from ettsweep.study.seeds import seed_order
 from ettsweep.study.study import Study
 from ettsweep.study.suggesting import StartPoint, Suggester
-from ettsweep.study.verdict import Verdict
+from ettsweep.study.verdict import Verdict, VerdictWord
 
 CHUNK = 4
 """Sweeps that a process gets at a time."""
@@ -231,8 +231,8 @@ def at_confidence(verdict: Verdict, confidence: float) -> Verdict:
         value = bound.posterior.bound(origin, others, confidence, bound.margin)
         shared_seeds = bound.posterior.shared_seeds(origin, bound.posterior.decider(origin, others))
         is_decided = shared_seeds >= DECIDING_SEEDS
-    text = "optimal" if is_decided and value <= bound.margin else "unresolved"
-    return replace(verdict, verdict=text, bound=replace(bound, value=value, confidence=confidence))
+    word: VerdictWord = "optimal" if is_decided and value <= bound.margin else "unresolved"
+    return replace(verdict, verdict=word, bound=replace(bound, value=value, confidence=confidence))
 
 
 def _outcome(verdict: Verdict, world: World, runs: int, wall: int) -> Outcome:

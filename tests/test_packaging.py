@@ -22,6 +22,7 @@ def test_wheel_and_source_hold_what_they_need_and_nothing_else(tmp_path: Path) -
     modules = files(
         "ettsweep/**/*.py",
         "ettsweep/py.typed",
+        "ettsweep/llms.txt",
         "ettsweep/watch/*.tcss",
         "ettsweep/readers/data/*.yaml",
         "ettsweep/report/*.j2",

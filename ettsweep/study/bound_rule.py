@@ -21,7 +21,7 @@ from ettsweep.study.seeds import RACING_SEEDS, is_verdict_seed, seed_order
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.surface import student_quantile
-from ettsweep.study.verdict import MEANS_VERDICTS, Bound, ScoredPoint, Verdict
+from ettsweep.study.verdict import MEANS_VERDICTS, Bound, ScoredPoint, Verdict, VerdictWord
 
 FIT_RADIUS = 3
 """Lattice steps from the candidate, along each free axis, within which scores enter its fit."""
@@ -248,7 +248,7 @@ class BoundRule(StudyState):
 
     def _conclusion(
         self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]
-    ) -> tuple[str, Reason, Bound | None]:
+    ) -> tuple[VerdictWord, Reason, Bound | None]:
         if candidate.score is None:
             return "unresolved", Reason("all_diverged"), None
         # The paper's rule is evaluated as well: tables show both verdicts side by side.

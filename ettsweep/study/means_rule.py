@@ -10,7 +10,7 @@ from ettsweep.runs.state import State
 from ettsweep.study.reason import Reason
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import StudyState
-from ettsweep.study.verdict import ScoredPoint, Verdict
+from ettsweep.study.verdict import ScoredPoint, Verdict, VerdictWord
 
 
 class MeansRule(StudyState):
@@ -63,7 +63,9 @@ class MeansRule(StudyState):
         rivals = sum(n.state.finished and metric.is_better(n.score, candidate.score) for n in scored_neighbours)
         return Reason("better_means", {"count": rivals}) if rivals else None
 
-    def _conclusion(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> tuple[str, Reason, None]:
+    def _conclusion(
+        self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]
+    ) -> tuple[VerdictWord, Reason, None]:
         # Also None == None: candidate and neighbour diverged.
         if any(n.score == candidate.score for n in scored_neighbours):
             return "tie", Reason("all_diverged" if candidate.score is None else "equal_mean"), None

@@ -15,7 +15,7 @@ from ettsweep.runs.state import State, foremost
 from ettsweep.study.lattice import PRINTED_TOLERANCE, neighbours
 from ettsweep.study.reason import Command, Reason, StuckRun
 from ettsweep.study.study import Study
-from ettsweep.study.verdict import FINAL_VERDICTS, Bound, ScoredPoint, Verdict, best_point
+from ettsweep.study.verdict import FINAL_VERDICTS, Bound, ScoredPoint, Verdict, VerdictWord, best_point
 
 REACH = 8
 """Lattice steps that a climb may go beyond the requested ranges. Without an end it may climb forever: the score of very
@@ -65,7 +65,7 @@ class StudyState(ABC):
     @abstractmethod
     def _conclusion(
         self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]
-    ) -> tuple[str, Reason, Bound | None]:
+    ) -> tuple[VerdictWord, Reason, Bound | None]:
         """Return verdict, reason and bound for a candidate all of whose neighbours are finished."""
 
     # --- candidate and neighbours ---
@@ -98,13 +98,15 @@ class StudyState(ABC):
             if scored_point.state.finished
         ]
         compared_runs = [run for point in compared for run in self._finished_runs(point)]
-        verdict, judged, stuck = self._judge(candidate, scored_neighbours)
+        judged, stuck = self._judge(candidate, scored_neighbours)
         bound = None
         if judged is None:
             assert candidate is not None  # without one, all that can be said was said
-            verdict, judged, bound = self._conclusion(candidate, scored_neighbours)
+            verdict, reason, bound = self._conclusion(candidate, scored_neighbours)
+        else:
+            verdict, reason = judged
         reason = replace(
-            judged, stuck=tuple(StuckRun(run.id, run.state.value) for run in stuck), next=self._remedies(stuck)
+            reason, stuck=tuple(StuckRun(run.id, run.state.value) for run in stuck), next=self._remedies(stuck)
         )
         context = (
             tuple(scored_neighbours),
@@ -190,8 +192,8 @@ class StudyState(ABC):
 
     def _judge(
         self, candidate: ScoredPoint | None, scored_neighbours: Sequence[ScoredPoint]
-    ) -> tuple[str, Reason | None, Sequence[Run]]:
-        """Return the verdict, the reason for it, and the stuck runs to name with it; no reason if the rule decides.
+    ) -> tuple[tuple[VerdictWord, Reason] | None, Sequence[Run]]:
+        """Return the verdict with its reason, None if the rule decides, and the stuck runs to name with it.
 
         The order of the checks matters: what is wrong with the candidate comes before what is missing around it.
         """
@@ -202,23 +204,23 @@ class StudyState(ABC):
             at: dict[str, object] = {"point": None}
             if candidate:
                 at = {"point": [*candidate.point], "state": candidate.state.value}
-            return "incomplete", Reason("candidate_to_come", at | counts), stuck
+            return ("incomplete", Reason("candidate_to_come", at | counts)), stuck
         if not self.study.has_free_axis:
-            return "unsearched", Reason("single_point"), ()
+            return ("unsearched", Reason("single_point")), ()
         if refutation := self._refutation(candidate, scored_neighbours):
-            return "refuted", refutation, ()
+            return ("refuted", refutation), ()
         if counts["pending"]:
-            return "incomplete", Reason("points_to_come", counts), stuck
+            return ("incomplete", Reason("points_to_come", counts)), stuck
         unrequested = [n.point for n in scored_neighbours if not self._is_requested(n.point)]
         if self._any_out_of_reach(unrequested):
-            return "edge", Reason("out_of_reach", {"steps": REACH}), ()
+            return ("edge", Reason("out_of_reach", {"steps": REACH})), ()
         if unrequested:
             facts = {"count": len(unrequested), "neighbours": len(scored_neighbours)}
-            return "edge", Reason("neighbours_not_requested", facts), stuck
+            return ("edge", Reason("neighbours_not_requested", facts)), stuck
         if unfinished := sum(not n.state.finished for n in scored_neighbours):
-            return "incomplete", Reason("neighbours_to_come", {"count": unfinished}), stuck
+            return ("incomplete", Reason("neighbours_to_come", {"count": unfinished})), stuck
         # With a diverged candidate everything around it diverged as well: a retry would not help.
-        return "", None, stuck if candidate.score is not None else ()
+        return None, stuck if candidate.score is not None else ()
 
     def _pending_points(self) -> list[Point]:
         """Return the requested points with runs missing or under way, and pruned ones if a grid requested them."""

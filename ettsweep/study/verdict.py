@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ettsweep.metric import Metric
 from ettsweep.quantities import bound_text, confidence_text, share_text
@@ -17,6 +17,9 @@ from ettsweep.study.study import Study
 
 if TYPE_CHECKING:  # it imports NumPy, which commands without a bound should not wait for
     from ettsweep.study.posterior import Difference, NoiseEstimate, Posterior
+
+VerdictWord = Literal["optimal", "tie", "unresolved", "refuted", "edge", "incomplete", "unsearched"]
+"""What a verdict may be; `tie` is one of the paper's rule alone."""
 
 FINAL_VERDICTS = frozenset({"optimal", "tie", "unsearched"})
 """Verdicts that further runs of the same plan cannot change."""
@@ -88,7 +91,7 @@ class Verdict:
 
     Attributes:
         study: the family and sweep.
-        verdict: optimal, unresolved, edge, incomplete, refuted or unsearched; tie by the paper's rule.
+        verdict: in a word.
         reason: what decided it, and which commands help, as data.
         candidate: best point of the study; None while no point is finished.
         neighbours: points that it must beat.
@@ -101,7 +104,7 @@ class Verdict:
     """
 
     study: Study
-    verdict: str
+    verdict: VerdictWord
     reason: Reason
     candidate: ScoredPoint | None
     neighbours: tuple[ScoredPoint, ...] = ()

@@ -5,6 +5,7 @@ Every figure is CPU seconds of a fresh process (user + system), or wall seconds 
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -25,6 +26,7 @@ lr: {range: [0, 9]}
 seeds: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
 """
 HUNDRED = ["--grid", "grid.yaml", "--strategy", "standard", "--lr-range", "-4:5", "--wd-range", "-4:5"]
+HUNDRED += ["--seeds", "0"]
 
 
 def cpu_s(*command: str) -> float:
@@ -105,8 +107,7 @@ def main() -> None:
         os.environ["ETTSWEEP_SLOTS"] = str(
             folder / "slots"
         )  # slots of our own: other sweeps neither wait nor are waited for
-        grid = (Path(__file__).parents[1] / "grids" / "vit-digits.yaml").read_text()
-        (folder / "grid.yaml").write_text(grid.replace("seeds: [0, 1, 2]", "seeds: [0]"))
+        shutil.copy(Path(__file__).parents[1] / "grids" / "vit-digits.yaml", folder / "grid.yaml")
         submit = [ETTSWEEP, "grid", *HUNDRED, *TRIVIAL, "--launch-set", "slots=2", "--results", "results"]
 
         figure("python -c pass", median(lambda: cpu_s(sys.executable, "-c", "pass"), 9), "-")

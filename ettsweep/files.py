@@ -2,13 +2,11 @@
 
 import contextlib
 import errno
-import hashlib
 import json
 import math
 import os
 import shutil
 import stat
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -141,7 +139,7 @@ def write_atomic(
     Raises:
         StorageError: the file cannot be written; the temporary file is removed.
     """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.urandom(16).hex()}.tmp")
     with storage_errors(path):
         try:
             if mode != 0o666:
@@ -172,7 +170,7 @@ def remove_folder(folder: Path) -> None:
     Raises:
         StorageError: it cannot be removed.
     """
-    hidden = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.tmp")
+    hidden = folder.with_name(f".{folder.name}.{os.urandom(16).hex()}.tmp")
     with storage_errors(folder):
         folder.rename(hidden)
         shutil.rmtree(hidden)
@@ -189,6 +187,8 @@ def sync(path: Path) -> None:
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file, in hex."""
     with os.fdopen(open_regular(path), "rb") as file:
+        import hashlib  # OpenSSL: what only prints does without
+
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

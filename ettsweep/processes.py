@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -76,6 +75,8 @@ def boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
+        import uuid
+
         return f"{socket.gethostname()}-{uuid.getnode():x}"
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from ettsweep.console import format_count
 from ettsweep.errors import LaunchError, OwnershipError, StorageError
 from ettsweep.files import dumps, json_or_empty, storage_errors, write_atomic
-from ettsweep.launch.executors import SlotExecutor
 from ettsweep.launch.submissions import VacantSlot, read_own_submission
 from ettsweep.processes import Process, process_identity
 
@@ -44,6 +43,8 @@ def respawn_worker(vacancy: VacantSlot) -> bool:
             last_worker = Process.from_json(json_or_empty(moved_path).get("process"))
             if last_worker and last_worker.liveness() != "dead":  # another command has started it already
                 return False
+            from ettsweep.launch.executors import SlotExecutor  # submitit, which takes long to import
+
             new_worker = process_identity(SlotExecutor(submission.path, submission.code).start(slot))
             # Only now: the new worker writes a report of its own.
             moved_path.unlink(missing_ok=True)

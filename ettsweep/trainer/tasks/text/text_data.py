@@ -2,13 +2,16 @@
 
 import hashlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ettsweep.errors import DataMissingError
 from ettsweep.runs.data_location import data_env
 from ettsweep.trainer.specs import ModelSpec, TextModel
 from ettsweep.trainer.tasks.data_location import pydoc_file
-from ettsweep.trainer.tasks.text.corpus_manifest import read_manifest
 from ettsweep.trainer.tasks.text.text_task import DenoisingTask, PydocTask, TextTask
+
+if TYPE_CHECKING:
+    from ettsweep.trainer.tasks.text.corpus_manifest import Manifest
 
 PYDOC_RULES = 1
 """Version of the tokenisation of Python's documentation. Raise it with each change of `pydoc.py`, or of sentences or
@@ -31,7 +34,7 @@ def text_digest(task: TextTask, data: str | None) -> str:
         DataMissingError: no folder was given, or its corpus is not finished.
         CorruptError: the manifest was edited.
     """
-    return read_manifest(text_folder(data)).digest
+    return _manifest(text_folder(data)).digest
 
 
 def text_folder(data: str | None) -> Path:
@@ -65,7 +68,7 @@ def check_text(task: TextTask, model: ModelSpec | None, data: str | None) -> Non
         CorruptError: the manifest was edited.
     """
     folder = text_folder(data)
-    manifest = read_manifest(folder)
+    manifest = _manifest(folder)
     _check_digest(task, manifest.digest, str(folder))
     # Before training, where ids beyond the vocabulary would fail in the embedding.
     if isinstance(model, TextModel) and manifest.n_vocab != model.vocabulary:
@@ -82,7 +85,13 @@ def with_corpus_vocabulary(task: TextTask, model: ModelSpec, data: str) -> tuple
         DataMissingError: there is no tokenised text.
         CorruptError: the manifest was edited.
     """
-    return task, model.model_copy(update={"vocabulary": read_manifest(text_folder(data)).n_vocab})
+    return task, model.model_copy(update={"vocabulary": _manifest(text_folder(data)).n_vocab})
+
+
+def _manifest(folder: Path) -> "Manifest":
+    from ettsweep.trainer.tasks.text.corpus_manifest import read_manifest  # its schema takes long to make
+
+    return read_manifest(folder)
 
 
 def _check_digest(task: DenoisingTask, digest: str, location: str) -> None:

@@ -27,6 +27,10 @@ MIN_KEPT = 20
 """New finished runs for which a file is written; fewer are read again by the next command."""
 
 
+MAX_HELD = 10_000
+"""Runs that are read before they are kept: the results of so many take some 80 MB."""
+
+
 class Run:
     """A run on disk: folder, spec, status, and the result if it is finished.
 
@@ -158,6 +162,8 @@ class RunReader:
         names = self.update_names()
         for name in names:
             self.read_run(name, liveness)
+            if len(self._fresh) >= MAX_HELD:
+                self._release()
         self.runs = {name: self.runs[name] for name in names if name in self.runs}
         self.keep()
         return RunIndex(self.runs, dict(self.broken))
@@ -222,6 +228,13 @@ class RunReader:
         finished = FinishedRun(folder.id, family, spec, spec.lr, spec.wd, spec.seed, result, data, stamp)
         self._fresh[folder.id] = finished
         return Run(folder, spec, finished_status(result), result)
+
+    def _release(self) -> None:
+        """Keep the runs that were read since the last time, and let go of their results, which take memory."""
+        fresh = self._fresh
+        self.keep()
+        for run_id, finished in fresh.items():
+            self.runs[run_id] = self._kept_run(run_id, finished.stamp) or self.runs[run_id]
 
     def keep(self) -> None:
         """Keep the finished runs that were read since the last time, if there are enough."""

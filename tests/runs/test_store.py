@@ -82,6 +82,19 @@ def test_a_finished_run_is_read_once_and_stays_what_it_was(results: Path, runs: 
     assert store_dir(results).exists() == writes, "a command that only reads writes nothing into the results folder"
 
 
+@pytest.mark.parametrize("writes", [True, False])
+def test_results_of_many_runs_are_not_held(
+    results: Path, runs: list[RunDir], writes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of 100,000 would take a gigabyte."""
+    expected = from_folders(results)
+    shutil.rmtree(cache_folder(), ignore_errors=True)
+    monkeypatch.setattr("ettsweep.runs.index.MAX_HELD", MIN_KEPT)
+    first = load_run_index(results, writes=writes).runs
+    assert sum("result" in vars(run) for run in first.values()) == len(runs) - MIN_KEPT
+    assert {run.id: facts(run) for run in first.values()} == expected == read(results)
+
+
 def test_a_result_that_was_edited_is_read_again(results: Path, runs: list[RunDir]) -> None:
     read(results)
     edited, removed, again = runs[0], runs[1], runs[2]

@@ -13,11 +13,12 @@ from ettsweep.files import folder_names, json_or_empty, remove_folder, storage_e
 from ettsweep.launch.code_snapshot import find_unused
 from ettsweep.launch.liveness import SchedulerLiveness, watch_hearts
 from ettsweep.launch.project_snapshot import find_unused_projects, is_project_snapshot
+from ettsweep.launch.rescore import source_of
 from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import submission_folders, submissions, try_read_submission
 from ettsweep.processes import Process
 from ettsweep.runs.folder import RunDir, code_dir, is_run_id, runs_dir, sweeps_dir
-from ettsweep.runs.index import load_run_index
+from ettsweep.runs.index import Run, load_run_index
 from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.state import State
 from ettsweep.study.judgement import evaluate_all
@@ -99,8 +100,10 @@ def find_waste(
 def _unused_runs(results: Path, liveness: SchedulerLiveness) -> set[str]:
     """Return the ids of runs that belong to no sweep, unless they are or may be about to be trained."""
     active = (State.QUEUED, State.HELD, State.RUNNING, State.UNKNOWN)
-    runs = runs_without_sweep(load_run_index(results, liveness).runs.values(), load_sweep_store(results))
-    return {run.id for run in runs if run.state not in active}
+    all_runs = load_run_index(results, liveness).runs
+    runs = {run.id: run for run in runs_without_sweep(all_runs.values(), load_sweep_store(results))}
+    sources = {source_of(run) for run in all_runs.values() if run.id not in runs}
+    return {run.id for run in runs.values() if run.state not in active and run.id not in sources}
 
 
 def _unneeded_outputs(results: Path, liveness: SchedulerLiveness) -> Iterator[Waste]:
@@ -112,13 +115,21 @@ def _unneeded_outputs(results: Path, liveness: SchedulerLiveness) -> Iterator[Wa
         verdict = study_state.verdict()
         named = [verdict.point, verdict.bound.recommended if verdict.bound else None]
         spared |= {(study_state.study.family, point) for point in named if point}
+    best_by_family = dict[str, list[Point]]()
+    for family, point in spared:
+        best_by_family.setdefault(family, []).append(point)
+    best = [run for run in run_index.runs.values() if _is_at(run, best_by_family.get(run.family, ()))]
+    spared_ids = {run.id for run in best} | {source_of(run) for run in best}
     for run in run_index.runs.values():
         patterns, out = run.base.kept_outputs, run.dir.path / "out"
         if patterns is None or not run.state.finished or not out.is_dir() or not _is_removable(out):
             continue
-        best = [point for family, point in spared if family == run.family]
-        if snap_point(run.point, best) not in best:
+        if run.id not in spared_ids:
             yield from (_measure_waste(path, "output of a finished run") for path in _unkept(out, out, patterns))
+
+
+def _is_at(run: Run, points: Sequence[Point]) -> bool:
+    return bool(points) and snap_point(run.point, points) in points
 
 
 def _unkept(folder: Path, out: Path, patterns: Sequence[str]) -> list[Path]:

@@ -10,13 +10,13 @@ from ettsweep.console import format_count
 from ettsweep.errors import DataMissingError, EttsweepError, InputError, SweepNameTakenError
 from ettsweep.launch.follow import CommandContext, read_index_to_plan, read_run_index
 from ettsweep.launch.profile import AnyProfile, LocalProfile, load_profile, profile_file
-from ettsweep.launch.rescore import rescorable, rescore
+from ettsweep.launch.rescore import find_rescorable, rescore
 from ettsweep.launch.slurm_cache import watch_heartbeats
 from ettsweep.launch.submit import check_plan, check_resources
 from ettsweep.ownership import problem_of
 from ettsweep.runs.data_location import resolve_data
 from ettsweep.runs.folder import sweeps_dir
-from ettsweep.runs.index import Run, RunIndex
+from ettsweep.runs.index import Run
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.runs.trainable import Trainable
@@ -255,8 +255,9 @@ def plan_grid(
     specs = sweep_spec.specs() or [study.base for study in studies]
     run_ids = {spec.run_id for spec in specs}
     run_index = read_index_to_plan(context, lambda run: run.id in run_ids)
-    run_index = _with_rescored(studies, run_index, context, notify)
-    plan = make_plan(specs, run_index)
+    rescorable = find_rescorable(studies, run_index)
+    scored_ids = {each.spec.run_id for each in rescorable}
+    plan = make_plan((spec for spec in specs if spec.run_id not in scored_ids), run_index)
     check_resources([planned.spec for planned in plan.to_launch], context.profile)
     try:
         # A SLURM profile is not checked in a dry run: the machine may have no SLURM.
@@ -270,25 +271,15 @@ def plan_grid(
         if not context.dry_run:
             raise
         return plan, str(error)
+    if rescorable:
+        word = "would be scored" if context.dry_run else "are scored" if len(rescorable) > 1 else "is scored"
+        by = f"{word} anew by {rescorable[0].spec.metric.name}, not trained again"
+        notify(f"{format_count(len(rescorable), 'finished run')} {by}")
     if not context.dry_run:
         notify(extend_sweep(context.results, name, sweep_spec, note))
+        if rescorable:
+            plan = make_plan(specs, rescore(context.results, rescorable, run_index))
     return plan, ""
-
-
-def _with_rescored(
-    studies: Sequence[Study], run_index: RunIndex, context: CommandContext, notify: Callable[[str], None]
-) -> RunIndex:
-    """Score finished runs anew that differ from those of studies in their score alone; return the index with them."""
-    pairs = rescorable(studies, run_index)
-    if not pairs:
-        return run_index
-    by = f"by {pairs[0][1].metric.name}, not trained again"
-    if context.dry_run:
-        notify(f"{format_count(len(pairs), 'finished run')} may be scored anew {by}")
-        return run_index
-    count = rescore(context.results, pairs)
-    notify(f"{format_count(count, 'finished run')} {'is' if count == 1 else 'are'} scored anew {by}" if count else "")
-    return read_run_index(context.results, writes=True)
 
 
 def plan_seeds(studies: Sequence[Study], context: CommandContext, count: int) -> tuple[Plan, list[Verdict]]:

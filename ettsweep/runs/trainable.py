@@ -339,10 +339,14 @@ class Trainable(StrictModel):
         """Return the recipe without what only says how a finished run is scored; None if its score is fixed."""
         return None
 
-    def rescored_history(self, run: Path, trained_as: "Trainable") -> Sequence[Json] | None:
-        """Return the metrics that a finished run has left, which differs in its score alone, as this recipe keeps them.
+    def rescored_history(self, history: Sequence[Json], trained_as: "Trainable") -> Sequence[Json] | None:
+        """Return the metrics that a run would have recorded, had it been trained with the score of this recipe.
 
-        `run` is its folder. None if the metric of the score is not among them.
+        None if that is not known, and the run is to be trained.
+
+        Args:
+            history: the metrics that it has recorded.
+            trained_as: the recipe that it was trained with, which differs in its score alone.
         """
         return None
 

@@ -10,9 +10,8 @@ from pydantic import AfterValidator, Field, field_validator
 
 from ettsweep.files import Json
 from ettsweep.metric import Metric
-from ettsweep.runs.folder import RunDir
 from ettsweep.runs.score_spec import ScoreSpec
-from ettsweep.runs.trainable import OwnCode, Size, Trainable
+from ettsweep.runs.trainable import TRAINING_LOSSES, OwnCode, Size, Trainable
 from ettsweep.schema import ListOfOne, NotInId, Positive
 from ettsweep.worker.code_identity import DIGEST_DIGITS, digest_of
 
@@ -132,8 +131,10 @@ class OwnCodeRecipe(Trainable):
     def without_score(self) -> Self:
         return self.model_copy(update={"score": ANY_SCORE})
 
-    def rescored_history(self, run: Path, trained_as: Trainable) -> Sequence[Json] | None:
-        history = RunDir(run).history()
+    def rescored_history(self, history: Sequence[Json], trained_as: Trainable) -> Sequence[Json] | None:
+        watched = {self.metric.column, *TRAINING_LOSSES}
+        if any(name in line and line[name] is None for line in history for name in watched):
+            return None  # training would have ended there
         return history if any(self.metric.column in line for line in history) else None
 
     def code_differences(self, other: Trainable) -> list[str]:

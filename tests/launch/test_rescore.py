@@ -1,7 +1,8 @@
-"""Another score, or another reader, of runs that are finished: they are scored anew, as if they had been trained for it."""
+"""Another score of runs that are finished: they are scored anew, as if they had been trained for it."""
 
 import json
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,103 +12,178 @@ import pytest
 import yaml
 from support.commandline import ettsweep, runs_in, status
 
+from ettsweep.launch.rescore import SOURCE
 from ettsweep.launch.submissions import submission_folders
+from ettsweep.runs.folder import RunDir
 
 SCRIPT = """
-import argparse, json, os
+import argparse, json
 parser = argparse.ArgumentParser()
 for name in ("--lr", "--wd"):
     parser.add_argument(name, type=float)
 parser.add_argument("--seed", type=int)
 parser.add_argument("--out")
+parser.add_argument("--steps", type=int, default=6)
 options = parser.parse_args()
-with open(options.out + "/log.csv", "w") as file:
-    print("step,accuracy", file=file)
-    for step in range(1, 7):
-        err = abs(options.lr - 0.25) + 0.1 * abs(step - 4) + 0.001 * options.seed
-        print("[ettsweep]", json.dumps({"step": step, "err": err, "loss": 2 * err}))
-        print(step, 1 - err / 2, sep=",", file=file)
+open(options.out + "/model.pt", "w").write("weights")
+for step in range(1, options.steps + 1):
+    err = abs(options.lr - 0.25) + 0.1 * abs(step - 4) + 0.001 * options.seed
+    row = {"step": step, "loss": 2 * err - 0.01 * step, "norm": err}
+    print("[ettsweep]", json.dumps(row if step % 2 else row | {"err": err}))
 """
 
 FUNCTION = """
-def main(run):
+def main(run, fails=False):
     for step in range(1, 7):
-        run.record(step, err=abs(run.lr - 0.25) + 0.1 * abs(step - 4) + 0.001 * run.seed, accuracy=step)
+        err = abs(run.lr - 0.25) + 0.1 * abs(step - 4) + 0.001 * run.seed
+        run.record(step, err=err, other=float("nan") if fails and step > 4 else -err)
+"""
+
+KILLED = """
+import os
+from ettsweep import cli
+from ettsweep.runs.folder import RunDir
+RunDir.finish = lambda *_: os._exit(9)
+cli.main()
 """
 
 COMMAND = {"command": f"{shlex.quote(sys.executable)} train.py --lr {{lr}} --wd {{wd}} --seed {{seed}} --out {{out}}"}
-LOSS = {"score": {"name": "loss", "mode": "min"}}
+LONG = {"command": f"{COMMAND['command']} --steps 20003"}
 LAST = {"score": {"name": "err", "mode": "min", "take": "last"}}
-CSV = {"score": {"name": "accuracy", "mode": "max"}, "reader": {"kind": "csv", "files": ["log.csv"], "step": "step"}}
+LOSS = {"score": {"name": "loss", "mode": "min"}}
+OTHER = {"score": {"name": "other", "mode": "max"}}
 
 Ask = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("process")
 
 
 @pytest.fixture
-def grid(tmp_path: Path, results: Path) -> Ask:
-    """Return a function that requests three runs, and waits for them unless it is a dry run."""
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that writes a grid file of three points of two seeds."""
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "own.py").write_text(FUNCTION)
 
-    def ask(name: str, *options: object, folder: Path = results, run: dict[str, Any] = COMMAND, **block: Any) -> Any:
+    def grid_file(name: str, run: dict[str, Any] = COMMAND, **block: Any) -> Path:
         content = {"run": run | {"score": {"name": "err", "mode": "min"}} | block}
         content |= {"centre": {"lr": 0.25, "wd": 0.5}, "lr": {"range": [-1, 1]}, "seeds": [0, 1]}
         path = tmp_path / f"{name}.yaml"
         path.write_text(yaml.safe_dump(content))
-        return ettsweep("grid", "--grid", path, "--results", folder, "--follow", *options)
+        return path
+
+    return grid_file
+
+
+@pytest.fixture
+def grid(write: Callable[..., Path], results: Path) -> Ask:
+    """Return a function that requests the runs of a grid file, and waits for them unless it is a dry run."""
+
+    def ask(name: str, *options: object, folder: Path = results, code: int = 0, **changes: Any) -> str:
+        path = write(name, **changes)
+        return ettsweep("grid", "--grid", path, "--results", folder, "--follow", *options, code=code).stderr
 
     return ask
 
 
-def outcomes(results: Path) -> dict[str, tuple[bytes, float]]:
-    """Return metrics and score of each run."""
-    return {run.id: (run.metrics_path.read_bytes(), run.result()["score"]) for run in runs_in(results)}  # type: ignore[index]
+def outcomes(results: Path) -> dict[str, tuple[bytes, str, float | None, int]]:
+    """Return metrics, status, score and last step of each run."""
+    return {
+        run.id: (run.metrics_path.read_bytes(), result["status"], result["score"], result["steps"])
+        for run in runs_in(results)
+        if (result := run.result())
+    }
 
 
-@pytest.mark.parametrize(
-    ("run", "block"),
-    [(COMMAND, LAST), (COMMAND, LOSS), (COMMAND, CSV), ({"function": "own:main"}, LAST)],
-    ids=["last", "name", "reader", "function"],
-)
+CASES = {
+    "last": (COMMAND, LAST),
+    "name": (COMMAND, LOSS),
+    "function": ({"function": "own:main"}, LAST),
+    "name in a function": ({"function": "own:main"}, OTHER),
+}
+
+
+@pytest.mark.parametrize(("run", "block"), CASES.values(), ids=CASES)
 def test_a_sweep_that_differs_in_its_score_trains_nothing(
     grid: Ask, results: Path, tmp_path: Path, run: dict[str, Any], block: dict[str, Any]
 ) -> None:
     grid("first", run=run)
     before = set(outcomes(results))
-    dry = grid("second", "--dry-run", run=run, **block)
-    assert "6 finished runs may be scored anew by " in dry.stderr
+    assert "6 finished runs would be scored anew by " in (dry := grid("second", "--dry-run", run=run, **block))
+    assert "to train" not in dry
     assert set(outcomes(results)) == before
-    said = grid("second", run=run, **block).stderr
-    assert "6 finished runs are scored anew by " in said
+    assert "6 finished runs are scored anew by " in grid("second", run=run, **block)
     assert len(submission_folders(results)) == 1, "nothing is trained"
     scored = {run_id: outcome for run_id, outcome in outcomes(results).items() if run_id not in before}
     grid("second", folder=tmp_path / "alone", run=run, **block)
     assert scored == outcomes(tmp_path / "alone")
     options = ("--sweep", "second", "--dry-run", "--results", results, "--format", "json")
     (verdict,) = json.loads(ettsweep("verify-optimum", *options, code=None).stdout)
-    assert (verdict["lr"], verdict["seeds"]) == (0.25, [0, 1])
+    assert (verdict["lr"], verdict["seeds"], len(verdict["versions"])) == (0.25, [0, 1], 1)
     assert {row["state"] for row in status(results).values()} == {"done"}
+    assert "scored anew" not in grid("second", run=run, **block), "once is enough"
 
 
-def test_seeds_of_a_race_are_taken_over(grid: Ask, results: Path) -> None:
+@pytest.mark.parametrize(
+    ("run", "block"),
+    [
+        (LONG, LOSS),  # every second line without the former score was left out
+        ({"function": "own:main", "with": {"fails": True}}, OTHER),  # training would have ended as diverged
+        (COMMAND, {"score": {"name": "norm", "mode": "min"}}),  # it was not kept
+        (COMMAND, LAST | {"score": LAST["score"] | {"take": {"step": 5}}}),
+        (COMMAND, LOSS | {"reader": {"kind": "jsonl", "files": ["{output}"]}}),
+    ],
+    ids=["thinned", "not finite", "not kept", "no such step", "another reader"],
+)
+def test_what_is_not_known_is_trained(grid: Ask, run: dict[str, Any], block: dict[str, Any]) -> None:
+    one = ("--lr-range", "0:0", "--seeds", "0")
+    grid("first", *one, run=run)
+    assert "1 run would be submitted" in (dry := grid("second", *one, "--dry-run", run=run, **block))
+    assert "scored anew" not in dry
+
+
+def test_runs_that_were_added_are_taken_over(grid: Ask, results: Path) -> None:
     grid("first", "--seeds", "0,1,2")
-    assert "9 finished runs are scored anew by err_last, not trained again\n" in grid("second", **LAST).stderr
-    assert "scored anew" not in grid("second", **LAST).stderr, "once is enough"
+    assert "9 finished runs are scored anew by err_last, not trained again\n" in grid("second", **LAST)
+    cost = ettsweep("report", "--results", results).stderr
+    alone = ettsweep("report", "--sweep", "first", "--results", results).stderr
+    assert cost.split("device hours")[0].split()[-1] == alone.split("device hours")[0].split()[-1], "counted once"
 
 
-def test_runs_whose_files_are_gone_are_trained(grid: Ask, results: Path) -> None:
+def test_a_rescoring_that_was_killed_is_repeated(write: Callable[..., Path], grid: Ask, results: Path) -> None:
     grid("first")
-    gone = runs_in(results)[0]
-    (gone.path / "out" / "log.csv").unlink()
-    said = grid("second", **CSV).stderr
-    assert "5 finished runs are scored anew by accuracy_best" in said
-    assert "1 of 1 run finished" in said or "1 run trained" in said
+    command = ["grid", "--grid", str(write("second", **LAST)), "--results", str(results)]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *command], check=False)
+    assert killed.returncode == 9
+    assert [row["state"] for row in status(results).values()].count("interrupted") == 1
+    assert "6 finished runs are scored anew" in grid("second", **LAST)
+    assert len(submission_folders(results)) == 1
     assert {row["state"] for row in status(results).values()} == {"done"}
 
 
-def test_other_code_is_another_run(grid: Ask, results: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_submitted_changes_nothing(grid: Ask, results: Path) -> None:
     grid("first")
+    before = set(outcomes(results))
+    grid("second", "--seeds", "0,1,2", "--launch-set", "devices=[0]", code=2, **LAST)
+    assert {run.id for run in runs_in(results)} == before
+
+
+def test_outputs_of_what_was_trained_are_kept_for_the_best_point_of_either_score(grid: Ask, results: Path) -> None:
+    run = COMMAND | {"keep": ["nothing"]}
+    grid("first", "--lr-range", "-1:2", run=run)
+    grid("second", "--lr-range", "-1:2", run=run, score={"name": "loss", "mode": "max!"})
+    options = ("--results", results, "--dry-run", "--format", "json")
+    rows = json.loads(ettsweep("clean", "--outputs", *options).stdout)
+    cleaned = {Path(row["path"]).parents[1].name for row in rows if row["reason"] == "output of a finished run"}
+    trained = {r.id for r in runs_in(results) if SOURCE not in (r.result() or {})}
+    spared = {RunDir(results / "runs" / run_id).spec().lr for run_id in trained - cleaned}
+    assert spared == {0.25, 1.0}, "the lowest err, and the highest loss"
+    ettsweep("sweeps", "delete", "first", "--yes", "--results", results)
+    rows = json.loads(ettsweep("clean", "--unused-runs", *options).stdout)
+    assert not trained & {Path(row["path"]).name for row in rows}
+
+
+def test_other_code_is_another_run(grid: Ask, results: Path, tmp_path: Path, write: Callable[..., Path]) -> None:
+    grid("first")
+    path = write("second", **LAST)
     (tmp_path / "train.py").write_text(SCRIPT.replace("0.25", "0.5"))
-    assert "scored anew" not in grid("second", **LAST).stderr
+    assert "scored anew" not in ettsweep("grid", "--grid", path, "--results", results, "--follow").stderr
     assert len(submission_folders(results)) == 2

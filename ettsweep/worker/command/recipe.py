@@ -13,11 +13,11 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from ettsweep.errors import DataMissingError, InputError
 from ettsweep.files import Json
 from ettsweep.readers.entries import matches
-from ettsweep.runs.folder import RunDir
 from ettsweep.runs.score_spec import StatedScore
 from ettsweep.runs.trainable import TRAINING_LOSSES, Labels, OwnCode, RunContext, Trainable, override_block
 from ettsweep.schema import NotInId, OmitFromIdAt, Positive, StrictModel, locating, validate
 from ettsweep.worker.code_identity import data_digest, matching_files, with_imports
+from ettsweep.worker.command.kept_metrics import MAX_LINES, put_in_order
 from ettsweep.worker.command.rendered_files import RenderedFile
 from ettsweep.worker.command.template import PLACEHOLDERS, RESUME_PLACEHOLDERS, Value, names_in, split_words, written
 from ettsweep.worker.own_code import CodePatterns, OwnCodeRecipe, Patterns, folders_of
@@ -426,21 +426,18 @@ class CommandRecipe(OwnCodeRecipe):
         """Patterns of names of the metrics that go into metrics.jsonl."""
         return self.score.name, *TRAINING_LOSSES, *self.metrics
 
-    def without_score(self) -> Self:
-        return super().without_score().model_copy(update={"reader": None, "metrics": ()})
-
-    def rescored_history(self, run: Path, trained_as: Trainable) -> Sequence[Json] | None:
-        history: Sequence[Json] | None = None
-        if isinstance(trained_as, CommandRecipe) and trained_as.reader == self.reader:
-            history = super().rescored_history(run, trained_as)
-        if history is None:
-            history = resolve_name("ettsweep.worker.command.training:metrics_left")(self, RunDir(run))
-        return [line for line in map(self._kept, history) if len(line) > 1] or None
+    def rescored_history(self, history: Sequence[Json], trained_as: Trainable) -> Sequence[Json] | None:
+        before = trained_as.metric.column
+        if before != self.metric.column and sum(before not in line for line in history) > MAX_LINES // 2:
+            return None  # some of the others may have been left out
+        kept = [line for line in map(self._kept, history) if len(line) > 1]
+        rescored = super().rescored_history(kept, trained_as)
+        return rescored and put_in_order(rescored, self.score.name)
 
     def _kept(self, line: Json) -> Json:
         """Return the metrics of a step that this recipe keeps."""
-        kept = ("step", "nonfinite", *self.kept_metrics)
-        return {name: value for name, value in line.items() if matches(kept, name)}
+        values = {name: value for name, value in line.items() if matches(("step", *self.kept_metrics), name)}
+        return values | ({"nonfinite": True} if None in values.values() else {})
 
     def train(self, run: RunContext) -> None:
         resolve_name("ettsweep.worker.command.training:train_command")(self, run)  # workers alone need it

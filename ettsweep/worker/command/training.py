@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 from ettsweep.errors import EttsweepError, InputError, LostProcessError, RunStopped, StorageError
-from ettsweep.files import Json, finite, storage_errors, write_atomic
+from ettsweep.files import Json, storage_errors, write_atomic
 from ettsweep.launch.project_snapshot import import_folders
 from ettsweep.ownership import problem_of_code
 from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.folder import RunDir
 from ettsweep.runs.stop import StopReason
 from ettsweep.worker.command.checkpoints import Checkpoint, newest_checkpoint
 from ettsweep.worker.command.child import OUT_VARIABLE, Child, kill_processes_of
+from ettsweep.worker.command.kept_metrics import put_in_order
 from ettsweep.worker.command.own_metrics import OwnMetrics
 from ettsweep.worker.command.recipe import CommandRecipe
 from ettsweep.worker.command.template import Value, rendered, written
@@ -35,9 +35,6 @@ ASKS_TO_GO_ON = 75
 
 SIGNAL_WAIT_S = 2.0
 """Seconds for which the worker waits for a signal of its own where one has ended the command: SLURM signals both."""
-
-MAX_LINES = 10_000
-"""Most lines of metrics.jsonl beside those with the score; beyond, every second one is left out, and so on."""
 
 TAIL_BYTES = 16_384
 
@@ -123,7 +120,7 @@ class CommandTraining:
         self._read(metrics, final=child.code == 0)  # else its last line may be half of one
         tail = list(self._tail())
         self._shorten_output()
-        run.settle(partial(put_in_order, self._recipe))
+        run.settle(partial(put_in_order, score=self._recipe.score.name))
         self._conclude(child.code, was_told, metrics, tail)
 
     # --- before it starts ---
@@ -271,7 +268,14 @@ class CommandTraining:
         return ["srun", "--overlap", *counts, "--export=ALL", "--input=all", "--kill-on-bad-exit=1", "--unbuffered"]
 
     def _metrics(self, attempt: Attempt) -> Metrics:
-        return metrics_of(self._recipe, attempt, self._out)
+        """Return where metrics of an attempt are read from."""
+        if self._recipe.reader is None:
+            return OwnMetrics(attempt.path, attempt.output_path, self._recipe.kept_metrics)
+        from ettsweep.readers.registry import reader_of
+        from ettsweep.readers.source import MetricSource
+
+        reader = reader_of(self._recipe.reader, Path(self._recipe.folder))
+        return MetricSource(reader, self._out, attempt.output_path, only=self._recipe.kept_metrics)
 
     # --- while it runs ---
 
@@ -385,45 +389,6 @@ class CommandTraining:
         with contextlib.suppress(OSError), self._output.open("rb") as file:
             file.seek(max(0, self._output.stat().st_size - TAIL_BYTES))
             yield from file.read().decode(errors="replace").splitlines()[-20:]
-
-
-def metrics_of(recipe: CommandRecipe, attempt: Attempt, out: Path) -> Metrics:
-    """Return where metrics of an attempt are read from; `out` is the folder of the run's own files."""
-    if recipe.reader is None:
-        return OwnMetrics(attempt.path, attempt.output_path, recipe.kept_metrics)
-    from ettsweep.readers.registry import reader_of
-    from ettsweep.readers.source import MetricSource
-
-    reader = reader_of(recipe.reader, Path(recipe.folder))
-    return MetricSource(reader, out, attempt.output_path, only=recipe.kept_metrics)
-
-
-def metrics_left(recipe: CommandRecipe, run: RunDir) -> list[Json]:
-    """Return the metrics of a finished run as its files and outputs have them, by the reader of a recipe."""
-    lineage, until = list[tuple[Attempt, int | None]](), None
-    attempt = run.latest_attempt()
-    while attempt is not None:
-        lineage.append((attempt, until))
-        until, attempt = attempt.resumed_from()[1], attempt.parent()
-    history = list[Json]()
-    for each, last in reversed(lineage):
-        rows = metrics_of(recipe, each, (run.path / "out").resolve()).rows(final=True)
-        history += [row for row in rows if last is None or row["step"] <= last]
-    return put_in_order(recipe, history)
-
-
-def put_in_order(recipe: CommandRecipe, history: Sequence[Json]) -> list[Json]:
-    """Return one line a step, in order; of values that were recorded twice, the later."""
-    by_step: dict[int, Json] = {}
-    for line in history:
-        by_step.setdefault(line["step"], {"step": line["step"]}).update(line)
-    lines = [finite(by_step[step]) for step in sorted(by_step)]
-    score = recipe.score.name
-    others = [line for line in lines if score not in line]
-    while len(others) > MAX_LINES:
-        others = others[1::2]
-    kept = {line["step"] for line in others}
-    return [line for line in lines if score in line or line["step"] in kept]
 
 
 def _values_of(row: Json) -> dict[str, float]:

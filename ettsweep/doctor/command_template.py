@@ -1,5 +1,6 @@
 """Grid file for a user's own command, with a comment for each key, and what is still missing in it."""
 
+import contextlib
 import math
 import os
 import shlex
@@ -76,13 +77,14 @@ class Metrics:
 
 
 def find_metrics(command: OwnCommand) -> Metrics:
-    """Try all readers on the command's output folder if it is there, else on the current folder.
+    """Try all readers on the command's output folder if it is there, else on the current one unless it is large.
 
     The readers of trainers come first; of the metrics, a validation loss. Nothing is taken whose mode its name does not
     tell, unless the command states its score.
     """
-    folder = Path(command.out) if command.out and Path(command.out).is_dir() else Path()
-    usable = [each for each in looks(folder) if each.rows and not each.problem]
+    folder = Path(command.out or "") if _is_folder(command.out) else Path()
+    is_tried = folder != Path() or _is_small(folder)
+    usable = [each for each in looks(folder) if each.rows and not each.problem] if is_tried else []
     for each in usable:
         if score := _score_of(each, command.score):
             files = listed([str(folder / name) for name in each.files], 3)
@@ -91,6 +93,24 @@ def find_metrics(command: OwnCommand) -> Metrics:
     readers = ", ".join(each.reader.name for each in usable)
     seen = f"{readers} see {listed(sorted(names), 6)}" if names else ""
     return Metrics(None, command.score, seen)
+
+
+def _is_folder(name: str | None) -> bool:
+    try:
+        return bool(name) and Path(name or "").is_dir()
+    except OSError:  # such as a name that is too long
+        return False
+
+
+def _is_small(folder: Path) -> bool:
+    """Whether all files below a folder are read in no time, whatever they are."""
+    size = 0
+    for count, path in enumerate(folder.rglob("*")):
+        with contextlib.suppress(OSError):
+            size += path.lstat().st_size
+        if count > 1_000 or size > 20 * 2**20:
+            return False
+    return True
 
 
 def _score_of(look: Look, stated: Mapping[str, str] | None) -> Mapping[str, str] | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ettsweep.config import read_yaml
 from ettsweep.errors import InputError
+from ettsweep.runs.score_spec import usual_mode
 from ettsweep.worker.command.template import names_in, parse, split_words
 
 NAMES = {
@@ -89,7 +90,7 @@ def read_command(text: str) -> OwnCommand:
         words, score = sweep_file_words(read_yaml(Path(words[0])), words[0])
     env = dict[str, str]()
     while words and (variable := _ENVIRONMENT.fullmatch(words[0])):
-        env[variable[1]] = variable[2]
+        env[variable[1]] = _escaped(variable[2])
         words = words[1:]
     if not words or Path(words[0]).name == "orion":
         raise InputError(f"--command: the program and its arguments alone are expected, got {text!r}")
@@ -239,7 +240,8 @@ def sweep_file_words(data: Mapping[str, Any], file: str) -> tuple[list[str], dic
     metric = data.get("metric")
     if not (isinstance(metric, dict) and "name" in metric):
         return words, None
-    return words, {"name": str(metric["name"]), "mode": "max" if metric.get("goal") == "maximize" else "min"}
+    name, mode = str(metric["name"]), "max" if metric.get("goal") == "maximize" else "min"
+    return words, {"name": name, "mode": mode if usual_mode(name) in (mode, None) else f"{mode}!"}
 
 
 def _parameter(name: str, parameter: object, file: str) -> str:

@@ -128,6 +128,8 @@ def test_variables_before_the_command_are_its_environment(call: Call, tmp_path: 
     content, _ = written(call, f"OMP_NUM_THREADS=1 python train.py --lr 3e-4 {REST}")
     assert content["run"]["command"].startswith("python train.py")
     assert load_sweep_spec(tmp_path / "mine.yaml").recipe.env == {"OMP_NUM_THREADS": "1"}
+    written(call, f"CONFIG='{{\"a\": 1}}' python train.py --lr 3e-4 {REST}", "--force")
+    assert load_sweep_spec(tmp_path / "mine.yaml").recipe.env == {"CONFIG": '{{"a": 1}}'}
     refused = call("init", "--command", f"CUDA_VISIBLE_DEVICES=0 python train.py --lr 3e-4 {REST}", code=2).err
     assert "CUDA_VISIBLE_DEVICES is set for each run" in refused
 
@@ -181,6 +183,22 @@ def test_a_sweep_file_is_the_command_that_it_starts(
     assert (content["lr"]["range"], content["wd"]["range"]) == ([-7, 7], [-2, 1])
     assert load_sweep_spec(tmp_path / "mine.yaml").seeds == (0, 1, 2)
     assert "no reader" in err, "none sees that metric"
+
+
+def test_a_sweep_file_may_search_for_the_unusual(call: Call, tmp_path: Path) -> None:
+    sweep = WANDB | {"metric": {"name": "val_loss", "goal": "maximize"}}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep))
+    content, _ = written(call, "sweep.yaml")
+    assert content["run"]["score"] == {"name": "val_loss", "mode": "max!"}
+    assert load_sweep_spec(tmp_path / "mine.yaml").recipe.metric.mode == "max"
+
+
+def test_a_large_folder_is_not_looked_through(call: Call, tmp_path: Path) -> None:
+    with (tmp_path / "corpus.txt").open("wb") as file:
+        file.truncate(2**35)
+    _, err = written(call, f"python train.py --lr 3e-4 {REST}")
+    assert "no reader: " in err
+    assert "no reader: " in written(call, f"python train.py --lr 3e-4 --seed 0 --out {'x' * 300}", "--force")[1]
 
 
 @pytest.mark.parametrize(

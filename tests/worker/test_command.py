@@ -126,11 +126,12 @@ def test_a_run_that_was_resumed_is_scored_anew_from_all_its_attempts(tmp_path: P
     wait_for(lambda: run.status().state is State.INTERRUPTED, "its end")
     ettsweep("retry", run.id, "--results", results)
     assert result_of(run)["attempts"] == 2
-    told = grid(walk("--pause 0.05"), "--name", "norms", resume=RESUME, score={"name": "norm", "mode": "min"}).stderr
-    assert "1 finished run is scored anew by norm_best, not trained again\n" in told
+    last = SCORE | {"take": "last"}
+    told = grid(walk("--pause 0.05"), "--name", "last", resume=RESUME, score=last).stderr
+    assert "1 finished run is scored anew by err_last, not trained again\n" in told
     (again,) = (each for each in runs_in(results) if each.id != run.id)
     result = result_of(again)
-    assert (result["score"], result["attempts"], result["scored_from"]) == (1.0, 2, run.id)
+    assert (result["score"], result["scored_from"]) == (again.history()[-1]["err"], run.id)
     assert result["resumed_step"] == result_of(run)["resumed_step"] >= 20
     assert again.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, again)
 

@@ -54,7 +54,7 @@ def test_words_come_back_where_no_worker_can_be_started(vacancy: VacantSlot, mon
 
     path = vacancy.submission.report_path("cpu-0")
     path.write_text("{}")
-    monkeypatch.setattr(local_workers, "SlotExecutor", refuse)
+    monkeypatch.setattr("ettsweep.launch.executors.SlotExecutor", refuse)
     with pytest.raises(LaunchError, match="Resource temporarily unavailable"):
         respawn_worker(vacancy)
     assert {item.name for item in path.parent.iterdir()} == {path.name, "submission.json"}, (

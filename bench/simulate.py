@@ -32,7 +32,7 @@ from ettsweep.runs.spec import MAX_SEED
 from ettsweep.runs.state import State, Status
 from ettsweep.schema import validate
 from ettsweep.shipped_files import shipped
-from ettsweep.study.bound_rule import DECIDING_SEEDS
+from ettsweep.study.bound_rule import seeds_to_decide
 from ettsweep.study.budget import NO_BUDGET, Budget
 from ettsweep.study.controller import Controller
 from ettsweep.study.criterion import Criterion, CriterionOptions, Rule, resolve_criterion
@@ -224,13 +224,9 @@ def at_confidence(verdict: Verdict, confidence: float) -> Verdict:
     places = [_place(study, neighbour.point) for neighbour in verdict.neighbours if neighbour.score is not None]
     axes = [k for k, axis in enumerate((study.lr, study.wd)) if not axis.fixed]
     others = [tuple(float((place[0] - lr, place[1] - wd)[k]) for k in axes) for place in places]
-    value, is_decided = 0.0, True
-    if others:
-        # As in `BoundRule`.
-        origin = (0.0,) * len(axes)
-        value = bound.posterior.bound(origin, others, confidence, bound.margin)
-        shared_seeds = bound.posterior.shared_seeds(origin, bound.posterior.decider(origin, others))
-        is_decided = shared_seeds >= DECIDING_SEEDS
+    origin = (0.0,) * len(axes)
+    value = bound.posterior.bound(origin, others, confidence, bound.margin) if others else 0.0
+    is_decided = not seeds_to_decide(bound.posterior, origin, others)
     word: VerdictWord = "optimal" if is_decided and value <= bound.margin else "unresolved"
     return replace(verdict, verdict=word, bound=replace(bound, value=value, confidence=confidence))
 

@@ -186,9 +186,9 @@ def sync(path: Path) -> None:
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file, in hex."""
-    with os.fdopen(open_regular(path), "rb") as file:
-        import hashlib  # OpenSSL: what only prints does without
+    import hashlib  # OpenSSL: what only prints does without
 
+    with os.fdopen(open_regular(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -110,14 +110,11 @@ def _unneeded_outputs(results: Path, liveness: SchedulerLiveness) -> Iterator[Wa
     run_index, sweep_store = load_run_index(results, liveness), load_sweep_store(results)
     for problem in sweep_store.broken.values():
         raise CorruptError(problem)
-    spared = set[tuple[str, Point]]()
+    best_by_family = dict[str, list[Point]]()
     for study_state in evaluate_all(sweep_store.studies, run_index):
         verdict = study_state.verdict()
         named = [verdict.point, verdict.bound.recommended if verdict.bound else None]
-        spared |= {(study_state.study.family, point) for point in named if point}
-    best_by_family = dict[str, list[Point]]()
-    for family, point in spared:
-        best_by_family.setdefault(family, []).append(point)
+        best_by_family.setdefault(study_state.study.family, []).extend(point for point in named if point)
     best = [run for run in run_index.runs.values() if _is_at(run, best_by_family.get(run.family, ()))]
     spared_ids = {run.id for run in best} | {source_of(run) for run in best}
     for run in run_index.runs.values():

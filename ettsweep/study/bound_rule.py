@@ -264,19 +264,12 @@ class BoundRule(StudyState):
             return "unresolved", Reason("noise_unknown", lack | {"paper": paper}), bound
         facts: dict[str, object] = {"value": bound.value, "confidence": bound.confidence}
         others = self._neighbour_positions(candidate, scored_neighbours)
-        if not bound.is_too_wide and self._seeds_to_decide(posterior, others) == 0:
+        if not bound.is_too_wide and seeds_to_decide(posterior, self._origin, others) == 0:
             return "optimal", Reason("within_margin", facts), bound
         facts |= {"runs": bound.further_runs, "device_s": bound.further_runs and self._device_s(bound.further_runs)}
         if not bound.is_too_wide:
             return "unresolved", Reason("too_few_seeds", facts | {"seeds": DECIDING_SEEDS}), bound
         return "unresolved", Reason("beyond_margin", facts | {"margin": bound.margin}), bound
-
-    def _seeds_to_decide(self, posterior: Posterior, others: Sequence[Position]) -> int:
-        """Return how many seeds candidate and deciding neighbour lack of `DECIDING_SEEDS` in common."""
-        if not others:
-            return 0
-        shared = posterior.shared_seeds(self._origin, posterior.decider(self._origin, others))
-        return max(0, DECIDING_SEEDS - shared)
 
     def _runs_to_decide(
         self, posterior: Posterior, candidate: ScoredPoint, others: Sequence[Position], max_seeds: float = math.inf
@@ -285,7 +278,7 @@ class BoundRule(StudyState):
 
         There are none if a point may not have so many seeds.
         """
-        if not (lacking := self._seeds_to_decide(posterior, others)):
+        if not (lacking := seeds_to_decide(posterior, self._origin, others)):
             return []
         pair = self._origin, posterior.decider(self._origin, others)
         runs = [self._runs.get(self.point_at(position, candidate.point), {}) for position in pair]
@@ -425,6 +418,14 @@ class BoundRule(StudyState):
             # With fewer seeds than racing has, `seed_order` always holds an unused one.
             len(RACING_SEEDS) if max_seeds is None else max_seeds,
         )
+
+
+def seeds_to_decide(posterior: Posterior, candidate: Position, others: Sequence[Position]) -> int:
+    """Return how many seeds candidate and deciding neighbour lack of `DECIDING_SEEDS` in common."""
+    if not others:
+        return 0
+    shared = posterior.shared_seeds(candidate, posterior.decider(candidate, others))
+    return max(0, DECIDING_SEEDS - shared)
 
 
 def _goes_on(run: Run) -> bool:

@@ -34,13 +34,6 @@ def _fresh_registry() -> Iterator[None]:
         function.cache_clear()
 
 
-@pytest.fixture
-def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the fake trainable be a plugin, also in other processes."""
-    monkeypatch.setenv("ETTSWEEP_PLUGINS", "support.fake")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(SUPPORT), os.environ.get("PYTHONPATH")])))
-
-
 def write_grid(path: Path, **block: object) -> Path:
     content = {
         "run": {"trainable": "fake", **block},
@@ -54,7 +47,7 @@ def write_grid(path: Path, **block: object) -> Path:
     return path
 
 
-@pytest.mark.usefixtures("plugin", "process")
+@pytest.mark.usefixtures("process")
 def test_a_plugin_is_swept_to_a_verdict(tmp_path: Path, results: Path) -> None:
     grid = write_grid(tmp_path / "fake.yaml")
     ettsweep("grid", "--grid", grid, "--results", results, "--launch-set", "slots=2", "--follow")
@@ -110,13 +103,13 @@ def test_what_is_no_trainable_is_refused(tmp_path: Path, results: Path, monkeypa
     assert "unknown trainable 'fake'" in done.stderr
 
 
-def test_fields_of_a_trainable_are_checked(tmp_path: Path, results: Path, plugin: None) -> None:
+def test_fields_of_a_trainable_are_checked(tmp_path: Path, results: Path) -> None:
     grid = write_grid(tmp_path / "a.yaml", evry=3)
     done = ettsweep("grid", "--grid", grid, "--results", results, code=2)
     assert "run: evry: unknown key; did you mean every?" in done.stderr
 
 
-@pytest.mark.usefixtures("plugin", "process")
+@pytest.mark.usefixtures("process")
 def test_a_trainable_has_settings_of_its_own_in_a_launch_profile(tmp_path: Path, results: Path) -> None:
     grid, profile = write_grid(tmp_path / "a.yaml"), tmp_path / "mine.yaml"
     profile.write_text("slots: 1\ndevices: cpu\ntrainer: {trainable: fake}\n")
@@ -136,7 +129,7 @@ def test_a_trainable_has_settings_of_its_own_in_a_launch_profile(tmp_path: Path,
         assert f"--launch-set {override}: " in error
 
 
-def test_runs_take_the_settings_of_their_own_trainable_alone(plugin: None) -> None:
+def test_runs_take_the_settings_of_their_own_trainable_alone() -> None:
     profile = LocalProfile(trainer=TrainerSettings(pack=8))
     assert profile.settings(TrainerSettings).pack == 8
     assert profile.settings(FakeSettings) == FakeSettings()

@@ -86,7 +86,8 @@ def write_run(results: Path, spec: TransformerRun, loss: float, rng: np.random.G
         **dict.fromkeys(("loss_spikes", "grad_spikes", "accuracy_spikes", "eval_loss_spikes", "unrecovered"), 0),
         **dict.fromkeys(("overflow_steps", "nonfinite_steps", "corrupt_images"), 0),
         **{"spike_events": [], "steps": 240, "wall_s": 2.5, "device_s": 2.5, "steps_per_s": 96.9, "attempts": 1},
-        "environment": {"device": "cpu", "device_name": "x86_64", "threads": 1, "torch": "2.14.1", "python": "3.11.7"},
+        "environment": {"device": "cpu", "device_name": "x86_64", "threads": 1, "torch": "2.14.1", "python": "3.11.7"}
+        | {"instruction_set": "AVX2", "numpy": "2.4.1", "ettsweep": "0.1.0", "code": "4e9b5c0f8d7a6b21"},
         "weights_sha256": hashlib.sha256(spec.run_id.encode()).hexdigest(),
         "execution": {"processes": 1, "threads": 1, "micro_batch": 64, "compile": False, "data": ""},
         **{"step_s": 0.008, "samples_per_s": 7639.8, "data_wait": 0.025},

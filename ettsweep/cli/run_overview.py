@@ -48,7 +48,7 @@ def _lines(data: Json, run: Run | None) -> Iterator[Line]:
         return
     spec = run.spec
     yield "sweep", format_cell(data["sweep"]) or "none"
-    yield "model", format_cell(run.base.labels.title)
+    yield "model", format_cell(run.labels.title)
     lr, wd = power_and_decimal(spec.lr), power_and_decimal(spec.wd)
     yield "point", f"{format_cell(strategy_name(run.base.strategy.s))}, lr {lr}, wd {wd}, seed {spec.seed}"
     note = format_cell(state_note(data))

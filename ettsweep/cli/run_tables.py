@@ -13,7 +13,6 @@ from ettsweep.launch.progress import format_duration
 from ettsweep.launch.reproduce import reproduce
 from ettsweep.launch.running_packs import pack_sizes
 from ettsweep.launch.submissions import read_submission, submissions
-from ettsweep.powers import log2
 from ettsweep.provenance import summary
 from ettsweep.runs.folder import runs_dir
 from ettsweep.runs.index import Run, RunIndex
@@ -178,7 +177,7 @@ def run_sort_key(run: Run) -> tuple[object, ...]:
     """Return the key for sorting runs in tables: model, strategy, lr, wd, seed."""
     s = run.base.strategy.s
     # The standard parametrisation has no exponent; it comes first.
-    return run.base.labels.model, -1.0 if s is None else s, run.lr, run.wd, run.seed, run.id
+    return run.labels.model, -1.0 if s is None else s, run.lr, run.wd, run.seed, run.id
 
 
 def status_row(run: Run, sweeps: str, pack: int | None = None) -> Json:
@@ -186,7 +185,7 @@ def status_row(run: Run, sweeps: str, pack: int | None = None) -> Json:
 
     `pack` is the number of runs that its worker trains at once.
     """
-    labels = run.base.labels
+    labels = run.labels
     return {
         "run": run.id,
         "sweep": sweeps,
@@ -196,8 +195,7 @@ def status_row(run: Run, sweeps: str, pack: int | None = None) -> Json:
         "strategy": strategy_name(run.base.strategy.s),
         "lr": run.lr,
         "wd": run.wd,
-        "log2_lr": log2(run.lr),
-        "log2_wd": log2(run.wd),
+        **dict(zip(("log2_lr", "log2_wd"), run.point.key, strict=True)),
         "seed": run.seed,
         "state": run.state.value,
         "progress": trained_fraction(run),

@@ -90,11 +90,13 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
 
 
 def group_by_version(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Group finished runs by the version and code of ettsweep that trained them, as recorded in their attempts."""
+    """Group finished runs by the version and code of ettsweep that trained them, as recorded."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        attempt = _finishing_attempt(run.dir, run.result)
-        recorded = attempt_facts(attempt) if attempt else {}
+        recorded = (run.result or {}).get("environment") or {}
+        # Results of earlier versions do not have the code, for which files of the attempt are read.
+        if "code" not in recorded and (attempt := _finishing_attempt(run.dir, run.result)):
+            recorded = attempt_facts(attempt)
         code = f", code {recorded['code'][:8]}" if recorded.get("code") else ""
         groups.setdefault(f"ettsweep {recorded.get('ettsweep', 'of an unrecorded version')}{code}", []).append(run)
     return groups

@@ -97,13 +97,9 @@ def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = 
     Results are missing where a run is unfinished or diverged. Scores with names of their own have columns at the end.
     """
     own_scores = sorted({run.base.metric.name for run in runs} - set(METRIC_COLUMNS))
-    names: dict[str, tuple[str, str, str]] = {}
     rows = []
     for run in runs:
-        spec, family = run.base, run.family
-        if family not in names:  # labels are the same for a whole family, which may have hundreds of runs
-            labels = spec.labels
-            names[family] = labels.model, f"{labels.task} {labels.data}".strip(), strategy_label(spec.strategy)
+        labels = run.labels
         result = run.result or {}
         settings = result.get("execution", {})
         result = result | {
@@ -115,11 +111,13 @@ def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = 
             (
                 *(
                     run.id,
-                    run_sweeps_text(studies_by_family or {}, family, run.point, run.seed),
-                    family,
-                    *names[family],
-                    spec.labels.optimizer,
-                    spec.labels.precision,
+                    run_sweeps_text(studies_by_family or {}, run.family, run.point, run.seed),
+                    run.family,
+                    labels.model,
+                    f"{labels.task} {labels.data}".strip(),
+                    strategy_label(run.base.strategy),
+                    labels.optimizer,
+                    labels.precision,
                 ),
                 *(run.lr, run.wd, run.seed, run.state.value),
                 *(result.get(name) for name in (*RESULT_COLUMNS, *own_scores)),

@@ -173,6 +173,10 @@ class Attempt:
         """Return provenance.json; empty if it is missing or cannot be read."""
         return json_or_empty(self.provenance_path)
 
+    def code(self) -> Json:
+        """Return the digest of the owner's code as `code`, for the environment in a result; empty if it is unknown."""
+        return {"code": digest} if (digest := self.provenance().get("code")) else {}
+
     def record_execution(self, data: Json) -> None:
         """Write execution.json: devices, kernels and all else that may change the last bits of the numbers."""
         check_private(self.path)

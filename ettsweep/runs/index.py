@@ -22,6 +22,7 @@ from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.spec import RunSpec, family_identity, id_of_run
 from ettsweep.runs.state import Liveness, State, Status, finished_status
 from ettsweep.runs.store import FinishedRun, RunStore, Shard, Stamp, discard_unused, stamp_of
+from ettsweep.runs.trainable import Labels
 
 MIN_KEPT = 20
 """New finished runs for which a file is written; fewer are read again by the next command."""
@@ -50,7 +51,7 @@ class Run:
         run, columns = cls.__new__(cls), shard.columns
         run.id, run.status, run._at = run_id, shard.status(row), (runs, shard, row)
         run.lr, run.wd, run.seed = columns["lr"][row], columns["wd"][row], int(columns["seed"][row])
-        run.family, run.base = shard.families[int(columns["family"][row])]
+        run.family, run.base, run.labels = shard.families[int(columns["family"][row])]
         vars(run).update(score=shard.score(row), device_s=columns["device_s"][row])
         return run
 
@@ -73,6 +74,11 @@ class Run:
     def family(self) -> str:
         """Id of the runs that differ from it only in lr, wd and seed."""
         return self.spec.family_id
+
+    @cached_property
+    def labels(self) -> Labels:
+        """Names of its model and its task, of which a family has one object."""
+        return self.base.labels
 
     @cached_property
     def point(self) -> Point:

@@ -29,6 +29,7 @@ from ettsweep.files import Json, loads, number, open_regular, write_atomic
 from ettsweep.ownership import problem_of
 from ettsweep.runs.spec import RunSpec, validated_spec
 from ettsweep.runs.state import State, Status, finished_status
+from ettsweep.runs.trainable import Labels
 
 MAGIC = b"ettsweep runs 1"
 """What a file begins with; the number changes with the format."""
@@ -93,7 +94,7 @@ class Shard:
 
     Attributes:
         ids: of the runs, by row.
-        families: id and a spec of each family; a row has the number of its own.
+        families: id, a spec and its labels of each family; a row has the number of its own.
         columns: arrays by name, see `COLUMNS`.
         written_ns: when it was written.
     """
@@ -138,7 +139,7 @@ class Shard:
         count = int(head["runs"])
         names = rest[: count * ID_LENGTH].decode("ascii")
         self.ids = [names[at : at + ID_LENGTH] for at in range(0, len(names), ID_LENGTH)]
-        self.families: list[tuple[str, RunSpec]] = []
+        self.families: list[tuple[str, RunSpec, Labels]] = []
         for family, spec in head["families"]:
             try:
                 base = validated_spec(spec, "kept")
@@ -146,7 +147,7 @@ class Shard:
                 raise ValueError(str(error)) from None
             if base.family_id != family:
                 raise ValueError("another version")
-            self.families.append((family, base))
+            self.families.append((family, base, base.labels))
         self.columns: dict[str, array[float]] = {}
         at = count * ID_LENGTH
         for name, code in COLUMNS.items():
@@ -289,7 +290,7 @@ def _fresh_rows(runs: Iterable[FinishedRun]) -> Iterator[_Row]:
 
 def _kept_row(run_id: str, shard: Shard, row: int) -> _Row | None:
     result = shard.raw_result(row)
-    family, base = shard.families[int(shard.columns["family"][row])]
+    family, base, _ = shard.families[int(shard.columns["family"][row])]
     values = {name: column[row] for name, column in shard.columns.items() if name != "family"}
     return None if result is None else _Row(run_id, family, base, values, result)
 

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 
 from ettsweep.errors import InputError
@@ -32,7 +32,8 @@ class StudyState(ABC):
         self.study = study
         self._requested_points = study.seeds_by_point
         # Keyed by requested points: runs of other sweeps may be off by rounding, and still are the same points.
-        grouped = group_by_point((run for run in runs if study.is_on_lattice(run.point)), self._requested_points)
+        is_on_lattice = cache(study.is_on_lattice)  # a point may have thousands of runs
+        grouped = group_by_point((run for run in runs if is_on_lattice(run.point)), self._requested_points)
         self._runs = {point: {run.seed: run for run in members} for point, members in grouped.items()}
         self._known_points = dict.fromkeys((*self._requested_points, *self._runs))
         self._canonical_points: dict[Point, Point] = {}

@@ -100,6 +100,8 @@ def runs_of_sweeps(runs: Iterable[Run], sweep_store: SweepStore, names: Sequence
         CorruptError: a sweep cannot be read.
     """
     selected = {sweep.name for sweep in sweep_store.select(names)}
+    if not names and len(selected) == len(sweep_store.sweeps):
+        return list(runs)
     families = sweep_store.studies_by_family
     memberships = ((run, set(run_sweeps(families, run.family, run.point, run.seed))) for run in runs)
     return [run for run, sweeps in memberships if sweeps & selected or not (names or sweeps)]

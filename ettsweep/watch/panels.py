@@ -101,7 +101,7 @@ SORT_KEYS: dict[str, SortKey] = {
     "loss": lambda view: view.loss if view.loss is not None else float("inf"),
     "speed": lambda view: -(view.steps_per_s or 0.0),
     "point": lambda view: (
-        view.run.base.labels.model,
+        view.run.labels.model,
         strategy_name(view.run.base.strategy.s),
         view.run.lr,
         view.run.wd,
@@ -118,7 +118,7 @@ def sorted_runs(view: ViewModel, by: str) -> list[RunView]:
 
 def run_lines(runs: Sequence[RunView], width: int) -> list[Text]:
     """Return the table of unfinished runs, its header first."""
-    sweeps, models = {run.sweep for run in runs}, {run.run.base.labels.model for run in runs}
+    sweeps, models = {run.sweep for run in runs}, {run.run.labels.model for run in runs}
     # Sweep and model stay empty, and are dropped, if they are the same for all runs.
     rows = [_run_row(run, len(sweeps) > 1, len(models) > 1, 8 if width < 120 else 12) for run in runs]
     return table_lines(RUN_COLUMNS, rows, width)

@@ -383,7 +383,8 @@ class RunningRun:
         result = make_result(self._spec, self._history, step, self.attempt, self._spent, diverged=diverged)
         claim = self.attempt.claim()
         result |= {
-            "environment": {name: claim[name] for name in device_facts(self._work.slot) if name in claim},
+            "environment": {name: claim[name] for name in device_facts(self._work.slot) if name in claim}
+            | self.attempt.code(),
             "execution": self.attempt.execution(),
             "start_s": self._start_s or 0.0,
         }

@@ -33,10 +33,10 @@ BOTH = {"wd": {"range": [-1, 0]}, "lr": {"range": [-1, 0]}}
 """Axes that are both free: four points."""
 
 
-def finish(results: Path, spec: RunSpec, score: float) -> None:
+def finish(results: Path, spec: RunSpec, score: float, **facts: object) -> None:
     run = RunDir.create(results, spec)
     if run.claim({}, after=0):
-        assert run.finish({"status": "done", "score": score, "device_s": 36.0}, [])
+        assert run.finish({"status": "done", "score": score, "device_s": 36.0} | facts, [])
 
 
 @pytest.fixture
@@ -149,9 +149,14 @@ def test_the_report_says_of_which_sweep_a_run_is_as_status_does(call: Call, resu
     assert "<td>high, low" in (results / "report" / "report.html").read_text()
 
 
-def test_runs_of_other_versions_are_named_in_a_verdict(call: Call, results: Path, request_sweep: Ask) -> None:
-    specs = request_sweep("w8", lambda spec: 1 + abs(spec.lr - 0.25))
+@pytest.mark.parametrize("in_result", [True, False], ids=["by their results", "by their attempts"])
+def test_runs_of_other_versions_are_named_in_a_verdict(
+    call: Call, results: Path, request_sweep: Ask, *, in_result: bool
+) -> None:
+    specs = request_sweep("w8")
     for spec, code in zip(specs, ("aaaa", "bbbb", "aaaa"), strict=True):
+        facts = {"environment": {"ettsweep": "0.9"} | ({"code": code} if in_result else {})}
+        finish(results, spec, 1 + abs(spec.lr - 0.25), **facts)
         origin = {"packages": {"ettsweep": "0.9", "torch": f"2.{code[0]}"}, "code": code}
         attempt = RunDir(results / "runs" / spec.run_id).latest_attempt()
         assert attempt

@@ -31,6 +31,7 @@ from support.commandline import (
     write_grid,
 )
 from support.disks import fill
+from support.own_code import result_of
 from support.slots import (
     end_stopped,
     held,
@@ -110,6 +111,7 @@ def test_runs_train_on_after_the_process_that_submitted_them(
         assert [str(folder) for folder in submission_folders(results)] == [completed.stdout.strip()]
         assert not any(run.attempt_numbers() for run in runs_in(results))
     runs = wait_for_results(results, 3)
+    assert all(result_of(run)["environment"]["code"] == run.attempt(1).provenance()["code"] for run in runs)
     assert {run.id for run in runs} == {spec.run_id for spec in load_sweep_spec(path).specs()}
     assert all(run.attempt_numbers() == [1] for run in runs)
 

@@ -22,7 +22,7 @@ from support.commandline import (
     worker_pids,
     write_grid,
 )
-from support.made_runs import CPU, MakeSpec
+from support.made_runs import CPU, MakeSpec, result_of
 from support.slots import end_stopped, held, owner, wait_for_results, waiting
 
 from ettsweep.launch.profile import LocalProfile, Slot
@@ -90,7 +90,7 @@ class TestWorkers:
         for run in runs:
             assert_as_if_undisturbed(run)
             assert run.attempt(1).read_heartbeat()
-            assert run.attempt(1).provenance()
+            assert result_of(run)["environment"]["code"] == run.attempt(1).provenance()["code"]
         stdout = ettsweep("show", runs[0].id, "--results", results).stdout
         assert "pack" in stdout
 

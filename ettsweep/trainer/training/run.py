@@ -187,7 +187,7 @@ def _train_attempt(claimed: ClaimedRun, pack: Pack, logger: RunLogger) -> RunCor
         logger.log("another attempt has taken over the run")
         return StopReason.SUPERSEDED
     training_facts = {
-        "environment": environment(device),
+        "environment": environment(device) | attempt.code(),
         "weights_sha256": weights,
         "execution": execution,
         "start_s": _start_s(),

@@ -1,8 +1,8 @@
 """Snapshots of projects: copies of users' code made at submission, so that edits do not change runs that wait.
 
     code/<digest>/
-      project.json    the folder that was copied, when it was last asked for, and which code of ids the copy has: by
-                      digest, those of the files that count as it
+      project.json    the folder that was copied; its time is when the copy was last asked for
+      codes/          a file for each code of ids that the copy has: its digest, and that of the files that count as it
       project/        the copy
 
 Copied is what git tracks, or, where there is no git, all of a small folder, and in any case the files that ids of runs
@@ -12,26 +12,24 @@ it was: also what is linked, or was edited in the copy.
 """
 
 import contextlib
-import json
+import hashlib
 import os
 import shutil
 import stat
-import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from ettsweep.errors import CorruptError, GitError, LaunchError
-from ettsweep.files import read_json, write_atomic
+from ettsweep.files import dumps, folder_names, read_json, storage_errors, write_atomic
 from ettsweep.launch.code_snapshot import moving_into_place, reserve_snapshot, snapshots
 from ettsweep.ownership import OTHERS_WRITE, problem_of, problem_of_code
 from ettsweep.provenance import code_digest, git_files
 from ettsweep.runs.trainable import OwnCode, Trainable
 
-PROJECT_FILE = "project.json"
-COPY = "project"
+PROJECT_FILE, CODES, COPY = "project.json", "codes", "project"
 
 MAX_FILE_BYTES = 10 * 2**20
 """Larger files are linked."""
@@ -98,22 +96,26 @@ def _take(results: Path, root: Path, recipe: Trainable, code: OwnCode, paths: It
             with moving_into_place(temporary, folder):
                 (temporary / COPY).mkdir()
                 _refresh(temporary / COPY, root, contents, results)
-                _write_facts(temporary, root, {})
+                write_atomic(temporary / PROJECT_FILE, dumps({"project": str(root)}))
     except OSError as error:
         raise LaunchError(
             f"{error.filename or root}: cannot be copied into a snapshot: {error.strerror}; `snapshot: false` under "
             "`run:` has runs train in the project itself"
         ) from error
-    known = _read(folder)
-    codes = dict(known.codes) if known else {}
     moved = recipe.with_code_in(folder / COPY / code.folder.relative_to(root)).content_digest()
-    codes[code.digest] = tuple(dict.fromkeys((*codes.get(code.digest, ()), moved)))
-    _write_facts(folder, root, codes)
+    _add_code(folder, code.digest, moved)
     return folder.name
 
 
-def _write_facts(folder: Path, root: Path, codes: Mapping[str, Sequence[str]]) -> None:
-    write_atomic(folder / PROJECT_FILE, json.dumps({"project": str(root), "codes": codes, "asked_s": time.time()}))
+def _add_code(folder: Path, digest: str, content: str) -> None:
+    """Note that a copy has some code, and was asked for: a file for each, so that no submission loses another's."""
+    text = dumps({"code": digest, "content": content})
+    path = folder / CODES / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    with storage_errors(path):
+        path.parent.mkdir(exist_ok=True)
+        if not path.exists():
+            write_atomic(path, text)
+        os.utime(folder / PROJECT_FILE)
 
 
 def project_root(code: OwnCode) -> Path | None:
@@ -264,12 +266,17 @@ def is_project_snapshot(path: Path) -> bool:
 
 
 def _read(path: Path) -> ProjectSnapshot | None:
+    codes: dict[str, tuple[str, ...]] = {}
     try:
-        data = read_json(path / PROJECT_FILE)
-        codes = {str(code): tuple(map(str, same)) for code, same in data["codes"].items()}
-        return ProjectSnapshot(path, Path(data["project"]), codes, float(data["asked_s"]))
-    except (FileNotFoundError, CorruptError, KeyError, TypeError, ValueError, AttributeError):
+        project, asked_s = Path(read_json(path / PROJECT_FILE)["project"]), (path / PROJECT_FILE).stat().st_mtime
+        for name in folder_names(path / CODES):
+            if name.startswith("."):  # being written
+                continue
+            data = read_json(path / CODES / name)
+            codes[data["code"]] = (*codes.get(data["code"], ()), data["content"])
+    except (OSError, CorruptError, KeyError, TypeError):
         return None
+    return ProjectSnapshot(path, project, codes, asked_s)
 
 
 def _is_copy(results: Path, folder: Path) -> bool:

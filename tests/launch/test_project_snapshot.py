@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 import yaml
 from support.commandline import ettsweep, runs_in, status, typed, wait_for
 
-from ettsweep.launch.project_snapshot import ProjectSnapshot, project_snapshots
+from ettsweep.launch.project_snapshot import ProjectSnapshot, project_snapshots, take_project_snapshots
 from ettsweep.runs.state import State
+from ettsweep.study.grid_file import load_sweep_spec
 
 TRAIN = """import json, os, sys
 from pathlib import Path
@@ -430,6 +432,23 @@ def test_data_out_of_the_project_are_refused_with_what_would_work(
     assert "data: ../x.bin leads out of the project" in " ".join(grid(code=2, data=["../x.bin"]).stderr.split())
 
 
+def test_submissions_at_the_same_instant_lose_nothing_of_each_other(project: Path, results: Path) -> None:
+    for k in range(12):
+        (project / f"train{k}.py").write_text(f"{TRAIN}# {k}\n")
+        block = {
+            "command": [sys.executable, f"train{k}.py", "{lr}", "{seed}", "{out}"],
+            "score": {"name": "err", "mode": "min"},
+        }
+        path = project / f"sweep{k}.yaml"
+        path.write_text(yaml.safe_dump({"run": block, "centre": {"lr": 0.25}, "lr": {"range": [0, 1]}}))
+    recipes = [load_sweep_spec(project / f"sweep{k}.yaml").studies()[0].base.bound_to(None) for k in range(12)]
+    with ThreadPoolExecutor(12) as pool:
+        names = list(pool.map(lambda recipe: take_project_snapshots(results, [recipe]), recipes))
+    copy = only_copy(results)
+    assert names == [{code.digest: copy.path.name} for recipe in recipes if (code := recipe.own_code())]
+    assert len(names) == len(copy.codes) == 12
+
+
 @pytest.mark.usefixtures("process")
 def test_code_above_the_grid_file_is_copied_and_nothing_is_put_beside_the_copy(
     project: Path, results: Path, tmp_path: Path
@@ -450,5 +469,5 @@ def test_code_above_the_grid_file_is_copied_and_nothing_is_put_beside_the_copy(
     ettsweep("grid", "--grid", project / "sweep.yaml", "--results", elsewhere, "--follow")
     assert errs(elsewhere) == [1.25]
     copy = only_copy(elsewhere).path
-    assert {path.name for path in copy.iterdir()} == {"project", "project.json"}
+    assert {path.name for path in copy.iterdir()} == {"codes", "project", "project.json"}
     assert (copy / "project" / "shared" / "m.py").is_file()

@@ -166,6 +166,19 @@ def test_what_cannot_be_submitted_changes_nothing(grid: Ask, results: Path) -> N
     assert {run.id for run in runs_in(results)} == before
 
 
+def test_a_run_that_was_scored_anew_is_reproduced_as_it_was_trained(
+    grid: Ask, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid("first")
+    grid("second", **LAST)
+    scored = next(run for run in runs_in(results) if (run.result() or {}).get(SOURCE))
+    monkeypatch.chdir(tmp_path)
+    notes = ettsweep("show", scored.id, "--reproduce", "--results", results).stderr
+    by_hand = " ".join(notes.split("by hand: ")[1].split(", with the variables")[0].split())
+    subprocess.run(by_hand, shell=True, check=True)
+    assert (tmp_path / f"reproduced-{scored.id}" / "out" / "model.pt").read_text() == "weights"
+
+
 def test_outputs_of_what_was_trained_are_kept_for_the_best_point_of_either_score(grid: Ask, results: Path) -> None:
     run = COMMAND | {"keep": ["nothing"]}
     grid("first", "--lr-range", "-1:2", run=run)

@@ -6,17 +6,20 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from ettsweep.errors import CorruptError, InputError
+from ettsweep.errors import CorruptError, InputError, StorageError
 from ettsweep.files import (
+    DISK_FULL,
+    DISK_FULL_MESSAGE,
     Json,
     PathBelow,
     append_text,
     dumps,
     first_json_line,
+    is_full,
     json_or_empty,
     last_json_line,
     number,
@@ -357,14 +360,16 @@ class Attempt:
             for left_over in self.states_path.glob(".*.tmp"):
                 _remove(left_over)
             temporary = self.states_path / f".{step}.tmp"
-        write(temporary)
+        with _leaving_nothing(temporary):
+            write(temporary)
+            with storage_errors(self.states_path):
+                if not temporary.exists():
+                    raise InputError(f"checkpoint({step}, write): write made neither a file nor a folder at its path")
+                for path in (temporary, *temporary.rglob("*")):
+                    _sync(path)
+                write_atomic(self._digest_path(step), _history_digest(history))
+                temporary.rename(self.state_path(step))  # from here on it counts
         with storage_errors(self.states_path):
-            if not temporary.exists():
-                raise InputError(f"checkpoint({step}, write): write made neither a file nor a folder at its path")
-            for path in (temporary, *temporary.rglob("*")):
-                _sync(path)
-            write_atomic(self._digest_path(step), _history_digest(history))
-            temporary.rename(self.state_path(step))  # from here on it counts
             _sync(self.states_path)
             for earlier in self.saved_steps()[1:]:
                 _remove(self.state_path(earlier))
@@ -475,6 +480,24 @@ def _sync(path: Path) -> None:
             os.close(descriptor)
     elif path.is_file():
         sync(path)
+
+
+@contextlib.contextmanager
+def _leaving_nothing(temporary: Path) -> Iterator[None]:
+    """Remove what an unfinished state left: on a full disk, the reason for the failure needs its space.
+
+    Raises:
+        StorageError: the disk is full, by whatever error its writer told so.
+    """
+    try:
+        yield
+    except Exception as error:
+        full = is_full(temporary.parent) or (isinstance(error, OSError) and error.errno in DISK_FULL)
+        with contextlib.suppress(OSError):
+            _remove(temporary)
+        if full:
+            raise StorageError(f"{temporary.parent}: {DISK_FULL_MESSAGE}") from error
+        raise
 
 
 def _remove(path: Path) -> None:

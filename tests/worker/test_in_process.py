@@ -95,6 +95,40 @@ def test_a_run_on_a_full_disk_fails_or_its_worker_says_so_and_it_goes_on_exactly
     assert run.metrics_path.read_bytes() == alone.metrics_path.read_bytes()
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: path.write_bytes(bytes(2**20)),
+        lambda path: path.mkdir() or (path / "weights").write_bytes(bytes(2**20)),
+        lambda path: torch_like_save(path),
+    ],
+    ids=["a file", "a folder", "by a library that says so in its own way"],
+)
+def test_a_state_that_fills_the_disk_is_removed_so_that_the_reason_can_be_told(
+    small_disk: Callable[[str], Path], write: Callable[[Path], object]
+) -> None:
+    def fills(run: RunContext) -> None:
+        count_to(20)(run)
+        run.record(21, loss=1.0)
+        run.checkpoint(21, write)
+
+    disk = small_disk("256k")
+    run, attempt, _ = train(disk, fills)
+    assert run.status().state is State.FAILED
+    assert "the disk is full" in run.status().reason
+    assert sorted(path.name for path in attempt.states_path.iterdir()) == ["20", "20.sha256"]
+    run.retry()
+    _, second, _ = train(disk, count_to(30))
+    assert second.resumed_from() == (1, 20)
+
+
+def torch_like_save(path: Path) -> None:
+    try:
+        path.write_bytes(bytes(2**20))
+    except OSError:
+        raise RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed") from None
+
+
 def test_a_superseded_run_stops_and_leaves_the_result_to_its_new_owner(results: Path) -> None:
     newer: list[Attempt | None] = []
 

@@ -117,7 +117,8 @@ def delete(names: Names, yes: Yes = False, results: ExistingResults = DEFAULT_RE
     # Of a sweep that cannot be read, the runs are not known.
     readable = [name for name in names if name in sweep_store.sweeps]
     runs = runs_of_sweeps(read_run_index(results).runs.values(), sweep_store, readable) if readable else []
-    if active := sum(run.state in (State.QUEUED, State.HELD, State.RUNNING) for run in runs):
+    states = State.QUEUED, State.HELD, State.RUNNING
+    if active := sum(run.state in states and not run.status.is_held_back for run in runs):
         cancel_command = shell_command("cancel", *repeat_option("--sweep", readable))
         print_note(f"{format_count(active, 'run')} will be trained all the same: {cancel_command} prevents it")
     confirm(f"delete {', '.join(names)}? Runs stay.", yes)

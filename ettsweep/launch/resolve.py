@@ -300,7 +300,7 @@ def plan_seeds(studies: Sequence[Study], context: CommandContext, count: int) ->
 def retryable(runs: Sequence[Run], *, by_id: bool, states: Collection[str] = ()) -> list[Run]:
     """Return the runs that `retry` may train again: more states if the user gave run ids, or asked for pruned runs."""
     states_to_retry = RETRY_NAMED_STATES if by_id else (*RETRY_STATES, *({State.PRUNED} & set(states)))
-    return [run for run in runs if run.state in states_to_retry]
+    return [run for run in runs if run.state in states_to_retry or run.status.is_held_back]
 
 
 def plan_retries(

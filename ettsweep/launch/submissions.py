@@ -62,6 +62,7 @@ class Submission:
         cluster: SLURM cluster that has the jobs.
         projects: names of the copies of projects that its runs train in, by digest of their code.
         one_process: whether a job has a single worker, whose runs divide its devices themselves.
+        canaries: ids of runs of which one goes ahead, a group for each family that has finished none yet.
     """
 
     path: Path
@@ -77,6 +78,7 @@ class Submission:
     cluster: str
     projects: dict[str, str] = field(default_factory=dict)
     one_process: bool = False
+    canaries: tuple[tuple[str, ...], ...] = ()
 
     @property
     def results(self) -> Path:
@@ -86,6 +88,14 @@ class Submission:
     def run_dirs(self, ids: Iterable[str]) -> list[RunDir]:
         """Return the folders of runs."""
         return [RunDir(runs_dir(self.results) / run_id) for run_id in ids]
+
+    @cached_property
+    def _canaries_by_run(self) -> dict[str, tuple[str, ...]]:
+        return {run: group for group in self.canaries for run in group}
+
+    def canary_group(self, run_id: str) -> tuple[str, ...]:
+        """Return the runs that share a canary with a run; empty if it needs none."""
+        return self._canaries_by_run.get(run_id, ())
 
     def has_unfinished_runs(self) -> bool:
         """`True` if a run of its list has no result yet."""
@@ -353,7 +363,14 @@ def read_submission(folder: Path, read: Callable[[Path], Json] = read_json) -> S
         cluster=str(content.get("cluster") or ""),
         projects={str(k): str(v) for k, v in projects.items()} if isinstance(projects, dict) else {},
         one_process=content.get("one_process") is True,
+        canaries=_groups(content.get("canaries"), frozenset(runs)),
     )
+
+
+def _groups(data: object, runs: frozenset[str]) -> tuple[tuple[str, ...], ...]:
+    """Return the groups of a submission's canaries, without what is no run of its list."""
+    groups = [group for group in data if isinstance(group, list)] if isinstance(data, list) else []
+    return tuple(tuple(run for run in group if isinstance(run, str) and run in runs) for group in groups)
 
 
 def next_name(results: Path) -> str:

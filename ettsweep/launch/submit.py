@@ -32,6 +32,7 @@ from ettsweep.launch.submissions import Submission, next_name, read_submission
 from ettsweep.processes import process_identity
 from ettsweep.runs.data_location import configured_data, data_env, resolve_data
 from ettsweep.runs.folder import RunDir, code_dir, jobs_dir
+from ettsweep.runs.index import RunIndex
 from ettsweep.runs.spec import RunSpec
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.plan import Plan, PlannedRun
@@ -68,27 +69,29 @@ def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, st
             run = RunDir.create(results, planned.spec)
             run.unprune()
             run.give_up(plan.run_index.status_of(planned.id).attempt)
-        return _submit_planned(results, plan.to_launch, profile, data or {}, projects)
+        return _submit_planned(results, plan, profile, data or {}, projects)
     finally:
         release_snapshots(results)
 
 
 def _submit_planned(
     results: Path,
-    planned: Sequence[PlannedRun],
+    plan: Plan,
     profile: AnyProfile,
     data: Mapping[str, str],
     projects: Mapping[str, str],
 ) -> list[Path]:
+    planned, canaries = plan.to_launch, _canary_groups(plan.to_launch, plan.run_index)
     if isinstance(profile, LocalProfile):
         # More workers than runs would only start, find nothing and end.
         slots = sort_free_first(profile.resolve_slots())[: len(planned)]
         if max(slot.sharers for slot in slots) > 1 and not mps_is_running():
             print_note(f"workers compute on a GPU {NO_MPS_NOTE}")
-        return [_submit_local(_submission_content(results, planned, profile, data, projects), slots, results)]
+        content = _submission_content(results, planned, profile, data, projects) | {"canaries": canaries}
+        return [_submit_local(content, slots, results)]
     folders: list[Path] = []
     arrays = _split_into_arrays(results, planned, profile, _max_array_size())
-    content = _submission_content(results, planned, profile, data, projects)
+    content = _submission_content(results, planned, profile, data, projects) | {"canaries": canaries}
     for array in arrays:
         try:
             folders.append(_submit_array(content, array, results, profile))
@@ -100,6 +103,16 @@ def _submit_planned(
             message = f"{submitted_count} of {len(planned)} runs were submitted, and then: {error}"
             raise type(error)(message) from None
     return folders
+
+
+def _canary_groups(planned: Sequence[PlannedRun], run_index: RunIndex) -> list[list[str]]:
+    """Return the ids of runs of which one goes ahead: of each family that has finished none yet."""
+    proven = {run.family for run in run_index.runs.values() if run.state.finished}
+    groups: dict[str, list[str]] = {}
+    for each in planned:
+        if each.spec.has_canary:
+            groups.setdefault(each.spec.family_id, []).append(each.id)
+    return [runs for family, runs in groups.items() if family not in proven and len(runs) > 1]
 
 
 def _submission_content(

@@ -285,7 +285,7 @@ class StudyState(ABC):
     def _remedies(self, stuck: Sequence[Run]) -> tuple[Command, ...]:
         """Return the commands that help stuck runs on."""
         commands, family_options = list[Command](), ("--sweep", self.study.sweep, "--strategy", self.study.strategy)
-        if retriable := [run.id for run in stuck if run.state is not State.HELD]:
+        if retriable := [run.id for run in stuck if run.state is not State.HELD or run.status.is_held_back]:
             # A few ids are readable; more are selected by the study's options.
             commands.append(("ettsweep", "retry", *(retriable if len(retriable) <= MAX_NAMED else family_options)))
         if len(retriable) < len(stuck):

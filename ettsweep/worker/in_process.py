@@ -290,8 +290,9 @@ class RunningRun:
         self.flush_if_due()
 
     def flush_if_due(self) -> None:
-        """Write what was recorded if it is much, or some time has passed."""
-        if len(self._history) - self._written >= FLUSH_LINES or time.monotonic() - self._flushed_s >= FLUSH_S:
+        """Write what was recorded if it is much, some time has passed, or it is the first: others may wait for it."""
+        is_due = len(self._history) - self._written >= FLUSH_LINES or time.monotonic() - self._flushed_s >= FLUSH_S
+        if is_due or not self._written:
             self.flush()
 
     def checkpoint(self, step: int, write: Callable[[Path], object]) -> None:

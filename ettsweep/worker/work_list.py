@@ -44,6 +44,7 @@ class WorkList:
         claim_facts: entries of each claim, beside those on devices.
         workers: number of workers that share the runs.
         group: processes that train each run together; None starts them if the slot has more devices.
+        may_begin: tells whether a run may be claimed now: others may have to go ahead of it.
         on_claim: called after each claim.
         on_end: called with each attempt that has ended, and why it stopped early, if it did.
         code: provenance of this process.
@@ -59,14 +60,15 @@ class WorkList:
     claim_facts: Json
     workers: int = 1
     group: "ProcessGroup | None" = None
+    may_begin: Callable[[RunDir], bool] = lambda run: True
     on_claim: Callable[[], None] = lambda: None
     on_end: Callable[[Attempt, StopReason | None], None] = lambda attempt, stop: None
     code: Json = field(default_factory=provenance)
     projects: Mapping[str, str] = field(default_factory=dict)
 
     def claim(self, run: RunDir, device_facts: Json) -> Attempt | None:
-        """Claim a run; None if the worker is to stop, the run does not wait, or another worker was faster."""
-        if self.stop_source.stop_reason:
+        """Claim a run; None if the worker or the run is to wait, the run does not, or another worker was faster."""
+        if self.stop_source.stop_reason or not self.may_begin(run):
             return None
         attempt = claim_run(run, self.claim_facts | device_facts, self.liveness)
         if attempt:

@@ -16,6 +16,7 @@ from ettsweep.console import print_note
 from ettsweep.errors import EttsweepError, LaunchError, LostProcessError, StorageError
 from ettsweep.files import Json, dumps, write_atomic
 from ettsweep.launch import slurm
+from ettsweep.launch.canary import Canaries
 from ettsweep.launch.liveness import SchedulerLiveness, watch_hearts
 from ettsweep.launch.profile import LocalProfile, Slot, read_profile
 from ettsweep.launch.slots import Lock, held_slots, lock_paths, lock_slot, unlock
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 
 MAX_IDLE_LIVES = 6
 """Starts of a job in a row without a single training step after which the job is not requeued any more."""
+
+
+LOOK_REST_FACTOR = 5
+"""After a look at the runs that are ahead, a worker rests at least so many times as long as it took."""
 
 
 def write_worker_report(
@@ -93,6 +98,7 @@ class Worker:
 
     def __post_init__(self) -> None:
         self._liveness: Liveness = JobLiveness(self.job, self.submission) if self.job else LocalLiveness()
+        self._canaries = Canaries(self.submission)
         self._claimed = False
         # Counts this start as idle until a run has made a step.
         self._idle_lives = 1 + int(self.submission.worker_report(self.slot.name).get("idle_lives") or 0)
@@ -109,13 +115,14 @@ class Worker:
         )
 
     def has_work(self) -> bool:
-        """`True` if a run of the list waits for a worker."""
-        return any(claimable(run, self._liveness) for run in self.runs)
+        """`True` if a run of the list waits for a worker, and is not held back."""
+        return any(not self._canaries.is_held_back(run) and claimable(run, self._liveness) for run in self.runs)
 
     def serve(self) -> None:
         """Train until no run is left or a signal arrives; repeat the list, since runs of dead workers become free."""
         self._write_report(leaving=False)
         while True:
+            self._wait_for_canary()
             if self.has_work():
                 self._train_all()
             if self.stop_source.stop_reason and self.job and self.has_work():
@@ -127,6 +134,20 @@ class Worker:
             if self.stop_source.stop_reason or not self.has_work():
                 return
             self._write_report(leaving=False)
+
+    def _wait_for_canary(self) -> None:
+        """Wait while all runs that are left to this worker are to let another one go ahead."""
+        wait_s = 0.02
+        while not self.stop_source.stop_reason:
+            looked_s = time.monotonic()
+            self._canaries.look()
+            if not self._canaries.is_waiting or not self.has_work():
+                return
+            if any(self._canaries.may_begin(run) and claimable(run, self._liveness) for run in self.runs):
+                return
+            # Many jobs may wait, and look at the same folders of a network file system.
+            time.sleep(max(wait_s, LOOK_REST_FACTOR * (time.monotonic() - looked_s)))
+            wait_s = min(2 * wait_s, POLL_S)
 
     def _wait_for_unknown_owners(self) -> None:
         """Wait, in a job, until heartbeats tell of every owner whether it is alive or dead."""
@@ -156,6 +177,7 @@ class Worker:
             claim_facts,
             workers=len(self.submission.slots) or self.submission.workers_per_job,
             group=self.group,
+            may_begin=self._canaries.may_begin,
             on_claim=self._note_claim,
             on_end=self._note_end,
             projects=self.submission.projects,
@@ -179,6 +201,7 @@ class Worker:
                 self._write_report(leaving=False)
 
     def _note_end(self, attempt: Attempt, stop: StopReason | None) -> None:
+        self._canaries.look()
         self.stop_source.record_stop(stop)
         if stop is None or made_progress(attempt):
             self._idle_lives = 0

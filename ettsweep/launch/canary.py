@@ -1,0 +1,199 @@
+"""The canary: of code that has finished no run yet, one run goes ahead; where the first runs fail alike, no more begin.
+
+A submission lists the runs that a canary goes ahead of, a group for each family. What its workers may do follows from
+what its attempts at these runs have left in their folders. So nothing is left to be undone after a kill at any instant,
+workers of all machines come to the same answer, and so does whoever only looks, whether a command follows or not. It
+stays so for a submission: `retry` makes another one, and jobs of the old one that start later leave its runs to that.
+A run that is never heard of again, since its node is gone, keeps others waiting for `PATIENCE_S` at most.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ettsweep.files import last_json_line
+from ettsweep.launch.submissions import Submission
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.state import Liveness, LocalLiveness, Owner, State
+
+FAILURES = 3
+"""Runs that fail alike before one has finished, after which no more begin: one fails by its lr, or by chance."""
+
+PATIENCE_S = 60.0
+"""Seconds that a worker waits for news of a run that is ahead: wrong paths, options and modules end it sooner."""
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What the runs that a submission has begun tell of the others of their group.
+
+    Attributes:
+        is_proven: one has finished.
+        is_clear: one has finished, or has got further than all that failed.
+        failed: ids of those that failed alike, most of all, in order.
+        reason: why the first of them did.
+        in_training: those in training, or that may be, with the numbers of their attempts.
+        next: the first that waits for a worker; None if none does.
+    """
+
+    is_proven: bool = False
+    is_clear: bool = False
+    failed: Sequence[str] = ()
+    reason: str = ""
+    in_training: Sequence[tuple[str, int]] = ()
+    next: str | None = None
+
+    @property
+    def is_hopeless(self) -> bool:
+        """`True` if enough runs failed alike, and none is left that could prove the opposite."""
+        return self.has_failed and not self.in_training
+
+    @property
+    def has_failed(self) -> bool:
+        """`True` if enough runs failed alike."""
+        return len(self.failed) >= FAILURES and not self.is_clear
+
+    @property
+    def wait_reason(self) -> str:
+        """Which run the others wait for, for people; empty if they do not."""
+        if self.is_clear or len(self.in_training) != 1:
+            return ""
+        return f"waits for news of run {self.in_training[0][0]}, which goes ahead"
+
+    @property
+    def held_back(self) -> str:
+        """Why no more runs begin, for people; empty if they do."""
+        if not self.is_hopeless:
+            return ""
+        return (
+            f"held back: the first {len(self.failed)} runs failed alike: {self.reason}; see "
+            f"`ettsweep logs {self.failed[0]}`, then `ettsweep retry`"
+        )
+
+
+def read_outlook(submission: Submission, group: Iterable[str], liveness: Liveness) -> Outlook:
+    """Read the outlook of runs that share a canary; `liveness` tells who of their owners is alive."""
+    failed: dict[str, list[str]] = {}
+    reasons: dict[str, str] = {}
+    in_training: list[tuple[str, int]] = []
+    furthest = last_failed = 0
+    waiting: str | None = None
+    owners = _Owners(liveness)
+    for run in submission.run_dirs(group):
+        if not (numbers := run.attempt_numbers()) and waiting is not None:
+            continue  # it tells nothing; spares a look at all files that it has not
+        attempt = _own_attempt(run, numbers, submission.path.name)
+        status = run.status(owners)
+        if status.state in (State.MISSING, State.INTERRUPTED):
+            waiting = waiting or run.id
+        if attempt is None:
+            continue
+        is_latest, failure = attempt.number == numbers[-1], attempt.failure() or {}
+        if is_latest and status.state.finished:
+            return Outlook(is_proven=True, is_clear=True)
+        is_lost = is_latest and status.state is State.FAILED
+        if failure.get("kind") == "error" or is_lost:
+            reason = status.reason if is_lost else str(failure.get("reason", ""))
+            key = _likeness(reason, run.id)
+            failed.setdefault(key, []).append(run.id)
+            reasons.setdefault(key, reason)
+            last_failed = max(last_failed, _step(attempt))
+            continue
+        furthest = max(furthest, _step(attempt))
+        if is_latest and status.state in (State.RUNNING, State.UNKNOWN):
+            in_training.append((run.id, attempt.number))
+    key = max(failed, key=lambda key: len(failed[key]), default="")
+    return Outlook(False, furthest > last_failed, failed.get(key, ()), reasons.get(key, ""), in_training, waiting)
+
+
+def _own_attempt(run: RunDir, numbers: Sequence[int], submission: str) -> Attempt | None:
+    """Return the latest attempt at a run that a worker of a submission has made; None if there is none."""
+    attempts = (run.attempt(number) for number in reversed(numbers))
+    return next((attempt for attempt in attempts if attempt.claim().get("submission") == submission), None)
+
+
+def _likeness(reason: str, run_id: str) -> str:
+    """Return what reasons of runs that failed alike have in common: numbers behind the first colon are their own."""
+    kind, _, details = reason.replace(run_id, "").partition(": ")
+    return f"{kind}: {re.sub('[0-9]+', '0', details)}"
+
+
+def _step(attempt: Attempt) -> int:
+    """Return the last step of which an attempt has recorded metrics, or which it went on from."""
+    step = (last_json_line(attempt.metrics_path) or {}).get("step")
+    return step if isinstance(step, int) else attempt.resumed_from()[1]
+
+
+@dataclass(frozen=True)
+class _Owners(Liveness):
+    """Liveness of owners alone, whatever jobs list their runs."""
+
+    liveness: Liveness
+
+    def owner(self, attempt: Attempt) -> Owner:
+        return self.liveness.owner(attempt)
+
+
+class _Group:
+    """A group as one worker sees it, who waits for it by its own clock: those of other machines differ."""
+
+    def __init__(self, submission: Submission, group: Sequence[str], clock: Callable[[], float]) -> None:
+        self._submission, self._group, self._clock = submission, group, clock
+        self._seen: tuple[object, ...] = ()
+        self._since_s = clock()
+        self.outlook = Outlook()
+        self.may_all_begin = self.is_held_back = False
+
+    def look(self) -> None:
+        if self.outlook.is_proven:
+            return
+        self.outlook = outlook = read_outlook(self._submission, self._group, LocalLiveness())
+        seen = (*outlook.in_training, outlook.next)
+        if seen != self._seen:
+            self._seen, self._since_s = seen, self._clock()
+        is_patient = self._clock() - self._since_s < PATIENCE_S
+        self.is_held_back = outlook.is_hopeless or (outlook.has_failed and not is_patient)
+        self.may_all_begin = outlook.is_clear or not (outlook.has_failed or is_patient)
+
+    def may_begin(self, run: RunDir) -> bool:
+        """`True` if a run may begin now."""
+        outlook = self.outlook
+        return self.may_all_begin or (
+            # In order, so that of all workers one gets it: whoever claims it first.
+            not (outlook.in_training or outlook.has_failed) and outlook.next == run.id
+        )
+
+
+class Canaries:
+    """The runs of a submission that wait for a canary, as one of its workers sees them.
+
+    Args:
+        submission: has the groups.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, submission: Submission, clock: Callable[[], float] = time.monotonic) -> None:
+        self._groups = [_Group(submission, group, clock) for group in submission.canaries]
+        self._by_run = {
+            run: group for group, runs in zip(self._groups, submission.canaries, strict=True) for run in runs
+        }
+
+    def look(self) -> None:
+        """Look what has become of the runs."""
+        for group in self._groups:
+            group.look()
+
+    @property
+    def is_waiting(self) -> bool:
+        """`True` if some runs wait for others that are ahead."""
+        return not all(group.may_all_begin or group.is_held_back for group in self._groups)
+
+    def may_begin(self, run: RunDir) -> bool:
+        """`True` if a run may begin now."""
+        return run.id not in self._by_run or self._by_run[run.id].may_begin(run)
+
+    def is_held_back(self, run: RunDir) -> bool:
+        """`True` if a run is not to begin, since others have failed alike."""
+        return run.id in self._by_run and self._by_run[run.id].is_held_back

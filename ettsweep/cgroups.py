@@ -30,6 +30,15 @@ def free_memory(root: Path = ROOT) -> float:
     return min((_group_memory(group) - _used_memory(group) for group in _groups("memory", root)), default=math.inf)
 
 
+def out_of_memory_kills(root: Path = ROOT) -> int:
+    """Return how many processes of this process's group the kernel has killed for want of memory so far."""
+    for group in _groups("memory", root):
+        for line in (_read(group / "memory.events") or _read(group / "memory.oom_control")).splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
 def _group_quota(group: Path) -> float:
     version_1 = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
     match _read(group / "cpu.max").split() or [word for name in version_1 for word in _read(group / name).split()]:

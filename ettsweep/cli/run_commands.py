@@ -250,11 +250,21 @@ def retry(
         bool,
         typer.Option("--new-code", help="Train with the project as it is now: its code counts as that of the runs."),
     ] = False,
+    more_memory: Annotated[
+        str | None,
+        typer.Option(help="Memory of the jobs of these runs on each node, such as 64G.", metavar="SIZE"),
+    ] = None,
+    more_time: Annotated[
+        str | None, typer.Option(help="Time limit of the jobs of these runs, such as 2h.", metavar="TIME")
+    ] = None,
     training_options: TrainingOptions,
     yes: Yes = False,
     results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
-    """Retry failed, cancelled, pruned or corrupt runs, from their last checkpoint if there is one."""
+    """Retry failed, cancelled, pruned or corrupt runs, from their last checkpoint if there is one.
+
+    Those that were held back, since the first of their sweep failed alike, start with one run again.
+    """
     from ettsweep.cli.run_tables import show_submit_result
     from ettsweep.launch.follow import CommandContext, execute_plan, read_run_index
     from ettsweep.launch.resolve import plan_retries, retryable
@@ -272,7 +282,7 @@ def retry(
     studies = run_options.studies_of_runs(runs, sweep_store)
     context = CommandContext(
         results,
-        *training_options.launch_options().resolve_studies(studies, sweep_store),
+        *training_options.launch_options().resolve_retries(studies, sweep_store, more_memory, more_time),
         studies=studies,
         notify=print_note,
     )

@@ -12,11 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from ettsweep.errors import SlurmUnavailableError
-from ettsweep.files import Json
+from ettsweep.files import Json, number
 from ettsweep.launch import slurm
 from ettsweep.launch.canary import Outlook, read_outlook
+from ettsweep.launch.remedies import more_memory, more_time
 from ettsweep.launch.slurm_cache import HEARTBEAT_POLL_S, MISSED_BEATS, Heart, SlurmCache
-from ettsweep.launch.submissions import Submission, VacantSlot, submissions
+from ettsweep.launch.submissions import MAX_IDLE_LIVES, Submission, VacantSlot, submissions
 from ettsweep.processes import Life, Process
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, runs_dir
@@ -177,7 +178,9 @@ class SchedulerLiveness:
                 return Status(State.INTERRUPTED, f"job {id_} is ending", job=id_)
             activity = "is ending" if task.state == "COMPLETING" else f"runs on {task.node}" if task.node else "starts"
             return Status(State.QUEUED, f"its job {activity}", job=id_)
-        return _ended_status(task) if task.is_over else Status(State.UNKNOWN, f"job {id_} is {task.state}", job=id_)
+        if task.is_over:
+            return _ended_status(task, submission, run_id)
+        return Status(State.UNKNOWN, f"job {id_} is {task.state}", job=id_)
 
     def _has_workers(self, submission: Submission) -> bool:
         """`True` if a local submission has workers, or may have some on a host that cannot be seen from here.
@@ -311,13 +314,20 @@ class SchedulerLiveness:
         )
 
 
-def _ended_status(task: slurm.ArrayTask) -> Status:
+def _ended_status(task: slurm.ArrayTask, submission: Submission, run_id: str) -> Status:
+    mem_gb, time_min = number(submission.profile.get("mem_gb")), int(number(submission.profile.get("time_min")) or 0)
     if task.state == "CANCELLED":
         return Status(State.CANCELLED, f"job {task.id} was cancelled in SLURM", job=task.id)
     if task.state == "OUT_OF_MEMORY":
-        return Status(State.FAILED, f"job {task.id} ran out of memory; raise mem_gb", job=task.id)
+        return Status(State.FAILED, f"job {task.id} ran out of memory; {more_memory(run_id, mem_gb)}", job=task.id)
     if task.state == "COMPLETED":
         return Status(State.INTERRUPTED, job=task.id)
+    if task.state == "TIMEOUT":
+        return Status(State.INTERRUPTED, f"job {task.id}: timed out; {more_time(run_id, time_min)}", job=task.id)
+    report = submission.worker_report(f"{submission.task_index(run_id)}-0")
+    if task.state == "FAILED" and (number(report.get("idle_lives")) or 0) >= MAX_IDLE_LIVES:
+        reason = f"job {task.id} had no time for a single step in {MAX_IDLE_LIVES} starts"
+        return Status(State.INTERRUPTED, f"{reason}; {more_time(run_id, time_min)}", job=task.id)
     if task.state == "FAILED":
         return Status(State.INTERRUPTED, f"job {task.id} failed ({task.reason})", job=task.id)
     return Status(

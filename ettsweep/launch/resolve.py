@@ -1,5 +1,6 @@
 """Resolve what a command requests and on which machines: a grid, fresh seeds, retries, or one run in this process."""
 
+import math
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.sweep_store import SweepStore, load_sweep_store
 from ettsweep.study.sweep_updates import extend_sweep, find_compatible
 from ettsweep.study.verdict import Verdict
+from ettsweep.units import gib_of, seconds_of
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,40 @@ class LaunchOptions:
         # Without sweeps there is nothing to launch; the profile is loaded all the same, to check the options.
         name, sets = next(iter(sweep_by_profile), (self.launch or "local", self.launch_set))
         return load_profile(name, sets), data
+
+    def resolve_retries(
+        self, studies: Sequence[Study], sweep_store: SweepStore, more_memory: str | None, more_time: str | None
+    ) -> tuple[AnyProfile, dict[str, str]]:
+        """Return the profile and the data paths for retries, in jobs with more memory or time if texts say how much.
+
+        Raises:
+            InputError: as in `resolve_studies`; or a text is no amount, or no more than the profile has anyway, or runs
+                train on this machine.
+            DataMissingError: a data set is missing.
+        """
+        profile, data = self.resolve_studies(studies, sweep_store)
+        sets, problems = [], []
+        for option, text, field, read in (
+            ("--more-memory", more_memory, "mem_gb", gib_of),
+            ("--more-time", more_time, "time_min", lambda text: math.ceil(seconds_of(text) / 60)),
+        ):
+            if text is None:
+                continue
+            if isinstance(profile, LocalProfile):
+                raise InputError(f"{option} {text}: these runs train on this machine; only jobs of SLURM have a limit")
+            try:
+                amount = read(text)
+            except ValueError as error:
+                problems.append(f"{option}: {error}")
+                continue
+            if (had := getattr(profile, field)) is not None and amount <= had:
+                problems.append(f"{option} {text}: is no more than {field}: {had:g} of the launch profile")
+            sets.append(f"{field}={amount:g}")
+        if problems:
+            raise InputError.of(problems)
+        if not sets:
+            return profile, data
+        return replace(self, launch_set=(*self.launch_set, *sets)).resolve_studies(studies, sweep_store)
 
     def resolve_local(self, spec: RunSpec) -> tuple[LocalProfile, str | None]:
         """Return the profile and the data path, if given, for training a run in this process.

@@ -44,6 +44,9 @@ from ettsweep.ownership import read_private_json
 from ettsweep.processes import Life, Process
 from ettsweep.runs.folder import RunDir, is_run_id, jobs_dir, runs_dir
 
+MAX_IDLE_LIVES = 6
+"""Starts of a job in a row without a single training step after which the job is not requeued any more."""
+
 
 @dataclass(frozen=True)
 class Submission:

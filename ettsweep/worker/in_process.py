@@ -24,8 +24,9 @@ from ettsweep.errors import (
     error_line,
 )
 from ettsweep.files import Json, finite
-from ettsweep.launch.profile import Slot
+from ettsweep.launch.profile import AnyProfile, Slot
 from ettsweep.launch.project_snapshot import placed
+from ettsweep.launch.remedies import gpu_memory_advice
 from ettsweep.ownership import tree_problem, user_name
 from ettsweep.runs.attempt import NO_TIME, Attempt, TimeSpent
 from ettsweep.runs.folder import RunDir
@@ -138,7 +139,10 @@ def train_attempt(run: RunDir, attempt: Attempt, work: WorkList) -> StopReason |
             with contextlib.suppress(Exception):
                 context.flush()
             context.log(f"failed: {details or error}")
-        attempt.record_failure("error", str(error) if ours else error_line(error), details)
+        reason = str(error) if ours else error_line(error)
+        if type(error).__name__ == "OutOfMemoryError":  # torch's; not imported here
+            reason = f"out of GPU memory: {reason}; {gpu_memory_advice(run.id, work.slot)}"
+        attempt.record_failure("error", reason, details)
     return None
 
 
@@ -175,6 +179,7 @@ class RunningRun:
         has_own_handlers: whether its code has replaced the worker's handlers of signals, so that some were not heard.
         is_complete: set by training that has reached its end, whatever it was told since.
         postponed: set by training that wants to be taken up again: why.
+        advice: set by training that was told to stop: what would let it end.
     """
 
     def __init__(self, run: RunDir, spec: RunSpec, attempt: Attempt, work: WorkList) -> None:
@@ -190,7 +195,7 @@ class RunningRun:
         self.stop_source = work.stop_source
         self.has_own_handlers = False
         self.is_complete = False
-        self.postponed = ""
+        self.postponed = self.advice = ""
         self._poll = work.stop_source.make_poll(attempt)
         self._stop: StopReason | None = None
         self._told_s = 0.0
@@ -336,6 +341,16 @@ class RunningRun:
         self.log(f"goes on from attempt {parent.number} at step {step}")
 
     @property
+    def profile(self) -> AnyProfile:
+        """The launch profile."""
+        return self._work.profile
+
+    @property
+    def workers(self) -> int:
+        """Number of workers beside which it trains, itself included."""
+        return self._work.workers
+
+    @property
     def history(self) -> Sequence[Json]:
         """The metrics so far."""
         return self._history
@@ -375,7 +390,7 @@ class RunningRun:
             return None
         if self._stop is not None and self._diverged_step is None and not (is_whole or self.is_complete):
             self.log(f"stopped at step {step}: {self._stop}")
-            self.attempt.record_failure("interrupted", str(self._stop))
+            self.attempt.record_failure("interrupted", "; ".join(filter(None, [self._stop, self.advice])))
             return self._stop
         if self.attempt.is_superseded():
             self.log("another attempt has taken over the run")

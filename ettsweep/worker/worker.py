@@ -19,9 +19,10 @@ from ettsweep.launch import slurm
 from ettsweep.launch.canary import Canaries
 from ettsweep.launch.liveness import SchedulerLiveness, watch_hearts
 from ettsweep.launch.profile import LocalProfile, Slot, read_profile
+from ettsweep.launch.remedies import more_time
 from ettsweep.launch.slots import Lock, held_slots, lock_paths, lock_slot, unlock
 from ettsweep.launch.slurm_cache import MISSED_BEATS
-from ettsweep.launch.submissions import Submission
+from ettsweep.launch.submissions import MAX_IDLE_LIVES, Submission
 from ettsweep.processes import process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
@@ -36,9 +37,6 @@ from ettsweep.worker.work_list import CLAIMABLE_STATES, Runner, WorkList, claima
 
 if TYPE_CHECKING:
     from ettsweep.trainer.training.distributed import ProcessGroup
-
-MAX_IDLE_LIVES = 6
-"""Starts of a job in a row without a single training step after which the job is not requeued any more."""
 
 
 LOOK_REST_FACTOR = 5
@@ -221,7 +219,7 @@ class Worker:
         if self._idle_lives >= MAX_IDLE_LIVES:
             print(
                 f"{reason}: this job was started {MAX_IDLE_LIVES} times in a row without time for a single step; "
-                "raise time_min in the launch profile",
+                + more_time(self.runs[0].id, self.submission.profile["time_min"]),
                 flush=True,
             )
             return 1

@@ -16,6 +16,7 @@ from ettsweep.readers.entries import matches
 from ettsweep.runs.score_spec import StatedScore
 from ettsweep.runs.trainable import TRAINING_LOSSES, Labels, OwnCode, RunContext, Trainable, override_block
 from ettsweep.schema import NotInId, OmitFromIdAt, Positive, StrictModel, locating, validate
+from ettsweep.units import seconds_of
 from ettsweep.worker.code_identity import data_digest, matching_files, with_imports
 from ettsweep.worker.command.kept_metrics import MAX_LINES, put_in_order
 from ettsweep.worker.command.rendered_files import RenderedFile
@@ -41,10 +42,8 @@ INTERPRETERS = ("python", "bash", "sh", "torchrun", "accelerate", "uv", "env", "
 
 def _seconds(value: object) -> object:
     """Return a time such as 30s, 5min or 2h in seconds."""
-    units = {"s": 1.0, "min": 60.0, "h": 3600.0}
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h)", value.strip()) if isinstance(value, str) else None
-    if match:
-        return float(match[1]) * units[match[2]]
+    if isinstance(value, str):
+        return seconds_of(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
         raise ValueError(f"a time is expected, such as 30s, 5min or 2h, got {value!r}")
     return float(value)

@@ -12,9 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn, Protocol
 
+from ettsweep.cgroups import out_of_memory_kills
 from ettsweep.errors import EttsweepError, InputError, LostProcessError, RunStopped, StorageError
 from ettsweep.files import Json, storage_errors, write_atomic
+from ettsweep.launch.profile import SlurmProfile
 from ettsweep.launch.project_snapshot import import_folders
+from ettsweep.launch.remedies import gpu_memory_advice, more_memory, more_time
 from ettsweep.ownership import problem_of_code
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.stop import StopReason
@@ -94,6 +97,7 @@ class CommandTraining:
         self._knows_step = False
         self._output_size = -1
         self._active_s = time.monotonic()
+        self._kills_before = out_of_memory_kills()
         self._checkpoint: Checkpoint | None = None
 
     def train(self) -> None:
@@ -347,6 +351,10 @@ class CommandTraining:
         """Tell how it ended: return if it is whole, or has a reason to go on; else raise."""
         run = self._run
         if was_told:
+            profile = run.profile
+            if run.stop == StopReason.OUT_OF_TIME and isinstance(profile, SlurmProfile) and not self._recipe.resume:
+                advice = more_time(run.id, profile.time_min)
+                run.advice = f"without `resume` it starts again from the beginning: {advice} lets it end"
             raise RunStopped
         if code == 0:
             run.is_complete = True
@@ -360,6 +368,8 @@ class CommandTraining:
             run.postponed = f"asked to be taken up again (exit code {code})"
             return
         killed_by = _signal_of(code)
+        if out_of_memory_kills() > self._kills_before:
+            raise InputError(f"out of memory, killed by the system (exit code {code}); {self._memory_advice()}")
         if killed_by or any(_KILLED_BELOW.search(line) for line in tail):
             until_s = time.monotonic() + SIGNAL_WAIT_S
             while time.monotonic() < until_s:
@@ -379,9 +389,18 @@ class CommandTraining:
         newest = newest_checkpoint(self._out, resume.pattern) if resume and resume.checkpoint else None
         return newest is not None and newest != self._checkpoint
 
+    def _memory_advice(self) -> str:
+        run = self._run
+        if isinstance(run.profile, SlurmProfile):
+            return more_memory(run.id, run.profile.mem_gb)
+        if run.workers > 1:
+            return f"`ettsweep retry {run.id} --launch-set slots={run.workers // 2}` trains fewer runs at once"
+        return "a smaller batch takes less"
+
     def _fail(self, code: int | None, tail: Sequence[str]) -> NoReturn:
+        run = self._run
         if any(_OUT_OF_MEMORY.search(line) for line in tail):
-            raise InputError(f"out of GPU memory (exit code {code})")
+            raise InputError(f"out of GPU memory (exit code {code}); {gpu_memory_advice(run.id, run.slot)}")
         last = next((line.strip() for line in reversed(tail) if line.strip()), "it printed nothing")
         raise InputError(f"exit code {code}: {last[:200]}")
 

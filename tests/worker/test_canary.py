@@ -1,0 +1,143 @@
+"""Sweeps of anybody's code in real workers: one run goes ahead, and where the first runs fail alike, no more begin."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.commandline import ettsweep, runs_in, status, wait_for, worker_pids, write_grid
+
+from ettsweep.launch.submissions import submissions
+
+SCORE = {"name": "err", "mode": "min"}
+SAYS = """echo '[ettsweep] {{"step": 1, "err": 1.0}}'"""
+
+Ask = Callable[..., Any]
+pytestmark = pytest.mark.usefixtures("process")
+
+
+@pytest.fixture
+def grid(tmp_path: Path, results: Path) -> Ask:
+    """Return a function that requests runs of a shell's commands in two slots; each has a seed."""
+
+    def ask(script: str, *options: object, seeds: int = 8, code: int = 0) -> Any:
+        command = ["sh", "-c", f": {{lr}} {{seed}}; cd {tmp_path}; {script}"]
+        content = {"run": {"command": command, "score": SCORE}, "centre": {"lr": 0.25}, "lr": {"range": [0, 0]}}
+        path = tmp_path / "sweep.yaml"
+        path.write_text(yaml.safe_dump(content | {"seeds": list(range(seeds))}))
+        slots = "--launch-set", "slots=2", "--results", results
+        return ettsweep("grid", "--grid", path, *slots, *options, code=code).stderr.replace(f" --results {results}", "")
+
+    return ask
+
+
+def states(results: Path) -> dict[str, int]:
+    """Return how many runs are in each state."""
+    now = [row["state"] for row in status(results).values()]
+    return {state: now.count(state) for state in sorted(set(now))}
+
+
+def begun(results: Path) -> int:
+    """Return how many attempts there are at all runs."""
+    return sum(len(run.attempt_numbers()) for run in runs_in(results))
+
+
+def test_where_the_first_runs_fail_alike_no_more_begin_and_retry_starts_with_one_again(
+    tmp_path: Path, results: Path, grid: Ask
+) -> None:
+    grid(f"test -e mended || {{{{ echo no data for {{seed}}; exit 4; }}}}; {SAYS}")
+    wait_for(lambda: states(results) == {"failed": 3, "held": 5}, "the end")
+    rows = list(status(results).values())
+    first = rows[0]["run"]
+    reason = f"held back: the first 3 runs failed alike: exit code 4: no data for 0; see `ettsweep logs {first}`"
+    assert {row["reason"] for row in rows if row["state"] == "held"} == {f"{reason}, then `ettsweep retry`"}
+    assert begun(results) == 3
+
+    again = grid(f"test -e mended || {{{{ echo no data for {{seed}}; exit 4; }}}}; {SAYS}")
+    assert f"are held: {reason}" in again
+    assert "`ettsweep retry --sweep sweep` trains them again" in again
+    assert begun(results) == 3, "a person decides"
+
+    ettsweep("retry", "--sweep", "sweep", "--yes", "--launch-set", "slots=2", "--results", results)
+    wait_for(lambda: begun(results) == 6 and states(results) == {"failed": 3, "held": 5}, "the end")
+
+    (tmp_path / "mended").touch()
+    ettsweep("retry", "--state", "held", "--yes", "--results", results)
+    wait_for(lambda: states(results) == {"done": 5, "failed": 3}, "the end")
+    ettsweep("retry", "--all", "--yes", "--results", results)
+    wait_for(lambda: states(results) == {"done": 8}, "the end")
+    groups = [submission.canaries for submission in submissions(results)]
+    assert [len(group[0]) if group else 0 for group in groups] == [8, 8, 5, 0], "the last needs no canary"
+
+
+def test_a_command_that_follows_says_why_it_has_stopped(results: Path, grid: Ask) -> None:
+    told = grid("exit 3", "--follow", code=1)
+    assert begun(results) == 3
+    assert "held back: the first 3 runs failed alike: exit code 3: it printed nothing; see `ettsweep logs" in told
+    assert "`ettsweep retry --sweep sweep` trains them again" in told
+    judged = ettsweep("verify-optimum", "--format", "json", "--results", results, code=1)
+    (verdict,) = json.loads(judged.stdout)
+    assert {run["state"] for run in verdict["why"]["stuck"]} == {"failed", "held"}
+    assert verdict["why"]["next"] == [["ettsweep", "retry", "--sweep", "sweep", "--strategy", "standard"]]
+
+
+def test_one_run_goes_ahead_until_its_first_metric_and_then_all_slots_train(
+    tmp_path: Path, results: Path, grid: Ask
+) -> None:
+    wait = "until test -e {0}; do sleep 0.02; done"
+    began = "test -e go && echo after >> began || echo before >> began"
+    grid(f"{began}; {wait.format('go')}; {SAYS}; {wait.format('end')}")
+    wait_for(lambda: len(worker_pids(results)) == 2, "both workers")
+    (ahead,) = wait_for(lambda: [r for r, row in status(results).items() if row["state"] == "running"], "the first")
+    wait_for((tmp_path / "began").exists, "its beginning")
+    waiting = [row["reason"] for row in status(results).values() if row["state"] == "queued"]
+    assert waiting == [f"waits for news of run {ahead}, which goes ahead"] * 7
+    (tmp_path / "go").touch()
+    wait_for(lambda: states(results).get("running") == 2, "a run in each slot")
+    wait_for(lambda: (tmp_path / "began").read_text().split() == ["before", "after"], "the second")
+    (tmp_path / "end").touch()
+    wait_for(lambda: states(results) == {"done": 8}, "the end")
+
+
+def test_a_canary_whose_worker_is_killed_does_not_hold_up_the_others(tmp_path: Path, results: Path, grid: Ask) -> None:
+    grid(f"test -e began || {{{{ touch began; sleep 600; }}}}; {SAYS}")
+    wait_for((tmp_path / "began").exists, "the first")
+    wait_for(lambda: len(worker_pids(results)) == 2, "both workers")
+    (ahead,) = (run for run in runs_in(results) if run.attempt_numbers())
+    owner = ahead.attempt(1).owner()
+    assert owner is not None
+    os.kill(owner.pid, signal.SIGKILL)
+    wait_for(lambda: states(results) == {"done": 8}, "the end")
+    assert [len(run.attempt_numbers()) for run in runs_in(results)].count(2) == 1
+
+
+def test_other_failures_hold_nothing_back(results: Path, grid: Ask) -> None:
+    grid("exit $(({seed} + 1))")
+    wait_for(lambda: states(results) == {"failed": 8}, "the end")
+
+
+def test_where_one_has_finished_others_may_fail_alike(results: Path, grid: Ask) -> None:
+    grid(f"{SAYS}; test {{seed}} -lt 1 || exit 3")
+    wait_for(lambda: states(results) == {"done": 1, "failed": 7}, "the end")
+
+
+def test_a_function_has_a_canary_and_the_built_in_trainer_none(tmp_path: Path, results: Path) -> None:
+    (tmp_path / "broken.py").write_text("def main(run):\n    import no_such_module\n")
+    block = {"run": {"function": "broken:main", "score": SCORE}, "seeds": [0, 1, 2, 3, 4]}
+    own = tmp_path / "own.yaml"
+    own.write_text(yaml.safe_dump(block | {"centre": {"lr": 0.25}, "lr": {"range": [0, 0]}}))
+    for path in (write_grid(tmp_path / "vit.yaml"), own):
+        ettsweep("grid", "--grid", path, "--results", results, "--launch-set", "slots=1")
+    ours, functions = submissions(results)
+    assert (ours.canaries, len(functions.canaries[0])) == ((), 5)
+    wait_for(
+        lambda: (
+            {r: row["state"] for r, row in status(results).items() if r in functions.runs}
+            == dict(zip(functions.runs, ["failed"] * 3 + ["held"] * 2, strict=True))
+        ),
+        "the end",
+    )

@@ -25,7 +25,7 @@ def gib_of(text: str) -> float:
 
 
 def _measured(text: str, units: dict[str, float], suffix: str, expected: str) -> float:
-    match = re.fullmatch(rf"(\d+(?:\.\d+)?)\s*({'|'.join(units)}){suffix}", text.strip())
+    match = re.fullmatch(rf"(\d+(?:\.\d+)?)\s*({'|'.join(units)}){suffix}", text.strip(), re.ASCII)
     if match is None:
         raise ValueError(f"{expected}, got {text!r}")
     return float(match[1]) * units[match[2]]

@@ -11,10 +11,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.commandline import PATIENCE_S
+import yaml
+from support.commandline import PATIENCE_S, runs_in
 
 from ettsweep import cgroups
 from ettsweep.processes import CoreCount, count_cores, machine_bytes, memory_bytes
+from ettsweep.runs.state import State
 
 V2 = "30 23 0:26 {top} /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
 CPU_V1 = "31 23 0:27 {top} /sys/fs/cgroup/cpu,cpuacct rw,nosuid - cgroup cgroup rw,cpu,cpuacct"
@@ -207,6 +209,21 @@ def test_the_tightest_memory_limit_of_all_groups_counts(
     assert memory_bytes(root) == min(limit, machine_bytes())
 
 
+@pytest.mark.parametrize(
+    ("own", "mount", "files", "kills"),
+    [
+        ("0::/a/b\n", V2, {"a/b/memory.events": "oom 3\noom_kill 2\noom_group_kill 1"}, 2),
+        (V1_OWN.format("/a"), MEMORY_V1, {"memory/a/memory.oom_control": "oom_kill_disable 0\noom_kill 4"}, 4),
+        ("0::/a\n", V2, {"a/memory.events": "oom 3"}, 0),
+        ("0::/a\n", V2, {}, 0),
+    ],
+)
+def test_processes_that_were_killed_for_want_of_memory_are_counted(
+    tree: Tree, own: str, mount: str, files: dict[str, str], kills: int
+) -> None:
+    assert cgroups.out_of_memory_kills(tree(own, [mount.format(top="/")], files)) == kills
+
+
 # --- real groups ------------------------------------------------------------------------------------------------------
 
 LIMITS = {"cpu.max": "75000 50000", "cpu.cfs_period_us": "50000", "cpu.cfs_quota_us": "75000"}
@@ -273,3 +290,22 @@ def test_doctor_counts_what_a_real_group_leaves(nested_groups: list[Path], tmp_p
     machine = f"{os.cpu_count()}; 1.0 GiB of memory: cgroup limit of {machine_bytes() / 2**30:.1f}"
     assert details["machine"] == f"1 core: cgroup quota 1.5 of {machine}"
     assert details["profile local"].startswith("1 slot: cpu-0; 1 thread each")
+
+
+def test_a_command_that_the_system_kills_for_want_of_memory_says_so(
+    nested_groups: list[Path], tmp_path: Path, results: Path
+) -> None:
+    if not any(
+        (group / "memory.limit_in_bytes").exists() or (group / "memory.max").exists() for group in nested_groups
+    ):
+        pytest.skip("the controller of memory cannot be used here")
+    script = tmp_path / "greedy.py"
+    script.write_text("held = [bytearray(2**20) for _ in range(2000)]\n")
+    block = {"command": [sys.executable, str(script), "{lr}", "{seed}"], "score": {"name": "err", "mode": "min"}}
+    grid = tmp_path / "sweep.yaml"
+    grid.write_text(yaml.safe_dump({"run": block, "centre": {"lr": 0.25}, "lr": {"range": [0, 0]}}))
+    command = [sys.executable, "-m", "ettsweep", "train", "--grid", str(grid), "--results", str(results)]
+    run_in(nested_groups, "sh", "-c", '"$@" || true', "sh", *command)
+    (run,) = runs_in(results)
+    assert run.status().state is State.FAILED
+    assert run.status().reason == "out of memory, killed by the system (exit code -9); a smaller batch takes less"

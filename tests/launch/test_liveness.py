@@ -4,7 +4,7 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -105,6 +105,7 @@ def submitted(
     submitter: Process | None = GONE,
     cluster: str = "toy",
     kind: str = "slurm",
+    canaries: Sequence[Sequence[str]] = (),
     **profile: Any,
 ) -> Submission:
     """Write a submission; later ones are newer, whatever the times of files say."""
@@ -119,6 +120,7 @@ def submitted(
         "cluster": cluster,
         "user": str(os.getuid()),
         "name": name,
+        "canaries": canaries,
     }
     (folder / "submission.json").write_text(json.dumps(content))
     if array:
@@ -355,8 +357,8 @@ def test_a_job_that_is_held_says_what_lets_it_start(
     ("state", "expected", "reason"),
     [
         ("CANCELLED", State.CANCELLED, "job 7_0 was cancelled in SLURM"),
-        ("OUT_OF_MEMORY", State.FAILED, "job 7_0 ran out of memory; raise mem_gb"),
-        ("TIMEOUT", State.INTERRUPTED, "job 7_0: timed out"),
+        ("OUT_OF_MEMORY", State.FAILED, f"job 7_0 ran out of memory; `ettsweep retry {RUN} --more-memory 8G`"),
+        ("TIMEOUT", State.INTERRUPTED, f"job 7_0: timed out; `ettsweep retry {RUN} --more-time 3h`"),
         ("NODE_FAIL", State.INTERRUPTED, "job 7_0: its node failed"),
         ("BOOT_FAIL", State.INTERRUPTED, "job 7_0: its node failed to boot"),
         ("PREEMPTED", State.INTERRUPTED, "job 7_0: preempted"),
@@ -367,10 +369,45 @@ def test_a_job_that_is_held_says_what_lets_it_start(
 def test_a_job_that_has_ended_says_how(
     toy_cluster: Cluster, results: Path, forgotten: bool, state: str, expected: State, reason: str
 ) -> None:
-    submitted(results)
+    submitted(results, mem_gb=4, time_min=90)
     (toy_cluster.had if forgotten else toy_cluster.has)("7_0", state, reason="why")
     assert look(results) == (expected, reason, "7_0")
     assert toy_cluster.asked_history == ([["7"]] if forgotten else [])
+
+
+@pytest.mark.parametrize(("idle_lives", "reason"), [(5, "job 7_0 failed (why)"), (6, "no time for a single step")])
+def test_a_job_that_never_had_time_for_a_step_needs_more(
+    toy_cluster: Cluster, results: Path, idle_lives: int, reason: str
+) -> None:
+    submission = submitted(results, time_min=45)
+    submission.report_path("0-0").write_text(json.dumps({"idle_lives": idle_lives}))
+    toy_cluster.has("7_0", "FAILED", reason="why")
+    state, told, _ = look(results)
+    assert state is State.INTERRUPTED
+    assert reason in told
+    assert told.endswith(f"`ettsweep retry {RUN} --more-time 90min`") is (idle_lives == 6)
+
+
+@pytest.mark.parametrize("silence", ["", "squeue: no answer"])
+def test_runs_are_held_back_whatever_slurm_says_of_their_jobs_until_another_submission_has_them(
+    toy_cluster: Cluster, results: Path, silence: str
+) -> None:
+    ids = [f"{number:012x}" for number in range(4)]
+    submission = submitted(results, *ids, canaries=[ids])
+    for number, run in enumerate(ids[:3]):
+        toy_cluster.has(f"7_{number}", "COMPLETED")
+        claimed(results, run=run, job=by(f"7_{number}"), submission=submission.path.name).record_failure("error", "why")
+    toy_cluster.has("7_3", "PENDING", reason="Priority")
+    toy_cluster.silence = silence
+    status = SchedulerLiveness(results).job_status(ids[3])
+    assert status
+    assert (status.state, status.is_held_back) == (State.HELD, True)
+    assert status.reason.startswith("held back: the first 3 runs failed alike: why;")
+    assert toy_cluster.asked == 0, "the folders tell"
+    toy_cluster.silence = ""
+    submitted(results, *ids, array="8", name="next", canaries=[ids])
+    toy_cluster.has("8_3", "PENDING", name="next")
+    assert look(results, ids[3]) == (State.QUEUED, "", "8_3")
 
 
 def test_a_job_that_nobody_knows_any_more_has_ended(toy_cluster: Cluster, results: Path) -> None:

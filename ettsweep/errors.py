@@ -4,7 +4,8 @@
     ├── InputError          exit 2   a wrong option, name, grid file, profile or value
     │   ├── SweepNameTakenError      a sweep of that name has other settings
     │   ├── ValuesAsRangeError       a range has values of lr or wd in place of log2 steps
-    │   └── TooFewPairsError         a text is too short for so many tokens
+    │   ├── TooFewPairsError         a text is too short for so many tokens
+    │   └── CommandFailedError       a run's command has ended with another exit code than 0
     ├── StoppedError        exit 130 Ctrl-C, with a message on what goes on or stays
     ├── DeviceMemoryError   exit 1   a device has too little memory for the run
     ├── LostProcessError    exit 1   another process of the run is gone
@@ -77,6 +78,14 @@ class StoppedError(EttsweepError):
 
 class DeviceMemoryError(EttsweepError):
     """A device has too little memory for the run."""
+
+
+class CommandFailedError(InputError):
+    """A run's command has ended with another exit code than 0, or with None if nobody knows it: `code`."""
+
+    def __init__(self, message: str, code: int | None) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class LostProcessError(EttsweepError):

@@ -31,7 +31,7 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {"quantities"},
     {"metric"},
     {"files"},
-    {"errors", "seeding", "cgroups", "shipped_files", "token_ids", "trainer", "track"},
+    {"errors", "seeding", "cgroups", "shipped_files", "token_ids", "trainer", "track", "units"},
     {"powers"},
     {""},  # ettsweep/__init__.py
 ]
@@ -157,6 +157,7 @@ READS = {  # with regular expressions, and what: names, what a person types, and
         *("launch.slurm", "launch.liveness", "launch.submit", "launch.profile", "launch.job_environment"),
         *("doctor.cluster", "doctor.inventory"),
     },
+    "times and sizes": {"units"},
     "names of GPUs": {"launch.gpus", "trainer.models.model_cost"},
     "errors and tokens of torch and tokenizers": {
         *("trainer.training.checkpoint", "trainer.training.distributed", "trainer.tasks.text.tokenizer"),

@@ -7,10 +7,10 @@ stays so for a submission: `retry` makes another one, and jobs of the old one th
 A run that is never heard of again, since its node is gone, keeps others waiting for `PATIENCE_S` at most.
 """
 
-import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from string import digits
 
 from ettsweep.files import last_json_line
 from ettsweep.launch.submissions import Submission
@@ -75,8 +75,7 @@ class Outlook:
 
 def read_outlook(submission: Submission, group: Iterable[str], liveness: Liveness) -> Outlook:
     """Read the outlook of runs that share a canary; `liveness` tells who of their owners is alive."""
-    failed: dict[str, list[str]] = {}
-    reasons: dict[str, str] = {}
+    failed: dict[tuple[object, str], list[tuple[str, str]]] = {}
     in_training: list[tuple[str, int]] = []
     furthest = last_failed = 0
     waiting: str | None = None
@@ -93,19 +92,23 @@ def read_outlook(submission: Submission, group: Iterable[str], liveness: Livenes
         is_latest, failure = attempt.number == numbers[-1], attempt.failure() or {}
         if is_latest and status.state.finished:
             return Outlook(is_proven=True, is_clear=True)
-        is_lost = is_latest and status.state is State.FAILED
-        if failure.get("kind") == "error" or is_lost:
-            reason = status.reason if is_lost else str(failure.get("reason", ""))
-            key = _likeness(reason, run.id)
-            failed.setdefault(key, []).append(run.id)
-            reasons.setdefault(key, reason)
+        if failure.get("kind") == "error" or (is_latest and status.state is State.FAILED):  # or died too often
+            reason = str(failure.get("reason") or status.reason)
+            likeness = failure.get("exit_code"), _without_numbers(reason.replace(run.id, ""))
+            failed.setdefault(likeness, []).append((run.id, reason))
             last_failed = max(last_failed, _step(attempt))
             continue
         furthest = max(furthest, _step(attempt))
         if is_latest and status.state in (State.RUNNING, State.UNKNOWN):
             in_training.append((run.id, attempt.number))
-    key = max(failed, key=lambda key: len(failed[key]), default="")
-    return Outlook(False, furthest > last_failed, failed.get(key, ()), reasons.get(key, ""), in_training, waiting)
+    alike = max(failed.values(), key=len, default=[])
+    return Outlook(
+        is_clear=furthest > last_failed,
+        failed=[run_id for run_id, _ in alike],
+        reason=alike[0][1] if alike else "",
+        in_training=in_training,
+        next=waiting,
+    )
 
 
 def _own_attempt(run: RunDir, numbers: Sequence[int], submission: str) -> Attempt | None:
@@ -114,10 +117,9 @@ def _own_attempt(run: RunDir, numbers: Sequence[int], submission: str) -> Attemp
     return next((attempt for attempt in attempts if attempt.claim().get("submission") == submission), None)
 
 
-def _likeness(reason: str, run_id: str) -> str:
-    """Return what reasons of runs that failed alike have in common: numbers behind the first colon are their own."""
-    kind, _, details = reason.replace(run_id, "").partition(": ")
-    return f"{kind}: {re.sub('[0-9]+', '0', details)}"
+def _without_numbers(text: str) -> str:
+    """Return a text without digits: what a program prints last may have its seed, its lr, a time or a process."""
+    return text.translate(dict.fromkeys(map(ord, digits)))
 
 
 def _step(attempt: Attempt) -> int:

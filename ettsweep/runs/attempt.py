@@ -404,7 +404,13 @@ class Attempt:
 
     # --- end ----------------------------------------------------------------------------------------------------------
 
-    def record_failure(self, kind: Literal["error", "interrupted", "lost"], reason: str, details: str = "") -> None:
+    def record_failure(
+        self,
+        kind: Literal["error", "interrupted", "lost"],
+        reason: str,
+        details: str = "",
+        exit_code: int | None = None,
+    ) -> None:
         """Record why the attempt ended without a result, in one line for people; the first reason stands.
 
         Args:
@@ -412,10 +418,13 @@ class Attempt:
                 `lost` ones too, up to `MAX_LOST_ATTEMPTS` in a row.
             reason: one line for people.
             details: a traceback, or empty.
+            exit_code: of a command that has failed.
         """
         check_private(self.path)
-        text = dumps({"kind": kind, "reason": reason, "details": details})
-        write_atomic(self.failure_path, text, exclusive=True)
+        failure: Json = {"kind": kind, "reason": reason, "details": details}
+        if exit_code is not None:
+            failure["exit_code"] = exit_code
+        write_atomic(self.failure_path, dumps(failure), exclusive=True)
 
     def failure(self) -> Json | None:
         """Return failure.json; None if the attempt finished or is still running."""

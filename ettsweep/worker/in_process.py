@@ -14,6 +14,7 @@ from pathlib import Path
 from ettsweep import __version__
 from ettsweep.console import escape_control
 from ettsweep.errors import (
+    CommandFailedError,
     CorruptError,
     EttsweepError,
     InputError,
@@ -142,7 +143,8 @@ def train_attempt(run: RunDir, attempt: Attempt, work: WorkList) -> StopReason |
         reason = str(error) if ours else error_line(error)
         if type(error).__name__ == "OutOfMemoryError":  # torch's; not imported here
             reason = f"out of GPU memory: {reason}; {gpu_memory_advice(run.id, work.slot)}"
-        attempt.record_failure("error", reason, details)
+        exit_code = error.code if isinstance(error, CommandFailedError) else None
+        attempt.record_failure("error", reason, details, exit_code)
     return None
 
 

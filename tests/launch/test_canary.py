@@ -43,7 +43,14 @@ def submitted(results: Path) -> Submission:
 
 
 def begun(
-    submission: Submission, number: int, *, step: int = 0, failure: str = "", owner: Process = ME, attempt: int = 1
+    submission: Submission,
+    number: int,
+    *,
+    step: int = 0,
+    failure: str = "",
+    exit_code: int | None = None,
+    owner: Process = ME,
+    attempt: int = 1,
 ) -> RunDir:
     """Have a run be begun for a submission, with metrics up to a step, and maybe fail."""
     run = RunDir(runs_dir(submission.results) / IDS[number])
@@ -53,7 +60,7 @@ def begun(
     if step:
         begun.append(begun.metrics_path, [{"step": step, "loss": 1.0}])
     if failure:
-        begun.record_failure("error", failure)
+        begun.record_failure("error", failure, exit_code=exit_code)
     return run
 
 
@@ -98,10 +105,13 @@ def test_after_a_failure_the_next_run_goes_ahead_and_after_three_alike_none(subm
     )
 
 
-@pytest.mark.parametrize("reasons", [("exit code 1: a", "exit code 2: a"), ("KeyError: 'a'", "KeyError: 'b'")])
-def test_runs_that_fail_for_other_reasons_do_not_fail_alike(submission: Submission, reasons: tuple[str, str]) -> None:
+@pytest.mark.parametrize("failures", [[("exit code 1: a", 1), ("exit code 2: a", 2)], [("a", None), ("b", None)]])
+def test_runs_that_fail_for_other_reasons_do_not_fail_alike(
+    submission: Submission, failures: list[tuple[str, int | None]]
+) -> None:
     for number in range(4):
-        begun(submission, number, failure=reasons[number % 2])
+        reason, exit_code = failures[number % 2]
+        begun(submission, number, failure=reason, exit_code=exit_code)
     assert may_begin(submission) == [4]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 from ettsweep.cgroups import out_of_memory_kills
-from ettsweep.errors import EttsweepError, InputError, LostProcessError, RunStopped, StorageError
+from ettsweep.errors import CommandFailedError, EttsweepError, InputError, LostProcessError, RunStopped, StorageError
 from ettsweep.files import Json, storage_errors, write_atomic
 from ettsweep.launch.profile import SlurmProfile
 from ettsweep.launch.project_snapshot import import_folders
@@ -369,7 +369,9 @@ class CommandTraining:
             return
         killed_by = _signal_of(code)
         if out_of_memory_kills() > self._kills_before:
-            raise InputError(f"out of memory, killed by the system (exit code {code}); {self._memory_advice()}")
+            raise CommandFailedError(
+                f"out of memory, killed by the system (exit code {code}); {self._memory_advice()}", code
+            )
         if killed_by or any(_KILLED_BELOW.search(line) for line in tail):
             until_s = time.monotonic() + SIGNAL_WAIT_S
             while time.monotonic() < until_s:
@@ -400,9 +402,11 @@ class CommandTraining:
     def _fail(self, code: int | None, tail: Sequence[str]) -> NoReturn:
         run = self._run
         if any(_OUT_OF_MEMORY.search(line) for line in tail):
-            raise InputError(f"out of GPU memory (exit code {code}); {gpu_memory_advice(run.id, run.slot)}")
+            raise CommandFailedError(
+                f"out of GPU memory (exit code {code}); {gpu_memory_advice(run.id, run.slot)}", code
+            )
         last = next((line.strip() for line in reversed(tail) if line.strip()), "it printed nothing")
-        raise InputError(f"exit code {code}: {last[:200]}")
+        raise CommandFailedError(f"exit code {code}: {last[:200]}", code)
 
     def _tail(self) -> Iterator[str]:
         with contextlib.suppress(OSError), self._output.open("rb") as file:

@@ -143,8 +143,7 @@ class _Group:
 
     def __init__(self, submission: Submission, group: Sequence[str], clock: Callable[[], float]) -> None:
         self._submission, self._group, self._clock = submission, group, clock
-        self._seen: tuple[object, ...] = ()
-        self._since_s = clock()
+        self._seen_s: dict[object, float] = {}
         self.outlook = Outlook()
         self.may_all_begin = self.is_held_back = False
 
@@ -152,10 +151,10 @@ class _Group:
         if self.outlook.is_proven:
             return
         self.outlook = outlook = read_outlook(self._submission, self._group, LocalLiveness())
-        seen = (*outlook.in_training, outlook.next)
-        if seen != self._seen:
-            self._seen, self._since_s = seen, self._clock()
-        is_patient = self._clock() - self._since_s < PATIENCE_S
+        now_s, ahead = self._clock(), outlook.in_training or [outlook.next]
+        # Of each by itself: those that have begun since do not make the others wait for longer.
+        self._seen_s = {each: self._seen_s.get(each, now_s) for each in ahead}
+        is_patient = all(now_s - seen_s < PATIENCE_S for seen_s in self._seen_s.values())
         self.is_held_back = outlook.is_hopeless or (outlook.has_failed and not is_patient)
         self.may_all_begin = outlook.is_clear or not (outlook.has_failed or is_patient)
 

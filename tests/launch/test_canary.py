@@ -137,6 +137,8 @@ def test_a_canary_that_is_not_heard_of_holds_nobody_up_for_ever(submission: Subm
     assert may_begin(submission, canaries=canaries) == NONE
     clock.now_s += 1
     assert may_begin(submission, canaries=canaries) == ALL
+    begun(submission, 5)
+    assert may_begin(submission, canaries=canaries) == ALL, "another worker has begun another run"
 
 
 def test_a_job_waits_for_the_first_run_of_another_job_but_not_for_ever(submission: Submission) -> None:

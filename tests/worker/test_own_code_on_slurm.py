@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from support.arrays import node_of, only_run, only_submission, wait_for_state, workers, write_profile
-from support.commandline import ettsweep, typed, wait_for
+from support.commandline import ettsweep, runs_in, typed, wait_for
 from support.devcluster import Cluster
 from support.own_code import processes_with
 
@@ -127,6 +127,33 @@ def test_a_cancelled_run_saves_and_stays_cancelled(cluster: Cluster, tmp_path: P
     ettsweep("retry", run.id, "--results", results, "--launch", tmp_path / "slurm.yaml")
     wait_for_state(results, "done")
     assert_exact(tmp_path, run, 2)
+
+
+# --- the first runs ---------------------------------------------------------------------------------------------------
+
+
+def test_an_array_whose_first_runs_fail_alike_ends_and_a_retry_may_have_more_memory_and_time(
+    cluster: Cluster, tmp_path: Path, results: Path
+) -> None:
+    mended = tmp_path / "mended"
+    script = f"test -e {mended} || exit 3; echo '[ettsweep] {{{{\"step\": 1, \"err\": '$SLURM_MEM_PER_NODE'}}}}'"
+    block = {"command": ["sh", "-c", f": {{lr}} {{seed}}; {script}"], "score": {"name": "err", "mode": "min"}}
+    grid = tmp_path / "sweep.yaml"
+    content = {"run": block, "centre": {"lr": 0.25}, "lr": {"range": [0, 0]}, "seeds": list(range(16))}
+    grid.write_text(yaml.safe_dump(content))
+    profile = write_profile(tmp_path / "slurm.yaml", mem_gb=0.5)
+    ettsweep("grid", "--grid", grid, "--launch", profile, "--results", results)
+    rows = wait_for_state(results, "failed", "held")
+    assert sorted(row["state"] for row in rows.values()) == ["failed"] * 3 + ["held"] * 13
+    assert sum(len(run.attempt_numbers()) for run in runs_in(results)) == 3
+
+    mended.touch()
+    more = "--more-memory", "1G", "--more-time", "2h"
+    ettsweep("retry", "--sweep", "sweep", "--yes", *more, "--results", results)
+    wait_for_state(results, "done")
+    assert {(run.result() or {})["score"] for run in runs_in(results)} == {1024.0}
+    jobs = {str(attempt.job()["id"]) for run in runs_in(results) if (attempt := run.latest_attempt())}
+    assert "TimeLimit=02:00:00" in cluster.run("scontrol", "show", "job", min(jobs)).stdout
 
 
 # --- several devices --------------------------------------------------------------------------------------------------

@@ -400,11 +400,9 @@ class CommandTraining:
         return "a smaller batch takes less"
 
     def _fail(self, code: int | None, tail: Sequence[str]) -> NoReturn:
-        run = self._run
         if any(_OUT_OF_MEMORY.search(line) for line in tail):
-            raise CommandFailedError(
-                f"out of GPU memory (exit code {code}); {gpu_memory_advice(run.id, run.slot)}", code
-            )
+            advice = gpu_memory_advice(self._run.id, self._run.slot)
+            raise CommandFailedError(f"out of GPU memory (exit code {code}); {advice}", code)
         last = next((line.strip() for line in reversed(tail) if line.strip()), "it printed nothing")
         raise CommandFailedError(f"exit code {code}: {last[:200]}", code)
 

@@ -10,16 +10,13 @@ A run that is never heard of again, since its node is gone, keeps others waiting
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from string import digits
 
 from ettsweep.files import last_json_line
 from ettsweep.launch.submissions import Submission
 from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.failures import FAILURES, Failure, held_back_text, most_alike
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import Liveness, LocalLiveness, Owner, State
-
-FAILURES = 3
-"""Runs that fail alike before one has finished, after which no more begin: one fails by its lr, or by chance."""
 
 PATIENCE_S = 60.0
 """Seconds that a worker waits for news of a run that is ahead: wrong paths, options and modules end it sooner."""
@@ -32,16 +29,14 @@ class Outlook:
     Attributes:
         is_proven: one has finished.
         is_clear: one has finished, or has got further than all that failed.
-        failed: ids of those that failed alike, most of all, in order.
-        reason: why the first of them did.
+        failed: the most of those that failed alike, in order.
         in_training: those in training, or that may be, with the numbers of their attempts.
         next: the first that waits for a worker; None if none does.
     """
 
     is_proven: bool = False
     is_clear: bool = False
-    failed: Sequence[str] = ()
-    reason: str = ""
+    failed: Sequence[Failure] = ()
     in_training: Sequence[tuple[str, int]] = ()
     next: str | None = None
 
@@ -65,17 +60,12 @@ class Outlook:
     @property
     def held_back(self) -> str:
         """Why no more runs begin, for people; empty if they do."""
-        if not self.is_hopeless:
-            return ""
-        return (
-            f"held back: the first {len(self.failed)} runs failed alike: {self.reason}; see "
-            f"`ettsweep logs {self.failed[0]}`, then `ettsweep retry`"
-        )
+        return held_back_text(self.failed) if self.is_hopeless else ""
 
 
 def read_outlook(submission: Submission, group: Iterable[str], liveness: Liveness) -> Outlook:
     """Read the outlook of runs that share a canary; `liveness` tells who of their owners is alive."""
-    failed: dict[tuple[object, str], list[tuple[str, str]]] = {}
+    failed: list[Failure] = []
     in_training: list[tuple[str, int]] = []
     furthest = last_failed = 0
     waiting: str | None = None
@@ -89,37 +79,24 @@ def read_outlook(submission: Submission, group: Iterable[str], liveness: Livenes
             waiting = waiting or run.id
         if attempt is None:
             continue
-        is_latest, failure = attempt.number == numbers[-1], attempt.failure() or {}
+        is_latest, failure = attempt.number == numbers[-1], attempt.failure()
         if is_latest and status.state.finished:
             return Outlook(is_proven=True, is_clear=True)
-        if failure.get("kind") == "error" or (is_latest and status.state is State.FAILED):  # or died too often
-            reason = str(failure.get("reason") or status.reason)
-            likeness = failure.get("exit_code"), _without_numbers(reason.replace(run.id, ""))
-            failed.setdefault(likeness, []).append((run.id, reason))
+        is_error = failure is not None and failure.get("kind") == "error"
+        if is_error or (is_latest and status.state is State.FAILED):
+            failed.append(Failure.of(run.id, failure if is_error else None, status.reason))  # or it died too often
             last_failed = max(last_failed, _step(attempt))
             continue
         furthest = max(furthest, _step(attempt))
         if is_latest and status.state in (State.RUNNING, State.UNKNOWN):
             in_training.append((run.id, attempt.number))
-    alike = max(failed.values(), key=len, default=[])
-    return Outlook(
-        is_clear=furthest > last_failed,
-        failed=[run_id for run_id, _ in alike],
-        reason=alike[0][1] if alike else "",
-        in_training=in_training,
-        next=waiting,
-    )
+    return Outlook(is_clear=furthest > last_failed, failed=most_alike(failed), in_training=in_training, next=waiting)
 
 
 def _own_attempt(run: RunDir, numbers: Sequence[int], submission: str) -> Attempt | None:
     """Return the latest attempt at a run that a worker of a submission has made; None if there is none."""
     attempts = (run.attempt(number) for number in reversed(numbers))
     return next((attempt for attempt in attempts if attempt.claim().get("submission") == submission), None)
-
-
-def _without_numbers(text: str) -> str:
-    """Return a text without digits: what a program prints last may have its seed, its lr, a time or a process."""
-    return text.translate(dict.fromkeys(map(ord, digits)))
 
 
 def _step(attempt: Attempt) -> int:
@@ -151,7 +128,8 @@ class _Group:
         if self.outlook.is_proven:
             return
         self.outlook = outlook = read_outlook(self._submission, self._group, LocalLiveness())
-        now_s, ahead = self._clock(), outlook.in_training or [outlook.next]
+        now_s = self._clock()
+        ahead: Sequence[object] = outlook.in_training or [outlook.next]
         # Of each by itself: those that have begun since do not make the others wait for longer.
         self._seen_s = {each: self._seen_s.get(each, now_s) for each in ahead}
         is_patient = all(now_s - seen_s < PATIENCE_S for seen_s in self._seen_s.values())

@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from ettsweep.launch.progress import RELAUNCH_S, ProgressMonitor, SweepStatus, f
 from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import batch_scripts, submit
+from ettsweep.runs.failures import FAILURES, Failure, held_back_text, most_alike
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.index import Run, RunIndex, RunReader, load_run_index
 from ettsweep.runs.spec import RunSpec
@@ -200,6 +201,7 @@ class _Follower:
             self._check_started(watched, run_index)
             if self._controller:
                 plan, forecast = _next_plan(self._controller, run_index, self._context), self._controller.forecast
+                plan = _without_hopeless(plan, run_index, self._context.notify)
             else:
                 plan, forecast = make_plan(all_specs, run_index), None
             if not plan.is_unfinished:
@@ -231,6 +233,27 @@ class _Follower:
         if attempts and all(self._submission_counts[run] >= self._max_submissions for run in attempts):
             last_output = read_submission(self._folders[0]).last_output()
             raise LaunchError(f"the workers ended without starting a run: {last_output}")
+
+
+def _without_hopeless(plan: Plan, run_index: RunIndex, notify: Callable[[str], None]) -> Plan:
+    """Return a plan of a further round without families all of whose runs failed, alike: each round has its canary."""
+    hopeless: set[str] = set()
+    for family in {p.spec.family_id for p in plan.to_launch if p.spec.has_canary}:
+        begun = [run for run in run_index.runs.values() if run.family == family and run.status.attempt]
+        if not all(run.state is State.FAILED for run in begun):
+            continue
+        latest = ((run, run.dir.latest_attempt()) for run in begun)
+        alike = most_alike(
+            Failure.of(run.id, attempt.failure() if attempt else None, run.status.reason) for run, attempt in latest
+        )
+        if len(alike) >= FAILURES:
+            hopeless.add(family)
+            notify(held_back_text(alike))
+    return replace(
+        plan,
+        submit=tuple(p for p in plan.submit if p.spec.family_id not in hopeless),
+        retry=tuple(p for p in plan.retry if p.spec.family_id not in hopeless),
+    )
 
 
 def _next_plan(controller: Controller, run_index: RunIndex, context: CommandContext) -> Plan:

@@ -85,6 +85,18 @@ def test_a_command_that_follows_says_why_it_has_stopped(results: Path, grid: Ask
     assert verdict["why"]["next"] == [["ettsweep", "retry", "--sweep", "sweep", "--strategy", "standard"]]
 
 
+def test_a_search_ends_whose_runs_fail_alike_round_after_round(tmp_path: Path, results: Path) -> None:
+    """Its rounds are of a few runs, each a submission of its own."""
+    command = ["sh", "-c", ": {lr} {seed}; exit 3"]
+    content = {"run": {"command": command, "score": SCORE}, "centre": {"lr": 0.25}, "lr": {"range": [-5, 4]}}
+    path = tmp_path / "sweep.yaml"
+    path.write_text(yaml.safe_dump(content | {"seeds": [0]}))
+    slots = "--launch-set", "slots=2", "--max-runs", 50, "--results", results
+    told = ettsweep("search", "--grid", path, *slots, code=1).stderr
+    assert f"held back: the first {begun(results)} runs failed alike: exit code 3: it printed nothing" in told
+    assert 3 <= begun(results) <= 4
+
+
 def test_one_run_goes_ahead_until_its_first_metric_and_then_all_slots_train(
     tmp_path: Path, results: Path, grid: Ask
 ) -> None:

@@ -142,10 +142,10 @@ def test_a_function_has_a_canary_and_the_built_in_trainer_none(tmp_path: Path, r
     block = {"run": {"function": "broken:main", "score": SCORE}, "seeds": [0, 1, 2, 3, 4]}
     own = tmp_path / "own.yaml"
     own.write_text(yaml.safe_dump(block | {"centre": {"lr": 0.25}, "lr": {"range": [0, 0]}}))
-    for path in (write_grid(tmp_path / "vit.yaml"), own):
+    for path in (own, write_grid(tmp_path / "vit.yaml")):
         ettsweep("grid", "--grid", path, "--results", results, "--launch-set", "slots=1")
-    ours, functions = submissions(results)
-    assert (ours.canaries, len(functions.canaries[0])) == ((), 5)
+    functions, built_in = submissions(results)
+    assert (len(functions.canaries[0]), built_in.canaries) == (5, ())
     wait_for(
         lambda: (
             {r: row["state"] for r, row in status(results).items() if r in functions.runs}

@@ -1,8 +1,9 @@
 """Submissions on disk: which runs each lists, and what its workers report.
 
 A folder jobs/<submission>/ holds
-- submission.json: written once, before anything starts: the ordered list of runs, the profile, the submitting process;
-  for SLURM also the unique name of its jobs, by which they are found if the submitter died before it recorded their id;
+- submission.json: written once, before anything starts: the ordered list of runs, those that share a canary, the
+  profile, the submitting process; for SLURM also the unique name of its jobs, by which they are found if the submitter
+  died before it recorded their id;
 - job.json: id of the SLURM array, written by the submitter or by the first job that starts;
   unanswered: the submitter got no id and gave up;
   workers.json: processes of local workers;

@@ -12,12 +12,17 @@ from typing import Any
 
 import pytest
 import yaml
-from support.commandline import ettsweep, runs_in, status, typed, wait_for, worker_pids
+from support.commandline import ettsweep, left_as_before, runs_in, status, typed, wait_for, worker_pids
 from support.own_code import assert_planning_imports_no_torch, only_run, processes_of, result_of, undisturbed_metrics
 
+from ettsweep.launch.profile import Slot, SlurmProfile
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.state import State
+from ettsweep.runs.state import LocalLiveness, State
+from ettsweep.study.grid_file import load_sweep_spec
+from ettsweep.worker.in_process import train_attempt
+from ettsweep.worker.signals import StopSource
+from ettsweep.worker.work_list import WorkList
 
 WALK = '''"""A random walk that keeps its own checkpoints, a step at a time."""
 import argparse, json, math, os, random, time
@@ -251,6 +256,28 @@ def test_a_failure_says_why(results: Path, grid: Ask, script: str, reason: str) 
     wait_for(lambda: run.status().state is State.FAILED, "its failure")
     assert run.status().reason.startswith(reason)
     assert not processes_of(run)
+
+
+@pytest.mark.parametrize("resume", [None, RESUME], ids=["starts again", "resumes"])
+def test_a_command_that_cannot_resume_is_told_which_job_would_be_long_enough(
+    results: Path, grid: Ask, resume: dict[str, str] | None
+) -> None:
+    grid(shell("sleep 600"), "--dry-run", **({"resume": resume} if resume else {}))
+    spec = load_sweep_spec(results.parent / "sweep.yaml", [], []).bound().specs()[0]
+    run = RunDir.create(results, spec)
+    attempt = run.claim({}, after=0)
+    assert attempt is not None
+    with left_as_before():
+        warned = StopSource()
+        warned.stop_reason = "SIGUSR2"
+        profile = SlurmProfile(kind="slurm", time_min=240)
+        train_attempt(
+            run, attempt, WorkList([run], Slot("0-0", "cpu", None, 1), profile, {}, warned, LocalLiveness(), {})
+        )
+    told = (
+        f"; without `resume` it starts again from the beginning: `ettsweep retry {run.id} --more-time 8h` lets it end"
+    )
+    assert (attempt.failure() or {})["reason"] == f"out of time or preempted{'' if resume else told}"
 
 
 @pytest.mark.parametrize("metrics", [{"loss": float("nan")}, {"err": float("inf")}])

@@ -58,6 +58,14 @@ def broken(run):
     raise ValueError("no luck")
 
 
+class OutOfMemoryError(RuntimeError):
+    """As torch's is called."""
+
+
+def greedy(run):
+    raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
 def reader(run):
     run.record(1, err=float(len(Path(run.data).read_text())))
 
@@ -201,6 +209,16 @@ def test_an_exception_is_recorded_with_its_traceback(results: Path, grid: Ask) -
     assert failure is not None
     assert failure["reason"] == "ValueError: no luck"
     assert "walk.py" in failure["details"]
+
+
+def test_a_function_that_lacks_memory_of_its_gpu_is_told_what_helps(results: Path, grid: Ask) -> None:
+    grid("greedy")
+    (run,) = runs_in(results)
+    wait_for(lambda: run.status().state is State.FAILED, "its failure")
+    assert run.status().reason == (
+        "out of GPU memory: OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB; "
+        "a smaller batch takes less, and a larger GPU has more"
+    )
 
 
 def test_a_worker_of_functions_imports_no_torch(results: Path, grid: Ask) -> None:

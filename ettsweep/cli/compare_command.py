@@ -1,13 +1,14 @@
-"""The command on two lists of scores: compare."""
+"""The command that compares scores: compare."""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ettsweep.cli.options import Form, VerdictOptions
-from ettsweep.cli.path_options import parse_path
+from ettsweep.cli import completion
+from ettsweep.cli.options import DEFAULT_RESULTS, Form, Results, VerdictOptions
+from ettsweep.cli.path_options import parse_location
+from ettsweep.cli.reading_options import Lowest, ReadingOptions
 from ettsweep.console import Format, format_count, print_note, print_table
 from ettsweep.errors import InputError
 
@@ -18,39 +19,61 @@ if TYPE_CHECKING:
 def compare(
     *,
     first: Annotated[
-        Path,
+        str,
         typer.Argument(
-            help="Scores: CSV with a header, lines of JSON, or a number a line.", metavar="A", parser=parse_path
+            help="Scores: CSV with a header, lines of JSON, a number a line, an export of Weights & Biases, a folder "
+            "of runs, a storage of Optuna; or a sweep, SWEEP/STRATEGY or STRATEGY: its best point, or with :LR,WD "
+            "another one.",
+            metavar="A",
+            parser=parse_location,
+            autocompletion=completion.sweeps,
         ),
     ],
-    second: Annotated[Path, typer.Argument(help="Scores that they are compared with.", metavar="B", parser=parse_path)],
-    lowest: Annotated[bool, typer.Option("--min/--max", help="Whether low or high scores are better.")],
+    second: Annotated[
+        str,
+        typer.Argument(
+            help="Scores that they are compared with.",
+            metavar="B",
+            parser=parse_location,
+            autocompletion=completion.sweeps,
+        ),
+    ],
+    lowest: Lowest = None,
     column: Annotated[
         list[str] | None,
-        typer.Option(help="Name of a column: seed= or score=; repeatable.", metavar="COLUMN=NAME"),
+        typer.Option(help="Name of a column, metric or parameter: seed= or score=; repeatable.", metavar="COLUMN=NAME"),
     ] = None,
+    reading_options: ReadingOptions,
     confidence: Annotated[str, typer.Option(help="Confidence of the interval.", metavar="SHARE")] = "95%",
     form: Form = Format.TABLE,
+    results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Say whether scores of A are better or worse than those of B, by how much, and how many more seeds would tell.
 
     They are compared seed by seed where both have the same. The exit code is 0 where it is told which, 1 where it is
-    not.
+    not. Of sweeps, --min and --max are known.
     """
+    from ettsweep.study.compared import read_sides
     from ettsweep.study.comparison import compare as compare_scores
     from ettsweep.study.comparison import summary
-    from ettsweep.study.stated_scores import column_names, read_list
+    from ettsweep.study.stated_scores import column_names
 
-    names = column_names(column or [], ("seed", "score"))
+    reading = reading_options.reading(column_names(column or [], ("seed", "score")), lowest=lowest)
     stated = VerdictOptions(confidence=confidence).criterion_options().confidence
     assert stated is not None
-    (a, a_has_seeds), (b, b_has_seeds) = lists = [read_list(path, names) for path in (first, second)]
-    for path, (scores, _) in zip((first, second), lists, strict=True):
-        if sum(score is not None for score in scores.values()) < 2:
-            raise InputError(f"{path}: at least two scores are needed, to tell a difference from luck")
-    result = compare_scores(a, b, "min" if lowest else "max", stated, a_has_seeds and b_has_seeds)
-    rows = [summary(str(path), scores) for path, (scores, _) in zip((first, second), lists, strict=True)]
-    print_table(rows, form, data={"scores": rows, **asdict(result)})
+    a, b, mode = read_sides(first, second, reading, None if lowest is None else reading.mode, results)
+    for side in (a, b):
+        if sum(score is not None for score in side.scores.values()) < 2:
+            raise InputError(f"{side.name}: at least two scores are needed, to tell a difference from luck")
+    result = compare_scores(a.scores, b.scores, mode, stated, a.has_seeds and b.has_seeds)
+    rows = [
+        {**summary(side.name, side.scores), "lr": side.point and side.point.lr, "wd": side.point and side.point.wd}
+        for side in (a, b)
+    ]
+    columns = [name for name in rows[0] if form is not Format.TABLE or name not in ("lr", "wd")]
+    print_table(rows, form, columns, data={"scores": rows, **asdict(result)})
+    for note in (*a.notes, *b.notes):
+        print_note(note)
     print_note(_text(result))
     if any(result.diverged):
         counts = " and ".join(f"{n} of {name}" for n, name in zip(result.diverged, "AB", strict=True) if n)

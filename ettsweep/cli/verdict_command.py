@@ -6,28 +6,32 @@ from typing import Annotated, Literal
 import typer
 
 from ettsweep.cli.options import Form, VerdictOptions
-from ettsweep.cli.path_options import parse_path
+from ettsweep.cli.path_options import parse_location
+from ettsweep.cli.reading_options import Lowest, ReadingOptions, stated_mode
 from ettsweep.console import Format, print_note, print_table
 
 
 def verdict(
     *,
-    path: Annotated[
-        Path,
+    source: Annotated[
+        str,
         typer.Argument(
-            help="Table of scores: CSV with a header, or lines of JSON; - for standard input.",
-            metavar="FILE",
-            parser=parse_path,
+            help="Scores: CSV with a header, lines of JSON, an export of Weights & Biases, a folder of runs, a storage "
+            "of Optuna; - for standard input.",
+            metavar="SCORES",
+            parser=parse_location,
             show_default=False,
         ),
     ],
-    lowest: Annotated[bool, typer.Option("--min/--max", help="Whether the lowest or the highest score is best.")],
+    lowest: Lowest = None,
     column: Annotated[
         list[str] | None,
         typer.Option(
-            help="Name of a column: lr=learning_rate, wd=, seed= or score=; repeatable.", metavar="COLUMN=NAME"
+            help="Name of a column, metric or parameter: lr=learning_rate, wd=, seed= or score=; repeatable.",
+            metavar="COLUMN=NAME",
         ),
     ] = None,
+    reading_options: ReadingOptions,
     runs: Annotated[int, typer.Option(min=0, help="Name at most this many runs that would tell more.")] = 6,
     rule: Annotated[
         Literal["bound", "paper"], typer.Option(help="Rule for an optimum: a confidence bound, or the paper's means.")
@@ -48,26 +52,26 @@ def verdict(
     from ettsweep.cli.verdict_tables import note_reasons, score_note, show_families, verdict_json, verdict_row
     from ettsweep.study.criterion import resolve_criterion
     from ettsweep.study.judgement import evaluate
-    from ettsweep.study.stated_scores import COLUMNS, STANDARD_INPUT, column_names, make_study, read_scores
+    from ettsweep.study.score_rows import COLUMNS, STANDARD_INPUT
+    from ettsweep.study.stated_scores import column_names, make_study, read_scores, shown_seed
 
-    names = column_names(column or [], COLUMNS)
     criterion = resolve_criterion([VerdictOptions(rule, confidence, margin).criterion_options()])
-    scores = read_scores(path, names)
-    source = "standard input" if str(path) == STANDARD_INPUT else path.name
-    study, members, notes = make_study(
-        scores, source, names.get("score", "score"), "min" if lowest else "max", criterion
-    )
+    reading = reading_options.reading(column_names(column or [], COLUMNS), lowest=lowest)
+    scores, found = read_scores(source, reading)
+    mode = stated_mode(lowest, found)
+    title = "standard input" if source == STANDARD_INPUT else Path(source).name
+    study, members, notes = make_study(scores, title, found.score, mode, criterion)
     state = evaluate(study, members)
     judged = state.verdict()
     known = {run.id for run in members}
     wanted = [*state.needed_specs(judged), *state.racing_specs(judged, runs)]
     specs = [spec for spec in wanted if spec.run_id not in known][:runs]
-    following = [{"lr": spec.lr, "wd": spec.wd, "seed": study.shown_seed(spec.seed)} for spec in specs]
+    following = [{"lr": spec.lr, "wd": spec.wd, "seed": shown_seed(study, spec.seed)} for spec in specs]
     if form is Format.JSON:
         print_table([], form, data={**verdict_json(judged), "next": following})
     else:
         show_families([verdict_row(judged)], [study], form)
-    for note in notes:
+    for note in (*found.notes, *notes):
         print_note(note)
     note_reasons([judged])
     if following and form is Format.TABLE:

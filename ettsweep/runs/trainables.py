@@ -20,6 +20,9 @@ TRAINABLES = {
 }
 """`module:class` of each trainable that ships."""
 
+IMPORTED = {"imported": "ettsweep.study.stated_scores:ImportedRecipe"}
+"""`module:class` of runs that are not trained here, which no grid file can ask for."""
+
 ENTRY_POINTS = "ettsweep.trainables"
 """Group of entry points by which an installed package adds trainables: NAME = module:class."""
 
@@ -65,7 +68,7 @@ def trainable_class(name: str) -> type[Trainable]:
     Raises:
         InputError: there is none, or its package cannot be imported.
     """
-    if location := TRAINABLES.get(name):
+    if location := (TRAINABLES | IMPORTED).get(name):
         ours: type[Trainable] = resolve_name(location)
         return ours
     added = _added_trainables().get(name)

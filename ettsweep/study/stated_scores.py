@@ -1,39 +1,34 @@
-"""Scores that somebody has already, as a study and its runs: nothing is trained, and nothing is kept."""
+"""Scores that somebody has already, as a study and its runs, which are not trained here."""
 
-import csv
-import json
 import math
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
-from ettsweep.errors import InputError, nearest_name
+from ettsweep.errors import InputError
+from ettsweep.files import Json
 from ettsweep.metric import Metric
 from ettsweep.powers import parse_number
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
-from ettsweep.runs.spec import MAX_SEED, RunSpec, Seeds, StrategySpec
+from ettsweep.runs.result import Origin
+from ettsweep.runs.spec import MAX_SEED, RunSpec, StrategySpec
 from ettsweep.runs.state import State, Status
-from ettsweep.runs.trainable import Labels, RunContext, Trainable
+from ettsweep.runs.trainable import Labels, Trainable
 from ettsweep.schema import validate
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.lattice import Axis
+from ettsweep.study.score_rows import COLUMNS, Reading, Row, Rows
+from ettsweep.study.score_sources import read_rows
+from ettsweep.study.score_tables import is_number
 from ettsweep.study.seeds import RACING_SEEDS
 from ettsweep.study.study import Study
 
-COLUMNS = ("lr", "wd", "seed", "score")
-"""Columns of a table of scores; wd and seed may be missing."""
-
 OFF_LATTICE = 0.1
 """Share of a step by which values of lr or wd may be off even steps in log2: people write 0.3 between 0.1 and 1."""
-
-STANDARD_INPUT = "-"
 
 
 class StatedScore(NamedTuple):
@@ -43,101 +38,100 @@ class StatedScore(NamedTuple):
     wd: float
     seed: int
     score: float | None
+    origin: Origin
+    history: Sequence[Json] = ()
 
 
-class ScoresRecipe(Trainable):
-    """What a table of scores tells of its runs, which are not trained here.
+class ImportedRecipe(Trainable):
+    """What is known of runs whose scores are all there is: there is no program that could train them.
 
     Attributes:
-        source: name of the table.
+        source: name of the table, or of the sweep as which they are kept.
         column: of the score.
         mode: whether lower or higher is better.
+        take: which value of a curve it is.
     """
 
-    trainable: Literal["scores"] = "scores"
+    trainable: Literal["imported"] = "imported"
     source: str
     column: str
     mode: Literal["min", "max"]
+    take: Literal["best", "last"] | int = "last"
 
     @property
     def metric(self) -> Metric:
-        return Metric(self.column, self.mode, self.column, "last")
+        return Metric(self.column, self.mode, self.column, self.take)
 
     @property
     def labels(self) -> Labels:
         return Labels(self.source)
 
-    def train(self, run: RunContext) -> None:
-        raise InputError(f"{self.source}: there is no program for these scores")
+    @classmethod
+    def from_block(cls, block: dict[str, Any], overrides: Sequence[str], location: str, folder: Path) -> Self:
+        raise InputError(f"{location}: imported scores come without a program: `ettsweep import` makes their sweep")
+
+    def check_resources(self, devices: int, memory_bytes: int, owner: str) -> None:
+        raise InputError(
+            f"{self.source}: its scores were imported, and no program is known that could train more runs: train those "
+            "that --dry-run lists yourself, and import their scores too; or import all with --grid FILE, whose `run: "
+            "command:` trains them (docs/own-code.md)"
+        )
 
 
-@dataclass(frozen=True)
-class StatedStudy(Study):
-    """A study of scores that somebody has already, in which points may have different seeds.
-
-    Attributes:
-        stated_seeds: the seeds of each point.
-    """
-
-    stated_seeds: Mapping[Point, Seeds] = field(default_factory=dict)
-
-    @cached_property
-    def seeds_by_point(self) -> dict[Point, Seeds]:
-        return dict(self.stated_seeds)
-
-    def shown_seed(self, seed: int) -> int:
-        """Return a seed as it is told: those of racing follow on those of the table."""
-        return max(self.seeds) + 1 + seed - RACING_SEEDS[0] if seed in RACING_SEEDS else seed
+def shown_seed(study: Study, seed: int) -> int:
+    """Return a seed as it is told to whoever trains: those of racing follow on those of the table."""
+    return max(study.seeds) + 1 + seed - RACING_SEEDS[0] if seed in RACING_SEEDS else seed
 
 
-# --- the table --------------------------------------------------------------------------------------------------------
+# --- runs as they are stated ------------------------------------------------------------------------------------------
 
 
-def read_scores(path: Path, names: Mapping[str, str]) -> list[StatedScore]:
-    """Read a table of scores: CSV with a header, or lines of JSON.
+def read_scores(source: str, reading: Reading) -> tuple[list[StatedScore], Rows]:
+    """Read the scores of a source, and return them with the rows that they are from.
 
     A score that is empty, "diverged" or not finite is that of a run that diverged.
 
     Args:
-        path: of the table; `-` for standard input.
-        names: names of its columns by those of `COLUMNS`, where they differ.
+        source: see `read_rows`.
+        reading: how.
 
     Raises:
         InputError: it cannot be read, or a row says something else.
     """
-    rows, found = _rows(path, names, COLUMNS, ("lr", "score"))
-    known = dict.fromkeys(key for _, row in rows for key in row)
-    scores = [_score(f"{path}, line {line}", row, found) for line, row in rows]
-    lines: dict[StatedScore, int] = {}
-    for (line, _), score in zip(rows, scores, strict=True):
-        if other := lines.setdefault(score._replace(score=None), line) - line:
+    found = read_rows(source, reading, needed=("lr",))
+    names = {key: reading.name(key) for key in COLUMNS} | {"score": found.score}
+    scores = [_score(found.origin(row), row, names) for row in found.rows]
+    places: dict[tuple[float, float, int], str] = {}
+    for score in scores:
+        place, key = score.origin.place, (score.lr, score.wd, score.seed)
+        if (other := places.setdefault(key, place)) != place:
             raise InputError(
-                f"{path}, line {line}: lr {score.lr:g}, wd {score.wd:g}, seed {score.seed} is there twice (line "
-                f"{line + other}){'' if found['seed'] in known else '; a column seed tells repeats apart'}"
+                f"{score.origin}: lr {score.lr:g}, wd {score.wd:g}, seed {score.seed} is there twice ({other})"
+                f"{'' if found.has(names['seed']) else '; a column seed tells repeats apart'}"
             )
-    return scores
+    return scores, found
 
 
-def read_list(path: Path, names: Mapping[str, str]) -> tuple[dict[int, float | None], bool]:
-    """Read a list of scores by seed, None of runs that diverged, and whether it has seeds; else they are numbered.
+def read_list(source: str, reading: Reading) -> tuple[dict[int, float | None], bool, Sequence[str]]:
+    """Read a list of scores by seed, None of runs that diverged; whether it has seeds, else they are numbered; notes.
 
     Args:
-        path: of a table with a column of scores, or of numbers, one a line; `-` for standard input.
-        names: names of the columns `seed` and `score`, where they differ.
+        source: see `read_rows`; or numbers, one a line.
+        reading: how.
 
     Raises:
         InputError: it cannot be read, or a row says something else.
     """
-    rows, found = _rows(path, names, ("seed", "score"), ("score",))
-    has_seeds = any(found["seed"] in row for _, row in rows)
+    found = read_rows(source, reading, ("seed", "score"))
+    has_seeds = found.has(name := reading.name("seed"))
     scores: dict[int, float | None] = {}
-    for number, (line, row) in enumerate(rows):
-        at = f"{path}, line {line}"
-        seed = _seed(at, row, found["seed"]) if has_seeds else number
+    for number, row in enumerate(found.rows):
+        at = str(found.origin(row))
+        seed = _seed(at, row.values, name) if has_seeds else number
         if seed in scores:
-            raise InputError(f"{at}: {found['seed']} {seed} is there twice; one row for each seed is expected")
-        scores[seed] = _score_value(at, row, found["score"])
-    return scores, has_seeds
+            raise InputError(f"{at}: {name} {seed} is there twice; one row for each seed is expected")
+        scores[seed] = _score_value(at, row.values, found.score)
+    return scores, has_seeds, found.notes
 
 
 def column_names(stated: Sequence[str], known: Sequence[str]) -> dict[str, str]:
@@ -153,60 +147,11 @@ def column_names(stated: Sequence[str], known: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def _rows(
-    path: Path, names: Mapping[str, str], columns: Sequence[str], needed: Sequence[str]
-) -> tuple[list[tuple[int, dict[str, Any]]], dict[str, str]]:
-    """Return the rows of a table, each with its line, and the names of some columns, of which some are needed."""
-    try:
-        text = sys.stdin.read() if str(path) == STANDARD_INPUT else path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from None
-    try:
-        rows = list(_json_rows(path, text) if text.lstrip().startswith("{") else _csv_rows(text, columns))
-    except csv.Error as error:
-        raise InputError(f"{path}: {error}") from None
-    if not rows:
-        raise InputError(f"{path}: no rows: a header and a line for each run are expected, such as {','.join(columns)}")
-    found = {key: names.get(key, key) for key in columns}
-    known = dict.fromkeys(key for _, row in rows for key in row)
-    for key, name in found.items():
-        if name not in known and (key in names or key in needed):
-            near = nearest_name(name, tuple(known))
-            hint = f"; did you mean {near}?" if near else "."
-            raise InputError(
-                f"{path}: no column {name}{hint} It has {', '.join(known)}; --column {key}=NAME says which is {key}"
-            )
-    return rows, found
+def _score(origin: Origin, row: Row, names: Mapping[str, str]) -> StatedScore:
+    at, values = str(origin), row.values
 
-
-def _csv_rows(text: str, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a table with a header, each with its line; numbers without a header are the last column."""
-    header = text.partition("\n")[0]
-    if _is_number(header):
-        yield from ((line, {columns[-1]: each}) for line, each in enumerate(text.splitlines(), 1) if each.strip())
-        return
-    delimiter = max(",;\t", key=header.count)
-    reader = csv.DictReader(text.splitlines(), delimiter=delimiter, skipinitialspace=True)
-    for row in reader:
-        yield reader.line_num, {key.strip(): value for key, value in row.items() if isinstance(key, str)}
-
-
-def _json_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    for line, each in enumerate(text.splitlines(), 1):
-        if not each.strip():
-            continue
-        try:
-            row = json.loads(each)  # with NaN, which many programs write
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}, line {line}: {error}") from None
-        if not isinstance(row, dict):
-            raise InputError(f"{path}, line {line}: an object is expected, such as {{'lr': 0.01, 'score': 0.5}}")
-        yield line, row
-
-
-def _score(at: str, row: Mapping[str, Any], names: Mapping[str, str]) -> StatedScore:
     def number(key: str, default: float | None = None) -> float:
-        value = row.get(names[key])
+        value = values.get(names[key])
         if value in (None, "") and default is not None:
             return default
         try:
@@ -220,14 +165,15 @@ def _score(at: str, row: Mapping[str, Any], names: Mapping[str, str]) -> StatedS
     lr, wd = number("lr"), number("wd", 0.0)
     if not lr:
         raise InputError(f"{at}: {names['lr']}: a number above 0 is expected, got 0")
-    return StatedScore(lr, wd, _seed(at, row, names["seed"]), _score_value(at, row, names["score"]))
+    seed, score = _seed(at, values, names["seed"]), _score_value(at, values, names["score"])
+    return StatedScore(lr, wd, seed, score, origin, row.history)
 
 
 def _seed(at: str, row: Mapping[str, Any], name: str) -> int:
     value = row.get(name)
     if value in (None, ""):
         return 0
-    if not _is_number(str(value)) or float(value) != (seed := int(float(value))) or not 0 <= seed <= MAX_SEED:
+    if not is_number(str(value)) or float(value) != (seed := int(float(value))) or not 0 <= seed <= MAX_SEED:
         raise InputError(f"{at}: {name}: a whole number of at least 0 is expected, got {value!r}")
     return seed
 
@@ -243,19 +189,12 @@ def _score_value(at: str, row: Mapping[str, Any], name: str) -> float | None:
     return score if math.isfinite(score) else None
 
 
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
-
-
 # --- the study --------------------------------------------------------------------------------------------------------
 
 
 def make_study(
     scores: Sequence[StatedScore], source: str, column: str, mode: Literal["min", "max"], criterion: Criterion
-) -> tuple[StatedStudy, list[Run], list[str]]:
+) -> tuple[Study, list[Run], list[str]]:
     """Return a study of scores, their runs, and a line on each axis whose values were moved onto even steps.
 
     Args:
@@ -268,8 +207,8 @@ def make_study(
     Raises:
         InputError: lr and wd are no lattice, or a single point.
     """
-    lr_axis, lr_at, lr_note = _axis("lr", {score.lr for score in scores})
-    wd_axis, wd_at, wd_note = _axis("wd", {score.wd for score in scores})
+    lr_axis, lr_at, lr_note = axis_of("lr", {score.lr for score in scores})
+    wd_axis, wd_at, wd_note = axis_of("wd", {score.wd for score in scores})
     if lr_axis.fixed and wd_axis.fixed:
         raise InputError(f"{source}: a single point has no neighbours: several lr or wd are expected")
     seeds_at: dict[Point, list[int]] = {}
@@ -277,22 +216,20 @@ def make_study(
         seeds_at.setdefault(Point(lr_at[score.lr], wd_at[score.wd]), []).append(score.seed)
     # New neighbours are to have the seed that most points have.
     seeds = tuple(seed for seed, _ in Counter(sorted(score.seed for score in scores)).most_common())
-    recipe = ScoresRecipe(source=source, column=column, mode=mode)
+    recipe = ImportedRecipe(source=source, column=column, mode=mode)
     origin = next(iter(seeds_at))
     base = RunSpec.of(recipe, StrategySpec(s=None), origin.lr, origin.wd, seeds[0])
     stated_seeds = {point: tuple(members) for point, members in seeds_at.items()}
-    study = StatedStudy(
-        base, lr_axis, wd_axis, seeds, tuple(stated_seeds), criterion=criterion, stated_seeds=stated_seeds
-    )
+    study = Study(base, lr_axis, wd_axis, seeds, tuple(stated_seeds), criterion=criterion, stated_seeds=stated_seeds)
     runs = []
-    for lr, wd, seed, value in scores:
+    for lr, wd, seed, value, *_ in scores:
         spec = base.with_point(lr_at[lr], wd_at[wd], seed)
         state = State.DIVERGED if value is None else State.DONE
         runs.append(Run(RunDir(Path(spec.run_id)), spec, Status(state), {"score": value}))
     return study, runs, [note for note in (lr_note, wd_note) if note]
 
 
-def _axis(name: str, values: Iterable[float]) -> tuple[Axis, dict[float, float], str]:
+def axis_of(name: str, values: Iterable[float]) -> tuple[Axis, dict[float, float], str]:
     """Return the axis of some values, the lattice value of each, and a note if any was moved onto it.
 
     Raises:

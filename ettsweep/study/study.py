@@ -1,7 +1,7 @@
 """Study: one family searched in one sweep, on a lattice of points in (log2 lr, log2 wd)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -30,6 +30,7 @@ class Study:
         box: two opposite corners of the ranges in which samplers suggest points; empty without a sampler.
         suggested_points: points that samplers suggested, in order.
         start: point from which the sampler started; None before it did.
+        stated_seeds: all points with the seeds of each, where their runs are not trained here.
     """
 
     base: RunSpec
@@ -42,6 +43,7 @@ class Study:
     box: tuple[Point, ...] = ()
     suggested_points: tuple[Point, ...] = ()
     start: Point | None = None
+    stated_seeds: Mapping[Point, Seeds] = field(default_factory=dict)
 
     @cached_property
     def family(self) -> str:
@@ -101,6 +103,8 @@ class Study:
     @cached_property
     def seeds_by_point(self) -> dict[Point, Seeds]:
         """All requested points, each with its seeds."""
+        if self.stated_seeds:
+            return dict(self.stated_seeds)
         # Grid points take precedence: one that was suggested too has all seeds.
         return dict.fromkeys(self.suggested_points, self.suggestion_seeds) | dict.fromkeys(self.grid_points, self.seeds)
 

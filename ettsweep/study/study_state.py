@@ -119,8 +119,8 @@ class StudyState(ABC):
         )
         return Verdict(study, verdict, reason, candidate, *context, bound)
 
-    def resolve_point(self, typed_point: Point) -> Point:
-        """Return the lattice point that a user typed, perhaps rounded to four digits.
+    def resolve_point(self, typed_point: Point, source: str = "--at") -> Point:
+        """Return the lattice point that a user typed, perhaps rounded to four digits; `source` is named in messages.
 
         Raises:
             InputError: the point is not on the lattice: off a fixed axis, or between two steps.
@@ -139,8 +139,8 @@ class StudyState(ABC):
             if not axis.is_on_lattice(nearest_value, value, tolerance):
                 at, got = format_power(nearest_value), format_power(value)
                 if axis.fixed:
-                    raise InputError(f"--at: {name} is fixed at {at} in {study.title}, got {got}")
-                raise InputError(f"--at: {name} {got} is no point of {study.title}; the nearest is {at}")
+                    raise InputError(f"{source}: {name} is fixed at {at} in {study.title}, got {got}")
+                raise InputError(f"{source}: {name} {got} is no point of {study.title}; the nearest is {at}")
         return snap_point(nearest, self._known_points)
 
     def _best_requested(self) -> ScoredPoint | None:

@@ -1,0 +1,109 @@
+"""What is known of runs that were trained elsewhere, whatever source it is from."""
+
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from ettsweep.files import Json
+from ettsweep.metric import Metric
+from ettsweep.runs.result import Origin
+
+COLUMNS = ("lr", "wd", "seed", "score")
+"""Columns of a table of scores; wd and seed may be missing."""
+
+STANDARD_INPUT = "-"
+
+SHOWN = 4
+"""Names that a note lists one by one."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How scores are read.
+
+    Attributes:
+        names: of columns, metrics or parameters by those of `COLUMNS`, where they differ.
+        mode: whether lower or higher is better, which tells the best of a curve.
+        take: what the score of a curve is: its best value, its last, or that at a step.
+        reader: of a folder of runs: a name, a pattern, or a YAML file.
+        study: of a storage of Optuna with several: the name of one.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    mode: Literal["min", "max"] = "min"
+    take: Literal["best", "last"] | int = "best"
+    reader: str | None = None
+    study: str | None = None
+
+    def name(self, key: str) -> str:
+        """Return the name of a column."""
+        return self.names.get(key, key)
+
+    def metric(self, column: str) -> Metric:
+        """Return the metric that takes the score of a curve."""
+        return Metric(column, self.mode, column, self.take)
+
+    def score_of(self, history: Sequence[Json], column: str) -> float | None:
+        """Return the score of a curve; None if a value of it is not finite: the run has diverged."""
+        values = [line[column] for line in history if column in line]
+        return self.metric(column).score(history) if all(map(math.isfinite, values)) else None
+
+
+class Row(NamedTuple):
+    """What is known of a run.
+
+    Attributes:
+        values: by column, as they were read.
+        place: where in the source it stands, such as line 3.
+        history: its metrics, as lines of metrics.jsonl; empty where the score alone is known.
+        sha256: of its own files, where the source has no file for all.
+    """
+
+    values: Mapping[str, Any]
+    place: str
+    history: Sequence[Json] = ()
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """All runs of a source.
+
+    Attributes:
+        source: its name, for people.
+        rows: the runs.
+        score: name of the column with scores.
+        sha256: of the file; None if it is none.
+        notes: what there is to say of them.
+        mode: whether lower or higher is better, where the source says so.
+    """
+
+    source: str
+    rows: Sequence[Row]
+    score: str
+    sha256: str | None = None
+    notes: Sequence[str] = ()
+    mode: Literal["min", "max"] | None = None
+
+    def origin(self, row: Row) -> Origin:
+        """Return where a row is from."""
+        return Origin(self.source, row.place, row.sha256 or self.sha256)
+
+    def has(self, name: str) -> bool:
+        """Whether any row has a column."""
+        return any(name in row.values for row in self.rows)
+
+
+def value_in(text: str, name: str) -> str | None:
+    """Return the number that follows a name in a text, such as 1e-3 in `lr=1e-3,seed=0` or `lr1e-3_seed0`."""
+    number = r"(2\^-?\d+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"
+    found = re.findall(rf"(?<![A-Za-z0-9]){re.escape(name)}[=_: -]?{number}(?![A-Za-z0-9])", text)
+    return found[-1] if found else None
+
+
+def shown(names: Collection[str]) -> str:
+    """Return some names with commas between; of many, the first."""
+    listed = list(names)
+    return ", ".join(listed[:SHOWN]) + (f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else "")

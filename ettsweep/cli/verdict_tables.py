@@ -10,7 +10,7 @@ from ettsweep.console import Format, Row, format_cell, format_count, print_note,
 from ettsweep.launch.reproduce import find_mixed_versions, group_by_version
 from ettsweep.metric import Metric
 from ettsweep.quantities import difference_text, score_text
-from ettsweep.report.verdict_text import reason_text, resumed_runs, run_notes
+from ettsweep.report.verdict_text import imported_runs, reason_text, resumed_runs, run_notes
 from ettsweep.runs.folder import sweeps_dir
 from ettsweep.runs.index import RunIndex, count_states
 from ettsweep.runs.point import Point
@@ -265,6 +265,7 @@ def verdict_json(v: Verdict) -> dict[str, Any]:
             {"version": name, "runs": [run.id for run in runs]} for name, runs in group_by_version(v.runs).items()
         ],
         **({"resumed": [run.id for run in resumed_runs(v)]} if v.study.base.keeps_checkpoints else {}),
+        "imported": [run.id for run in imported_runs(v)],
         "reason": reason_text(v),
         "why": v.reason.to_json(),
     }
@@ -305,11 +306,13 @@ def sweep_row(
     seconds = sum(run.device_s for run in runs)
     paths = [run.dir.result_path for run in runs] + list((sweeps_dir(sweep_store.results) / sweep.name).glob("*.yaml"))
     changed_s = max(map(_modified_s, paths), default=0.0) or None
+    count = sum(run.origin is not None for run in runs)
+    imported = f" ({count} imported)" if count else ""
     return {
         "sweep": sweep.name,
         "note": sweep.note,
         "families": len(sweep.studies),
-        "runs": ", ".join(f"{n} {state}" for state, n in count_states(states).items()),
+        "runs": ", ".join(f"{n} {state}" for state, n in count_states(states).items()) + imported,
         "device h": round(seconds / 3600, 4),
         "verdicts": ", ".join(f"{v.strategy} {v.statement}" for v in verdicts),
         "criterion": sweep.criterion.describe(sweep.metric),

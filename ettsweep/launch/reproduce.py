@@ -90,9 +90,12 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
 
 
 def group_by_version(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Group finished runs by the version and code of ettsweep that trained them, as recorded."""
+    """Group finished runs by the version and code of ettsweep that trained them, as recorded.
+
+    Imported runs, which ettsweep has not trained, are left out.
+    """
     groups: dict[str, list[Run]] = {}
-    for run in runs:
+    for run in (run for run in runs if run.origin is None):
         recorded = (run.result or {}).get("environment") or {}
         # Results of earlier versions do not have the code, for which files of the attempt are read.
         if "code" not in recorded and (attempt := _finishing_attempt(run.dir, run.result)):

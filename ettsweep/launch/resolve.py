@@ -13,7 +13,7 @@ from ettsweep.launch.follow import CommandContext, read_index_to_plan, read_run_
 from ettsweep.launch.profile import AnyProfile, LocalProfile, load_profile, profile_file
 from ettsweep.launch.rescore import find_rescorable, rescore
 from ettsweep.launch.slurm_cache import watch_heartbeats
-from ettsweep.launch.submit import check_plan, check_resources
+from ettsweep.launch.submit import check_plan, check_programs, check_resources
 from ettsweep.ownership import problem_of
 from ettsweep.runs.data_location import resolve_data
 from ettsweep.runs.folder import sweeps_dir
@@ -370,6 +370,7 @@ def plan_retries(
     else:
         notify(_old_code_note(context.results, specs))
     # Before any run is reset: an error must leave all of them as they were.
+    check_programs(specs)
     check_plan(context.results, make_plan(specs, run_index, force_ids=ids), context.profile)
     for run in chosen:
         run.dir.retry()

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,10 +56,11 @@ def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, st
         data: paths of data sets by kind of task, as far as given.
 
     Raises:
-        LaunchError: no worker could be started; the message has SLURM's own.
+        LaunchError: no worker could be started; the message has SLURM's own. Or there is no program for the runs.
     """
     if not plan.to_launch:
         return []
+    check_programs(planned.spec for planned in plan.to_launch)
     from ettsweep.launch.code_snapshot import release_snapshots
     from ettsweep.launch.project_snapshot import take_project_snapshots
 
@@ -355,6 +356,17 @@ def check_plan(results: Path, plan: Plan, profile: AnyProfile) -> None:
     check_resources([planned.spec for planned in plan.to_launch], profile)
     for script in batch_scripts(results, plan, profile):
         expected_start(script)
+
+
+def check_programs(specs: Iterable[RunSpec]) -> None:
+    """Check that there is a program that could train runs.
+
+    Raises:
+        LaunchError: there is none: their scores were imported.
+    """
+    for spec in specs:
+        if reason := spec.no_program:
+            raise LaunchError(reason)
 
 
 def check_resources(specs: Sequence[RunSpec], profile: AnyProfile) -> None:

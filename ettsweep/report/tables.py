@@ -28,7 +28,7 @@ TRAINING_COLUMNS = (*SPEED_COLUMNS, "devices", "pack", "pack_mode", "corrupt_ima
 RESULT_COLUMNS = (*METRIC_COLUMNS, *SPIKE_LABELS, "steps", "wall_s", "device_s", *TRAINING_COLUMNS)
 FAMILY_COLUMNS = ("sweep", "family", "model", "strategy", "optimizer")
 RECIPE_COLUMNS = ("family", "model", "task", "strategy", "optimizer", "precision")
-RUN_COLUMNS = ("run", "sweep", *RECIPE_COLUMNS, "lr", "wd", "seed", "state", *RESULT_COLUMNS)
+RUN_COLUMNS = ("run", "sweep", *RECIPE_COLUMNS, "lr", "wd", "seed", "state", *RESULT_COLUMNS, "imported")
 SCORE_COLUMNS = (
     *("metric", "score_unit", "seeds", "score", "std", "fresh_seeds", "fresh_score", "fresh_std"),
     *("score_lead", "lead_share"),
@@ -65,6 +65,7 @@ TEXT_COLUMNS = {
     "noise_known",
     "caveat",
     "pack_mode",
+    "imported",
 }
 COUNT_COLUMNS = {"seed", "seeds", "fresh_seeds", "more_runs", "as_good", "runs", *SPIKE_LABELS, "steps"}
 COUNT_COLUMNS |= {"devices", "pack", "corrupt_images"}
@@ -106,6 +107,7 @@ def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = 
             "devices": settings.get("processes"),
             "pack": settings.get("pack"),
             "pack_mode": settings.get("pack_mode"),
+            "imported": str(run.origin) if run.origin else None,
         }
         rows.append(
             (
@@ -120,7 +122,7 @@ def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = 
                     labels.precision,
                 ),
                 *(run.lr, run.wd, run.seed, run.state.value),
-                *(result.get(name) for name in (*RESULT_COLUMNS, *own_scores)),
+                *(result.get(name) for name in (*RESULT_COLUMNS, "imported", *own_scores)),
             )
         )
     order = ["model", "task", "strategy", "family", "lr", "wd", "seed"]

@@ -77,9 +77,9 @@ def read_sides(
             sweep_store = sweep_store or load_sweep_store(results)
             run_index = run_index or load_run_index(results)
             sides[text] = _of_sweep(text, sweep_store, run_index)
-    metrics = {side.metric for side in sides.values() if side.metric}
-    if len(metrics) > 1:
-        names = " and ".join(f"{side.name} {side.metric.name}" for side in sides.values() if side.metric)
+    metrics = [side.metric for side in sides.values() if side.metric]
+    if len({(metric.column, metric.mode) for metric in metrics}) > 1:
+        names = " and ".join(f"{side.name} {side.metric.label}" for side in sides.values() if side.metric)
         raise InputError(f"they have different scores: {names}")
     modes = {metric.mode for metric in metrics} | ({mode} if mode else set())
     if len(modes) > 1:

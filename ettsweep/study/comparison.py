@@ -4,10 +4,10 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean, stdev, variance
 from typing import Literal
 
-from scipy.stats import norm, t
+from scipy.special import ndtri, stdtrit
 
 from ettsweep.errors import InputError
 
@@ -49,7 +49,7 @@ class Comparison:
 
 
 def compare(first: Scores, second: Scores, mode: Literal["min", "max"], confidence: float, paired: bool) -> Comparison:
-    """Compare two lists of scores: by the differences of common seeds, or else by Welch's test.
+    """Compare two lists of scores: by the differences of common seeds, or else by their means.
 
     A list with diverged runs is called better by nobody: they are left out, and a diverged run ranks last.
 
@@ -76,14 +76,19 @@ def compare(first: Scores, second: Scores, mode: Literal["min", "max"], confiden
     else:
         samples = [list(each.values()) for each in lists]
     advantage = fmean(samples[0]) - (0.0 if is_paired else fmean(samples[1]))
-    half = _half_width(samples, [len(each) for each in samples], confidence)
+    variances, counts = [variance(each) for each in samples], [len(each) for each in samples]
+    half = _half_width(variances, counts, confidence)
     low, high = advantage - half, advantage + half
     verdict: Literal["better", "worse", "unresolved"] = "unresolved"
     if low > 0 and not diverged[0]:
         verdict = "better"
     elif high < 0 and not diverged[1]:
         verdict = "worse"
-    more = None if verdict != "unresolved" or low > 0 or high < 0 else _more_seeds(samples, advantage, confidence)
+    more = (
+        None
+        if verdict != "unresolved" or low > 0 or high < 0
+        else _more_seeds(variances, counts, advantage, confidence)
+    )
     return Comparison(verdict, advantage, low, high, confidence, len(common) * is_paired, more, diverged)
 
 
@@ -93,26 +98,27 @@ def summary(name: str, scores: Scores) -> dict[str, object]:
     return {"scores": name, "mean": fmean(values), "std": stdev(values), "runs": len(values)}
 
 
-def _half_width(samples: Sequence[Sequence[float]], counts: Sequence[int], confidence: float) -> float:
-    """Return half the width of the interval, as if each sample had so many values of its own spread."""
-    error, dof = _error(samples, counts)
-    return error * float(t.ppf((1 + confidence) / 2, dof)) if error else 0.0
+def _half_width(variances: Sequence[float], counts: Sequence[int], confidence: float) -> float:
+    """Return half the width of the interval for lists with these variances and so many scores each.
+
+    Its degrees of freedom are those of the shorter list, so that it holds whatever the variances and numbers are
+    (Mickey and Brown, 1966): Welch's, of 2 scores beside 30, hold in 87 of 100 cases in place of 95.
+    """
+    return _error(variances, counts) * float(stdtrit(min(counts) - 1, (1 + confidence) / 2))
 
 
-def _error(samples: Sequence[Sequence[float]], counts: Sequence[int]) -> tuple[float, float]:
-    """Return the standard error of the advantage, and its degrees of freedom (Welch-Satterthwaite)."""
-    squares = [stdev(each) ** 2 / n for each, n in zip(samples, counts, strict=True)]
-    spread = sum(square**2 / (n - 1) for square, n in zip(squares, counts, strict=True))
-    return math.sqrt(sum(squares)), sum(squares) ** 2 / spread if spread else math.inf
+def _error(variances: Sequence[float], counts: Sequence[int]) -> float:
+    """Return the standard error of the advantage."""
+    return math.sqrt(sum(variance / n for variance, n in zip(variances, counts, strict=True)))
 
 
-def _more_seeds(samples: Sequence[Sequence[float]], advantage: float, confidence: float) -> int | None:
+def _more_seeds(variances: Sequence[float], counts: Sequence[int], advantage: float, confidence: float) -> int | None:
     """Return how many more seeds of each tell in `POWER` of cases; None beyond `MAX_SEEDS`."""
 
     def tells(more: int) -> bool:
-        counts = [len(each) + more for each in samples]
-        slack = float(norm.ppf(POWER)) * _error(samples, counts)[0]
-        return _half_width(samples, counts, confidence) + slack < abs(advantage)
+        numbers = [n + more for n in counts]
+        slack = float(ndtri(POWER)) * _error(variances, numbers)
+        return _half_width(variances, numbers, confidence) + slack < abs(advantage)
 
     # More seeds tell the more surely: bisection finds the fewest.
     more = bisect_left(range(MAX_SEEDS + 1), True, lo=1, key=tells)

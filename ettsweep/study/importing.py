@@ -166,7 +166,8 @@ def numbers_alone(
         InputError: lr and wd are no lattice, not that of the sweep, or a single point.
     """
     seeds = tuple(sorted({score.seed for score in scores}))
-    recipe = ImportedRecipe(source=name, column=column, mode=mode, take=reading.take)
+    take = reading.take if any(score.history for score in scores) else "last"
+    recipe = ImportedRecipe(source=name, column=column, mode=mode, take=take)
     if sweep is not None:
         first = sweep.sweep_specs[0]
         (study,) = sweep.studies

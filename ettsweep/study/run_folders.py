@@ -35,14 +35,14 @@ def read_folder(folder: Path, reading: Reading, columns: Sequence[str]) -> Rows:
         InputError: there is no reader or no score, or what the reader sees is in conflict.
     """
     score = reading.name("score")
-    if reading.reader is None:
-        raise InputError(f"{folder}: which reader sees its runs? --reader NAME{_readers_of(folder, score)}")
-    reader = reader_of(reading.reader, source="--reader")
     keys = [key for key in columns if key != "score"]
     names = [reading.name(key) for key in keys]
     paths = list(_runs(folder, names))
     if not paths:
         raise InputError(f"{folder}: no runs: a folder or a log for each run is expected")
+    if reading.reader is None:
+        raise InputError(f"{folder}: which reader sees its runs? --reader NAME{_readers_of(paths[0], score)}")
+    reader = reader_of(reading.reader, source="--reader")
     rows, without, seen = [], list[str](), ""
     for path in paths:
         found = look(reader, path)
@@ -77,11 +77,10 @@ def _check_stated(folder: Path, rows: Sequence[Row], keys: Sequence[str], readin
             )
 
 
-def _readers_of(folder: Path, score: str) -> str:
-    """Return which readers see a score in the first run of a folder, as the end of a sentence."""
-    first = next(_runs(folder, ()), None)
-    found = [each.reader.name for each in (looks(first) if first else []) if score in each.metrics]
-    return f"; {score} is seen in {first} by {', '.join(found)}" if found else ", of `ettsweep list readers`"
+def _readers_of(run: Path, score: str) -> str:
+    """Return which readers see a score in a run, as the end of a sentence."""
+    found = [each.reader.name for each in looks(run) if score in each.metrics]
+    return f"; {score} is seen in {run} by {', '.join(found)}" if found else ", of `ettsweep list readers`"
 
 
 def _runs(folder: Path, names: Sequence[str]) -> Iterator[Path]:

@@ -70,8 +70,9 @@ class ImportedRecipe(Trainable):
     def from_block(cls, block: dict[str, Any], overrides: Sequence[str], location: str, folder: Path) -> Self:
         raise InputError(f"{location}: imported scores come without a program: `ettsweep import` makes their sweep")
 
-    def check_resources(self, devices: int, memory_bytes: int, owner: str) -> None:
-        raise InputError(
+    @property
+    def no_program(self) -> str:
+        return (
             f"{self.source}: its scores were imported, and no program is known that could train more runs: train those "
             "that --dry-run lists yourself, and import their scores too; or import all with --grid FILE, whose `run: "
             "command:` trains them (docs/own-code.md)"

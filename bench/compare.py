@@ -1,0 +1,129 @@
+"""Simulated comparisons: does the interval of `ettsweep compare` hold as often as it says? `make bench-compare`.
+
+Two lists whose means differ by 1 are drawn again and again. It prints a table, and fails where intervals hold less
+often than stated by more than chance explains, at 99% over the whole table (Holm).
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from bench.tables import facts
+from ettsweep.study.comparison import compare
+
+Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]
+
+NUMBERS = (2, 3, 5, 10, 30)
+CONFIDENCES = (0.8, 0.95, 0.99)
+DOUBT = 0.01
+COLUMNS = ("case", "seeds", "stated", "holds", "told")
+
+
+@dataclass(frozen=True)
+class Case:
+    """How two lists come about.
+
+    Attributes:
+        first, second: noise of a score of each; its mean is 0.
+        shared: standard deviation of what both lists have in common of a seed; 0: no seeds in common.
+        second_number: number of scores of the second for that of the first.
+    """
+
+    first: Draw
+    second: Draw
+    shared: float = 0.0
+    second_number: Callable[[int], int] = lambda n: n
+
+
+def normal(sd: float = 1.0) -> Draw:
+    return lambda rng, n: rng.normal(0.0, sd, n)
+
+
+def heavy(sd: float = 1.0) -> Draw:
+    """Student's t with 3 degrees of freedom: a seed in a hundred is 4.5 off."""
+    return lambda rng, n: sd * rng.standard_t(3, n)
+
+
+CASES = {
+    "normal": Case(normal(), normal()),
+    "shared noise": Case(normal(), normal(), shared=3.0),
+    "little shared noise": Case(normal(), normal(), shared=0.5),
+    "shared noise, unequal variances": Case(normal(), normal(4), shared=3.0),
+    "shared noise, heavy tails": Case(heavy(), heavy(), shared=3.0),
+    "unequal variances": Case(normal(), normal(4)),
+    "heavy tails": Case(heavy(), heavy()),
+    "heavy tails, unequal variances": Case(heavy(), heavy(4)),
+    "twice as many": Case(normal(), normal(), second_number=lambda n: 2 * n),
+    "beside 30": Case(normal(), normal(), second_number=lambda n: 30),
+    "beside 30 that vary less": Case(normal(4), normal(), second_number=lambda n: 30),
+    "beside 30 that vary more": Case(normal(), normal(4), second_number=lambda n: 30),
+    "beside 30, heavy tails": Case(heavy(), heavy(), second_number=lambda n: 30),
+}
+
+
+def held_of(name: str, n: int, confidence: float, pairs: int, told: list[str] | None = None) -> int:
+    """Return in how many of some pairs of lists the interval holds; verdicts are appended to `told`."""
+    case, held = CASES[name], 0
+    rng = np.random.default_rng([n, [*CASES].index(name), round(1000 * confidence)])
+    m = case.second_number(n)
+    for _ in range(pairs):
+        common = case.shared * rng.normal(size=max(n, m))
+        first = 1.0 + common[:n] + case.first(rng, n)
+        second = common[:m] + case.second(rng, m)
+        lists = [dict(enumerate(each.tolist())) for each in (first, second)]
+        result = compare(*lists, "max", confidence, paired=case.shared > 0)
+        held += result.low <= 1.0 <= result.high
+        if told is not None:
+            told.append(result.verdict)
+    return held
+
+
+def falling_short(rows: Sequence[dict[str, float | str]], pairs: int) -> list[dict[str, float | str]]:
+    """Return the rows whose intervals hold too rarely, beyond what chance explains: at 99% over all of them (Holm)."""
+    tests = [(float(binom.cdf(round(float(row["holds"]) * pairs), pairs, float(row["stated"]))), row) for row in rows]
+    found = []
+    for k, (p, row) in enumerate(sorted(tests, key=lambda test: test[0])):
+        if p >= DOUBT / (len(tests) - k):
+            break
+        found.append(row)
+    return found
+
+
+def main() -> int:
+    """Print the table as markdown, and what falls short; 1 if anything does."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=2000, help="pairs of lists of each row")
+    parser.add_argument("--only", nargs="*", default=[], help="cases whose names hold one of these")
+    parser.add_argument("--json", type=Path, help="a file for all of it")
+    options = parser.parse_args()
+    start_s, rows = time.perf_counter(), list[dict[str, float | str]]()
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
+    for name in CASES:
+        if options.only and not any(part in name for part in options.only):
+            continue
+        for n in NUMBERS:
+            for confidence in CONFIDENCES:
+                told = list[str]()
+                held = held_of(name, n, confidence, options.pairs, told)
+                share = sum(verdict != "unresolved" for verdict in told) / options.pairs
+                rows.append(dict(zip(COLUMNS, (name, n, confidence, held / options.pairs, share), strict=True)))
+                print(f"| {name} | {n} | {confidence} | {held / options.pairs:.3f} | {share:.2f} |", flush=True)
+    versions = facts("numpy", "scipy") | {"pairs": options.pairs, "wall_s": round(time.perf_counter() - start_s)}
+    print(json.dumps(versions))
+    if options.json:
+        options.json.write_text(json.dumps({"versions": versions, "rows": rows}, indent=1) + "\n")
+    short = falling_short(rows, options.pairs)
+    for row in short:
+        print(f"falls short: {row['case']}, {row['seeds']} seeds, stated {row['stated']}: {row['holds']}")
+    return 1 if short else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -15,6 +15,7 @@
 # make bench-text  tokens/s that cores make of text, peak memory, and how fast blocks are found and read
 # make bench-busy  steps of a small model on one thread and two, on cores that are idle or busy
 # make bench-verdicts  simulated sweeps: are verdicts as sure as they say? (BENCH="--sweeps 100 --only bowl")
+# make bench-compare  simulated pairs of lists: do the intervals of `compare` hold as often as they say? (BENCH="--pairs 500 --only heavy")
 # make bench-search  simulated searches: what finds and verifies an optimum with the fewest runs? (BENCH="--sweeps 20 --only bowl")
 # make bench-pack  runs alone, in lockstep, in a stack: steps, loading, whole grids (BENCH="--members 8 --runs 18 --checkout FOLDER")
 # make bench-beside  100 runs through this tool, submitit, Optuna and Ray Tune (BENCH="--runs 8 --ray-python PYTHON --json FILE")
@@ -30,7 +31,7 @@ RESULTS ?= results
 DEVCLUSTER := $(or $(ETTSWEEP_DEVCLUSTER),/tmp/ettsweep-devcluster)
 CLUSTERS ?= 1
 PROCESSES ?= auto
-BENCHES := $(addprefix bench-,data text busy verdicts search pack beside vit encdec)
+BENCHES := $(addprefix bench-,data text busy verdicts compare search pack beside vit encdec)
 
 .PHONY: help install demo test test-all test-slurm examples lint check slurm-up slurm-down chaos fuzz pictures clean
 .PHONY: bench bench-all-gpu $(BENCHES)

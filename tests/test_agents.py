@@ -273,7 +273,8 @@ COMMANDS: dict[str, tuple[str, list[str]]] = {
     "report": (OF_VERDICTS, ["report --results made --out report"]),
     "seeds --dry-run": (OF_PLANS, ["seeds --dry-run --results made"]),
     "grid --dry-run": (OF_PLANS, ["grid --grid made.yaml --dry-run --results planned"]),
-    "verdict": ("`verdict FILE`", ["verdict scores.csv --min"]),
+    "verdict": ("`verdict SCORES`", ["verdict scores.csv --min"]),
+    "import": ("`import SCORES`", ["import scores.csv --min --results imported"]),
     "status": ("`status`", ["status --results made", "status --results results"]),
     "show": ("`show RUN`", [f"show {RUN} --results results"]),
     "show --reproduce": ("`show RUN --reproduce`", [f"show {RUN} --reproduce --results results"]),
@@ -293,7 +294,7 @@ COMMANDS: dict[str, tuple[str, list[str]]] = {
 }
 """Heading of each command's table, and calls of it whose output has all fields together."""
 
-BASES = {"`show RUN`": "`status`", "`verdict FILE`": OF_VERDICTS}
+BASES = {"`show RUN`": "`status`", "`verdict SCORES`": OF_VERDICTS}
 """Tables that go on with an element of another one."""
 
 

@@ -203,13 +203,13 @@ def status_row(run: Run, sweeps: str, pack: int | None = None) -> Json:
         "progress": trained_fraction(run),
         "best_score": best_score(run),
         "reason": run.status.reason,
-        "imported": str(run.origin) if run.origin else None,
         # Empty texts become null in JSON.
         "where": run.status.host or None,
         "job": run.status.job or None,
         "slot": run.status.slot or None,
         "pack": pack,
         "left_s": run.status.remaining_s,
+        "imported": str(run.origin) if run.origin else None,
     }
 
 

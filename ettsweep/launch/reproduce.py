@@ -13,6 +13,7 @@ from pathlib import Path
 from ettsweep import __version__
 from ettsweep.files import Json
 from ettsweep.launch.project_snapshot import placed
+from ettsweep.launch.submit import check_programs
 from ettsweep.provenance import provenance
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.data_location import data_env
@@ -52,7 +53,11 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
         run: folder of the run.
         spec: its spec.
         result: its result; None if it is not finished, then the latest attempt is reproduced.
+
+    Raises:
+        LaunchError: there is no program for it: its score was imported.
     """
+    check_programs([spec])
     attempt = _finishing_attempt(run, result)
     claim = attempt.claim() if attempt else {}
     notes = []

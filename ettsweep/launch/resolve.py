@@ -184,6 +184,7 @@ class LaunchOptions:
             DataMissingError: the data set is missing.
             InputError: the profile is for SLURM, or the model does not fit into memory.
         """
+        check_programs([spec])
         data = absolute_data_path(self.data, spec) if self.data else None
         spec.check_data(data)
         profile = load_profile(self.launch or "local", self.launch_set)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import quote
 
 from ettsweep.console import format_count
 from ettsweep.errors import InputError, error_line, unknown_name
@@ -92,7 +93,7 @@ def _storage(source: str, path: Path, is_file: bool) -> "BaseStorage":
 
     if "://" not in source:
         return JournalStorage(JournalFileBackend(str(path)))
-    address = f"sqlite:///file:{path.resolve()}?mode=ro&uri=true" if is_file else source
+    address = f"sqlite:///file:{quote(str(path.resolve()))}?mode=ro&uri=true" if is_file else source
     return RDBStorage(address, skip_table_creation=True)
 
 

@@ -331,7 +331,8 @@ def test_an_exported_chart_of_wandb(call: Call, tmp_path: Path) -> None:
 def test_a_study_of_optuna_is_read_and_not_written(call: Call, tmp_path: Path) -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     space = {"lr": [0.125, 0.25, 0.5], "seed": [0, 1, 2]}
-    address = f"sqlite:///{tmp_path}/study.db"
+    (tmp_path / "100% mine").mkdir()
+    address = f"sqlite:///{tmp_path}/100% mine/study.db"
     study = optuna.create_study(
         storage=address, study_name="mine", direction="maximize", sampler=optuna.samplers.GridSampler(space)
     )
@@ -342,10 +343,10 @@ def test_a_study_of_optuna_is_read_and_not_written(call: Call, tmp_path: Path) -
 
     study.optimize(objective, n_trials=9)
     study.ask()
-    before = (tmp_path / "study.db").read_bytes()
+    before = (tmp_path / "100% mine" / "study.db").read_bytes()
     result = call("import", address)
     assert "1 trial left out, not complete" in result.err
-    assert (tmp_path / "study.db").read_bytes() == before
+    assert (tmp_path / "100% mine" / "study.db").read_bytes() == before
     runs = load_run_index(tmp_path / "results").runs.values()
     assert {(run.lr, run.seed): run.score for run in runs} == {(lr, seed): -curve(lr, seed)[2] for lr, seed in RUNS}
     assert "the max is best" in call("import", address, "--min", code=2).err

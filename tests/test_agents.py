@@ -252,6 +252,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for seed in (0, 1)
     ]
     write_scores(folder / "scores.csv", bowl[:-4])
+    ettsweep("import", "scores.csv", "--min", "--results", "imported", cwd=folder)
     write_scores(folder / "a.csv", [(0, 3.1), (1, 3.2), (2, 3.0)], "seed,score")
     write_scores(folder / "b.csv", [(0, 3.2), (1, 3.3), (2, 3.4)], "seed,score")
     return folder
@@ -266,7 +267,7 @@ OF_PLANS = "`grid --dry-run`, `seeds --dry-run`"
 COMMANDS: dict[str, tuple[str, list[str]]] = {
     "verify-optimum": (
         OF_VERDICTS,
-        ["verify-optimum --dry-run --results made", "verify-optimum --dry-run --results results"],
+        [f"verify-optimum --dry-run --results {results}" for results in ("made", "results", "imported")],
     ),
     "search": (OF_VERDICTS, ["search --grid made.yaml --name searched --dry-run --results other"]),
     "seeds": (OF_VERDICTS, ["seeds --results results"]),
@@ -274,8 +275,8 @@ COMMANDS: dict[str, tuple[str, list[str]]] = {
     "seeds --dry-run": (OF_PLANS, ["seeds --dry-run --results made"]),
     "grid --dry-run": (OF_PLANS, ["grid --grid made.yaml --dry-run --results planned"]),
     "verdict": ("`verdict SCORES`", ["verdict scores.csv --min"]),
-    "import": ("`import SCORES`", ["import scores.csv --min --results imported"]),
-    "status": ("`status`", ["status --results made", "status --results results"]),
+    "import": ("`import SCORES`", ["import scores.csv --min --results unkept --dry-run"]),
+    "status": ("`status`", ["status --results made", "status --results results", "status --results imported"]),
     "show": ("`show RUN`", [f"show {RUN} --results results"]),
     "show --reproduce": ("`show RUN --reproduce`", [f"show {RUN} --reproduce --results results"]),
     "sweeps": ("`sweeps`", ["sweeps --all --results made"]),

@@ -48,7 +48,7 @@ RunId = Annotated[str, typer.Argument(help="Run id, or a prefix of it.", autocom
 STATUS_COLUMNS = ("run", "sweep", "model", "strategy", "lr", "wd", "seed", "state", "progress", "best_score", "reason")
 STATUS_KEYS = (
     *("run", "sweep", "family", "model", "task", "strategy", "lr", "wd", "log2_lr", "log2_wd", "seed"),
-    *("state", "progress", "best_score", "reason", "where", "job", "slot", "pack", "left_s", "imported"),
+    *("state", "progress", "best_score", "reason", "where", "job", "slot", "pack", "left_s"),
 )
 
 

@@ -209,7 +209,7 @@ def status_row(run: Run, sweeps: str, pack: int | None = None) -> Json:
         "slot": run.status.slot or None,
         "pack": pack,
         "left_s": run.status.remaining_s,
-        "imported": str(run.origin) if run.origin else None,
+        **({"imported": str(run.origin)} if run.origin else {}),
     }
 
 

@@ -265,7 +265,7 @@ def verdict_json(v: Verdict) -> dict[str, Any]:
             {"version": name, "runs": [run.id for run in runs]} for name, runs in group_by_version(v.runs).items()
         ],
         **({"resumed": [run.id for run in resumed_runs(v)]} if v.study.base.keeps_checkpoints else {}),
-        "imported": [run.id for run in imported_runs(v)],
+        **({"imported": imported} if (imported := [run.id for run in imported_runs(v)]) else {}),
         "reason": reason_text(v),
         "why": v.reason.to_json(),
     }

@@ -28,7 +28,7 @@ TRAINING_COLUMNS = (*SPEED_COLUMNS, "devices", "pack", "pack_mode", "corrupt_ima
 RESULT_COLUMNS = (*METRIC_COLUMNS, *SPIKE_LABELS, "steps", "wall_s", "device_s", *TRAINING_COLUMNS)
 FAMILY_COLUMNS = ("sweep", "family", "model", "strategy", "optimizer")
 RECIPE_COLUMNS = ("family", "model", "task", "strategy", "optimizer", "precision")
-RUN_COLUMNS = ("run", "sweep", *RECIPE_COLUMNS, "lr", "wd", "seed", "state", *RESULT_COLUMNS, "imported")
+RUN_COLUMNS = ("run", "sweep", *RECIPE_COLUMNS, "lr", "wd", "seed", "state", *RESULT_COLUMNS)
 SCORE_COLUMNS = (
     *("metric", "score_unit", "seeds", "score", "std", "fresh_seeds", "fresh_score", "fresh_std"),
     *("score_lead", "lead_share"),
@@ -97,7 +97,9 @@ def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = 
 
     Results are missing where a run is unfinished or diverged. Scores with names of their own have columns at the end.
     """
-    own_scores = sorted({run.base.metric.name for run in runs} - set(METRIC_COLUMNS))
+    more = sorted({run.base.metric.name for run in runs} - set(METRIC_COLUMNS))
+    # Where scores are from has a column if any were imported.
+    more += ["imported"] if any(run.origin for run in runs) else []
     rows = []
     for run in runs:
         labels = run.labels
@@ -122,12 +124,12 @@ def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = 
                     labels.precision,
                 ),
                 *(run.lr, run.wd, run.seed, run.state.value),
-                *(result.get(name) for name in (*RESULT_COLUMNS, "imported", *own_scores)),
+                *(result.get(name) for name in (*RESULT_COLUMNS, *more)),
             )
         )
     order = ["model", "task", "strategy", "family", "lr", "wd", "seed"]
     # Independent of the order in which runs were read from disk.
-    return _typed_frame(rows, [*RUN_COLUMNS, *own_scores]).sort_values(order, ignore_index=True)
+    return _typed_frame(rows, [*RUN_COLUMNS, *more]).sort_values(order, ignore_index=True)
 
 
 def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[JudgedFamily] = ()) -> pd.DataFrame:

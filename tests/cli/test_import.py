@@ -56,13 +56,13 @@ def test_numbers_alone_have_the_verdict_that_they_have_unkept(call: Call, tmp_pa
     for key in ("verdict", "lr", "wd", "score", "runs", "statement", "evidence", "neighbours"):
         assert kept[key] == expected[key], key
     assert len(kept["imported"]) == 21, "the candidate and its neighbours"
-    assert expected["imported"] == []
+    assert "imported" not in expected
 
 
 def test_imported_runs_are_marked_in_tables_json_and_on_the_page(call: Call, tmp_path: Path) -> None:
     call("import", table(tmp_path / "<b>scores.csv", made_rows()), "--min", "--name", "mine")
     origin = f"{tmp_path}/<b>scores.csv, line 2"
-    (row,) = [row for row in json.loads(call("status", "--format", "json").out) if row["imported"] == origin]
+    (row,) = [row for row in json.loads(call("status", "--format", "json").out) if row.get("imported") == origin]
     shown = json.loads(call("show", row["run"], "--format", "json").out)
     assert shown["result"]["imported"]["place"] == "line 2"
     assert len(shown["result"]["imported"]["sha256"]) == 64

@@ -261,6 +261,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 RUN = "a86cc2981aa4"
 """A run of the archive, trained by the trainer."""
 
+IMPORTED_RUN = "09399da1664d"
+"""A run of the results folder `imported`."""
+
 OF_VERDICTS = "`verify-optimum`, `search`, `seeds`, `report`"
 OF_PLANS = "`grid --dry-run`, `seeds --dry-run`"
 
@@ -277,7 +280,7 @@ COMMANDS: dict[str, tuple[str, list[str]]] = {
     "verdict": ("`verdict SCORES`", ["verdict scores.csv --min"]),
     "import": ("`import SCORES`", ["import scores.csv --min --results unkept --dry-run"]),
     "status": ("`status`", ["status --results made", "status --results results", "status --results imported"]),
-    "show": ("`show RUN`", [f"show {RUN} --results results"]),
+    "show": ("`show RUN`", [f"show {RUN} --results results", f"show {IMPORTED_RUN} --results imported"]),
     "show --reproduce": ("`show RUN --reproduce`", [f"show {RUN} --reproduce --results results"]),
     "sweeps": ("`sweeps`", ["sweeps --all --results made"]),
     "compare": ("`compare A B`", ["compare a.csv b.csv --min"]),

@@ -164,7 +164,7 @@ def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[Ju
     )
     # The table has all sweeps of a run in one cell; here a run has a row for each.
     work = table.drop(columns="sweep").merge(coordinates, on="run")
-    metrics = [*METRIC_COLUMNS, *(str(name) for name in table if name not in RUN_COLUMNS)]
+    metrics = [*METRIC_COLUMNS, *(str(name) for name in table if name not in (*RUN_COLUMNS, "imported"))]
     diverged = work["state"] == "diverged"
     # 1 or 0 per run: sums over a group count its seeds.
     work["diverged"] = diverged.astype("Int64")

@@ -10,7 +10,7 @@ import yaml
 from ettsweep.launch.submissions import Submission, submissions
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from support.commandline import LONG, runs_in, status, wait_for, write_grid
+from support.commandline import LONG, LONG_FAKE, runs_in, status, wait_for, write_fake_grid, write_grid
 
 PROFILE: dict[str, Any] = {
     "kind": "slurm",
@@ -18,11 +18,9 @@ PROFILE: dict[str, Any] = {
     "cpus": 1,
     "time_min": 60,
     "environment": {"OMP_NUM_THREADS": 1},
-    "checkpoint_every_steps": 25,
     "heartbeat_s": 0.5,
-    "trainer": {"pack": 1},
 }
-"""Jobs of one CPU that train run by run and save a checkpoint several times a second."""
+"""Jobs of one CPU."""
 
 
 LATER = {"begin": "now+1hour"}
@@ -36,9 +34,22 @@ def write_profile(path: Path, **changes: Any) -> Path:
 
 
 def asks(folder: Path, runs: int = 1, steps: int = 600, **profile: Any) -> tuple[object, ...]:
-    """Return the arguments of a `grid` command for some runs of some steps on SLURM; results go to folder/results."""
+    """Return the arguments of a `grid` command for some runs of some steps on SLURM; results go to folder/results.
+
+    They are those of the fake trainable, which saves a checkpoint every 25 steps.
+    """
+    grid = write_fake_grid(folder / "grid.yaml", run=LONG_FAKE | {"last_step": steps}, lr={"range": [0, runs - 1]})
+    return _asked(folder, grid, profile)
+
+
+def asks_trainer(folder: Path, runs: int = 1, steps: int = 600, **profile: Any) -> tuple[object, ...]:
+    """Return the same for runs of the Transformer trainer, which are trained in packs and by several processes."""
     recipe: Mapping[str, Any] = LONG | {"schedule": LONG["schedule"] | {"total_steps": steps}}  # type: ignore[operator]
     grid = write_grid(folder / "grid.yaml", recipe=dict(recipe), lr={"range": [0, runs - 1]})
+    return _asked(folder, grid, {"checkpoint_every_steps": 25, "trainer": {"pack": 1}} | profile)
+
+
+def _asked(folder: Path, grid: Path, profile: Mapping[str, Any]) -> tuple[object, ...]:
     launch = write_profile(folder / "slurm.yaml", **profile)
     return "grid", "--grid", grid, "--launch", launch, "--results", folder / "results"
 
@@ -58,7 +69,7 @@ def only_submission(results: Path) -> Submission:
 def attempt_at_work(results: Path, number: int = 1) -> Attempt:
     """Wait until the one run has saved a checkpoint in an attempt of its own."""
     attempt = only_run(results).attempt(number)
-    wait_for(attempt.checkpoint_path.exists, f"a checkpoint of attempt {number}")
+    wait_for(attempt.has_checkpoint, f"a checkpoint of attempt {number}")
     return attempt
 
 

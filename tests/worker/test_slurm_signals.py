@@ -14,7 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.arrays import LATER, PROFILE, asks, node_of, only_run, only_submission, wait_for_state, workers
+from support.arrays import (
+    LATER,
+    PROFILE,
+    asks,
+    asks_trainer,
+    node_of,
+    only_run,
+    only_submission,
+    wait_for_state,
+    workers,
+)
 from support.commandline import assert_as_if_undisturbed, ettsweep, runs_in, status, typed, wait_for
 from support.devcluster import Cluster
 from support.onlooker import Onlooker
@@ -33,7 +43,7 @@ GONE = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED")
 
 HOLD = '''
 import lean
-import importlib.abc, os, select, signal, sys
+import os, select, signal
 from pathlib import Path
 
 PLACES, LIVES = os.environ.get("HOLD_PLACES", "").split(), int(os.environ.get("HOLD_LIVES", 0))
@@ -67,19 +77,23 @@ def around(module, name, before=None, after=None):
         return value
     setattr(module, name, held)
 
-class Importing(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name == "torch":
-            sys.meta_path.remove(self)
-            hold("torch")
+def begin_claims(*args, held=[]):
+    if not held:
+        held.append(True)
+        hold("claim")
 
 if PLACES and TASK and RANK and LIFE < LIVES:
     places = PLACES[min(int(RANK), len(PLACES) - 1)].split("+")
     if "start" in places:
         hold("start")
-    if "torch" in places:
-        sys.meta_path.insert(0, Importing())
+    if "claim" in places:
+        from ettsweep.worker.work_list import WorkList
+        claim = WorkList.claim
+        WorkList.claim = lambda *args: begin_claims() or claim(*args)
     if "step" in places:
+        from support import fake
+        around(fake, "take_step", before="step")
+    if "transformer-step" in places:
         from ettsweep.trainer.training import schedule
         around(schedule, "lr_at", before="step")
     if "finished" in places:
@@ -105,9 +119,10 @@ class Hold:
         """Return what a profile says to hold its workers.
 
         Args:
-            places: for each worker of a job, the last for all further ones: `start` of Python; before it imports
-                `torch`; before a `step`, once; after a run has `finished`; when it has `saved` and is about to ask
-                SLURM for another job, or whether there will be one. `step+saved` is both, one after the other.
+            places: for each worker of a job, the last for all further ones: `start` of Python; before its first
+                `claim`; before a `step` of the fake trainable, or a `transformer-step`, once; after a run has
+                `finished`; when it has `saved` and is about to ask SLURM for another job, or whether there will be
+                one. `step+saved` is both, one after the other.
             lives: in how many of the job's lives, from the first.
             deaf: the worker that goes on only when all are let go.
         """
@@ -219,7 +234,7 @@ def test_a_grid_is_an_array_whose_runs_wait_train_and_finish(
     command = asks(tmp_path, 3, STEPS, sbatch=LATER, **hold.at("step"))
     assert "3 runs submitted" in ettsweep(*command).stderr
     number = array(results)
-    assert {row["name"].rpartition(".")[0] for row in cluster.squeue()} >= {"vit-n8-l1-h2-p4-i8-c1-k10-standard"}
+    assert {row["name"].rpartition(".")[0] for row in cluster.squeue()} >= {"fake-standard"}
     assert {row["name"] for row in cluster.squeue("--jobs", number)} == {only_submission(results).name}
     runs = by_task(results)
     rows = status(results)
@@ -261,7 +276,7 @@ def test_a_job_trains_its_runs_one_after_the_other(cluster: Cluster, tmp_path: P
 def test_a_job_trains_its_runs_as_a_pack_and_all_are_saved_when_its_time_is_up(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, statuses: Onlooker
 ) -> None:
-    ettsweep(*asks(tmp_path, 6, STEPS, runs_per_job=4, trainer={"pack": 4}, **hold.at("step")))
+    ettsweep(*asks_trainer(tmp_path, 6, STEPS, runs_per_job=4, trainer={"pack": 4}, **hold.at("transformer-step")))
     for task in (0, 1):
         hold.wait(task)
     (warned, calm), runs = (f"{array(results)}_{task}" for task in (0, 1)), by_task(results)
@@ -366,7 +381,7 @@ def test_nobody_waits_for_a_worker_that_has_nothing_to_save(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
 ) -> None:
     profile = {"nodes": 2, "time_min": 120, "warn_s": 7000}
-    ettsweep(*asks(tmp_path, 1, STEPS, **profile, **hold.at("torch", "step")))
+    ettsweep(*asks(tmp_path, 1, STEPS, **profile, **hold.at("claim", "step")))
     hold.wait(rank=1)
     idle = only_submission(results)
     wait_for(lambda: hold.is_at(rank=0) or idle.worker_report("0-0").get("leaving"), "the other, or that it has left")
@@ -412,7 +427,7 @@ def assert_all_as_if_together(results: Path, trained_together: Callable[[RunDir]
 def test_two_nodes_train_each_run_of_a_list_together_and_go_on_when_their_time_was_up(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, statuses: Onlooker, trained_together: Any
 ) -> None:
-    ettsweep(*asks(tmp_path, 2, STEPS, runs_per_job=2, **TOGETHER, **hold.at("step")))
+    ettsweep(*asks_trainer(tmp_path, 2, STEPS, runs_per_job=2, **TOGETHER, **hold.at("transformer-step")))
     for rank in (0, 1):
         hold.wait(0, rank)
     job = f"{array(results)}_0"
@@ -438,7 +453,7 @@ def test_two_nodes_train_each_run_of_a_list_together_and_go_on_when_their_time_w
 def test_a_job_ends_with_any_of_its_workers_and_the_next_command_goes_on(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, rank: int, trained_together: Any
 ) -> None:
-    command = asks(tmp_path, 1, STEPS, **TOGETHER, **hold.at("step"))
+    command = asks_trainer(tmp_path, 1, STEPS, **TOGETHER, **hold.at("transformer-step"))
     ettsweep(*command)
     for other in (0, 1):
         hold.wait(0, other)
@@ -460,7 +475,7 @@ def test_a_job_ends_with_any_of_its_workers_and_the_next_command_goes_on(
 def test_a_cancelled_job_of_two_nodes_waits_for_a_decision(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, trained_together: Any
 ) -> None:
-    command = asks(tmp_path, 1, STEPS, **TOGETHER, **hold.at("step"))
+    command = asks_trainer(tmp_path, 1, STEPS, **TOGETHER, **hold.at("transformer-step"))
     ettsweep(*command)
     for rank in (0, 1):
         hold.wait(0, rank)
@@ -630,7 +645,11 @@ def test_a_preempted_run_comes_back_and_goes_on_at_the_very_step(
 def test_a_preempted_pack_comes_back_and_each_run_goes_on_at_the_very_step(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
 ) -> None:
-    ettsweep(*asks(tmp_path, 4, STEPS, runs_per_job=4, trainer={"pack": 4}, partition="low", **hold.at("step")))
+    ettsweep(
+        *asks_trainer(
+            tmp_path, 4, STEPS, runs_per_job=4, trainer={"pack": 4}, partition="low", **hold.at("transformer-step")
+        )
+    )
     hold.wait()
     job = f"{array(results)}_0"
     cluster.sbatch("sleep 600", "--partition=high", "--exclusive", f"--nodelist={cluster.node_of(job)}")
@@ -649,8 +668,8 @@ NO_SCONTROL = {"python": f"env PATH=/nowhere {sys.executable}"}
         pytest.param(REQUEUE, "step", True, {}, HELD_STEP, id="requeued"),
         pytest.param(REQUEUE, "step", False, {}, HELD_STEP // 25 * 25, id="requeued-and-killed-before-it-saved"),
         pytest.param(WARN, "step", True, NO_SCONTROL, HELD_STEP, id="in-a-container-by-its-batch-script"),
-        pytest.param(WARN, "torch", True, {}, None, id="warned-before-its-first-claim", marks=pytest.mark.slow),
-        pytest.param(REQUEUE, "torch", True, {}, None, id="requeued-before-its-first-claim", marks=pytest.mark.slow),
+        pytest.param(WARN, "claim", True, {}, None, id="warned-before-its-first-claim", marks=pytest.mark.slow),
+        pytest.param(REQUEUE, "claim", True, {}, None, id="requeued-before-its-first-claim", marks=pytest.mark.slow),
         pytest.param(WARN, "start", False, {}, None, id="warned-before-it-listens", marks=pytest.mark.slow),
     ],
 )
@@ -692,7 +711,7 @@ def test_runs_longer_than_the_time_limit_go_through_several_jobs_in_a_pack_and_a
 ) -> None:
     """The limit is SLURM's own: a job trains to a step, and waits there for the warning, which comes after 25 to 55 s."""
     profile = {"partition": "short", "time_min": 1, "warn_s": 5, "runs_per_job": 3, "trainer": {"pack": 3}}
-    ettsweep(*asks(tmp_path, 4, STEPS, **profile, **hold.at("step", lives=99)))
+    ettsweep(*asks_trainer(tmp_path, 4, STEPS, **profile, **hold.at("transformer-step", lives=99)))
     wait_for(lambda: all(run.attempt_numbers() for run in runs_in(results)), "the claims")
     wait_until_done(results)
     assert {row["state"] for row in statuses()} <= {"queued", "running", "done"}
@@ -735,7 +754,7 @@ def test_a_job_that_comes_back_brings_no_other_of_its_array_with_it(
 def test_a_job_of_minutes_may_run_out_of_time_more_often_than_submitit_allows(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
 ) -> None:
-    ettsweep(*asks(tmp_path, 1, STEPS, time_min=9, warn_s=5, **hold.at("torch", lives=5)))
+    ettsweep(*asks(tmp_path, 1, STEPS, time_min=9, warn_s=5, **hold.at("claim", lives=5)))
     job = f"{array(results)}_0"
     for life in range(5):
         hold.wait(life=life)
@@ -900,7 +919,7 @@ def test_a_cancelled_run_stops_with_a_checkpoint_and_its_job_takes_the_next(
 def test_a_cancelled_run_leaves_the_others_of_its_pack_as_they_are(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
 ) -> None:
-    ettsweep(*asks(tmp_path, 4, STEPS, runs_per_job=4, trainer={"pack": 4}, **hold.at("step")))
+    ettsweep(*asks_trainer(tmp_path, 4, STEPS, runs_per_job=4, trainer={"pack": 4}, **hold.at("transformer-step")))
     hold.wait()
     job, runs = f"{array(results)}_0", by_task(results)
     cancelled = runs.pop(1)

@@ -28,6 +28,7 @@ from ettsweep.cli import (
     search_command,
     sweep_commands,
     theory_commands,
+    try_command,
     verdict_command,
 )
 from ettsweep.cli.options import expand_option_groups
@@ -70,6 +71,7 @@ def root(
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "init": init_command.init,
+    "try": try_command.try_,
     "grid": sweep_commands.grid,
     "search": search_command.search,
     "verify-optimum": sweep_commands.verify_optimum,

@@ -464,11 +464,14 @@ class VerdictOptions:
         return validate(CriterionOptions, vars(self), source)
 
     def apply_to(self, sweep_spec: "SweepSpec") -> "SweepSpec":
-        """Return a copy of `sweep_spec` whose criterion has these options in place of the grid file's."""
+        """Return a copy of `sweep_spec` whose criterion has these options in place of the grid file's.
+
+        Raises:
+            InputError: An option is not valid, or asks for a bound of runs that have no seed.
+        """
         from ettsweep.study.criterion import CriterionOptions
 
-        return sweep_spec.model_copy(
-            update={
-                "criterion": self.criterion_options().applied_to(sweep_spec.criterion or CriterionOptions()) or None
-            }
-        )
+        options = self.criterion_options()
+        options.for_runs(seeded=sweep_spec.recipe.is_seeded)
+        criterion = options.applied_to(sweep_spec.criterion or CriterionOptions())
+        return sweep_spec.model_copy(update={"criterion": criterion or None})

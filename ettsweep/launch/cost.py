@@ -98,6 +98,26 @@ def _last_saved(run: RunDir) -> Attempt | None:
     return next((attempt for attempt in attempts if attempt.has_checkpoint()), None)
 
 
+def describe_runs(profile: AnyProfile, devices: Devices, device_s: Sequence[float], start_s: float) -> str:
+    """Return the device hours of runs, and their wall time on workers that take `start_s` to start.
+
+    The wall time is left out if only the scheduler decides how many run at once.
+    """
+    text = f"about {format_device_hours(sum(device_s))}"
+    if isinstance(profile, LocalProfile):
+        at_once = min(len(device_s), devices.slots)
+        placement = f"on {format_count(at_once, 'slot')}"
+    elif profile.max_parallel:
+        jobs = min(profile.max_parallel, -(-len(device_s) // profile.runs_per_job))
+        at_once = jobs * profile.runs_at_once
+        placement = f"with {format_count(jobs, 'job')} at a time"
+    else:
+        return text
+    # Device seconds are summed over the devices of a run, which work in parallel.
+    wall_s = start_s + makespan_s([], [seconds / profile.devices_per_run for seconds in device_s], at_once)
+    return f"{text}, {format_duration(wall_s)} {placement}"
+
+
 TRAINED_STATES = (State.DONE, State.DIVERGED)
 STOPPED_STATES = (State.PRUNED, State.FAILED, State.CANCELLED)
 """States of runs that used device time and will not continue by themselves."""
@@ -183,34 +203,13 @@ class CostEstimator:
         device_s = list(estimates.values())
         if len(device_s) == len(planned):
             device_s += [fmean(device_s)] * (count - len(planned))
-        text = f"about {format_device_hours(sum(device_s))}"
-        if len(device_s) < len(planned):
-            text += f" for {len(device_s)} of them"
+            text = describe_runs(self.profile, devices, device_s, times.start_s)
         else:
-            text += self._describe_wall_time(device_s, devices, times.start_s)
+            text = f"about {format_device_hours(sum(device_s))} for {len(device_s)} of them"
         if terse:
             return text
         timed = times.count(p.spec for p in planned)
         return f"{text} (measured on {format_count(timed, 'run')} of the same kind)"
-
-    def _describe_wall_time(self, device_s: Sequence[float], devices: Devices, start_s: float) -> str:
-        """Return the wall time of runs that train in parallel on workers that take `start_s` to start.
-
-        It is empty if only the scheduler decides how many do.
-        """
-        profile = self.profile
-        if isinstance(profile, LocalProfile):
-            at_once = min(len(device_s), devices.slots)
-            placement = f"on {format_count(at_once, 'slot')}"
-        elif profile.max_parallel:
-            jobs = min(profile.max_parallel, -(-len(device_s) // profile.runs_per_job))
-            at_once = jobs * profile.runs_at_once
-            placement = f"with {format_count(jobs, 'job')} at a time"
-        else:
-            return ""
-        # Device seconds are summed over the devices of a run, which work in parallel.
-        wall_s = start_s + makespan_s([], [seconds / profile.devices_per_run for seconds in device_s], at_once)
-        return f", {format_duration(wall_s)} {placement}"
 
     def describe_cost(self, run_index: RunIndex) -> str:
         """Return a line on what the launched runs have cost, and what runs that were finished before have saved.

@@ -32,6 +32,7 @@ from ettsweep.study.sweep import Sweep
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.sweep_store import SweepStore, load_sweep_store
 from ettsweep.study.sweep_updates import extend_sweep, find_compatible
+from ettsweep.study.tried import check_tried
 from ettsweep.study.verdict import Verdict
 from ettsweep.units import gib_of, seconds_of
 
@@ -284,11 +285,12 @@ def plan_grid(
         notify: receives a line on how the sweep changed.
 
     Raises:
-        InputError: a run cannot be trained with these settings.
+        InputError: a run cannot be trained with these settings, or `ettsweep try` saw that its seeds do not differ.
         DataMissingError: the data are missing, or are not those that the runs need.
         LaunchError: SLURM refuses the profile, or does not answer.
     """
     studies = sweep_spec.studies()
+    notify(check_tried(context.results, name, studies[0], sweep_spec.grid))
     specs = sweep_spec.specs() or [study.base for study in studies]
     run_ids = {spec.run_id for spec in specs}
     run_index = read_index_to_plan(context, lambda run: run.id in run_ids)
@@ -321,6 +323,10 @@ def plan_grid(
 
 def plan_seeds(studies: Sequence[Study], context: CommandContext, count: int) -> tuple[Plan, list[Verdict]]:
     """Return the plan that reruns each verified optimum over fresh seeds, and the verdicts without an optimum."""
+    if without := [study.title for study in studies if not study.base.is_seeded]:
+        raise InputError(
+            f"{', '.join(without)}: `seeds: none` says that its runs have no seed, so there are no fresh ones"
+        )
     families = {study.family for study in studies}
     run_index = read_index_to_plan(context, lambda run: run.family in families)
     specs: list[RunSpec] = []

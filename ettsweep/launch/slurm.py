@@ -230,6 +230,15 @@ def cancel_jobs(ids: Iterable[str]) -> None:
                 raise
 
 
+def kill_job(id_: str) -> None:
+    """Kill all processes of a job at once, as the loss of its node would: it saves nothing, and is not requeued."""
+    try:
+        run_command("scancel", "--signal=KILL", "--full", id_)
+    except SlurmUnavailableError as error:
+        if "Invalid job id" not in str(error):
+            raise
+
+
 def format_ranges(indices: Iterable[int]) -> str:
     """Format array indices as SLURM does: 0, 1, 2, 5 as `0-2,5`."""
     intervals: list[list[int]] = []

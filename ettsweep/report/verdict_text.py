@@ -232,8 +232,21 @@ def other_ends_text(verdict: Verdict) -> str:
 
 def run_notes(verdict: Verdict) -> list[str]:
     """Return what there is to know of the runs behind a verdict."""
-    texts = (imported_text(verdict), resumed_text(verdict), other_ends_text(verdict), same_seeds_text(verdict))
+    texts = (
+        imported_text(verdict),
+        resumed_text(verdict),
+        other_ends_text(verdict),
+        same_seeds_text(verdict),
+        single_runs_text(verdict),
+    )
     return list(filter(None, texts))
+
+
+def single_runs_text(verdict: Verdict) -> str:
+    """Return what a verdict on runs without a seed is worth; empty for others."""
+    if verdict.study.base.is_seeded:
+        return ""
+    return "seeds: none: one run a point, so that luck is not told from merit, and there is no bound"
 
 
 def same_seeds_text(verdict: Verdict) -> str:

@@ -85,6 +85,7 @@ class Attempt:
     command_path = PathBelow("command.json")
     recorded_path = PathBelow("recorded.jsonl")
     stop_path = PathBelow("stop")
+    end_path = PathBelow("end.json")
     heartbeat_path = PathBelow("heartbeat")
     resume_path = PathBelow("resume.json")
     metrics_path = PathBelow("metrics.jsonl")
@@ -434,6 +435,15 @@ class Attempt:
             return None
         except CorruptError as error:
             return {"kind": "error", "reason": str(error)}
+
+    def record_end(self, data: Json) -> None:
+        """Write end.json: how the program of the run ended."""
+        check_private(self.path)
+        write_atomic(self.end_path, dumps(data))
+
+    def end(self) -> Json:
+        """Return end.json; empty if there is none, as of runs without a program of their own."""
+        return json_or_empty(self.end_path)
 
     def mark_retried(self) -> None:
         """Ignore from now on how the attempt ended; treat an owner whose liveness is unknown as dead."""

@@ -14,6 +14,7 @@ what is kept of finished runs (`store`); and
         command.json        of a command: its words, and the folder it was started in
         recorded.jsonl      of a command: what it appends to the file that ETTSWEEP_METRICS names
         stop                of a command: there once it is to stop
+        end.json            of a command: exit code, first step, peak of memory, what it left, how it stopped
         heartbeat           a counter that the owner increments
         resume.json         the attempt and step that this one resumed from
         metrics.jsonl       a line for each step, and one for each evaluation after its step

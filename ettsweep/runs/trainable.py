@@ -181,6 +181,15 @@ class Trainable(StrictModel):
         """Whether `--model NAME` selects it."""
         return name == self.labels.model
 
+    @property
+    def is_seeded(self) -> bool:
+        """Whether runs of a point differ by their seed; else a point has one run, and noise is unknown."""
+        return True
+
+    def for_trial(self) -> Self:
+        """Return the recipe with shorter runs, as far as it states how, for a trial of what trains them."""
+        return self
+
     # --- in a grid file ---
 
     @classmethod

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field
 
+from ettsweep.errors import InputError
 from ettsweep.metric import Metric
 from ettsweep.schema import NonNegative, StrictModel
 
@@ -105,6 +106,21 @@ class CriterionOptions(StrictModel):
 
     def __bool__(self) -> bool:
         return self != CriterionOptions()
+
+    def for_runs(self, *, seeded: bool) -> "CriterionOptions":
+        """Return the options for runs with seeds, as they are, or for one run a point: by the paper's rule.
+
+        Raises:
+            InputError: they state the bound, which a single run cannot have.
+        """
+        if seeded:
+            return self
+        if self.rule == "bound":
+            raise InputError(
+                "rule: bound needs repeats, and `seeds: none` has one run a point; leave it out: scores are compared "
+                "as they are, by rule: paper"
+            )
+        return self.model_copy(update={"rule": "paper"})
 
     def applied_to(self, criterion: CriterionLike) -> CriterionLike:
         """Return a copy of a criterion, or of other options, with the fields stated here replaced."""

@@ -45,6 +45,9 @@ PROGRAM_SUFFIXES = (".py", ".sh", ".ipynb", ".jl", ".R")
 OWN_PROGRAM = "a grid file with `run: {command: ...}` sweeps it, see docs/own-code.md"
 """What to do with a program that stands where a model or a grid file is expected."""
 
+NO_SEEDS = "none"
+"""What `seeds` is for code that has none: one run a point."""
+
 MAX_RUNS = 1_000_000
 """Upper limit of runs in a sweep. With ten times as many, commands take minutes and run out of memory."""
 
@@ -417,7 +420,7 @@ def make_sweep_spec(
         lr=grid.lr,
         wd=grid.wd,
         seeds=grid.seeds,
-        criterion=grid.criterion or None,  # None is left out of the sweep's file
+        criterion=grid.criterion.for_runs(seeded=recipe.is_seeded) or None,  # None is left out of the sweep's file
         data=grid.data,
     )
     if start is None:  # else its lr is that of no point
@@ -429,6 +432,10 @@ def make_sweep_spec(
 def _built_in_grid(data: dict[str, Any], source: Source, overrides: Sequence[str]) -> tuple[_Grid, Trainable]:
     """Validate a grid file of the built-in trainer; `overrides` are those of its recipe."""
     built_in = _built_in()
+    if data.get("seeds") == NO_SEEDS:
+        raise InputError(
+            f"{source.file}: seeds: none is for code without a seed, and these models have one: seeds: [0]"
+        )
     # Keys of the recipe are suggested for misspelt ones at the top, except those that exist at the top too.
     recipe_keys = [("recipe", *key) for key in (*keys_of(built_in, data.get("recipe")), *built_in.block_keys)]
     recipe_keys = [key for key in recipe_keys if key[1] not in _GridFileSchema.model_fields]
@@ -444,7 +451,8 @@ def _built_in_grid(data: dict[str, Any], source: Source, overrides: Sequence[str
 
 def _run_grid(data: dict[str, Any], source: Source, overrides: Sequence[str]) -> tuple[_Grid, Trainable]:
     """Validate a grid file with a `run:` block; `overrides` are those of the block."""
-    grid = validate(RunGrid, data, source)
+    has_no_seed = data.get("seeds") == NO_SEEDS
+    grid = validate(RunGrid, data | ({"seeds": [0]} if has_no_seed else {}), source)
     # `function: ...` is short for `trainable: function`.
     names = [name for name in trainable_names() if name in grid.run and name != BUILT_IN]
     name = grid.run.get("trainable", names[0] if names else None)
@@ -455,6 +463,12 @@ def _run_grid(data: dict[str, Any], source: Source, overrides: Sequence[str]) ->
     with locating(Source(source.file)):
         trainable = trainable_class(name)
     block = {key: value for key, value in grid.run.items() if key != "trainable"}
+    if "seeds" in block:
+        raise InputError(f"{source.file}: run: seeds belongs beside `run:`, not in it")
+    if has_no_seed:
+        if "seeds" not in trainable.model_fields:
+            raise InputError(f"{source.file}: seeds: none is for code without a seed, and runs of {name} have one")
+        block["seeds"] = NO_SEEDS
     recipe = trainable.from_block(block, overrides, f"{source.file}: run", Path(source.file).parent)
     if recipe.size is None and grid.strategies != ("standard",):
         raise InputError(

@@ -132,7 +132,12 @@ class Study:
         return self.base.metric
 
     def with_criterion(self, options: CriterionOptions) -> "Study":
-        """Return the study with `options` applied to its criterion."""
+        """Return the study with `options` applied to its criterion.
+
+        Raises:
+            InputError: they ask for a bound, and its runs have no seed.
+        """
+        options.for_runs(seeded=self.base.is_seeded)
         return replace(self, criterion=options.applied_to(self.criterion))
 
     def spec_at(self, lr: float | None = None, wd: float | None = None, seed: int | None = None) -> RunSpec:

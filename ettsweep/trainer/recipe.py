@@ -44,6 +44,9 @@ DEFAULT_PACK = 8
 """Most runs that `pack: auto` trains together without a stack. Eight share one loader, so that loading costs an eighth
 of what it would per run. Larger packs save little more, lose more work at a kill and delay the first result."""
 
+TRIAL_STEPS = 100
+"""Steps of a run of `ettsweep try`: enough for a few checkpoints, few enough for a large model."""
+
 
 class TransformerRecipe(Trainable):
     """A model trained on a task; strategies scale its initial values and learning rates by its width."""
@@ -86,6 +89,19 @@ class TransformerRecipe(Trainable):
         return tuple(TASKS)
 
     # --- what it is ---
+
+    def for_trial(self) -> Self:
+        if self.schedule.last_step <= TRIAL_STEPS:
+            return self
+        quarter = TRIAL_STEPS // 4
+        warmup_steps, eval_every = min(self.schedule.warmup_steps, quarter), min(self.schedule.eval_every, quarter)
+        changes = {
+            "total_steps": TRIAL_STEPS,
+            "stop_step": None,
+            "warmup_steps": warmup_steps,
+            "eval_every": eval_every,
+        }
+        return self.model_copy(update={"schedule": self.schedule.model_copy(update=changes)})
 
     @property
     def metric(self) -> Metric:

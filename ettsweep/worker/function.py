@@ -33,6 +33,8 @@ class FunctionBlock(StrictModel):
     snapshot: bool = True
     keep: Patterns | None = None
     code: Patterns = ()
+    seeds: Literal["none"] | None = None
+    trial: dict[str, Any] = Field(default_factory=dict, alias="try")
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of the recipe."""
@@ -47,6 +49,7 @@ class FunctionRecipe(OwnCodeRecipe):
         function: module and name, such as `mypackage.train:main`.
         arguments: values of its further parameters, as `with:` in a grid file.
         files: files of its code beside the function's module, relative to `folder`; `code:` in a grid file.
+        trial: arguments that differ in `ettsweep try`, so that a run of it is short; `try:` in a grid file.
         folder: where the module is imported from, in front of all installed ones.
     """
 
@@ -54,6 +57,7 @@ class FunctionRecipe(OwnCodeRecipe):
     function: str
     arguments: dict[str, Any] = Field(default_factory=dict)
     files: Annotated[CodePatterns, NotInId()] = ()
+    trial: Annotated[dict[str, Any], NotInId()] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -82,6 +86,9 @@ class FunctionRecipe(OwnCodeRecipe):
     def recipe_key(self) -> tuple[object, ...]:
         """Hashable key of the recipe."""
         return self.function, canonical(self.arguments), self.score, self.last_step, self.code
+
+    def for_trial(self) -> Self:
+        return self.model_copy(update={"arguments": self.arguments | self.trial, "trial": {}})
 
     @property
     def labels(self) -> Labels:
@@ -141,6 +148,8 @@ class FunctionRecipe(OwnCodeRecipe):
             raise InputError(
                 f"run.function: {name} in {path} takes no parameter for the run; it needs one, `def {name}(run)`"
             )
+        if (wrong := sorted(self.trial.keys() - known)) and not spec.kwarg:
+            raise InputError.of(f"try.{key}: {name} in {path} has no such parameter" for key in wrong)
         if (unknown := sorted(self.arguments.keys() - known)) and not spec.kwarg:
             listed = f"; it takes {', '.join(sorted(known))}" if known else "; it takes none"
             raise InputError.of(f"with.{key}: {name} in {path} has no such parameter{listed}" for key in unknown)

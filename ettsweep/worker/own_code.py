@@ -52,6 +52,7 @@ class OwnCodeRecipe(Trainable):
         same_code: digests of files that count as `code`: of a copy, or of what leaves all numbers as they were.
         keep: patterns of files in a run's `out` that `clean --outputs` leaves; None for all.
         snapshot: whether runs train in a copy of the code that is made at submission.
+        seeds: `none` if it has no seed, so that a point has one run; stated beside `run:` in a grid file.
     """
 
     score: ScoreSpec
@@ -64,6 +65,7 @@ class OwnCodeRecipe(Trainable):
     same_code: Annotated[tuple[str, ...], Field(strict=False), NotInId()] = ()
     snapshot: Annotated[bool, NotInId()] = True
     keep: Annotated[Patterns | None, NotInId()] = None
+    seeds: Annotated[Literal["none"] | None, NotInId()] = None
 
     @field_validator("version")
     @classmethod
@@ -75,6 +77,10 @@ class OwnCodeRecipe(Trainable):
     @property
     def metric(self) -> Metric:
         return self.score.metric
+
+    @property
+    def is_seeded(self) -> bool:
+        return self.seeds is None
 
     @property
     def steps(self) -> int | None:

@@ -6,7 +6,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from ettsweep.errors import InputError
@@ -24,6 +24,8 @@ class Child:
         code: exit code of its leader, negative for a signal; None while it runs, or if its supervisor was killed.
         is_over: whether it has ended, and no process of it is left.
         pid: of its leader.
+        left: names of its processes that had not ended with its leader, and were killed.
+        memory_bytes: peak of its largest process; 0 if it is not known.
     """
 
     def __init__(
@@ -49,6 +51,8 @@ class Child:
         self._out = environment[OUT_VARIABLE]
         self.code: int | None = None
         self.is_over = False
+        self.left: tuple[str, ...] = ()
+        self.memory_bytes = 0
         status, child_status = os.pipe()
         supervisor = [sys.executable, "-I", "-S", str(SUPERVISOR)]
         words = [f"{child_status}:relay", *srun, *supervisor, "-"] if srun else [str(child_status)]
@@ -79,10 +83,16 @@ class Child:
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for its end, but not longer than so many seconds; return whether it has ended."""
-        if not self.is_over and (line := self._next_line(timeout_s)) is not None:
-            if line.startswith("exit "):
-                self.code = int(line.removeprefix("exit "))
-            self._end()
+        while not self.is_over and (line := self._next_line(timeout_s)) is not None:
+            word, _, rest = line.partition(" ")
+            if word == "left":
+                self.left = tuple(rest.split())
+            elif word == "memory":
+                self.memory_bytes = int(rest)
+            else:
+                if word == "exit":
+                    self.code = int(rest)
+                self._end()
         return self.is_over
 
     def signal(self, number: signal.Signals) -> None:
@@ -130,7 +140,7 @@ def kill_processes_of(out: str) -> list[int]:
         out: folder of the run, as ETTSWEEP_OUT has it: a run of the same id in another results folder is another.
     """
     killed = dict[int, None]()
-    while found := [pid for pid in _processes_of(out) if pid != os.getpid()]:
+    while found := [pid for pid in processes_of(out) if pid != os.getpid()]:
         for pid in found:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -140,7 +150,7 @@ def kill_processes_of(out: str) -> list[int]:
     return list(killed)
 
 
-def _processes_of(out: str) -> list[int]:
+def processes_of(out: str) -> list[int]:
     """Return the processes of this user with the folder of a run in their environment that have not ended."""
     wanted, found = f"{OUT_VARIABLE}={out}".encode(), list[int]()
     for name in os.listdir("/proc") if Path("/proc/self/environ").exists() else ():
@@ -148,6 +158,17 @@ def _processes_of(out: str) -> list[int]:
             with contextlib.suppress(OSError):
                 path = Path("/proc", name)
                 if path.stat().st_uid == os.geteuid() and wanted in (path / "environ").read_bytes().split(b"\0"):
+                    found.append(int(name))
+    return found
+
+
+def processes_of_session(leaders: Collection[int]) -> list[int]:
+    """Return the processes of this machine whose sessions these processes have begun, that have not ended."""
+    found = list[int]()
+    for name in os.listdir("/proc") if Path("/proc/self/environ").exists() else ():
+        if name.isdigit() and not _is_ending(int(name)):
+            with contextlib.suppress(OSError):
+                if os.getsid(int(name)) in leaders:
                     found.append(int(name))
     return found
 

@@ -146,6 +146,8 @@ class CommandBlock(StrictModel):
     factors: Literal["adamw", "sgd"] = "adamw"
     snapshot: bool = True
     keep: Patterns | None = None
+    seeds: Literal["none"] | None = None
+    trial: Words = Field((), alias="try")
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of the recipe."""
@@ -170,6 +172,7 @@ class CommandRecipe(OwnCodeRecipe):
         uses: `env` if it reads lr, wd and seed from the environment.
         gpus: devices of a run on each node.
         nodes: nodes of a run.
+        trial: words that `ettsweep try` appends, so that a run of it is short; `try:` in a grid file.
     """
 
     keeps_checkpoints: ClassVar[bool] = True
@@ -189,6 +192,7 @@ class CommandRecipe(OwnCodeRecipe):
     uses: Annotated[Literal["env"] | None, NotInId()] = None
     gpus: Positive = 1
     nodes: Annotated[Positive, OmitFromIdAt(1)] = 1
+    trial: Annotated[Words, NotInId()] = ()
 
     @field_validator("env")
     @classmethod
@@ -210,16 +214,18 @@ class CommandRecipe(OwnCodeRecipe):
         if not self.argv:
             raise ValueError("command: the words of a command are expected, got none")
         names = names_in(self._texts())
+        names_in(self.trial)
         for path, file in self.files.items():
             if not path.startswith("{out}/") or ".." in Path(path).parts:
                 raise ValueError(f"files: {path}: a path that begins with {{out}}/ is expected")
             names_in(file.texts())
         if self.uses != "env":
-            for name in ("lr", "seed"):
+            for name in ("lr", "seed") if self.is_seeded else ("lr",):
                 if name not in names:
+                    none = "; `seeds: none` beside `run:`, that it has none" if name == "seed" else ""
                     raise ValueError(
                         f"command: {{{name}}} occurs nowhere, so that runs of another {name} would be alike; `uses: "
-                        f"env` says that it is read from ETTSWEEP_{name.upper()}"
+                        f"env` says that it is read from ETTSWEEP_{name.upper()}{none}"
                     )
         return self
 
@@ -254,6 +260,9 @@ class CommandRecipe(OwnCodeRecipe):
         """Hashable key of the recipe."""
         devices = self.gpus, self.nodes
         return self.argv, self.score, self.code, self.data, devices, self.last_step, tuple(self.env.items())
+
+    def for_trial(self) -> Self:
+        return self.model_copy(update={"argv": (*self.argv, *self.trial), "trial": ()})
 
     @property
     def labels(self) -> Labels:

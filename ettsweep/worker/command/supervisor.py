@@ -6,8 +6,9 @@ It stands between a worker and a command, and outlives neither: it is told what 
 when that ends, since the worker is gone, it kills all that is left. It imports nothing of ettsweep, to start quickly.
 
 Standard input: a line with the number of a signal for the leader, or `kill` for all of its processes.
-File descriptor: `pid PID` once the leader runs, `exit CODE` after its end, when none of its processes is left, or
-`error TEXT` if it cannot be started. Standard output and error are the leader's, the exit code too.
+File descriptor: `pid PID` once the leader runs; after its end, when none of its processes is left, `left NAME ...` of
+those that were killed then, `memory BYTES`, the peak of its largest process, and `exit CODE`; or `error TEXT` if it
+cannot be started. Standard output and error are the leader's, the exit code too.
 
 A leader that is a srun has a supervisor of its own on each node, with `-` for the descriptor, as its program: srun
 would kill its tasks where it gets a signal. The lines of standard input are passed on to srun's, which has them reach
@@ -16,6 +17,7 @@ all nodes; `:relay` behind the descriptor says so.
 
 import contextlib
 import os
+import resource
 import select
 import signal
 import sys
@@ -29,6 +31,9 @@ PR_SET_CHILD_SUBREAPER = 36
 KILL_S = 30.0
 """Seconds for which killed processes are waited for: one that is in the kernel dies when it leaves it."""
 
+
+ENDING_S = 0.2
+"""Seconds that processes have to end by themselves with their leader, such as one that waits for its pipe to close."""
 
 RELAY_S = 10.0
 """Seconds in which a srun is to end after its tasks were killed; then it is killed."""
@@ -59,7 +64,12 @@ def main() -> int:
         return 1
     _tell(status, f"pid {leader}")
     code = _wait(leader, woken, relay)
+    left = _left()
     _kill_rest()
+    if left:
+        _tell(status, f"left {' '.join(left)}")
+    unit = 1 if sys.platform == "darwin" else 1024
+    _tell(status, f"memory {unit * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss}")
     _tell(status, f"exit {code}")
     return code if code >= 0 else 128 - code
 
@@ -132,6 +142,20 @@ def _reap() -> "tuple[int, int] | None":
     except ChildProcessError:
         return None
     return (pid, status) if pid else None
+
+
+def _left() -> list[str]:
+    """Return the names of the processes below this one that do not end with their leader."""
+    until_s = time.monotonic() + ENDING_S
+    while (below := _below()) and time.monotonic() < until_s:
+        time.sleep(0.005)
+        while _reap() is not None:
+            pass
+    names = list[str]()
+    for pid in below:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as file:  # noqa: PTH123
+            names.append("_".join(file.read().split()))
+    return names
 
 
 def _kill_rest() -> None:

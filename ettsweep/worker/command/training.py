@@ -99,6 +99,8 @@ class CommandTraining:
         self._active_s = time.monotonic()
         self._kills_before = out_of_memory_kills()
         self._checkpoint: Checkpoint | None = None
+        self._first_step: int | None = None
+        self._stopping: Json = {}
 
     def train(self) -> None:
         """Train the run, see `train_command`."""
@@ -122,6 +124,8 @@ class CommandTraining:
             if not child.is_over:
                 child.kill()
         self._read(metrics, final=child.code == 0)  # else its last line may be half of one
+        end = {"code": child.code, "first_step": self._first_step, "memory_bytes": child.memory_bytes}
+        run.attempt.record_end(end | {"left": list(child.left)} | self._stopping)
         tail = list(self._tail())
         self._shorten_output()
         run.settle(partial(put_in_order, score=self._recipe.score.name))
@@ -303,18 +307,22 @@ class CommandTraining:
             with contextlib.suppress(OSError):
                 self._stop_path.touch()
             child.signal(signal.Signals[f"SIG{stop.signal}"])
-            until_s = time.monotonic() + stop.grace
+            told_s = time.monotonic()
+            until_s = told_s + stop.grace
             while not child.wait(min(POLL_S, max(0.0, until_s - time.monotonic()))):
                 self._read(metrics)
                 if time.monotonic() >= until_s:
                     run.log(f"has not left after {stop.grace:g} s, and is killed")
                     break
+            self._stopping = {"stop_s": time.monotonic() - told_s, "was_killed": not child.is_over}
         if not child.is_over:
             child.kill()
 
     def _read(self, metrics: Metrics, *, final: bool = False) -> None:
         run = self._run
         for row in metrics.rows(final=final):
+            if self._first_step is None:
+                self._first_step = row["step"]
             if not self._knows_step:  # its first step tells where a program goes on that finds its own checkpoint
                 goes_on = run.attempt.number > 1 and self._recipe.resume is not None and row["step"] > 1
                 self._go_on(row["step"] - 1 if goes_on else 0)

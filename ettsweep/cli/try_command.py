@@ -1,0 +1,60 @@
+"""The command try: five short runs at a sweep's centre show whether it can be trusted."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ettsweep.cli import completion
+from ettsweep.cli.options import DEFAULT_RESULTS, Form, Model, Results, Sets, Strategies, TrainingOptions
+from ettsweep.cli.path_options import parse_path
+from ettsweep.cli.prompts import suggest_command
+from ettsweep.console import Format, print_note, print_table
+
+if TYPE_CHECKING:
+    from ettsweep.study.tried import Outcome
+
+
+def try_(
+    *,
+    grid: Annotated[
+        Path | None, typer.Argument(help="Grid file.", metavar="GRID", parser=parse_path, show_default=False)
+    ] = None,
+    model: Model = None,
+    strategy: Strategies = None,
+    set_: Sets = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", help="Name of the sweep; by default the grid file's.", autocompletion=completion.sweeps),
+    ] = None,
+    training_options: TrainingOptions,
+    form: Form = Format.TABLE,
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Try what trains a sweep: does it start, use its seed, save, go on, stop, leave nothing, and what will it cost?
+
+    Five short runs at the centre, one of them killed, train as those of the sweep will. What is seen is kept with the
+    sweep. The exit code is 1 if something failed.
+    """
+    from ettsweep.doctor.trials import try_sweep
+    from ettsweep.study.grid_file import choose_grid_path, grid_note, load_sweep_spec
+    from ettsweep.study.sweep_updates import check_name
+
+    path = choose_grid_path(grid, model, "give a grid file, or --model NAME")
+    with suggest_command():
+        requested = load_sweep_spec(path, strategy or [], set_ or [])
+        sweep = check_name(path.stem if name is None else name)
+        sweep_spec = training_options.launch_options().resolve_grid(requested, results, sweep)
+    print_note(grid_note(path, model))
+    outcome, kept = try_sweep(results, sweep, sweep_spec, print_note)
+    _show(outcome, kept, sweep, form)
+    if outcome.state == "failed":
+        raise typer.Exit(1)
+
+
+def _show(outcome: "Outcome", kept: Path | None, sweep: str, form: Format) -> None:
+    rows = [each.model_dump() for each in outcome.observations]
+    data = {"sweep": sweep, "kept": str(kept) if kept else None, **outcome.model_dump(exclude={"version"})}
+    print_table(rows, form, data=data)
+    if kept:
+        print_note(f"the runs of the trial are kept in {kept}: delete it when you have looked at their logs")

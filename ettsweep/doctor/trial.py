@@ -1,0 +1,500 @@
+"""A trial of what trains a sweep: five short runs at its centre, launched as all runs are, in a folder of their own.
+
+One run alone; then one of the same seed and one of another, at once; then one that is killed after its first checkpoint
+and taken up again; then one that is told to stop. What is concluded is in `observations`.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ettsweep.doctor.written_files import named_paths, now_ns, written_since
+from ettsweep.errors import CorruptError, EttsweepError, LaunchError, SlurmUnavailableError
+from ettsweep.files import Json, read_lines, storage_errors
+from ettsweep.launch import slurm
+from ettsweep.launch.cancellation import cancel_runs
+from ettsweep.launch.follow import read_run_index
+from ettsweep.launch.liveness import SchedulerLiveness
+from ettsweep.launch.profile import AnyProfile
+from ettsweep.launch.project_snapshot import project_root, project_snapshots
+from ettsweep.launch.slurm_cache import SlurmCache
+from ettsweep.launch.submissions import submissions
+from ettsweep.launch.submit import submit
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir, runs_dir
+from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.state import State, Status
+from ettsweep.study.plan import make_plan
+from ettsweep.worker.command.checkpoints import newest_checkpoint
+from ettsweep.worker.command.child import processes_of, processes_of_session
+from ettsweep.worker.command.recipe import CommandRecipe
+
+SCRATCH_PREFIX = ".try-"
+"""Of the folder of a trial, in the results folder: workers on other machines must see it."""
+
+POLL_S = 0.02
+"""Seconds between looks at files of a run."""
+
+STATUS_S = 0.2
+"""Seconds between looks at who is alive."""
+
+LEAVING_S = 120.0
+"""Seconds for which runs of a trial that ends early are waited for."""
+
+
+@dataclass(frozen=True)
+class TrialRun:
+    """A run of a trial, as it ended.
+
+    Attributes:
+        spec: the run.
+        status: its state, with the reason.
+        history: its metrics.
+        end: how the program of its last attempt ended, see `Attempt.end`.
+        output: the last lines that it printed.
+        wall_s, device_s: seconds that it took.
+        memory_bytes: peak of its largest process; 0 if unknown.
+        disk_bytes: size of its folder.
+    """
+
+    spec: RunSpec
+    status: Status
+    history: Sequence[Json]
+    end: Json
+    output: Sequence[str]
+    wall_s: float
+    device_s: float
+    memory_bytes: int
+    disk_bytes: int
+
+    @property
+    def curve(self) -> dict[int, float | None]:
+        """The score at each step at which it was recorded."""
+        name = self.spec.metric.column
+        return {line["step"]: line[name] for line in self.history if name in line}
+
+    @property
+    def is_done(self) -> bool:
+        return self.status.state is State.DONE
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A run that was killed and taken up again.
+
+    Attributes:
+        run: as it ended.
+        from_step: step of the checkpoint that it went on from; 0 for the start.
+        first_step: first step that it recorded then; None if none.
+    """
+
+    run: TrialRun
+    from_step: int
+    first_step: int | None
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A run that was told to stop.
+
+    Attributes:
+        run: as it ended.
+        stop_s: seconds that it took to leave.
+        was_killed: whether its grace was over before.
+        has_saved: whether it left a checkpoint that was not there before; None if it has none at all.
+    """
+
+    run: TrialRun
+    stop_s: float
+    was_killed: bool
+    has_saved: bool | None
+
+
+@dataclass
+class Record:
+    """What happened in a trial; what is None was not tried, or `problems` says why not.
+
+    Attributes:
+        base: the run at the centre, shortened for the trial.
+        whole: the same as the sweep asks for it.
+        alone: the first run.
+        again, other: of the same seed, and of another one, at once.
+        resumed: killed and taken up again.
+        stopped: told to stop.
+        written: files written outside of the runs' folders: by the first run, and by the two at once.
+        still_there: names of processes of runs that are still there after all.
+        problems: why something could not be tried, by the name of the field.
+    """
+
+    base: RunSpec
+    whole: RunSpec
+    alone: TrialRun | None = None
+    again: TrialRun | None = None
+    other: TrialRun | None = None
+    resumed: Resumed | None = None
+    stopped: Stopped | None = None
+    written: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
+    still_there: Sequence[str] = ()
+    problems: dict[str, str] = field(default_factory=dict)
+
+
+class Trial:
+    """A trial of the runs of a study.
+
+    Args:
+        whole: the run at the centre, as the sweep asks for it.
+        other_seed: another seed than its own.
+        profile: where it trains.
+        data: paths of data sets by kind of task.
+        folder: an empty folder, which all machines see that train.
+        notify: receives a line on what is under way.
+    """
+
+    def __init__(
+        self,
+        whole: RunSpec,
+        other_seed: int,
+        profile: AnyProfile,
+        data: Mapping[str, str],
+        folder: Path,
+        notify: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        base = whole.for_trial()
+        # For trainables whose checkpoints are made by the profile: one before the end.
+        often = {"checkpoint_every_steps": max(1, base.steps // 4)} if base.steps else {}
+        self._profile = profile.model_copy(update=often)
+        self._data, self._folder, self._notify = data, folder, notify
+        self._other_spec = base.with_point(base.lr, base.wd, other_seed)
+        self._slurm_cache = SlurmCache()
+        self._memory: dict[str, int] = {}
+        self.record = Record(base, whole)
+
+    @property
+    def _steps(self) -> Sequence[tuple[str, Callable[[], None]]]:
+        return (
+            ("one run alone", self._train_alone),
+            ("the same seed again, and another one at once", self._train_two),
+            ("a run that is killed and taken up again", self._kill_one),
+            ("a run that is told to stop", self._stop_one),
+        )
+
+    def run(self) -> Record:
+        """Carry out the trial, as far as its first run trains; none of its runs is left when it returns or raises."""
+        try:
+            for number, (subject, step) in enumerate(self._steps, 1):
+                self._notify(f"{number}/{len(self._steps)} {subject}")
+                step()
+                if self.record.alone is None or not self.record.alone.is_done:
+                    break
+        finally:
+            self._end()
+        self.record.still_there = self._processes()
+        return self.record
+
+    # --- the steps ---
+
+    def _train_alone(self) -> None:
+        base = self.record.base
+        results, since_ns = self._results("alone"), now_ns(self._folder)
+        try:
+            self._launch(results, [base])
+            self._wait(results, base)
+        except LaunchError as error:
+            self.record.problems["alone"] = str(error)
+            return
+        self.record.alone = self._ended(results, base)
+        self.record.written = (self._written(results, since_ns), set())
+
+    def _train_two(self) -> None:
+        base, other = self.record.base, self._other_spec
+        results, since_ns = self._results("two"), now_ns(self._folder)
+        try:
+            self._launch(results, [base, other])
+            for spec in (base, other):
+                self._wait(results, spec)
+        except LaunchError as error:
+            self.record.problems["again"] = str(error)
+            return
+        self.record.again, self.record.other = self._ended(results, base), self._ended(results, other)
+        self.record.written = (self.record.written[0], self._written(results, since_ns))
+
+    def _kill_one(self) -> None:
+        spec, results = self.record.base, self._results("killed")
+        if isinstance(spec, CommandRecipe) and spec.resume is None:
+            return
+        run = _run_dir(results, spec)
+        try:
+            self._launch(results, [spec])
+            if not self._wait_until(results, spec, lambda: self._can_be_taken_up(run)):
+                self.record.problems["resumed"] = self._why_over(results, spec, "its first checkpoint")
+                return
+            self._kill(run)
+            self._wait(results, spec, goes_on=False)
+            if run.result_path.exists():
+                self.record.problems["resumed"] = "it ended before it could be killed: longer runs would tell"
+                return
+            if self._status(results, spec).state.over:  # SLURM says that its job was cancelled
+                run.retry()
+            self._launch(results, [spec])
+            self._wait(results, spec)
+        except (LaunchError, SlurmUnavailableError) as error:
+            self.record.problems["resumed"] = str(error)
+            return
+        attempt = run.latest_attempt()
+        assert attempt is not None
+        first = attempt.end().get("first_step") or _first_step(attempt)
+        self.record.resumed = Resumed(self._ended(results, spec), attempt.resumed_from()[1], first)
+
+    def _stop_one(self) -> None:
+        spec, results = self._other_spec, self._results("stopped")
+        run = _run_dir(results, spec)
+        has_checkpoints = not (
+            isinstance(spec, CommandRecipe) and (spec.resume is None or spec.resume.checkpoint is None)
+        )
+        try:
+            self._launch(results, [spec])
+            ready = (lambda: bool(_checkpoints(run, spec))) if has_checkpoints else (lambda: _has_begun(run))
+            if not self._wait_until(results, spec, ready):
+                self.record.problems["stopped"] = self._why_over(results, spec, "it could be told to stop")
+                return
+            before, told_s = _checkpoints(run, spec), time.monotonic()
+            run.cancel()
+            attempt = run.latest_attempt()
+            if isinstance(spec, CommandRecipe) and attempt:
+
+                def is_told() -> bool:  # what it has saved until the signal, it would have saved without
+                    nonlocal before
+                    if not (told := attempt.stop_path.exists()):
+                        before = _checkpoints(run, spec)
+                    return told
+
+                self._wait_until(results, spec, is_told)
+            self._wait(results, spec, goes_on=False)
+        except LaunchError as error:
+            self.record.problems["stopped"] = str(error)
+            return
+        stop_s = time.monotonic() - told_s
+        if run.result_path.exists():
+            self.record.problems["stopped"] = "it ended before it could be told to stop: longer runs would tell"
+            return
+        ended = self._ended(results, spec)
+        end_s = ended.end.get("stop_s")
+        self.record.stopped = Stopped(
+            ended,
+            end_s if isinstance(end_s, float) else stop_s,
+            bool(ended.end.get("was_killed")),
+            _checkpoints(run, spec) != before if has_checkpoints else None,
+        )
+
+    # --- launching and waiting ---
+
+    def _results(self, name: str) -> Path:
+        folder = self._folder / name
+        with storage_errors(folder):
+            folder.mkdir(exist_ok=True)
+        return folder
+
+    def _launch(self, results: Path, specs: Sequence[RunSpec]) -> None:
+        submit(results, make_plan(specs, read_run_index(results, self._slurm_cache)), self._profile, self._data)
+
+    def _wait(self, results: Path, spec: RunSpec, *, goes_on: bool = True) -> None:
+        """Wait until a run is over, or nobody has it any more.
+
+        Raises:
+            LaunchError: it should go on, and its workers have ended.
+        """
+        self._wait_until(results, spec, lambda: False)
+        if goes_on and not (status := self._status(results, spec)).state.over:
+            why = status.reason or submissions(results)[-1].last_output()
+            raise LaunchError(f"the run did not end, it is {status.state}: {why}")
+
+    def _wait_until(self, results: Path, spec: RunSpec, condition: Callable[[], bool]) -> bool:
+        """Wait for a condition; return False if the run was over before."""
+        run, looked_s, told = _run_dir(results, spec), 0.0, ""
+        while True:
+            if condition():
+                return True
+            if time.monotonic() - looked_s >= STATUS_S:
+                status, looked_s = self._status(results, spec), time.monotonic()
+                if status.state.over or status.state in (State.INTERRUPTED, State.MISSING):
+                    return condition()
+                if status.state in (State.HELD, State.UNKNOWN) and status.reason != told:
+                    told = status.reason
+                    self._notify(f"waiting: {told}")
+                self._look_at_memory(run)
+            time.sleep(POLL_S)
+
+    def _status(self, results: Path, spec: RunSpec) -> Status:
+        return _run_dir(results, spec).status(SchedulerLiveness(results, self._slurm_cache))
+
+    def _why_over(self, results: Path, spec: RunSpec, event: str) -> str:
+        status = self._status(results, spec)
+        return f"it was {status.state} before {event}" + (f": {status.reason}" if status.reason else "")
+
+    def _can_be_taken_up(self, run: RunDir) -> bool:
+        """Whether a run has left what its next attempt goes on from."""
+        spec = self.record.base
+        if not isinstance(spec, CommandRecipe) or (spec.resume and spec.resume.checkpoint):
+            return bool(_checkpoints(run, spec))
+        # A program that finds its own: half of the way should do.
+        assert self.record.alone is not None
+        attempt, steps = run.latest_attempt(), list(self.record.alone.curve)
+        half = steps[(len(steps) - 1) // 2]
+        return attempt is not None and any(line["step"] >= half for line in attempt.evaluations(spec.metric.column))
+
+    def _kill(self, run: RunDir) -> None:
+        """Kill the worker of a run, and with it all that it has started: its job, or its process here."""
+        attempt = run.latest_attempt()
+        if attempt is None:
+            return
+        if job := attempt.job_id():
+            slurm.kill_job(job)
+        elif (owner := attempt.owner()) and owner.liveness() == "alive":
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(owner.pid, signal.SIGKILL)
+
+    def _look_at_memory(self, run: RunDir) -> None:
+        """Keep the peak of the worker's memory, which is that of a run without a program of its own."""
+        attempt = run.latest_attempt()
+        if attempt and (owner := attempt.owner()) and owner.liveness() == "alive":
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                lines = Path(f"/proc/{owner.pid}/status").read_text().splitlines()
+                peak = next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
+                self._memory[str(run.path)] = max(peak, self._memory.get(str(run.path), 0))
+
+    # --- what is left of a run ---
+
+    def _ended(self, results: Path, spec: RunSpec) -> TrialRun:
+        run = _run_dir(results, spec)
+        attempt, result = run.latest_attempt(), {}
+        with contextlib.suppress(CorruptError):
+            result = run.result() or {}
+        history = run.history() if result else attempt.history(every_step=False) if attempt else []
+        spent = attempt.time_spent() if attempt else None
+        end = attempt.end() if attempt else {}
+        return TrialRun(
+            spec,
+            self._status(results, spec),
+            history,
+            end,
+            _last_lines(attempt) if attempt else [],
+            result.get("wall_s") or (spent.wall_s if spent else 0.0),
+            result.get("device_s") or (spent.device_s if spent else 0.0),
+            end.get("memory_bytes") or self._memory.get(str(run.path), 0),
+            sum(path.lstat().st_size for path in run.path.rglob("*") if path.is_file() and not path.is_symlink()),
+        )
+
+    def _written(self, results: Path, since_ns: int) -> set[str]:
+        """Return the files that runs have written outside of their own folders; those in the copy as in the project."""
+        found, left_out = set[str](), {self._folder.resolve(), self._folder.resolve().parent}
+        roots, named = {Path.cwd().resolve()}, list[Path]()
+        if code := self.record.base.own_code():
+            roots.add((project_root(code) or code.folder).resolve())
+            words = self.record.base.argv if isinstance(self.record.base, CommandRecipe) else ()
+            named = list(named_paths(self.record.base.code_paths(), words))
+        for snapshot in project_snapshots(results):
+            copy = snapshot.moved(snapshot.project)
+            assert copy is not None
+            names = written_since(since_ns, copy, ())
+            found |= {str(snapshot.project.resolve() / name) for name in names}
+        for root in roots:
+            found |= {str(root / name) for name in written_since(since_ns, root, left_out)}
+        for path in named:
+            found |= {str(path / name) for name in written_since(since_ns, path, left_out, 1)}
+        return found
+
+    # --- the end ---
+
+    def _end(self) -> None:
+        """Stop what is left of its runs, and wait until no worker is left."""
+        for results in sorted(self._folder.iterdir()) if self._folder.is_dir() else ():
+            with contextlib.suppress(EttsweepError):
+                left = [run for run in read_run_index(results).runs.values() if not run.state.over]
+                if left:
+                    for _ in cancel_runs(results, left):
+                        pass
+        until_s = time.monotonic() + LEAVING_S
+        while any(self._live()) and time.monotonic() < until_s:
+            time.sleep(POLL_S)
+
+    def _processes(self) -> list[str]:
+        """Return the names of processes on this machine that belong to runs of the trial."""
+        pids = set[int]()
+        for run in (RunDir(path) for path in self._folder.glob("*/runs/*")):
+            pids |= set(processes_of(str((run.path / "out").resolve())))
+            owners = [run.attempt(number).owner() for number in run.attempt_numbers()]
+            pids |= set(processes_of_session({owner.pid for owner in owners if owner and owner.has_name_of_this_host}))
+        names = list[str]()
+        for pid in sorted(pids - {os.getpid()}):
+            with contextlib.suppress(OSError):
+                names.append(Path(f"/proc/{pid}/comm").read_text().strip())
+        return names
+
+    def _live(self) -> Iterator[bool]:
+        for results in sorted(self._folder.iterdir()) if self._folder.is_dir() else ():
+            liveness = SchedulerLiveness(results, self._slurm_cache)
+            for submission in submissions(results):
+                yield liveness.is_live(submission)
+                yield any(worker is not None and worker.liveness() == "alive" for worker in submission.workers())
+
+
+@contextlib.contextmanager
+def scratch_folder(results: Path) -> Iterator[Path]:
+    """Yield a new folder in a results folder, which is removed unless the block has marked it as kept.
+
+    Raises:
+        StorageError: the results folder cannot be written.
+    """
+    with storage_errors(results):
+        results.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=results))
+    try:
+        yield folder
+    finally:
+        if not kept_mark(folder).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def kept_mark(folder: Path) -> Path:
+    """Return the file whose presence keeps the folder of a trial."""
+    return folder / "kept"
+
+
+def _run_dir(results: Path, spec: RunSpec) -> RunDir:
+    return RunDir(runs_dir(results) / spec.run_id)
+
+
+def _checkpoints(run: RunDir, spec: RunSpec) -> tuple[object, ...]:
+    """Return what tells the newest checkpoint of a run from others; empty if there is none."""
+    if isinstance(spec, CommandRecipe):
+        resume = spec.resume
+        newest = newest_checkpoint(run.path / "out", resume.pattern) if resume and resume.checkpoint else None
+        return (newest, newest.path.stat().st_mtime_ns) if newest else ()
+    if not (attempt := run.latest_attempt()) or not attempt.has_checkpoint():
+        return ()
+    return (*attempt.saved_steps()[:1], attempt.saved_path().stat().st_mtime_ns)
+
+
+def _has_begun(run: RunDir) -> bool:
+    """Whether a run has recorded or printed anything."""
+    attempt = run.latest_attempt()
+    if attempt is None:
+        return False
+    sizes = (path.stat().st_size for path in (attempt.output_path, attempt.recorded_path) if path.exists())
+    return any(sizes) or attempt.metrics_path.exists() or any((run.path / "out").glob("*"))
+
+
+def _first_step(attempt: Attempt) -> int | None:
+    return next((line["step"] for line in read_lines(attempt.metrics_path)), None)
+
+
+def _last_lines(attempt: Attempt) -> list[str]:
+    with contextlib.suppress(OSError):
+        return attempt.output_path.read_text("utf-8", "replace").splitlines()[-20:]
+    return []

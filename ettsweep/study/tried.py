@@ -1,0 +1,140 @@
+"""What `ettsweep try` saw of a sweep's runs, as it is kept with the sweep: sweeps/<name>/try.json."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ettsweep.errors import EttsweepError, InputError
+from ettsweep.files import folder_names, read_json, storage_errors, write_atomic
+from ettsweep.runs.folder import sweeps_dir
+from ettsweep.schema import StrictModel, validate
+from ettsweep.study.study import Study
+from ettsweep.study.sweep_store import NAME
+
+TrialState = Literal["ok", "warning", "failed", "absent"]
+
+ResumeClass = Literal["exact", "resumes", "restarts"]
+"""How a killed run goes on: with the numbers of one that never was; its curve goes on; it starts again."""
+
+
+class Observation(StrictModel):
+    """One thing that a trial looked at.
+
+    Attributes:
+        observation: what, in a word.
+        state: `ok`; `warning` if it works, but not as one may expect; `failed` if a sweep would be worth nothing, or
+            fail; `absent` if it could not be looked at.
+        seen: what was seen.
+        advice: what to do; empty for nothing.
+    """
+
+    observation: str
+    state: TrialState
+    seen: str
+    advice: str = ""
+
+
+class Outcome(StrictModel):
+    """What a trial saw.
+
+    Attributes:
+        version: of the format.
+        family: of the runs that a sweep would train: after a change of code it is another one.
+        made: when, in UTC.
+        seeds_differ: whether two seeds gave different numbers; None if that is not known.
+        repeats: whether one seed gave the same numbers twice; None likewise.
+        resume: how a killed run went on; None likewise.
+        observations: in order.
+    """
+
+    version: Literal[1] = 1
+    family: str
+    made: str
+    seeds_differ: bool | None
+    repeats: bool | None
+    resume: ResumeClass | None
+    observations: Annotated[tuple[Observation, ...], Field(strict=False)]
+
+    @property
+    def state(self) -> TrialState:
+        """The worst of all observations; what could not be looked at counts only beside nothing else."""
+        states = {each.state for each in self.observations}
+        return next(state for state in ("failed", "warning", "ok", "absent") if state in states or state == "absent")
+
+    @property
+    def summary(self) -> str:
+        """What is not as it should be, by name; else that nothing is."""
+        noted = [
+            f"{each.observation}: {each.seen}" for each in self.observations if each.state in ("failed", "warning")
+        ]
+        return f"tried {self.made}: " + ("; ".join(noted) or f"all is well, runs are {self.resume or 'not resumed'}")
+
+
+def write_outcome(results: Path, name: str, outcome: Outcome) -> None:
+    """Keep an outcome with the sweep of a name, which need not exist yet.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    path = _path(results, name)
+    with storage_errors(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, outcome.model_dump_json(indent=1) + "\n", mode=0o644)
+
+
+def read_outcome(results: Path, name: str) -> Outcome | None:
+    """Return the latest outcome of the sweep of a name; None if there is none that can be read."""
+    path = _path(results, name)
+    try:
+        return validate(Outcome, read_json(path), str(path))
+    except (OSError, EttsweepError):
+        return None  # a trial can be repeated at any time
+
+
+def outcomes(results: Path) -> Iterator[tuple[str, Outcome]]:
+    """Yield the names of sweeps that were tried, also of those that are still to be made, with their outcomes."""
+    for name in folder_names(sweeps_dir(results)):
+        if NAME.fullmatch(name) and (outcome := read_outcome(results, name)):
+            yield name, outcome
+
+
+def outcome_of(results: Path, study: Study) -> Outcome | None:
+    """Return the outcome of a study's own runs, as they are now; None if they were not tried."""
+    outcome = read_outcome(results, study.sweep)
+    return outcome if outcome and outcome.family == study.family else None
+
+
+def check_tried(results: Path, name: str, study: Study, grid: str) -> str:
+    """Return a line on what a trial saw of a sweep that is asked for; empty if there is nothing to say.
+
+    The models that ship have tests of their own, and nothing is said of them.
+
+    Args:
+        results: the results folder.
+        name: of the sweep.
+        study: the first one of it.
+        grid: name of the grid file, for the command in the line.
+
+    Raises:
+        InputError: two seeds gave the same numbers.
+    """
+    outcome, command = read_outcome(results, name), f"`ettsweep try {grid}`"
+    if study.base.own_code() is None:
+        return ""
+    if outcome is None:
+        return f"never tried: {command} says in minutes whether seeds, checkpoints and signals work"
+    if outcome.family != study.family:
+        return f"not tried since its code or its command changed: {command}"
+    if outcome.seeds_differ is False and study.base.is_seeded:
+        raise InputError(
+            f"sweep {name}: {command} saw two seeds give the same numbers, so that repeats would be copies of one run, "
+            "and any bound a lie; have the program use its seed, and try it again, or write `seeds: none` for one run "
+            "a point"
+        )
+    return outcome.summary if outcome.state == "failed" else ""
+
+
+def _path(results: Path, name: str) -> Path:
+    return sweeps_dir(results) / name / "try.json"

@@ -125,6 +125,7 @@ def repeats_batches(
             {line["step"]: line[name] for line in lines if name in line} for lines in (undisturbed, resumed)
         )
         steps = sorted(s for s in first if s + step in second and s + step in first)
+        steps = steps[len(steps) // 2 :]  # at the very beginning losses fall by more than batches differ
         if len(steps) <= MIN_DIFFERENCES or any(None in (first[s], second[s + step], first[s + step]) for s in steps):
             continue
         at_start, here, there = (

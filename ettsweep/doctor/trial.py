@@ -24,6 +24,7 @@ from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.profile import AnyProfile
 from ettsweep.launch.project_snapshot import project_root, project_snapshots
 from ettsweep.launch.slurm_cache import SlurmCache
+from ettsweep.launch.slots import lock_dir
 from ettsweep.launch.submissions import submissions
 from ettsweep.launch.submit import submit
 from ettsweep.runs.attempt import Attempt
@@ -279,17 +280,20 @@ class Trial:
         except LaunchError as error:
             self.record.problems["stopped"] = str(error)
             return
-        stop_s = time.monotonic() - told_s
-        if run.result_path.exists():
-            self.record.problems["stopped"] = "it ended before it could be told to stop: longer runs would tell"
+        stop_s, ended = time.monotonic() - told_s, self._ended(results, spec)
+        assert self.record.alone is not None
+        went_on = ended.end.get("code") == 0 and _last_step(ended) >= _last_step(self.record.alone)
+        if run.result_path.exists() or went_on:
+            self.record.problems["stopped"] = "it came to its end before it could be told to stop: longer runs would tell"
             return
-        ended = self._ended(results, spec)
         end_s = ended.end.get("stop_s")
         self.record.stopped = Stopped(
             ended,
             end_s if isinstance(end_s, float) else stop_s,
             bool(ended.end.get("was_killed")),
-            _checkpoints(run, spec) != before if has_checkpoints else None,
+            _checkpoints(run, spec) != before or _saved_step(run, spec) == _last_step(ended)
+            if has_checkpoints
+            else None,
         )
 
     # --- launching and waiting ---
@@ -392,7 +396,7 @@ class Trial:
 
     def _written(self, results: Path, since_ns: int) -> set[str]:
         """Return the files that runs have written outside of their own folders; those in the copy as in the project."""
-        found, left_out = set[str](), {self._folder.resolve(), self._folder.resolve().parent}
+        found, left_out = set[str](), {self._folder.resolve().parent, lock_dir().resolve()}
         roots, named = {Path.cwd().resolve()}, list[Path]()
         if code := self.record.base.own_code():
             roots.add((project_root(code) or code.folder).resolve())
@@ -479,6 +483,20 @@ def _checkpoints(run: RunDir, spec: RunSpec) -> tuple[object, ...]:
     if not (attempt := run.latest_attempt()) or not attempt.has_checkpoint():
         return ()
     return (*attempt.saved_steps()[:1], attempt.saved_path().stat().st_mtime_ns)
+
+
+def _saved_step(run: RunDir, spec: RunSpec) -> int | None:
+    """Return the step of the newest checkpoint; None if it is not known, as of one in a single file."""
+    if isinstance(spec, CommandRecipe):
+        resume = spec.resume
+        newest = newest_checkpoint(run.path / "out", resume.pattern) if resume and resume.checkpoint else None
+        return newest.step if newest else None
+    attempt = run.latest_attempt()
+    return next(iter(attempt.saved_steps()), None) if attempt else None
+
+
+def _last_step(run: TrialRun) -> int:
+    return max((line["step"] for line in run.history), default=0)
 
 
 def _has_begun(run: RunDir) -> bool:

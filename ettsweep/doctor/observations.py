@@ -259,8 +259,8 @@ def _side_by_side(record: Record) -> Observation:
         return _of(
             "side by side",
             "warning",
-            f"they write apart, but outside of {{out}}: {_listed(written)}",
-            "below {out} it would be kept with its run",
+            f"two at once write apart; outside of {{out}} there changed {_listed(written)}",
+            "what a run writes is kept with it below {out}",
         )
     return _of("side by side", "ok", "two at once write apart, all below {out}")
 

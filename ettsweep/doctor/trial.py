@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ettsweep.doctor.written_files import named_paths, now_ns, written_since
 from ettsweep.errors import CorruptError, EttsweepError, LaunchError, SlurmUnavailableError
-from ettsweep.files import Json, read_lines, storage_errors
+from ettsweep.files import Json, cache_folder, read_lines, storage_errors
 from ettsweep.launch import slurm
 from ettsweep.launch.cancellation import cancel_runs
 from ettsweep.launch.follow import read_run_index
@@ -396,7 +396,7 @@ class Trial:
 
     def _written(self, results: Path, since_ns: int) -> set[str]:
         """Return the files that runs have written outside of their own folders; those in the copy as in the project."""
-        found, left_out = set[str](), {self._folder.resolve().parent, lock_dir().resolve()}
+        found, left_out = set[str](), _own_folders(self._folder)
         roots, named = {Path.cwd().resolve()}, list[Path]()
         if code := self.record.base.own_code():
             roots.add((project_root(code) or code.folder).resolve())
@@ -483,6 +483,11 @@ def _checkpoints(run: RunDir, spec: RunSpec) -> tuple[object, ...]:
     if not (attempt := run.latest_attempt()) or not attempt.has_checkpoint():
         return ()
     return (*attempt.saved_steps()[:1], attempt.saved_path().stat().st_mtime_ns)
+
+
+def _own_folders(folder: Path) -> set[Path]:
+    """Return the folders in which ettsweep itself writes, given that of a trial."""
+    return {path.resolve() for path in (folder.parent, lock_dir(), cache_folder())}
 
 
 def _saved_step(run: RunDir, spec: RunSpec) -> int | None:

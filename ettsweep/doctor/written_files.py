@@ -15,8 +15,8 @@ MAX_CODE_BYTES = 2**20
 SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sys", "/usr")
 """Folders to which no training writes."""
 
-UNTOLD = ("__pycache__", ".git")
-"""Folders in which others write too, to no harm."""
+UNTOLD = ("__pycache__", ".")
+"""Beginnings of names of folders in which others write too, to no harm."""
 
 
 def now_ns(folder: Path) -> int:
@@ -73,7 +73,7 @@ def _files(folder: Path, left_out: Collection[Path], depth: int | None) -> Itera
         folders[:] = [
             name
             for name in folders
-            if name not in UNTOLD and Path(parent, name) not in left_out and (depth is None or level < depth)
+            if not name.startswith(UNTOLD) and Path(parent, name) not in left_out and (depth is None or level < depth)
         ]
         seen += len(folders) + len(names)
         if seen > MAX_ENTRIES:

@@ -61,7 +61,7 @@ def test_a_trainer_with_a_fault_is_seen_through(tmp_path: Path, results: Path, f
     failed = "failed" in expected.values()
     grace = {"stop": {"grace": "0.2s"}} if fault == "deaf" else {}
     outcome = tried(write_walk(tmp_path, fault, run=grace), results, code=1 if failed else 0)
-    assert states(outcome) == expected
+    assert states(outcome) == expected, outcome["observations"]
     assert (outcome["seeds_differ"], outcome["repeats"], outcome["resume"]) == (differ, repeats, resume)
     assert seen in outcome["of"]["resume"]["seen"]
     details = {

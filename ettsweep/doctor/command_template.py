@@ -22,7 +22,7 @@ from ettsweep.schema import Key
 from ettsweep.study.grid_file import make_sweep_spec
 
 HEAD = (
-    "# Written by `ettsweep init --command`. `ettsweep grid --grid FILE` trains it, with --dry-run prints the plan.",
+    "# Written by `ettsweep init --command`. `ettsweep try FILE` tries it, `ettsweep grid --grid FILE` trains it.",
     "# docs/own-code.md has all keys of run, docs/readers.md those of a reader.",
 )
 
@@ -42,6 +42,7 @@ COMMENTS = {
 
 OPTIONAL = (
     ("# code: [conf.yaml]", "# further files whose changes make new runs, such as those a framework reads by itself"),
+    ("# try: --max-steps 50", "# words that make a run short, for `ettsweep try`"),
     ("# steps: 5000", "# number of the last step, for progress, time left and pruning"),
     (r"# resume: {checkpoint: '{out}/step-(?P<step>\d+)\.pt', add: '--resume {checkpoint}'}", "# else from the start"),
 )
@@ -49,7 +50,7 @@ OPTIONAL = (
 
 MISSING = {
     "seed": "no seed in the command: add an option that sets it, and {seed} where its value stands; without, repeats "
-    "are copies, and no bound can be had",
+    "are copies, and no bound can be had: `seeds: none` says so, and has one run a point",
     "wd": "no wd in the command: it stays as the program has it; to search it too, add an option that sets it to "
     "--command",
     "out": "no output folder in the command: add an option that sets it, with {out}; without, runs may write over "
@@ -209,7 +210,7 @@ def _lines(grid: Mapping[str, Any], command: OwnCommand, metrics: Metrics) -> It
     """Yield the lines of the grid file."""
     yield "run:"
     if "seed" not in command.placeholders:
-        yield "  # TODO: {seed} is missing: add an option that sets it, such as --seed {seed}"
+        yield "  # TODO: {seed} is missing: add an option that sets it, such as --seed {seed}, or say `seeds: none`"
     for key, value in grid["run"].items():
         if value is not None:
             yield from with_comment(f"  {key}: {one_line_yaml(value)}", f"# {COMMENTS[key]}")
@@ -251,6 +252,7 @@ def notes(command: OwnCommand, metrics: Metrics, path: Path, runs: int) -> list[
     is_ready = metrics.score and "seed" in command.placeholders
     first = "" if is_ready else f"fill in what {path} has as TODO; then "
     lines.append(
-        f"{first}`ettsweep grid --grid {file} --dry-run` prints the plan, `ettsweep grid --grid {file}` trains it"
+        f"{first}`ettsweep try {file}` sees in minutes whether seeds, checkpoints and signals work, "
+        f"`ettsweep grid --grid {file}` trains it"
     )
     return lines

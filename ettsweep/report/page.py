@@ -29,6 +29,7 @@ from ettsweep.report.verdict_text import Row
 from ettsweep.runs.index import Run, count_states
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.sweep_store import StudiesByFamily
+from ettsweep.study.tried import outcome_of
 
 MAX_STATIC_ROWS = 300
 """Runs in the table for browsers without JavaScript."""
@@ -58,6 +59,7 @@ def render(
     """
     families = [family for comparison in comparisons for family in comparison.families]
     others = verdict_text.other_sweeps([family.verdict for family in families])
+    tried = {family.verdict.key: outcome_of(results, family.verdict.study) for family in families}
     scripts = {name: _read_script(name) for name in ("theme", "figures", "runs", "page")} | {"vega": _vega_script()}
     return _environment(str(results)).get_template("page.html.j2").render(
         results=escape_control(str(results)),
@@ -66,7 +68,7 @@ def render(
         style=Markup(_read_resource("page.css")),
         scripts=scripts,
         answers=[summary.comparison_answer(comparison, studies_by_family, notes or {}) for comparison in comparisons],
-        sections=[comparison_section(comparison, figures, others) for comparison in comparisons],
+        sections=[comparison_section(comparison, figures, others, tried) for comparison in comparisons],
         specs={figure.name: script_json(without_data(figure.spec)) for figure in figures.values()},
         data=script_json(collect_datasets(figure.spec for figure in figures.values())),
         config=script_json(CONFIG),

@@ -15,6 +15,7 @@ from ettsweep.report.surface_frames import optimum_text
 from ettsweep.report.verdict_text import Row
 from ettsweep.study.fresh import compare_fresh
 from ettsweep.study.study import StudyKey
+from ettsweep.study.tried import Outcome
 
 SPEED_LABELS = {
     "devices": "devices of a run",
@@ -34,7 +35,10 @@ Figures = Mapping[tuple[StudyKey, str], Figure]
 
 
 def comparison_section(
-    comparison: StrategyComparison, figures: Figures, others: Mapping[StudyKey, Sequence[str]]
+    comparison: StrategyComparison,
+    figures: Figures,
+    others: Mapping[StudyKey, Sequence[str]],
+    tried: Mapping[StudyKey, Outcome | None],
 ) -> Row:
     """Return the section of a comparison: the figures of all its strategies, then each family."""
     keys = [family.verdict.key for family in comparison.families]
@@ -46,7 +50,10 @@ def comparison_section(
         "title": comparison.title,
         "figures": [figures[figure_key] for figure_key in figure_keys if figure_key in figures],
         "metric": formats.axis_title_and_factor(comparison.metric)[0],
-        "families": [_family_section(family, figures, others) for family in comparison.families],
+        "families": [
+            {**_family_section(family, figures, others), "tried": tried.get(family.verdict.key)}
+            for family in comparison.families
+        ],
     }
 
 

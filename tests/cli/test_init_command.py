@@ -88,7 +88,8 @@ def test_numbers_and_the_folder_become_placeholders(
     assert len(sweep_spec.specs()) == 75
     assert "wrote mine.yaml: 75 runs to begin with" in err
     assert "no " not in err
-    assert "`ettsweep grid --grid mine.yaml --dry-run` prints the plan" in err
+    assert "`ettsweep try mine.yaml` sees in minutes" in err
+    assert "`ettsweep grid --grid mine.yaml` trains it" in err
 
 
 @pytest.mark.parametrize(

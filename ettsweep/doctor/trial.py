@@ -23,8 +23,8 @@ from ettsweep.launch.follow import read_run_index
 from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.profile import AnyProfile
 from ettsweep.launch.project_snapshot import project_root, project_snapshots
-from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.slots import lock_dir
+from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import submissions
 from ettsweep.launch.submit import submit
 from ettsweep.runs.attempt import Attempt
@@ -284,14 +284,16 @@ class Trial:
         assert self.record.alone is not None
         went_on = ended.end.get("code") == 0 and _last_step(ended) >= _last_step(self.record.alone)
         if run.result_path.exists() or went_on:
-            self.record.problems["stopped"] = "it came to its end before it could be told to stop: longer runs would tell"
+            self.record.problems["stopped"] = (
+                "it came to its end before it could be told to stop: longer runs would tell"
+            )
             return
         end_s = ended.end.get("stop_s")
         self.record.stopped = Stopped(
             ended,
             end_s if isinstance(end_s, float) else stop_s,
             bool(ended.end.get("was_killed")),
-            _checkpoints(run, spec) != before or _saved_step(run, spec) == _last_step(ended)
+            _checkpoints(run, spec) != before or _saved_step(run, spec) == _last_step(self.record.alone)
             if has_checkpoints
             else None,
         )

@@ -1,13 +1,21 @@
 """`ettsweep try` on trainers whose answers are known: what it sees of each, what it keeps, and what `grid` makes of it."""
 
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import GRID, ettsweep, write_fake_grid, write_grid
+from support.commandline import GRID, PATIENCE_S, ettsweep, wait_for, write_fake_grid, write_grid
 from support.own_code import processes_with
 from support.trainers import write_function, write_walk
+from support.undrawn import leave_undrawn
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.usefixtures("process", "warm")
 
@@ -76,3 +84,149 @@ def test_a_trainer_with_a_fault_is_seen_through(tmp_path: Path, results: Path, f
     assert bool(outcome["kept"]) is failed
     assert not failed or any(Path(outcome["kept"]).glob("alone/runs/*/result.json")), "what failed can be looked at"
     assert not processes_with(*(f"ETTSWEEP_OUT={path}" for path in results.glob(".try-*/*/runs/*/out")))
+
+
+def test_a_program_without_a_seed_is_swept_with_one_run_a_point(tmp_path: Path, results: Path) -> None:
+    grid = write_walk(tmp_path, "constant", seeds="none")
+    outcome = tried(grid, results)
+    assert states(outcome) == {}
+    assert (outcome["seeds_differ"], outcome["repeats"], outcome["resume"]) == (None, True, "exact")
+    ettsweep("grid", "--grid", grid, "--results", results, "--follow", *FAST, cwd=tmp_path)
+    assert len(list((results / "runs").iterdir())) == 3, "one run a point"
+    judged = ettsweep("verify-optimum", "--dry-run", "--format", "json", "--results", results, code=None)
+    (verdict,) = json.loads(judged.stdout)
+    assert (verdict["rule"], verdict["evidence"]) == ("paper", None), "there is no bound"
+    assert "luck is not told from merit" in judged.stderr
+    refused = ettsweep("verify-optimum", "--rule", "bound", "--results", results, code=2)
+    assert "one run a point" in refused.stderr
+    assert "no fresh ones" in ettsweep("seeds", "--results", results, code=2).stderr
+
+
+def test_grid_refuses_seeds_that_do_not_differ_until_the_code_has_changed(tmp_path: Path, results: Path) -> None:
+    grid = write_walk(tmp_path, "constant")
+    never = ettsweep("grid", "--grid", grid, "--results", results, "--dry-run", cwd=tmp_path)
+    assert "never tried: `ettsweep try walk.yaml" in never.stderr
+    tried(grid, results, code=1)
+    refused = ettsweep("grid", "--grid", grid, "--results", results, code=2, cwd=tmp_path)
+    assert "two seeds give the same numbers" in refused.stderr
+    assert "seeds: none" in refused.stderr
+    assert not (results / "runs").exists()
+    script = tmp_path / "walk.py"
+    script.write_text(script.read_text().replace("1337", "options.seed"))
+    mended = ettsweep("grid", "--grid", grid, "--results", results, "--dry-run", cwd=tmp_path)
+    assert "not tried since its code or its command changed" in mended.stderr
+
+
+def test_the_outcome_is_on_the_page_and_in_doctor(
+    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_undrawn(monkeypatch)
+    grid = write_walk(tmp_path, "nanogpt", run={"steps": 80})
+    ettsweep("grid", "--grid", grid, "--results", results, "--follow", *FAST, cwd=tmp_path)
+    rows = {row["check"]: row for row in doctor_rows(results)}
+    assert (rows["tried walk"]["state"], "ettsweep try" in rows["tried walk"]["detail"]) == ("absent", True)
+    tried(grid, results)
+    rows = {row["check"]: row for row in doctor_rows(results)}
+    assert (rows["tried walk"]["state"], "restarts its batches" in rows["tried walk"]["detail"]) == ("warning", True)
+    ettsweep("report", "--results", results)
+    page = (results / "report" / "report.html").read_text()
+    assert "restarts its batches" in page
+    assert "one seed gives the same numbers twice" in page
+
+
+def doctor_rows(results: Path) -> list[dict[str, str]]:
+    completed = ettsweep("doctor", "--results", results, "--format", "json", code=None)
+    return list(json.loads(completed.stdout))
+
+
+def test_runs_are_short_by_the_words_of_try_and_cost_is_that_of_whole_ones(tmp_path: Path, results: Path) -> None:
+    outcome = tried(write_walk(tmp_path, run={"try": "--steps 60", "steps": 240}), results)
+    assert states(outcome) == {}
+    assert "of 25% of its steps" in outcome["of"]["cost"]["seen"]
+    assert "6 runs about" in outcome["of"]["cost"]["seen"]
+
+
+@pytest.mark.parametrize(
+    ("script", "name", "seen", "advice"),
+    [
+        ("import nowhere_to_be_found\n", "start", "nowhere_to_be_found", "by hand"),
+        ('print(\'[ettsweep] {"step": 1, "other": 2.0}\')\n', "score", "other", "reader"),
+        ('print(\'[ettsweep] {"step": 1, "err": NaN}\')\n', "score", "diverges", "lower lr"),
+    ],
+)
+def test_what_cannot_be_swept_fails_at_its_first_run(
+    script: str, name: str, seen: str, advice: str, tmp_path: Path, results: Path
+) -> None:
+    grid = write_walk(tmp_path)
+    (tmp_path / "walk.py").write_text(script)
+    outcome = tried(grid, results, code=1)
+    assert outcome["of"][name]["state"] == "failed"
+    assert seen in outcome["of"][name]["seen"]
+    assert advice in outcome["of"][name]["advice"]
+    assert {outcome["of"][each]["state"] for each in NAMES[2:7]} == {"absent"}
+    assert list(Path(outcome["kept"]).glob("alone/runs/*/attempts/0001/output.txt")), "its output can be looked at"
+
+
+def test_line_ends_of_windows_are_named(tmp_path: Path, results: Path) -> None:
+    block = {"command": "./run.sh {lr} {seed}", "score": {"name": "err", "mode": "min"}}
+    grid = write_walk(tmp_path, run=block)
+    script = tmp_path / "run.sh"
+    script.write_bytes(b'#!/bin/sh\r\necho \'[ettsweep] {"step": 1, "err": 1.0}\'\r\n')
+    script.chmod(0o755)
+    start = tried(grid, results, code=1)["of"]["start"]
+    assert start["state"] == "failed"
+    assert "CRLF" in start["advice"]
+
+
+def test_runs_that_cannot_share_a_machine_are_seen(tmp_path: Path, results: Path) -> None:
+    """Each takes a lock that is no other's, as one with a fixed port does."""
+    grid = write_walk(tmp_path)
+    script, lock = tmp_path / "walk.py", tmp_path / "lock"
+    taken = f"import fcntl\nheld = open({str(lock)!r}, 'w')\nfcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+    script.write_text(taken + script.read_text())
+    outcome = tried(grid, results, code=1)
+    assert outcome["of"]["side by side"]["state"] == "failed"
+    assert "of two at once one is failed" in outcome["of"]["side by side"]["seen"]
+    assert outcome["of"]["resume"]["state"] == "ok"
+
+
+def test_a_function_is_tried_too(tmp_path: Path, results: Path) -> None:
+    outcome = tried(write_function(tmp_path), results)
+    assert states(outcome) == {}
+    assert (outcome["seeds_differ"], outcome["repeats"], outcome["resume"]) == (True, True, "exact")
+    assert "of memory" in outcome["of"]["cost"]["seen"]
+
+
+def test_the_fake_trainable_is_tried_too(tmp_path: Path, results: Path) -> None:
+    run = {"last_step": 100, "every": 10, "step_s": 0.02}
+    outcome = tried(write_fake_grid(tmp_path / "fake.yaml", run=run), results)
+    assert outcome["resume"] == "exact"
+    assert states(outcome) == {}
+
+
+def test_the_built_in_trainer_is_exact(tmp_path: Path, results: Path) -> None:
+    schedule = {"total_steps": 3000, "warmup_steps": 100, "eval_every": 500}
+    grid = write_grid(tmp_path / "vit.yaml", recipe=GRID["recipe"] | {"schedule": schedule})
+    outcome = tried(grid, results)
+    assert (outcome["seeds_differ"], outcome["repeats"], outcome["resume"]) == (True, True, "exact")
+    assert states(outcome) == {}
+    assert "of 3.3% of its steps" in outcome["of"]["cost"]["seen"]
+
+
+@pytest.mark.slow
+def test_transformers_own_trainer_is_exact(tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    shutil.copytree(ROOT / "examples" / "transformers", tmp_path / "transformers")
+    outcome = tried(tmp_path / "transformers" / "sweep.yaml", results)
+    assert (outcome["seeds_differ"], outcome["repeats"], outcome["resume"]) == (True, True, "exact")
+
+
+def test_nothing_is_left_of_a_trial_that_is_interrupted(tmp_path: Path, results: Path) -> None:
+    grid = write_walk(tmp_path, run={"try": "--steps 5000"})
+    command = [sys.executable, "-m", "ettsweep", "try", str(grid), "--results", str(results), *FAST]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    out = wait_for(lambda: list(results.glob(".try-*/alone/runs/*/out/ckpt-10.json")), "its first run")[0].parent
+    process.send_signal(signal.SIGINT)
+    assert "interrupted" in process.communicate(timeout=PATIENCE_S)[1]
+    assert not processes_with(f"ETTSWEEP_OUT={out}")
+    assert not list(results.glob(".try-*"))

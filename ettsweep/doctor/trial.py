@@ -266,16 +266,6 @@ class Trial:
                 return
             before, told_s = _checkpoints(run, spec), time.monotonic()
             run.cancel()
-            attempt = run.latest_attempt()
-            if isinstance(spec, CommandRecipe) and attempt:
-
-                def is_told() -> bool:  # what it has saved until the signal, it would have saved without
-                    nonlocal before
-                    if not (told := attempt.stop_path.exists()):
-                        before = _checkpoints(run, spec)
-                    return told
-
-                self._wait_until(results, spec, is_told)
             self._wait(results, spec, goes_on=False)
         except LaunchError as error:
             self.record.problems["stopped"] = str(error)
@@ -293,10 +283,21 @@ class Trial:
             ended,
             end_s if isinstance(end_s, float) else stop_s,
             bool(ended.end.get("was_killed")),
-            _checkpoints(run, spec) != before or _saved_step(run, spec) == _last_step(self.record.alone)
-            if has_checkpoints
-            else None,
+            self._has_saved(run, spec, before) if has_checkpoints else None,
         )
+
+    def _has_saved(self, run: RunDir, spec: RunSpec, before: tuple[int, ...]) -> bool:
+        """Return whether a run that was told to stop has saved for it; `before` is what it had a moment earlier."""
+        attempt, alone = run.latest_attempt(), self.record.alone
+        assert attempt is not None
+        assert alone is not None
+        if _saved_step(run, spec) == _last_step(alone):
+            return True  # it was at its end
+        newest = _checkpoints(run, spec)
+        if isinstance(spec, CommandRecipe) and newest and attempt.stop_path.exists():
+            # The signal follows that file at once: what came before, it would have saved without.
+            return newest[-1] > attempt.stop_path.stat().st_mtime_ns
+        return newest != before
 
     # --- launching and waiting ---
 
@@ -476,12 +477,12 @@ def _run_dir(results: Path, spec: RunSpec) -> RunDir:
     return RunDir(runs_dir(results) / spec.run_id)
 
 
-def _checkpoints(run: RunDir, spec: RunSpec) -> tuple[object, ...]:
+def _checkpoints(run: RunDir, spec: RunSpec) -> tuple[int, ...]:
     """Return what tells the newest checkpoint of a run from others; empty if there is none."""
     if isinstance(spec, CommandRecipe):
         resume = spec.resume
         newest = newest_checkpoint(run.path / "out", resume.pattern) if resume and resume.checkpoint else None
-        return (newest, newest.path.stat().st_mtime_ns) if newest else ()
+        return (newest.step or 0, newest.path.stat().st_mtime_ns) if newest else ()
     if not (attempt := run.latest_attempt()) or not attempt.has_checkpoint():
         return ()
     return (*attempt.saved_steps()[:1], attempt.saved_path().stat().st_mtime_ns)

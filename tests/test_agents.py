@@ -29,6 +29,7 @@ from ettsweep.study.comparison import Comparison
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.reason import Code
 from ettsweep.study.study_state import REACH
+from ettsweep.study.tried import ResumeClass, TrialState
 from ettsweep.study.verdict import VerdictWord
 from ettsweep.theory.check_tables import check_json
 from ettsweep.theory.exponents import ExponentTest
@@ -277,6 +278,7 @@ COMMANDS: dict[str, tuple[str, list[str]]] = {
     "report": (OF_VERDICTS, ["report --results made --out report"]),
     "seeds --dry-run": (OF_PLANS, ["seeds --dry-run --results made"]),
     "grid --dry-run": (OF_PLANS, ["grid --grid made.yaml --dry-run --results planned"]),
+    "try": ("`try GRID`", ["try made.yaml --launch-set slots=1 --results tried"]),
     "verdict": ("`verdict SCORES`", ["verdict scores.csv --min"]),
     "import": ("`import SCORES`", ["import scores.csv --min --results unkept --dry-run"]),
     "status": ("`status`", ["status --results made", "status --results results", "status --results imported"]),
@@ -478,6 +480,8 @@ def test_states_of_runs() -> None:
         ("`compare A B`", "verdict", get_args(Comparison.__annotations__["verdict"])),
         ("`doctor`", "[].state", get_args(CheckState)),
         ("`check-scaling`", "verdict", [each.value for each in ExponentTest]),
+        ("`try GRID`", "observations[].state", get_args(TrialState)),
+        ("`try GRID`", "resume", get_args(ResumeClass)),
     ],
 )
 def test_words_of_other_commands(heading: str, path: str, words: list[str]) -> None:

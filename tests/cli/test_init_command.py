@@ -245,7 +245,7 @@ def test_what_is_not_found_is_named_with_what_to_do(command: str, message: str, 
         assert load_sweep_spec(tmp_path / "mine.yaml").specs()
         return
     assert "# TODO: {seed} is missing" in text
-    assert "fill in what mine.yaml has as TODO; then `ettsweep grid" in err
+    assert "fill in what mine.yaml has as TODO; then `ettsweep try" in err
     (tmp_path / "mine.yaml").write_text(text.replace("--out {out}", "--out {out} --seed {seed}"))
     assert len(load_sweep_spec(tmp_path / "mine.yaml").specs()) == 75
 

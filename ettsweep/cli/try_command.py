@@ -57,4 +57,4 @@ def _show(outcome: "Outcome", kept: Path | None, sweep: str, form: Format) -> No
     data = {"sweep": sweep, "kept": str(kept) if kept else None, **outcome.model_dump(exclude={"version"})}
     print_table(rows, form, data=data)
     if kept:
-        print_note(f"the runs of the trial are kept in {kept}: delete it when you have looked at their logs")
+        print_note(f"the runs of the trial are kept in {kept} until `ettsweep clean`, for a look at what they printed")

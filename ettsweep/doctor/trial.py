@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ettsweep.doctor.written_files import named_paths, now_ns, written_since
 from ettsweep.errors import CorruptError, EttsweepError, LaunchError, SlurmUnavailableError
-from ettsweep.files import Json, cache_folder, read_lines, storage_errors
+from ettsweep.files import Json, cache_folder, dumps, read_lines, storage_errors, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.cancellation import cancel_runs
 from ettsweep.launch.follow import read_run_index
@@ -27,17 +27,15 @@ from ettsweep.launch.slots import lock_dir
 from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import submissions
 from ettsweep.launch.submit import submit
+from ettsweep.processes import process_identity
 from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.folder import RunDir, runs_dir
+from ettsweep.runs.folder import TRIAL_OWNER, TRIAL_PREFIX, RunDir, runs_dir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
 from ettsweep.study.plan import make_plan
 from ettsweep.worker.command.checkpoints import newest_checkpoint
 from ettsweep.worker.command.child import processes_of, processes_of_session
 from ettsweep.worker.command.recipe import CommandRecipe
-
-SCRATCH_PREFIX = ".try-"
-"""Of the folder of a trial, in the results folder: workers on other machines must see it."""
 
 POLL_S = 0.02
 """Seconds between looks at files of a run."""
@@ -420,7 +418,7 @@ class Trial:
 
     def _end(self) -> None:
         """Stop what is left of its runs, and wait until no worker is left."""
-        for results in sorted(self._folder.iterdir()) if self._folder.is_dir() else ():
+        for results in self._parts():
             with contextlib.suppress(EttsweepError):
                 left = [run for run in read_run_index(results).runs.values() if not run.state.over]
                 if left:
@@ -429,6 +427,10 @@ class Trial:
         until_s = time.monotonic() + LEAVING_S
         while any(self._live()) and time.monotonic() < until_s:
             time.sleep(POLL_S)
+
+    def _parts(self) -> list[Path]:
+        """Return the results folders of its runs."""
+        return [path for path in sorted(self._folder.iterdir()) if path.is_dir()]
 
     def _processes(self) -> list[str]:
         """Return the names of processes on this machine that belong to runs of the trial."""
@@ -444,7 +446,7 @@ class Trial:
         return names
 
     def _live(self) -> Iterator[bool]:
-        for results in sorted(self._folder.iterdir()) if self._folder.is_dir() else ():
+        for results in self._parts():
             liveness = SchedulerLiveness(results, self._slurm_cache)
             for submission in submissions(results):
                 yield liveness.is_live(submission)
@@ -453,14 +455,17 @@ class Trial:
 
 @contextlib.contextmanager
 def scratch_folder(results: Path) -> Iterator[Path]:
-    """Yield a new folder in a results folder, which is removed unless the block has marked it as kept.
+    """Yield a new folder, which is removed unless the block has marked it as kept.
+
+    It lies in the results folder: workers on other machines must see it.
 
     Raises:
         StorageError: the results folder cannot be written.
     """
     with storage_errors(results):
         results.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=results))
+        folder = Path(tempfile.mkdtemp(prefix=TRIAL_PREFIX, dir=results))
+    write_atomic(folder / TRIAL_OWNER, dumps(process_identity().to_json()))
     try:
         yield folder
     finally:

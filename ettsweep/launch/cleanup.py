@@ -17,7 +17,7 @@ from ettsweep.launch.rescore import source_of
 from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import submission_folders, submissions, try_read_submission
 from ettsweep.processes import Process
-from ettsweep.runs.folder import RunDir, code_dir, is_run_id, runs_dir, sweeps_dir
+from ettsweep.runs.folder import TRIAL_OWNER, TRIAL_PREFIX, RunDir, code_dir, is_run_id, runs_dir, sweeps_dir
 from ettsweep.runs.index import Run, load_run_index
 from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.state import State
@@ -87,6 +87,7 @@ def find_waste(
         follower = Process.from_json(json_or_empty(path))
         if follower and follower.liveness() == "dead":
             waste.append(_measure_waste(path, "note of a command that has ended"))
+    waste += _ended_trials(results)
     if outputs:
         waste += _unneeded_outputs(results, liveness)
     # Temporary files may belong to a live worker, and cannot be told apart.
@@ -95,6 +96,16 @@ def find_waste(
         leftovers = sorted(path for pattern in patterns for path in results.glob(pattern))
         waste += [_measure_waste(path, "left by a kill") for path in leftovers]
     return waste + [_measure_waste(path, reason) for path, reason in _unused_snapshots(results, liveness).items()]
+
+
+def _ended_trials(results: Path) -> Iterator[Waste]:
+    """Yield the folders that trials have left: for a person to look at, or since they were killed."""
+    for folder in sorted(results.glob(f"{TRIAL_PREFIX}*")):
+        owner = Process.from_json(json_or_empty(folder / TRIAL_OWNER))
+        parts = [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+        is_live = any(SchedulerLiveness(part).is_live(each) for part in parts for each in submissions(part))
+        if owner and owner.liveness() == "dead" and not is_live and _is_removable(folder):
+            yield _measure_waste(folder, "runs of a trial that has ended")
 
 
 def _unused_runs(results: Path, liveness: SchedulerLiveness) -> set[str]:

@@ -143,6 +143,13 @@ def _checksum(result: Json) -> str | None:
         return None
 
 
+TRIAL_PREFIX = ".try-"
+"""Beginning of names of folders of trials, in which each folder is a results folder of its own."""
+
+TRIAL_OWNER = "owner.json"
+"""File in it with the process that makes the trial."""
+
+
 class RunDir:
     """The folder of one run, named after its id."""
 

@@ -15,6 +15,8 @@ from support.own_code import processes_with
 from support.trainers import write_function, write_walk
 from support.undrawn import leave_undrawn
 
+from ettsweep.processes import process_identity
+
 ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.usefixtures("process", "warm")
@@ -173,9 +175,26 @@ def test_line_ends_of_windows_are_named(tmp_path: Path, results: Path) -> None:
     script = tmp_path / "run.sh"
     script.write_bytes(b'#!/bin/sh\r\necho \'[ettsweep] {"step": 1, "err": 1.0}\'\r\n')
     script.chmod(0o755)
-    start = tried(grid, results, code=1)["of"]["start"]
-    assert start["state"] == "failed"
-    assert "CRLF" in start["advice"]
+    outcome = tried(grid, results, code=1)
+    assert outcome["of"]["start"]["state"] == "failed"
+    assert "CRLF" in outcome["of"]["start"]["advice"]
+    assert outcome["kept"] not in cleaned(results), "this process is there"
+    (Path(outcome["kept"]) / "owner.json").write_text(json.dumps(ended_process()))
+    assert outcome["kept"] in cleaned(results)
+    assert not Path(outcome["kept"]).exists()
+
+
+def cleaned(results: Path) -> list[str]:
+    completed = ettsweep("clean", "--results", results, "--format", "json")
+    return [row["path"] for row in json.loads(completed.stdout)]
+
+
+def ended_process() -> dict[str, Any]:
+    process = subprocess.Popen(["sleep", "100"])
+    identity = process_identity(process.pid).to_json()
+    process.kill()
+    process.wait()
+    return identity
 
 
 def test_runs_that_cannot_share_a_machine_are_seen(tmp_path: Path, results: Path) -> None:

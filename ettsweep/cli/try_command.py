@@ -36,7 +36,7 @@ def try_(
     Five short runs at the centre, one of them killed, train as those of the sweep will. What is seen is kept with the
     sweep. The exit code is 1 if something failed.
     """
-    from ettsweep.doctor.trials import try_sweep
+    from ettsweep.doctor.try_sweep import try_sweep
     from ettsweep.study.grid_file import choose_grid_path, grid_note, load_sweep_spec
     from ettsweep.study.sweep_updates import check_name
 

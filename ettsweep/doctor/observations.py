@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import correlation
 
 from ettsweep.console import format_count
-from ettsweep.doctor.trial import Record, TrialRun
+from ettsweep.doctor.trial_record import Record, TrialRun
 from ettsweep.errors import EttsweepError, InputError
 from ettsweep.launch.cost import Devices, describe_runs
 from ettsweep.launch.profile import AnyProfile, LocalProfile

@@ -11,12 +11,12 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from ettsweep.doctor.trial_record import Record, Resumed, Stopped, TrialRun
 from ettsweep.doctor.written_files import named_paths, now_ns, written_since
 from ettsweep.errors import CorruptError, EttsweepError, LaunchError, SlurmUnavailableError
-from ettsweep.files import Json, cache_folder, dumps, read_lines, storage_errors, write_atomic
+from ettsweep.files import cache_folder, dumps, read_lines, storage_errors, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.cancellation import cancel_runs
 from ettsweep.launch.follow import read_run_index
@@ -45,102 +45,6 @@ STATUS_S = 0.2
 
 LEAVING_S = 120.0
 """Seconds for which runs of a trial that ends early are waited for."""
-
-
-@dataclass(frozen=True)
-class TrialRun:
-    """A run of a trial, as it ended.
-
-    Attributes:
-        spec: the run.
-        status: its state, with the reason.
-        history: its metrics.
-        end: how the program of its last attempt ended, see `Attempt.end`.
-        output: the last lines that it printed.
-        wall_s, device_s: seconds that it took.
-        memory_bytes: peak of its largest process; 0 if unknown.
-        disk_bytes: size of its folder.
-    """
-
-    spec: RunSpec
-    status: Status
-    history: Sequence[Json]
-    end: Json
-    output: Sequence[str]
-    wall_s: float
-    device_s: float
-    memory_bytes: int
-    disk_bytes: int
-
-    @property
-    def curve(self) -> dict[int, float | None]:
-        """The score at each step at which it was recorded."""
-        name = self.spec.metric.column
-        return {line["step"]: line[name] for line in self.history if name in line}
-
-    @property
-    def is_done(self) -> bool:
-        return self.status.state is State.DONE
-
-
-@dataclass(frozen=True)
-class Resumed:
-    """A run that was killed and taken up again.
-
-    Attributes:
-        run: as it ended.
-        from_step: step of the checkpoint that it went on from; 0 for the start.
-        first_step: first step that it recorded then; None if none.
-    """
-
-    run: TrialRun
-    from_step: int
-    first_step: int | None
-
-
-@dataclass(frozen=True)
-class Stopped:
-    """A run that was told to stop.
-
-    Attributes:
-        run: as it ended.
-        stop_s: seconds that it took to leave.
-        was_killed: whether its grace was over before.
-        has_saved: whether it left a checkpoint that was not there before; None if it has none at all.
-    """
-
-    run: TrialRun
-    stop_s: float
-    was_killed: bool
-    has_saved: bool | None
-
-
-@dataclass
-class Record:
-    """What happened in a trial; what is None was not tried, or `problems` says why not.
-
-    Attributes:
-        base: the run at the centre, shortened for the trial.
-        whole: the same as the sweep asks for it.
-        alone: the first run.
-        again, other: of the same seed, and of another one, at once.
-        resumed: killed and taken up again.
-        stopped: told to stop.
-        written: files written outside of the runs' folders: by the first run, and by the two at once.
-        still_there: names of processes of runs that are still there after all.
-        problems: why something could not be tried, by the name of the field.
-    """
-
-    base: RunSpec
-    whole: RunSpec
-    alone: TrialRun | None = None
-    again: TrialRun | None = None
-    other: TrialRun | None = None
-    resumed: Resumed | None = None
-    stopped: Stopped | None = None
-    written: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
-    still_there: Sequence[str] = ()
-    problems: dict[str, str] = field(default_factory=dict)
 
 
 class Trial:
@@ -407,7 +311,8 @@ class Trial:
             copy = snapshot.moved(snapshot.project)
             assert copy is not None
             names = written_since(since_ns, copy, ())
-            found |= {str(snapshot.project.resolve() / name) for name in names}
+            paths = [snapshot.project.resolve() / name for name in names]
+            found |= {str(path) for path in paths if not any(path.is_relative_to(folder) for folder in left_out)}
         for root in roots:
             found |= {str(root / name) for name in written_since(since_ns, root, left_out)}
         for path in named:

@@ -44,7 +44,7 @@ def written_since(since_ns: int, folder: Path, left_out: Collection[Path], depth
             status = path.lstat()
         except OSError:  # it is gone
             continue
-        if status.st_mtime_ns >= since_ns and status.st_uid == os.geteuid():
+        if status.st_mtime_ns > since_ns and status.st_uid == os.geteuid():
             found.add(os.path.relpath(path, folder) if path != folder else "")
     return found
 

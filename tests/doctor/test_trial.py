@@ -29,7 +29,7 @@ def tried(grid: Path, results: Path, *options: object, code: int = 0) -> dict[st
     completed = ettsweep(
         "try", grid, "--results", results, "--format", "json", *FAST, *options, code=code, cwd=grid.parent
     )
-    outcome = json.loads(completed.stdout)
+    outcome: dict[str, Any] = json.loads(completed.stdout)
     return outcome | {"of": {each["observation"]: each for each in outcome["observations"]}}
 
 

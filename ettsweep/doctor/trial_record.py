@@ -1,0 +1,104 @@
+"""What happened in a trial: its runs as they ended, what they wrote, what could not be tried."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ettsweep.files import Json
+from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.state import State, Status
+
+
+@dataclass(frozen=True)
+class TrialRun:
+    """A run of a trial, as it ended.
+
+    Attributes:
+        spec: the run.
+        status: its state, with the reason.
+        history: its metrics.
+        end: how the program of its last attempt ended, see `Attempt.end`.
+        output: the last lines that it printed.
+        wall_s, device_s: seconds that it took.
+        memory_bytes: peak of its largest process; 0 if unknown.
+        disk_bytes: size of its folder.
+    """
+
+    spec: RunSpec
+    status: Status
+    history: Sequence[Json]
+    end: Json
+    output: Sequence[str]
+    wall_s: float
+    device_s: float
+    memory_bytes: int
+    disk_bytes: int
+
+    @property
+    def curve(self) -> dict[int, float | None]:
+        """The score at each step at which it was recorded."""
+        name = self.spec.metric.column
+        return {line["step"]: line[name] for line in self.history if name in line}
+
+    @property
+    def is_done(self) -> bool:
+        return self.status.state is State.DONE
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A run that was killed and taken up again.
+
+    Attributes:
+        run: as it ended.
+        from_step: step of the checkpoint that it went on from; 0 for the start.
+        first_step: first step that it recorded then; None if none.
+    """
+
+    run: TrialRun
+    from_step: int
+    first_step: int | None
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A run that was told to stop.
+
+    Attributes:
+        run: as it ended.
+        stop_s: seconds that it took to leave.
+        was_killed: whether its grace was over before.
+        has_saved: whether it left a checkpoint that was not there before; None if it has none at all.
+    """
+
+    run: TrialRun
+    stop_s: float
+    was_killed: bool
+    has_saved: bool | None
+
+
+@dataclass
+class Record:
+    """What happened in a trial; what is None was not tried, or `problems` says why not.
+
+    Attributes:
+        base: the run at the centre, shortened for the trial.
+        whole: the same as the sweep asks for it.
+        alone: the first run.
+        again, other: of the same seed, and of another one, at once.
+        resumed: killed and taken up again.
+        stopped: told to stop.
+        written: files written outside of the runs' folders: by the first run, and by the two at once.
+        still_there: names of processes of runs that are still there after all.
+        problems: why something could not be tried, by the name of the field.
+    """
+
+    base: RunSpec
+    whole: RunSpec
+    alone: TrialRun | None = None
+    again: TrialRun | None = None
+    other: TrialRun | None = None
+    resumed: Resumed | None = None
+    stopped: Stopped | None = None
+    written: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
+    still_there: Sequence[str] = ()
+    problems: dict[str, str] = field(default_factory=dict)

@@ -210,7 +210,8 @@ class Trial:
         return folder
 
     def _launch(self, results: Path, specs: Sequence[RunSpec]) -> None:
-        submit(results, make_plan(specs, read_run_index(results, self._slurm_cache)), self._profile, self._data)
+        plan = make_plan(specs, read_run_index(results, self._slurm_cache))
+        submit(results, plan, self._profile, self._data, has_canary=False)  # two at once are what is tried
 
     def _wait(self, results: Path, spec: RunSpec, *, goes_on: bool = True) -> None:
         """Wait until a run is over, or nobody has it any more.

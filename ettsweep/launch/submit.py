@@ -44,7 +44,14 @@ CONNECTION_LOST = re.compile(r"timed out|unable to contact|connect|zero bytes|me
 """Messages of sbatch when the connection to the controller broke, so that the jobs may exist all the same."""
 
 
-def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, str] | None = None) -> list[Path]:
+def submit(
+    results: Path,
+    plan: Plan,
+    profile: AnyProfile,
+    data: Mapping[str, str] | None = None,
+    *,
+    has_canary: bool = True,
+) -> list[Path]:
     """Create the run folders of a plan, start workers for them, and return the folders of the submissions.
 
     Pruned runs are reset first: whoever submits a run wants its result.
@@ -54,6 +61,7 @@ def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, st
         plan: runs to launch.
         profile: where and how they train.
         data: paths of data sets by kind of task, as far as given.
+        has_canary: whether one run goes ahead of code that has finished none yet.
 
     Raises:
         LaunchError: no worker could be started; the message has SLURM's own. Or there is no program for the runs.
@@ -70,19 +78,20 @@ def submit(results: Path, plan: Plan, profile: AnyProfile, data: Mapping[str, st
             run = RunDir.create(results, planned.spec)
             run.unprune()
             run.give_up(plan.run_index.status_of(planned.id).attempt)
-        return _submit_planned(results, plan, profile, data or {}, projects)
+        canaries = _canary_groups(plan.to_launch, plan.run_index) if has_canary else []
+        return _submit_planned(results, plan.to_launch, profile, data or {}, projects, canaries)
     finally:
         release_snapshots(results)
 
 
 def _submit_planned(
     results: Path,
-    plan: Plan,
+    planned: Sequence[PlannedRun],
     profile: AnyProfile,
     data: Mapping[str, str],
     projects: Mapping[str, str],
+    canaries: Sequence[Sequence[str]],
 ) -> list[Path]:
-    planned, canaries = plan.to_launch, _canary_groups(plan.to_launch, plan.run_index)
     if isinstance(profile, LocalProfile):
         # More workers than runs would only start, find nothing and end.
         slots = sort_free_first(profile.resolve_slots())[: len(planned)]

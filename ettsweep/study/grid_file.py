@@ -420,13 +420,18 @@ def make_sweep_spec(
         lr=grid.lr,
         wd=grid.wd,
         seeds=grid.seeds,
-        criterion=grid.criterion.for_runs(seeded=recipe.is_seeded) or None,  # None is left out of the sweep's file
+        criterion=_criterion(grid, recipe, path) or None,  # None is left out of the sweep's file
         data=grid.data,
     )
     if start is None:  # else its lr is that of no point
         with locating(Source(str(path), options_by_key(overrides))):
             sweep_spec.check_lrs()
     return sweep_spec
+
+
+def _criterion(grid: _Grid, recipe: Trainable, path: Path) -> CriterionOptions:
+    with with_source(f"{path}: criterion"):
+        return grid.criterion.for_runs(seeded=recipe.is_seeded)
 
 
 def _built_in_grid(data: dict[str, Any], source: Source, overrides: Sequence[str]) -> tuple[_Grid, Trainable]:

@@ -147,6 +147,14 @@ def identity(model: BaseModel) -> dict[str, object]:
     return fields
 
 
+def without_omitted(model: BaseModel, data: dict[str, Any]) -> dict[str, Any]:
+    """Return a model's fields as plain data without those at their `OmitFromIdAt` value: files show what ids hold."""
+    omitted = {
+        name for name, left_out in _identity_fields(type(model)) if left_out and getattr(model, name) in left_out
+    }
+    return {name: value for name, value in data.items() if name not in omitted}
+
+
 def _plain(value: object) -> object:
     if isinstance(value, BaseModel):
         return identity(value)

@@ -75,7 +75,7 @@ COMMENTS = {
     "batch_size": "samples per step, over all devices",
     "precision": "fp32, tf32, bf16, or fp16 with loss scaling",
     "optimizer": "adamw or sgd, or a mapping of kind and fields",
-    "schedule": "epochs and warmup_epochs, or total_steps and warmup_steps; decay is cosine or linear",
+    "schedule": "epochs and warmup_epochs, or total_steps and warmup_steps; decay is cosine, linear or wsd",
     "centre": "centre of the ranges; strategies without one get it mapped from another's",
     "lr": "log2 from the centre, multiples of the step; or fixed",
     "wd": "the same",

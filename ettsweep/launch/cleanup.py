@@ -113,7 +113,9 @@ def _unused_runs(results: Path, liveness: SchedulerLiveness) -> set[str]:
     active = (State.QUEUED, State.HELD, State.RUNNING, State.UNKNOWN)
     all_runs = load_run_index(results, liveness).runs
     runs = {run.id: run for run in runs_without_sweep(all_runs.values(), load_sweep_store(results))}
-    sources = {source_of(run) for run in all_runs.values() if run.id not in runs}
+    wanted = [run for run in all_runs.values() if run.id not in runs]
+    sources = {source_of(run) for run in wanted}
+    sources |= {c[0].run_id for run in wanted if run.base.continued and (c := run.spec.continued)}
     return {run.id for run in runs.values() if run.state not in active and run.id not in sources}
 
 
@@ -193,12 +195,14 @@ def _run_waste(run: RunDir, liveness: SchedulerLiveness, any_live: bool) -> Iter
             if attempt.has_checkpoint() and _is_removable(attempt.path):
                 yield _measure_waste(attempt.saved_path(), "checkpoint of a pruned run")
     if status.state.finished:
-        # The last attempt has the metrics and logs of the result.
+        # The last attempt has the metrics and logs of the result; longer runs go on from what another has kept.
+        kept = [attempt for attempt in attempts[:-1] if attempt.kept_path.exists()]
         for attempt in attempts[:-1]:
-            if _is_removable(attempt.path):
+            if attempt not in kept and _is_removable(attempt.path):
                 yield _measure_waste(attempt.path, "attempt of a finished run that another one finished")
-        if attempts and attempts[-1].has_checkpoint() and _is_removable(attempts[-1].path):
-            yield _measure_waste(attempts[-1].saved_path(), "checkpoint of a finished run")
+        for attempt in [*kept, *attempts[-1:]]:
+            if attempt.has_checkpoint() and _is_removable(attempt.path):
+                yield _measure_waste(attempt.saved_path(), "checkpoint of a finished run")
 
 
 def _measure_waste(path: Path, reason: str) -> Waste:

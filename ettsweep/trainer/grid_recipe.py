@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from ettsweep.config import options_by_key, set_nested, split_override
 from ettsweep.console import format_count
 from ettsweep.errors import InputError
-from ettsweep.schema import Source, locating, validate
+from ettsweep.schema import Key, Source, locating, validate
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.specs import EPOCH_KEYS, STEPS_FIELD_OF, ScheduleSpec
 from ettsweep.trainer.tasks.registry import steps_per_epoch, task_spec
@@ -41,7 +41,7 @@ def resolve_recipe(schema: type[Recipe], block: dict[str, Any], overrides: Seque
         apply_override(data, override)
     if "schedule" in data:
         data["schedule"] = _epochs_to_steps(schema, data["schedule"], block.get("schedule"), data, source)
-    return validate(schema, data, source, EPOCH_KEYS)
+    return validate(schema, data, source, _epoch_keys(data))
 
 
 def recipe_problems(
@@ -63,9 +63,9 @@ def recipe_problems(
     try:
         for override in overrides:
             apply_override(data, override)
-        if isinstance(schedule := data.get("schedule"), dict) and STEPS_FIELD_OF.keys() & schedule.keys():
+        if isinstance(schedule := data.get("schedule"), dict) and _has_epochs(schedule):
             data["schedule"] = _PLACEHOLDER_SCHEDULE
-        validate(schema, data, Source(location, options_by_key(overrides)), EPOCH_KEYS)
+        validate(schema, data, Source(location, options_by_key(overrides)), _epoch_keys(data))
     except InputError as error:
         # A line for each problem, so that they can be listed with those of the rest of the file.
         return str(error).splitlines()
@@ -94,11 +94,21 @@ def _epochs_to_steps(
     if not isinstance(schedule, dict):
         return schedule
     steps = _steps_per_epoch(schema, schedule, data, source)
-    converted = {key: value for key, value in schedule.items() if key not in STEPS_FIELD_OF}
+    converted = _in_steps(schedule, ("schedule",), steps, source)
+    if isinstance(schedule.get("continues"), dict):
+        converted["continues"] = _in_steps(schedule["continues"], ("schedule", "continues"), steps, source)
+    _check_lengths(schedule, converted, file_schedule, source)
+    return converted
+
+
+def _in_steps(schedule: dict[str, Any], key: Key, steps: int, source: Source) -> dict[str, Any]:
+    """Return the fields of a schedule under a key, with those in epochs of so many steps converted."""
+    converted = {name: value for name, value in schedule.items() if name not in STEPS_FIELD_OF}
+    dotted = ".".join(key)
     for name, field in STEPS_FIELD_OF.items():
         if name not in schedule:
             continue
-        value, at = schedule[name], f"{source.of(('schedule', name))}: schedule"
+        value, at = schedule[name], f"{source.of((*key, name))}: {dotted}"
         # bool is a subclass of int: YAML's `yes` would be one epoch.
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e9:
             raise InputError(f"{at}.{name}: a number of epochs is expected, got {value!r}")
@@ -109,8 +119,20 @@ def _epochs_to_steps(
             raise InputError(
                 f"{at}.{name}: at least one step is expected, which is {1 / steps:.3g} epochs, got {value:g}"
             )
-    _check_lengths(schedule, converted, file_schedule, source)
     return converted
+
+
+def _epoch_keys(data: dict[str, Any]) -> list[Key]:
+    """Return the keys in epochs of a recipe."""
+    schedule = data.get("schedule")
+    is_continued = isinstance(schedule, dict) and isinstance(schedule.get("continues"), dict)
+    continued = [("schedule", "continues", *key[1:]) for key in EPOCH_KEYS] if is_continued else []
+    return [*EPOCH_KEYS, *continued]
+
+
+def _has_epochs(schedule: dict[str, Any]) -> bool:
+    shorter = schedule.get("continues")
+    return bool(STEPS_FIELD_OF.keys() & (schedule | (shorter if isinstance(shorter, dict) else {})).keys())
 
 
 def _steps_per_epoch(schema: type[BaseModel], schedule: dict[str, Any], data: dict[str, Any], source: Source) -> int:
@@ -119,7 +141,7 @@ def _steps_per_epoch(schema: type[BaseModel], schedule: dict[str, Any], data: di
     Raises:
         InputError: another part of the recipe is invalid, or only the data tell.
     """
-    if not STEPS_FIELD_OF.keys() & schedule.keys():
+    if not _has_epochs(schedule):
         return 1
     # Steps per epoch depend on task and batch size, so these have to be valid first.
     recipe: Any = validate(schema, data | {"schedule": _PLACEHOLDER_SCHEDULE}, source, EPOCH_KEYS)
@@ -181,8 +203,9 @@ def apply_override(data: dict[str, Any], override: str) -> None:
     """Set `a.b=value` in nested plain data, in place; the schema validates key and value later."""
     set_nested(data, *(pair := split_override(override)))
     *parents, last = pair[0].split(".")
-    if parents == ["schedule"]:
+    if parents in (["schedule"], ["schedule", "continues"]):
+        block = data["schedule"] if len(parents) == 1 else data["schedule"]["continues"]
         for lengths in STEPS_FIELD_OF.items():
             if last in lengths:  # a length in steps overrides one in epochs, and vice versa
                 for name in {*lengths} - {last}:
-                    data["schedule"].pop(name, None)
+                    block.pop(name, None)

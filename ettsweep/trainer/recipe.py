@@ -196,6 +196,12 @@ class TransformerRecipe(Trainable):
 class TransformerRun(TransformerRecipe, RunSpec):
     """A run of this trainer."""
 
+    @property
+    def continued(self) -> tuple[RunSpec, int] | None:
+        if (shorter := self.schedule.continues) is None or (step := shorter.kept_step) is None:
+            return None
+        return self.model_copy(update={"schedule": shorter}), step
+
 
 def as_transformer(recipe: Trainable) -> TransformerRecipe:
     """Return a recipe of this trainer.

@@ -19,7 +19,8 @@ def check_schedule(schedule: ScheduleSpec, lrs: Sequence[float]) -> str:
         InputError: lr would rise after the warm-up at all points, or no step would change anything.
     """
     last, warmup, floor = schedule.last_step, schedule.warmup_steps, schedule.lr_min
-    if last == schedule.total_steps == 1 and not warmup and not floor:
+    ends_at_zero = not floor and not schedule.floor
+    if last == schedule.total_steps == 1 and not warmup and ends_at_zero:
         raise InputError("schedule.total_steps: lr falls to 0 at the last step, here the only one; give 2 or more")
     # Only a run that ends after its warm-up gets there. Centres mapped between strategies differ in the last bits.
     below = sorted({lr for lr in lrs if last > warmup and lr < floor * (1 - MAPPED_TOLERANCE)})
@@ -36,6 +37,6 @@ def check_schedule(schedule: ScheduleSpec, lrs: Sequence[float]) -> str:
     if last < warmup:
         share = f"{last / warmup:.0%}"
         notes.append(f"runs end at step {last}, within the warm-up of {warmup}: they get to {share} of a point's lr")
-    elif last == schedule.total_steps == warmup + 1 and not floor:
+    elif last == schedule.total_steps == warmup + 1 and ends_at_zero:
         notes.append("the only step after the warm-up has lr 0, and changes nothing")
     return "\n".join(notes)

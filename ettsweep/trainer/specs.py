@@ -1,11 +1,12 @@
 """Schemas of what a Transformer is trained with: model, task, schedule, precision."""
 
+import math
 from collections.abc import Iterator
-from typing import Annotated, Literal, Protocol, Self, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, Self, runtime_checkable
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from ettsweep.schema import NonNegative, Positive, StrictModel
+from ettsweep.schema import Fraction, NonNegative, OmitFromIdAt, Positive, PositiveFloat, StrictModel, without_omitted
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 
@@ -68,26 +69,55 @@ def indivisible_problems(name: str, value: int, by: str, divisor: int) -> Iterat
         yield f"{name} {value} is not divisible by {by} {divisor}; nearest {name}: {nearest}"
 
 
+DEFAULT_DECAY_SHARE = 0.2
+"""Share of a `wsd` run that decays unless it is stated: what Hagele et al. (arXiv 2405.18392) find to be enough."""
+
+
 class ScheduleSpec(StrictModel):
-    """Linear warmup over `warmup_steps`, then decay to `lr_min` at `total_steps`.
+    """Linear warmup over `warmup_steps`, then decay to `lr_min`, or to `floor` times the peak, at `total_steps`.
 
     `stop_step` ends the run early and leaves the learning-rate curve as it is. The model is evaluated every
     `eval_every` steps and at the end.
+
+    Attributes:
+        decay: `cosine` or `linear` begin after the warmup; `wsd` (warmup, stable, decay) stays at the peak first.
+        floor: last learning rate as a share of the peak, which is the same at all points; `lr_min` is absolute.
+        decay_share: of `wsd`: share of `total_steps` that decays; None for the others.
+        decay_shape: of `wsd`: falls linearly, or as 1 - sqrt(share of the decay that is done).
+        continues: schedule of the run that this one continues, from the checkpoint which that kept at its `kept_step`;
+            what it does not state is as here.
     """
 
     total_steps: Positive
     warmup_steps: Annotated[int, Field(ge=0)]
-    decay: Literal["cosine", "linear"] = "cosine"
+    decay: Literal["cosine", "linear", "wsd"] = "cosine"
     lr_min: NonNegative = 0.0
     eval_every: Positive
     stop_step: Positive | None = None
+    floor: Annotated[Fraction, OmitFromIdAt(0.0)] = 0.0
+    decay_share: Annotated[PositiveFloat | None, OmitFromIdAt(None)] = None
+    decay_shape: Annotated[Literal["linear", "sqrt"], OmitFromIdAt("linear")] = "linear"
+    continues: Annotated["ScheduleSpec | None", OmitFromIdAt(None)] = None
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what older specs do not have, where it is as in them."""
+        return without_omitted(self, serialise(self))
 
     @model_validator(mode="before")
     @classmethod
-    def _stop_at_the_end(cls, data: object) -> object:
-        """Drop a `stop_step` at the last step: equal training must have one id."""
-        if isinstance(data, dict) and data.get("stop_step") == data.get("total_steps"):
-            return {key: value for key, value in data.items() if key != "stop_step"}
+    def _completed(cls, data: object) -> object:
+        """Fill in what follows from the rest: equal training must have one id."""
+        if not isinstance(data, dict):
+            return data
+        data = dict(data)
+        if data.get("stop_step") == data.get("total_steps"):
+            data.pop("stop_step", None)
+        if data.get("decay") == "wsd" and data.get("decay_share") is None:
+            data["decay_share"] = DEFAULT_DECAY_SHARE
+        if isinstance(shorter := data.get("continues"), dict):
+            own = {key: value for key, value in data.items() if key not in ("continues", "stop_step")}
+            data["continues"] = own | shorter
         return data
 
     @model_validator(mode="after")
@@ -96,12 +126,69 @@ class ScheduleSpec(StrictModel):
             raise ValueError(f"warmup_steps {self.warmup_steps} must be below total_steps {self.total_steps}")
         if self.stop_step is not None and self.stop_step > self.total_steps:
             raise ValueError(f"stop_step {self.stop_step} is beyond total_steps {self.total_steps}")
+        if self.floor and self.lr_min:
+            raise ValueError(f"floor {self.floor:g} and lr_min {self.lr_min:g} both state where lr ends; give one")
+        if self.decay != "wsd" and (self.decay_share is not None or self.decay_shape != "linear"):
+            name = "decay_shape" if self.decay_share is None else "decay_share"
+            raise ValueError(
+                f"{name} is of decay: wsd, which has a plateau; decay {self.decay} begins after the warmup"
+            )
+        after_warmup = self.total_steps - self.warmup_steps
+        if self.decay_steps > after_warmup:
+            at_most = math.floor(after_warmup / self.total_steps * 1000) / 1000
+            raise ValueError(
+                f"decay_share {self.decay_share:g} is a decay of {self.decay_steps} steps, and the run has "
+                f"{after_warmup} after its warmup; give at most {at_most:g}"
+            )
+        if self.continues is not None:
+            self._check_continues(self.continues)
         return self
+
+    def _check_continues(self, shorter: "ScheduleSpec") -> None:
+        """Check that this run's lr is that of the one it continues up to the checkpoint.
+
+        Raises:
+            ValueError: it is not, or nothing is left to train.
+        """
+        step = shorter.kept_step
+        if shorter == self.model_copy(update={"continues": shorter.continues}):
+            raise ValueError("continues: states nothing in which that run differs from this one; give its total_steps")
+        if step is None:
+            raise ValueError("continues: only a run with decay: wsd, in both, keeps a checkpoint to go on from")
+        if self.decay != "wsd" or shorter.warmup_steps != self.warmup_steps:
+            raise ValueError(
+                f"continues: decay wsd and warmup_steps {shorter.warmup_steps} are expected here too, got {self.decay} "
+                f"and {self.warmup_steps}: up to step {step} both runs must train alike"
+            )
+        if step > self.plateau_end:
+            raise ValueError(
+                f"continues: that run keeps its checkpoint at step {step}, where this one decays already (from "
+                f"{self.plateau_end}); give more than its total_steps {shorter.total_steps}, or a smaller decay_share"
+            )
+        if self.last_step <= step:
+            raise ValueError(f"continues: this run ends at step {self.last_step}, that one gets to {step} already")
 
     @property
     def last_step(self) -> int:
         """Number of optimizer steps of the run."""
         return self.total_steps if self.stop_step is None else self.stop_step
+
+    @property
+    def decay_steps(self) -> int:
+        """Number of steps that decay: all after the warmup, unless there is a plateau."""
+        if self.decay_share is None:
+            return self.total_steps - self.warmup_steps
+        return max(1, round(self.decay_share * self.total_steps))
+
+    @property
+    def plateau_end(self) -> int:
+        """Last step at the peak."""
+        return self.total_steps - self.decay_steps
+
+    @property
+    def kept_step(self) -> int | None:
+        """Step after which a checkpoint is kept for longer runs: the plateau's last, or the run's; None without any."""
+        return min(self.plateau_end, self.last_step) or None if self.decay == "wsd" else None
 
 
 STEPS_FIELD_OF = {

@@ -14,6 +14,7 @@ from ettsweep.shipped_files import shipped
 from ettsweep.strategies.optimizers import SgdSpec
 from ettsweep.study.grid_file import find_grid, grid_note, load_sweep_spec
 from ettsweep.study.lattice import PLACEHOLDER_CENTRE, Centre
+from ettsweep.trainer.recipe import TransformerRecipe
 
 GRID = """\
 model: vit-digits
@@ -477,6 +478,21 @@ def test_a_mistake_in_epochs_is_answered_in_epochs(path: Path, given: str, messa
     assert problem[1:].strip() == message
 
 
+def test_epochs_of_the_run_that_is_continued_are_steps_too(path: Path) -> None:
+    change(path, "total_steps: 240, warmup_steps: 24", "epochs: 20, warmup_epochs: 2")
+    given = ["schedule.decay=wsd", "schedule.continues.total_steps=100", "schedule.continues.epochs=10"]
+    recipe = load_sweep_spec(path, overrides=given).recipe
+    assert isinstance(recipe, TransformerRecipe)
+    schedule = recipe.schedule
+    assert schedule.continues is not None
+    assert (schedule.total_steps, schedule.continues.total_steps, schedule.continues.kept_step) == (240, 120, 96)
+    assert schedule.continues.warmup_steps == 24
+    assert refusal(path, overrides=["schedule.decay=wsd", "schedule.continues.epochs=0"]) == (
+        "--set schedule.continues.epochs=0: schedule.continues.epochs: at least one step is expected, which is 0.0833 "
+        "epochs, got 0"
+    )
+
+
 def test_a_mistake_in_epochs_of_the_file_is_answered_in_epochs(path: Path) -> None:
     change(path, "total_steps: 240, warmup_steps: 24", "epochs: 20, warmup_epochs: 20")
     expected = "g.yaml: schedule: warmup_epochs 20 (240 steps) must be below epochs 20 (240 steps)"
@@ -588,7 +604,7 @@ def test_epochs_are_of_the_samples_that_are_set(path: Path) -> None:
         ("warmup_steps: 24", "warmup_steps: 240", "g.yaml: schedule: warmup_steps 240 must be below total_steps 240"),
         ("batch_size: 64", "batch_size: 800", "g.yaml: batch_size: 800 is more than the 797 training images"),
         ("task: digits", "task: {kind: mnist}", "g.yaml: task: unknown kind 'mnist'. Known: cifar10, cifar100, digits, imagenet, images, pydoc, text"),
-        ("decay: cosine", "decay: cosin", "g.yaml: schedule.decay: input should be 'cosine' or 'linear', got 'cosin'; did you mean 'cosine'?"),
+        ("decay: cosine", "decay: cosin", "g.yaml: schedule.decay: input should be 'cosine', 'linear' or 'wsd', got 'cosin'; did you mean 'cosine'?"),
         ("lr: {range: [-1, 1], step: 1}", "lr: {range: [-1, 1]", "g.yaml: line 9: expected ',' or '}', but got '<scalar>'"),
         ("seeds: [3, 5]", "strategies: [ntk]", "g.yaml: line 11: key 'strategies' is given twice"),
         ("wd: 0.5}", "wd: 0.5, lr: 1.0}", "g.yaml: line 7: key 'lr' is given twice"),

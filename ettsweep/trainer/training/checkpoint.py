@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ettsweep.errors import CorruptError, short_message
 from ettsweep.files import Json, dumps, open_regular
 from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
 from ettsweep.trainer.training.distributed import full_tensor, parameters
 from ettsweep.trainer.training.trainer import Trainer
 
@@ -57,14 +58,14 @@ def build_header(attempt: Attempt, trainer: Trainer, history: Sequence[Json]) ->
     }
 
 
-def write(attempt: Attempt, header: Json, state: Mapping[str, Tensor]) -> None:
-    """Replace the checkpoint of an attempt atomically.
+def write(attempt: Attempt, header: Json, state: Mapping[str, Tensor], *, keep: bool = False) -> None:
+    """Replace the checkpoint of an attempt atomically; with `keep`, that from which longer runs go on.
 
     Raises:
         StorageError: it cannot be written; the earlier checkpoint is untouched.
     """
     compacted = {name: _compact(tensor) for name, tensor in state.items()}
-    attempt.save_checkpoint(lambda path: _write(header | {"tensors": compacted}, path))
+    attempt.save_checkpoint(lambda path: _write(header | {"tensors": compacted}, path), keep=keep)
 
 
 def _compact(tensor: Tensor) -> Tensor:
@@ -115,14 +116,14 @@ class CheckpointState:
     tensors: dict[str, Tensor]
 
 
-def load_checkpoint(attempt: Attempt) -> CheckpointState:
-    """Read and verify the checkpoint of an attempt.
+def load_checkpoint(attempt: Attempt, *, kept: bool = False) -> CheckpointState:
+    """Read and verify the checkpoint of an attempt; with `kept`, that from which longer runs go on.
 
     Raises:
         FileNotFoundError: there is none.
         CorruptError: it is truncated, was edited, or belongs to another run.
     """
-    path = attempt.checkpoint_path
+    path = attempt.kept_path if kept else attempt.checkpoint_path
     if not path.exists():
         raise FileNotFoundError(path)
     try:
@@ -189,7 +190,11 @@ def load_history(saved: CheckpointState, attempt: Attempt) -> list[Json]:
     Raises:
         CorruptError: they differ from those at the time of the checkpoint.
     """
-    lines = attempt.history(until=saved.step)
+    run = RunDir(attempt.run)
+    if run.result_path.exists():  # a finished run needs its earlier attempts no more, and they may be gone
+        lines = [line for line in run.history() if line["step"] <= saved.step]
+    else:
+        lines = attempt.history(until=saved.step)
     if _history_sha256(lines) != saved.history_sha256:
         raise CorruptError(f"{attempt.metrics_path}: changed since the checkpoint was saved")
     return lines

@@ -8,11 +8,20 @@ from ettsweep.trainer.specs import ScheduleSpec
 def lr_at(step: int, lr: float, schedule: ScheduleSpec) -> float:
     """Return the learning rate of a step; `lr` is the peak.
 
-    Linear warmup, lr * step / warmup_steps, then cosine or linear decay to `lr_min` at `total_steps`. Steps are counted
-    from 1, so that the first step does not have learning rate 0.
+    Linear warmup, lr * step / warmup_steps, then the plateau of `wsd`, then a decay to `lr_min`, or `floor` * lr, at
+    `total_steps`. Steps are counted from 1, so that the first step does not have learning rate 0.
     """
     if step <= schedule.warmup_steps:
         return lr * step / schedule.warmup_steps
-    progress = (step - schedule.warmup_steps) / (schedule.total_steps - schedule.warmup_steps)
-    decay = 0.5 + 0.5 * math.cos(math.pi * progress) if schedule.decay == "cosine" else 1.0 - progress
-    return schedule.lr_min + (lr - schedule.lr_min) * decay
+    if step <= schedule.plateau_end:
+        return lr
+    progress = (step - schedule.plateau_end) / schedule.decay_steps
+    end = schedule.floor * lr or schedule.lr_min
+    return end + (lr - end) * _remaining(progress, schedule)
+
+
+def _remaining(progress: float, schedule: ScheduleSpec) -> float:
+    """Return the share of the fall that is left after a share of the decay."""
+    if schedule.decay == "cosine":
+        return 0.5 + 0.5 * math.cos(math.pi * progress)
+    return 1.0 - (math.sqrt(progress) if schedule.decay_shape == "sqrt" else progress)

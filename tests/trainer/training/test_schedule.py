@@ -22,6 +22,10 @@ def schedule(decay: str = "cosine", lr_min: float = 0.0, warmup_steps: int = 4, 
     )
 
 
+def made(**fields: object) -> ScheduleSpec:
+    return ScheduleSpec.model_validate({"warmup_steps": 0, "eval_every": 1} | fields)
+
+
 def test_warmup_is_linear_from_a_first_step_that_moves() -> None:
     assert [lr_at(step, 8.0, schedule()) for step in (1, 2, 3, 4)] == [2.0, 4.0, 6.0, 8.0]
 
@@ -38,6 +42,57 @@ def test_warmup_is_linear_from_a_first_step_that_moves() -> None:
 def test_decay_at_each_quarter(decay: str, lr_min: float, expected: list[float]) -> None:
     rates = [lr_at(step, 8.0, schedule(decay, lr_min)) for step in (6, 8, 10, 12)]
     assert rates == pytest.approx(expected, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"decay_shape": "linear"}, [8.0, 8.0, 6.0, 4.0, 2.0, 0.0]),
+        ({"decay_shape": "linear", "floor": 0.25}, [8.0, 8.0, 6.5, 5.0, 3.5, 2.0]),
+        ({"decay_shape": "linear", "lr_min": 2.0}, [8.0, 8.0, 6.5, 5.0, 3.5, 2.0]),
+        ({"decay_shape": "sqrt"}, [8.0, 8.0, 4.0, 8 - 4 * R2, 8 - 4 * math.sqrt(3), 0.0]),
+    ],
+)
+def test_plateau_lasts_until_the_share_of_the_run_that_decays(fields: dict[str, object], expected: list[float]) -> None:
+    wsd = made(decay="wsd", decay_share=0.25, total_steps=16, warmup_steps=4, **fields)
+    assert (wsd.plateau_end, wsd.decay_steps) == (12, 4)
+    rates = [lr_at(step, 8.0, wsd) for step in (5, 12, 13, 14, 15, 16)]
+    assert rates == pytest.approx(expected, abs=1e-15)
+
+
+def test_a_floor_is_the_same_share_at_each_lr() -> None:
+    cosine = made(decay="cosine", floor=0.1, total_steps=12, warmup_steps=4)
+    for lr in (1e-3, 20.0):
+        assert [lr_at(step, lr, cosine) / lr for step in (8, 12)] == pytest.approx([0.55, 0.1], rel=1e-12)
+
+
+def test_a_share_that_is_not_stated_is_a_fifth_and_the_same_run() -> None:
+    given, default = made(decay="wsd", decay_share=0.2, total_steps=10), made(decay="wsd", total_steps=10)
+    assert given == default
+    assert default.kept_step == 8
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"decay": "wsd", "decay_share": 1.2}, "decay_share 1.2 is a decay of 24 steps, and the run has 16 after its"),
+        ({"decay": "wsd", "decay_share": 0.9}, "decay of 18 steps, .* 16 after its warmup; give at most 0.8"),
+        (
+            {"decay_share": 0.2},
+            "decay_share is of decay: wsd, which has a plateau; decay cosine begins after the warmup",
+        ),
+        ({"decay": "linear", "decay_shape": "sqrt"}, "decay_shape is of decay: wsd"),
+        ({"floor": 0.1, "lr_min": 0.1}, "floor 0.1 and lr_min 0.1 both state where lr ends; give one"),
+        ({"continues": {"total_steps": 10}}, "only a run with decay: wsd, in both, keeps a checkpoint"),
+        ({"decay": "wsd", "continues": {}}, "states nothing in which that run differs"),
+        ({"decay": "wsd", "continues": {"total_steps": 40}}, "keeps its checkpoint at step 32, where this one decays"),
+        ({"decay": "wsd", "continues": {"total_steps": 10, "warmup_steps": 2}}, "warmup_steps 2 are expected here too"),
+        ({"decay": "wsd", "stop_step": 8, "continues": {"total_steps": 10}}, "ends at step 8, that one gets to 8"),
+    ],
+)
+def test_schedule_that_contradicts_itself_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        made(**{"total_steps": 20, "warmup_steps": 4} | fields)
 
 
 def test_without_warmup_the_first_step_is_on_the_decay() -> None:

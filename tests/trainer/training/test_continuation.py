@@ -1,0 +1,162 @@
+"""Longer runs that go on from the plateau of shorter ones: the numbers are those of one that trained all of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.made_runs import CPU, MakeSpec, Train, Undisturbed, numbers, result_of, stop_at
+
+from ettsweep.launch.cleanup import find_waste, remove
+from ettsweep.launch.follow import continuation_note
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.index import load_run_index
+from ettsweep.runs.spec import RunSpec
+from ettsweep.study.plan import make_plan
+from ettsweep.trainer.training.run import environment
+
+SHORT: dict[str, Any] = {"total_steps": 20, "warmup_steps": 4, "eval_every": 8, "decay": "wsd", "decay_share": 0.25}
+LONG = SHORT | {"total_steps": 40}
+CONTINUED = LONG | {"continues": {"total_steps": 20}}
+KEPT = 15
+
+
+@pytest.fixture
+def short(make_spec: MakeSpec) -> RunSpec:
+    return make_spec(schedule=SHORT)
+
+
+@pytest.fixture
+def continued(make_spec: MakeSpec) -> RunSpec:
+    return make_spec(schedule=CONTINUED)
+
+
+def kept_step(run: RunDir) -> int | None:
+    """Return the first step that a run trained itself, less one."""
+    latest = run.latest_attempt()
+    assert latest is not None
+    return latest.untrained_steps()
+
+
+def test_id_holds_the_run_that_is_continued_and_its_step(make_spec: MakeSpec, short: RunSpec) -> None:
+    spec = make_spec(schedule=CONTINUED)
+    assert spec.continued == (short, KEPT)
+    others = [
+        make_spec(schedule=LONG),
+        short,
+        make_spec(schedule=LONG | {"continues": {"total_steps": 24}}),
+        make_spec(schedule=LONG | {"continues": {"total_steps": 20, "stop_step": 12}}),
+    ]
+    assert len({each.run_id for each in [spec, *others]}) == 5
+    assert others[-1].continued is not None
+    assert others[-1].continued[1] == 12
+
+
+def test_continued_run_equals_one_that_trained_all_of_it(
+    train: Train, undisturbed: Undisturbed, make_spec: MakeSpec, short: RunSpec, continued: RunSpec
+) -> None:
+    train(short)
+    run = train(continued)
+    assert kept_step(run) == KEPT
+    assert numbers(run) == undisturbed(make_spec(schedule=LONG))
+    resumed = json.loads((run.path / "attempts/0001/resume.json").read_text())
+    assert resumed == {"run": short.run_id, "attempt": 1, "step": KEPT}
+
+
+def test_parent_that_was_stopped_in_its_plateau_is_continued_from_there(
+    train: Train, undisturbed: Undisturbed, make_spec: MakeSpec
+) -> None:
+    train(make_spec(schedule=SHORT | {"stop_step": 11}))
+    run = train(make_spec(schedule=CONTINUED | {"continues": {"total_steps": 20, "stop_step": 11}}))
+    assert kept_step(run) == 11
+    assert numbers(run) == undisturbed(make_spec(schedule=LONG))
+
+
+def test_continued_run_can_be_continued(
+    train: Train, undisturbed: Undisturbed, make_spec: MakeSpec, short: RunSpec, continued: RunSpec
+) -> None:
+    train(short)
+    train(continued)
+    longest = LONG | {"total_steps": 48}
+    run = train(make_spec(schedule=longest | {"continues": CONTINUED}))
+    assert kept_step(run) == 30
+    assert numbers(run) == undisturbed(make_spec(schedule=longest))
+
+
+@pytest.mark.parametrize("every_steps", [None, 5])
+def test_stops_and_cleaning_between_cost_no_bit(
+    train: Train,
+    undisturbed: Undisturbed,
+    make_spec: MakeSpec,
+    results: Path,
+    short: RunSpec,
+    continued: RunSpec,
+    every_steps: int | None,
+) -> None:
+    """The parent keeps its checkpoint in an attempt that another one finished."""
+    train(short, every_steps, stop_at(17))
+    parent = train(short)
+    assert [parent.attempt(number).kept_path.exists() for number in (1, 2)] == [True, False]
+    remove(find_waste(results))
+    assert [attempt.number for attempt in parent.kept_attempts()] == [1]
+    assert not parent.attempt(1).checkpoint_path.exists()
+    assert not find_waste(results)
+    train(continued, every_steps, stop_at(3))
+    run = train(continued)
+    assert run.attempt(2).resumed_from() == (1, KEPT + 3)
+    assert run.attempt(1).untrained_steps() == run.attempt(2).untrained_steps() == KEPT
+    assert numbers(run) == undisturbed(make_spec(schedule=LONG))
+
+
+def test_attempt_that_is_killed_before_its_first_checkpoint_leaves_nothing_in_the_way(
+    train: Train, undisturbed: Undisturbed, make_spec: MakeSpec, short: RunSpec, continued: RunSpec, results: Path
+) -> None:
+    parent = train(short)
+    run = RunDir.create(results, continued)
+    attempt = run.claim(environment(CPU), after=0)
+    assert attempt is not None
+    attempt.append(attempt.metrics_path, parent.history()[:7])  # as a kill in the midst of taking over would leave it
+    train(continued)
+    assert kept_step(run) == KEPT
+    assert numbers(run) == undisturbed(make_spec(schedule=LONG))
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "metrics"])
+def test_without_a_usable_checkpoint_the_numbers_are_the_same_from_the_start(
+    damage: str, train: Train, undisturbed: Undisturbed, make_spec: MakeSpec, short: RunSpec, continued: RunSpec
+) -> None:
+    parent = train(short)
+    kept = parent.attempt(1).kept_path
+    if damage == "gone":
+        kept.unlink()
+    elif damage == "cut":
+        kept.write_bytes(kept.read_bytes()[:-100])
+    else:
+        parent.metrics_path.write_text(parent.metrics_path.read_text().replace("loss", "lost", 1))
+    run = train(continued)
+    assert kept_step(run) == 0
+    assert f"run {short.run_id} has no usable checkpoint of step {KEPT}" in run.attempt(1).log_text()
+    assert numbers(run) == undisturbed(make_spec(schedule=LONG))
+
+
+def test_speed_counts_the_steps_that_it_trained(train: Train, short: RunSpec, continued: RunSpec) -> None:
+    train(short)
+    result = result_of(train(continued))
+    assert result["steps"] == 40
+    assert result["steps_per_s"] == pytest.approx((40 - KEPT) / result["wall_s"])
+
+
+def test_plan_says_which_runs_will_train_from_the_start(
+    train: Train, short: RunSpec, continued: RunSpec, results: Path
+) -> None:
+    def note() -> str:
+        return continuation_note(results, make_plan([short, continued], load_run_index(results)))
+
+    assert note().startswith("1 run of 2 will train from the start, with the same numbers")
+    assert f"as of {short.run_id} at step {KEPT}" in note()
+    train(short)
+    assert note() == ""
+
+
+def test_only_a_plateau_keeps_a_checkpoint(train: Train, spec: RunSpec) -> None:
+    assert not train(spec, 5).kept_attempts()

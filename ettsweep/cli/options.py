@@ -303,7 +303,7 @@ class ModelOptions:
         typer.Option(help="Grid file with the model and its optimizer.", parser=parse_path, metavar="FILE"),
     ] = None
     optimizer: Annotated[
-        Literal["adamw", "sgd"] | None, typer.Option(help="Optimizer; by default the grid's, else adamw.")
+        Literal["adamw", "sgd", "muon"] | None, typer.Option(help="Optimizer; by default the grid's, else adamw.")
     ] = None
     mlp_factor: Annotated[
         Literal["ignore", "include"] | None,

@@ -74,7 +74,7 @@ COMMENTS = {
     "recipe": "shared by all runs; a run with another recipe is another run",
     "batch_size": "samples per step, over all devices",
     "precision": "fp32, tf32, bf16, or fp16 with loss scaling",
-    "optimizer": "adamw or sgd, or a mapping of kind and fields",
+    "optimizer": "adamw, sgd or muon, or a mapping of kind and fields",
     "schedule": "epochs and warmup_epochs, or total_steps and warmup_steps; decay is cosine, linear or wsd",
     "centre": "centre of the ranges; strategies without one get it mapped from another's",
     "lr": "log2 from the centre, multiples of the step; or fixed",

@@ -49,11 +49,11 @@ class Size:
 
     Attributes:
         width: n, the size of the residual stream.
-        factor_rule: the optimizer, adamw or sgd, whose learning-rate factors apply.
+        factor_rule: the optimizer, adamw, sgd or muon, whose learning-rate factors apply.
     """
 
     width: int
-    factor_rule: Literal["adamw", "sgd"]
+    factor_rule: Literal["adamw", "sgd", "muon"]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-Optimizer = Literal["adamw", "sgd"]
+Optimizer = Literal["adamw", "sgd", "muon"]
 MlpFactor = Literal["ignore", "include"]
 Distribution = Literal["normal", "uniform"]
 Domain = Literal["vision", "language"]
@@ -119,12 +119,12 @@ def lr_factor(group: Group, dims: Dims, s: float | None, optimizer: Optimizer, m
         group: the parameter group.
         dims: dimensions of the model.
         s: meta-parameter of the strategy; None for standard.
-        optimizer: whose factors.
+        optimizer: whose factors; those of Muon outside the bulk, whose matrices have `spectral_factor`, are AdamW's.
         mlp_factor: `ignore` sets M = 1, as the paper's experiments do (table:ViT-NTK).
     """
     if s is None:
         return 1.0
-    n, adamw = dims.width, optimizer == "adamw"
+    n, adamw = dims.width, optimizer != "sgd"
     mlp_ratio = dims.mlp_ratio if mlp_factor == "include" else 1
     # One power of n per formula: groups that share it get the same float, and so one optimizer group.
     embedding = math.pow(n, (s - 1) / 2 if adamw else s)
@@ -147,6 +147,18 @@ def lr_factor(group: Group, dims: Dims, s: float | None, optimizer: Optimizer, m
             return 1 / math.sqrt(dims.n_out) if adamw else 1.0
 
 
+def spectral_factor(fan_out: int, fan_in: int, s: float | None) -> float:
+    """Return the factor of a matrix whose step is orthogonalised: the spectral norm of a step over lr.
+
+    A step must have a spectral norm of order sqrt(fan_out / fan_in) to change activations of order one by order lr at
+    every width (Yang, Simon, Bernstein, arXiv 2310.17813, eq. 1; for Muon arXiv 2512.05620). That is maximal update.
+    Standard has the max(1, fan_out / fan_in) under the root that Jordan's Muon and torch have, which is the same but
+    where a matrix narrows.
+    """
+    ratio = fan_out / fan_in
+    return math.sqrt(max(1.0, ratio) if s is None else ratio)
+
+
 def wd_factor(group: Group, factor: float, decay_pe: bool = True) -> float:
     """Return the factor of wd for an optimizer that decays by (group's lr) * weight_decay, as torch's do.
 
@@ -164,15 +176,28 @@ def wd_factor(group: Group, factor: float, decay_pe: bool = True) -> float:
 def tangent_contribution(raw: float, factor: float, optimizer: Optimizer, count: int) -> float:
     """Return a group's contribution to the tangent kernel of an optimizer.
 
-    eq:NTK-SGD, or eq:NTK-AdamW with the paper's estimate of |g|, the rms of df/dtheta over the group.
+    eq:NTK-SGD, or eq:NTK-AdamW with the paper's estimate of |g|, the rms of df/dtheta over the group. A step of Muon
+    has no tangent kernel; what stands for it is factor * |df/dtheta|, by which a step of spectral norm `factor` moves
+    the output if its gradient has rank one.
 
     Args:
         raw: sum over the group's parameters of df_i/dtheta df_i/dtheta.
         factor: learning-rate factor of the group.
-        optimizer: `sgd` or `adamw`.
+        optimizer: whose steps the group takes, see `steps_of`.
         count: number of parameters with a gradient; for a word embedding, those of one token.
     """
-    return factor * raw if optimizer == "sgd" else factor * math.sqrt(count * raw)
+    match optimizer:
+        case "sgd":
+            return factor * raw
+        case "adamw":
+            return factor * math.sqrt(count * raw)
+        case "muon":
+            return factor * math.sqrt(raw)
+
+
+def steps_of(group: Group, optimizer: Optimizer) -> Optimizer:
+    """Return the optimizer whose steps a group takes: outside the bulk, those of a run with Muon are AdamW's."""
+    return "adamw" if optimizer == "muon" and group not in BULK else optimizer
 
 
 def adamw_order_one(group: Group, order_one: float, dims: Dims, count: int, mlp_factor: MlpFactor) -> float:

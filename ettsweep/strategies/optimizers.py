@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
 
 from ettsweep.schema import Fraction, PositiveFloat, StrictModel
 from ettsweep.strategies.factors import Optimizer
@@ -44,14 +46,40 @@ class SgdSpec(OptimizerSpec):
     decay_pe: bool = True
 
 
+class MuonSpec(OptimizerSpec):
+    """Muon for the matrices of the residual blocks, AdamW for the rest.
+
+    Muon's step is the nearest orthogonal matrix to the momentum, by `ns_steps` iterations of Newton and Schulz
+    (torch.optim.Muon). Defaults are those of Jordan's Muon (kellerjordan.github.io/posts/muon) and its repository.
+
+    Attributes:
+        momentum: of the matrices.
+        nesterov: whether the momentum is Nesterov's.
+        ns_steps: iterations; five bring singular values to about 0.7 to 1.2.
+        adamw_lr_ratio: lr of the rest, over lr; each is multiplied by the group's factor.
+        beta1, beta2, eps: of the rest.
+    """
+
+    kind: Literal["muon"] = "muon"
+    momentum: Fraction = 0.95
+    nesterov: bool = True
+    ns_steps: Annotated[int, Field(ge=1, lt=100)] = 5
+    adamw_lr_ratio: PositiveFloat = 0.015
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.95
+    eps: PositiveFloat = 1e-8
+    clip_norm: PositiveFloat | None = None
+    decay_pe: bool = True
+
+
 @dataclass(frozen=True)
 class OptimizerKind:
     """Registry entry of an optimizer.
 
     Attributes:
         spec: pydantic class of its settings.
-        factor_rule: the optimizer, `adamw` or `sgd`, whose learning-rate factors apply to it.
-        moments: spec -> numbers that it keeps for each parameter.
+        factor_rule: the optimizer, `adamw`, `sgd` or `muon`, whose learning-rate factors apply to it.
+        moments: spec -> numbers that it keeps for each parameter, or for most of them.
         build: `module:function`; (network, parameter groups, spec) -> torch.optim.Optimizer.
     """
 
@@ -64,10 +92,11 @@ class OptimizerKind:
 # Builders are named by string, so that planning does not import torch.
 OPTIMIZERS: dict[str, OptimizerKind] = {
     "adamw": OptimizerKind(AdamWSpec, "adamw", lambda adamw: 2, "ettsweep.trainer.training.optimizer:adamw"),
+    "muon": OptimizerKind(MuonSpec, "muon", lambda muon: 1, "ettsweep.trainer.training.optimizer:muon"),
     "sgd": OptimizerKind(SgdSpec, "sgd", lambda sgd: int(sgd.momentum > 0), "ettsweep.trainer.training.optimizer:sgd"),
 }
 
 
 def factor_rule(optimizer: OptimizerSpec) -> Optimizer:
-    """Return the optimizer, `adamw` or `sgd`, whose learning-rate factors apply."""
+    """Return the optimizer, `adamw`, `sgd` or `muon`, whose learning-rate factors apply."""
     return OPTIMIZERS[optimizer.kind].factor_rule

@@ -42,12 +42,31 @@ def strategy_name(s: float | None) -> str:
     return f"s={s}"
 
 
+def check_strategy(s: float | None, optimizer: Optimizer) -> None:
+    """Check that a strategy exists for an optimizer.
+
+    Raises:
+        InputError: it does not: Muon has standard and maximal update alone.
+    """
+    if optimizer == "muon" and s not in (None, TRANSFER_S):
+        raise InputError(
+            f"strategy {strategy_name(s)}: muon has standard and mup alone: neural-tangent factors make up for the "
+            "size of a gradient, element by element, and with them an orthogonalised step, which has one size whatever "
+            "the gradient is, would move outputs as 1/width"
+        )
+
+
 def bulk_exponent(s: float | None, optimizer: Optimizer) -> float:
     """Return e such that the bulk's learning-rate factor at width n is n^-e; 0 for standard.
 
-    eq:AdamWlambdaG-preview-Q and eq:SGDlambdaG-preview-Q, with s from foot:Meta2.
+    eq:AdamWlambdaG-preview-Q and eq:SGDlambdaG-preview-Q, with s from foot:Meta2. Muon's factors (`spectral_factor`)
+    have ratios of widths alone.
+
+    Raises:
+        InputError: the optimizer does not have the strategy.
     """
-    if s is None:
+    check_strategy(s, optimizer)
+    if s is None or optimizer == "muon":
         return 0.0
     return 1.5 - s / 2 if optimizer == "adamw" else 1.0 - s
 

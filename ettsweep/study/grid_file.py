@@ -29,7 +29,7 @@ from ettsweep.schema import (
 )
 from ettsweep.shipped_files import describe_choice, grid_model, own_grids, shipped_grids
 from ettsweep.strategies.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
-from ettsweep.strategies.strategy import map_point, parse_strategy, strategy_name
+from ettsweep.strategies.strategy import check_strategy, map_point, parse_strategy, strategy_name
 from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.lattice import MAX_OFFSET, Axis, Centre, Centres
 from ettsweep.study.sweep_spec import SweepSpec
@@ -261,13 +261,16 @@ def map_centres(names: Sequence[str], stated_centres: Mapping[float | None, Cent
         recipe: for the width and the optimizer whose scaling factors apply.
 
     Raises:
-        InputError: there is no such strategy, or a mapped centre is out of the range of floats.
+        InputError: there is no such strategy, the optimizer does not have it, or a mapped centre is out of the range
+            of floats.
     """
     source = next((s for s in stated_centres if s is not None), next(iter(stated_centres)))
     source_centre, size = stated_centres[source], recipe.size
     centres = {}
     for name in names:
         s = parse_strategy(name)
+        if size is not None:
+            check_strategy(s, size.factor_rule)
         centre = stated_centres.get(s)
         if centre is None:
             if size is None:

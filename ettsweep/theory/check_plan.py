@@ -8,7 +8,7 @@ from ettsweep.processes import GIB
 from ettsweep.runs.spec import StrategySpec
 from ettsweep.strategies.factors import MlpFactor, Optimizer
 from ettsweep.strategies.optimizers import OPTIMIZERS
-from ettsweep.strategies.strategy import parse_strategy, strategy_name
+from ettsweep.strategies.strategy import check_strategy, parse_strategy, strategy_name
 from ettsweep.theory.exponents import MAX_POWER_ERROR, error_floor
 from ettsweep.theory.probe import SAMPLES, small_model
 from ettsweep.trainer.models.registry import model_name, parameter_count
@@ -108,10 +108,12 @@ def make_check_plan(request: CheckRequest, free_bytes: int) -> CheckPlan:
     """Fill in a request's defaults and check that it can be carried out.
 
     Raises:
-        InputError: unknown strategy, or widths that the model cannot have or that cannot determine a power.
+        InputError: unknown strategy, or one that the optimizer does not have, or widths that the model cannot have or
+            that cannot determine a power.
         DeviceMemoryError: the widest network needs more than `free_bytes`.
     """
     s = parse_strategy(request.strategy)
+    check_strategy(s, request.optimizer)
     model = small_model(request.model, request.depth)
     # Ascending and distinct: the last is taken as the widest, and a repeated width would count twice in fits.
     widths = tuple(sorted(set(request.widths or (model.heads * channels for channels in DEFAULT_CHANNELS))))

@@ -1,15 +1,24 @@
 """What theory implies at several widths: values at the widest, and powers of the width (docs/theory.md)."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ettsweep.strategies.factors import Dims, Group, MlpFactor, Optimizer, adamw_order_one, tangent_contribution
+from ettsweep.strategies.factors import (
+    Dims,
+    Group,
+    MlpFactor,
+    Optimizer,
+    adamw_order_one,
+    steps_of,
+    tangent_contribution,
+)
 from ettsweep.strategies.strategy import bulk_exponent
 from ettsweep.theory.exponents import log_slope
 from ettsweep.theory.kernels import Kernels
-from ettsweep.theory.paper import initial_std, learning_rate_factor, output_scale
+from ettsweep.theory.paper import MUON_REST_RATIO, initial_std, learning_rate_factor, output_scale
 from ettsweep.theory.recursion import Array
 from ettsweep.trainer.models.registry import dims, parameter_shapes
 from ettsweep.trainer.specs import ModelSpec
@@ -134,10 +143,10 @@ class Expectations:
         curve = [self._order_one_contribution(prediction, group) for prediction in self.predictions]
         value, error = curve[-1]
         if self.s is None:
-            # Standard's factors are 1, not the paper's: the value is computed anew, the curve's shape stays.
+            # Standard's factors are not the paper's: the value is computed anew, the curve's shape stays.
             widest = self.predictions[-1]
-            raw = mean_over_positions(widest.kernels.tangent[group].value)
-            scale = tangent_contribution(raw, 1.0, self.optimizer, widest.count(group)) / value
+            raw, factor = mean_over_positions(widest.kernels.tangent[group].value), self.factors(group)[-1]
+            scale = tangent_contribution(raw, factor, steps_of(group, self.optimizer), widest.count(group)) / value
             value, error = value * scale, error * scale
         return ExpectedValue(value, error, self.common_power, tuple(value for value, _ in curve))
 
@@ -181,20 +190,27 @@ class Expectations:
         """Power of the width that all groups share: 0 in the family, the bulk's for standard."""
         if self.s is not None:
             return 0.0
-        # The bulk's power at s = 0, times the output scale: of the tangent kernel for SGD, its square root for AdamW.
+        # The bulk's power at s = 0, times the output scale: of the tangent kernel for SGD, its square root for others.
         through_outputs = self.output_power * (1.0 if self.optimizer == "sgd" else 0.5)
-        return bulk_exponent(0.0, self.optimizer) + through_outputs
+        # A step of Muon is as large at every width, and gradients of outputs grow as the root of the width.
+        bulk = 0.5 if self.optimizer == "muon" else bulk_exponent(0.0, self.optimizer)
+        return bulk + through_outputs
 
     def _order_one_contribution(self, prediction: Prediction, group: Group) -> tuple[float, float]:
         """Return a contribution with the paper's factors, which cancel all powers of the width, and its error."""
         estimate = prediction.kernels.order_one[group]
         value, error = mean_over_positions(estimate.value), mean_over_positions(estimate.error)
+        m = prediction.dims.mlp_ratio if group is Group.X else 1
         if self.optimizer == "sgd":
             # `order_one` has M in the factor of x; without it there, the contribution is M times as large.
-            missing_m = prediction.dims.mlp_ratio if group is Group.X and self.mlp_factor == "ignore" else 1
+            missing_m = m if self.mlp_factor == "ignore" else 1
             return missing_m * value, missing_m * error
-        count = prediction.count(group)
-        root = adamw_order_one(group, value, prediction.dims, count, self.mlp_factor)
+        if steps_of(group, self.optimizer) == "muon":
+            factor = learning_rate_factor(group, prediction.dims, self.s, self.optimizer, self.mlp_factor)
+            root = factor * math.sqrt(m * value)
+        else:
+            root = adamw_order_one(group, value, prediction.dims, prediction.count(group), self.mlp_factor)
+            root *= MUON_REST_RATIO if self.optimizer == "muon" else 1.0
         return root, root * error / (2 * value)  # error of a square root
 
 

@@ -7,7 +7,7 @@ from statistics import fmean
 
 import numpy as np
 
-from ettsweep.strategies.factors import Group, tangent_contribution
+from ettsweep.strategies.factors import Group, steps_of, tangent_contribution
 from ettsweep.theory.expectations import Expectations, ExpectedValue, mean_between_samples, mean_over_positions
 from ettsweep.theory.exponents import (
     Exponent,
@@ -258,7 +258,8 @@ def _judge_group(group: Group, expectations: Expectations, table: _WidthTable) -
     def measured_contribution(m: Measurement) -> float:
         # One factor for the group: tensors with different factors are reported by "learning-rate factor".
         factor = fmean(m.factors[group])
-        return tangent_contribution(sum(m.gradients[group]), factor, expectations.optimizer, counts[m.width])
+        steps = steps_of(group, expectations.optimizer)
+        return tangent_contribution(sum(m.gradients[group]), factor, steps, counts[m.width])
 
     quantities = {"initial std": _judge_std(group, expectations, table)}
     if group is not Group.HEAD_BIAS:  # which starts from 0, so that its values have no shape

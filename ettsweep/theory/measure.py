@@ -253,4 +253,5 @@ def optimizer_eps(network: Network, spec: TransformerRun) -> dict[str, float]:
     optimizer.step()
     lrs = {parameter: group["lr"] for group in optimizer.param_groups for parameter in group["params"]}
     # The first step is lr g / (|g| + eps) by eq:AdamW4, so for g = STEP_EPS the ratio of both eps is lr / step - 1.
-    return {name: (lrs[p] / -p.double().mean()).item() - 1 for name, p in parameters.items()}
+    with_eps = {name: p for name, p in parameters.items() if "exp_avg" in optimizer.state[p]}  # not Muon's matrices
+    return {name: (lrs[p] / -p.double().mean()).item() - 1 for name, p in with_eps.items()}

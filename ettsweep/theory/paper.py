@@ -32,6 +32,10 @@ MEAN_MAGNITUDE_ERROR: dict[Distribution, float] = {"normal": math.sqrt(1 - 3 / m
 Var|z| - E|z| (E|z|^3 - E|z|) + E|z|^2 (E z^4 - 1) / 4 for its square."""
 
 
+MUON_REST_RATIO = 0.015
+"""lr of AdamW beside Muon over Muon's, unless a recipe states it: 3e-4 over 0.02, in the README of Jordan's Muon."""
+
+
 def group_variances(dims: Dims, s: float | None) -> dict[Group, float]:
     """Return C_G of each group: variance of the initial values times fan-in (eq:init-preview-stem and following).
 
@@ -87,14 +91,14 @@ def output_scale(dims: Dims, s: float | None) -> float:
 def factor_power(group: Group, s: float | None, optimizer: Optimizer) -> float:
     """Return p, where a group's learning-rate factor scales as n^p; 0 for standard.
 
-    eq:AdamWlambdaG-preview-*, eq:SGDlambdaG-preview-*, with s from foot:Meta2.
+    eq:AdamWlambdaG-preview-*, eq:SGDlambdaG-preview-*, with s from foot:Meta2. Muon's matrices have ratios of widths.
     """
-    if s is None or group is Group.HEAD_BIAS:
+    if s is None or group is Group.HEAD_BIAS or (optimizer == "muon" and group in BULK):
         return 0.0
     if group is Group.HEAD:
         return -1.0
     # Under both optimizers, the bulk has one power of n less than the embeddings.
-    embedding = (s - 1) / 2 if optimizer == "adamw" else s
+    embedding = s if optimizer == "sgd" else (s - 1) / 2
     return embedding - 1 if group in BULK else embedding
 
 
@@ -103,8 +107,15 @@ def learning_rate_factor(
 ) -> float:
     """Return a group's learning-rate factor Lambda_G: its power of the width and all else; 1 for standard.
 
-    eq:AdamWlambdaG-preview-*, eq:SGDlambdaG-preview-*; M only if `mlp_factor` includes it (table:ViT-NTK).
+    eq:AdamWlambdaG-preview-*, eq:SGDlambdaG-preview-*; M only if `mlp_factor` includes it (table:ViT-NTK). With Muon,
+    the bulk's is the spectral norm of a step, sqrt(fan-out / fan-in) (arXiv 2310.17813), which standard does not let
+    fall below 1; the other groups have AdamW's times `MUON_REST_RATIO`.
     """
+    if optimizer == "muon":
+        if group not in BULK:
+            return MUON_REST_RATIO * learning_rate_factor(group, dims, s, "adamw", mlp_factor)
+        ratio = {Group.W: float(dims.mlp_ratio), Group.X: 1 / dims.mlp_ratio}.get(group, 1.0)
+        return math.sqrt(ratio if s is not None or ratio > 1 else 1.0)
     if s is None:
         return 1.0
     divisor = 1.0

@@ -222,10 +222,16 @@ def _learning_rates(plan: CheckPlan, probe: Probe) -> LearningRates:
     requested_lr, s = plan.request.lr, plan.s
     if s is None and requested_lr is not None:
         return {None: _check_lr(plan, probe, requested_lr)}
-    # Standard's lr is chosen under s = 0 and then mapped, since the trial lr suits the family only.
-    lr = _choose_lr(plan, probe, s or 0.0, TRIAL_LR) if requested_lr is None else _check_lr(plan, probe, requested_lr)
-    standard_lr, _ = map_point(lr, 0.0, s or 0.0, None, plan.widths[-1], plan.request.optimizer)
+    # Standard's lr is chosen under a strategy of the family and then mapped, since the trial lr suits the family only.
+    of_family = _family_s(plan) if s is None else s
+    lr = _choose_lr(plan, probe, of_family, TRIAL_LR) if requested_lr is None else _check_lr(plan, probe, requested_lr)
+    standard_lr, _ = map_point(lr, 0.0, of_family, None, plan.widths[-1], plan.request.optimizer)
     return {None: standard_lr} if s is None else {None: standard_lr, s: lr}
+
+
+def _family_s(plan: CheckPlan) -> float:
+    """Return the s of a strategy of the family that the optimizer has."""
+    return 1.0 if plan.request.optimizer == "muon" else 0.0
 
 
 def _choose_lr(plan: CheckPlan, probe: Probe, s: float | None, trial_lr: float) -> float:
@@ -242,7 +248,9 @@ def _check_lr(plan: CheckPlan, probe: Probe, lr: float) -> float:
         return lr
     n, amount = plan.widths[0], "little" if change < TARGET_CHANGE else "much"
     # The trial lr suits the family; standard's is its image at this width.
-    trial_lr = TRIAL_LR if plan.s is not None else map_point(TRIAL_LR, 0.0, 0.0, None, n, plan.request.optimizer)[0]
+    trial_lr = TRIAL_LR
+    if plan.s is None:
+        trial_lr, _ = map_point(TRIAL_LR, 0.0, _family_s(plan), None, n, plan.request.optimizer)
     better_lr = _choose_lr(plan, probe, plan.s, trial_lr)
     raise InputError(
         f"--lr {lr:g}: a step at width {n} moves the outputs by {change:.2g}, which is too {amount} to measure powers "

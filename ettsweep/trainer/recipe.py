@@ -4,19 +4,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, SerializeAsAny
+from pydantic import Field, SerializeAsAny, model_validator
 
 from ettsweep.config import options_by_key
 from ettsweep.errors import InputError
 from ettsweep.files import Json
 from ettsweep.metric import Metric
 from ettsweep.runs.data_location import configured_data
-from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.spec import RunSpec, StrategySpec
 from ettsweep.runs.trainable import BUILT_IN, Labels, Settings, Size, Trainable
 from ettsweep.schema import Key, OmitFromIdAt, Positive, Registered, Source, locating
 from ettsweep.strategies.optimizers import DEFAULT_OPTIMIZER, OptimizerSpec, factor_rule
 from ettsweep.trainer.grid_recipe import recipe_problems, resolve_recipe
 from ettsweep.trainer.models.model_cost import check_size
+from ettsweep.trainer.models.parameter_scales import check_matrices
 from ettsweep.trainer.models.registry import model_name, model_spec, named_models, short_form
 from ettsweep.trainer.schedule_check import check_schedule
 from ettsweep.trainer.settings import TrainerSettings
@@ -66,6 +67,7 @@ class TransformerRecipe(Trainable):
     def from_block(cls, block: dict[str, Any], overrides: Sequence[str], location: str, folder: Path) -> Self:
         recipe = resolve_recipe(cls, block, overrides, location)
         with locating(Source(location, options_by_key(overrides))):
+            check_matrices(recipe.model, recipe.optimizer)
             check_size(recipe.model, recipe.optimizer)
             check_compatible(recipe.task, recipe.model, recipe.batch_size)
         return recipe
@@ -195,6 +197,17 @@ class TransformerRecipe(Trainable):
 
 class TransformerRun(TransformerRecipe, RunSpec):
     """A run of this trainer."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _muon_has_one_mlp_factor(cls, data: Any) -> Any:
+        """Drop `mlp_factor` of Muon, whose factors are of the shapes of matrices: equal training must have one id."""
+        if isinstance(data, dict) and {"optimizer", "strategy"} <= data.keys():
+            optimizer, strategy = data["optimizer"], StrategySpec.model_validate(data["strategy"])
+            kind = optimizer.get("kind") if isinstance(optimizer, dict) else getattr(optimizer, "kind", optimizer)
+            if kind == "muon":
+                return data | {"strategy": StrategySpec(s=strategy.s)}
+        return data
 
     @property
     def continued(self) -> tuple[RunSpec, int] | None:

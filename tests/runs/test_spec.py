@@ -254,7 +254,7 @@ def test_all_problems_are_told_at_once() -> None:
         ({"task": "mnist"}, "task: unknown kind 'mnist'. Known: cifar10, cifar100, digits, imagenet, images"),
         ({"task": {"train_size": 3}}, "task.kind: is required"),
         ({"task": {"kind": "digits", "train_size": 1797}}, "task.train_size: input should be less than or equal"),
-        ({"optimizer": "lion"}, "optimizer: unknown kind 'lion'. Known: adamw, sgd"),
+        ({"optimizer": "lion"}, "optimizer: unknown kind 'lion'. Known: adamw, muon, sgd"),
         ({"optimizer": {"kind": "sgd", "beta1": 0.9}}, "optimizer.beta1: unknown key"),
         (
             {"schedule": {"total_steps": 24, "warmup_steps": 0, "eval_every": 8, "stop_step": 25}},

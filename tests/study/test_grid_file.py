@@ -299,7 +299,7 @@ def test_centres_can_be_set_too(path: Path, sets: list[str], lr: float, wd: floa
 def test_what_is_set_for_a_centre_is_checked(path: Path) -> None:
     expected = "--set centre_sgd.mup.lr=-1: centre_sgd.mup.lr: input should be greater than 0, got -1"
     assert refusal(path, overrides=["batch_size=8", "centre_sgd.mup.lr=-1"]) == expected
-    expected = "--set centre_lion.mup.lr=1: centre_lion: unknown key; did you mean centre?"
+    expected = "--set centre_lion.mup.lr=1: centre_lion: unknown key; did you mean centre_muon?"
     assert refusal(path, overrides=["centre_lion.mup.lr=1"]) == expected
 
 
@@ -396,7 +396,7 @@ def test_stopping_at_the_last_step_is_not_stopping(path: Path) -> None:
         ("model.widht=64", "model.widht: unknown key; did you mean model.width?"),
         ("model.width=62", "model: width 62 is not divisible by heads 4; nearest width: 60, 64"),
         ("model.width=wide", "model.width: input should be a valid integer, got 'wide'"),
-        ("optimizer=sdg", "optimizer: unknown kind 'sdg'; did you mean 'sgd'? Known: adamw, sgd"),
+        ("optimizer=sdg", "optimizer: unknown kind 'sdg'; did you mean 'sgd'? Known: adamw, muon, sgd"),
         (
             "optimizer.momentum=0.9",
             "optimizer.momentum: unknown key; known: kind, beta1, beta2, eps, clip_norm, decay_pe",
@@ -578,7 +578,7 @@ def test_epochs_are_of_the_samples_that_are_set(path: Path) -> None:
         ("lr: 2.0", "rl: 2.0, lr: 1.0", "g.yaml: centre_sgd.mup.rl: unknown key; known: lr, wd"),
         ("wd: 0.125", "wd: 0", "g.yaml: centre_sgd: wd 0 has no log2; give a positive wd, or `wd: fixed`"),
         ("{mup: {", "{s=1: {lr: 1.0, wd: 1.0}, mup: {", "g.yaml: strategy mup is given twice"),
-        ("centre_sgd:", "centre_lion:", "g.yaml: centre_lion: unknown key; did you mean centre?"),
+        ("centre_sgd:", "centre_lion:", "g.yaml: centre_lion: unknown key; did you mean centre_muon?"),
         ("recipe:", "reciepe:", "g.yaml: reciepe: unknown key; did you mean recipe?"),
         ("  batch_size: 64", "  batchsize: 64", "g.yaml: batchsize: unknown key; did you mean batch_size?"),
         ("total_steps: 240", "epoch: 20", "g.yaml: schedule.epoch: unknown key; did you mean schedule.epochs?\n"

@@ -47,6 +47,8 @@ def off(result: CheckResult) -> dict[str, set[str]]:
     ("model", "strategy", "optimizer"),
     [
         ("vit-digits", "ntk", "adamw"),
+        ("vit-digits", "mup", "muon"),
+        pytest.param("encdec-tiny", "mup", "muon", marks=pytest.mark.slow),
         pytest.param("vit-digits", "hybrid", "sgd", marks=pytest.mark.slow),
         pytest.param("vit-digits", "mup", "sgd", marks=pytest.mark.slow),
         pytest.param("vit-digits", "s=0.25", "adamw", marks=pytest.mark.slow),
@@ -82,6 +84,7 @@ def test_m_may_enter_the_factors(optimizer: str) -> None:
     [
         ("adamw", {Group.PATCH: -1.0, Group.PE: -1.0, Group.HEAD: -0.5, Group.HEAD_BIAS: -1.5}),
         ("sgd", {Group.PATCH: -1.0, Group.PE: -1.0, Group.HEAD_BIAS: -1.0}),
+        ("muon", {Group.HEAD: 0.5, Group.HEAD_BIAS: -0.5}),
     ],
 )
 def test_standard_is_off_by_known_powers_outside_the_bulk(optimizer: str, missed: dict[Group, float]) -> None:
@@ -92,7 +95,7 @@ def test_standard_is_off_by_known_powers_outside_the_bulk(optimizer: str, missed
         quantity = rows[group].quantities["tangent contribution"]
         assert quantity.power is not None
         assert quantity.off_by == pytest.approx(power, abs=3 * quantity.power.error)
-        assert f"{group}: steps fall as width^" in "\n".join(check_result.findings)
+        assert f"{group}: steps {'fall' if power < 0 else 'grow'} as width^" in "\n".join(check_result.findings)
     assert not any(rows[group].verdict is ExponentTest.OFF for group in BULK)
 
 

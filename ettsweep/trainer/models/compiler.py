@@ -19,7 +19,7 @@ def compile_blocks(model: Network, kind: Hashable, warn: Callable[[str], None]) 
     """Compile the blocks of a model; identical blocks share their compiled code, one version for each set of shapes.
 
     Compilation happens at the first call. A block that fails to compile runs eagerly: `compiled` becomes False, and
-    `warn` is called once with the reason. (With torch 2.8, a backward pass that fails to compile raises.)
+    `warn` is called once with the reason.
 
     Args:
         model: model whose blocks are compiled in place.

@@ -2,11 +2,22 @@
 
 from typing import Any
 
+from ettsweep.errors import InputError
 from ettsweep.runs.spec import StrategySpec
-from ettsweep.strategies.factors import Group, MlpFactor, init_std, lr_factor, output_rescale, wd_factor
-from ettsweep.strategies.optimizers import OptimizerSpec, factor_rule
-from ettsweep.strategies.strategy import parse_strategy, strategy_name
+from ettsweep.strategies.factors import (
+    BULK,
+    Group,
+    MlpFactor,
+    init_std,
+    lr_factor,
+    output_rescale,
+    spectral_factor,
+    wd_factor,
+)
+from ettsweep.strategies.optimizers import MuonSpec, OptimizerSpec, factor_rule
+from ettsweep.strategies.strategy import check_strategy, parse_strategy, strategy_name
 from ettsweep.trainer.models.registry import architecture, dims, model_name, parameter_count, parameter_shapes
+from ettsweep.trainer.models.transformer import Parameter
 from ettsweep.trainer.specs import ModelSpec
 
 
@@ -24,7 +35,7 @@ def scale_table(
         if not parameters:
             continue
         # Groups that share a tensor have a row each, with their own slice's shape and size.
-        factor, decay = _group_factors(group, model, strategy, optimizer)
+        factor, decay = _group_factors(group, parameters[0], model, strategy, optimizer)
         rows.append(
             {
                 "group": group.value,
@@ -47,7 +58,7 @@ def describe_scales(
     `output_rescale` is None unless the head is tied to the word embedding.
 
     Raises:
-        InputError: unknown strategy.
+        InputError: unknown strategy, or one that the optimizer does not have.
     """
     s = parse_strategy(strategy)
     return {
@@ -63,18 +74,50 @@ def describe_scales(
 def parameter_factors(
     model: ModelSpec, strategy: StrategySpec, optimizer: OptimizerSpec
 ) -> dict[str, tuple[float, float]]:
-    """Return (lr_factor, wd_factor) of every parameter by name, in the model's order."""
+    """Return (lr_factor, wd_factor) of every parameter by name, in the model's order.
+
+    Raises:
+        InputError: the optimizer does not have the strategy, or the model nothing for it to train.
+    """
+    check_matrices(model, optimizer)
     result = {}
     for parameter in parameter_shapes(model):
-        group_factors = {_group_factors(group, model, strategy, optimizer) for group in parameter.groups}
+        group_factors = {_group_factors(group, parameter, model, strategy, optimizer) for group in parameter.groups}
         # An optimizer has one factor per tensor, so groups that share a tensor must agree.
         assert len(group_factors) == 1, f"{parameter.name} fuses groups with different factors"
         result[parameter.name] = group_factors.pop()
     return result
 
 
+def matrices(model: ModelSpec) -> dict[str, int]:
+    """Return the names of the parameters that Muon trains, with how many matrices each fuses."""
+    shapes = parameter_shapes(model)
+    return {p.name: len(p.groups) for p in shapes if BULK.issuperset(p.groups) and len(p.shape) == 2}
+
+
+def check_matrices(model: ModelSpec, optimizer: OptimizerSpec) -> None:
+    """Check that a model has what its optimizer trains.
+
+    Raises:
+        InputError: the optimizer is Muon, and the model has no matrices between its first layer and its head.
+    """
+    if isinstance(optimizer, MuonSpec) and not matrices(model.model_copy(update={"depth": 1})):
+        raise InputError(
+            f"optimizer.kind: muon trains the matrices of residual blocks, and {model_name(model)} has none; "
+            "give adamw or sgd"
+        )
+
+
 def _group_factors(
-    group: Group, model: ModelSpec, strategy: StrategySpec, optimizer: OptimizerSpec
+    group: Group, parameter: Parameter, model: ModelSpec, strategy: StrategySpec, optimizer: OptimizerSpec
 ) -> tuple[float, float]:
-    factor = lr_factor(group, dims(model), strategy.s, factor_rule(optimizer), strategy.mlp_factor)
+    rule = factor_rule(optimizer)
+    check_strategy(strategy.s, rule)
+    if rule == "muon" and group in BULK and len(parameter.shape) == 2:
+        fan_out, fan_in = parameter.group_shape
+        factor = spectral_factor(fan_out, fan_in, strategy.s)
+    else:
+        factor = lr_factor(group, dims(model), strategy.s, rule, strategy.mlp_factor)
+        if isinstance(optimizer, MuonSpec):
+            factor *= optimizer.adamw_lr_ratio
     return factor, wd_factor(group, factor, optimizer.decay_pe)

@@ -247,6 +247,19 @@ def full_tensor(tensor: "Tensor | DTensor") -> Tensor:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
+def set_full(tensor: "Tensor | DTensor", values: Tensor) -> None:
+    """Set a tensor to full values that all processes have; each keeps its shard if the tensor is sharded."""
+    if not hasattr(tensor, "full_tensor"):
+        if values.data_ptr() != tensor.data_ptr():
+            tensor.copy_(values)
+        return
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(tensor, DTensor)
+    # None: nothing is sent, since each process has the values.
+    tensor.copy_(distribute_tensor(values, tensor.device_mesh, tensor.placements, src_data_rank=None))
+
+
 @contextlib.contextmanager
 def detect_lost_process() -> Iterator[None]:
     """Convert errors of collectives that mean a lost process; other errors pass.

@@ -1,16 +1,17 @@
-"""AdamW and SGD with the learning-rate factors of a strategy, as few parameter groups of torch.optim."""
+"""AdamW, SGD and Muon with the learning-rate factors of a strategy, as few parameter groups of torch.optim."""
 
+import math
 from collections import defaultdict
 from pkgutil import resolve_name
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from ettsweep.strategies.optimizers import OPTIMIZERS, AdamWSpec, SgdSpec
-from ettsweep.trainer.models.parameter_scales import parameter_factors
+from ettsweep.strategies.optimizers import OPTIMIZERS, AdamWSpec, MuonSpec, SgdSpec
+from ettsweep.trainer.models.parameter_scales import matrices, parameter_factors
 from ettsweep.trainer.recipe import TransformerRun
-from ettsweep.trainer.training.distributed import is_sharded, parameters
+from ettsweep.trainer.training.distributed import full_tensor, is_sharded, parameters, set_full
 
 
 def build_optimizer(model: nn.Module, spec: TransformerRun) -> torch.optim.Optimizer:
@@ -25,13 +26,15 @@ def build_optimizer(model: nn.Module, spec: TransformerRun) -> torch.optim.Optim
         model: already on its device, and sharded if it will be.
         spec: gives optimizer, lr, wd and strategy.
     """
-    shared: dict[tuple[float, float], list[nn.Parameter]] = defaultdict(list)
+    shared: dict[tuple[float, float, int], list[nn.Parameter]] = defaultdict(list)
     by_name = parameter_factors(spec.model, spec.strategy, spec.optimizer)
+    fused = matrices(spec.model) if isinstance(spec.optimizer, MuonSpec) else {}
     for name, parameter in parameters(model).items():
-        shared[by_name[name]].append(parameter)
+        shared[(*by_name[name], fused.get(name, 0))].append(parameter)
     groups = [
         {"params": members, "lr": spec.lr * lr_factor, "weight_decay": spec.wd * wd_factor, "lr_factor": lr_factor}
-        for (lr_factor, wd_factor), members in shared.items()
+        | ({"matrices": count} if count else {})
+        for (lr_factor, wd_factor, count), members in shared.items()
     ]
     optimizer: torch.optim.Optimizer = resolve_name(OPTIMIZERS[spec.optimizer.kind].build)(
         model, groups, spec.optimizer
@@ -40,19 +43,77 @@ def build_optimizer(model: nn.Module, spec: TransformerRun) -> torch.optim.Optim
 
 
 Groups = list[dict[str, Any]]
-"""The parameter groups of an optimizer."""
+"""The parameter groups of an optimizer. With Muon, those with `matrices` are its own: so many in each parameter."""
 
 
-def adamw(model: nn.Module, groups: Groups, spec: AdamWSpec) -> torch.optim.AdamW:
+def adamw(model: nn.Module, groups: Groups, spec: AdamWSpec | MuonSpec) -> torch.optim.AdamW:
     """Return torch's AdamW with zero moments."""
     fused = _has_fused(model)
     result = torch.optim.AdamW(groups, betas=(spec.beta1, spec.beta2), eps=spec.eps, fused=fused)
-    for parameter in model.parameters():
+    for parameter in (parameter for group in result.param_groups for parameter in group["params"]):
         moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
         # Where torch would create it: fused kernels read the step count on the device, others on the host.
         step_device = parameter.device if fused else "cpu"
         result.state[parameter] = {"step": torch.zeros((), dtype=torch.float32, device=step_device), **moments}
     return result
+
+
+def muon(model: nn.Module, groups: Groups, spec: MuonSpec) -> "MuonWithAdamW":
+    """Return torch's Muon for the matrices and torch's AdamW for the rest, as one optimizer with zero moments."""
+    rest = adamw(model, [group for group in groups if "matrices" not in group], spec)
+    return MuonWithAdamW([group for group in groups if "matrices" in group], rest, spec)
+
+
+class MuonWithAdamW(torch.optim.Optimizer):
+    """Muon for some parameter groups, AdamW for the others.
+
+    A parameter that fuses matrices (qkv) is orthogonalised matrix by matrix, as if they were parameters of their own. A
+    sharded parameter is gathered for its step, one after the other: a matrix is orthogonalised as a whole.
+    """
+
+    def __init__(self, groups: Groups, rest: torch.optim.AdamW, spec: MuonSpec) -> None:
+        # The groups of the rest are the very ones of its optimizer, so that a new lr is that of both.
+        super().__init__([*groups, *rest.param_groups], {})
+        self.state = rest.state
+        self._rest = rest
+        self._groups = self.param_groups[: len(groups)]
+        self._muons: dict[nn.Parameter, torch.optim.Muon] = {}
+        for group in self._groups:
+            for parameter in group["params"]:
+                parts = [nn.Parameter(torch.empty(0, 0, device=parameter.device)) for _ in range(group["matrices"])]
+                self._muons[parameter] = torch.optim.Muon(
+                    parts, momentum=spec.momentum, nesterov=spec.nesterov, ns_steps=spec.ns_steps
+                )
+                self.state[parameter] = {"momentum_buffer": torch.zeros_like(parameter)}
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        """Take a step in all parameters with a gradient."""
+        for group in self._groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step_matrices(parameter, parameter.grad, group)
+        self._rest.step()
+
+    def _step_matrices(self, parameter: nn.Parameter, gradient: Tensor, group: dict[str, Any]) -> None:
+        optimizer, momentum = self._muons[parameter], self.state[parameter]["momentum_buffer"]
+        values, full_gradient, full_momentum = (full_tensor(x) for x in (parameter.detach(), gradient, momentum))
+        (settings,) = optimizer.param_groups
+        # Views at each step anew: a stack of runs moves parameters, and a sharded one exists as a whole only here.
+        parts = [x.chunk(group["matrices"]) for x in (values, full_gradient, full_momentum)]
+        for matrix, part, part_gradient, part_momentum in zip(settings["params"], *parts, strict=True):
+            matrix.data, matrix.grad = part, part_gradient
+            optimizer.state[matrix]["momentum_buffer"] = part_momentum
+        # torch multiplies the step, and not the decay, by this root; here the factor of the group has it already.
+        own_factor = math.sqrt(max(1.0, parts[0][0].shape[0] / parts[0][0].shape[1]))
+        settings["lr"] = group["lr"] / own_factor
+        settings["weight_decay"] = group["weight_decay"] * own_factor
+        optimizer.step()  # type: ignore[no-untyped-call]
+        set_full(parameter.data, values)
+        set_full(momentum, full_momentum)
+        for matrix in settings["params"]:
+            matrix.data, matrix.grad = values.new_empty(0, 0), None  # what was gathered is freed
+        optimizer.state.clear()
 
 
 def sgd(model: nn.Module, groups: Groups, spec: SgdSpec) -> torch.optim.SGD:

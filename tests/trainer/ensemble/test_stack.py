@@ -127,6 +127,19 @@ def test_each_run_trains_as_it_would_alone(
     assert_alike(together, single)
 
 
+def test_runs_with_muon_train_as_they_would_alone(make_spec: MakeSpec) -> None:
+    """Their gradients are stacked, and each takes its own steps in the stack's tensors."""
+    specs = [
+        make_spec(optimizer={"kind": "muon"}, model=DIGITS, lr=lr, strategy={"s": s})
+        for lr, s in ((0.02, None), (0.1, 1.0))
+    ]
+    together, single = ([Alone(t, t.task.batches(1), []) for t in map(prepare, specs, [CPU] * 2)] for _ in range(2))
+    train_together(stack_of(together), together, STEPS)
+    for run in single:
+        run.train(STEPS)
+    assert_alike(together, single)
+
+
 def test_label_smoothing_changes_nothing_of_that(make_spec: MakeSpec) -> None:
     """Nor does a width of 12, with which parameters of a stack do not all begin at a multiple of 64 bytes."""
     other = {"model": {"width": 12, "depth": 1}, "task": {"label_smoothing": 0.1}}

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 import torch
 from support.made_runs import text_run
 from torch._subclasses import FakeTensorMode
@@ -45,9 +44,6 @@ def allowed_on_a_gpu() -> set[tuple[bool, frozenset[str]]]:
     return set(allowed.found)
 
 
-@pytest.mark.skipif(
-    torch.__version__.startswith("2.8."), reason="tensors that only say where they are need a GPU there"
-)
 def test_with_a_mask_no_kernel_of_a_gpu_is_allowed_whose_gradients_may_be_nan() -> None:
     all_of_them = frozenset({"cudnn", "flash", "efficient", "math"})
     assert allowed_on_a_gpu() == {(False, all_of_them), (True, frozenset({"efficient", "math"}))}

@@ -74,9 +74,11 @@ def loaded(attempt: Attempt, spec: RunSpec) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize("optimizer", [{"kind": "adamw"}, {"kind": "sgd", "momentum": 0.9}, {"kind": "sgd"}])
+@pytest.mark.parametrize(
+    "optimizer", [{"kind": "adamw"}, {"kind": "sgd", "momentum": 0.9}, {"kind": "sgd"}, {"kind": "muon"}]
+)
 def test_round_trip_is_exact(results: Path, make_spec: MakeSpec, precision: str, optimizer: dict[str, object]) -> None:
-    spec = make_spec(precision=precision, optimizer=optimizer)
+    spec = make_spec(precision=precision, optimizer=optimizer, strategy={"s": None})
     attempt = RunDir.create(results, spec).claim({}, after=0)
     assert attempt is not None
     trainer = moved(spec, 5)

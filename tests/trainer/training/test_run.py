@@ -153,6 +153,7 @@ OPTIMIZERS: dict[str, dict[str, object]] = {
     "adamw": {"kind": "adamw"},
     "momentum": {"kind": "sgd", "momentum": 0.9},
     "clipped": {"kind": "adamw", "clip_norm": 0.1},
+    "muon": {"kind": "muon"},
 }
 
 
@@ -160,6 +161,7 @@ OPTIMIZERS: dict[str, dict[str, object]] = {
     ("optimizer", "seed", "beside"),
     [
         ("adamw", 0, False),
+        ("muon", 5, False),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (("momentum", 1, False), ("clipped", 2, False), ("adamw", 3, True), ("adamw", 4, True))
@@ -170,7 +172,8 @@ def test_killed_run_equals_an_undisturbed_one_bit_for_bit(
     results: Path, make_spec: MakeSpec, undisturbed: Undisturbed, forks: Forks, optimizer: str, seed: int, beside: bool
 ) -> None:
     schedule = {"total_steps": 100, "warmup_steps": 10, "eval_every": 7}
-    spec = make_spec(seed=seed, lr=0.5, optimizer=OPTIMIZERS[optimizer], schedule=schedule)
+    strategy = {"s": 1.0} if optimizer == "muon" else {"s": 0.0}
+    spec = make_spec(seed=seed, lr=0.5, optimizer=OPTIMIZERS[optimizer], schedule=schedule, strategy=strategy)
     run = RunDir.create(results, spec)
     result = forks.call("support.killed_run:train_and_kill", str(run.path), seed, beside)
     assert len([attempt for attempt in result if attempt["how"]]) >= 4, result

@@ -1,0 +1,208 @@
+"""Muon against torch's own, and against closed forms: what a step does to the singular values of its gradient."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.commandline import ettsweep, write_grid
+from support.made_runs import REL, MakeSpec, Train, Trained, curve, numbers
+from support.toy import TOY
+from torch import Tensor, nn
+
+from ettsweep.runs.spec import RunSpec, StrategySpec, validated_spec
+from ettsweep.strategies.factors import spectral_factor
+from ettsweep.strategies.optimizers import MuonSpec
+from ettsweep.trainer.models import registry
+from ettsweep.trainer.models.build import build_model, initialise
+from ettsweep.trainer.models.parameter_scales import parameter_factors, scale_table
+from ettsweep.trainer.training.optimizer import build_optimizer, set_lr
+
+ETAS = [0.02, 0.05, 0.04]
+WD, RATIO = 2.0, 0.25
+MATRICES = {"qkv": 3, "u": 1, "w": 1, "x": 1}
+"""How many matrices each parameter of a block fuses."""
+
+MUON: dict[str, Any] = {"kind": "muon", "adamw_lr_ratio": RATIO, "beta2": 0.99, "momentum": 0.9}
+
+
+def built(spec: RunSpec) -> nn.Module:
+    model = build_model(spec.model, spec.strategy)
+    initialise(model, spec.model, spec.strategy, spec.seed)
+    return model
+
+
+def gradients(model: nn.Module, step: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    return {name: torch.randn(p.shape, generator=generator) * 10.0**-step for name, p in model.named_parameters()}
+
+
+def is_matrix(name: str) -> bool:
+    return name.rpartition(".")[2] in MATRICES
+
+
+@pytest.mark.parametrize(("strategy", "adjustment"), [(None, "original"), (1.0, "spectral_unclamped")])
+def test_steps_are_those_of_torch_with_each_matrix_as_a_parameter(
+    make_spec: MakeSpec, strategy: float | None, adjustment: str
+) -> None:
+    spec = make_spec(optimizer=MUON, strategy={"s": strategy}, wd=WD)
+    mine, theirs = built(spec), built(spec)
+    optimizer = build_optimizer(mine, spec)
+    parts = {
+        name: [nn.Parameter(part.clone()) for part in p.detach().chunk(MATRICES[name.rpartition(".")[2]])]
+        for name, p in theirs.named_parameters()
+        if is_matrix(name)
+    }
+    every_part = [part for each in parts.values() for part in each]
+    try:
+        muon = torch.optim.Muon(every_part, weight_decay=WD, momentum=0.9, adjust_lr_fn=adjustment)
+    except ValueError as error:
+        pytest.skip(f"torch {torch.__version__}: {error}")  # 2.9 has no adjustment for maximal update yet
+    by_name = parameter_factors(spec.model, spec.strategy, spec.optimizer)
+    rest = {name: p for name, p in theirs.named_parameters() if not is_matrix(name)}
+    adamw = torch.optim.AdamW(
+        [{"params": [p], "weight_decay": WD * by_name[name][1]} for name, p in rest.items()], betas=(0.9, 0.99)
+    )
+    plain = parameter_factors(spec.model, spec.strategy, make_spec().optimizer)
+    for step, eta in enumerate(ETAS):
+        set_lr(optimizer, eta)
+        for group in muon.param_groups:
+            group["lr"] = eta
+        for name, group in zip(rest, adamw.param_groups, strict=True):
+            group["lr"] = eta * RATIO * plain[name][0]
+        for name, gradient in gradients(mine, step).items():
+            dict(mine.named_parameters())[name].grad = gradient.clone()
+            if name in rest:
+                rest[name].grad = gradient.clone()
+            else:
+                for part, of_part in zip(parts[name], gradient.chunk(len(parts[name])), strict=True):
+                    part.grad = of_part.clone()
+        optimizer.step()
+        muon.step()
+        adamw.step()
+    for name, parameter in mine.named_parameters():
+        expected = rest[name] if name in rest else torch.cat([part.detach() for part in parts[name]])
+        torch.testing.assert_close(parameter.detach(), expected.detach(), rtol=1e-6, atol=1e-7, msg=name)
+
+
+def newton_schulz(singular_values: np.ndarray, steps: int) -> np.ndarray:
+    """Return what the iteration makes of the singular values of a matrix: an odd polynomial, applied to each."""
+    x = singular_values / math.sqrt((singular_values**2).sum())
+    for _ in range(steps):
+        x = 3.4445 * x - 4.7750 * x**3 + 2.0315 * x**5
+    return x
+
+
+@pytest.mark.parametrize("ns_steps", [3, 5])
+@pytest.mark.parametrize("s", [None, 1.0])
+def test_spectral_norm_of_a_step_is_the_factor_times_lr(make_spec: MakeSpec, s: float | None, ns_steps: int) -> None:
+    spec = make_spec(optimizer=MUON | {"ns_steps": ns_steps}, strategy={"s": s}, wd=0.0, model={"width": 16})
+    model = built(spec)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = build_optimizer(model, spec)
+    set_lr(optimizer, 0.5)
+    for name, gradient in gradients(model, 0).items():
+        dict(model.named_parameters())[name].grad = gradient
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        if not is_matrix(name):
+            continue
+        fused = MATRICES[name.rpartition(".")[2]]
+        given, step = parameter.grad, parameter.detach() - before[name]
+        assert given is not None
+        for part, of_part in zip(given.chunk(fused), step.chunk(fused), strict=True):
+            fan_out, fan_in = part.shape
+            # Of the momentum; its first value is proportional to the gradient, and scale does not count.
+            expected = newton_schulz(np.linalg.svd(part.numpy(), compute_uv=False), ns_steps)
+            norm = float(torch.linalg.matrix_norm(of_part, 2))
+            ratio = fan_out / fan_in if s is not None else max(1.0, fan_out / fan_in)
+            # torch iterates in bf16, of 8 bits.
+            assert norm == pytest.approx(0.5 * math.sqrt(ratio) * expected.max(), rel=0.02), name
+            if ns_steps == 5:
+                assert 0.65 < norm / (0.5 * math.sqrt(ratio)) < 1.25, name
+
+
+def test_factors_depend_on_ratios_of_widths_alone(make_spec: MakeSpec) -> None:
+    def factors(width: int, s: float | None) -> dict[str, float]:
+        spec = make_spec(model={"width": width})
+        rows = scale_table(spec.model, StrategySpec(s=s), MuonSpec(adamw_lr_ratio=RATIO), lr=None)
+        assert all(row["wd_factor"] == pytest.approx(1 / row["lr_factor"]) or not row["wd_factor"] for row in rows)
+        return {row["group"]: row["lr_factor"] for row in rows}
+
+    for width in (8, 64):
+        standard, mup = factors(width, None), factors(width, 1.0)
+        assert [standard[g] for g in "qkvuwx"] == [1, 1, 1, 1, 2, 1]
+        assert [mup[g] for g in "qkvuwx"] == [1, 1, 1, 1, 2, 0.5]
+        assert {standard[g] for g in ("patch", "pe", "head", "head_bias")} == {RATIO}
+        assert mup["head"] == pytest.approx(RATIO / (width * math.sqrt(10)))
+        assert (mup["pe"], mup["patch"]) == (RATIO, RATIO / 16)
+    assert spectral_factor(3, 12, 1.0) == 0.5
+    assert spectral_factor(3, 12, None) == 1.0
+
+
+def test_state_is_one_number_a_matrix_and_two_of_the_rest(make_spec: MakeSpec) -> None:
+    spec = make_spec(optimizer=MUON, strategy={"s": None})
+    model = built(spec)
+    optimizer = build_optimizer(model, spec)
+    for name, parameter in model.named_parameters():
+        expected = {"momentum_buffer"} if is_matrix(name) else {"step", "exp_avg", "exp_avg_sq"}
+        assert optimizer.state[parameter].keys() == expected
+
+
+def test_mlp_factor_makes_no_other_run(make_spec: MakeSpec) -> None:
+    """M is in the shapes."""
+    ids = {make_spec(optimizer=MUON, strategy={"s": 1.0, "mlp_factor": m}).run_id for m in ("ignore", "include")}
+    assert len(ids) == 1
+    assert len({make_spec(strategy={"s": 1.0, "mlp_factor": m}).run_id for m in ("ignore", "include")}) == 2
+
+
+def test_spec_is_read_as_it_is_written(make_spec: MakeSpec) -> None:
+    spec = make_spec(optimizer=MUON, strategy={"s": 1.0})
+    assert validated_spec(spec.model_dump(mode="json"), "spec.json") == spec
+
+
+@pytest.mark.parametrize("method", [{"sharded": False}, {"sharded": True}], ids=["ddp", "fsdp2"])
+def test_two_processes_train_what_one_does(
+    train: Train, trained: Trained, make_spec: MakeSpec, method: dict[str, Any]
+) -> None:
+    spec = make_spec(optimizer=MUON | {"clip_norm": 0.5}, strategy={"s": 1.0}, lr=0.1, model={"depth": 2})
+    method = method | {"world": 2}
+    stop = {"folder": "same", "rank": 1, "after": 9, "how": "stop"}
+    (two, _, resumed), ends = trained((spec, method), (spec, method | stop), (spec, method | {"folder": "same"}))
+    assert {end for trial in ends for end in trial} == {"ended"}
+    one = train(spec)
+    assert curve(one)[-1] < 0.8 * curve(one)[0]
+    # Newton and Schulz iterate in bf16, so that other last bits of a gradient are other bits of a step.
+    assert curve(two) == pytest.approx(curve(one), rel=100 * REL)
+    assert resumed.attempt(2).resumed_from() == (1, 9)
+    assert numbers(resumed) == numbers(two)
+
+
+CENTRE = {"standard": {"lr": 0.02, "wd": 0.1}}
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--strategy", "ntk"], "strategy ntk: muon has standard and mup alone: neural-tangent factors make up for the size"),
+        (["--strategy", "s=0.25"], "strategy s=0.25: muon has standard and mup alone"),
+        (["--set", "optimizer.ns_steps=0"], "optimizer.ns_steps: input should be greater than or equal to 1, got 0"),
+        (["--set", "optimizer.adamw_lr_ratio=0"], "optimizer.adamw_lr_ratio: input should be greater than 0, got 0"),
+    ],
+)  # fmt: skip
+def test_what_muon_has_not_is_refused(tmp_path: Path, options: list[str], expected: str) -> None:
+    write_grid(tmp_path / "g.yaml", strategies=["standard", "mup"], centre_muon=CENTRE)
+    muon = ["--set", "optimizer=muon"]
+    assert "runs would be submitted" in ettsweep("grid", "--grid", "g.yaml", *muon, "--dry-run", cwd=tmp_path).stderr
+    refused = ettsweep("grid", "--grid", "g.yaml", *muon, *options, "--dry-run", cwd=tmp_path, code=2)
+    assert expected in refused.stderr
+
+
+def test_model_without_matrices_between_its_ends_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.ARCHITECTURES, "toy", TOY)
+    with pytest.raises(Exception, match="muon trains the matrices of residual blocks, and toy-4 has none; give adamw"):
+        parameter_factors(TOY.presets["toy-4"], StrategySpec(s=None), MuonSpec())

@@ -1,7 +1,7 @@
 """Commands on sweeps: grid, verify-optimum, seeds, report."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -198,6 +198,10 @@ def report(
         Path | None,
         typer.Option(help="Also write an Optuna journal, for optuna-dashboard.", parser=parse_path, metavar="FILE"),
     ] = None,
+    coordinates: Annotated[
+        Literal["lr,wd", "lr,lr*wd"],
+        typer.Option(help="Columns and rows of maps: lr and wd, or lr and the decay of a step, lr * wd."),
+    ] = "lr,wd",
     form: Form = Format.TABLE,
     results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
@@ -227,7 +231,9 @@ def report(
     notes = {name: sweep.note for name, sweep in sweep_store.sweeps.items()}
     # If the folder cannot be written, the error suggests --out.
     with naming_option("--out", folder):
-        paths = write_report(results, folder, runs, verdicts, sweep_store.studies_by_family, print_note, notes)
+        paths = write_report(
+            results, folder, runs, verdicts, sweep_store.studies_by_family, print_note, notes, coordinates
+        )
     show_verdicts(verdicts, form)
     if form is Format.TABLE:
         show_spikes(judged_families(runs, verdicts))

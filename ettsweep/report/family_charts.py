@@ -8,6 +8,7 @@ import pandas as pd
 from ettsweep.files import Json
 from ettsweep.report import figures
 from ettsweep.report.families import JudgedFamily
+from ettsweep.report.figures.lattice_map import Coordinates
 from ettsweep.report.figures.optima import prefer_fresh_runs
 from ettsweep.report.frames import (
     curves_frame,
@@ -22,14 +23,23 @@ from ettsweep.report.surface_frames import optimum_frame, surface_frame
 
 
 class FamilyFrames:
-    """The frames of some families, each built on first access; `rows` limits the rows of curves per run."""
+    """The frames of some families, each built on first access; `rows` limits the rows of curves per run.
 
-    def __init__(self, families: Sequence[JudgedFamily], histories: RunHistories, rows: int) -> None:
-        self.families, self._histories, self._rows = families, histories, rows
+    `coordinates` are those of maps.
+    """
+
+    def __init__(
+        self,
+        families: Sequence[JudgedFamily],
+        histories: RunHistories,
+        rows: int,
+        coordinates: Coordinates = "lr,wd",
+    ) -> None:
+        self.families, self._histories, self._rows, self.coordinates = families, histories, rows, coordinates
 
     def for_families(self, families: Sequence[JudgedFamily]) -> "FamilyFrames":
         """Return the frames of other families; histories read so far are shared."""
-        return FamilyFrames(families, self._histories, self._rows)
+        return FamilyFrames(families, self._histories, self._rows, self.coordinates)
 
     @cached_property
     def points(self) -> pd.DataFrame:
@@ -94,7 +104,8 @@ def lattice(frames: FamilyFrames) -> Json | None:
     (family,) = frames.families
     if frames.is_empty:
         return None
-    return figures.lattice(frames.points, frames.surface, optimum_frame([family]), ranges_frame(family))
+    ranges, optimum = ranges_frame(family), optimum_frame([family])
+    return figures.lattice(frames.points, frames.surface, optimum, ranges, frames.coordinates)
 
 
 def trajectories(frames: FamilyFrames) -> Json | None:

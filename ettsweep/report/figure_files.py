@@ -12,6 +12,7 @@ from ettsweep.report.families import StrategyComparison
 from ettsweep.report.family_charts import FamilyFrames
 from ettsweep.report.figure_export import export, file_spec
 from ettsweep.report.figures.chart_data import FILE_WIDTH
+from ettsweep.report.figures.lattice_map import Coordinates
 from ettsweep.report.run_histories import RunHistories
 from ettsweep.study.study import StudyKey
 from ettsweep.study.verdict import Verdict
@@ -55,8 +56,9 @@ class Figure:
 class FigureBuilder:
     """Draws the figures of comparisons, and gives each a file name of its own."""
 
-    def __init__(self, histories: RunHistories, rows: int) -> None:
+    def __init__(self, histories: RunHistories, rows: int, coordinates: Coordinates = "lr,wd") -> None:
         self._histories = histories
+        self._coordinates = coordinates
         self._rows = rows
         self._used_names: set[str] = set()
 
@@ -66,7 +68,7 @@ class FigureBuilder:
         Figures of all strategies have the key of the first. Figures without data are left out.
         """
         families, first = comparison.families, comparison.families[0].verdict
-        frames = FamilyFrames(families, self._histories, self._rows)
+        frames = FamilyFrames(families, self._histories, self._rows, self._coordinates)
         title, name = comparison.title, self._unique_name(_series_name(first), first.family)
         for kind, caption, spec in _comparison_specs(frames):
             yield first.key, Figure(kind, f"{name}-{kind}", title, caption, spec)

@@ -9,6 +9,7 @@ from ettsweep.quantities import score_text, score_with_error
 from ettsweep.report.families import JudgedFamily
 from ettsweep.report.formats import point_text, standard_error
 from ettsweep.report.run_histories import EVALUATIONS, TRAINING, RunHistories, evaluation_columns
+from ettsweep.report.time_scale import time_scale
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
 from ettsweep.strategies.strategy import map_point
@@ -31,6 +32,7 @@ POINT_COLUMNS = (
         "common_log2_wd",
     ),
     *("role", "state", "metric", "score", "error", "seeds", "told", "proposal", "as_good", "runs"),
+    *("lr_wd", "time_scale"),
 )
 CURVE_COLUMNS = (*(*OWNER_COLUMNS, "point", "role", "run", "seed", "counted", "state", "unit", "step", "trained"),)
 SPIKE_COLUMNS = (*OWNER_COLUMNS, "point", "role", "run", "seed", "step", "trained", "quantity", "value", "told")
@@ -50,6 +52,7 @@ def points_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
         proposal: 1, 2, ... in the order in which a search suggested points; missing for others.
         as_good: `True` if the point is no worse than the candidate by more than the margin, with the confidence.
         runs: ids, separated by spaces.
+        lr_wd, time_scale: decay of a step and 1 / (lr wd) as text, see `TimeScale`.
     """
     rows = [row for family in families for row in _point_rows(family)]
     frame = pd.DataFrame(rows, columns=list(POINT_COLUMNS))
@@ -88,6 +91,7 @@ def _point_rows(family: JudgedFamily) -> list[tuple[object, ...]]:
                     score_cell,
                 ),
                 *(study.suggestion_numbers.get(point), point in plateau, " ".join(run.id for run in members)),
+                *((scale := time_scale(point, study.base)).lr_wd_text, scale.text),
             )
         )
     return rows

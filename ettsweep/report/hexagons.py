@@ -16,6 +16,15 @@ def hexagon_xy(lr_steps: Any, wd_steps: Any) -> tuple[Any, Any]:
     return lr_steps + wd_steps / 2, wd_steps * math.sqrt(3) / 2
 
 
+def hexagon_xy_by_decay(lr_steps: Any, wd_steps: Any) -> tuple[Any, Any]:
+    """Return x and y of a hexagon in the coordinates lr and lr * wd: rows have one lr * wd, if steps are equally long.
+
+    Seen from (lr, wd) these coordinates are sheared, which in the plane of `hexagon_xy` is a turn by 60 degrees: the
+    six neighbours of a point still touch it, and no others do.
+    """
+    return (lr_steps - wd_steps) / 2, (lr_steps + wd_steps) * math.sqrt(3) / 2
+
+
 def nearest_positions(steps_ZD: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the lattice positions, [Z, 2], whose hexagons contain given ones, all as steps along lr and wd."""
     # The nearest centre is a corner of the lattice cell around the point.

@@ -13,6 +13,7 @@ from ettsweep.quantities import as_share
 from ettsweep.report.families import JudgedFamily, judged_families, runs_by_family, runs_by_point
 from ettsweep.report.formats import mean_std
 from ettsweep.report.spike_rates import SPIKE_LABELS, rate_columns, sum_spikes
+from ettsweep.report.time_scale import time_scale
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import StrategySpec
@@ -35,6 +36,8 @@ SCORE_COLUMNS = (
 )
 BOUND_COLUMNS = ("rule", "confidence", "margin", "bound", "p_best", "noise", "noise_known", "more_runs", "caveat")
 RECOMMENDED_COLUMNS = ("as_good", "recommended_lr", "recommended_wd")
+TIME_SCALE_COLUMNS = ("lr_wd", "timescale_steps", "timescale_epochs", "timescale_tokens")
+"""The decay of a step, and 1 / (lr wd) in each unit (`TimeScale`)."""
 OPTIMUM_COLUMNS = (
     *FAMILY_COLUMNS,
     "verdict",
@@ -46,6 +49,7 @@ OPTIMUM_COLUMNS = (
     "runs",
     "steps",
     *RATE_COLUMNS,
+    *TIME_SCALE_COLUMNS,
 )
 PAPER_COLUMNS = (
     *("sweep", "model", "strategy", "optimizer", "verdict", "lr", "wd", "bound", "confidence"),
@@ -182,8 +186,15 @@ def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[Ju
         _, per_run, per_1000_steps = rate_columns(name)
         points[per_run] = _ratio(points[name], points["seeds"])
         points[per_1000_steps] = _ratio(1000 * points[name], points["steps"])
+    recipes = {run.family: run.base for run in runs}
+    scales = [
+        time_scale(Point(row["lr"], row["wd"]), recipes[row["family"]]) for row in points.to_dict(orient="records")
+    ]
+    points[list(TIME_SCALE_COLUMNS)] = pd.DataFrame(
+        scales, index=points.index, columns=list(TIME_SCALE_COLUMNS)
+    ).astype("float64")
     columns = [name for name in aggregations if name not in SPIKE_LABELS]
-    return points[[*FAMILY_COLUMNS, "lr", "wd", *axes, *columns, *RATE_COLUMNS]]
+    return points[[*FAMILY_COLUMNS, "lr", "wd", *axes, *columns, *RATE_COLUMNS, *TIME_SCALE_COLUMNS]]
 
 
 def _ratio(count: pd.Series, of: pd.Series) -> pd.Series:
@@ -211,6 +222,7 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
         as_good: how many other points are no worse by more than the margin.
         recommended_lr, recommended_wd: the point in the middle of those.
         loss_spikes, ...: totals over all finished runs of the optimum, per run, and per 1,000 steps.
+        lr_wd, timescale_steps, ...: the decay of a step, and 1 / (lr wd) in steps, epochs and tokens (`TimeScale`).
     """
     rows = []
     for family in families:
@@ -235,6 +247,7 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
                 *_bound_columns(verdict),
                 *((spikes.runs, spikes.steps) if spikes.runs else (None, None)),
                 *(rate for name in SPIKE_LABELS for rate in spikes.rates(name)),
+                *(time_scale(verdict.point, study.base) if verdict.point else [None] * len(TIME_SCALE_COLUMNS)),
             )
         )
     return _typed_frame(rows, OPTIMUM_COLUMNS)

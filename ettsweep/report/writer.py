@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from ettsweep.errors import InputError
 from ettsweep.files import storage_errors, write_atomic
 from ettsweep.report import page, tables
 from ettsweep.report.families import judged_families, strategy_comparisons
 from ettsweep.report.figure_export import export_all, paths_of
 from ettsweep.report.figure_files import Figure, FigureBuilder
+from ettsweep.report.figures.lattice_map import Coordinates
 from ettsweep.report.manifest import Manifest
 from ettsweep.report.run_histories import RunHistories, rows_per_run
 from ettsweep.runs.index import Run
@@ -24,6 +26,7 @@ def write_report(
     studies_by_family: StudiesByFamily,
     warn: Callable[[str], None] = lambda text: None,
     notes: Mapping[str, str] | None = None,
+    coordinates: Coordinates = "lr,wd",
 ) -> list[Path]:
     """Write tables, figures and report.html into a folder; return the files, report.html first.
 
@@ -37,16 +40,22 @@ def write_report(
         studies_by_family: the studies of all sweeps, by family.
         warn: called with a line for each run whose metrics cannot be used; the page lists them too.
         notes: notes of users on sweeps, by name of the sweep.
+        coordinates: of maps.
 
     Raises:
+        InputError: a sweep has no map in these coordinates.
         StorageError: a file cannot be written.
     """
+    check_coordinates(coordinates, verdicts)
     for folder in (out, out / "tables", out / "figures"):
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
     paths = tables.write_tables(out / "tables", runs, verdicts, studies_by_family)
     comparisons, histories = strategy_comparisons(judged_families(runs, verdicts)), RunHistories(warn)
-    drawing, figures = FigureBuilder(histories, rows_per_run(len(runs))), dict[tuple[StudyKey, str], Figure]()
+    drawing, figures = (
+        FigureBuilder(histories, rows_per_run(len(runs)), coordinates),
+        dict[tuple[StudyKey, str], Figure](),
+    )
     for comparison in comparisons:
         figures |= {(key, figure.kind): figure for key, figure in drawing.build(comparison)}
     html = page.render(results, out, comparisons, figures, runs, studies_by_family, histories.corrupt, notes)
@@ -60,3 +69,17 @@ def write_report(
     # Last: it removes what an earlier report has shown until now.
     manifest.update(paths, specs)
     return paths
+
+
+def check_coordinates(coordinates: Coordinates, verdicts: Sequence[Verdict]) -> None:
+    """Check that lattices have maps in these coordinates.
+
+    Raises:
+        InputError: steps of lr and wd are not equal, so that no row of the lattice has one lr * wd.
+    """
+    for study in (verdict.study for verdict in verdicts):
+        if coordinates == "lr,lr*wd" and not (study.lr.fixed or study.wd.fixed) and study.lr.step != study.wd.step:
+            raise InputError(
+                f"--coordinates {coordinates}: rows of one lr * wd take equal steps of lr and wd, and sweep "
+                f"{study.sweep} has {study.lr.step:g} and {study.wd.step:g}; --sweep NAME selects another"
+            )

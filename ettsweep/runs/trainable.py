@@ -168,6 +168,11 @@ class Trainable(StrictModel):
         return None
 
     @property
+    def tokens_per_step(self) -> int | None:
+        """Tokens that a step is trained on; None unless samples are text."""
+        return None
+
+    @property
     def samples_name(self) -> str:
         """Plural noun of what a step is trained on, for speeds."""
         return "samples"

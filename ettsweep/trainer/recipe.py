@@ -21,7 +21,7 @@ from ettsweep.trainer.models.parameter_scales import check_matrices
 from ettsweep.trainer.models.registry import model_name, model_spec, named_models, short_form
 from ettsweep.trainer.schedule_check import check_schedule
 from ettsweep.trainer.settings import TrainerSettings
-from ettsweep.trainer.specs import EPOCH_KEYS, ModelSpec, Precision, ScheduleSpec, TaskSpec
+from ettsweep.trainer.specs import EPOCH_KEYS, ModelSpec, Precision, ScheduleSpec, TaskSpec, TextModel
 from ettsweep.trainer.tasks.registry import (
     TASKS,
     bind_to_data,
@@ -140,6 +140,10 @@ class TransformerRecipe(Trainable):
     @property
     def steps_per_epoch(self) -> int | None:
         return None if task_kind(self.task).train_size is None else steps_per_epoch(self.task, self.batch_size)
+
+    @property
+    def tokens_per_step(self) -> int | None:
+        return self.batch_size * self.model.tokens if isinstance(self.model, TextModel) else None
 
     @property
     def samples_name(self) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from ettsweep.powers import format_power
 from ettsweep.quantities import score_with_error
 from ettsweep.report.formats import point_text
 from ettsweep.report.frames import CURVE_COLUMNS, POINT_COLUMNS, SPIKE_COLUMNS
@@ -50,6 +51,8 @@ def points_of(scores: Mapping[Steps, float | None], **columns: Any) -> pd.DataFr
                 "told": "" if score is None else score_with_error(score, error, metric),
                 "as_good": False,
                 "runs": f"run{steps[0]}{steps[1]}",
+                "lr_wd": format_power(point.lr * point.wd, 3),
+                "time_scale": f"{1 / (point.lr * point.wd):.0f} steps",
             },
         }
         rows.append({name: given(name, steps, mapping.get(name)) for name in POINT_COLUMNS})

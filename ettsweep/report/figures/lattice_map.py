@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product, takewhile
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -23,7 +24,7 @@ from ettsweep.report.figures.line_map import line_map
 from ettsweep.report.figures.selection import pick_layer, surface_opacity, surface_switch, tooltip_frame
 from ettsweep.report.figures.shapes import CROSS, HEXAGON, STATE_SIGNS, suggestion_numbers
 from ettsweep.report.formats import axis_title_and_factor, cell_text, error_text
-from ettsweep.report.hexagons import hexagon_xy
+from ettsweep.report.hexagons import hexagon_xy, hexagon_xy_by_decay
 from ettsweep.report.theme import CANDIDATE, INK
 
 MAP_PIXELS, MAX_CELL_PIXELS = 600, 62
@@ -41,12 +42,22 @@ EQUAL_CONTRAST = 0.435
 IN_PLACE = {"field": "place", "type": "ordinal"}
 """The order of the points of a line."""
 
+Coordinates = Literal["lr,wd", "lr,lr*wd"]
+"""What columns and rows of a map have in common."""
+
+Labels = list[tuple[float, float, str]]
+"""x, y and text."""
+
 NEIGHBOUR_STEPS = ((1, 0), (0, 1), (-1, 1), (-1, 0), (0, -1), (1, -1))
 """Steps (lr, wd) to the six touching hexagons, counterclockwise by 60 degrees, the first to the right."""
 
 
 def lattice(
-    points: pd.DataFrame, surface: pd.DataFrame, optimum: pd.DataFrame, ranges: pd.DataFrame | None = None
+    points: pd.DataFrame,
+    surface: pd.DataFrame,
+    optimum: pd.DataFrame,
+    ranges: pd.DataFrame | None = None,
+    coordinates: Coordinates = "lr,wd",
 ) -> Json:
     """Draw the map of one family: hexagons if both axes are free, scores along a line if one is.
 
@@ -59,25 +70,33 @@ def lattice(
         surface: its rows of `surface_frame`; none if there is no surface.
         optimum: its rows of `optimum_frame`.
         ranges: `lr_steps` and `wd_steps` of two corners of the ranges that samplers searched.
+        coordinates: what rows and columns have in common; rows of one lr * wd take steps of lr and wd that are equal.
     """
     placed = points.dropna(subset=["lr_steps", "wd_steps"])
     if placed["lr_steps"].nunique() < 2 or placed["wd_steps"].nunique() < 2:
         return line_map(placed, surface, optimum, ranges)
-    return _HexagonMap(placed, surface, optimum, ranges).spec()
+    return _HexagonMap(placed, surface, optimum, ranges, coordinates).spec()
 
 
 class _HexagonMap:
     """Builds the layers of a map: lattice, scores, surface, and what can be selected."""
 
     def __init__(
-        self, placed: pd.DataFrame, surface: pd.DataFrame, optimum: pd.DataFrame, ranges: pd.DataFrame | None
+        self,
+        placed: pd.DataFrame,
+        surface: pd.DataFrame,
+        optimum: pd.DataFrame,
+        ranges: pd.DataFrame | None,
+        coordinates: Coordinates,
     ) -> None:
         self.points, self.surface, self.optimum, self.ranges = placed, surface, optimum, ranges
+        self.by_decay = coordinates == "lr,lr*wd"
+        self.hexagon_xy = hexagon_xy_by_decay if self.by_decay else hexagon_xy
         self.data = Datasets()
         self.metric: Metric = placed["metric"].iloc[0]
         (self.i0, self.i1), (self.j0, self.j1) = _visible_ranges(placed, ranges)
-        left, bottom = hexagon_xy(self.i0, self.j0)
-        right, top = hexagon_xy(self.i1, self.j1)
+        corners = [self.hexagon_xy(i, j) for i in (self.i0, self.i1) for j in (self.j0, self.j1)]
+        (left, right), (bottom, top) = ((min(ends), max(ends)) for ends in zip(*corners, strict=True))
         self.unit = min(MAX_CELL_PIXELS, MAP_PIXELS / (right - left + 1))
         label_scale = MAX_CELL_PIXELS / self.unit  # text does not shrink with the hexagons
         # The margins hold the labels; units are hexagon widths.
@@ -117,7 +136,7 @@ class _HexagonMap:
 
     def _at_steps(self, frame: pd.DataFrame) -> Json:
         """Return the data of rows at their positions on the lattice."""
-        x, y = hexagon_xy(frame["lr_steps"].astype(float), frame["wd_steps"].astype(float))
+        x, y = self.hexagon_xy(frame["lr_steps"].astype(float), frame["wd_steps"].astype(float))
         return self.data.add(frame.drop(columns=["lr_steps", "wd_steps"]).assign(x=x, y=y))
 
     def _hexagon_look(self, share: float = 1.0) -> Json:
@@ -231,7 +250,7 @@ class _HexagonMap:
         """Draw contours within the hexagons of the points that the surface is fitted to."""
         mesh = self.surface.pivot(index="wd_steps", columns="lr_steps", values="worse")
         lr, wd = np.meshgrid(mesh.columns.to_numpy(float), mesh.index.to_numpy(float))
-        x, y = hexagon_xy(lr, wd)
+        x, y = self.hexagon_xy(lr, wd)
         worse_by = mesh.to_numpy(float)
         margin, largest = float(self.surface["margin"].iloc[0]), float(np.nanmax(worse_by))
         rows = [
@@ -252,14 +271,14 @@ class _HexagonMap:
     def _error_layers(self) -> Iterator[Json]:
         """Draw an ellipse of one standard error around the optimum of the surface, if its covariance is known."""
         best = self.optimum.iloc[0]
-        centre = hexagon_xy(best["lr_steps"], best["wd_steps"])
+        centre = self.hexagon_xy(best["lr_steps"], best["wd_steps"])
         if best["lr_variance"] != best["lr_variance"]:  # NaN
             return
         covariance = np.array([[best["lr_variance"], best["covariance"]], [best["covariance"], best["wd_variance"]]])
         # The Cholesky factor of the covariance maps the unit circle to the ellipse.
         turn = np.linspace(0, 2 * np.pi, 49)
         spread = np.linalg.cholesky(covariance) @ np.vstack([np.cos(turn), np.sin(turn)])
-        x, y = hexagon_xy(*spread)
+        x, y = self.hexagon_xy(*spread)
         ring = self.data.add(pd.DataFrame({"place": range(len(turn)), "x": centre[0] + x, "y": centre[1] + y}))
         for width, colour in ((4, "#fff"), (1.8, CANDIDATE)):
             yield {
@@ -271,7 +290,7 @@ class _HexagonMap:
     def _optimum_layers(self) -> Iterator[Json]:
         """Draw a cross at the optimum of the surface."""
         best = self.optimum.iloc[0]
-        data = self.data.add(pd.DataFrame([hexagon_xy(best["lr_steps"], best["wd_steps"])], columns=["x", "y"]))
+        data = self.data.add(pd.DataFrame([self.hexagon_xy(best["lr_steps"], best["wd_steps"])], columns=["x", "y"]))
         cross = {"type": "point", "shape": CROSS, "size": 70, "filled": False}
         for width, colour in ((4, "#fff"), (2, CANDIDATE)):
             yield {
@@ -292,7 +311,7 @@ class _HexagonMap:
             }
         numbered = self.points.dropna(subset=["proposal"])
         if len(numbered) and self.unit >= SCORE_PIXELS:
-            x, y = hexagon_xy(numbered["lr_steps"].astype(float), numbered["wd_steps"].astype(float))
+            x, y = self.hexagon_xy(numbered["lr_steps"].astype(float), numbered["wd_steps"].astype(float))
             rows = pd.DataFrame({"x": x, "y": y + 0.43, "proposal": numbered["proposal"]})
             yield from suggestion_numbers(self.data.add(rows))
 
@@ -302,22 +321,22 @@ class _HexagonMap:
         searched = _position_ranges(self.ranges)
         positions = product(range(self.i0, self.i1 + 1), range(self.j0, self.j1 + 1))
         return [
-            _side_ends(index, towards)
+            self._side_ends(index, towards)
             for index, (towards, (di, dj)) in product(positions, enumerate(NEIGHBOUR_STEPS))
             if _is_within(index, searched) and not _is_within((index[0] + di, index[1] + dj), searched)
         ]
 
+    def _side_ends(self, index: tuple[int, int], towards: int) -> tuple[float, ...]:
+        """Return x, y, x2, y2 of the side shared with the neighbour in a direction of `NEIGHBOUR_STEPS`."""
+        x, y = self.hexagon_xy(*index)
+        turns = [math.radians(60 * (towards + self.by_decay) + half) for half in (-30, 30)]
+        corners = ((x + math.cos(turn) / math.sqrt(3), y + math.sin(turn) / math.sqrt(3)) for turn in turns)
+        return tuple(xy for corner in corners for xy in corner)
+
     def _label_layers(self) -> Iterator[Json]:
-        """Label rows with wd at their left end, and columns with lr at their lower end."""
+        """Label rows with wd, or lr * wd, at their left end, and columns with lr at their lower end."""
         every = max(1, math.ceil(20 / self.unit))  # small hexagons: label every other, third, ... row
-        rows = [j for j in range(self.j0, self.j1 + 1) if j % every == 0]
-        columns = [i for i in range(self.i0, self.i1 + 1) if i % every == 0]
-        _, below = hexagon_xy(self.i0, self.j0)
-        lr_labels, wd_labels = self._axis_labels("lr", columns), self._axis_labels("wd", rows)
-        left = [(*hexagon_xy(self.i0 - 0.62, j), label) for j, label in zip(rows, wd_labels, strict=True)]
-        low = [(hexagon_xy(i, self.j0)[0], below - 0.64, label) for i, label in zip(columns, lr_labels, strict=True)]
-        left_end, right_end = hexagon_xy(self.i0 - 0.62, self.j1 + 0.75), hexagon_xy(self.i1 + 1.2, self.j0 - 0.62)
-        names = [(*left_end, "wd"), (*right_end, "lr")]
+        left, low, names = (self._decay_labels if self.by_decay else self._wd_labels)(every)
         pale: Json = {"fill": INK, "fillOpacity": 0.7, "align": "right", "baseline": "middle", "fontSize": 11}
         bold: Json = {"fontSize": 13, "fontWeight": "bold"}
         for labels, look in ((left, {**pale, "angle": 0}), (low, {**pale, "angle": 300}), (names, bold)):
@@ -327,12 +346,48 @@ class _HexagonMap:
                 "encoding": {"text": nominal("label")},
             }
 
+    def _wd_labels(self, every: int) -> tuple[Labels, Labels, Labels]:
+        """Return the labels of rows, those of columns, and the names of both, each with its position."""
+        rows = [j for j in range(self.j0, self.j1 + 1) if j % every == 0]
+        columns = [i for i in range(self.i0, self.i1 + 1) if i % every == 0]
+        _, below = self.hexagon_xy(self.i0, self.j0)
+        lr_labels, wd_labels = self._axis_labels("lr", columns), self._axis_labels("wd", rows)
+        left = [(*self.hexagon_xy(self.i0 - 0.62, j), label) for j, label in zip(rows, wd_labels, strict=True)]
+        low = [
+            (self.hexagon_xy(i, self.j0)[0], below - 0.64, label) for i, label in zip(columns, lr_labels, strict=True)
+        ]
+        left_end, right_end = (
+            self.hexagon_xy(self.i0 - 0.62, self.j1 + 0.75),
+            self.hexagon_xy(self.i1 + 1.2, self.j0 - 0.62),
+        )
+        return left, low, [(*left_end, "wd"), (*right_end, "lr")]
+
+    def _decay_labels(self, every: int) -> tuple[Labels, Labels, Labels]:
+        """Return the same for rows of one lr * wd, which go from the upper left of the lattice to the lower right."""
+        rows = [k for k in range(self.i0 + self.j0, self.i1 + self.j1 + 1) if k % every == 0]
+        columns = [i for i in range(self.i0, self.i1 + 1) if i % every == 0]
+        firsts = [max(self.i0, k - self.j1) for k in rows]  # the lowest lr of each row
+        starts = [self.hexagon_xy(i, k - i) for i, k in zip(firsts, rows, strict=True)]
+        first = self.points.iloc[0]
+        step, at = self._log2_step("wd"), int(first["lr_steps"] + first["wd_steps"])
+        decays = [first["log2_lr"] + first["log2_wd"] + step * (k - at) for k in rows]
+        left = [(x - 0.62, y, format_power(2.0**decay, 3)) for (x, y), decay in zip(starts, decays, strict=True)]
+        ends = [self.hexagon_xy(i, self.j0 - 0.62) for i in columns]
+        low = [(*end, label) for end, label in zip(ends, self._axis_labels("lr", columns), strict=True)]
+        (_, top), (right, _) = starts[-1], self.hexagon_xy(self.i1, self.j0)
+        return left, low, [(starts[-1][0] - 0.62, top + 0.75, "lr * wd"), (right + 0.3, ends[-1][1] - 0.75, "lr")]
+
     def _axis_labels(self, axis: str, positions: Sequence[int]) -> list[str]:
         """Return the lr or wd of positions as text, extrapolated from two points that differ along the axis."""
+        first, step = self.points.iloc[0], self._log2_step(axis)
+        offsets = [at - first[f"{axis}_steps"] for at in positions]
+        return [format_power(2.0 ** (first[f"log2_{axis}"] + step * offset), 3) for offset in offsets]
+
+    def _log2_step(self, axis: str) -> float:
+        """Return the log2 of the factor of a step along an axis, from two points that differ along it."""
         steps, log2 = (self.points[name].tolist() for name in (f"{axis}_steps", f"log2_{axis}"))
         other = next(k for k, at in enumerate(steps) if at != steps[0])
-        step = (log2[other] - log2[0]) / (steps[other] - steps[0])
-        return [format_power(2.0 ** (log2[0] + step * (at - steps[0])), 3) for at in positions]
+        return float((log2[other] - log2[0]) / (steps[other] - steps[0]))
 
 
 PositionRanges = tuple[tuple[int, int], tuple[int, int]]
@@ -353,13 +408,6 @@ def _visible_ranges(placed: pd.DataFrame, ranges: pd.DataFrame | None) -> Positi
 
 def _is_within(index: tuple[int, int], ends: PositionRanges) -> bool:
     return all(low <= k <= high for k, (low, high) in zip(index, ends, strict=True))
-
-
-def _side_ends(index: tuple[int, int], towards: int) -> tuple[float, ...]:
-    """Return x, y, x2, y2 of the side that a hexagon shares with its neighbour in a direction of `NEIGHBOUR_STEPS`."""
-    x, y = hexagon_xy(*index)
-    turns = [math.radians(60 * towards + half) for half in (-30, 30)]
-    return tuple(xy for turn in turns for xy in (x + math.cos(turn) / math.sqrt(3), y + math.sin(turn) / math.sqrt(3)))
 
 
 def contour_levels(margin: float, largest: float) -> list[float]:

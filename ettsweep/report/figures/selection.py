@@ -25,6 +25,8 @@ def tooltip_frame(points: pd.DataFrame) -> pd.DataFrame:
         seeds=points["seeds"].fillna(0),
         metric=[metric.label for metric in points["metric"]],
         ids=[_shortened_ids(runs) for runs in points["runs"]],
+        lr_wd=points["lr_wd"],
+        time_scale=points["time_scale"],
     )
 
 
@@ -37,6 +39,8 @@ def _shortened_ids(runs: str) -> str:
 
 TOOLTIP = [
     nominal("point", title="(lr, wd)"),
+    nominal("lr_wd", title="lr * wd"),
+    nominal("time_scale", title="1 / (lr wd)"),
     nominal("state"),
     nominal("metric", title="score"),
     nominal("mean", title="mean ± standard error"),

@@ -11,9 +11,11 @@ import pytest
 from support.made_frames import CENTRE, SIX, Steps, named, neighbours_of, no_surface, points_of, searched
 from support.scene import Mark, Scene, scene
 
+from ettsweep.powers import format_power
 from ettsweep.report.figures.chart_data import clipped_range
-from ettsweep.report.figures.lattice_map import hexagon_xy, lattice
+from ettsweep.report.figures.lattice_map import Coordinates, lattice
 from ettsweep.report.figures.shapes import HEXAGON, STATE_SIGNS
+from ettsweep.report.hexagons import hexagon_xy, hexagon_xy_by_decay
 from ettsweep.report.theme import CANDIDATE, INK
 from ettsweep.study.lattice import Axis
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY
@@ -25,8 +27,8 @@ def bowl(reach: int = 2, **changes: float | None) -> dict[Steps, float | None]:
     return scores | {(-reach, -reach): None, (reach, reach): None}
 
 
-def drawn(points: pd.DataFrame, ranges: pd.DataFrame | None = None) -> Scene:
-    return scene(lattice(points, *no_surface(), ranges))
+def drawn(points: pd.DataFrame, ranges: pd.DataFrame | None = None, coordinates: Coordinates = "lr,wd") -> Scene:
+    return scene(lattice(points, *no_surface(), ranges, coordinates))
 
 
 def points(**columns: Any) -> pd.DataFrame:
@@ -53,6 +55,53 @@ def hexagons(scene: Scene, **look: object) -> dict[Steps, Mark]:
         wd = y / (math.sqrt(3) / 2)
         collected[round(x - wd / 2), round(wd)] = mark
     return collected
+
+
+# --- lr and lr * wd ---------------------------------------------------------------------------------------------------
+
+
+def test_in_coordinates_of_the_decay_the_six_neighbours_touch_and_rows_have_one_lr_wd() -> None:
+    places = {steps: hexagon_xy_by_decay(*steps) for steps in product(range(-3, 4), repeat=2)}
+    for steps, at in places.items():
+        touching = {other for other, its in places.items() if math.dist(at, its) == pytest.approx(1.0)}
+        assert touching == {(steps[0] + i, steps[1] + j) for i, j in SIX} & places.keys()
+        assert {other for other, its in places.items() if its[1] == pytest.approx(at[1])} == {
+            other for other in places if sum(other) == sum(steps)
+        }
+
+
+def test_the_map_by_decay_has_the_same_points_and_says_lr_wd_of_each_row() -> None:
+    by_decay = drawn(points(), coordinates="lr,lr*wd")
+    drawn_at = {place(by_decay, mark) for mark in by_decay.of("symbol", shape=HEXAGON)}
+    for steps in bowl():
+        expected = hexagon_xy_by_decay(*steps)
+        assert any(math.dist(expected, at) < 1e-3 for at in drawn_at), steps
+    texts = set(by_decay.texts())
+    assert {"lr", "lr * wd"} <= texts
+    assert "wd" not in texts
+    lr, wd = CENTRE
+    assert {format_power(lr * wd * 2.0**k, 3) for k in range(-4, 5)} <= texts
+    assert {format_power(lr * 2.0**i, 3) for i in range(-2, 3)} <= texts
+
+
+def test_searched_ranges_are_outlined_by_the_same_sides(bowl_map: Scene) -> None:
+    """Turning back by 60 degrees gives the sides of the other map."""
+    ranges = searched((-1, 1), (-1, 1))
+
+    def sides(coordinates: Coordinates) -> set[tuple[float, ...]]:
+        spec = lattice(points(), *no_surface(), ranges, coordinates)
+        rows = [row for rows in spec["datasets"].values() for row in rows if "x2" in row]
+        turn = -math.pi / 3 if coordinates == "lr,lr*wd" else 0.0
+
+        def turned(x: float, y: float) -> tuple[float, float]:
+            return (
+                round(x * math.cos(turn) - y * math.sin(turn), 4) + 0.0,
+                round(x * math.sin(turn) + y * math.cos(turn), 4) + 0.0,
+            )
+
+        return {tuple(sorted([turned(row["x"], row["y"]), turned(row["x2"], row["y2"])])) for row in rows}
+
+    assert sides("lr,wd") == sides("lr,lr*wd") != set()
 
 
 # --- what lies beside what --------------------------------------------------------------------------------------------

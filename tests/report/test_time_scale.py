@@ -1,0 +1,66 @@
+"""The decay of a step and its time scale, by hand, and where a report shows them."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from support.commandline import ettsweep, finish, keep, write_fake_grid, write_grid
+from support.made_runs import MakeSpec, text_run
+
+from ettsweep.report.time_scale import TimeScale, time_scale
+from ettsweep.runs.point import Point
+from ettsweep.study.grid_file import load_sweep_spec
+
+
+def test_time_scale_is_in_steps_and_in_epochs_of_images(make_spec: MakeSpec) -> None:
+    spec = make_spec(batch_size=32)  # of 797 images: 24 steps, the rest left out
+    assert spec.steps_per_epoch == 24
+    scale = time_scale(Point(2.0**-4, 2.0**-6), spec)
+    assert scale == TimeScale(2.0**-10, 1024.0, 1024 / 24, None)
+    assert (scale.lr_wd_text, scale.text) == ("2^-10", "1024 steps, 42.7 epochs")
+
+
+def test_of_text_it_is_in_tokens() -> None:
+    spec = text_run()
+    assert spec.tokens_per_step == 9 * 24
+    assert time_scale(Point(2.0**-2, 2.0**-3), spec).tokens == 32 * 9 * 24
+    assert time_scale(Point(2.0**-2, 2.0**-3), spec).text.endswith(" tokens")
+
+
+def test_without_decay_there_is_none(make_spec: MakeSpec) -> None:
+    assert time_scale(Point(1.0, 0.0), make_spec()) == TimeScale(0.0)
+    assert TimeScale(0.0).text == "no decay"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with a finished sweep of made scores."""
+    write_grid(tmp_path / "g.yaml", strategies=["standard"], lr={"range": [-1, 1]}, wd={"range": [-1, 1]}, seeds=[0])
+    sweep_spec = load_sweep_spec(tmp_path / "g.yaml")
+    keep(tmp_path / "results", sweep_spec)
+    for number, spec in enumerate(sweep_spec.specs()):
+        finish(tmp_path / "results", spec, 1.0 + number / 100)
+    return tmp_path
+
+
+def test_report_has_it_in_tables_and_hovers_and_draws_it(folder: Path) -> None:
+    ettsweep("report", "--coordinates", "lr,lr*wd", cwd=folder, code=None)
+    report = folder / "results" / "report"
+    points = pd.read_csv(report / "tables" / "points.csv")
+    assert points["lr_wd"].tolist() == pytest.approx((points["lr"] * points["wd"]).tolist())
+    assert (points["lr_wd"] * points["timescale_steps"]).tolist() == pytest.approx([1.0] * len(points))
+    assert points["timescale_epochs"].notna().all()
+    optima = pd.read_csv(report / "tables" / "optima.csv")
+    assert optima["lr_wd"].tolist() == pytest.approx((optima["lr"] * optima["wd"]).tolist())
+    page = (report / "report.html").read_text()
+    for text in ("lr * wd", "1 / (lr wd)", " epochs"):
+        assert text in page
+
+
+def test_steps_that_differ_have_no_such_rows(tmp_path: Path) -> None:
+    axes = {"lr": {"range": [-1, 1], "step": 1.0}, "wd": {"range": [-1, 1], "step": 0.5}}
+    sweep_spec = load_sweep_spec(write_fake_grid(tmp_path / "g.yaml", **axes))
+    keep(tmp_path / "results", sweep_spec)
+    refused = ettsweep("report", "--coordinates", "lr,lr*wd", cwd=tmp_path, code=2)
+    assert "rows of one lr * wd take equal steps of lr and wd, and sweep g has 1 and 0.5" in refused.stderr
+    assert not (tmp_path / "results" / "report").exists()

@@ -116,6 +116,10 @@ def test_hovering_over_a_hexagon_tells_its_score_error_seeds_state_and_runs(samp
     scored = sample.verdict("standard").neighbours[2]
     runs = [run for run in sample.runs if strategy_of(run) == "standard" and run.point == scored.point]
     mean, error = statistics.fmean(r.score for r in runs), statistics.stdev(r.score for r in runs) / math.sqrt(3)
+    log2_decay = math.log2(scored.point.lr * scored.point.wd)
+    assert told.pop("lr * wd") == f"2^{log2_decay:g}"
+    steps = 2.0**-log2_decay
+    assert told.pop("1 / (lr wd)") == f"{steps:g} steps, {steps / runs[0].spec.steps_per_epoch:.3g} epochs"
     assert told == {
         "(lr, wd)": point, "state": "done", "score": "lowest validation loss",
         "mean ± standard error": f"{mean:.4f} ± {error:.4f}", "seeds": "3", "runs": " ".join(run.id for run in runs),

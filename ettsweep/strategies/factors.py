@@ -33,20 +33,22 @@ class Group(StrEnum):
     PATCH = "patch"
     """Patchify weight, n x n_patch."""
     WE = "we"
-    """Word embedding, n_vocab x n, tied to the head."""
+    """Word embedding, n_vocab x n; with a tied head, the head as well."""
     PE = "pe"
     """Positional embedding, T x n."""
+    GAIN = "gain"
+    """Gains of RMSNorms, less 1: vectors that start from 0."""
     Q = "q"
     K = "k"
     V = "v"
     U = "u"
     """Attention output projection."""
     W = "w"
-    """MLP input layer."""
+    """MLP input layer; of SwiGLU, with the gate."""
     X = "x"
     """MLP output layer."""
     HEAD = "head"
-    """Classifier weight, n_out x n."""
+    """Weight of classifier or untied language head, n_out x n."""
     HEAD_BIAS = "head_bias"
 
 
@@ -56,26 +58,33 @@ BULK = frozenset({Group.Q, Group.K, Group.V, Group.U, Group.W, Group.X})
 
 @dataclass(frozen=True)
 class Dims:
-    """Dimensions of a model that scalings depend on; for language, n_patch is None and n_out the vocabulary."""
+    """Dimensions of a model that scalings depend on; for language, n_patch is None and n_out the vocabulary.
+
+    With a tied head, which is the word embedding, strategies rescale the outputs.
+    """
 
     domain: Domain
     width: int
     n_patch: int | None
     n_out: int
     mlp_ratio: int
+    tied_head: bool = False
 
 
 def init_std(group: Group, dims: Dims, s: float | None) -> float:
-    """Return the std of a group's initial values; 0 for the head bias.
+    """Return the std of a group's initial values; 0 for the head bias and gains.
 
     Vision: eq:init-preview-stem .. eq:init-preview-head, and eq:init-preview-Meta-head for the head with s; standard
-    has the stds of s = 0. Language: table:SLUDGE; the [pad] row of the word embedding is zero whatever the std.
+    has the stds of s = 0. Language: table:SLUDGE; the [pad] row of the word embedding is zero whatever the std. An
+    untied language head has the head's std in the family, and that of all else under standard.
     """
+    n = dims.width
+    if group in (Group.HEAD_BIAS, Group.GAIN):
+        return 0.0
     if group is Group.WE:
         return LANGUAGE_STD if s is None else 1.0
     if dims.domain == "language":
-        return LANGUAGE_STD
-    n = dims.width
+        return LANGUAGE_STD if group is not Group.HEAD or s is None else math.pow(n, -(1 + s) / 2)
     match group:
         case Group.PATCH:
             assert dims.n_patch is not None
@@ -92,8 +101,6 @@ def init_std(group: Group, dims: Dims, s: float | None) -> float:
             return math.sqrt(C_X / (dims.mlp_ratio * n))
         case Group.HEAD:
             return math.pow(n, -(1 + (s or 0.0)) / 2)  # standard: the std of s = 0
-        case Group.HEAD_BIAS:
-            return 0.0
 
 
 def init_distribution(group: Group, domain: Domain) -> Distribution:
@@ -113,7 +120,8 @@ def lr_factor(group: Group, dims: Dims, s: float | None, optimizer: Optimizer, m
     """Return the relative learning-rate factor Lambda_G; 1 for standard.
 
     eq:AdamWlambdaG-preview-stem .. eq:AdamWlambdaG-preview-head, which differ by the size of the gradient from
-    eq:SGDlambdaG-preview-stem .. eq:SGDlambdaG-preview-head; s is foot:Meta2.
+    eq:SGDlambdaG-preview-stem .. eq:SGDlambdaG-preview-head; s is foot:Meta2. The paper has no gains: they
+    are vectors beside activations of order one, and get an embedding's factor.
 
     Args:
         group: the parameter group.
@@ -133,7 +141,7 @@ def lr_factor(group: Group, dims: Dims, s: float | None, optimizer: Optimizer, m
         case Group.PATCH:
             assert dims.n_patch is not None
             return embedding / dims.n_patch
-        case Group.WE | Group.PE:
+        case Group.WE | Group.PE | Group.GAIN:
             return embedding
         case Group.Q | Group.K | Group.V | Group.U:
             return bulk
@@ -221,7 +229,7 @@ def _estimated_count(group: Group, dims: Dims) -> int:
         case Group.PATCH:
             assert dims.n_patch is not None
             return dims.n_patch * dims.width
-        case Group.WE | Group.PE:
+        case Group.WE | Group.PE | Group.GAIN:
             return dims.width
         case Group.Q | Group.K | Group.V | Group.U:
             return dims.width**2

@@ -60,7 +60,7 @@ class Prediction:
         dims: the model's dimensions.
         sizes: number of elements of each tensor, by group and name. Groups fused in one tensor have a name each, such
             as `blocks.0.attention.q`.
-        kernels: the predicted kernels.
+        kernels: the predicted kernels; of a model beyond the theory, those of its plain twin.
     """
 
     dims: Dims
@@ -93,12 +93,16 @@ class Expectations:
 
     Standard (s is None) is outside the family: its learning rate can absorb one power of the width. That power is
     taken from the bulk, so that the other groups show by how much they deviate from it.
+
+    Where the theory does not cover the model (`is_covered`), initial values and factors are still claimed, but nothing
+    is implied for kernels, contributions and changes.
     """
 
     predictions: Sequence[Prediction]
     s: float | None
     optimizer: Optimizer
     mlp_factor: MlpFactor
+    is_covered: bool = True
 
     @property
     def widths(self) -> list[int]:
@@ -125,8 +129,10 @@ class Expectations:
             for prediction in self.predictions
         ]
 
-    def kernel(self, stage: str, mean: Callable[[Array], float]) -> ExpectedValue:
+    def kernel(self, stage: str, mean: Callable[[Array], float]) -> ExpectedValue | None:
         """Return an average of a stage's kernel; `mean` averages a (P, P) kernel, such as `mean_over_positions`."""
+        if not self.is_covered:
+            return None
         estimates = [
             next(predicted.kernel for predicted in prediction.kernels.stages if predicted.name == stage)
             for prediction in self.predictions
@@ -138,8 +144,11 @@ class Expectations:
         relative_values = tuple(mean(estimate.value) / scale for estimate, scale in zip(estimates, scales, strict=True))
         return ExpectedValue(mean(estimates[-1].value), mean(estimates[-1].error), power, relative_values)
 
-    def contribution(self, group: Group) -> ExpectedValue:
+    def contribution(self, group: Group) -> ExpectedValue | None:
         """Return a group's contribution to the optimizer's tangent kernel, at one sample."""
+        return self._contribution(group) if self.is_covered else None
+
+    def _contribution(self, group: Group) -> ExpectedValue:
         curve = [self._order_one_contribution(prediction, group) for prediction in self.predictions]
         value, error = curve[-1]
         if self.s is None:
@@ -156,18 +165,19 @@ class Expectations:
         In the family: -(1-s)/2 for hidden activations, 0 for the outputs. None if an upstream group has a C_G that
         grows with the width, as in language models, since its effect on single stages is not predicted.
         """
+        if not self.is_covered:
+            return None
         stages_so_far = self.stages[: self.stages.index(stage) + 1]
-        if stage.startswith("decoder") and not any(name.endswith(".cross") for name in stages_so_far):
-            stages_so_far = tuple(
-                name for name in stages_so_far if name.startswith("decoder")
-            )  # before its first cross-attention the decoder reads nothing of the encoder
+        stem = max(i for i, name in enumerate(stages_so_far) if name.endswith("stem"))
+        if not any(name.endswith(".cross") for name in stages_so_far):
+            stages_so_far = stages_so_far[stem:]  # before its first cross-attention a stack reads nothing of another
         upstream = {
             group
             for predicted in self.predictions[-1].kernels.stages
             if predicted.name in stages_so_far
             for group in predicted.groups
         }
-        curves = [self.contribution(group).relative_values for group in upstream]
+        curves = [self._contribution(group).relative_values for group in upstream]
         if any(abs(log_slope(self.widths, curve)) > CONSTANT_POWER for curve in curves):
             return None
         power = self.common_power if stage == HEAD else self.hidden_power

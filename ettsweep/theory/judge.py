@@ -201,16 +201,19 @@ class _WidthTable:
         """Judge a noisy quantity: its power if one is implied, and its value at the widest if one is predicted."""
         mean, error = self.mean_at_widest(read)
         if expected is None:
-            return JudgedQuantity(mean, error, None, self.fitted_power(read), None, ExponentTest.OK)
+            verdict = self.judge_value(mean, error, None, allowance)
+            return JudgedQuantity(mean, error, None, self.fitted_power(read), None, verdict)
         power, implied = self.fitted_power(read, expected.relative_values), expected.implied_power(self.widths)
         verdict = worst_verdict([judge_power(power, implied), self.judge_value(mean, error, expected, allowance)])
         return JudgedQuantity(mean, error, expected.value, power, implied, verdict)
 
-    def judge_value(self, mean: float | None, error: float, expected: ExpectedValue, allowance: float) -> ExponentTest:
+    def judge_value(
+        self, mean: float | None, error: float, expected: ExpectedValue | None, allowance: float
+    ) -> ExponentTest:
         """Judge a mean at the widest; `allowance` is in units of 1/C of the expected value."""
         if mean is None:  # training blew up, or an initial value is not finite
             return ExponentTest.OFF
-        if expected.value is None:
+        if expected is None or expected.value is None:
             return ExponentTest.OK
         errors = VALUE_ERRORS * math.hypot(error, expected.error)
         # Corrections to leading order have relative size 1/C, which is smallest at the widest.
@@ -244,7 +247,9 @@ def _judge_stage(name: str, expectations: Expectations, table: _WidthTable, samp
         "kernel": table.judge_fitted(
             lambda m: m.kernels[name][0], expectations.kernel(name, mean_over_positions), KERNEL_ALLOWANCE
         ),
-        "kernel between samples": JudgedQuantity(mean, error, between_samples.value, None, None, verdict),
+        "kernel between samples": JudgedQuantity(
+            mean, error, None if between_samples is None else between_samples.value, None, None, verdict
+        ),
         # Of the last step: changes are cumulative.
         "activation change": table.judge_fitted(lambda m: m.changes[-1][name], expectations.change(name)),
     }
@@ -262,13 +267,15 @@ def _judge_group(group: Group, expectations: Expectations, table: _WidthTable) -
         return tangent_contribution(sum(m.gradients[group]), factor, steps, counts[m.width])
 
     quantities = {"initial std": _judge_std(group, expectations, table)}
-    if group is not Group.HEAD_BIAS:  # which starts from 0, so that its values have no shape
+    if any(expectations.initial_stds(group)):  # what starts from 0 has no shape
         quantities["initial shape"] = _judge_shape(group, expectations, table)
     quantities |= {
         "learning-rate factor": _judge_factor(group, expectations, table),
         "tangent contribution": table.judge_fitted(measured_contribution, contribution, CONTRIBUTION_ALLOWANCE),
         # Its value depends on the lr, so only its power is judged: that of the tangent contribution.
-        "function change": table.judge_fitted(lambda m: m.function_changes[group], replace(contribution, value=None)),
+        "function change": table.judge_fitted(
+            lambda m: m.function_changes[group], contribution and replace(contribution, value=None)
+        ),
         "decay": _judge_decay(group, expectations, table),
     }
     return GroupRow(group.value, quantities)

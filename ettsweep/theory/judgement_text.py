@@ -77,8 +77,9 @@ def _layer_findings(judgement: Judgement) -> Iterator[str]:
 def _output_scale_findings(judgement: Judgement) -> Iterator[tuple[str, str]]:
     """Yield a line if only the outputs have a wrong scale, although the head's weights start right."""
     *hidden, outputs = judgement.stages
-    # Text has no head of its own: the word embedding is tied to it.
-    head = next(row for row in judgement.groups if row.name in (Group.HEAD, Group.WE))
+    # A tied head is the word embedding.
+    rows = {row.name: row for row in judgement.groups}
+    head = rows.get(Group.HEAD) or rows[Group.WE]
     is_hidden_off = any(_is_off(row, "kernel") for row in hidden)
     if _is_off(outputs, "kernel") and not is_hidden_off and head.quantities["initial std"].verdict is ExponentTest.OK:
         label = "the outputs' kernel" if head.name == Group.HEAD else "the outputs' kernel (output rescale)"

@@ -2,7 +2,8 @@
 
 Shapes: a kernel is an array over pairs of positions, (P, P). A position is a token of a sample: P = B T, tokens run
 fastest.
-Vision: B samples of T patches. Language: B sources of S tokens (R = B S positions) and B targets of T tokens.
+Vision: B samples of T patches. Language: B texts of T tokens, for encoder-decoders B sources of S tokens (R = B S
+positions) as well.
 s is the meta-parameter of a strategy, None for standard.
 
 Nothing here uses the init stds or learning-rate factors of `strategies.factors`, which models are trained with:
@@ -80,7 +81,7 @@ class Kernels:
             those of s, or of s = 0 for standard) and lambda_G = 1. It depends on the width only through C_G, which
             grow in language models, since their stds are 0.02 at every width.
         tangent: the same without factors: the sum over the group's parameters of df_i/dtheta df_i/dtheta.
-        contact: extra terms of a tied head; None for vision.
+        contact: extra terms of a tied head; None for other heads.
     """
 
     stages: tuple[Stage, ...]
@@ -128,7 +129,7 @@ def vit_kernels(
         pe_PP = np.tile(np.eye(tokens), (samples, samples))
         kernel = variances[Group.PATCH] * inputs_PP + variances[Group.PE] * pe_PP
         stem = ResidualStream(kernel, {Group.PATCH: inputs_PP, Group.PE: pe_PP})
-        streams = {"stem": stem, **dict(recursion.run_blocks(stem, "blocks", model.depth))}
+        streams = {"stem": stem, **dict(recursion.run_blocks(stem, "blocks", model.depth, causal=False))}
         pooled = _last_stream(streams).normalised(model.ln_eps).pooled(samples)
         # Gradients by earlier weights pass through the head's, which have this variance.
         tangent = {group: variances[Group.HEAD] * kernel for group, kernel in pooled.tangent.items()}
@@ -181,63 +182,136 @@ def encdec_kernels(
         seed: seed of the draws.
     """
     variances, samples = group_variances(dims, s), len(source_BS)
-    head = output_scale(dims, s)
-
-    def stem(tokens_BT: NDArray[np.int64]) -> ResidualStream:
-        tokens = tokens_BT.shape[1]
-        # Rows of the embedding are independent: the kernel of two tokens is 1 if they are equal, and 0 otherwise.
-        words_PP = (tokens_BT.reshape(-1, 1) == tokens_BT.reshape(1, -1)).astype(np.float64)
-        pe_PP = np.tile(np.eye(tokens), (samples, samples))
-        kernel = variances[Group.WE] * words_PP + variances[Group.PE] * pe_PP
-        return ResidualStream(kernel, {Group.WE: words_PP, Group.PE: pe_PP}).normalised(model.ln_eps)
 
     def forward(recursion: Recursion) -> _Pass:
-        streams = {"encoder.stem": stem(source_BS)}
-        streams |= recursion.run_blocks(_last_stream(streams), "encoder", model.depth)
+        streams = {"encoder.stem": _embedded(source_BS, variances).normalised(model.ln_eps)}
+        streams |= recursion.run_blocks(_last_stream(streams), "encoder", model.depth, causal=False)
         source = _last_stream(streams).normalised(model.ln_eps)
-        streams["decoder.stem"] = decoder_stem = stem(previous_BT)
-        streams |= recursion.run_blocks(decoder_stem, "decoder", model.depth, source)
-        decoded = _last_stream(streams)
-        final = decoded.normalised(model.ln_eps)
-        tangent = {group: variances[Group.WE] * kernel for group, kernel in final.tangent.items()}
+        streams["decoder.stem"] = stem = _embedded(previous_BT, variances).normalised(model.ln_eps)
+        streams |= recursion.run_blocks(stem, "decoder", model.depth, causal=True, source=source)
+        contact = _Contact(previous_BT, variances, model.ln_eps, stem.kernel)
+        return _text_pass(streams, variances, model.ln_eps, dims, s, contact)
+
+    return _text_kernels(forward, model, dims, s, samples, draws, seed)
+
+
+def gpt_kernels(
+    model: NetworkShape,
+    dims: Dims,
+    s: float | None,
+    previous_BT: NDArray[np.int64],
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> Kernels:
+    """Predict the kernels of a decoder-only Transformer, all of which depend on width and M through C_G.
+
+    Args:
+        model: depth and LayerNorm eps.
+        dims: dimensions that the strategy depends on.
+        s: meta-parameter of the strategy; None for standard.
+        previous_BT: tokens that are read, without [pad].
+        draws: samples of each attention's logits.
+        seed: seed of the draws.
+    """
+    variances, samples = group_variances(dims, s), len(previous_BT)
+
+    def forward(recursion: Recursion) -> _Pass:
+        stem = _embedded(previous_BT, variances)
+        streams = {"stem": stem, **dict(recursion.run_blocks(stem, "blocks", model.depth, causal=True))}
+        contact = _Contact(previous_BT, variances, model.ln_eps) if dims.tied_head else None
+        return _text_pass(streams, variances, model.ln_eps, dims, s, contact)
+
+    return _text_kernels(forward, model, dims, s, samples, draws, seed)
+
+
+def _embedded(tokens_BT: NDArray[np.int64], variances: Mapping[Group, float]) -> ResidualStream:
+    """Return the embedded tokens."""
+    samples, tokens = tokens_BT.shape
+    # Rows of the embedding are independent: the kernel of two tokens is 1 if they are equal, and 0 otherwise.
+    words_PP = (tokens_BT.reshape(-1, 1) == tokens_BT.reshape(1, -1)).astype(np.float64)
+    pe_PP = np.tile(np.eye(tokens), (samples, samples))
+    kernel = variances[Group.WE] * words_PP + variances[Group.PE] * pe_PP
+    return ResidualStream(kernel, {Group.WE: words_PP, Group.PE: pe_PP})
+
+
+def _text_pass(
+    streams: Mapping[str, ResidualStream],
+    variances: Mapping[Group, float],
+    eps: float,
+    dims: Dims,
+    s: float | None,
+    contact: "_Contact | None",
+) -> "_Pass":
+    """Return a pass that ends with a language head on the last stream; `contact` is that of a tied one."""
+    decoded, scale = _last_stream(streams), output_scale(dims, s)
+    final, head = decoded.normalised(eps), variances[Group.WE if dims.tied_head else Group.HEAD]
+    tangent = {group: head * kernel for group, kernel in final.tangent.items()}
+    if dims.tied_head:
         # The tied embedding has gradients both from the stem and as the head.
         tangent[Group.WE] = tangent[Group.WE] + final.kernel
-        outputs = head * variances[Group.WE] * final.kernel
-        logit_P, cross_PP = _contact(previous_BT, variances, model.ln_eps, decoder_stem.kernel, decoded.kernel)
-        contact = math.sqrt(head * dims.width) * logit_P, head * cross_PP
-        return _Pass(_kernels_by_stage(streams) | {"head": outputs}, tangent, contact)
-
-    recursion = Recursion(variances, model.ln_eps, GELU, samples)
-    return _average_passes(
-        forward, recursion, draws, seed, dims, s, {"stem": (Group.WE, Group.PE), "head": (Group.WE,)}
-    )
+    else:
+        tangent[Group.HEAD] = final.kernel
+    terms = None
+    if contact:
+        logit_P, cross_PP = contact.terms(decoded.kernel)
+        terms = math.sqrt(scale * dims.width) * logit_P, scale * cross_PP
+    return _Pass(_kernels_by_stage(streams) | {"head": scale * head * final.kernel}, tangent, terms)
 
 
-def _contact(
-    tokens_BT: NDArray[np.int64], variances: Mapping[Group, float], eps: float, stem_PP: Array, stream_PP: Array
-) -> tuple[Array, Array]:
-    """Return the contact terms of a tied head in units of N n and of N^2 n: (P,) and (P, P), as in `Contact`.
+def _text_kernels(
+    forward: "Callable[[Recursion], _Pass]",
+    model: NetworkShape,
+    dims: Dims,
+    s: float | None,
+    samples: int,
+    draws: int,
+    seed: int,
+) -> Kernels:
+    recursion = Recursion(group_variances(dims, s), model.ln_eps, GELU, samples)
+    head = Group.WE if dims.tied_head else Group.HEAD
+    return _average_passes(forward, recursion, draws, seed, dims, s, {"stem": (Group.WE, Group.PE), "head": (head,)})
 
-    On the skip path, a token's embedding W goes through two normalisations, to x = W / sqrt(G_stem + eps) and to
-    h = x / sqrt(G + eps). Their gradients also project out x and h. eq:LN-mnemonic neglects this projection, which is
-    right for all vectors but W itself, since W lies along x and h. For different tokens at the two positions, the
-    result reduces to eq:LaT-grad-cross.
 
-    `stem_PP` is the kernel of x, `stream_PP` is G of the residual stream after the last block.
+@dataclass(frozen=True)
+class _Contact:
+    """The contact terms of a tied head, as in `Contact`.
+
+    On the skip path, a token's embedding W goes through a normalisation to h = x / sqrt(G + eps), and before that, in
+    models whose stem is normalised, through another one to x = W / sqrt(G_stem + eps); otherwise x = W. Their gradients
+    also project out x and h. eq:LN-mnemonic neglects this projection, which is right for all vectors but W itself,
+    since W lies along x and h. For different tokens at the two positions, the result reduces to eq:LaT-grad-cross.
+
+    Attributes:
+        tokens_BT: tokens that the decoder reads.
+        variances: C_G by group.
+        eps: eps of LayerNorms.
+        stem_PP: kernel of x if the stem is normalised.
     """
-    same_PP = tokens_BT.reshape(-1, 1) == tokens_BT.reshape(1, -1)
-    stem_std = math.sqrt(variances[Group.WE] + variances[Group.PE] + eps)
-    std_P = np.sqrt(np.diag(stream_PP) + eps)
-    # Scalar products divided by n; rows are positions of the first factor: x W, h W, h x, h h.
-    xw_PP = variances[Group.WE] * same_PP / stem_std
-    hw_PP = xw_PP / std_P[:, None]
-    hx_PP = stem_PP / std_P[:, None]
-    hh_PP = stream_PP / np.outer(std_P, std_P)
-    own_P = np.diag(hw_PP)
-    # Product of W_p with h_p after x_q and h_q are projected out.
-    term_PP = own_P[:, None] - hh_PP * hw_PP.T - hx_PP * (xw_PP.T - np.diag(hx_PP) * hw_PP.T)
-    term_PP = term_PP / (std_P * stem_std)
-    return own_P, term_PP + term_PP.T
+
+    tokens_BT: NDArray[np.int64]
+    variances: Mapping[Group, float]
+    eps: float
+    stem_PP: Array | None = None
+
+    def terms(self, stream_PP: Array) -> tuple[Array, Array]:
+        """Return the terms in units of N n and of N^2 n, (P,) and (P, P); `stream_PP` is G after the last block."""
+        ids_P = self.tokens_BT.reshape(-1)
+        words, is_normalised = self.variances[Group.WE], self.stem_PP is not None
+        stem_std = math.sqrt(words + self.variances[Group.PE] + self.eps) if is_normalised else 1.0
+        std_P = np.sqrt(np.diag(stream_PP) + self.eps)
+        # Scalar products divided by n; rows are positions of the first factor: x W, h W, h x, h h.
+        xw_PP = words * np.equal.outer(ids_P, ids_P) / stem_std
+        hw_PP = xw_PP / std_P[:, None]
+        hh_PP = stream_PP / np.outer(std_P, std_P)
+        own_P = np.diag(hw_PP)
+        # Product of W_p with h_p after x_q and h_q are projected out.
+        term_PP = own_P[:, None] - hh_PP * hw_PP.T
+        if self.stem_PP is not None:
+            hx_PP = self.stem_PP / std_P[:, None]
+            term_PP = term_PP - hx_PP * (xw_PP.T - np.diag(hx_PP) * hw_PP.T)
+        term_PP = term_PP / (std_P * stem_std)
+        return own_P, term_PP + term_PP.T
 
 
 # --- passes through the recursion, and their mean ---------------------------------------------------------------------

@@ -25,7 +25,7 @@ from ettsweep.theory.gaussian import GELU
 from ettsweep.theory.measurement import EXACT_VALUES, LayerCheck
 from ettsweep.theory.probe import LayerMeasurement, Probe, load_checkable
 from ettsweep.trainer.models.blocks import Network
-from ettsweep.trainer.models.registry import parameter_shapes
+from ettsweep.trainer.models.registry import architecture, parameter_shapes
 
 SHRUNK = 1e-3
 """Scale of the residual stream, in units of eps, that shows the eps of LayerNorms: its variance, and that of text's
@@ -76,21 +76,25 @@ class _Branch:
 
 @torch.no_grad()
 def measure_layers(network: Network, probe: Probe) -> dict[LayerCheck, dict[str, float]]:
-    """Run a forward pass and measure the exact properties of all layers, by property and location."""
-    matrix_products, streams = _record(network, probe)
-    blocks = _branches_by_block(probe, matrix_products)
+    """Run a forward pass and measure the exact properties of all layers, by property and location.
+
+    Of models beyond the theory, only those that their architecture states.
+    """
     values_by_layer: dict[LayerCheck, dict[str, float]] = defaultdict(dict)
     for layer, location, value in (
-        *_measure_layer_norms(network, probe, matrix_products, streams),
-        *(
-            measurement
-            for block, branches in blocks.items()
-            for measurement in _measure_block(block, branches, streams, probe.model.heads)
-        ),
+        *(() if architecture(probe.model).beyond_theory(probe.model) else _measure_equations(network, probe)),
         *load_checkable(probe.model).properties(network, probe.batch),
     ):
         values_by_layer[layer][location] = value
     return dict(values_by_layer)
+
+
+def _measure_equations(network: Network, probe: Probe) -> Iterator[LayerMeasurement]:
+    """Yield what the theory's equations say of LayerNorms and blocks."""
+    matrix_products, streams = _record(network, probe)
+    yield from _measure_layer_norms(network, probe, matrix_products, streams)
+    for block, branches in _branches_by_block(probe, matrix_products).items():
+        yield from _measure_block(block, branches, streams, probe)
 
 
 def _record(network: Network, probe: Probe) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor]]:
@@ -191,7 +195,7 @@ def _compare_layer_norm(inputs_BTD: Tensor, normalised: Tensor, eps: float) -> t
 
 
 def _measure_block(
-    block: str, branches: list[_Branch], streams: Mapping[str, Tensor], heads: int
+    block: str, branches: list[_Branch], streams: Mapping[str, Tensor], probe: Probe
 ) -> Iterator[LayerMeasurement]:
     """Yield the checks of a block's branches, and the coefficients of input and branches in the block's output."""
     stages = list(streams)
@@ -204,10 +208,8 @@ def _measure_block(
     yield LayerCheck.BLOCK_REMAINDER, block, remainder
     for branch, weight in zip(branches, weights, strict=True):
         if Group.U in branch.products:
-            # Only decoders have cross-attention (a second branch with q), and only their self-attention is causal.
-            is_decoder = any(Group.Q in other.groups for other in branches[1:])
             attention_weight, scale, attention_remainder = _fit_attention(
-                branch, heads, causal=branch is branches[0] and is_decoder
+                branch, probe.model.heads, causal=load_checkable(probe.model).is_causal(branch.name)
             )
             yield LayerCheck.ATTENTION_REMAINDER, branch.name, attention_remainder
             if (

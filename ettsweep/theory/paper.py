@@ -39,13 +39,14 @@ MUON_REST_RATIO = 0.015
 def group_variances(dims: Dims, s: float | None) -> dict[Group, float]:
     """Return C_G of each group: variance of the initial values times fan-in (eq:init-preview-stem and following).
 
-    C_G of a language model's bulk grow with the width, since its stds do not fall with it. C_WE is 1 in the family.
+    C_G of a language model's bulk grow with the width, since its stds do not fall with it. C_WE is 1 in the family, and
+    so is that of an untied head; under standard both have the std of all else.
     """
     if dims.domain == "vision":
         return VISION_VARIANCES
     variance = TEXT_STD**2
-    grown = {group: fan_in(group, dims) * variance for group in (*BULK, Group.PE)}
-    return grown | {Group.WE: variance if s is None else 1.0}
+    grown = {group: fan_in(group, dims) * variance for group in (*BULK, Group.PE, Group.WE, Group.HEAD)}
+    return grown if s is None else grown | {Group.WE: 1.0, Group.HEAD: 1.0}
 
 
 def fan_in(group: Group, dims: Dims) -> float:
@@ -59,7 +60,7 @@ def fan_in(group: Group, dims: Dims) -> float:
             # Only image models have this group.
             assert dims.n_patch is not None
             return float(dims.n_patch)
-        case Group.WE | Group.PE | Group.HEAD_BIAS:
+        case Group.WE | Group.PE | Group.GAIN | Group.HEAD_BIAS:
             return 1.0
         case Group.Q | Group.K | Group.V | Group.U | Group.W | Group.HEAD:
             return float(dims.width)
@@ -68,7 +69,7 @@ def fan_in(group: Group, dims: Dims) -> float:
 
 
 def initial_std(group: Group, dims: Dims, s: float | None) -> float:
-    """Return the std of initial values, sqrt(C_G / fan-in), times n^(-s/2) for the head; 0 for the head bias."""
+    """Return the std of initial values, sqrt(C_G / fan-in), times n^(-s/2) for the head; 0 for head bias and gains."""
     variance = group_variances(dims, s).get(group, 0.0) / fan_in(group, dims)
     return math.sqrt(variance * (output_scale(dims, s) if group is Group.HEAD else 1.0))
 
@@ -79,12 +80,12 @@ def initial_distribution(group: Group, domain: Domain) -> Distribution:
 
 
 def output_scale(dims: Dims, s: float | None) -> float:
-    """Return the factor of C F in the outputs' kernel: n^-s in the family, 1 (vision) or n (language) for standard.
+    """Return the factor of C F in the outputs' kernel: n^-s in the family, 1 or (tied head) n for standard.
 
-    Vision: eq:init-preview-Meta-head. Language: N^2 n, where N is the output rescale, 1 for standard.
+    A head of its own: eq:init-preview-Meta-head. A tied one: N^2 n, where N is the output rescale, 1 for standard.
     """
     if s is None:
-        return float(dims.width) if dims.domain == "language" else 1.0
+        return float(dims.width) if dims.tied_head else 1.0
     return float(dims.width**-s)
 
 

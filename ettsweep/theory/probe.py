@@ -61,6 +61,7 @@ class Checkable:
         ln_eps: model -> eps of its LayerNorms.
         stems: (network, batch) -> inputs of the stems' LayerNorms by stage; empty if stems have none.
         properties: (network, batch) -> exact properties that only models of this architecture have.
+        is_causal: name of an attention -> whether its tokens attend only to themselves and earlier ones.
     """
 
     small: Callable[[Any, int | None], ModelSpec]
@@ -72,6 +73,7 @@ class Checkable:
     ln_eps: Callable[[Any], float]
     stems: Callable[[Any, Batch], dict[str, Tensor]] = lambda network, batch: {}
     properties: Callable[[Any, Batch], list[LayerMeasurement]] = lambda network, batch: []
+    is_causal: Callable[[str], bool] = lambda attention: False
 
 
 def load_checkable(model: ModelSpec) -> Checkable:

@@ -73,11 +73,14 @@ class Recursion:
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
 
     def run_blocks(
-        self, stream: ResidualStream, name: str, depth: int, source: ResidualStream | None = None
+        self, stream: ResidualStream, name: str, depth: int, *, causal: bool, source: ResidualStream | None = None
     ) -> Iterator[tuple[str, ResidualStream]]:
-        """Yield (stage name, stream) after each branch of `depth` blocks; with a source, of decoder blocks."""
+        """Yield (stage name, stream) after each branch of `depth` blocks; with a source, they have cross-attention.
+
+        `causal` tells whether tokens attend only to themselves and earlier ones of their own text.
+        """
         for block in range(depth):
-            stream = self._attend(stream, causal=source is not None)
+            stream = self._attend(stream, causal=causal)
             yield f"{name}.{block}.attention", stream
             if source is not None:
                 stream = self._attend(stream, source)

@@ -22,7 +22,7 @@ from ettsweep.theory.judgement_text import findings
 from ettsweep.theory.measure import activation_changes, measure
 from ettsweep.theory.measurement import Changes, Measurement
 from ettsweep.theory.probe import SAMPLES, Probe, load_checkable, make_probe
-from ettsweep.trainer.models.registry import model_name
+from ettsweep.trainer.models.registry import architecture, model_name
 
 TARGET_CHANGE = 0.01
 """Target rms change of the trained outputs in one step at the narrowest: small, so that changes are linear in lr."""
@@ -151,7 +151,8 @@ def compute_expectations(plan: CheckPlan, probe: Probe) -> Expectations:
     """Compute what theory implies for the plan's networks on the probe batch."""
     kernels = load_checkable(plan.model).kernels(plan.models, plan.s, probe.batch)
     predictions = [Prediction.of(model, k) for model, k in zip(plan.models, kernels, strict=True)]
-    return Expectations(predictions, plan.s, plan.request.optimizer, plan.request.mlp_factor)
+    is_covered = not architecture(plan.model).beyond_theory(plan.model)
+    return Expectations(predictions, plan.s, plan.request.optimizer, plan.request.mlp_factor, is_covered)
 
 
 def _coordinate_curves(expectations: Expectations, changes: Sequence[Changes], lr: float) -> CoordinateCurves:
@@ -190,6 +191,7 @@ def _settings(plan: CheckPlan, lrs: LearningRates) -> Json:
         "standard_lr": lrs[None],
         "samples": SAMPLES,
         "at_the_widest": plan.model.model_dump(),
+        "beyond_theory": list(architecture(plan.model).beyond_theory(plan.model)),
         "provenance": summary(provenance()),
     }
 

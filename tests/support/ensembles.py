@@ -21,9 +21,8 @@ from torch.overrides import TorchFunctionMode
 from ettsweep.runs.spec import StrategySpec
 from ettsweep.strategies.factors import Group
 from ettsweep.trainer.models.build import build_model, initialise
-from ettsweep.trainer.models.encdec import EncDec
+from ettsweep.trainer.models.encdec_spec import EncDecSpec
 from ettsweep.trainer.models.registry import parameter_shapes
-from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.specs import ModelSpec
 
 Array = NDArray[np.float64]
@@ -117,7 +116,7 @@ class _Logits(nn.Module):
         self.network = build_model(ensemble.spec, StrategySpec(s=ensemble.s))
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        logits: Tensor = self.network.logits(*inputs) if isinstance(self.network, EncDec) else self.network(*inputs)
+        logits: Tensor = getattr(self.network, "logits", self.network)(*inputs)
         return logits
 
 
@@ -127,7 +126,7 @@ def stage_names(spec: ModelSpec) -> list[str]:
     def blocks(prefix: str, *parts: str) -> list[str]:
         return [f"{prefix}.{block}.{section}" for block in range(spec.depth) for section in parts]
 
-    if isinstance(spec, VitSpec):
+    if not isinstance(spec, EncDecSpec):
         return ["stem", *blocks("blocks", "attention", "mlp")]
     return [
         *("encoder.words", "encoder.stem", *blocks("encoder", "attention", "mlp")),
@@ -227,7 +226,7 @@ def tangent_kernels(
 
 
 def _outputs_of_weights(model: _Logits, ensemble: Ensemble, inputs: Inputs) -> dict[str, torch.Size]:
-    """Return the shape of y of each weight that a network calls once as y = W x; of the tied embedding, none."""
+    """Return the shape of y of each weight that a network calls once as y = W x; of an embedding, none."""
     first = {name: value[0] for name, value in ensemble.values.items()}
     weights = {name: value for name, value in first.items() if name != "we"}
     with _Probes(weights) as Probes_result, torch.no_grad():

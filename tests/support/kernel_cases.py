@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ import torch
 
 from ettsweep.strategies.factors import Group, init_std
 from ettsweep.theory import kernels
-from ettsweep.theory.kernels import Kernels, encdec_kernels, vit_kernels
+from ettsweep.theory.kernels import Kernels, encdec_kernels, gpt_kernels, vit_kernels
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
+from ettsweep.trainer.models.gpt_spec import GptSpec
 from ettsweep.trainer.models.registry import dims
 from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.specs import ModelSpec
@@ -59,6 +61,11 @@ def encdec(width: int, tokens: int = 4) -> EncDecSpec:
     return EncDecSpec(width=width, heads=HEADS, dropout=0.0, attention_dropout=0.0, **sizes)
 
 
+def gpt(width: int, head: Literal["tied", "untied"] = "tied", tokens: int = 4) -> GptSpec:
+    sizes = {"depth": 1, "vocabulary": UNREAD[-1] + 1, "tokens": tokens}
+    return GptSpec(width=width, heads=HEADS, head=head, **sizes)
+
+
 def same_position(samples: int, tokens: int) -> Array:
     return np.tile(np.eye(tokens), (samples, samples))
 
@@ -68,17 +75,17 @@ class Case:
     """Models that differ in their width alone.
 
     Attributes:
-        language: encoder-decoders, else Vision Transformers.
+        kind: of the models.
         s: the strategy's.
         networks: how many are drawn, by width.
-        depth: blocks of a Vision Transformer; encoder-decoders have one.
+        depth: blocks of a Vision Transformer; models of text have one.
         variances: C_G that some groups have instead of the package's.
         draws: samples of attention for predictions, so many that their errors are below those of measurements.
         resolution: largest standard error of a limit; 3.5 of them would be seen.
         signal: groups whose mean tangent kernel is far enough from its limit for the power of n to be fitted.
     """
 
-    language: bool
+    kind: Literal["vit", "encdec", "gpt", "untied gpt"]
     s: float | None
     networks: dict[int, int]
     depth: int = 1
@@ -87,12 +94,21 @@ class Case:
     resolution: float = math.inf
     signal: tuple[Group, ...] = ()
 
+    @property
+    def language(self) -> bool:
+        return self.kind != "vit"
+
     def spec(self, width: int) -> ModelSpec:
-        return encdec(width) if self.language else vit(width, depth=self.depth)
+        match self.kind:
+            case "vit":
+                return vit(width, depth=self.depth)
+            case "encdec":
+                return encdec(width)
+        return gpt(width, "tied" if self.kind == "gpt" else "untied")
 
     @property
     def inputs(self) -> Inputs:
-        return (SOURCE, PREVIOUS) if self.language else images(patches())
+        return {"vit": images(patches()), "encdec": (SOURCE, PREVIOUS)}.get(self.kind, (PREVIOUS,))
 
     @property
     def outputs(self) -> list[int]:
@@ -105,6 +121,8 @@ class Case:
             patch.setattr(kernels, "group_variances", lambda dims, s: package(dims, s) | self.variances)
             if isinstance(spec, VitSpec):
                 return vit_kernels(spec, dims(spec), self.s, input_kernel(patches()), 2, draws=self.draws)
+            if isinstance(spec, GptSpec):
+                return gpt_kernels(spec, dims(spec), self.s, PREVIOUS.numpy(), draws=self.draws)
             return encdec_kernels(spec, dims(spec), self.s, SOURCE.numpy(), PREVIOUS.numpy(), draws=self.draws)
 
     def ensemble(self, width: int) -> Ensemble:
@@ -124,9 +142,13 @@ class Case:
             size = (ensemble.values["head"] ** 2).sum(-1) * ensemble.spec.width ** (self.s or 0.0) - 1
             return np.concatenate((upper(kernel(observed.streams["stem"]) - stem_PP), array(size[:, :OUTPUTS])), 1)
         variance = 0.02**2 if self.s is None else 1.0
-        size = (ensemble.values["we"][:, UNREAD] ** 2).mean(-1) / variance - 1
+        head, of_head = "we", variance
+        if self.kind == "untied gpt":
+            head, of_head = "head", init_std(Group.HEAD, dims(ensemble.spec), self.s) ** 2
+        size = (ensemble.values[head][:, UNREAD] ** 2).mean(-1) / of_head - 1
         values = [array(size[:, :OUTPUTS])]
-        for name, ids in (("encoder.words", SOURCE), ("decoder.words", PREVIOUS)):
+        stems = {"encoder.words": SOURCE, "decoder.words": PREVIOUS} if self.kind == "encdec" else {"stem": PREVIOUS}
+        for name, ids in stems.items():
             same_word = np.equal.outer(ids.flatten(), ids.flatten())
             words_PP = variance * same_word + 0.02**2 * same_position(*ids.shape)
             values.append(upper(kernel(observed.streams[name]) - words_PP) / variance)

@@ -8,6 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def of_two_outputs(gram_NKKPP: Array, predicted: Estimate) -> Array:
 
 
 VISION = Case(
-    language=False,
+    kind="vit",
     s=0.0,
     networks={32: 3000, 64: 1800, 128: 800, 256: 300},
     draws=2048,
@@ -88,7 +89,7 @@ VISION = Case(
 )
 # Logits with a variance of 4: attention is far from uniform, and each of its terms counts.
 SHARP = Case(
-    language=False,
+    kind="vit",
     s=1.0,
     networks={32: 2400, 64: 1500, 128: 800, 256: 300},
     variances=dict.fromkeys((Group.Q, Group.K, Group.V), 2.0),
@@ -97,7 +98,7 @@ SHARP = Case(
 )
 # As if all C_G of a language model were of order one.
 LANGUAGE = Case(
-    language=True,
+    kind="encdec",
     s=0.5,
     networks={32: 1200, 64: 800, 128: 400, 256: 160},
     variances=dict.fromkeys((Group.Q, Group.K, Group.V), 2.0) | dict.fromkeys((Group.U, Group.W, Group.X), 1.0),
@@ -105,18 +106,23 @@ LANGUAGE = Case(
     resolution=0.015,
 )
 STANDARD = Case(
-    language=True,
+    kind="encdec",
     s=None,
     networks={32: 1200, 64: 800, 128: 400},
     draws=512,
     resolution=0.013,
     signal=(Group.WE, Group.PE, Group.V, Group.U, Group.W, Group.X),
 )
+DECODER = replace(LANGUAGE, kind="gpt", s=0.0)
+UNTIED = replace(LANGUAGE, kind="untied gpt")
+UNTIED_STANDARD = replace(STANDARD, kind="untied gpt", networks={32: 1200, 64: 800, 128: 400, 256: 160}, signal=())
 
 
 @pytest.mark.usefixtures("statistics")
 @pytest.mark.parametrize(
-    "case", [VISION, SHARP, LANGUAGE, STANDARD], ids=["vision", "sharp attention", "language", "standard language"]
+    "case",
+    [VISION, SHARP, LANGUAGE, STANDARD, DECODER, UNTIED, UNTIED_STANDARD],
+    ids=["vision", "sharp attention", "language", "standard language", "decoder", "untied decoder", "its standard"],
 )
 def test_mean_kernels_and_tangent_kernels_tend_to_the_predicted_like_one_over_n(case: Case) -> None:
     result, sampling = defaultdict(Means), defaultdict(float)
@@ -177,9 +183,10 @@ def test_kernels_of_networks_scatter_like_one_over_n_about_the_predicted_up_to_a
 
 
 @pytest.mark.usefixtures("statistics")
-def test_language_models_at_the_stds_of_the_package_are_as_predicted_up_to_a_width_of_1024() -> None:
+@pytest.mark.parametrize("kind", ["encdec", "gpt"])
+def test_language_models_at_the_stds_of_the_package_are_as_predicted_up_to_a_width_of_1024(kind: Any) -> None:
     """There C_G grows with the width, and the kernels with it."""
-    case = Case(language=True, s=0.0, networks={64: 100, 128: 100, 256: 60, 512: 24, 1024: 10})
+    case = Case(kind, s=0.0, networks={64: 100, 128: 100, 256: 60, 512: 24, 1024: 10})
     deviations = defaultdict(Means)
     for width in case.networks:
         predicted, observed = case.predicted(width), forward(case.ensemble(width), case.inputs)
@@ -196,8 +203,9 @@ def read_logits(observed: Pass) -> Array:
 
 
 @pytest.mark.usefixtures("statistics")
-def test_tokens_that_the_decoder_reads_have_a_contact_term() -> None:
-    case = replace(LANGUAGE, s=0.0, networks={32: 300, 64: 200, 128: 150})
+@pytest.mark.parametrize(("kind", "last"), [("encdec", "decoder.0.mlp"), ("gpt", "blocks.0.mlp")])
+def test_tokens_that_the_decoder_reads_have_a_contact_term(kind: Any, last: str) -> None:
+    case = replace(LANGUAGE, kind=kind, s=0.0, networks={32: 300, 64: 200, 128: 150})
     tolist_result = sorted(set(PREVIOUS.flatten().tolist()))
     at = [tolist_result.index(token) for token in PREVIOUS.flatten().tolist()]
     deviations = defaultdict(Means)
@@ -209,7 +217,7 @@ def test_tokens_that_the_decoder_reads_have_a_contact_term() -> None:
         of_both = jacobians(ensemble, case.inputs, tolist_result, "we")
         of_head = torch.zeros_like(of_both)  # h / sqrt(n), by the column of the very word
         for k, text in enumerate(tolist_result):
-            of_head[:, :, k, text] = forward_result.normalised["decoder.0.mlp"].flatten(1, 2) / math.sqrt(width)
+            of_head[:, :, k, text] = forward_result.normalised[last].flatten(1, 2) / math.sqrt(width)
         of_stem = of_both - of_head
         # At (p, q): in the component of the token read at q for p, and of that read at p for q.
         head_NPP = torch.stack([of_head[:, p, at] for p in range(len(at))], 1)
@@ -229,16 +237,16 @@ def test_the_contact_logit_grows_as_the_strategy_implies(s: float, power: float)
     assert wide.logit.value / narrow.logit.value == pytest.approx(16**power, rel=1e-12)
 
 
-@pytest.mark.parametrize("language", [False, True])
-def test_contributions_with_the_factors_of_sgd_are_the_same_for_all_s(language: bool) -> None:
+@pytest.mark.parametrize("kind", ["vit", "encdec", "gpt", "untied gpt"])
+def test_contributions_with_the_factors_of_sgd_are_the_same_for_all_s(kind: Any) -> None:
     for s in (0.0, 0.25, 0.5, 1.0):
-        case = Case(language, s, networks={32: 3}, draws=64)
+        case = Case(kind, s, networks={32: 3}, draws=64)
         spec, predicted = case.spec(32), case.predicted(32)
         grams = tangent_kernels(case.ensemble(32), case.inputs, case.outputs[:OUTPUTS])
         assert grams.keys() == predicted.tangent.keys() == predicted.order_one.keys()
         factors = {group: lr_factor(group, dims(spec), s, "sgd", "include") for group in grams}
         measured = {group: factors[group] * gram for group, gram in grams.items()}
-        if not language:
+        if kind == "vit":
             assert (grams[Group.HEAD_BIAS] == np.eye(OUTPUTS)[:, :, None, None]).all()
         order_one = {group: estimate.value for group, estimate in predicted.order_one.items()}
         if s == 0:
@@ -250,7 +258,7 @@ def test_contributions_with_the_factors_of_sgd_are_the_same_for_all_s(language: 
 
 
 def test_standard_vision_models_have_the_kernels_of_s_0() -> None:
-    standard, s_0 = (Case(language=False, s=s, networks={32: 3}, draws=64).predicted(32) for s in (None, 0.0))
+    standard, s_0 = (Case(kind="vit", s=s, networks={32: 3}, draws=64).predicted(32) for s in (None, 0.0))
     for ours, others in zip(standard.stages, s_0.stages, strict=True):
         assert ours.kernel.value == pytest.approx(others.kernel.value, rel=1e-12)
     for group, estimate in standard.tangent.items():

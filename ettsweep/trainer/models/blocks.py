@@ -63,12 +63,16 @@ class AttentionBase(nn.Module):
         *,
         causal: bool = False,
     ) -> Tensor:
-        """Return the heads' outputs, (B, H, T, C); tokens attend to those where `mask_B11S` is true (None: all)."""
+        """Return the heads' outputs, (B, H, T, C); tokens attend to those where `mask_B11S` is true (None: all).
+
+        Keys and values may have fewer heads than queries, which then share them in groups.
+        """
+        grouped = {"enable_gqa": True} if k_BHSC.shape[1] != q_BHTC.shape[1] else {}
         if mask_B11S is None or not q_BHTC.is_cuda:
-            return F.scaled_dot_product_attention(q_BHTC, k_BHSC, v_BHSC, mask_B11S, dropout, causal)
+            return F.scaled_dot_product_attention(q_BHTC, k_BHSC, v_BHSC, mask_B11S, dropout, causal, **grouped)
         # Otherwise torch may choose cuDNN's kernel.
         with sdpa_kernel(MASKED_ATTENTION_BACKENDS):
-            return F.scaled_dot_product_attention(q_BHTC, k_BHSC, v_BHSC, mask_B11S, dropout, causal)
+            return F.scaled_dot_product_attention(q_BHTC, k_BHSC, v_BHSC, mask_B11S, dropout, causal, **grouped)
 
 
 class Attention(AttentionBase):
@@ -130,30 +134,51 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm Transformer block: self-attention and MLP."""
+    """Pre-norm Transformer block: attention and MLP.
+
+    Args:
+        attention: called with the normalised stream, (B, T, D), and what else the block is called with.
+        mlp: called with the normalised stream.
+        ln_eps: eps of LayerNorms.
+        dropout: dropout of what both branches add.
+        gain_width: the width, if norms are RMSNorms with a gain, which starts from 0 and is added to 1; None for
+            LayerNorms without parameters.
+    """
 
     def __init__(
         self,
-        width: int,
-        heads: int,
-        mlp_ratio: int,
+        attention: nn.Module,
+        mlp: nn.Module,
         ln_eps: float,
         *,
         dropout: float = 0.0,
-        attention_dropout: float = 0.0,
+        gain_width: int | None = None,
     ) -> None:
         super().__init__()
         self.ln_eps = ln_eps
         self.dropout = dropout
-        self.attention = Attention(width, heads, dropout=attention_dropout)
-        self.mlp = Mlp(width, mlp_ratio)
+        self.attention_gain, self.mlp_gain = gain_parameter(gain_width), gain_parameter(gain_width)
+        self.attention = attention
+        self.mlp = mlp
 
-    def forward(self, x_BTD: Tensor, mask_B11T: Tensor | None = None) -> Tensor:
-        """Return the residual stream after the block, (B, T, D); tokens attend to those where `mask_B11T` is true."""
-        update_BTD = self.attention(layer_norm(x_BTD, self.ln_eps), mask_B11T)
+    def forward(self, x_BTD: Tensor, *context: Tensor) -> Tensor:
+        """Return the residual stream after the block, (B, T, D); attention gets `context` too, such as a mask."""
+        update_BTD = self.attention(normalise(x_BTD, self.attention_gain, self.ln_eps), *context)
         x_BTD = x_BTD + F.dropout(update_BTD, self.dropout, self.training)
-        update_BTD = self.mlp(layer_norm(x_BTD, self.ln_eps))
+        update_BTD = self.mlp(normalise(x_BTD, self.mlp_gain, self.ln_eps))
         return x_BTD + F.dropout(update_BTD, self.dropout, self.training)
+
+
+def gain_parameter(size: int | None) -> nn.Parameter | None:
+    """Return the gain of an RMSNorm; None without a size."""
+    return None if size is None else nn.Parameter(torch.empty(size))
+
+
+def normalise(x_BTD: Tensor, gain_D: Tensor | None, eps: float) -> Tensor:
+    """Normalise each token: by `layer_norm`, or with a gain by RMSNorm, to mean square 1 times (1 + gain)^2."""
+    return (
+        layer_norm(x_BTD, eps) if gain_D is None else F.rms_norm(x_BTD, gain_D.shape, (1 + gain_D).to(x_BTD.dtype), eps)
+    )
 
 
 def layer_norm(x_BTD: Tensor, eps: float) -> Tensor:

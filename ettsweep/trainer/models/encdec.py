@@ -4,7 +4,6 @@ Shapes: B batch, S tokens of the source, T tokens of the target, N = S + T, D wi
 """
 
 from collections.abc import Iterator
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -56,9 +55,15 @@ class EncDec(Network):
         self.we = nn.Parameter(torch.empty(spec.vocabulary, spec.width))
         self.encoder_pe = nn.Parameter(torch.empty(spec.tokens, spec.width))
         self.decoder_pe = nn.Parameter(torch.empty(spec.tokens, spec.width))
-        block = partial(Block, spec.width, spec.heads, spec.mlp_ratio, spec.ln_eps)
-        dropouts = {"dropout": spec.dropout, "attention_dropout": spec.attention_dropout}
-        self.encoder = nn.ModuleList(block(**dropouts) for _ in range(spec.depth))
+        self.encoder = nn.ModuleList(
+            Block(
+                Attention(spec.width, spec.heads, dropout=spec.attention_dropout),
+                Mlp(spec.width, spec.mlp_ratio),
+                spec.ln_eps,
+                dropout=spec.dropout,
+            )
+            for _ in range(spec.depth)
+        )
         self.decoder = nn.ModuleList(DecoderBlock(spec) for _ in range(spec.depth))
 
     def forward(self, source_BS: Tensor, previous_BT: Tensor, target_BT: Tensor) -> Tensor:

@@ -48,7 +48,9 @@ class EncDecSpec(ModelSpec):
 
 def dims(model: EncDecSpec) -> Dims:
     """Return the dimensions that scaling strategies depend on."""
-    return Dims("language", model.width, n_patch=None, n_out=model.vocabulary, mlp_ratio=model.mlp_ratio)
+    return Dims(
+        "language", model.width, n_patch=None, n_out=model.vocabulary, mlp_ratio=model.mlp_ratio, tied_head=True
+    )
 
 
 def parameters(model: EncDecSpec) -> tuple[Parameter, ...]:

@@ -55,7 +55,8 @@ def describe_scales(
 ) -> dict[str, Any]:
     """Return the scale table of a model under a named strategy, with the model's name, width and size.
 
-    `output_rescale` is None unless the head is tied to the word embedding.
+    `output_rescale` is None unless the head is tied to the word embedding. `beyond_theory` lists, in words, what the
+    theory does not cover.
 
     Raises:
         InputError: unknown strategy, or one that the optimizer does not have.
@@ -65,8 +66,9 @@ def describe_scales(
         "model": model_name(model),
         "strategy": strategy_name(s),
         "width": model.width,
-        "output_rescale": output_rescale(model.width, s) if architecture(model).tied_head else None,
+        "output_rescale": output_rescale(model.width, s) if dims(model).tied_head else None,
         "parameters": parameter_count(model),
+        "beyond_theory": list(architecture(model).beyond_theory(model)),
         "groups": scale_table(model, StrategySpec(s=s, mlp_factor=mlp_factor), optimizer, lr),
     }
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from ettsweep.errors import unknown_name
 from ettsweep.strategies.factors import Dims
-from ettsweep.trainer.models import encdec_spec, vit_spec
+from ettsweep.trainer.models import encdec_spec, gpt_spec, vit_spec
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
+from ettsweep.trainer.models.gpt_spec import GptSpec
 from ettsweep.trainer.models.transformer import Parameter
 from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.specs import ModelSpec
@@ -34,10 +35,10 @@ class Architecture:
         build: `module:function`; (model, StrategySpec) -> torch module.
         example_inputs: `module:function`; (model, batch size, generator, device) -> inputs of the torch module.
         check: `module:name` of the `Checkable` for `check-scaling`; None if it cannot be checked.
-        tied_head: whether the head is the word embedding, so that strategies rescale the outputs.
         draws_randomly: model -> whether a training step draws random numbers.
         can_stack: whether several runs can train as one ensemble (trainer/ensemble/stack.py). Requires that strategies
             do not change the forward pass.
+        beyond_theory: model -> what it has that the theory does not cover, in words.
     """
 
     spec: type[ModelSpec]
@@ -50,9 +51,9 @@ class Architecture:
     build: str
     example_inputs: str
     check: str | None = None
-    tied_head: bool = False
     draws_randomly: Callable[[Any], bool] = lambda model: False
     can_stack: bool = False
+    beyond_theory: Callable[[Any], tuple[str, ...]] = lambda model: ()
 
 
 _vit16 = partial(VitSpec, depth=12, patch_size=16, image_size=224, classes=1000)
@@ -112,8 +113,38 @@ ARCHITECTURES: dict[str, Architecture] = {
         build="ettsweep.trainer.models.encdec:build",
         example_inputs="ettsweep.trainer.models.encdec:example_inputs",
         check="ettsweep.theory.encdec_probe:CHECKABLE",
-        tied_head=True,
         draws_randomly=encdec_spec.draws_randomly,
+    ),
+    "gpt": Architecture(
+        spec=GptSpec,
+        presets={
+            "gpt2": GptSpec(width=768, depth=12, heads=12, vocabulary=50265, tokens=1024),
+            "gpt-tiny": GptSpec(width=64, depth=2, heads=4, vocabulary=1024, tokens=64),
+        },
+        name_letters={
+            "mlp_ratio": "m",
+            "vocabulary": "v",
+            "tokens": "t",
+            "ln_eps": "eps",
+            "dropout": "d",
+            "attention_dropout": "a",
+            # Values that are words need no letter.
+            "head": "",
+            "norm": "",
+            "positions": "",
+            "mlp": "",
+            "kv_heads": "kv",
+            "qk_norm": "qknorm",
+        },
+        dims=gpt_spec.dims,
+        parameters=gpt_spec.parameters,
+        forward_flops=gpt_spec.forward_flops,
+        activation_bytes=gpt_spec.activation_bytes,
+        build="ettsweep.trainer.models.gpt:build",
+        example_inputs="ettsweep.trainer.models.gpt:example_inputs",
+        check="ettsweep.theory.gpt_probe:CHECKABLE",
+        draws_randomly=gpt_spec.draws_randomly,
+        beyond_theory=gpt_spec.beyond_theory,
     ),
 }
 

@@ -31,18 +31,34 @@ class Parameter:
 
 def block_parameters(prefix: str, model: ModelSpec, *, cross: bool = False) -> tuple[Parameter, ...]:
     """Return the parameters of a block, with cross-attention if `cross`."""
-    n, m = model.width, model.mlp_ratio
+    n = model.width
     crossing = (
         Parameter(f"{prefix}.cross.q", (Group.Q,), (n, n)),
         Parameter(f"{prefix}.cross.kv", (Group.K, Group.V), (2 * n, n)),
         Parameter(f"{prefix}.cross.u", (Group.U,), (n, n)),
     )
     return (
-        Parameter(f"{prefix}.attention.qkv", (Group.Q, Group.K, Group.V), (3 * n, n)),
-        Parameter(f"{prefix}.attention.u", (Group.U,), (n, n)),
+        *attention_parameters(f"{prefix}.attention", model),
         *(crossing if cross else ()),
-        Parameter(f"{prefix}.mlp.w", (Group.W,), (m * n, n)),
-        Parameter(f"{prefix}.mlp.x", (Group.X,), (n, m * n)),
+        *mlp_parameters(f"{prefix}.mlp", model),
+    )
+
+
+def attention_parameters(prefix: str, model: ModelSpec) -> tuple[Parameter, ...]:
+    """Return the parameters of self-attention."""
+    n = model.width
+    return (
+        Parameter(f"{prefix}.qkv", (Group.Q, Group.K, Group.V), (3 * n, n)),
+        Parameter(f"{prefix}.u", (Group.U,), (n, n)),
+    )
+
+
+def mlp_parameters(prefix: str, model: ModelSpec, *, gated: bool = False) -> tuple[Parameter, ...]:
+    """Return the parameters of an MLP; `gated` for those of SwiGLU, whose gate is part of the input layer."""
+    n, hidden = model.width, model.mlp_ratio * model.width
+    return (
+        Parameter(f"{prefix}.w", (Group.W,), ((2 if gated else 1) * hidden, n)),
+        Parameter(f"{prefix}.x", (Group.X,), (n, hidden)),
     )
 
 

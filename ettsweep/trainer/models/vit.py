@@ -5,14 +5,13 @@ D width, K classes.
 """
 
 from collections.abc import Iterator
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ettsweep.runs.spec import StrategySpec
-from ettsweep.trainer.models.blocks import Block, Network, layer_norm
+from ettsweep.trainer.models.blocks import Attention, Block, Mlp, Network, layer_norm
 from ettsweep.trainer.models.vit_spec import VitSpec, n_patch, patches
 
 
@@ -27,8 +26,10 @@ class Vit(Network):
         self.pe = nn.Parameter(torch.empty(patches(spec), spec.width))
         self.head = nn.Parameter(torch.empty(spec.classes, spec.width))
         self.head_bias = nn.Parameter(torch.empty(spec.classes))
-        block = partial(Block, spec.width, spec.heads, spec.mlp_ratio, spec.ln_eps)
-        self.blocks = nn.ModuleList(block() for _ in range(spec.depth))
+        self.blocks = nn.ModuleList(
+            Block(Attention(spec.width, spec.heads), Mlp(spec.width, spec.mlp_ratio), spec.ln_eps)
+            for _ in range(spec.depth)
+        )
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
         """Return the logits, (B, K)."""

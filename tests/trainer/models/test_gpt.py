@@ -1,0 +1,184 @@
+"""The decoder against GPT-2, Llama and Qwen3 of transformers, and what must not depend on what."""
+
+from typing import Any
+
+import pytest
+import torch
+from support import decoder_twins
+from torch import Tensor
+from torch.nn import functional as F
+
+from ettsweep.errors import InputError
+from ettsweep.runs.spec import StrategySpec
+from ettsweep.schema import validate
+from ettsweep.token_ids import END, PAD
+from ettsweep.trainer.models.build import build_model, example_inputs, initialise
+from ettsweep.trainer.models.gpt import Gpt
+from ettsweep.trainer.models.gpt_spec import GptSpec
+from ettsweep.trainer.models.registry import model_spec
+
+CPU = torch.device("cpu")
+PLAIN = GptSpec(width=24, depth=2, heads=3, mlp_ratio=3, vocabulary=53, tokens=11)
+LLAMA = GptSpec(
+    **{"width": 24, "depth": 2, "heads": 6, "mlp_ratio": 3, "vocabulary": 53, "tokens": 11, "kv_heads": 2},
+    **{"norm": "rms", "positions": "rotary", "mlp": "swiglu", "head": "untied", "ln_eps": 1e-6},
+)
+SPECS = {
+    "gpt-2": PLAIN,
+    "gpt-2, untied": PLAIN.model_copy(update={"head": "untied"}),
+    "llama": LLAMA,
+    "llama, tied, all heads": LLAMA.model_copy(update={"head": "tied", "kv_heads": None}),
+    "qwen3": LLAMA.model_copy(update={"qk_norm": True}),
+}
+"""One of each field's values, and all that today's models have."""
+
+
+def built(spec: GptSpec, s: float | None = 0.0, training: bool = False) -> Gpt:
+    """Return a model in float64, with weights large enough for all of it to matter, and gains."""
+    model = build_model(spec, StrategySpec(s=s)).double()
+    assert isinstance(model, Gpt)
+    initialise(model, spec, StrategySpec(s=s), seed=0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.uniform_(-0.5, 0.5, generator=torch.Generator().manual_seed(1))
+            elif parameter.std() < 0.1:
+                parameter *= 10
+    return model.train(training)
+
+
+def padded(spec: GptSpec) -> tuple[Tensor, Tensor]:
+    """Return previous and target of three samples, two with [pad]."""
+    _, target_BT = example_inputs(spec, 3, CPU)
+    for sample, length in enumerate([11, 9, 6]):
+        target_BT[sample, length:] = PAD
+    previous_BT = torch.cat((torch.full((3, 1), END), target_BT[:, :-1]), 1)
+    return previous_BT.masked_fill(target_BT == PAD, PAD), target_BT
+
+
+@pytest.mark.parametrize("s", [None, 0.0, 1.0])
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_logits_loss_and_gradients_equal_those_of_transformers(spec: GptSpec, s: float | None) -> None:
+    pytest.importorskip("transformers")
+    model = built(spec, s)
+    previous, target = padded(spec)
+    with decoder_twins.norms_in_double():
+        theirs = decoder_twins.twin(model, spec).eval()
+        logits = theirs(previous).logits
+    rescale = {None: 1.0, 0.0: 24**-0.5, 1.0: 1 / 24}[s] if spec.head == "tied" else 1.0
+    expected = F.cross_entropy(rescale * logits.flatten(0, 1), target.flatten(), ignore_index=PAD, reduction="sum")
+    is_target = target != PAD
+    scale = logits.abs().max().item() * rescale
+    torch.testing.assert_close(
+        model.logits(previous)[is_target], rescale * logits[is_target], rtol=1e-12, atol=1e-12 * scale
+    )
+    loss = model(previous, target)
+    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
+
+    loss.backward()
+    expected.backward()
+    gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+    for name, parameter in model.named_parameters():
+        right = torch.cat([decoder_twins.as_ours(n, gradients[n]) for n in decoder_twins.names(spec)[name]])
+        assert parameter.grad is not None
+        largest = right.abs().max().item()
+        torch.testing.assert_close(parameter.grad, right, rtol=0, atol=1e-12 * largest, msg=f"gradient of {name}")
+
+
+def test_dropout_is_where_gpt2s_is() -> None:
+    """The same generator draws the same masks, in the same places and order."""
+    pytest.importorskip("transformers")
+    spec = PLAIN.model_copy(update={"dropout": 0.2, "attention_dropout": 0.3})
+    model = built(spec, None, training=True)
+    theirs = decoder_twins.twin(model, spec).train()
+    previous, _ = padded(spec)
+    torch.manual_seed(1)
+    expected = theirs(previous).logits
+    torch.manual_seed(1)
+    torch.testing.assert_close(model.logits(previous), expected, rtol=1e-12, atol=1e-12)
+    assert not torch.allclose(model.logits(previous), expected)
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_a_token_is_predicted_from_those_before_it_and_padding_changes_nothing(spec: GptSpec) -> None:
+    model = built(spec)
+    previous, _ = example_inputs(spec, 1, CPU)
+    before = model.logits(previous)
+    for t in (3, 10):
+        changed = previous.clone()
+        changed[0, t] = PAD + 1 if previous[0, t] != PAD + 1 else PAD + 2
+        differs = (model.logits(changed) - before).abs().amax(2)[0] > 1e-12
+        assert differs.tolist() == [False] * t + [True] * (11 - t)
+    torch.testing.assert_close(model.logits(previous[:, :6]), before[:, :6], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_recomputation_gives_the_same_loss_gradients_and_next_draws(spec: GptSpec, dropout: float) -> None:
+    changed = spec.model_copy(update={"dropout": dropout, "attention_dropout": dropout})
+    model = built(changed, training=True)
+    results = []
+    for recompute in (False, True):
+        model.recompute = recompute
+        model.zero_grad()
+        torch.manual_seed(3)
+        loss = model(*padded(changed))
+        loss.backward()
+        results.append((loss.detach(), [p.grad for p in model.parameters()], torch.rand(2)))
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+
+
+def test_bf16_autocast_runs_close_to_fp32_and_gives_fp32_gradients() -> None:
+    for fields in ({}, {"norm": "rms", "positions": "rotary", "mlp": "swiglu", "kv_heads": 2, "qk_norm": True}):
+        spec = model_spec("gpt-tiny").model_copy(update=fields)
+        model = build_model(spec, StrategySpec(s=0.0))
+        initialise(model, spec, StrategySpec(s=0.0), seed=0)
+        inputs = example_inputs(spec, 2, CPU)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(*inputs)
+        loss.backward()
+        assert loss.dtype == torch.float32
+        torch.testing.assert_close(loss, model(*inputs), rtol=2e-3, atol=0)
+        assert {p.grad.dtype for p in model.parameters() if p.grad is not None} == {torch.float32}
+
+
+def test_gains_start_at_one_and_an_untied_head_starts_as_a_head_does() -> None:
+    for s, std in ((None, 0.02), (0.0, 24**-0.5), (1.0, 1 / 24)):
+        model = build_model(LLAMA, StrategySpec(s=s))
+        initialise(model, LLAMA, StrategySpec(s=s), seed=0)
+        values = dict(model.named_parameters())
+        assert all(not value.any() for name, value in values.items() if name.endswith("gain"))  # added to 1
+        assert values["head"].std().item() == pytest.approx(std, rel=0.05)
+        assert values["head"][PAD].any()
+        assert not values["we"][PAD].any()
+
+
+def test_gpt2_has_124_million_parameters_and_runs_without_memory_on_the_meta_device() -> None:
+    spec = model_spec("gpt2")
+    with torch.device("meta"):
+        model = build_model(spec, StrategySpec(s=0.0))
+        loss = model(*(torch.zeros(2, 1024, dtype=torch.long) for _ in range(2)))
+    loss.backward()
+    assert sum(p.numel() for p in model.parameters()) == 124_324_608  # 768 (50265 + 1024 + 12 * 12 * 768)
+    assert all(p.grad is not None and p.grad.shape == p.shape for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"heads": 5}, "width 24 is not divisible by heads 5; nearest width: 20, 25"),
+        ({"heads": 6, "kv_heads": 4}, "kv_heads 4 does not divide heads 6; what does: 1, 2, 3, 6"),
+        (
+            {"heads": 8, "positions": "rotary"},
+            "positions rotary needs an even number of channels a head, and width 24 has 3 in each of 8 heads; "
+            "nearest width: 16, 32",
+        ),
+        ({"head_bias": True}, "head_bias: unknown key"),
+        ({"head": {"bias": True}}, "head: input should be 'tied' or 'untied', got {'bias': True}"),
+        ({"kv_heads": 0}, "kv_heads: input should be greater than or equal to 1, got 0"),
+    ],
+)
+def test_what_no_decoder_can_be_is_refused_with_what_would_work(fields: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InputError) as error:
+        validate(GptSpec, PLAIN.model_dump() | fields, "grid.yaml")
+    assert problem in str(error.value)

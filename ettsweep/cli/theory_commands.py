@@ -70,6 +70,8 @@ def scales(
         rescale = "" if data["output_rescale"] is None else f", logits times {data['output_rescale']:.4g}"
         about = f"width {data['width']}, {data['parameters']:,} parameters{rescale}"
         print_note(f"{data['model']} under {data['strategy']}: {about}")
+        if beyond := data["beyond_theory"]:
+            print_note(f"not covered by the theory: {', '.join(beyond)}")
 
 
 def _check_lr(lr: float | None) -> None:
@@ -85,7 +87,7 @@ def check_scaling(
         str | None, typer.Option(help="Widths, such as 96,192,384,768; by default 8, 16, 32 and 64 times the heads.")
     ] = None,
     depth: Annotated[
-        int | None, typer.Option(min=1, help="Blocks; by default the model's, at most 4 + 4 for text.")
+        int | None, typer.Option(min=1, help="Blocks; by default the model's, at most 8 for text.")
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 5,
     seeds: Annotated[int | None, typer.Option(min=3, help="Seeds per width; by default 3, or 12 if small.")] = None,

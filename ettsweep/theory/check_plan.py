@@ -1,11 +1,13 @@
 """Resolve a requested check into the networks to build and train."""
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ettsweep.errors import DeviceMemoryError, InputError
 from ettsweep.processes import GIB
 from ettsweep.runs.spec import StrategySpec
+from ettsweep.schema import validate
 from ettsweep.strategies.factors import MlpFactor, Optimizer
 from ettsweep.strategies.optimizers import OPTIMIZERS
 from ettsweep.strategies.strategy import check_strategy, parse_strategy, strategy_name
@@ -13,7 +15,7 @@ from ettsweep.theory.exponents import MAX_POWER_ERROR, error_floor
 from ettsweep.theory.probe import SAMPLES, small_model
 from ettsweep.trainer.models.registry import model_name, parameter_count
 from ettsweep.trainer.recipe import TransformerRun
-from ettsweep.trainer.specs import ModelSpec, ScheduleSpec, indivisible_problems
+from ettsweep.trainer.specs import ModelSpec, ScheduleSpec
 from ettsweep.trainer.tasks.images.image_task import DigitsTask
 
 DEFAULT_CHANNELS = (8, 16, 32, 64)
@@ -30,6 +32,9 @@ OVERHEAD_BYTES = 2**29
 """Bytes for everything that does not grow with the number of parameters."""
 
 
+_OPTION = "--widths"
+
+
 @dataclass(frozen=True)
 class CheckRequest:
     """A requested check, as typed on the command line; None stands for a default that depends on the model.
@@ -43,7 +48,7 @@ class CheckRequest:
         steps: training steps.
         seeds: networks per width.
         lr: base learning rate of the strategy, the same at all widths.
-        depth: blocks; by default the model's, at most 4 + 4 for text.
+        depth: blocks; by default the model's, at most 8 for text.
     """
 
     model: ModelSpec
@@ -119,12 +124,12 @@ def make_check_plan(request: CheckRequest, free_bytes: int) -> CheckPlan:
     widths = tuple(sorted(set(request.widths or (model.heads * channels for channels in DEFAULT_CHANNELS))))
     problems = [f"width {n} is below the model's {model.heads} heads" for n in widths if n < model.heads]
     # Widths below the number of heads have their line already.
-    problems += [p for n in widths if n >= model.heads for p in indivisible_problems("width", n, "heads", model.heads)]
+    problems += [problem for n in widths if n >= model.heads for problem in _width_problems(model, n)]
     # A line through two points leaves no residuals: `fit_power` would divide by 0.
     if len(widths) < 3:
         problems.append(f"fitting a power takes at least three different widths, got {len(widths)}")
     if problems:
-        raise InputError.of([f"--widths: {problem}" for problem in problems])
+        raise InputError.of([f"{_OPTION}: {problem}" for problem in problems])
     # Corrections of order 1/C do not shrink with more seeds: no number of them could make a power ok.
     if (floor := error_floor(widths, [n // model.heads for n in widths])) > MAX_POWER_ERROR:
         raise InputError(
@@ -135,6 +140,13 @@ def make_check_plan(request: CheckRequest, free_bytes: int) -> CheckPlan:
     _check_memory(widest, free_bytes)
     seeds = request.seeds or (SEEDS_FOR_SMALL if parameter_count(widest) < SMALL_PARAMETERS else DEFAULT_SEEDS)
     return CheckPlan(request, widest, s, widths, tuple(range(seeds)))
+
+
+def _width_problems(model: ModelSpec, width: int) -> Iterator[str]:
+    try:
+        validate(type(model), model.model_dump() | {"width": width}, _OPTION)
+    except InputError as error:
+        yield str(error).removeprefix(f"{_OPTION}: ")
 
 
 def _check_memory(model: ModelSpec, free_bytes: int) -> None:

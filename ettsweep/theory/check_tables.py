@@ -10,6 +10,7 @@ from typing import Any
 
 from ettsweep.console import Format, format_cell, print_note, print_table
 from ettsweep.files import Json, dumps, storage_errors, write_atomic
+from ettsweep.strategies.factors import Group
 from ettsweep.theory.coordinate_check import coordinates_figure
 from ettsweep.theory.exponents import MAX_POWER_ERROR, POWER_ERRORS, POWER_TOLERANCE, ExponentTest, format_exponent
 from ettsweep.theory.judge import (
@@ -34,6 +35,11 @@ LEGEND = (
 TEXT_NOTE = (
     "text: initial stds are 0.02 at every width, so the implied powers of the bulk are not 0: ok means that the "
     "scaling is as implied, not that one lr suits all widths"
+)
+
+BEYOND_NOTE = (
+    "initial values, factors and decay are judged as claimed, and so is what layers are asked; blocks, contributions "
+    "and changes of this model are measured, and nothing is claimed for them (-)"
 )
 
 NARROW_COLUMNS = 130
@@ -63,7 +69,7 @@ def show_check(check: CheckResult, form: Format) -> None:
             print_table(list(_group_rows(check)), form, NARROW_GROUPS if narrow else None)
             print()
             print_table(list(_layer_rows(check)), form)
-            for line in (*_text_notes(check), *check.findings, LEGEND):
+            for line in (*_model_notes(check), *check.findings, LEGEND):
                 print_note(line)
 
 
@@ -110,9 +116,9 @@ def _stage_rows(check: CheckResult) -> Iterator[dict[str, str]]:
         yield {
             "block": row.name,
             "kernel": _value_cell(kernel),
-            "theory": format_cell(kernel.predicted),
+            "theory": _theory_cell(kernel),
             "between": _value_cell(between_samples),
-            "between theory": format_cell(between_samples.predicted),
+            "between theory": _theory_cell(between_samples),
             "power": _power_cell(kernel),
             "implied": _implied_cell(kernel),
             "change": _power_cell(change),
@@ -129,7 +135,7 @@ def _group_rows(check: CheckResult) -> Iterator[dict[str, str]]:
         yield {
             "group": row.name,
             "tangent": _value_cell(contribution),
-            "theory": format_cell(contribution.predicted),
+            "theory": _theory_cell(contribution),
             "power": _power_cell(contribution),
             "change": _power_cell(change),
             "implied": _implied_cell(change),
@@ -235,6 +241,10 @@ def _value_cell(quantity: JudgedQuantity) -> str:
     return "not finite" if quantity.measured is None else f"{quantity.measured:.3g} ± {quantity.error:.2g}"
 
 
+def _theory_cell(quantity: JudgedQuantity) -> str:
+    return "-" if quantity.predicted is None else format_cell(quantity.predicted)
+
+
 def _power_cell(quantity: JudgedQuantity) -> str:
     if quantity.power is None:
         # Off without a power: a value vanished or blew up. Otherwise no power is fitted to this quantity.
@@ -248,9 +258,13 @@ def _implied_cell(quantity: JudgedQuantity) -> str:
     return "-" if quantity.implied_power is None else format_exponent(quantity.implied_power)
 
 
-def _text_notes(check: CheckResult) -> Iterator[str]:
-    """Yield notes for language models: what `ok` means, and the contact logit of the tied head, which is not judged."""
-    if check.judgement.contact is not None:
+def _model_notes(check: CheckResult) -> Iterator[str]:
+    """Yield what `ok` means for text and beyond the theory, and the contact logit, which is not judged."""
+    if beyond := check.settings["beyond_theory"]:
+        yield f"not covered by the theory: {', '.join(beyond)}: {BEYOND_NOTE}"
+        return
+    if any(row.name == Group.WE for row in check.judgement.groups):
         yield TEXT_NOTE
+    if check.judgement.contact is not None:
         predicted, measured = check.judgement.contact
         yield f"mean logit of the token that the decoder reads: {measured:.4g}, predicted {predicted:.4g}; not judged"

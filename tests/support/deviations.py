@@ -21,8 +21,13 @@ def relative(measured_NPP: Array, predicted_PP: Array) -> Array:
     """Return by what share each network's kernel is larger than predicted: on the diagonal, and off it; (N, 2).
 
     Each is a mean over pairs of positions, in units of their standard deviations; off the diagonal it is weighted with
-    the predicted correlations, so that a wrong sign lowers it.
+    the predicted correlations, so that a wrong sign lowers it. What is predicted to vanish must do so: the first token of
+    a text reads itself alone, whatever its query.
     """
+    some_P = np.diag(predicted_PP) > 0
+    assert not measured_NPP[:, ~some_P].any()
+    assert not measured_NPP[:, :, ~some_P].any()
+    measured_NPP, predicted_PP = measured_NPP[:, some_P][:, :, some_P], predicted_PP[some_P][:, some_P]
     deviation_P = np.sqrt(np.diag(predicted_PP))
     unit_PP = predicted_PP / np.outer(deviation_P, deviation_P)
     excess_NPP = measured_NPP / np.outer(deviation_P, deviation_P) - unit_PP

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from ettsweep.strategies.factors import Group, init_std
 from ettsweep.theory import kernels
@@ -108,7 +109,12 @@ class Case:
 
     @property
     def inputs(self) -> Inputs:
-        return {"vit": images(patches()), "encdec": (SOURCE, PREVIOUS)}.get(self.kind, (PREVIOUS,))
+        return {"vit": images(patches()), "encdec": (SOURCE, PREVIOUS)}.get(self.kind, (SOURCE,))
+
+    @property
+    def read(self) -> Tensor:
+        """Tokens that outputs are made at, and whose embeddings a tied head has, (B, T)."""
+        return self.inputs[-1]
 
     @property
     def outputs(self) -> list[int]:
@@ -122,7 +128,7 @@ class Case:
             if isinstance(spec, VitSpec):
                 return vit_kernels(spec, dims(spec), self.s, input_kernel(patches()), 2, draws=self.draws)
             if isinstance(spec, GptSpec):
-                return gpt_kernels(spec, dims(spec), self.s, PREVIOUS.numpy(), draws=self.draws)
+                return gpt_kernels(spec, dims(spec), self.s, SOURCE.numpy(), draws=self.draws)
             return encdec_kernels(spec, dims(spec), self.s, SOURCE.numpy(), PREVIOUS.numpy(), draws=self.draws)
 
     def ensemble(self, width: int) -> Ensemble:
@@ -147,7 +153,7 @@ class Case:
             head, of_head = "head", init_std(Group.HEAD, dims(ensemble.spec), self.s) ** 2
         size = (ensemble.values[head][:, UNREAD] ** 2).mean(-1) / of_head - 1
         values = [array(size[:, :OUTPUTS])]
-        stems = {"encoder.words": SOURCE, "decoder.words": PREVIOUS} if self.kind == "encdec" else {"stem": PREVIOUS}
+        stems = {"encoder.words": SOURCE, "decoder.words": PREVIOUS} if self.kind == "encdec" else {"stem": SOURCE}
         for name, ids in stems.items():
             same_word = np.equal.outer(ids.flatten(), ids.flatten())
             words_PP = variance * same_word + 0.02**2 * same_position(*ids.shape)

@@ -31,7 +31,7 @@ from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.recipe import TransformerRun
 from ettsweep.trainer.specs import ModelSpec, Precision, ScheduleSpec
 from ettsweep.trainer.tasks.task import Batch
-from ettsweep.trainer.tasks.text.text_task import PydocTask
+from ettsweep.trainer.tasks.text.text_task import DenoisingTask
 from ettsweep.trainer.training.optimizer import build_optimizer
 from ettsweep.trainer.training.trainer import Trainer
 
@@ -77,7 +77,7 @@ def run_spec(model: ModelSpec, precision: Precision, batch_size: int) -> Transfo
     """Return a run with the recipe of the paper, but for its schedule."""
     return TransformerRun(
         model=model,
-        task=PydocTask(),  # any: the random tokens take its place
+        task=DenoisingTask(kind="pydoc"),  # any: the random tokens take its place
         optimizer=AdamWSpec(beta2=0.998, eps=1e-6, clip_norm=0.1),
         schedule=ScheduleSpec(total_steps=2, warmup_steps=1, eval_every=1),
         batch_size=batch_size,

@@ -31,7 +31,7 @@ from ettsweep.trainer.tasks.text.corpus import TextBlocks, open_corpus
 from ettsweep.trainer.tasks.text.corpus_manifest import read_manifest
 from ettsweep.trainer.tasks.text.denoising import Denoising
 from ettsweep.trainer.tasks.text.shards import Texts
-from ettsweep.trainer.tasks.text.text_task import TextTask
+from ettsweep.trainer.tasks.text.text_task import DenoisingTask
 
 MEASURE = """
 import json, resource, subprocess, sys, tempfile
@@ -138,7 +138,7 @@ def reading(folder: Path, blocks: int) -> dict[str, float]:
 def corruption_ms(folder: Path, texts: int) -> float:
     """Return the milliseconds of a core that a text of up to 512 tokens takes, read, corrupted and padded."""
     model = model_spec("bart-large")
-    task = Denoising(TextTask(kind="text"), model, open_corpus(folder), 0, torch.device("cpu"), BatchShare(64))
+    task = Denoising(DenoisingTask(kind="text"), model, open_corpus(folder), 0, torch.device("cpu"), BatchShare(64))
     batches = task.batches(1)
     next(batches)
     start_s = time.process_time()

@@ -40,7 +40,7 @@ def resolve_requirement(data: str, grid: SweepSpec | None, sets: Sequence[str], 
         raise InputError("--set changes a grid: choose one with --model NAME or --grid FILE")
     else:
         requirement = DataRequirement(_fitted_task(data) if task is None else task_spec(task), None)
-    if task_kind(requirement.task).comes_with_package:
+    if not task_kind(requirement.task).data_kind(requirement.task):
         raise InputError(f"--data: task {requirement.task.name} comes with a package and has no other data")
     return requirement
 

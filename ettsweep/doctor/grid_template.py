@@ -23,7 +23,7 @@ from ettsweep.study.grid_file import load_sweep_spec, make_sweep_spec, parse_ran
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.trainer.models.registry import is_short_form, model_spec, named_models
 from ettsweep.trainer.recipe import TransformerRecipe, as_transformer
-from ettsweep.trainer.specs import TaskSpec
+from ettsweep.trainer.specs import TaskSpec, TextModel
 from ettsweep.trainer.tasks.images.image_data import guess_task
 from ettsweep.trainer.tasks.images.image_task import ImageTask
 from ettsweep.trainer.tasks.registry import TASKS, check_compatible, check_data, task_kind, task_spec
@@ -42,10 +42,14 @@ SHIPPED_GRIDS = {
     "r2c2": "r2c2",
     "encdec-tiny": "encdec-pydoc",
     "encdec-small": "encdec-pydoc",
+    "gpt2": "gpt2",
+    "gpt-tiny": "gpt-tiny",
 }
 """Shipped grid from which a template is made, by model."""
 
 _IMAGE_MODELS = ((5e5, "vit-b16"), (5e4, "vit-s16"), (5e3, "vit-ti16"), (0, "vit-mini"))
+
+_TEXT_MODELS = ((1e9, "bart-large"), (1e7, "encdec-small"), (0, "encdec-tiny"))
 
 PROPOSED_MODELS: dict[str, tuple[tuple[float, str], ...]] = {
     "digits": ((0, "vit-digits"),),
@@ -54,7 +58,9 @@ PROPOSED_MODELS: dict[str, tuple[tuple[float, str], ...]] = {
     "cifar10": ((0, "vit-cifar10"),),
     "cifar100": ((0, "vit-cifar100"),),
     "pydoc": ((0, "encdec-tiny"),),
-    "text": ((1e9, "bart-large"), (1e7, "encdec-small"), (0, "encdec-tiny")),
+    "text": _TEXT_MODELS,
+    "denoise": _TEXT_MODELS,
+    "next_token": ((1e7, "gpt2"), (0, "gpt-tiny")),
 }
 """Models proposed for each task, largest first: (minimal number of training images or tokens, model)."""
 
@@ -101,9 +107,9 @@ def propose_grid(
         model_spec(model)  # an unknown name fails here, before the data are read
     data = resolve_data(data) if data else None
     if task is None and data:
-        task = _guess_task(data)
+        task = _guess_task(data, model)
     stated_task = None if task is None else task_spec(task)
-    if stated_task and data and task_kind(stated_task).comes_with_package:
+    if stated_task and data and not task_kind(stated_task).data_kind(stated_task):
         raise InputError(f"--data: task {task} has its data from a package, and reads no other")
     size = _training_samples(stated_task, data) if stated_task and data else math.inf
     # The last entry of each task has the minimum 0, so that one always fits.
@@ -113,7 +119,9 @@ def propose_grid(
     grid = read_yaml(path := shipped("grids") / f"{SHIPPED_GRIDS[base_name]}.yaml")
     base = as_transformer(load_sweep_spec(path).recipe)
     # The shipped grid may set fields of its task, which the plain name would lose.
-    grid_task = base.task if stated_task is None or stated_task.kind == base.task.kind else stated_task
+    grid_task = base.task
+    if stated_task and (stated_task.kind, _data_kind(stated_task)) != (base.task.kind, _data_kind(base.task)):
+        grid_task = stated_task
     grid_model = model_spec(name, like=base_name)
     check_compatible(grid_task, grid_model, 2)  # 2: the smallest batch size that is proposed below
     if data:
@@ -133,7 +141,7 @@ def propose_grid(
     return name if grid_task.name in name else f"{name}-{grid_task.name}", {
         "model": name if grid_model == model_spec(name) else model_fields,
         "task": {"kind": grid_task.name} | task_fields if task_fields else grid_task.name,
-        **({} if kind.comes_with_package else {"data": data}),
+        **({"data": data} if kind.data_kind(grid_task) else {}),
         "recipe": {key: recipe[key] for key in ("batch_size", "precision", "optimizer", "schedule")},
         **{
             key: _transfer_centres(grid[key], key.removeprefix("centre_"), base, grid_model.width)
@@ -154,15 +162,20 @@ def _criterion(grid: Mapping[str, Any], task: TaskSpec, *, is_fitted: bool) -> o
     return grid.get("criterion", {"margin": f"{100 * default_margin(metric):g}%"})
 
 
-def _guess_task(data: str) -> str:
-    """Guess the task from the names of the files.
+def _data_kind(task: TaskSpec) -> str:
+    return task_kind(task).data_kind(task)
+
+
+def _guess_task(data: str, model: str | None) -> str:
+    """Guess the task from the names of the files, and of text from what the model does.
 
     Raises:
         DataMissingError: the data do not exist, or are text that is not tokenised.
     """
     path = Path(data)
     if is_corpus(path):  # a folder of token shards, made by `ettsweep data text`
-        return "text"
+        reader = named_models().get(model or "")
+        return "text" if not isinstance(reader, TextModel) or reader.reads_source else "next_token"
     if not (path.exists() or data.startswith("hfds/")):
         raise DataMissingError(f"--data: {path} does not exist")
     names = os.listdir(path) if path.is_dir() else [path.name]
@@ -229,7 +242,7 @@ def render_template(grid: Mapping[str, Any], path: Path, options: Mapping[Key, s
             n for n, of in named_models().items() if not TASKS[kind].incompatibilities(task_spec(kind), of, 2)
         ),
         "tasks": ", ".join(name for name in TASKS if TASKS[name].sample == TASKS[kind].sample),
-        "variable": data_env(task_spec(kind).kind),
+        "variable": data_env(_data_kind(task_spec(kind))),
     }
     text = "\n".join([*HEAD, *_lines(grid, choices), ""])
     # Parsed from the text, not from `grid`: what is returned is what the file says.

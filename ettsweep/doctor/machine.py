@@ -24,7 +24,6 @@ from ettsweep.launch.gpus import NO_MPS_NOTE, mps_is_running
 from ettsweep.launch.profile import AnyProfile, LocalProfile, SlurmProfile, load_profile
 from ettsweep.launch.slots import held_slots, lock_dir, lock_paths
 from ettsweep.processes import GIB, count_cores, machine_bytes, memory_bytes
-from ettsweep.runs.data_location import configured_data
 from ettsweep.runs.folder import RunDir, is_run_id, runs_dir
 from ettsweep.shipped_files import own_grids, shipped_grids
 from ettsweep.study.grid_file import load_sweep_spec
@@ -36,7 +35,7 @@ from ettsweep.trainer.models.registry import model_name
 from ettsweep.trainer.recipe import TransformerRun
 from ettsweep.trainer.settings import TrainerSettings
 from ettsweep.trainer.specs import TaskSpec
-from ettsweep.trainer.tasks.registry import TASKS, check_data, task_kind, task_spec
+from ettsweep.trainer.tasks.registry import TASKS, check_data, located_data, task_kind, task_spec
 from ettsweep.worker.devices import prepare_device
 
 
@@ -67,12 +66,13 @@ def examine(
     ]
     for name, entry in TASKS.items():
         task, data = task_spec(name), None
-        if task.kind != name:  # another name of the same data
+        kind = entry.data_kind(task)
+        if task.kind != name or kind not in ("", name):  # another name of the same data, or another task on them
             continue
-        if required and required[0].kind == name:
+        if required and kind and task_kind(required[0]).data_kind(required[0]) == kind:
             task, data = required
         # Packaged data must always be there; other data are only needed by those who train on them.
-        is_required = entry.comes_with_package or data is not None
+        is_required = not kind or data is not None
         rows.append(
             run_check(f"data {task.name}", partial(_check_data, task, data), "failed" if is_required else "absent")
         )
@@ -192,7 +192,7 @@ def _check_grids() -> str:
 
 def _check_data(task: TaskSpec, data: str | None) -> str:
     check_data(task, data=data)
-    return task_kind(task).describe_data(task, configured_data(task.kind, data))
+    return task_kind(task).describe_data(task, located_data(task, data))
 
 
 def _slurm_version() -> str:

@@ -27,6 +27,7 @@ from ettsweep.trainer.tasks.registry import (
     bind_to_data,
     check_compatible,
     check_data,
+    located_data,
     steps_per_epoch,
     task_kind,
     task_spec,
@@ -112,7 +113,9 @@ class TransformerRecipe(Trainable):
     def summary(self, history: Sequence[Json], *, diverged: bool) -> Json:
         evaluations = [line for line in history if "val_loss" in line]
         result: Json = {}
-        for name, select in (("accuracy", max), ("loss", min), ("bits", min)):
+        for name, select in (("accuracy", max), ("loss", min), ("bits", min), ("bits_per_byte", min)):
+            if name == "bits_per_byte" and not any(f"val_{name}" in line for line in evaluations):
+                continue  # of text alone, and not recorded from its first day on
             values = [line.get(f"val_{name}") for line in evaluations]
             result[f"best_{name}"] = select((value for value in values if value is not None), default=None)
             result[f"final_{name}"] = values[-1] if values and not diverged else None
@@ -158,18 +161,18 @@ class TransformerRecipe(Trainable):
 
     @property
     def data_kind(self) -> str:
-        return "" if task_kind(self.task).comes_with_package else self.task.kind
+        return task_kind(self.task).data_kind(self.task)
 
     @property
     def no_data_reason(self) -> str:
-        hint = "; for your own text: --set task=text" if self.task.kind == "pydoc" else ""
+        own = {"pydoc": "task=text", "next_token": "task.text=tokens"}.get(self.task.kind)
+        hint = f"; for your own text: --set {own}" if own else ""
         return f"task {self.task.kind} has its data from a package, and reads no other{hint}"
 
     def check_data(self, data: str | None, *, count: bool = False) -> None:
         check_data(self.task, self.model, data)
         if count:
-            kind = self.data_kind
-            task_kind(self.task).check_counts(self.task, self.model, configured_data(kind, data) if kind else None)
+            task_kind(self.task).check_counts(self.task, self.model, located_data(self.task, data))
 
     def bound_to(self, data: str | None) -> Self:
         return self.model_copy(update={"task": bind_to_data(self.task, data)})

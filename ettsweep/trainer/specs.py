@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Protocol, Self, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -42,7 +42,12 @@ class ImageModel(Protocol):
 
 @runtime_checkable
 class TextModel(Protocol):
-    """A model that reads and predicts sequences of at most `tokens` tokens."""
+    """A model that reads and predicts sequences of at most `tokens` tokens.
+
+    With `reads_source` it predicts a target from another text, the source; otherwise each token from those before it.
+    """
+
+    reads_source: ClassVar[bool]
 
     @property
     def vocabulary(self) -> int: ...

@@ -14,7 +14,7 @@ from ettsweep.doctor.grid_template import PROPOSED_MODELS, SHIPPED_GRIDS
 from ettsweep.study.criterion import resolve_criterion
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.trainer.models.registry import named_models
-from ettsweep.trainer.tasks.registry import TASKS, task_kind
+from ettsweep.trainer.tasks.registry import TASKS, task_kind, task_spec
 
 SHIPPED = Path(__file__).parents[2] / "grids"
 
@@ -48,14 +48,14 @@ def test_all_models_and_tasks_have_a_proposal() -> None:
 @pytest.mark.parametrize("task", TASKS)
 def test_the_template_for_each_task_is_one_that_grid_takes(task: str, call: Call, tmp_path: Path) -> None:
     err = call("init", "--task", task, "--out", "mine.yaml").err
-    assert load_sweep_spec(tmp_path / "mine.yaml").recipe.task.kind == {"images": "imagenet"}.get(task, task)
+    assert load_sweep_spec(tmp_path / "mine.yaml").recipe.task.kind == task_spec(task).kind
     plan = ("grid", "--grid", "mine.yaml", "--dry-run")
-    if TASKS[task].comes_with_package:
+    if not TASKS[task].data_kind(task_spec(task)):
         assert "`ettsweep grid --grid mine.yaml --dry-run` prints the plan" in err
     else:
         assert "`ettsweep grid --grid mine.yaml --data PATH --dry-run` prints the plan" in err
         assert "--data" in call("grid", "--grid", "mine.yaml", code=1).err
-    if task == "text":  # whose runs are bound to the text at hand
+    if TASKS[task].sample == "text" and task != "pydoc":  # whose runs are bound to the text at hand
         assert "no text given; pass --data DIR" in call(*plan, code=1).err
     else:
         assert "sweep mine would be created" in call(*plan).err
@@ -80,7 +80,10 @@ def test_each_key_has_a_comment_and_all_choices_are_named(call: Call, tmp_path: 
     for before, line in pairwise(lines):
         if not line.startswith("#") and "{lr:" not in line:  # a centre, whose key has one
             assert "#" in line or before.lstrip().startswith("#"), line
-    for token in (*TASKS.keys() - {"pydoc", "text"}, *("tf32", "bf16", "sgd", "linear", "fixed", "s=0.25", "paper")):
+    for token in (
+        *(name for name, kind in TASKS.items() if kind.sample == "image"),
+        *("tf32", "bf16", "sgd", "linear", "fixed", "s=0.25", "paper"),
+    ):
         assert token in "".join(lines)
 
 

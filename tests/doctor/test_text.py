@@ -14,7 +14,7 @@ from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.tasks.text.corpus import open_corpus
 from ettsweep.trainer.tasks.text.corpus_manifest import read_manifest
 from ettsweep.trainer.tasks.text.preparation import CorpusRequest, tokenise
-from ettsweep.trainer.tasks.text.text_task import TextTask
+from ettsweep.trainer.tasks.text.text_task import DenoisingTask
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_tokenised_text_is_recognised_and_found_good(corpus: Path) -> None:
     resolve_requirement_result = resolve_requirement(str(corpus), None, [], None)
-    assert resolve_requirement_result == (TextTask(), None)
+    assert resolve_requirement_result == (DenoisingTask(kind="text"), None)
     rows = examine_data(resolve_requirement_result, str(corpus))
     assert {row.state for row in rows} == {"ok"}
     manifest = read_manifest(corpus)
@@ -78,7 +78,7 @@ def test_what_was_changed_is_named(corpus: Path, harm: Callable[[Path], object],
     open_corpus(corpus)  # the doctor compares all, whether they were compared before or not
     harm(corpus)
     model = model_spec("encdec-tiny").model_copy(update={"vocabulary": 408})
-    rows: list[DoctorCheck] = examine_data(DataRequirement(TextTask(), model), str(corpus))
+    rows: list[DoctorCheck] = examine_data(DataRequirement(DenoisingTask(kind="text"), model), str(corpus))
     failed = [row for row in rows if row.state == "failed"]
     assert [row.name for row in failed] == [subject]
     assert message in failed[0].detail

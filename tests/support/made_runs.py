@@ -15,7 +15,7 @@ from ettsweep.trainer.models.encdec_spec import EncDecSpec
 from ettsweep.trainer.recipe import TransformerRun
 from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.trainer.tasks.text.text_data import pydoc_digest
-from ettsweep.trainer.tasks.text.text_task import PydocTask
+from ettsweep.trainer.tasks.text.text_task import DenoisingTask
 
 CPU = torch.device("cpu")
 
@@ -50,7 +50,7 @@ def text_run(**changes: Any) -> RunSpec:
     """Return a run of a second: AdamW clipped as the paper has it, fp32."""
     spec = TransformerRun(
         model=TEXT,
-        task=PydocTask(corpus=pydoc_digest(PydocTask(), None)),
+        task=DenoisingTask(kind="pydoc", corpus=pydoc_digest()),
         optimizer=AdamWSpec(beta2=0.998, eps=1e-6, clip_norm=0.1),
         schedule=ScheduleSpec(total_steps=24, warmup_steps=4, decay="linear", eval_every=8),
         batch_size=9,

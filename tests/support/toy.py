@@ -118,4 +118,5 @@ ONES = TaskKind(
     describe_data=lambda task, data: "comes with the tests",
     load="support.toy:load",
     train_size=lambda task: int(task.train_size),
+    data_kind=lambda task: "",
 )

@@ -3,7 +3,7 @@
 Symbols: T tokens of a source and of a target, D width, L depth of each stack, V vocabulary, H heads.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -31,6 +31,8 @@ class EncDecSpec(ModelSpec):
         dropout: dropout after each embedding and on each residual branch.
         attention_dropout: dropout of attention weights.
     """
+
+    reads_source: ClassVar[bool] = True
 
     kind: Literal["encdec"] = "encdec"
     vocabulary: Annotated[int, Field(ge=9)]  # the smallest `vocabulary_size`: that of a single byte-pair token

@@ -3,7 +3,7 @@
 Symbols: T tokens, D width, L depth, V vocabulary, H heads, C channels per head.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -37,6 +37,8 @@ class GptSpec(ModelSpec):
         kv_heads: heads of keys and values, each for a group of query heads; None for as many as `heads`.
         qk_norm: whether queries and keys of each head go through an RMSNorm with a gain.
     """
+
+    reads_source: ClassVar[bool] = False
 
     kind: Literal["gpt"] = "gpt"
     vocabulary: Annotated[int, Field(ge=9)]  # the smallest `vocabulary_size`: that of a single byte-pair token

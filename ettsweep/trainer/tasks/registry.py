@@ -14,7 +14,7 @@ from ettsweep.trainer.tasks.images import image_data as images
 from ettsweep.trainer.tasks.images.image_task import Cifar10Task, Cifar100Task, DigitsTask, ImageNetTask, ImageTask
 from ettsweep.trainer.tasks.images.image_task import incompatibilities as image_incompatibilities
 from ettsweep.trainer.tasks.text import text_data as text
-from ettsweep.trainer.tasks.text.text_task import PydocTask, TextTask
+from ettsweep.trainer.tasks.text.text_task import DenoisingTask, NextTokenTask, TextTask
 from ettsweep.trainer.tasks.text.text_task import incompatibilities as text_incompatibilities
 
 SomeTask = TypeVar("SomeTask", bound=TaskSpec)
@@ -45,7 +45,7 @@ class TaskKind:
         describe_data: (task, data) -> one line on the data; call it after `check_data`.
         load: `module:name` of (task, model, seed, device, BatchShare, LoaderSettings) -> Task; used after `check_data`.
         doctor: `module:function` of (task, model or None, data, number of samples to read or None) -> rows of
-            `ettsweep doctor`; None if the data come with a package.
+            `ettsweep doctor`; None if no data have to be located.
         train_size: task -> samples of an epoch; None if only the data tell, and curves are then drawn over steps.
         check_counts: (task, model, data) -> raises DataMissingError if a quick count contradicts the spec.
         fit_to_data: (task, model, data) -> task and model with values that a quick look at the data decides, such as
@@ -53,6 +53,8 @@ class TaskKind:
         data_digest: (task, data) -> digest of the data at hand, which binds a run to them as `spec.corpus`; None if
             runs are not bound to data.
         data_changed_message: message of the error if a run resumes on data with another fingerprint; None if it may.
+        data_kind: task -> name of the data whose location has to be given, and of its environment variable; empty if
+            they come with a package.
     """
 
     spec: type[TaskSpec]
@@ -68,11 +70,7 @@ class TaskKind:
     fit_to_data: Callable[[Any, ModelSpec, str], tuple[TaskSpec, ModelSpec]] = lambda task, model, data: (task, model)
     data_digest: Callable[[Any, str | None], str] | None = None
     data_changed_message: str | None = None
-
-    @property
-    def comes_with_package(self) -> bool:
-        """`True` if the data come with a package, so that no location has to be given."""
-        return self.doctor is None
+    data_kind: Callable[[Any], str] = lambda task: str(task.kind)
 
 
 def _image_kind(spec: type[ImageTask]) -> TaskKind:
@@ -97,6 +95,27 @@ _TEXT_CHANGED = (
     "resume with that version, or remove the run's folder to start over"
 )
 
+
+def _text_kind(spec: type[TextTask], load: str) -> TaskKind:
+    """Return the entry of an objective on text, judged by its lowest loss as in fig:hyper-BART."""
+    return TaskKind(
+        spec=spec,
+        sample="text",
+        metric=LOWEST_LOSS,
+        incompatibilities=text_incompatibilities,
+        check_data=text.check_text,
+        describe_data=text.describe_text,
+        load=load,
+        doctor="ettsweep.doctor.text_check:examine_text",
+        fit_to_data=text.with_corpus_vocabulary,
+        data_digest=text.text_digest,
+        data_changed_message=_TEXT_CHANGED,
+        data_kind=text.data_kind,
+    )
+
+
+_DENOISING = _text_kind(DenoisingTask, "ettsweep.trainer.tasks.text.denoising:load_denoising")
+
 # Names are part of the ids of runs: entries may be added, never renamed.
 TASKS: dict[str, TaskKind] = {
     "digits": TaskKind(
@@ -108,35 +127,16 @@ TASKS: dict[str, TaskKind] = {
         describe_data=lambda task, data: f"comes with scikit-learn {version('scikit-learn')}",
         load="ettsweep.trainer.tasks.images.digits:Digits",
         train_size=lambda task: int(task.samples or task.train_size),
+        data_kind=lambda task: "",
     ),
     "images": _image_kind(ImageNetTask),  # another name of imagenet, for images of the user's own
     "imagenet": _image_kind(ImageNetTask),
     "cifar10": _image_kind(Cifar10Task),
     "cifar100": _image_kind(Cifar100Task),
-    "pydoc": TaskKind(
-        spec=PydocTask,
-        sample="text",
-        metric=LOWEST_LOSS,  # as in fig:hyper-BART
-        incompatibilities=text_incompatibilities,
-        check_data=text.check_pydoc,
-        describe_data=lambda task, data: f"comes with Python, {text.pydoc_digest(task, data)}",
-        load="ettsweep.trainer.tasks.text.denoising:load_denoising",
-        data_digest=text.pydoc_digest,
-        data_changed_message=_TEXT_CHANGED,
-    ),
-    "text": TaskKind(
-        spec=TextTask,
-        sample="text",
-        metric=LOWEST_LOSS,
-        incompatibilities=text_incompatibilities,
-        check_data=text.check_text,
-        describe_data=lambda task, data: f"found: {text.text_folder(data)}, {text.text_digest(task, data)}",
-        load="ettsweep.trainer.tasks.text.denoising:load_denoising",
-        doctor="ettsweep.doctor.text_check:examine_text",
-        fit_to_data=text.with_corpus_vocabulary,
-        data_digest=text.text_digest,
-        data_changed_message=_TEXT_CHANGED,
-    ),
+    "pydoc": _DENOISING,  # names that span denoising had before it was called so, by its text
+    "text": _DENOISING,
+    "denoise": _DENOISING,
+    "next_token": _text_kind(NextTokenTask, "ettsweep.trainer.tasks.text.next_token:load_next_token"),
 }
 
 
@@ -152,7 +152,7 @@ def task_spec(name: str) -> TaskSpec:
     """
     if name not in TASKS:
         raise unknown_name("task", name, TASKS)
-    return TASKS[name].spec(kind=name)
+    return TASKS[name].spec.model_validate({"kind": name})
 
 
 def steps_per_epoch(task: TaskSpec, batch_size: int) -> int:
@@ -181,6 +181,12 @@ def check_compatible(task: TaskSpec, model: ModelSpec, batch_size: int) -> None:
 # --- the data of a task -----------------------------------------------------------------------------------------------
 
 
+def located_data(task: TaskSpec, data: str | None) -> str | None:
+    """Return the location of a task's data: `data` if given, else that of the environment; None if it needs none."""
+    kind = task_kind(task).data_kind(task)
+    return configured_data(kind, data) if kind else None
+
+
 def check_data(task: TaskSpec, model: ModelSpec | None = None, data: str | None = None) -> None:
     """Check that the data of a task are where a worker will look for them, and fit the model if one is given.
 
@@ -188,7 +194,7 @@ def check_data(task: TaskSpec, model: ModelSpec | None = None, data: str | None 
         DataMissingError: they are missing or do not fit; the message says how to give their location.
         CorruptError: they were edited.
     """
-    task_kind(task).check_data(task, model, configured_data(task.kind, data))
+    task_kind(task).check_data(task, model, located_data(task, data))
 
 
 def bind_to_data(task: SomeTask, data: str | None = None) -> SomeTask:
@@ -199,4 +205,4 @@ def bind_to_data(task: SomeTask, data: str | None = None) -> SomeTask:
     """
     if (digest := task_kind(task).data_digest) is None or getattr(task, "corpus", None) is not None:
         return task
-    return task.model_copy(update={"corpus": digest(task, configured_data(task.kind, data))})
+    return task.model_copy(update={"corpus": digest(task, located_data(task, data))})

@@ -17,7 +17,6 @@ from ettsweep import __version__
 from ettsweep.errors import DataMissingError, EttsweepError, LostProcessError, error_line
 from ettsweep.files import Json
 from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.data_location import configured_data
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.metric_loggers import open_loggers
 from ettsweep.runs.result import make_result
@@ -26,7 +25,7 @@ from ettsweep.strategies.strategy import strategy_name
 from ettsweep.trainer.ensemble.pack import Pack
 from ettsweep.trainer.models.compiler import compile_blocks
 from ettsweep.trainer.recipe import TransformerRun
-from ettsweep.trainer.tasks.registry import check_data, task_kind
+from ettsweep.trainer.tasks.registry import check_data, located_data, task_kind
 from ettsweep.trainer.tasks.task import BatchShare, ComputeContext, LoaderSettings, Task
 from ettsweep.trainer.training import checkpoint
 from ettsweep.trainer.training.coroutine import RunCoroutine, StartRequest
@@ -249,7 +248,7 @@ def open_task(
     Raises:
         DataMissingError: the data are missing, or are not those of the spec.
     """
-    data = configured_data(spec.task.kind, settings.data)
+    data = located_data(spec.task, settings.data)
     check_data(spec.task, spec.model, data)
     loading = LoaderSettings(settings.loader_workers, settings.corrupt_images, warn, data, compute_context)
     task: Task = resolve_name(task_kind(spec.task).load)(spec.task, spec.model, spec.seed, device, share, loading)

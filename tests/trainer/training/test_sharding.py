@@ -36,7 +36,6 @@ from ettsweep.trainer.models.build import build_model, initialise
 from ettsweep.trainer.models.parameter_scales import parameter_factors
 from ettsweep.trainer.models.registry import model_spec, parameter_count
 from ettsweep.trainer.tasks.text.text_data import pydoc_digest
-from ettsweep.trainer.tasks.text.text_task import PydocTask
 from ettsweep.trainer.training import checkpoint
 from ettsweep.trainer.training.distributed import ProcessGroup
 from ettsweep.trainer.training.run import prepare
@@ -52,7 +51,7 @@ TEXT = validated_spec(
             **{"width": 16, "depth": 1, "heads": 2, "vocabulary": 512, "tokens": 64},
             **{"dropout": 0.0, "attention_dropout": 0.0},
         },
-        "task": {"kind": "pydoc", "corpus": pydoc_digest(PydocTask(), None)},
+        "task": {"kind": "pydoc", "corpus": pydoc_digest()},
         "batch_size": 9,
         "strategy": {"s": 0.0},
         **{"lr": 0.25, "wd": 2.0**-6, "seed": 0},

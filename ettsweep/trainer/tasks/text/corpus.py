@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,9 @@ from ettsweep.trainer.tasks.text.corpus_manifest import (
     corpus_digest,
     read_manifest,
 )
-from ettsweep.trainer.tasks.text.shards import ShardWriter, Texts, block_starts, shard_size, unpack
+from ettsweep.trainer.tasks.text.shards import Shards, ShardWriter, Texts, block_starts, shard_size, unpack
 from ettsweep.trainer.tasks.text.tokenizer import Tokenizer, read_tokenizer_file, split_sentences, word_tables
+from ettsweep.trainer.tasks.text.windows import TokenWindows
 
 OPEN_SHARDS = 256
 """Shards that a process keeps open at once: each holds a file descriptor, and these are limited."""
@@ -42,14 +43,6 @@ class TextBlock(NamedTuple):
 
     tokens_T: NDArray[np.int64]
     lengths_S: NDArray[np.int64]
-
-
-class Shards(Protocol):
-    """The documents of one side of a corpus, shard by shard."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, shard: int, /) -> Texts: ...
 
 
 class TextBlocks:
@@ -124,6 +117,10 @@ class Corpus:
     def blocks(self, side: Side, block_tokens: int) -> TextBlocks:
         """Return the training or validation text in blocks of at most `block_tokens` tokens."""
         return TextBlocks(self._sides(side), block_tokens)
+
+    def windows(self, side: Side, tokens: int) -> TokenWindows:
+        """Return the training or validation text in windows of `tokens` tokens."""
+        return TokenWindows(self._sides(side), tokens)
 
 
 # --- in memory --------------------------------------------------------------------------------------------------------

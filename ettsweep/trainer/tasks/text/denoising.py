@@ -4,37 +4,24 @@ B texts of a batch, S tokens of the source, T tokens of the target; of a single 
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from ettsweep.errors import DataMissingError, InputError
 from ettsweep.seeding import derive_seed
 from ettsweep.token_ids import END, PAD, START, mask_id
 from ettsweep.trainer.specs import TextModel
-from ettsweep.trainer.tasks.registry import bind_to_data
-from ettsweep.trainer.tasks.task import Batch, BatchShare, LoaderSettings, global_batches, select_training_samples
-from ettsweep.trainer.tasks.text.corpus import Corpus, TextBlock, TextBlocks, open_corpus
-from ettsweep.trainer.tasks.text.pydoc import pydoc_corpus
-from ettsweep.trainer.tasks.text.text_data import text_folder
-from ettsweep.trainer.tasks.text.text_task import DenoisingTask, PydocTask
+from ettsweep.trainer.tasks.task import BatchShare, LoaderSettings
+from ettsweep.trainer.tasks.text.corpus import Corpus, TextBlock, TextBlocks
+from ettsweep.trainer.tasks.text.language import Ids, LanguageTask, load_corpus
+from ettsweep.trainer.tasks.text.text_task import DenoisingTask
 from ettsweep.trainer.tasks.text.tokenizer import word_starts
-
-Ids = NDArray[np.int64]
 
 BOUNDARY_TOKENS = 2
 """Tokens around each text: [start] and [end]."""
-
-VALIDATION_SLICE = 32
-"""Texts of one validation batch. The corruption of a text does not depend on it."""
-
-MAX_CACHED_TEXTS = 2000
-"""Up to this many validation texts of a process stay on the device; more are corrupted again at each evaluation."""
 
 
 class WordMarkedText(NamedTuple):
@@ -156,70 +143,30 @@ def decoder_inputs(target_BT: Ids) -> Ids:
     return previous_BT
 
 
-class Denoising:
-    """The task of a run on text.
-
-    The order of the texts depends on (seed, epoch), the corruption of a text on (seed, epoch, index). Validation texts
-    and their corruption are the same for all runs.
-
-    Raises:
-        DataMissingError: the corpus has fewer training texts than a batch.
-    """
+class Denoising(LanguageTask):
+    """The task of a run that denoises text. The corruption of a text depends on (seed, epoch, index)."""
 
     def __init__(
         self, spec: DenoisingTask, model: TextModel, corpus: Corpus, seed: int, device: torch.device, share: BatchShare
     ) -> None:
-        self._spec, self._seed, self._device, self._share = spec, seed, device, share
+        self._spec = spec
         self._tokens, self._mask = model.tokens, mask_id(model.vocabulary)
         self._corpus = corpus
-        self._train = corpus.blocks("train", model.tokens - BOUNDARY_TOKENS)
-        self._validation = corpus.blocks("val", model.tokens - BOUNDARY_TOKENS)
-        count = min(len(self._validation), spec.val_blocks)
-        # Evenly spread over the corpus: the first documents alone may all be of one kind.
-        spread_indices = np.arange(count) * len(self._validation) // count
-        self._validation_slices = [
-            spread_indices[list(positions)] for positions in share.validation(count, VALIDATION_SLICE)
-        ]
-        self.fingerprint = corpus.digest
-        self._training_samples = select_training_samples(len(self._train), spec.samples)
-        self.steps_per_epoch = len(self._training_samples) // share.batch_size
-        if not self.steps_per_epoch:
-            texts = len(self._training_samples)
-            raise DataMissingError(
-                f"task {spec.kind}: batch_size {share.batch_size} is more than the {texts} training texts "
-                f"of up to {model.tokens - BOUNDARY_TOKENS} tokens; --set batch_size={max(1, texts)} or less"
-            )
+        text_tokens = model.tokens - BOUNDARY_TOKENS
+        self._train, self._validation = (corpus.blocks(side, text_tokens) for side in ("train", "val"))
+        super().__init__(spec, corpus, self._train, self._validation, text_tokens, seed, device, share)
 
-    def batches(self, first_step: int) -> Iterator[Batch]:
-        for epoch, batch_B in global_batches(self._training_samples, self._share.batch_size, self._seed, first_step):
-            target_lengths = self._train.sizes(batch_B) + BOUNDARY_TOKENS
-            for positions in self._share.slices:
-                chosen = slice(positions.start, positions.stop)
-                share = float(target_lengths[chosen].sum() / target_lengths.sum())
-                # By tokens, not by texts: `loss` is a mean over the tokens of a micro-batch, and the weighted sum of
-                # micro-batches must be the mean over the tokens of the global batch.
-                yield self._make_batch(self._train, batch_B[chosen], (self._seed, "corruption", epoch), share)
+    def target_lengths(self, indices: Ids) -> Ids:
+        return self._train.sizes(indices) + BOUNDARY_TOKENS
 
-    def validation(self) -> Iterator[Batch]:
-        """Yield this process's validation texts in slices; every run sees the same texts."""
-        return iter(
-            self._cached_validation
-            if sum(map(len, self._validation_slices)) <= MAX_CACHED_TEXTS
-            else self._make_validation()
-        )
+    def training_inputs(self, indices: Ids, epoch: int) -> tuple[Ids, ...]:
+        return self._inputs(self._train, indices, (self._seed, "corruption", epoch))
 
-    @cached_property
-    def _cached_validation(self) -> list[Batch]:
-        return list(self._make_validation())
+    def validation_inputs(self, indices: Ids) -> tuple[Ids, ...]:
+        return self._inputs(self._validation, indices, (0, "validation corruption"))
 
-    def _make_validation(self) -> Iterator[Batch]:
-        for indices in self._validation_slices:
-            yield self._make_batch(self._validation, indices, (0, "validation corruption"), 1.0)
-
-    def _make_batch(
-        self, blocks: TextBlocks, indices: Ids, key: tuple[int, str, *tuple[int, ...]], share: float
-    ) -> Batch:
-        """Return a batch of (source, decoder input, target), each [B, T]; each text has its own random generator."""
+    def _inputs(self, blocks: TextBlocks, indices: Ids, key: tuple[int, str, *tuple[int, ...]]) -> tuple[Ids, ...]:
+        """Return source, decoder input and target, each [B, T]; each text has its own random generator."""
         texts = [mark_words(blocks.block(int(k)), self._corpus) for k in indices]
         sources = [
             corrupt(
@@ -233,48 +180,11 @@ class Denoising:
         ]
         target_BT = pad_texts([text.tokens_T for text in texts], self._tokens)
         # All of the full length, so that shapes never change: a change would recompile the model.
-        arrays = pad_texts(sources, self._tokens), decoder_inputs(target_BT), target_BT
-        inputs = tuple(self._on_device(torch.from_numpy(array)) for array in arrays)
-        return Batch(inputs, inputs[-1], share)
-
-    def _on_device(self, tensor: Tensor) -> Tensor:
-        if self._device.type != "cuda":
-            return tensor.to(self._device)
-        return tensor.pin_memory().to(self._device, non_blocking=True)  # pinned, else the copy would block
-
-    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """Return the mean cross-entropy per target token, in nats; `outputs` is the sum over the batch."""
-        return outputs / _count_target_tokens(batch)
-
-    def measure(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """Return float64 (sum of cross-entropies, number of target tokens) of a validation slice."""
-        return torch.stack([outputs.double(), _count_target_tokens(batch).double()])
-
-    def metrics(self, sums: Sequence[float]) -> dict[str, float]:
-        """Return val_loss (nats per target token) and val_bits (bits per target token)."""
-        loss, tokens = sums
-        return {"val_loss": loss / tokens, "val_bits": loss / tokens / math.log(2)}
-
-
-def _count_target_tokens(batch: Batch) -> Tensor:
-    return (batch.targets != PAD).sum()
+        return pad_texts(sources, self._tokens), decoder_inputs(target_BT), target_BT
 
 
 def load_denoising(
     task: DenoisingTask, model: TextModel, seed: int, device: torch.device, share: BatchShare, loading: LoaderSettings
 ) -> Denoising:
-    """Return the task of a run on text; `task.corpus` must name the corpus that the run is bound to.
-
-    Raises:
-        InputError: `task.corpus` is missing.
-        DataMissingError: there is no such text.
-        CorruptError: the corpus was changed after tokenisation.
-    """
-    if task.corpus is None:
-        local_corpus = bind_to_data(task, loading.data).corpus
-        raise InputError(
-            f"task.corpus is missing, so the run could train on any text; the text at hand is {local_corpus}"
-        )
-    is_pydoc = isinstance(task, PydocTask)
-    corpus = pydoc_corpus(model.vocabulary) if is_pydoc else open_corpus(text_folder(loading.data))
-    return Denoising(task, model, corpus, seed, device, share)
+    """Return the task of a run; see `load_corpus` for what it raises."""
+    return Denoising(task, model, load_corpus(task, model, loading), seed, device, share)

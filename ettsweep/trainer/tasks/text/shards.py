@@ -1,7 +1,7 @@
 """The format of shards, files of tokenised documents for training and validation, and the cutting into blocks."""
 
 from bisect import bisect_right
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,14 @@ class Texts(NamedTuple):
     document_ends: Ends
     sentence_ends: Ends
     tokens: Tokens
+
+
+class Shards(Protocol):
+    """The documents of one side of a corpus, shard by shard."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, shard: int, /) -> Texts: ...
 
 
 def token_type(n_vocab: int) -> Any:

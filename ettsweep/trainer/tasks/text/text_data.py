@@ -8,7 +8,7 @@ from ettsweep.errors import DataMissingError
 from ettsweep.runs.data_location import data_env
 from ettsweep.trainer.specs import ModelSpec, TextModel
 from ettsweep.trainer.tasks.data_location import pydoc_file
-from ettsweep.trainer.tasks.text.text_task import DenoisingTask, PydocTask, TextTask
+from ettsweep.trainer.tasks.text.text_task import TextTask, reads_pydoc
 
 if TYPE_CHECKING:
     from ettsweep.trainer.tasks.text.corpus_manifest import Manifest
@@ -18,23 +18,34 @@ PYDOC_RULES = 1
 encoding in `tokenizer.py`, that changes tokens: runs on other tokens need other ids."""
 
 
-def pydoc_digest(task: PydocTask, data: str | None) -> str:
+def data_kind(task: TextTask) -> str:
+    """Return the name of the data whose location is to be given; empty for those that come with Python."""
+    return "" if reads_pydoc(task) else "text"
+
+
+def text_digest(task: TextTask, data: str | None) -> str:
+    """Return the 12 hex digits that bind runs to the text at hand.
+
+    Raises:
+        DataMissingError: this Python has no documentation, no folder was given, or its corpus is not finished.
+        CorruptError: the manifest was edited.
+    """
+    return pydoc_digest() if reads_pydoc(task) else _manifest(text_folder(data)).digest
+
+
+def describe_text(task: TextTask, data: str | None) -> str:
+    """Return one line on the text at hand; call it after `check_text`."""
+    found = "comes with Python" if reads_pydoc(task) else f"found: {text_folder(data)}"
+    return f"{found}, {text_digest(task, data)}"
+
+
+def pydoc_digest() -> str:
     """Return the 12 hex digits that bind runs to Python's documentation.
 
     Raises:
         DataMissingError: this Python has no documentation.
     """
     return hashlib.sha256(f"{PYDOC_RULES} ".encode() + pydoc_file().read_bytes()).hexdigest()[:12]
-
-
-def text_digest(task: TextTask, data: str | None) -> str:
-    """Return the 12 hex digits that bind runs to tokenised text.
-
-    Raises:
-        DataMissingError: no folder was given, or its corpus is not finished.
-        CorruptError: the manifest was edited.
-    """
-    return _manifest(text_folder(data)).digest
 
 
 def text_folder(data: str | None) -> Path:
@@ -51,22 +62,16 @@ def text_folder(data: str | None) -> Path:
     return Path(data)
 
 
-def check_pydoc(task: PydocTask, model: ModelSpec | None, data: str | None) -> None:
-    """Check that this Python's documentation is the text that the task is bound to.
-
-    Raises:
-        DataMissingError: it is missing, or it is another text.
-    """
-    _check_digest(task, pydoc_digest(task, data), "the documentation of this Python")
-
-
 def check_text(task: TextTask, model: ModelSpec | None, data: str | None) -> None:
-    """Check that tokenised text is the one that the task is bound to, and that its vocabulary is the model's.
+    """Check that the text at hand is the one that the task is bound to, and that its vocabulary is the model's.
 
     Raises:
         DataMissingError: it is missing, it is another text, or the sizes of the vocabularies differ.
         CorruptError: the manifest was edited.
     """
+    if reads_pydoc(task):
+        _check_digest(task, pydoc_digest(), "the documentation of this Python")
+        return
     folder = text_folder(data)
     manifest = _manifest(folder)
     _check_digest(task, manifest.digest, str(folder))
@@ -94,7 +99,7 @@ def _manifest(folder: Path) -> "Manifest":
     return read_manifest(folder)
 
 
-def _check_digest(task: DenoisingTask, digest: str, location: str) -> None:
+def _check_digest(task: TextTask, digest: str, location: str) -> None:
     if task.corpus not in (None, digest):
         raise DataMissingError(
             f"task {task.kind}: the run needs the text {task.corpus}, but {location} is {digest}: "

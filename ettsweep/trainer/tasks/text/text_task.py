@@ -1,8 +1,8 @@
-"""Specs of the tasks on text, and their compatibility with models."""
+"""Specs of the tasks on text, data times objective, and their compatibility with models."""
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ettsweep.schema import OmitFromIdAt, Positive
 from ettsweep.token_ids import LEAST_BPE, vocabulary_size
@@ -10,44 +10,78 @@ from ettsweep.trainer.specs import ModelSpec, TaskSpec, TextModel
 
 CorpusDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
 
+Source = Literal["pydoc", "tokens"]
+"""Which text: the English documentation that comes with Python (`pydoc_data.topics`), or any that `ettsweep data text`
+has tokenised, whose path is not part of the spec."""
 
-class DenoisingTask(TaskSpec):
-    """Span denoising: reconstruct a text from its corruption (BART's text infilling).
+DENOISING_KIND: dict[str, str] = {"pydoc": "pydoc", "tokens": "text"}
+"""The kind that ids have of span denoising, by its text: it was the only objective once."""
+
+
+class TextTask(TaskSpec):
+    """An objective on text.
 
     Attributes:
-        mask_ratio: total length of the drawn spans, as a share of the words; they may overlap, so fewer are removed.
-        span_mean: mean of the Poisson distribution of span lengths, in words.
-        permute_sentences: whether corruption shuffles the sentences of a text.
         val_blocks: largest number of validation texts; they are spread evenly over the validation side.
         samples: number of training texts to use, the same ones for every run; None for all.
         corpus: 12 hex digits that bind the run to a tokenised text; None takes the text at hand when runs are planned.
     """
 
-    kind: str
-    mask_ratio: Annotated[float, Field(ge=0, le=1)] = 0.3
-    span_mean: Annotated[float, Field(ge=0.01, le=1000)] = 3.0
-    permute_sentences: bool = True
     val_blocks: Positive = 5000
     samples: Annotated[Positive | None, OmitFromIdAt(None)] = None
     corpus: CorpusDigest | None = None
 
 
-class PydocTask(DenoisingTask):
-    """The English documentation that comes with Python (`pydoc_data.topics`)."""
+class DenoisingTask(TextTask):
+    """Span denoising: reconstruct a text from its corruption (BART's text infilling).
 
-    kind: Literal["pydoc"] = "pydoc"
+    In a grid file, `{kind: denoise, text: pydoc}`, or for short its kind, `pydoc` or `text` (of tokens).
+
+    Attributes:
+        mask_ratio: total length of the drawn spans, as a share of the words; they may overlap, so fewer are removed.
+        span_mean: mean of the Poisson distribution of span lengths, in words.
+        permute_sentences: whether corruption shuffles the sentences of a text.
+    """
+
+    kind: Literal["pydoc", "text"] = "text"
+    mask_ratio: Annotated[float, Field(ge=0, le=1)] = 0.3
+    span_mean: Annotated[float, Field(ge=0.01, le=1000)] = 3.0
+    permute_sentences: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kind_of_its_text(cls, data: object) -> object:
+        """Turn `{kind: denoise, text: pydoc}` into the kind: equal training must have one id."""
+        if not isinstance(data, dict) or not (data.get("kind") == "denoise" or "text" in data):
+            return data
+        text = data.get("text", "tokens")
+        if text not in DENOISING_KIND:
+            raise ValueError(f"text: pydoc or tokens is expected, got {text!r}")
+        return {key: value for key, value in data.items() if key != "text"} | {"kind": DENOISING_KIND[text]}
 
 
-class TextTask(DenoisingTask):
-    """Any text that `ettsweep data text` has tokenised; its path is not part of the spec."""
+class NextTokenTask(TextTask):
+    """Prediction of each token from those before it, in windows of consecutive tokens.
 
-    kind: Literal["text"] = "text"
+    Attributes:
+        text: which text.
+    """
+
+    kind: Literal["next_token"] = "next_token"
+    text: Source = "tokens"
 
 
-def incompatibilities(task: DenoisingTask, model: ModelSpec, batch_size: int) -> list[str]:
+def reads_pydoc(task: TextTask) -> bool:
+    """Return whether a task reads Python's documentation, else tokenised text."""
+    return (task.text if isinstance(task, NextTokenTask) else task.kind) == "pydoc"
+
+
+def incompatibilities(task: TextTask, model: ModelSpec, batch_size: int) -> list[str]:
     """Return the reasons why a model cannot be trained on this task; empty if it can."""
-    if not isinstance(model, TextModel):
-        return [f"model: task {task.kind} needs a text model (kind encdec), got {model.kind}"]
+    is_next_token = isinstance(task, NextTokenTask)
+    if not isinstance(model, TextModel) or model.reads_source is is_next_token:
+        reader = "a decoder (kind gpt)" if is_next_token else "a text model (kind encdec)"
+        return [f"model: task {task.kind} needs {reader}, got {model.kind}"]
     min_vocabulary = vocabulary_size(LEAST_BPE)
     if model.vocabulary < min_vocabulary:
         return [

@@ -296,6 +296,15 @@ def word_tables(tokenizer: Tokenizer) -> tuple[NDArray[np.bool_], NDArray[np.boo
     return leads, is_space
 
 
+def token_bytes(tokenizer: Tokenizer) -> NDArray[np.int64]:
+    """Return the number of bytes of text of each token [n_vocab]; 0 for special tokens."""
+    sizes = np.zeros(tokenizer.n_vocab, np.int64)
+    for token, k in tokenizer.vocab.items():
+        if all(letter in BYTE_OF_LETTER for letter in token):
+            sizes[k + FIRST_BPE] = len(token)  # a letter stands for a byte
+    return sizes
+
+
 def word_starts(tokens: NDArray[Any], leads: NDArray[np.bool_], is_space: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return a mask of the tokens of a sentence that start a word: the first, and those that begin with white space.
 

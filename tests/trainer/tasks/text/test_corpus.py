@@ -19,7 +19,7 @@ from ettsweep.trainer.tasks.text.corpus import Corpus, corpus_from_texts, open_c
 from ettsweep.trainer.tasks.text.corpus_manifest import read_manifest
 from ettsweep.trainer.tasks.text.preparation import CorpusRequest, tokenise
 from ettsweep.trainer.tasks.text.text_data import text_digest
-from ettsweep.trainer.tasks.text.text_task import TextTask
+from ettsweep.trainer.tasks.text.text_task import DenoisingTask
 from ettsweep.trainer.tasks.text.tokenizer import Tokenizer, split_sentences, train_bpe
 
 
@@ -62,7 +62,7 @@ def test_a_folder_made_before_is_read_with_its_digest(tmp_path: Path, monkeypatc
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     corpus = open_corpus(FROZEN / "corpus")
     assert (corpus.digest, corpus.n_vocab) == ("b5203c1addf1", 288)
-    assert text_digest(TextTask(), str(FROZEN / "corpus")) == "b5203c1addf1"
+    assert text_digest(DenoisingTask(kind="text"), str(FROZEN / "corpus")) == "b5203c1addf1"
     verify_shards(FROZEN / "corpus", read_manifest(FROZEN / "corpus"), force=True)
     sides = {}
     for side in ("train", "val"):

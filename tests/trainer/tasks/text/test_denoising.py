@@ -23,10 +23,10 @@ from ettsweep.trainer.tasks.text.denoising import (
     permute_sentences,
 )
 from ettsweep.trainer.tasks.text.pydoc import pydoc_corpus
-from ettsweep.trainer.tasks.text.text_task import PydocTask
+from ettsweep.trainer.tasks.text.text_task import DenoisingTask
 
 MASK = 9999
-TEXT = PydocTask()
+TEXT = DenoisingTask(kind="pydoc")
 MODEL = EncDecSpec(width=8, depth=1, heads=1, vocabulary=600, tokens=64)
 
 

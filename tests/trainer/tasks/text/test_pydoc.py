@@ -3,7 +3,6 @@ import pytest
 from ettsweep.errors import InputError
 from ettsweep.trainer.tasks.text import text_data
 from ettsweep.trainer.tasks.text.pydoc import documents, make_corpus, pydoc_corpus, without_repeated_paragraphs
-from ettsweep.trainer.tasks.text.text_task import PydocTask
 
 PASSAGES = {
     f"topic-{k}": "\n\n".join(
@@ -28,9 +27,9 @@ def test_who_changes_how_text_becomes_tokens_makes_other_runs() -> None:
 
 
 def test_rules_are_in_the_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = text_data.pydoc_digest(PydocTask(), None)
+    before = text_data.pydoc_digest()
     monkeypatch.setattr(text_data, "PYDOC_RULES", 2)
-    assert text_data.pydoc_digest(PydocTask(), None) != before
+    assert text_data.pydoc_digest() != before
 
 
 def test_vocabulary_beyond_the_text_is_refused_with_the_most_possible() -> None:

@@ -62,6 +62,7 @@ def by_group(row: tuple[float, ...]) -> dict[Group, float]:
         Group.PATCH: patch,
         Group.WE: embedding,
         Group.PE: embedding,
+        Group.GAIN: embedding,
         **dict.fromkeys((Group.Q, Group.K, Group.V, Group.U), attention),
         Group.W: w,
         Group.X: x,
@@ -172,6 +173,20 @@ def test_head_std_shrinks_with_s(dims: Dims, s: float | None, std: float) -> Non
 @pytest.mark.parametrize(("s", "std"), [(0.0, 0.03608), (0.5, 0.006855), (1.0, 0.001302)])
 def test_reference_head_std_of_vit_b16(s: float, std: float) -> None:
     assert init_std(Group.HEAD, VIT_B16, s) == pytest.approx(std, rel=2e-4)
+
+
+@pytest.mark.parametrize("s", STRATEGIES)
+def test_an_untied_language_head_starts_and_learns_as_a_head(s: float | None) -> None:
+    """Under standard, language has one std for all."""
+    text, vision = TEXT, Dims("vision", TEXT.width, n_patch=1, n_out=TEXT.n_out, mlp_ratio=4)
+    assert init_std(Group.HEAD, text, s) == (0.02 if s is None else init_std(Group.HEAD, vision, s))
+    for optimizer in ("adamw", "sgd"):
+        of_text, of_vision = (lr_factor(Group.HEAD, dims, s, optimizer, "ignore") for dims in (text, vision))
+        assert of_text == of_vision
+
+
+def test_gains_start_from_nothing_added_to_one() -> None:
+    assert {init_std(Group.GAIN, dims, s) for dims in (TEXT, VIT_B16) for s in STRATEGIES} == {0.0}
 
 
 LANGUAGE = BULK | {Group.WE, Group.PE}

@@ -7,9 +7,10 @@ import numpy as np
 
 from ettsweep.strategies.factors import Group, Optimizer, init_distribution, init_std, lr_factor
 from ettsweep.theory.expectations import Expectations, Prediction, mean_between_samples, mean_over_positions
-from ettsweep.theory.kernels import Kernels, encdec_kernels, vit_kernels
+from ettsweep.theory.kernels import Kernels, encdec_kernels, gpt_kernels, vit_kernels
 from ettsweep.theory.measurement import EXACT_VALUES, Measurement
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
+from ettsweep.trainer.models.gpt_spec import GptSpec
 from ettsweep.trainer.models.registry import dims, parameter_shapes
 from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.specs import ModelSpec
@@ -18,6 +19,7 @@ MAGNITUDE = {"normal": 0.7978845608, "uniform": 0.8660254038}
 SAMPLES, HEADS = 2, 4
 WIDTHS = (32, 64, 128, 256)
 IMAGES = VitSpec(width=256, depth=1, heads=HEADS, patch_size=2, image_size=4, classes=10)
+DECODER = GptSpec(width=256, depth=1, heads=HEADS, vocabulary=50, tokens=4, head="untied")
 TEXT = EncDecSpec(width=256, depth=1, heads=HEADS, vocabulary=50, tokens=4)
 TOKENS = np.array([[5, 6, 7, 9], [6, 6, 8, 9]])
 
@@ -27,6 +29,8 @@ def kernels(model: ModelSpec, s: float | None) -> Kernels:
     """Return the kernels of a batch of two samples, whose tokens are alike in part."""
     if isinstance(model, EncDecSpec):
         return encdec_kernels(model, dims(model), s, TOKENS, TOKENS[::-1], draws=10)
+    if isinstance(model, GptSpec):
+        return gpt_kernels(model, dims(model), s, TOKENS, draws=10)
     assert isinstance(model, VitSpec)
     return vit_kernels(model, dims(model), s, 0.7 * np.eye(8) + 0.3, 2, draws=10)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.perfect import HEADS, SAMPLES, TEXT, expectations, perfect
+from support.perfect import DECODER, HEADS, IMAGES, SAMPLES, TEXT, expectations, perfect
 
 from ettsweep.strategies.factors import BULK, Group
 from ettsweep.theory.expectations import Expectations, mean_over_positions
@@ -14,6 +14,7 @@ from ettsweep.theory.exponents import ExponentTest
 from ettsweep.theory.judge import Judgement, judge_measurements
 from ettsweep.theory.judgement_text import findings
 from ettsweep.theory.measurement import EXACT_VALUES, LayerCheck, Measurement
+from ettsweep.trainer.specs import ModelSpec
 
 Spoil = Callable[[Measurement], Measurement]
 
@@ -44,9 +45,9 @@ def is_off(judgement: Judgement) -> set[str]:
 
 @pytest.mark.parametrize("s", [0.0, 0.25, 1.0])
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-@pytest.mark.parametrize("model", ["images", "text"])
-def test_what_follows_the_theory_passes(s: float, optimizer: str, model: str) -> None:
-    expected = expectations(s, optimizer, **({"model": TEXT} if model == "text" else {}))  # type: ignore[arg-type]
+@pytest.mark.parametrize("model", [IMAGES, TEXT, DECODER], ids=["images", "text", "untied decoder"])
+def test_what_follows_the_theory_passes(s: float, optimizer: str, model: ModelSpec) -> None:
+    expected = expectations(s, optimizer, model)  # type: ignore[arg-type]
     judgement = judged(expected)
     assert judgement.verdict is ExponentTest.OK
     assert findings(judgement, s) == ()

@@ -1,15 +1,16 @@
 """Predicted kernels where they are known in closed form; ensembles of networks are in test_kernels_measured."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from support.deviations import Array
-from support.kernel_cases import PREVIOUS, SOURCE, encdec, input_kernel, patches, same_position, vit
+from support.kernel_cases import PREVIOUS, SOURCE, encdec, gpt, input_kernel, patches, same_position, vit
 
 from ettsweep.strategies.factors import BULK, Group
-from ettsweep.theory.gaussian import RELU
-from ettsweep.theory.kernels import REPLICAS, encdec_kernels, vit_kernels
+from ettsweep.theory.gaussian import GELU, RELU, pair_expectations
+from ettsweep.theory.kernels import REPLICAS, encdec_kernels, gpt_kernels, vit_kernels
 from ettsweep.trainer.models.registry import dims
 
 
@@ -58,6 +59,53 @@ def test_images_of_one_token_are_a_chain_of_closed_forms() -> None:
         assert predicted.order_one[group].value == pytest.approx(value, rel=1e-9, abs=1e-15), group
 
 
+@pytest.mark.parametrize("s", [None, 0.0, 0.5, 1.0])
+@pytest.mark.parametrize("head", ["tied", "untied"])
+def test_texts_of_one_token_are_a_chain_of_closed_forms(head: Any, s: float | None) -> None:
+    """Attention is 1 there. GELU's Gaussian integrals are numbers of `gaussian`, which has tests of its own."""
+    spec, ids = gpt(64, head, tokens=1), np.array([[5], [6], [5]])
+    predicted = gpt_kernels(spec, dims(spec), s, ids, draws=8)
+    c_we, c_pe, eps, square = (4e-4 if s is None else 1.0), 4e-4, spec.ln_eps, 0.02**2
+    c_v = c_u = c_w = 64 * square
+    c_x = 4 * 64 * square
+    stem = c_we * np.equal.outer(ids.flatten(), ids.flatten()) + c_pe
+    f_1, scale_1 = normalised(stem, eps)
+    attention = stem + c_u * c_v * f_1
+    f_2, scale_2 = normalised(attention, eps)
+    activations = pair_expectations(GELU.sigma, c_w * f_2)
+    slopes = pair_expectations(GELU.derivative, c_w * f_2)
+    mlp = attention + c_x * activations
+    f_3, scale_3 = normalised(mlp, eps)
+    # Outputs: N^2 n C_WE F of a tied head, with N = n^(-(1+s)/2) or 1; the std of a head of its own is the same number.
+    variance = {None: square, 0.0: 1 / 64, 0.5: 64**-1.5, 1.0: 64**-2.0}[s]
+    outputs = 64 * variance * f_3
+    expected = {"stem": stem, "blocks.0.attention": attention, "blocks.0.mlp": mlp, "head": outputs}
+    assert [stage.name for stage in predicted.stages] == list(expected)
+    for stage in predicted.stages:
+        assert stage.kernel.value == pytest.approx(expected[stage.name], rel=1e-9), stage.name
+
+    through_mlp = 64 * variance * scale_3 * (1 + c_x * c_w * slopes * scale_2)
+    through_both = through_mlp * (1 + c_u * c_v * scale_1)
+    words = np.equal.outer(ids.flatten(), ids.flatten()) * through_both
+    # A tied head is multiplied by N, so its gradient is N h.
+    of_head = 64 * f_3 * ({None: 1.0}.get(s, variance) if head == "tied" else 1.0)
+    tangent = {
+        Group.WE: words + (of_head if head == "tied" else 0.0),
+        Group.PE: through_both,
+        Group.Q: np.zeros((3, 3)),
+        Group.K: np.zeros((3, 3)),
+        Group.V: 64 * c_u * f_1 * through_mlp,
+        Group.U: 64 * c_v * f_1 * through_mlp,
+        Group.W: 64 * c_x * slopes * f_2 * 64 * variance * scale_3,
+        Group.X: 4 * 64 * activations * 64 * variance * scale_3,
+        **({Group.HEAD: of_head} if head == "untied" else {}),
+    }
+    assert predicted.tangent.keys() == tangent.keys()
+    for group, value in tangent.items():
+        assert predicted.tangent[group].value == pytest.approx(value, rel=1e-9, abs=1e-15), group
+    assert (predicted.contact is None) == (head == "untied")
+
+
 def test_stems_are_words_and_positions() -> None:
     spec = encdec(64)
     vision = vit_kernels(vit(64), dims(vit(64)), None, input_kernel(patches()), 2, draws=8).stages[0]
@@ -85,6 +133,13 @@ def test_the_first_token_of_a_decoder_reads_itself_alone() -> None:
     assert of_whole[::2, ::2] == pytest.approx(of_first, rel=1e-12)
     stem = next(stage.kernel.value for stage in first.stages if stage.name == "decoder.stem")
     assert of_first == pytest.approx(stem * (1 + (64 * 0.02**2) ** 2), rel=1e-4)
+
+
+def test_the_first_tokens_of_a_text_do_not_depend_on_those_that_follow() -> None:
+    spec = gpt(64)
+    complete, first = (gpt_kernels(spec, dims(spec), 0.0, ids.numpy(), draws=8) for ids in (SOURCE, SOURCE[:, :1]))
+    for of_whole, of_first in zip(complete.stages, first.stages, strict=True):
+        assert of_whole.kernel.value[::3, ::3] == pytest.approx(of_first.kernel.value, rel=1e-12), of_whole.name
 
 
 @pytest.mark.usefixtures("statistics")

@@ -31,9 +31,9 @@ from ettsweep.theory.probe import Probe, make_probe, small_model
 from ettsweep.token_ids import PAD
 from ettsweep.trainer.models.blocks import Network, layer_norm
 from ettsweep.trainer.models.encdec import EncDec
-from ettsweep.trainer.models.encdec_spec import EncDecSpec
 from ettsweep.trainer.models.registry import dims, model_spec
 from ettsweep.trainer.models.vit import Vit, patchify
+from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.recipe import TransformerRun
 from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.trainer.tasks.images.image_task import DigitsTask
@@ -42,7 +42,7 @@ from ettsweep.trainer.training.trainer import initial_network
 
 def small_run(name: str, **changes: Any) -> tuple[RunSpec, Probe]:
     model = small_model(model_spec(name), 2).model_copy(update={"width": 16})
-    if isinstance(model, EncDecSpec):
+    if not isinstance(model, VitSpec):
         model = model.model_copy(update={"vocabulary": 64, "tokens": 4})
     fields: dict[str, Any] = {"optimizer": AdamWSpec(), "strategy": StrategySpec(s=0.0), "lr": 0.01, **changes}
     schedule = ScheduleSpec(total_steps=3, warmup_steps=0, eval_every=3)
@@ -124,7 +124,7 @@ def test_a_kernel_is_a_mean_over_tokens_and_over_pairs_of_samples() -> None:
     assert kernel(x_BTD[:, 0])[0] == pytest.approx(float(x_BTD[:, 0].square().mean()))
 
 
-@pytest.mark.parametrize(("name", "outputs_of_a_sample"), [("vit-digits", 3), ("encdec-tiny", 4)])
+@pytest.mark.parametrize(("name", "outputs_of_a_sample"), [("vit-digits", 3), ("encdec-tiny", 4), ("gpt-tiny", 4)])
 def test_squared_gradients_are_those_of_each_output(
     name: str, outputs_of_a_sample: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,7 +221,7 @@ def test_factors_are_read_off_the_optimizer() -> None:
 
 
 @pytest.mark.parametrize("optimizer", [AdamWSpec(), SgdSpec(), SgdSpec(momentum=0.9)])
-@pytest.mark.parametrize("name", ["vit-digits", "encdec-tiny"])
+@pytest.mark.parametrize("name", ["vit-digits", "encdec-tiny", "gpt-tiny"])
 def test_a_step_without_gradient_shrinks_all_groups_alike(name: str, optimizer: AdamWSpec | SgdSpec) -> None:
     spec, _ = small_run(name, optimizer=optimizer, strategy=StrategySpec(s=0.5))
     network = network_of(spec)
@@ -232,7 +232,7 @@ def test_a_step_without_gradient_shrinks_all_groups_alike(name: str, optimizer: 
         assert shrinkage_result[group] == pytest.approx([right] * len(tensors), abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ["vit-digits", "encdec-tiny"])
+@pytest.mark.parametrize("name", ["vit-digits", "encdec-tiny", "gpt-tiny"])
 def test_eps_of_the_optimizer_is_read_off_a_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, _ = small_run(name, strategy=StrategySpec(s=0.5))
     values = optimizer_eps(network_of(spec), spec)

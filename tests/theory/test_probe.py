@@ -1,3 +1,5 @@
+import pytest
+
 from ettsweep.theory.expectations import mean_between_samples, mean_over_positions
 from ettsweep.theory.probe import SAMPLES, make_probe, small_model
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
@@ -23,7 +25,7 @@ def test_text_has_a_small_vocabulary_and_no_dropout() -> None:
 
 
 def test_all_widths_see_one_batch() -> None:
-    for name in ("vit-digits", "encdec-tiny"):
+    for name in ("vit-digits", "encdec-tiny", "gpt-tiny"):
         model = small_model(model_spec(name), 1)
         first, second = (make_probe(model.model_copy(update={"width": n})) for n in (32, 64))
         pairs = zip(
@@ -43,11 +45,12 @@ def test_images_are_alike_in_part() -> None:
     assert abs(kernel[0, 1] - 0.5) < 0.15
 
 
-def test_nobody_reads_the_quiet_tokens_and_those_to_predict() -> None:
-    probe = make_probe(small_model(model_spec("encdec-tiny"), 1))
-    source, previous, target = probe.batch.inputs
-    read = set(source.flatten().tolist()) | set(previous.flatten().tolist())
+@pytest.mark.parametrize("name", ["encdec-tiny", "gpt-tiny"])
+def test_nobody_reads_the_quiet_tokens_and_those_to_predict(name: str) -> None:
+    probe = make_probe(small_model(model_spec(name), 1))
+    *texts, target = probe.batch.inputs
+    read = {token for text in texts for token in text.flatten().tolist()}
     assert not read & set(probe.unread_K.tolist())
     assert set(probe.trained_K.tolist()) == set(target.flatten().tolist()) <= set(probe.unread_K.tolist())
-    assert len(read) < source.numel()  # some come several times
+    assert len(read) < texts[0].numel()  # some come several times
     assert min(read) > 3  # no special ones

@@ -42,7 +42,7 @@ class GptSpec(ModelSpec):
 
     kind: Literal["gpt"] = "gpt"
     vocabulary: Annotated[int, Field(ge=9)]  # the smallest `vocabulary_size`: that of a single byte-pair token
-    tokens: Annotated[int, Field(ge=2)]
+    tokens: Positive
     ln_eps: PositiveFloat = 1e-5
     dropout: Fraction = 0.0
     attention_dropout: Fraction = 0.0
@@ -166,14 +166,17 @@ def activation_bytes(model: GptSpec, recompute: bool) -> int:
     vector = 4 * model.width * model.tokens
     mask = 1 if model.dropout else 0
     weights = 3 * 4 * model.heads * model.tokens**2 if model.attention_dropout else 0
-    block = vector * (_attention_vectors(model) + _mlp_vectors(model) + 2 * mask) + weights
-    # The last norm's input and output, which the head reads, and its gradient by what the head computes.
-    outside = vector * (3 + mask)
+    norm = 1 if model.norm == "rms" else 0  # which LayerNorm does not keep
+    block = vector * (_attention_vectors(model) + _mlp_vectors(model) + 2 * (mask + norm)) + weights
+    # Input and output of the last norm.
+    outside = vector * (2 + mask + norm)
     return round(outside + (block + model.depth * vector if recompute else model.depth * block))
 
 
 def _attention_vectors(model: GptSpec) -> float:
-    return ATTENTION_VECTORS - 2 * (1 - kv_width(model) / model.width)
+    share = kv_width(model) / model.width  # of keys, and of values
+    normalised = 2.5 * (1 + share) if model.qk_norm else 0
+    return ATTENTION_VECTORS - 2 * (1 - share) + normalised + (1 if model.positions == "rotary" else 0)
 
 
 def _mlp_vectors(model: GptSpec) -> int:

@@ -53,6 +53,12 @@ SMALL = {
     "encdec-tiny": model_spec("encdec-tiny"),
     "encdec-tiny with dropout": model_spec("encdec-tiny").model_copy(update={"dropout": 0.1}),
     "long": LONG,
+    "gpt-tiny": model_spec("gpt-tiny").model_copy(update={"tokens": 256}),
+    "gpt with dropout": model_spec("gpt-tiny").model_copy(update={"dropout": 0.1, "attention_dropout": 0.1}),
+    "gpt of today": model_spec("gpt-tiny").model_copy(
+        update={"norm": "rms", "positions": "rotary", "mlp": "swiglu", "kv_heads": 1, "head": "untied", "depth": 4}
+    ),
+    "gpt with normalised queries": model_spec("gpt-tiny").model_copy(update={"qk_norm": True, "depth": 4}),
 }
 
 

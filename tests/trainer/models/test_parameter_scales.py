@@ -68,11 +68,22 @@ def test_table_of_bart_large_under_ntk() -> None:
         ("bart-large", "ntk", 1 / 32),
         ("bart-large", "standard", 1),
         ("encdec-tiny", "mup", 1 / 64),
+        ("gpt-tiny", "mup", 1 / 64),
         ("vit-b16", "ntk", None),
     ],
 )
 def test_the_description_says_what_multiplies_the_logits(model: str, strategy: str, rescale: float | None) -> None:
     assert describe_scales(model_spec(model), strategy, AdamWSpec(), "ignore", None)["output_rescale"] == rescale
+
+
+def test_what_the_theory_does_not_cover_is_said() -> None:
+    plain, untied = model_spec("gpt-tiny"), model_spec("gpt-tiny").model_copy(update={"head": "untied"})
+    modern = plain.model_copy(update={"norm": "rms", "positions": "rotary", "mlp": "swiglu"})
+    said = [describe_scales(m, "ntk", AdamWSpec(), "ignore", None)["beyond_theory"] for m in (DIGITS, plain, untied)]
+    assert said == [[], [], []]
+    first, second, third = describe_scales(modern, "ntk", AdamWSpec(), "ignore", None)["beyond_theory"]
+    assert (first.split()[0], second, third.split()[0]) == ("RMSNorm", "rotary positions", "SwiGLU")
+    assert describe_scales(untied, "ntk", AdamWSpec(), "ignore", None)["output_rescale"] is None
 
 
 def test_table_without_an_lr_has_no_effective_lr() -> None:
@@ -94,7 +105,7 @@ SETTINGS = list(
 )
 
 
-@pytest.mark.parametrize("name", ["vit-digits", "encdec-tiny"])
+@pytest.mark.parametrize("name", ["vit-digits", "encdec-tiny", "gpt-tiny"])
 @pytest.mark.parametrize(("s", "mlp_factor", "optimizer"), SETTINGS)
 def test_factors_of_parameters_are_those_of_their_groups(
     name: str, s: float | None, mlp_factor: Literal["ignore", "include"], optimizer: AdamWSpec | SgdSpec

@@ -5,13 +5,18 @@ from ettsweep.runs.spec import StrategySpec
 from ettsweep.strategies.factors import Dims, Group
 from ettsweep.trainer.models.build import build_model
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
+from ettsweep.trainer.models.gpt_spec import GptSpec
 from ettsweep.trainer.models.registry import dims, model_spec, named_models, parameter_count, parameter_shapes
 from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.specs import ModelSpec
 
 ODD = VitSpec(width=12, depth=3, heads=2, mlp_ratio=3, patch_size=5, image_size=15, channels=2, classes=7, ln_eps=1e-3)
 ODD_TEXT = EncDecSpec(width=12, depth=2, heads=2, mlp_ratio=3, vocabulary=37, tokens=7)
-SPECS: list[ModelSpec] = [*named_models().values(), ODD, ODD_TEXT]
+PLAIN = GptSpec(width=12, depth=2, heads=2, mlp_ratio=3, vocabulary=37, tokens=7)
+MODERN = PLAIN.model_copy(
+    update={"head": "untied", "norm": "rms", "positions": "rotary", "mlp": "swiglu", "kv_heads": 1, "qk_norm": True}
+)
+SPECS: list[ModelSpec] = [*named_models().values(), ODD, ODD_TEXT, PLAIN, MODERN]
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -28,6 +33,7 @@ def test_shapes_are_those_of_the_torch_model(spec: ModelSpec) -> None:
     ("name", "count"),
     # vit-s16: 294912 + 75264 + 12 * 12 * 384^2 + 385000; vit-ti16 likewise with 192.
     # vit-digits: 512 + 128 + 2 * 12 * 32^2 + 330.
+    # gpt-tiny: (1024 + 64) * 64 + 2 * 12 * 64^2; gpt2 likewise with 50265, 1024, 12 and 768.
     # encdec-tiny: 2048 * 64 + 2 * 64 * 64 + 2 * (12 + 16) * 64^2; encdec-small likewise with 128.
     [
         ("vit-b16", 86_444_008),
@@ -38,6 +44,8 @@ def test_shapes_are_those_of_the_torch_model(spec: ModelSpec) -> None:
         ("r2c2", 2_688_739_328),
         ("encdec-tiny", 368_640),
         ("encdec-small", 1_196_032),
+        ("gpt2", 124_324_608),
+        ("gpt-tiny", 167_936),
     ],
 )
 def test_parameter_counts(name: str, count: int) -> None:
@@ -93,7 +101,43 @@ def test_groups_and_shapes_of_a_small_encoder_decoder() -> None:
     }
 
 
+def test_groups_and_shapes_of_small_decoders() -> None:
+    plain, modern = (
+        {parameter.name: (parameter.groups, parameter.group_shape) for parameter in parameter_shapes(spec)}
+        for spec in (PLAIN, MODERN)
+    )
+    block = {
+        "attention.qkv": ((Group.Q, Group.K, Group.V), (12, 12)),
+        "attention.u": ((Group.U,), (12, 12)),
+        "mlp.w": ((Group.W,), (36, 12)),
+        "mlp.x": ((Group.X,), (12, 36)),
+    }
+    assert plain == {
+        "we": ((Group.WE,), (37, 12)),
+        "pe": ((Group.PE,), (7, 12)),
+        **{f"blocks.{i}.{name}": value for i in range(2) for name, value in block.items()},
+    }
+    block = {
+        "attention_gain": ((Group.GAIN,), (12,)),
+        "mlp_gain": ((Group.GAIN,), (12,)),
+        "attention.q": ((Group.Q,), (12, 12)),
+        "attention.kv": ((Group.K, Group.V), (6, 12)),
+        "attention.u": ((Group.U,), (12, 12)),
+        "attention.q_gain": ((Group.GAIN,), (6,)),
+        "attention.k_gain": ((Group.GAIN,), (6,)),
+        "mlp.w": ((Group.W,), (72, 12)),
+        "mlp.x": ((Group.X,), (12, 36)),
+    }
+    assert modern == {
+        "we": ((Group.WE,), (37, 12)),
+        "head": ((Group.HEAD,), (37, 12)),
+        "gain": ((Group.GAIN,), (12,)),
+        **{f"blocks.{i}.{name}": value for i in range(2) for name, value in block.items()},
+    }
+
+
 def test_dims_keep_patch_width_and_classes_apart() -> None:
     assert dims(ODD) == Dims("vision", width=12, n_patch=50, n_out=7, mlp_ratio=3)
-    assert dims(ODD_TEXT) == Dims("language", width=12, n_patch=None, n_out=37, mlp_ratio=3)
+    assert dims(ODD_TEXT) == Dims("language", width=12, n_patch=None, n_out=37, mlp_ratio=3, tied_head=True)
+    assert dims(MODERN) == Dims("language", width=12, n_patch=None, n_out=37, mlp_ratio=3)
     assert dims(model_spec("vit-b16")) == Dims("vision", width=768, n_patch=768, n_out=1000, mlp_ratio=4)

@@ -12,10 +12,11 @@ from ettsweep.runs.spec import RunSpec, StrategySpec
 from ettsweep.runs.stop import StopReason
 from ettsweep.strategies.optimizers import AdamWSpec
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
+from ettsweep.trainer.models.gpt_spec import GptSpec
 from ettsweep.trainer.recipe import TransformerRun
 from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.trainer.tasks.text.text_data import pydoc_digest
-from ettsweep.trainer.tasks.text.text_task import DenoisingTask
+from ettsweep.trainer.tasks.text.text_task import DenoisingTask, NextTokenTask
 
 CPU = torch.device("cpu")
 
@@ -44,6 +45,18 @@ def stop_at(step: int, stop: StopReason = StopReason.TERMINATED) -> Poll:
 
 TEXT = EncDecSpec(width=16, depth=1, heads=2, vocabulary=300, tokens=24, dropout=0.1, attention_dropout=0.1)
 STILL = TEXT.model_copy(update={"dropout": 0.0, "attention_dropout": 0.0})
+
+
+DECODER = GptSpec(width=16, depth=1, heads=2, vocabulary=300, tokens=24, dropout=0.1, attention_dropout=0.1)
+MODERN = DECODER.model_copy(
+    update={"head": "untied", "norm": "rms", "positions": "rotary", "mlp": "swiglu", "kv_heads": 1, "qk_norm": True}
+)
+
+
+def decoder_run(**changes: Any) -> RunSpec:
+    """Return a run of a decoder, of all that today's have, otherwise like `text_run`."""
+    task = NextTokenTask(text="pydoc", val_blocks=64, corpus=pydoc_digest())
+    return text_run(**{"model": MODERN, "task": task, **changes})
 
 
 def text_run(**changes: Any) -> RunSpec:

@@ -17,6 +17,7 @@ import torch
 from support.forks import Forks
 from support.made_runs import (
     CPU,
+    MODERN,
     ODD,
     REL,
     MakeSpec,
@@ -60,6 +61,15 @@ TEXT = validated_spec(
     "text",
 )
 """A run that reads and writes text; nothing in it is drawn but its samples, which are the same on all processes."""
+DECODER = validated_spec(
+    TEXT.model_dump()
+    | {
+        "model": MODERN.model_dump() | {"vocabulary": 512, "dropout": 0.0, "attention_dropout": 0.0},
+        "task": {"kind": "next_token", "text": "pydoc", "val_blocks": 64, "corpus": pydoc_digest()},
+    },
+    "decoder",
+)
+"""Three processes have 6, 6 and 4 of the 16 numbers of a gain."""
 
 
 def said(ends: list[list[str]]) -> list[list[Any]]:
@@ -133,10 +143,11 @@ def test_sgd_too(train: Train, trained: Trained, make_spec: MakeSpec, momentum: 
 
 
 @pytest.mark.slow
-def test_text_too(train: Train, trained: Trained) -> None:
-    (ddp, sharded), ends = trained((TEXT, DDP), (TEXT, SHARDED | {"micro_batch": 2}))
+@pytest.mark.parametrize("spec", [TEXT, DECODER], ids=["encoder-decoder", "decoder"])
+def test_text_too(train: Train, trained: Trained, spec: RunSpec) -> None:
+    (ddp, sharded), ends = trained((spec, DDP), (spec, SHARDED | {"micro_batch": 2}))
     assert {end for trial in ends for end in trial} == {"ended"}
-    train_result = train(TEXT)
+    train_result = train(spec)
     for run in (ddp, sharded):
         for key in ("loss", "grad_norm", "val_loss"):
             assert curve(run, key) == pytest.approx(curve(train_result, key), rel=REL), key
@@ -187,7 +198,7 @@ def test_initial_weights_are_the_same_bits_and_each_process_holds_its_part(
     trained: Trained, make_spec: MakeSpec
 ) -> None:
     """Three processes have 4, 4 and 2 of the ten classes."""
-    for spec in (make_spec(model={"depth": 2}), TEXT):
+    for spec in (make_spec(model={"depth": 2}), TEXT, DECODER):
         model = build_model(spec.model, spec.strategy)
         initialise(model, spec.model, spec.strategy, spec.seed)
         right = checkpoint.weights_sha256(model)

@@ -7,7 +7,19 @@ from typing import Any
 import pytest
 import torch
 from support.forks import Forks
-from support.made_runs import CPU, REL, STILL, Train, Undisturbed, curve, numbers, result_of, stop_at, text_run
+from support.made_runs import (
+    CPU,
+    REL,
+    MakeSpec,
+    Train,
+    Undisturbed,
+    curve,
+    decoder_run,
+    numbers,
+    result_of,
+    stop_at,
+    text_run,
+)
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
@@ -24,22 +36,33 @@ def train_with(folder: Path, spec: RunSpec, **how: Any) -> RunDir:
     return run
 
 
-def test_training_lowers_the_loss_in_nats_and_bits(train: Train) -> None:
-    run = train(text_run(model=STILL))
+STILL_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
+TEXT_RUNS = pytest.mark.parametrize("make", [text_run, decoder_run], ids=["encoder-decoder", "decoder"])
+
+
+@TEXT_RUNS
+def test_training_lowers_the_loss_in_nats_and_bits(train: Train, make: MakeSpec) -> None:
+    run = train(make(model=make().model.model_copy(update=STILL_DROPOUT)))
     losses, bits = curve(run, "val_loss"), curve(run, "val_bits")
     assert losses[0] > losses[-1]
     assert [b / n for b, n in zip(bits, losses, strict=True)] == pytest.approx([1 / 0.6931471805599453] * 3)
+    per_byte = curve(run, "val_bits_per_byte")
+    bytes_per_token = [b / p for b, p in zip(bits, per_byte, strict=True)]
+    assert bytes_per_token == pytest.approx([bytes_per_token[0]] * 3)
+    assert 1 < bytes_per_token[0] < 3
     result = result_of(run)
     assert (result["best_bits"], result["best_accuracy"]) == (min(bits), None)
+    assert (result["best_bits_per_byte"], result["final_bits_per_byte"]) == (min(per_byte), per_byte[-1])
     assert result["score"] == result["best_loss"] == min(losses)
 
 
 @pytest.mark.slow
+@TEXT_RUNS
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
 def test_run_with_dropout_that_is_stopped_equals_an_undisturbed_one(
-    train: Train, undisturbed: Undisturbed, precision: str
+    train: Train, undisturbed: Undisturbed, precision: str, make: MakeSpec
 ) -> None:
-    spec = text_run(precision=precision)
+    spec = make(precision=precision)
     for extra in (1, 6, 0, 9):
         run = train(spec, poll=stop_at(extra))
     train(spec)
@@ -48,10 +71,11 @@ def test_run_with_dropout_that_is_stopped_equals_an_undisturbed_one(
 
 
 @pytest.mark.slow
+@TEXT_RUNS
 def test_killed_run_with_dropout_equals_an_undisturbed_one(
-    results: Path, undisturbed: Undisturbed, forks: Forks
+    results: Path, undisturbed: Undisturbed, forks: Forks, make: MakeSpec
 ) -> None:
-    spec = text_run(schedule=ScheduleSpec(total_steps=60, warmup_steps=4, decay="linear", eval_every=9))
+    spec = make(schedule=ScheduleSpec(total_steps=60, warmup_steps=4, decay="linear", eval_every=9))
     run = RunDir.create(results, spec)
     result = forks.call("support.killed_run:train_and_kill", str(run.path), 5)
     assert len({attempt["resumed"] for attempt in result}) >= 3, result
@@ -77,10 +101,11 @@ def test_dropout_draws_from_seed_step_and_process_alone() -> None:
 
 
 @pytest.mark.slow
+@TEXT_RUNS
 @pytest.mark.parametrize("micro_batch", [1, 4, 9])
-def test_micro_batches_change_rounding_alone(tmp_path: Path, micro_batch: int) -> None:
+def test_micro_batches_change_rounding_alone(tmp_path: Path, micro_batch: int, make: MakeSpec) -> None:
     """Texts differ in length: a mean of means would not be the mean over all target tokens."""
-    spec = text_run(model=STILL)
+    spec = make(model=make().model.model_copy(update=STILL_DROPOUT))
     with_result = train_with(tmp_path / "whole", spec, micro_batch=9)
     cut = train_with(tmp_path / "cut", spec, micro_batch=micro_batch)
     assert curve(cut) == pytest.approx(curve(with_result), rel=REL)
@@ -88,8 +113,9 @@ def test_micro_batches_change_rounding_alone(tmp_path: Path, micro_batch: int) -
 
 
 @pytest.mark.slow
-def test_recomputing_activations_draws_the_same_dropout(tmp_path: Path) -> None:
-    spec = text_run()
+@TEXT_RUNS
+def test_recomputing_activations_draws_the_same_dropout(tmp_path: Path, make: MakeSpec) -> None:
+    spec = make()
     with_result = train_with(tmp_path / "kept", spec)
     withs = train_with(tmp_path / "again", spec, activation_checkpointing=True)
     assert curve(withs) == pytest.approx(curve(with_result), rel=REL)

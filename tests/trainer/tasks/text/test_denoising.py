@@ -267,7 +267,11 @@ def test_loss_is_in_nats_and_bits_per_target_token() -> None:
     count = int((batch.targets != PAD).sum())
     assert task_result.loss(torch.tensor(3.0 * count), batch).item() == pytest.approx(3.0)
     sums = task_result.measure(torch.tensor(2.0 * count), batch)
-    assert task_result.metrics(sums.tolist()) == pytest.approx({"val_loss": 2.0, "val_bits": 2.0 / math.log(2)})
+    # Of texts with [start] and [end], which have no bytes.
+    text = "".join(task_result._corpus.tokenizer.decode(row) for row in batch.targets.tolist())
+    per_byte = 2.0 * count / math.log(2) / len(text.encode())
+    expected = {"val_loss": 2.0, "val_bits": 2.0 / math.log(2), "val_bits_per_byte": per_byte}
+    assert task_result.metrics(sums.tolist()) == pytest.approx(expected)
 
 
 def texts(created: Denoising, number: int = 0) -> Counter[int]:

@@ -50,6 +50,7 @@ def assert_frozen(name: str, result: dict[str, Json]) -> None:
         (FROZEN / f"{name}.json").write_text(readable(record | result))
         return
     for key, value in result.items():
+        assert key in record, f"{name}.json has no {key}: ETTSWEEP_FREEZE=1 adds it"
         assert value == record[key], f"{name}.json: {key}"
 
 

@@ -21,7 +21,7 @@ from ettsweep.strategies.strategy import parse_strategy, transfer_point
 from ettsweep.study.criterion import default_margin
 from ettsweep.study.grid_file import load_sweep_spec, make_sweep_spec, parse_range
 from ettsweep.study.sweep_spec import SweepSpec
-from ettsweep.trainer.models.registry import is_short_form, model_spec, named_models
+from ettsweep.trainer.models.registry import ARCHITECTURES, is_short_form, model_spec, named_models
 from ettsweep.trainer.recipe import TransformerRecipe, as_transformer
 from ettsweep.trainer.specs import TaskSpec, TextModel
 from ettsweep.trainer.tasks.images.image_data import guess_task
@@ -30,21 +30,7 @@ from ettsweep.trainer.tasks.registry import TASKS, check_compatible, check_data,
 from ettsweep.trainer.tasks.text.corpus_manifest import is_corpus, read_manifest
 from ettsweep.trainer.tasks.text.documents import is_text_file
 
-SHIPPED_GRIDS = {
-    "vit-b16": "vit-b16",
-    "vit-s16": "vit-b16",
-    "vit-ti16": "vit-b16",
-    "vit-mini": "vit-mini",
-    "vit-cifar10": "vit-cifar10",
-    "vit-cifar100": "vit-cifar100",
-    "vit-digits": "vit-digits",
-    "bart-large": "bart-large",
-    "r2c2": "r2c2",
-    "encdec-tiny": "encdec-pydoc",
-    "encdec-small": "encdec-pydoc",
-    "gpt2": "gpt2",
-    "gpt-tiny": "gpt-tiny",
-}
+SHIPPED_GRIDS = {name: entry.grids.get(name, name) for entry in ARCHITECTURES.values() for name in entry.presets}
 """Shipped grid from which a template is made, by model."""
 
 _IMAGE_MODELS = ((5e5, "vit-b16"), (5e4, "vit-s16"), (5e3, "vit-ti16"), (0, "vit-mini"))

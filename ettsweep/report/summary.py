@@ -19,7 +19,7 @@ from ettsweep.study.verdict import Verdict
 if TYPE_CHECKING:
     import pandas as pd
 
-CARD_LINES = ("optimum", "score", "fresh", "beats", "behind", "accuracy", "bits", "cost")
+CARD_LINES = ("optimum", "score", "fresh", "beats", "behind", "accuracy", "bits", "bytes", "cost")
 """Lines of a card, top to bottom; those that no strategy has are left out."""
 
 
@@ -77,6 +77,7 @@ def line_label(name: str, verdict: Verdict) -> str:
         "behind": "nearest neighbour is worse by",
         "accuracy": "best accuracy, mean of all seeds",
         "bits": "lowest loss, bits per token, mean of all seeds",
+        "bytes": "lowest loss, bits per byte, mean of all seeds",
         "cost": "cost",
     }
     return labels[name]
@@ -118,6 +119,8 @@ def _other_metric_lines(family: JudgedFamily) -> dict[str, tuple[str, str]]:
         card_lines["accuracy"] = (mean, "")
     if mean := _mean_text(runs, "best_bits"):
         card_lines["bits"] = (mean, "")
+    if mean := _mean_text(runs, "best_bits_per_byte"):
+        card_lines["bytes"] = (mean, "")
     return card_lines
 
 

@@ -21,7 +21,9 @@ from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.sweep_store import StudiesByFamily, run_sweeps_text
 from ettsweep.study.verdict import Verdict
 
-METRIC_COLUMNS = ("best_accuracy", "final_accuracy", "best_loss", "final_loss", "best_bits", "final_bits")
+METRIC_COLUMNS = tuple(
+    f"{which}_{name}" for name in ("accuracy", "loss", "bits", "bits_per_byte") for which in ("best", "final")
+)
 RATE_COLUMNS = tuple(column for name in SPIKE_LABELS for column in rate_columns(name))
 SPEED_COLUMNS = ("step_s", "samples_per_s", "utilisation", "data_wait", "memory_gib")
 TRAINING_COLUMNS = (*SPEED_COLUMNS, "devices", "pack", "pack_mode", "corrupt_images")

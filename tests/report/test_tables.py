@@ -33,6 +33,7 @@ def test_runs_table_has_the_promised_columns_and_types(sample: Made) -> None:
     promised = """
     run sweep family model task strategy optimizer precision lr wd seed state
     best_accuracy final_accuracy best_loss final_loss best_bits final_bits
+    best_bits_per_byte final_bits_per_byte
     loss_spikes grad_spikes accuracy_spikes eval_loss_spikes unrecovered overflow_steps steps wall_s device_s
     step_s samples_per_s utilisation data_wait memory_gib devices pack pack_mode corrupt_images
     """

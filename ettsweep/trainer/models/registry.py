@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
@@ -39,6 +39,7 @@ class Architecture:
         can_stack: whether several runs can train as one ensemble (trainer/ensemble/stack.py). Requires that strategies
             do not change the forward pass.
         beyond_theory: model -> what it has that the theory does not cover, in words.
+        grids: shipped grid that `init` starts from, by preset; that of the preset's name unless given.
     """
 
     spec: type[ModelSpec]
@@ -54,6 +55,7 @@ class Architecture:
     draws_randomly: Callable[[Any], bool] = lambda model: False
     can_stack: bool = False
     beyond_theory: Callable[[Any], tuple[str, ...]] = lambda model: ()
+    grids: Mapping[str, str] = field(default_factory=dict)
 
 
 _vit16 = partial(VitSpec, depth=12, patch_size=16, image_size=224, classes=1000)
@@ -89,6 +91,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         example_inputs="ettsweep.trainer.models.vit:example_inputs",
         check="ettsweep.theory.vit_probe:CHECKABLE",
         can_stack=True,
+        grids={"vit-s16": "vit-b16", "vit-ti16": "vit-b16"},
     ),
     "encdec": Architecture(
         spec=EncDecSpec,
@@ -114,12 +117,13 @@ ARCHITECTURES: dict[str, Architecture] = {
         example_inputs="ettsweep.trainer.models.encdec:example_inputs",
         check="ettsweep.theory.encdec_probe:CHECKABLE",
         draws_randomly=encdec_spec.draws_randomly,
+        grids={"encdec-tiny": "encdec-pydoc", "encdec-small": "encdec-pydoc"},
     ),
     "gpt": Architecture(
         spec=GptSpec,
         presets={
             "gpt2": GptSpec(width=768, depth=12, heads=12, vocabulary=50265, tokens=1024),
-            "gpt-tiny": GptSpec(width=64, depth=2, heads=4, vocabulary=1024, tokens=64),
+            "gpt-tiny": GptSpec(width=64, depth=2, heads=4, vocabulary=512, tokens=64),
         },
         name_letters={
             "mlp_ratio": "m",
@@ -226,8 +230,8 @@ def model_name(spec: ModelSpec) -> str:
     # Differences are taken from the first preset, so presets must never be reordered: names would change.
     reference = next(iter(entry.presets.values()), None)
     components = [spec.kind, f"n{spec.width}", f"l{spec.depth}", f"h{spec.heads}"]
-    for field, letter in entry.name_letters.items():
+    for name, letter in entry.name_letters.items():
         # Fields that the reference lacks are always included.
-        if (value := getattr(spec, field)) != getattr(reference, field, None):
+        if (value := getattr(spec, name)) != getattr(reference, name, None):
             components.append(f"{letter}{value}")
     return "-".join(components)

@@ -10,7 +10,19 @@ from typing import Any, Protocol
 
 import pytest
 import torch
-from support.made_runs import CPU, Poll, Train, Undisturbed, curve, never, numbers, result_of, stop_at, text_run
+from support.made_runs import (
+    CPU,
+    Poll,
+    Train,
+    Undisturbed,
+    curve,
+    decoder_run,
+    never,
+    numbers,
+    result_of,
+    stop_at,
+    text_run,
+)
 
 from bench.waves import CLASSES, write_images
 from ettsweep.errors import DataMissingError, StorageError
@@ -109,8 +121,9 @@ def test_micro_batches_are_those_of_single_runs(pack: TrainPack, specs: list[Run
     assert list(map(numbers, pack(specs, micro_batch=12))) == list(map(numbers, specs_kept))
 
 
-def test_members_draw_their_own_dropout(pack: TrainPack, undisturbed: Undisturbed) -> None:
-    base = text_run()
+@pytest.mark.parametrize("make", [text_run, decoder_run], ids=["encoder-decoder", "decoder"])
+def test_members_draw_their_own_dropout(pack: TrainPack, undisturbed: Undisturbed, make: MakeSpec) -> None:
+    base = make()
     texts = [base, base.with_point(0.5, 0.0, 3), base.with_point(0.5, 1e-3, 4)]
     assert [numbers(run) for run in pack(texts)] == [undisturbed(spec) for spec in texts]
 

@@ -54,7 +54,7 @@ def test_every_row_is_its_result(sample: Made) -> None:
             result["devices"] = result["execution"]["processes"]
             result |= {name: result["execution"].get(name) for name in ("pack", "pack_mode")}
             for name in tables.RESULT_COLUMNS:
-                assert row[name] == result[name] or (pd.isna(row[name]) and result[name] is None), name
+                assert row[name] == result.get(name) or (pd.isna(row[name]) and result.get(name) is None), name
         else:
             assert row[list(tables.RESULT_COLUMNS)].isna().all()
 

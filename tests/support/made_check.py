@@ -34,7 +34,10 @@ def made_check(model: ModelSpec | None = None, spoil: object = None, steps: int 
     measured = [spoil(m) if callable(spoil) else m for m in perfect(expected)]
     judgement = judge_measurements(expected, measured, HEADS, SAMPLES)
     return CheckResult(
-        settings={"model": "small", "strategy": "ntk", "optimizer": "adamw", "widths": list(WIDTHS)},
+        settings={
+            **{"model": "small", "strategy": "ntk", "optimizer": "adamw", "widths": list(WIDTHS)},
+            "beyond_theory": [],
+        },
         about="small under ntk: 4 heads",
         widths=WIDTHS,
         judgement=judgement,

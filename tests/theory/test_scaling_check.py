@@ -63,9 +63,9 @@ def test_a_right_scaling_passes(model: str, strategy: str, optimizer: str) -> No
 
 @pytest.mark.parametrize(("head", "strategy"), [("untied", "ntk"), pytest.param("tied", "mup", marks=pytest.mark.slow)])
 def test_a_right_decoder_passes(head: str, strategy: str) -> None:
-    """Not narrower: of 16 channels and 32 trained tokens, steps for one token move the others' outputs too."""
+    """Not narrower: at a width of 16, with 32 trained tokens, powers are off by 0.2 to 0.4."""
     model = model_spec("gpt-tiny").model_copy(update={"head": head, "depth": 1})
-    result = check_scaling(planned(CheckRequest(model, strategy, widths=(64, 128, 256), seeds=4, steps=2)))
+    result = check_scaling(planned(CheckRequest(model, strategy, widths=widths, seeds=4, steps=2)))
     assert result.verdict is ExponentTest.OK, result.findings
     assert (result.judgement.contact is None) == (head == "untied")
 

@@ -10,7 +10,6 @@ from ettsweep.config import options_by_key
 from ettsweep.errors import InputError
 from ettsweep.files import Json
 from ettsweep.metric import Metric
-from ettsweep.runs.data_location import configured_data
 from ettsweep.runs.spec import RunSpec, StrategySpec
 from ettsweep.runs.trainable import BUILT_IN, Labels, Settings, Size, Trainable
 from ettsweep.schema import Key, OmitFromIdAt, Positive, Registered, Source, locating

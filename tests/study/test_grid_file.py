@@ -603,7 +603,7 @@ def test_epochs_are_of_the_samples_that_are_set(path: Path) -> None:
         ("strategies: [standard]", "strategies: [s=2]", "g.yaml: strategies: strategy 's=2': s must be a number from 0 to 1, such as s=0.25"),
         ("warmup_steps: 24", "warmup_steps: 240", "g.yaml: schedule: warmup_steps 240 must be below total_steps 240"),
         ("batch_size: 64", "batch_size: 800", "g.yaml: batch_size: 800 is more than the 797 training images"),
-        ("task: digits", "task: {kind: mnist}", "g.yaml: task: unknown kind 'mnist'. Known: cifar10, cifar100, digits, imagenet, images, pydoc, text"),
+        ("task: digits", "task: {kind: mnist}", "g.yaml: task: unknown kind 'mnist'. Known: cifar10, cifar100, denoise, digits, imagenet, images, next_token, pydoc, text"),
         ("decay: cosine", "decay: cosin", "g.yaml: schedule.decay: input should be 'cosine', 'linear' or 'wsd', got 'cosin'; did you mean 'cosine'?"),
         ("lr: {range: [-1, 1], step: 1}", "lr: {range: [-1, 1]", "g.yaml: line 9: expected ',' or '}', but got '<scalar>'"),
         ("seeds: [3, 5]", "strategies: [ntk]", "g.yaml: line 11: key 'strategies' is given twice"),

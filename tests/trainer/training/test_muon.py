@@ -14,16 +14,24 @@ from torch import Tensor, nn
 
 from ettsweep.runs.spec import RunSpec, StrategySpec, validated_spec
 from ettsweep.strategies.factors import spectral_factor
-from ettsweep.strategies.optimizers import MuonSpec
+from ettsweep.strategies.optimizers import AdamWSpec, MuonSpec
 from ettsweep.trainer.models import registry
 from ettsweep.trainer.models.build import build_model, initialise
+from ettsweep.trainer.models.gpt_spec import GptSpec
 from ettsweep.trainer.models.parameter_scales import parameter_factors, scale_table
 from ettsweep.trainer.training.optimizer import build_optimizer, set_lr
 
 ETAS = [0.02, 0.05, 0.04]
 WD, RATIO = 2.0, 0.25
-MATRICES = {"qkv": 3, "u": 1, "w": 1, "x": 1}
+MATRICES = {"qkv": 3, "q": 1, "kv": 2, "u": 1, "w": 1, "x": 1}
 """How many matrices each parameter of a block fuses."""
+
+DECODERS = {
+    "plain": GptSpec(width=16, depth=2, heads=4, vocabulary=20, tokens=8),
+    "today's": GptSpec(
+        width=16, depth=2, heads=4, vocabulary=20, tokens=8, kv_heads=2, head="untied", norm="rms", positions="rotary"
+    ),
+}
 
 MUON: dict[str, Any] = {"kind": "muon", "adamw_lr_ratio": RATIO, "beta2": 0.99, "momentum": 0.9}
 
@@ -43,11 +51,13 @@ def is_matrix(name: str) -> bool:
     return name.rpartition(".")[2] in MATRICES
 
 
+@pytest.mark.parametrize("model", [None, *DECODERS.values()], ids=["a Vision Transformer", *DECODERS])
 @pytest.mark.parametrize(("strategy", "adjustment"), [(None, "original"), (1.0, "spectral_unclamped")])
 def test_steps_are_those_of_torch_with_each_matrix_as_a_parameter(
-    make_spec: MakeSpec, strategy: float | None, adjustment: str
+    make_spec: MakeSpec, strategy: float | None, adjustment: str, model: GptSpec | None
 ) -> None:
     spec = make_spec(optimizer=MUON, strategy={"s": strategy}, wd=WD)
+    spec = spec.model_copy(update={"model": model or spec.model})
     mine, theirs = built(spec), built(spec)
     optimizer = build_optimizer(mine, spec)
     parts = {
@@ -65,7 +75,7 @@ def test_steps_are_those_of_torch_with_each_matrix_as_a_parameter(
     adamw = torch.optim.AdamW(
         [{"params": [p], "weight_decay": WD * by_name[name][1]} for name, p in rest.items()], betas=(0.9, 0.99)
     )
-    plain = parameter_factors(spec.model, spec.strategy, make_spec().optimizer)
+    plain = parameter_factors(spec.model, spec.strategy, AdamWSpec())
     for step, eta in enumerate(ETAS):
         set_lr(optimizer, eta)
         for group in muon.param_groups:

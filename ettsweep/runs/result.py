@@ -1,12 +1,14 @@
 """The result of a run, made from what was recorded, whoever trained it; or imported, where it was trained elsewhere."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ettsweep.errors import InputError
 from ettsweep.files import Json
 from ettsweep.runs.attempt import Attempt, TimeSpent
-from ettsweep.runs.spec import RunSpec
+
+if TYPE_CHECKING:  # pydantic, and states of runs are completed in a shell
+    from ettsweep.runs.spec import RunSpec
 
 MAX_SEEN = 20
 """Most names of recorded metrics that a message lists."""
@@ -42,7 +44,7 @@ def origin_of(result: Mapping[str, Any]) -> Origin | None:
     return Origin(str(stated.get("file", "")), str(stated.get("place", "")), None if sha256 is None else str(sha256))
 
 
-def imported_result(spec: RunSpec, score: float | None, history: Sequence[Json], origin: Origin) -> Json:
+def imported_result(spec: "RunSpec", score: float | None, history: Sequence[Json], origin: Origin) -> Json:
     """Return the entries of result.json of an imported run: nothing is known of its time, and it has no attempt.
 
     Args:
@@ -63,7 +65,7 @@ def imported_result(spec: RunSpec, score: float | None, history: Sequence[Json],
 
 
 def make_result(
-    spec: RunSpec, history: Sequence[Json], step: int, attempt: Attempt, spent: TimeSpent, *, diverged: bool
+    spec: "RunSpec", history: Sequence[Json], step: int, attempt: Attempt, spent: TimeSpent, *, diverged: bool
 ) -> Json:
     """Return the entries of result.json on status, scores, spikes, steps and cost.
 
@@ -100,7 +102,7 @@ def make_result(
     }
 
 
-def _no_score_reason(spec: RunSpec, history: Sequence[Json]) -> str:
+def _no_score_reason(spec: "RunSpec", history: Sequence[Json]) -> str:
     metric = spec.metric
     seen = list(dict.fromkeys(name for line in history for name in line if name != "step"))
     names = ", ".join(seen[:MAX_SEEN]) + (", ..." if len(seen) > MAX_SEEN else "")

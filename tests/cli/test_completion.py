@@ -175,6 +175,8 @@ def test_models_are_offered_that_one_grid_is_for(
         "bart-large",
         "r2c2",
         "encdec-tiny",
+        "gpt2",
+        "gpt-tiny",
     }
     monkeypatch.chdir(folder)
     for name in ("broken", "dangling"):

@@ -42,8 +42,8 @@ class Outlook:
 
     @property
     def is_hopeless(self) -> bool:
-        """`True` if enough runs failed alike, and none is left that could prove the opposite."""
-        return self.has_failed and not self.in_training
+        """`True` if enough runs failed alike, and none is left that could prove the opposite, or twice as many did."""
+        return self.has_failed and (not self.in_training or len(self.failed) >= 2 * FAILURES)
 
     @property
     def has_failed(self) -> bool:
@@ -122,7 +122,7 @@ class _Group:
         self._submission, self._group, self._clock = submission, group, clock
         self._seen_s: dict[object, float] = {}
         self.outlook = Outlook()
-        self.may_all_begin = self.is_held_back = False
+        self.may_all_begin = self.may_next_begin = False
 
     def look(self) -> None:
         if self.outlook.is_proven:
@@ -132,17 +132,15 @@ class _Group:
         ahead: Sequence[object] = outlook.in_training or [outlook.next]
         # Of each by itself: those that have begun since do not make the others wait for longer.
         self._seen_s = {each: self._seen_s.get(each, now_s) for each in ahead}
-        is_patient = all(now_s - seen_s < PATIENCE_S for seen_s in self._seen_s.values())
-        self.is_held_back = outlook.is_hopeless or (outlook.has_failed and not is_patient)
-        self.may_all_begin = outlook.is_clear or not (outlook.has_failed or is_patient)
+        is_new = [now_s - seen_s < PATIENCE_S for seen_s in self._seen_s.values()]
+        self.may_all_begin = outlook.is_clear or not (outlook.has_failed or all(is_new))
+        # Where some failed alike while others train on without a word, one at a time finds out.
+        self.may_next_begin = not outlook.is_hopeless and not (outlook.in_training and any(is_new))
 
     def may_begin(self, run: RunDir) -> bool:
         """`True` if a run may begin now."""
-        outlook = self.outlook
-        return self.may_all_begin or (
-            # In order, so that of all workers one gets it: whoever claims it first.
-            not (outlook.in_training or outlook.has_failed) and outlook.next == run.id
-        )
+        # In order, so that of all workers one gets it: whoever claims it first.
+        return self.may_all_begin or (self.may_next_begin and self.outlook.next == run.id)
 
 
 class Canaries:
@@ -167,7 +165,7 @@ class Canaries:
     @property
     def is_waiting(self) -> bool:
         """`True` if some runs wait for others that are ahead."""
-        return not all(group.may_all_begin or group.is_held_back for group in self._groups)
+        return not all(group.may_all_begin or group.outlook.is_hopeless for group in self._groups)
 
     def may_begin(self, run: RunDir) -> bool:
         """`True` if a run may begin now."""
@@ -175,4 +173,4 @@ class Canaries:
 
     def is_held_back(self, run: RunDir) -> bool:
         """`True` if a run is not to begin, since others have failed alike."""
-        return run.id in self._by_run and self._by_run[run.id].is_held_back
+        return run.id in self._by_run and self._by_run[run.id].outlook.is_hopeless

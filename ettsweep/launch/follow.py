@@ -257,8 +257,9 @@ def _without_hopeless(plan: Plan, run_index: RunIndex, notify: Callable[[str], N
     """Return a plan of a further round without families all of whose runs failed, alike: each round has its canary."""
     hopeless: set[str] = set()
     for family in {p.spec.family_id for p in plan.to_launch if p.spec.has_canary}:
-        begun = [run for run in run_index.runs.values() if run.family == family and run.status.attempt]
-        if not all(run.state is State.FAILED for run in begun):
+        runs = run_index.family_runs(family)
+        begun = [run for run in runs if run.status.attempt]
+        if any(run.state.finished for run in runs) or not all(run.state is State.FAILED for run in begun):
             continue
         latest = ((run, run.dir.latest_attempt()) for run in begun)
         alike = most_alike(

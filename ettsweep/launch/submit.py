@@ -12,6 +12,7 @@ import tempfile
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ from ettsweep.processes import process_identity
 from ettsweep.runs.data_location import configured_data, data_env, resolve_data
 from ettsweep.runs.folder import RunDir, code_dir, jobs_dir
 from ettsweep.runs.index import RunIndex
+from ettsweep.runs.point import Point, from_the_middle
 from ettsweep.runs.spec import RunSpec
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.plan import Plan, PlannedRun
@@ -116,13 +118,20 @@ def _submit_planned(
 
 
 def _canary_groups(planned: Sequence[PlannedRun], run_index: RunIndex) -> list[list[str]]:
-    """Return the ids of runs of which one goes ahead: of each family that has finished none yet."""
-    proven = {run.family for run in run_index.runs.values() if run.state.finished}
-    groups: dict[str, list[str]] = {}
+    """Return the ids of runs of which one goes ahead, in order: of each family that has finished none here yet.
+
+    Those that follow each other are of different points, from the middle outwards: all seeds of one may fail.
+    """
+    proven = {run.family for run in run_index.runs.values() if run.state.finished and run.origin is None}
+    groups: dict[str, dict[Point, list[str]]] = {}
     for each in planned:
-        if each.spec.has_canary:
-            groups.setdefault(each.spec.family_id, []).append(each.id)
-    return [runs for family, runs in groups.items() if family not in proven and len(runs) > 1]
+        if each.spec.has_canary and (family := each.spec.family_id) not in proven:
+            groups.setdefault(family, {}).setdefault(Point(each.spec.lr, each.spec.wd), []).append(each.id)
+    ordered = (
+        [run for runs in zip_longest(*(points[point] for point in from_the_middle(points))) for run in runs if run]
+        for points in groups.values()
+    )
+    return [runs for runs in ordered if len(runs) > 1]
 
 
 def _submission_content(

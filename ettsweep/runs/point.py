@@ -46,6 +46,18 @@ class Point:
         return max(0.0 if a == b else abs(a - b) for a, b in zip(self.log2(), other.log2(), strict=True))
 
 
+def from_the_middle(points: Collection[Point]) -> list[Point]:
+    """Return points in the order of their distance, in log2, from the middle of the region that they span."""
+    corners = [(min(values), max(values)) for values in zip(*(point.log2() for point in points), strict=True)]
+
+    def distance(point: Point) -> float:
+        # A wd of 0 is that of all points.
+        axes = zip(point.log2(), corners, strict=True)
+        return max(abs(2 * at - low - high) if low < high else 0.0 for at, (low, high) in axes)
+
+    return sorted(points, key=distance)
+
+
 def snap_point(point: Point, candidates: Collection[Point], tolerance: float = MAPPED_TOLERANCE) -> Point:
     """Return the nearest of `candidates` if its distance in log2 is at most `tolerance`, else the point itself."""
     if point in candidates:

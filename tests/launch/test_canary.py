@@ -5,18 +5,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.claims import claimed, finished
+from support.fake import FakeRecipe
 
 from ettsweep.files import dumps
 from ettsweep.launch.canary import PATIENCE_S, Canaries, read_outlook
+from ettsweep.launch.follow import _without_hopeless
 from ettsweep.launch.submissions import Submission, next_name, read_submission
 from ettsweep.processes import Process, process_identity
 from ettsweep.runs.folder import RunDir, runs_dir
+from ettsweep.runs.index import load_run_index
+from ettsweep.runs.spec import RunSpec, StrategySpec
 from ettsweep.runs.state import LocalLiveness
+from ettsweep.study.plan import make_plan
 
 ME = process_identity()
 GONE = replace(ME, start_time="1")
 UNSEEN = replace(ME, host="n7", boot_id="another")
-IDS = tuple(f"{number:012x}" for number in range(6))
+IDS = tuple(f"{number:012x}" for number in range(8))
 
 
 class Clock:
@@ -75,7 +81,7 @@ def may_begin(submission: Submission, clock: Clock | None = None, canaries: Cana
     return allowed or [-1] * bool(held)
 
 
-ALL, NONE, HELD = list(range(6)), list[int](), [-1]
+ALL, NONE, HELD = list(range(len(IDS))), list[int](), [-1]
 
 
 def test_at_first_one_run_may_begin_and_then_none_until_there_is_news_of_it(submission: Submission) -> None:
@@ -152,17 +158,24 @@ def test_a_job_waits_for_the_first_run_of_another_job_but_not_for_ever(submissio
     assert may_begin(submission, canaries=canaries) == HELD
 
 
-def test_where_three_failed_alike_those_still_in_training_are_waited_for_but_not_for_ever(
-    submission: Submission,
-) -> None:
-    begun(submission, 3)
+def test_where_three_failed_alike_and_others_train_without_a_word_one_at_a_time_begins(submission: Submission) -> None:
+    """Their scores may come at their ends; or their node is gone."""
+    begun(submission, 3, owner=UNSEEN)
     for number in range(3):
         begun(submission, number, failure="exit code 1: why")
     canaries = Canaries(submission, clock := Clock())
     assert may_begin(submission, canaries=canaries) == NONE
     assert not read_outlook(submission, IDS, LocalLiveness()).held_back
     clock.now_s += PATIENCE_S
+    assert may_begin(submission, canaries=canaries) == [4]
+    begun(submission, 4)
+    assert may_begin(submission, canaries=canaries) == NONE, "it has some time too"
+    submission.run_dirs(IDS)[4].attempt(1).record_failure("error", "exit code 1: why")
+    assert may_begin(submission, canaries=canaries) == [5]
+    begun(submission, 5, failure="exit code 1: why")
+    begun(submission, 6, failure="exit code 1: why")
     assert may_begin(submission, canaries=canaries) == HELD
+    assert "held back: the first 6 runs failed alike" in read_outlook(submission, IDS, LocalLiveness()).held_back
 
 
 def test_a_submission_is_held_back_for_ever_and_another_one_begins_anew(submission: Submission) -> None:
@@ -188,3 +201,16 @@ def test_runs_without_a_group_need_no_canary(results: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "submission.json").write_text(json.dumps({"kind": "local", "runs": IDS, "canaries": [["../x"], 3]}))
     assert may_begin(read_submission(folder)) == ALL
+
+
+@pytest.mark.parametrize("finished_runs", [0, 1])
+def test_a_family_that_has_finished_a_run_is_not_given_up(results: Path, finished_runs: int) -> None:
+    recipe = FakeRecipe()
+    specs = [RunSpec.of(recipe, StrategySpec(s=None), 2.0**-i, 0.5, 0) for i in range(5)]
+    for spec in specs[:3]:
+        claimed(RunDir.create(results, spec)).record_failure("error", "exit code 1: why")
+    for spec in specs[3 : 3 + finished_runs]:
+        finished(RunDir.create(results, spec))
+    run_index, notes = load_run_index(results), list[str]()
+    plan = _without_hopeless(make_plan(specs, run_index), run_index, notes.append)
+    assert bool(plan.to_launch) == bool(finished_runs) == (not notes)

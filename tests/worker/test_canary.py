@@ -24,9 +24,13 @@ pytestmark = pytest.mark.usefixtures("process")
 def grid(tmp_path: Path, results: Path) -> Ask:
     """Return a function that requests runs of a shell's commands in two slots; each has a seed."""
 
-    def ask(script: str, *options: object, seeds: int = 8, code: int = 0) -> Any:
+    def ask(script: str, *options: object, seeds: int = 8, reach: int = 0, code: int = 0) -> Any:
         command = ["sh", "-c", f": {{lr}} {{seed}}; cd {tmp_path}; {script}"]
-        content = {"run": {"command": command, "score": SCORE}, "centre": {"lr": 0.25}, "lr": {"range": [0, 0]}}
+        content = {
+            "run": {"command": command, "score": SCORE},
+            "centre": {"lr": 0.25},
+            "lr": {"range": [-reach, reach]},
+        }
         path = tmp_path / "sweep.yaml"
         path.write_text(yaml.safe_dump(content | {"seeds": list(range(seeds))}))
         slots = "--launch-set", "slots=2", "--results", results
@@ -130,6 +134,11 @@ def test_a_canary_whose_worker_is_killed_does_not_hold_up_the_others(tmp_path: P
 def test_other_failures_hold_nothing_back(results: Path, grid: Ask) -> None:
     grid("exit $(({seed} + 1))")
     wait_for(lambda: states(results) == {"failed": 8}, "the end")
+
+
+def test_a_point_that_fails_with_all_its_seeds_holds_nothing_back(results: Path, grid: Ask) -> None:
+    grid(f"test {{lr}} != 0.125 || {{{{ echo too small; exit 4; }}}}; {SAYS}", seeds=3, reach=1)
+    wait_for(lambda: states(results) == {"done": 6, "failed": 3}, "the end")
 
 
 def test_where_one_has_finished_others_may_fail_alike(results: Path, grid: Ask) -> None:

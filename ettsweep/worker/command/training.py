@@ -51,6 +51,10 @@ _KILLED_BELOW = re.compile(r"Signal (?:9|15) \(SIG(?:KILL|TERM)\) received|exitc
 """What torchrun says where one of its processes was killed."""
 
 
+_SAYS_KILLED = re.compile(r"\bkilled\b", re.IGNORECASE)
+"""What a program says one of whose processes was killed, such as a worker that loads its data."""
+
+
 class Metrics(Protocol):
     """Where metrics of a command are read from: by a reader, or what it writes itself."""
 
@@ -376,11 +380,15 @@ class CommandTraining:
             run.postponed = f"asked to be taken up again (exit code {code})"
             return
         killed_by = _signal_of(code)
-        if out_of_memory_kills() > self._kills_before:
+        was_killed = killed_by == "SIGKILL" or any(_KILLED_BELOW.search(line) for line in tail)
+        # Others may share the limit: what was killed may be one of theirs.
+        if out_of_memory_kills() > self._kills_before and (
+            was_killed or any(_SAYS_KILLED.search(line) for line in tail)
+        ):
             raise CommandFailedError(
                 f"out of memory, killed by the system (exit code {code}); {self._memory_advice()}", code
             )
-        if killed_by or any(_KILLED_BELOW.search(line) for line in tail):
+        if killed_by or was_killed:
             until_s = time.monotonic() + SIGNAL_WAIT_S
             while time.monotonic() < until_s:
                 if run.stop:

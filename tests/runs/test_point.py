@@ -1,0 +1,20 @@
+"""Points, and the order in which they are begun."""
+
+import pytest
+
+from ettsweep.runs.point import Point, from_the_middle
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([(1, 1)], [(1, 1)]),
+        ([(1, 0), (2, 0), (4, 0)], [(2, 0), (1, 0), (4, 0)]),
+        ([(1, 1), (1, 2), (2, 1), (2, 2), (4, 4)], [(2, 2), (1, 1), (1, 2), (2, 1), (4, 4)]),
+    ],
+)
+def test_points_from_the_middle_outwards(
+    values: list[tuple[float, float]], expected: list[tuple[float, float]]
+) -> None:
+    points = [Point(lr, wd) for lr, wd in values]
+    assert from_the_middle(points) == [Point(lr, wd) for lr, wd in expected]

@@ -189,15 +189,15 @@ def _refresh(copy: Path, root: Path, contents: dict[str, bytes], results: Path) 
     folders = {parent for name in contents for parent in Path(name).parents}
     for name in sorted(folders | {Path()}):
         (copy / name).mkdir(exist_ok=True)
-        for entry in os.scandir(root / name):
-            link = copy / name / entry.name
+        for entry in Path(root, name).iterdir():
             if Path(name, entry.name) in folders or str(Path(name, entry.name)) in contents:
                 continue
+            link = copy / name / entry.name
             # Results have the copies: who looks through all folders would go in circles.
-            is_of_results = Path(entry.path).is_relative_to(results)
+            is_of_results = entry.is_relative_to(results)
             if entry.name != LEFT_OUT[0] and not is_of_results and not os.path.lexists(link):
                 with contextlib.suppress(FileExistsError):  # another process was faster
-                    link.symlink_to(entry.path)
+                    link.symlink_to(entry)
     for file, content in contents.items():
         path = copy / file
         # Untouched files keep their times: Python's caches of compiled code go by them.

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, runtime_ch
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from ettsweep.schema import Fraction, NonNegative, OmitFromIdAt, Positive, PositiveFloat, StrictModel, without_omitted
+from ettsweep.schema import Fraction, NonNegative, OmitFromIdAt, Positive, StrictModel, without_omitted
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 
@@ -100,14 +100,17 @@ class ScheduleSpec(StrictModel):
     eval_every: Positive
     stop_step: Positive | None = None
     floor: Annotated[Fraction, OmitFromIdAt(0.0)] = 0.0
-    decay_share: Annotated[PositiveFloat | None, OmitFromIdAt(None)] = None
+    decay_share: Annotated[Annotated[float, Field(gt=0, le=1)] | None, OmitFromIdAt(None)] = None
     decay_shape: Annotated[Literal["linear", "sqrt"], OmitFromIdAt("linear")] = "linear"
     continues: Annotated["ScheduleSpec | None", OmitFromIdAt(None)] = None
 
     @model_serializer(mode="wrap")
     def _as_before(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what older specs do not have, where it is as in them."""
-        return without_omitted(self, serialise(self))
+        """Leave out what older specs do not have, where it is as in them, but in a run that is continued state all."""
+        data = without_omitted(self, serialise(self))
+        if self.continues is not None:
+            data["continues"] |= {"floor": self.continues.floor, "decay_shape": self.continues.decay_shape}
+        return data
 
     @model_validator(mode="before")
     @classmethod
@@ -164,6 +167,11 @@ class ScheduleSpec(StrictModel):
             raise ValueError(
                 f"continues: decay wsd and warmup_steps {shorter.warmup_steps} are expected here too, got {self.decay} "
                 f"and {self.warmup_steps}: up to step {step} both runs must train alike"
+            )
+        if self.eval_every % shorter.eval_every:
+            raise ValueError(
+                f"continues: eval_every {self.eval_every} is no multiple of that run's, {shorter.eval_every}: "
+                f"evaluations up to step {step} would be missing"
             )
         if step > self.plateau_end:
             raise ValueError(

@@ -53,6 +53,14 @@ class GptSpec(ModelSpec):
     kv_heads: Positive | None = None
     qk_norm: bool = False
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_one_form(cls, data: object) -> object:
+        """Leave out `kv_heads` where there are as many as heads: equal training must have one id."""
+        if isinstance(data, dict) and data.get("kv_heads") == data.get("heads"):
+            return {key: value for key, value in data.items() if key != "kv_heads"}
+        return data
+
     @model_validator(mode="after")
     def _divisible(self) -> Self:
         problems = list(indivisible_problems("width", self.width, "heads", self.heads))

@@ -153,6 +153,11 @@ def test_gains_start_at_one_and_an_untied_head_starts_as_a_head_does() -> None:
         assert not values["we"][PAD].any()
 
 
+def test_as_many_heads_of_keys_as_of_queries_are_no_other_model() -> None:
+    plain = GptSpec(width=24, depth=2, heads=6, vocabulary=53, tokens=11)
+    assert GptSpec(width=24, depth=2, heads=6, vocabulary=53, tokens=11, kv_heads=6) == plain
+
+
 def test_gpt2_has_124_million_parameters_and_runs_without_memory_on_the_meta_device() -> None:
     spec = model_spec("gpt2")
     with torch.device("meta"):

@@ -75,7 +75,7 @@ def test_a_share_that_is_not_stated_is_a_fifth_and_the_same_run() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"decay": "wsd", "decay_share": 1.2}, "decay_share 1.2 is a decay of 24 steps, and the run has 16 after its"),
+        *(({"decay": "wsd", "decay_share": share}, "less than or equal to 1") for share in (1.2, 1e308)),
         ({"decay": "wsd", "decay_share": 0.9}, "decay of 18 steps, .* 16 after its warmup; give at most 0.8"),
         (
             {"decay_share": 0.2},
@@ -87,12 +87,27 @@ def test_a_share_that_is_not_stated_is_a_fifth_and_the_same_run() -> None:
         ({"decay": "wsd", "continues": {}}, "states nothing in which that run differs"),
         ({"decay": "wsd", "continues": {"total_steps": 40}}, "keeps its checkpoint at step 32, where this one decays"),
         ({"decay": "wsd", "continues": {"total_steps": 10, "warmup_steps": 2}}, "warmup_steps 2 are expected here too"),
+        (
+            {"decay": "wsd", "continues": {"total_steps": 10, "eval_every": 3}},
+            "eval_every 1 is no multiple of that run's, 3",
+        ),
         ({"decay": "wsd", "stop_step": 8, "continues": {"total_steps": 10}}, "ends at step 8, that one gets to 8"),
     ],
 )
 def test_schedule_that_contradicts_itself_is_refused(fields: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         made(**{"total_steps": 20, "warmup_steps": 4} | fields)
+
+
+@pytest.mark.parametrize("stated", [{"floor": 0.0}, {"decay_shape": "linear"}, {}])
+def test_a_continued_run_is_read_back_as_it_was_stated(stated: dict[str, object]) -> None:
+    longer = made(
+        **{"total_steps": 20, "warmup_steps": 4, "decay": "wsd", "floor": 0.1, "decay_shape": "sqrt"},
+        continues={"total_steps": 10} | stated,
+    )
+    assert ScheduleSpec.model_validate_json(longer.model_dump_json()) == longer
+    assert longer.continues is not None
+    assert longer.continues.floor == stated.get("floor", 0.1)
 
 
 def test_without_warmup_the_first_step_is_on_the_decay() -> None:

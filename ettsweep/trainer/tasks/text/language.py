@@ -71,6 +71,11 @@ class LanguageTask(ABC):
         self._validation_slices = [
             spread_indices[list(positions)] for positions in share.validation(count, VALIDATION_SLICE)
         ]
+        if not count:
+            raise DataMissingError(
+                f"task {spec.kind}: no validation text is long enough for the model's tokens; prepare more text, or a "
+                "larger part of it for validation (`ettsweep data text --val-fraction`), or give fewer model.tokens"
+            )
         self.fingerprint = corpus.digest
         self._training_samples = select_training_samples(len(train), spec.samples)
         self.steps_per_epoch = len(self._training_samples) // share.batch_size

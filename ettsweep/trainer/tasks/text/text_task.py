@@ -55,7 +55,7 @@ class DenoisingTask(TextTask):
         if not isinstance(data, dict) or not (data.get("kind") == "denoise" or "text" in data):
             return data
         text = data.get("text", "tokens")
-        if text not in DENOISING_KIND:
+        if not isinstance(text, str) or text not in DENOISING_KIND:
             raise ValueError(f"text: pydoc or tokens is expected, got {text!r}")
         return {key: value for key, value in data.items() if key != "text"} | {"kind": DENOISING_KIND[text]}
 

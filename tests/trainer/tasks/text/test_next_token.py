@@ -151,6 +151,14 @@ def test_a_batch_beyond_the_text_is_refused_with_what_would_work() -> None:
         task(share=BatchShare(100000))
 
 
+def test_validation_text_without_a_whole_window_is_refused() -> None:
+    tokenizer = small_tokenizer()
+    corpus = corpus_from_texts([TOPICS[0] * 9, "a"], tokenizer, [False, True])
+    model = MODEL.model_copy(update={"vocabulary": tokenizer.n_vocab, "tokens": 8})
+    with pytest.raises(DataMissingError, match="no validation text is long enough for the model's tokens"):
+        NextToken(TEXT, model, corpus, 0, torch.device("cpu"), BatchShare(2))
+
+
 # --- data times objective ---------------------------------------------------------------------------------------------
 
 
@@ -193,9 +201,11 @@ def test_an_unknown_text_and_a_model_of_the_other_objective_are_refused() -> Non
     for kind, message in (
         ("denoise", "text: pydoc or tokens is expected, got 'wiki'"),
         ("next_token", "text: input should be 'pydoc' or 'tokens', got 'wiki'"),
+        ("denoise", "text: pydoc or tokens is expected, got ['wiki']"),
     ):
+        text = ["wiki"] if "[" in message else "wiki"
         with pytest.raises(InputError) as error:
-            validate(task_kind(task_spec(kind)).spec, {"kind": kind, "text": "wiki"}, "grid.yaml")
+            validate(task_kind(task_spec(kind)).spec, {"kind": kind, "text": text}, "grid.yaml")
         assert message in str(error.value)
     decoder, encdec = model_spec("gpt-tiny"), model_spec("encdec-tiny")
     check_compatible(TEXT, decoder, 1)

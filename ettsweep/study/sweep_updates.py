@@ -15,6 +15,7 @@ from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.sweep import ImportedPoint, Suggestion, Sweep, SweepVersion
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.sweep_store import NAME, SweepStore, load_sweep_store, name_candidates, sanitize_name
+from ettsweep.study.tried import outcome_path, tried_names
 
 MAX_TOLD = 32
 """Characters of a difference that a suggested name may have."""
@@ -179,7 +180,7 @@ def record_criterion(results: Path, names: Iterable[str], options: CriterionOpti
 
 
 def rename_sweep(results: Path, name: str, new: str) -> None:
-    """Rename a sweep.
+    """Rename a sweep; the trial of a sweep of the new name that was never made is replaced.
 
     Raises:
         InputError: there is no such sweep, the new name is taken or invalid, or a command follows the sweep.
@@ -194,13 +195,16 @@ def rename_sweep(results: Path, name: str, new: str) -> None:
         raise InputError(f"there is a sweep {other}, which some file systems take for {new}; choose another name")
     # A command that follows the sweep would write its next file under the old name.
     _refuse_followed(results, name)
-    folder = sweeps_dir(results) / name
+    folder, new_folder = sweeps_dir(results) / name, sweeps_dir(results) / new
     with storage_errors(folder):
-        folder.rename(sweeps_dir(results) / new)
+        # Where a file system ignores case, w8 and W8 are one folder, with the sweep's own trial.
+        if new_folder.is_dir() and not new_folder.samefile(folder):
+            outcome_path(results, new).unlink(missing_ok=True)
+        folder.rename(new_folder)
 
 
 def delete_sweep(results: Path, name: str) -> None:
-    """Delete a sweep, also one that cannot be read; its runs stay.
+    """Delete a sweep, also one that cannot be read or was only tried; its runs stay.
 
     Raises:
         InputError: there is no such sweep, or a command follows it.
@@ -210,8 +214,9 @@ def delete_sweep(results: Path, name: str) -> None:
 
 
 def check_deletable(sweep_store: SweepStore, name: str) -> None:
-    """Raise InputError if there is no sweep of this name, or a command follows it."""
-    if name not in (names := sweep_store.sweeps.keys() | sweep_store.broken.keys()):
+    """Raise InputError if there is neither a sweep nor a trial of this name, or a command follows it."""
+    names = {*sweep_store.sweeps, *sweep_store.broken, *tried_names(sweep_store.results)}
+    if name not in names:
         raise unknown_name("sweep", name, names)
     _refuse_followed(sweep_store.results, name)
 

@@ -78,7 +78,7 @@ def write_outcome(results: Path, name: str, outcome: Outcome) -> None:
     Raises:
         StorageError: it cannot be written.
     """
-    path = _path(results, name)
+    path = outcome_path(results, name)
     with storage_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, outcome.model_dump_json(indent=1) + "\n", mode=0o644)
@@ -86,17 +86,26 @@ def write_outcome(results: Path, name: str, outcome: Outcome) -> None:
 
 def read_outcome(results: Path, name: str) -> Outcome | None:
     """Return the latest outcome of the sweep of a name; None if there is none that can be read."""
-    path = _path(results, name)
+    path = outcome_path(results, name)
     try:
         return validate(Outcome, read_json(path), str(path))
     except (OSError, EttsweepError):
         return None  # a trial can be repeated at any time
 
 
+def tried_names(results: Path) -> list[str]:
+    """Return the names under which a trial is kept, also those of no sweep yet, and of trials that cannot be read."""
+    return [
+        name
+        for name in folder_names(sweeps_dir(results))
+        if NAME.fullmatch(name) and outcome_path(results, name).is_file()
+    ]
+
+
 def outcomes(results: Path) -> Iterator[tuple[str, Outcome]]:
     """Yield the names of sweeps that were tried, also of those that are still to be made, with their outcomes."""
-    for name in folder_names(sweeps_dir(results)):
-        if NAME.fullmatch(name) and (outcome := read_outcome(results, name)):
+    for name in tried_names(results):
+        if outcome := read_outcome(results, name):
             yield name, outcome
 
 
@@ -136,5 +145,6 @@ def check_tried(results: Path, name: str, study: Study, grid: str) -> str:
     return outcome.summary if outcome.state == "failed" else ""
 
 
-def _path(results: Path, name: str) -> Path:
+def outcome_path(results: Path, name: str) -> Path:
+    """Return the file with the outcome of the sweep of a name."""
     return sweeps_dir(results) / name / "try.json"

@@ -81,10 +81,30 @@ def conclude(
 
 
 def seeds_differ(record: Record) -> bool | None:
-    """Return whether two seeds gave different scores; None if that is not known, or there are none."""
+    """Return whether two seeds gave different scores.
+
+    None if that is not known, or there are none; also if only the score is the same, of all that was recorded: in a
+    short trial it may not have moved yet.
+    """
     if not (_both_done(record.alone, record.other) and record.base.is_seeded):
         return None
-    from_other, from_itself = _distance(record.alone, record.other), _distance(record.alone, record.again)
+    if _differs(record, record.base.metric.column):
+        return True
+    return None if _differing_metrics(record) else False
+
+
+def _differing_metrics(record: Record) -> list[str]:
+    """Return the names of what differs between two seeds, besides the score."""
+    assert record.alone is not None
+    assert record.other is not None
+    names = {*record.alone.other_metrics, *record.other.other_metrics}
+    return [name for name in sorted(names) if _differs(record, name)]
+
+
+def _differs(record: Record, name: str) -> bool:
+    """Whether a metric differs between two seeds, by more than rounding."""
+    from_other = _distance(record.alone, record.other, name)
+    from_itself = _distance(record.alone, record.again, name) if _both_done(record.alone, record.again) else 0.0
     return from_other > 0 and not (0 < from_itself < ROUNDING and from_other <= MAX_RATIO * from_itself)
 
 
@@ -92,7 +112,7 @@ def repeats_itself(record: Record) -> bool | None:
     """Return whether one seed gave the same scores twice; None if that is not known."""
     if not _both_done(record.alone, record.again):
         return None
-    return _distance(record.alone, record.again) == 0
+    return _distance(record.alone, record.again, record.base.metric.column) == 0
 
 
 def resume_class(record: Record) -> ResumeClass | None:
@@ -208,11 +228,22 @@ def _seeds(record: Record, differ: bool | None) -> Observation:
             "ok",
             "none, as the grid file says: one run a point, so that luck is not told from merit, without a bound",
         )
-    if differ is None:
+    if not _both_done(record.alone, record.other):
         return _untried("seeds", record, "again")
-    distance = _distance(record.alone, record.other)
+    assert record.alone is not None
+    assert record.other is not None
+    name = record.base.metric.column
+    if differ is None:
+        has_moved = len(set(record.alone.curve.values())) > 1
+        return _of(
+            "seeds",
+            "warning",
+            f"two seeds give the same {name}, and differ in {_listed(_differing_metrics(record))}: "
+            + ("it is too coarse for so short a trial" if has_moved else "it has not moved yet in so short a trial"),
+            "longer runs would tell: `try`, or a score with more digits",
+        )
+    distance = _distance(record.alone, record.other, name)
     if differ:
-        assert record.other is not None
         seeds = f"{record.base.seed} and {record.other.spec.seed}"
         return _of("seeds", "ok", f"{seeds} differ, by up to {_percent(distance)} of the score")
     but = " but for rounding" if distance else ""
@@ -220,7 +251,8 @@ def _seeds(record: Record, differ: bool | None) -> Observation:
         "seeds",
         "failed",
         f"two seeds give the same numbers{but}: repeats would be copies of one run, and any bound a lie",
-        "have the program use {seed}, or write `seeds: none` for one run a point",
+        "have the program use {seed}, or write `seeds: none` for one run a point"
+        + ("" if record.alone.other_metrics else f"; if {name} has not moved yet, have it record its loss too"),
     )
 
 
@@ -230,7 +262,7 @@ def _repeat(record: Record, repeats: bool | None) -> Observation:
         return _untried("repeat", record, "again")
     if repeats:
         return _of("repeat", "ok", "one seed gives the same numbers twice")
-    by = _percent(_distance(record.alone, record.again))
+    by = _percent(_distance(record.alone, record.again, record.base.metric.column))
     seen = f"one seed gives other numbers the second time, by up to {by}: it is not deterministic, which is fine"
     return _of("repeat", "ok", seen)
 
@@ -426,18 +458,18 @@ def _of(name: str, state: TrialState, seen: str, advice: str = "") -> Observatio
     return Observation(observation=name, state=state, seen=seen, advice=advice)
 
 
-def _distance(one: TrialRun | None, other: TrialRun | None) -> float:
-    """Return by how much two curves differ at most, as a share of the largest score; infinity if their steps do."""
+def _distance(one: TrialRun | None, other: TrialRun | None, name: str) -> float:
+    """Return by how much curves of a metric differ at most, as a share of its largest value; infinity if steps do."""
     assert one is not None
     assert other is not None
-    ours, theirs = one.curve, other.curve
+    ours, theirs = one.curve_of(name), other.curve_of(name)
     if ours == theirs:
         return 0.0
     pairs = [(a, theirs.get(step)) for step, a in ours.items()]
     if len(ours) != len(theirs):
         return math.inf
     differences = [abs(a - b) if a is not None and b is not None else math.inf for a, b in pairs]
-    return max(differences) / (max(abs(a) for a, _ in pairs if a is not None) or 1.0)
+    return max(differences) / (max((abs(a) for a, _ in pairs if a is not None), default=0.0) or 1.0)
 
 
 def _percent(share: float) -> str:

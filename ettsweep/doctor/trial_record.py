@@ -36,8 +36,16 @@ class TrialRun:
     @property
     def curve(self) -> dict[int, float | None]:
         """The score at each step at which it was recorded."""
-        name = self.spec.metric.column
+        return self.curve_of(self.spec.metric.column)
+
+    def curve_of(self, name: str) -> dict[int, float | None]:
+        """Return a metric at each step at which it was recorded."""
         return {line["step"]: line[name] for line in self.history if name in line}
+
+    @property
+    def other_metrics(self) -> list[str]:
+        """The names of what was recorded besides the score."""
+        return sorted({name for line in self.history for name in line} - {"step", self.spec.metric.column})
 
     @property
     def is_done(self) -> bool:

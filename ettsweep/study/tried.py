@@ -43,7 +43,8 @@ class Outcome(StrictModel):
         version: of the format.
         family: of the runs that a sweep would train: after a change of code it is another one.
         made: when, in UTC.
-        seeds_differ: whether two seeds gave different numbers; None if that is not known.
+        seeds_differ: whether two seeds gave different scores, False if all that they recorded is the same; None if that
+            is not known, or the score alone is the same.
         repeats: whether one seed gave the same numbers twice; None likewise.
         resume: how a killed run went on; None likewise.
         observations: in order.

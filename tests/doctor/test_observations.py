@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 from support.commandline import wait_for
 
-from ettsweep.doctor.observations import _resolution, repeats_batches
+from ettsweep.doctor.observations import _resolution, conclude, repeats_batches, seeds_differ
+from ettsweep.doctor.trial_record import Record, TrialRun
 from ettsweep.doctor.written_files import named_paths, now_ns, written_since
+from ettsweep.launch.profile import LocalProfile
+from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.state import State, Status
+from ettsweep.study.criterion import Criterion
+from ettsweep.study.tried import Observation
 
 STEPS, STEP = 60, 20
 
@@ -55,3 +61,63 @@ def test_files_that_a_script_names_are_found_as_they_change(tmp_path: Path) -> N
     assert written_since(since_ns, outside, ()) == {"best.txt"}
     assert written_since(since_ns, tmp_path, {outside}) == set()
     assert written_since(since_ns, outside / "best.txt", ()) == {""}
+
+
+# --- two seeds --------------------------------------------------------------------------------------------------------
+
+
+def recorded(spec: RunSpec, scores: list[float], losses: list[float] | None = None) -> TrialRun:
+    """Return a finished run of a trial with a score at each step, and a training loss if there is one."""
+    history: list[dict[str, float]] = [
+        {"step": step, spec.metric.column: score} for step, score in enumerate(scores, 1)
+    ]
+    for line, loss in zip(history, losses or (), strict=False):
+        line["train_loss"] = loss
+    return TrialRun(spec, Status(State.DONE), history, {"code": 0}, (), 1.0, 1.0, 0, 1)
+
+
+def trial(spec: RunSpec, alone: TrialRun, other: TrialRun, again: TrialRun | None = None) -> Record:
+    return Record(base=spec, whole=spec, alone=alone, again=again or alone, other=other)
+
+
+def observed(record: Record, name: str, tmp_path: Path) -> Observation:
+    outcome = conclude(record, "family", 3, Criterion(), LocalProfile(devices="cpu", slots=1), tmp_path)
+    (observation,) = [each for each in outcome.observations if each.observation == name]
+    return observation
+
+
+CHANCE, LOSSES, OTHER_LOSSES = [0.1, 0.1, 0.1], [2.31, 2.30, 2.29], [2.32, 2.30, 2.28]
+
+
+def test_a_score_at_chance_for_two_seeds_says_nothing_of_them(spec: RunSpec, tmp_path: Path) -> None:
+    record = trial(spec, recorded(spec, CHANCE, LOSSES), recorded(spec, CHANCE, OTHER_LOSSES))
+    assert seeds_differ(record) is None
+    seeds = observed(record, "seeds", tmp_path)
+    assert seeds.state == "warning"
+    assert f"the same {spec.metric.column}, and differ in train_loss" in seeds.seen
+    assert "it has not moved yet" in seeds.seen
+
+
+def test_a_score_that_moves_alike_is_called_coarse(spec: RunSpec, tmp_path: Path) -> None:
+    moved = [0.1, 0.1, 0.2]
+    record = trial(spec, recorded(spec, moved, LOSSES), recorded(spec, moved, OTHER_LOSSES))
+    seeds = observed(record, "seeds", tmp_path)
+    assert (seeds.state, "too coarse" in seeds.seen) == ("warning", True)
+
+
+def test_seeds_whose_numbers_all_coincide_are_one(spec: RunSpec, tmp_path: Path) -> None:
+    record = trial(spec, recorded(spec, CHANCE, LOSSES), recorded(spec, CHANCE, LOSSES))
+    assert seeds_differ(record) is False
+    seeds = observed(record, "seeds", tmp_path)
+    assert (seeds.state, "loss too" in seeds.advice) == ("failed", False)
+    without_loss = trial(spec, recorded(spec, CHANCE), recorded(spec, CHANCE))
+    assert "have it record its loss too" in observed(without_loss, "seeds", tmp_path).advice
+
+
+def test_rounding_of_any_metric_makes_no_other_seed(spec: RunSpec) -> None:
+    rounded = [loss * (1 + 1e-7) for loss in LOSSES]
+    record = trial(
+        spec, recorded(spec, CHANCE, LOSSES), recorded(spec, CHANCE, rounded), recorded(spec, CHANCE, rounded)
+    )
+    assert seeds_differ(record) is False
+    assert seeds_differ(trial(spec, recorded(spec, LOSSES), recorded(spec, OTHER_LOSSES))) is True

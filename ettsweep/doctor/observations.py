@@ -1,6 +1,7 @@
 """What a trial shows: nine observations, each with what was seen and what to do."""
 
 import math
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -280,14 +281,22 @@ def _side_by_side(record: Record) -> Observation:
             "all that it writes, and each port that it opens, is to be its own: {out} is the place",
         )
     alone, both = record.written
-    if shared := sorted(alone & both):
+    if shared := _shared(alone.by_runs, both.by_runs):
         return _of(
             "side by side",
             "failed",
             f"each run writes {_listed(shared)}: runs at once overwrite each other's",
             "have it written below {out}",
         )
-    if written := sorted(alone | both):
+    if shared := _shared(alone.by_any, both.by_any):
+        return _of(
+            "side by side",
+            "warning",
+            f"outside of {{out}} there changed {_listed(shared)}, each time: by runs, which then overwrite each "
+            "other's, or by another process",
+            "if runs write it, have it written below {out}",
+        )
+    if written := sorted(alone.all | both.all):
         return _of(
             "side by side",
             "warning",
@@ -295,6 +304,19 @@ def _side_by_side(record: Record) -> Observation:
             "what a run writes is kept with it below {out}",
         )
     return _of("side by side", "ok", "two at once write apart, all below {out}")
+
+
+def _shared(alone: frozenset[str], both: frozenset[str]) -> list[str]:
+    """Return the files of a run alone that each of two at once has written, too.
+
+    Of `best-0.txt` beside a `best-1.txt` that only the two have written, each has one: the seed is in the name.
+    """
+    apart = {_without_digits(name) for name in both - alone}
+    return sorted(name for name in alone & both if _without_digits(name) not in apart)
+
+
+def _without_digits(name: str) -> str:
+    return re.sub(r"\d+", "0", name)
 
 
 def _resume(record: Record, resume: ResumeClass | None, repeats: bool | None) -> Observation:

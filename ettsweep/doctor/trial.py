@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ettsweep.doctor.trial_record import Record, Resumed, Stopped, TrialRun
+from ettsweep.doctor.trial_record import Record, Resumed, Stopped, TrialRun, Written
 from ettsweep.doctor.written_files import named_paths, now_ns, written_since
 from ettsweep.errors import CorruptError, EttsweepError, LaunchError, SlurmUnavailableError
 from ettsweep.files import cache_folder, dumps, read_lines, storage_errors, write_atomic
@@ -22,7 +22,7 @@ from ettsweep.launch.cancellation import cancel_runs
 from ettsweep.launch.follow import read_run_index
 from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.profile import AnyProfile
-from ettsweep.launch.project_snapshot import project_root, project_snapshots
+from ettsweep.launch.project_snapshot import PROJECT_FILE, project_root, project_snapshots
 from ettsweep.launch.slots import lock_dir
 from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import submissions
@@ -112,7 +112,7 @@ class Trial:
             self.record.problems["alone"] = str(error)
             return
         self.record.alone = self._ended(results, base)
-        self.record.written = (self._written(results, since_ns), set())
+        self.record.written = (self._written(results, since_ns), Written())
 
     def _train_two(self) -> None:
         base, other = self.record.base, self._other_spec
@@ -300,9 +300,9 @@ class Trial:
             sum(path.lstat().st_size for path in run.path.rglob("*") if path.is_file() and not path.is_symlink()),
         )
 
-    def _written(self, results: Path, since_ns: int) -> set[str]:
-        """Return the files that runs have written outside of their own folders; those in the copy as in the project."""
-        found, left_out = set[str](), _own_folders(self._folder)
+    def _written(self, results: Path, since_ns: int) -> Written:
+        """Return the files that were written outside of the runs' own folders; those in the copy as in the project."""
+        by_runs, by_any, left_out = set[str](), set[str](), _own_folders(self._folder)
         roots, named = {Path.cwd().resolve()}, list[Path]()
         if code := self.record.base.own_code():
             roots.add((project_root(code) or code.folder).resolve())
@@ -311,14 +311,15 @@ class Trial:
         for snapshot in project_snapshots(results):
             copy = snapshot.moved(snapshot.project)
             assert copy is not None
-            names = written_since(since_ns, copy, ())
+            # Files have their times from the project, where another process may write while they are copied.
+            names = written_since((snapshot.path / PROJECT_FILE).stat().st_mtime_ns, copy, ())
             paths = [snapshot.project.resolve() / name for name in names]
-            found |= {str(path) for path in paths if not any(path.is_relative_to(folder) for folder in left_out)}
+            by_runs |= {str(path) for path in paths if not any(path.is_relative_to(folder) for folder in left_out)}
         for root in roots:
-            found |= {str(root / name) for name in written_since(since_ns, root, left_out)}
+            by_any |= {str(root / name) for name in written_since(since_ns, root, left_out)}
         for path in named:
-            found |= {str(path / name) for name in written_since(since_ns, path, left_out, 1)}
-        return found
+            by_any |= {str(path / name) for name in written_since(since_ns, path, left_out, 1)}
+        return Written(frozenset(by_runs), frozenset(by_any))
 
     # --- the end ---
 

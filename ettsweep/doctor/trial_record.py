@@ -84,6 +84,23 @@ class Stopped:
     has_saved: bool | None
 
 
+@dataclass(frozen=True)
+class Written:
+    """Files that were written outside of the folder of a run, {out}, while it trained.
+
+    Attributes:
+        by_runs: in a copy of the project, as paths in the project: nobody but runs of the trial knows the copy.
+        by_any: elsewhere, be it by a run or by another process of this user.
+    """
+
+    by_runs: frozenset[str] = frozenset()
+    by_any: frozenset[str] = frozenset()
+
+    @property
+    def all(self) -> frozenset[str]:
+        return self.by_runs | self.by_any
+
+
 @dataclass
 class Record:
     """What happened in a trial; what is None was not tried, or `problems` says why not.
@@ -95,7 +112,7 @@ class Record:
         again, other: of the same seed, and of another one, at once.
         resumed: killed and taken up again.
         stopped: told to stop.
-        written: files written outside of the runs' folders: by the first run, and by the two at once.
+        written: files written outside of the runs' folders: during the first run, and during the two at once.
         still_there: names of processes of runs that are still there after all.
         problems: why something could not be tried, by the name of the field.
     """
@@ -107,6 +124,6 @@ class Record:
     other: TrialRun | None = None
     resumed: Resumed | None = None
     stopped: Stopped | None = None
-    written: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
+    written: tuple[Written, Written] = (Written(), Written())
     still_there: Sequence[str] = ()
     problems: dict[str, str] = field(default_factory=dict)

@@ -6,6 +6,8 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+from ettsweep.runs.folder import code_dir, is_run_id, jobs_dir, runs_dir, store_dir, sweeps_dir
+
 MAX_ENTRIES = 50_000
 """Entries of a folder that are looked at; of a larger one, the rest is not."""
 
@@ -14,6 +16,13 @@ MAX_CODE_BYTES = 2**20
 
 SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sys", "/usr")
 """Folders to which no training writes."""
+
+RESULTS = {
+    *(of(Path()).name for of in (runs_dir, sweeps_dir, jobs_dir, code_dir, store_dir)),
+    "report",
+    "check-scaling",
+}
+"""Names of folders of a results folder in which ettsweep writes, for any sweep."""
 
 UNTOLD = ("__pycache__", ".")
 """Beginnings of names of folders in which others write too, to no harm."""
@@ -30,7 +39,7 @@ def now_ns(folder: Path) -> int:
 
 
 def written_since(since_ns: int, folder: Path, left_out: Collection[Path], depth: int | None = None) -> set[str]:
-    """Return the files below a folder that were changed since, by paths relative to it.
+    """Return the files below a folder that were changed since, by paths relative to it; none that ettsweep keeps.
 
     Args:
         since_ns: time of the file system, as `now_ns` has it.
@@ -69,11 +78,14 @@ def _files(folder: Path, left_out: Collection[Path], depth: int | None) -> Itera
         yield folder
     seen = 0
     for parent, folders, names in os.walk(folder):
-        level = len(Path(parent).relative_to(folder).parts)
+        level, of_results = len(Path(parent).relative_to(folder).parts), RESULTS if _is_results(Path(parent)) else ()
         folders[:] = [
             name
             for name in folders
-            if not name.startswith(UNTOLD) and Path(parent, name) not in left_out and (depth is None or level < depth)
+            if not name.startswith(UNTOLD)
+            and name not in of_results
+            and Path(parent, name) not in left_out
+            and (depth is None or level < depth)
         ]
         seen += len(folders) + len(names)
         if seen > MAX_ENTRIES:
@@ -82,3 +94,11 @@ def _files(folder: Path, left_out: Collection[Path], depth: int | None) -> Itera
             path = Path(parent, name)
             if path.is_file() and not path.is_symlink():
                 yield path
+
+
+def _is_results(folder: Path) -> bool:
+    """Whether a folder has runs or sweeps of ettsweep; programs of others have a folder `runs`, too."""
+    sweeps = sweeps_dir(folder)
+    return any(is_run_id(path.name) for path in runs_dir(folder).glob("*")) or any(
+        path for name in ("0001.yaml", "try.json") for path in sweeps.glob(f"*/{name}")
+    )

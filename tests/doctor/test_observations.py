@@ -8,7 +8,7 @@ import pytest
 from support.commandline import wait_for
 
 from ettsweep.doctor.observations import _resolution, conclude, repeats_batches, seeds_differ
-from ettsweep.doctor.trial_record import Record, TrialRun
+from ettsweep.doctor.trial_record import Record, TrialRun, Written
 from ettsweep.doctor.written_files import named_paths, now_ns, written_since
 from ettsweep.launch.profile import LocalProfile
 from ettsweep.runs.spec import RunSpec
@@ -61,6 +61,16 @@ def test_files_that_a_script_names_are_found_as_they_change(tmp_path: Path) -> N
     assert written_since(since_ns, outside, ()) == {"best.txt"}
     assert written_since(since_ns, tmp_path, {outside}) == set()
     assert written_since(since_ns, outside / "best.txt", ()) == {""}
+
+
+def test_what_ettsweep_keeps_below_a_folder_is_left_out(tmp_path: Path) -> None:
+    for name in ("a/runs/0123456789ab", "a/report", "b/sweeps/mine", "b/jobs/1", "runs/Nov27", "runs/sweeps"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "file").touch()
+    (tmp_path / "b" / "sweeps" / "mine" / "0001.yaml").touch()
+    (tmp_path / "a" / "notes.txt").touch()
+    assert written_since(0, tmp_path, ()) == {"a/notes.txt", "runs/Nov27/file", "runs/sweeps/file"}
+    assert written_since(0, tmp_path / "b", ()) == set(), "also where it is that folder"
 
 
 # --- two seeds --------------------------------------------------------------------------------------------------------
@@ -121,3 +131,32 @@ def test_rounding_of_any_metric_makes_no_other_seed(spec: RunSpec) -> None:
     )
     assert seeds_differ(record) is False
     assert seeds_differ(trial(spec, recorded(spec, LOSSES), recorded(spec, OTHER_LOSSES))) is True
+
+
+# --- two at once ------------------------------------------------------------------------------------------------------
+
+
+def written(*by_runs: str, by_any: tuple[str, ...] = ()) -> Written:
+    return Written(frozenset(by_runs), frozenset(by_any))
+
+
+@pytest.mark.parametrize(
+    ("alone", "both", "state", "seen"),
+    [
+        (written(), written(), "ok", "all below {out}"),
+        (written("best.txt"), written("best.txt"), "failed", "each run writes best.txt"),
+        (written("best.txt", "1.log"), written("best.txt", "2.log", "3.log"), "failed", "each run writes best.txt:"),
+        (written("best-0.txt"), written("best-0.txt", "best-1.txt"), "warning", "best-0.txt, best-1.txt"),
+        (written("best.txt"), written(), "warning", "two at once write apart"),
+        (written(by_any=("log",)), written(by_any=("log",)), "warning", "or by another process"),
+        (written(), written(by_any=("log",)), "warning", "changed log"),
+        (written("log"), written(by_any=("log",)), "warning", "changed log"),
+    ],
+)
+def test_only_what_each_of_two_runs_wrote_has_failed(
+    alone: Written, both: Written, state: str, seen: str, spec: RunSpec, tmp_path: Path
+) -> None:
+    record = trial(spec, recorded(spec, LOSSES), recorded(spec, OTHER_LOSSES))
+    record.written = (alone, both)
+    observation = observed(record, "side by side", tmp_path)
+    assert (observation.state, seen in observation.seen) == (state, True), observation.seen

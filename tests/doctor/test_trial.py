@@ -209,6 +209,22 @@ def test_runs_that_cannot_share_a_machine_are_seen(tmp_path: Path, results: Path
     assert outcome["of"]["resume"]["state"] == "ok"
 
 
+def test_what_another_process_writes_in_the_folder_fails_no_trial(tmp_path: Path, results: Path) -> None:
+    """It also writes while the project is copied, and a sweep with other results goes on below."""
+    grid, other_run = write_walk(tmp_path), tmp_path / "others" / "runs" / "0123456789ab"
+    other_run.mkdir(parents=True)
+    script = f"while :; do date >> other.log; date >> {other_run}/metrics.jsonl; sleep 0.01; done"
+    writer = subprocess.Popen(["sh", "-c", script], cwd=tmp_path)
+    try:
+        outcome = tried(grid, results)
+    finally:
+        writer.kill()
+        writer.wait()
+    assert states(outcome) == {"side by side": "warning"}
+    seen = outcome["of"]["side by side"]["seen"]
+    assert f"{tmp_path}/other.log, each time: by runs" in seen, "and nothing of the other sweep"
+
+
 def test_a_function_is_tried_too(tmp_path: Path, results: Path) -> None:
     outcome = tried(write_function(tmp_path), results)
     assert states(outcome) == {}

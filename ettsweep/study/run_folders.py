@@ -48,7 +48,7 @@ def read_folder(folder: Path, reading: Reading, columns: Sequence[str]) -> Rows:
         found = look(reader, path)
         place = path.relative_to(folder).as_posix()
         history = _history(found, score, path)
-        if not any(score in line for line in history):
+        if not reading.has_score(history, score):
             without.append(place)
             seen = seen or f"{place}: {found.problem or _seen(found, score)}"
             continue
@@ -57,11 +57,13 @@ def read_folder(folder: Path, reading: Reading, columns: Sequence[str]) -> Rows:
         rows.append(Row(values, place, history, _digest(path, found)))
     if not rows:
         raise InputError(
-            f"{folder}: no run has {score} by the reader {reading.reader}: {seen}; --column score=NAME says which "
-            "metric is the score"
+            f"{folder}: no run has {reading.wanted(score)} by the reader {reading.reader}: {seen}; --column score=NAME "
+            "says which metric is the score"
         )
     _check_stated(folder, rows, keys, reading)
-    notes = [f"{folder}: {format_count(len(without), 'run')} left out, without {score}: {shown(without)}"]
+    notes = [
+        f"{folder}: {format_count(len(without), 'run')} left out, without {reading.wanted(score)}: {shown(without)}"
+    ]
     return Rows(str(folder), rows, score, None, notes * bool(without))
 
 

@@ -47,8 +47,19 @@ class Reading:
 
     def score_of(self, history: Sequence[Json], column: str) -> float | None:
         """Return the score of a curve; None if a value of it is not finite: the run has diverged."""
-        values = [line[column] for line in history if column in line]
-        return self.metric(column).score(history) if all(map(math.isfinite, values)) else None
+        return None if _has_diverged(history, column) else self.metric(column).score(history)
+
+    def has_score(self, history: Sequence[Json], column: str) -> bool:
+        """Return whether a curve has a score, or has diverged: one that ended before the step to take has neither."""
+        return _has_diverged(history, column) or self.metric(column).score(history) is not None
+
+    def wanted(self, column: str) -> str:
+        """Return which score of a curve is taken, as a run that has none lacks it."""
+        return f"{column} at step {self.take}" if isinstance(self.take, int) else column
+
+
+def _has_diverged(history: Sequence[Json], column: str) -> bool:
+    return not all(math.isfinite(line[column]) for line in history if column in line)
 
 
 class Row(NamedTuple):

@@ -40,7 +40,7 @@ def read_table(path: Path, reading: Reading, columns: Sequence[str]) -> Rows:
         raise InputError(f"{path}: cannot be read ({error})") from None
     sha256 = hashlib.sha256(data).hexdigest()
     try:
-        rows = list(_json_rows(path, text) if text.lstrip().startswith("{") else _csv_rows(text, columns))
+        rows = list(_json_rows(path, text) if text.lstrip().startswith("{") else _csv_rows(path, text, columns))
     except csv.Error as error:
         raise InputError(f"{path}: {error}") from None
     if not rows:
@@ -54,7 +54,7 @@ def read_table(path: Path, reading: Reading, columns: Sequence[str]) -> Rows:
     return Rows(str(path), rows, reading.name("score"), sha256, notes)
 
 
-def _csv_rows(text: str, columns: Sequence[str]) -> Iterator[Row]:
+def _csv_rows(path: Path, text: str, columns: Sequence[str]) -> Iterator[Row]:
     """Yield the rows of a table with a header; numbers without a header are the last column."""
     header = text.partition("\n")[0]
     if is_number(header):
@@ -64,6 +64,12 @@ def _csv_rows(text: str, columns: Sequence[str]) -> Iterator[Row]:
     delimiter = max(",;\t", key=header.count)
     reader = csv.DictReader(text.splitlines(), delimiter=delimiter, skipinitialspace=True)
     for row in reader:
+        if None in row.values():
+            cells = sum(isinstance(cell, str) for cell in row.values())
+            raise InputError(
+                f"{path}, line {reader.line_num}: {format_count(cells, 'cell')}, the header has {len(row)}: an empty "
+                "score is that of a run that diverged, and has its comma"
+            )
         values = {key.strip(): value for key, value in row.items() if isinstance(key, str)}
         yield Row(values, f"line {reader.line_num}")
 
@@ -130,15 +136,16 @@ def _chart(path: Path, rows: Sequence[Row], reading: Reading, columns: Sequence[
             raise InputError(f"{path}: column {column}: {error}") from None
         ends = [[row.values.get(f"{column}{end}") for end in ("", "__MIN", "__MAX")] for row in rows]
         averaged += [run] if any(len({cell for cell in cells if cell}) > 1 for cells in ends) else []
-        if history:
+        if reading.has_score(history, score):
             result.append(Row({score: reading.score_of(history, score)}, run, history))
         else:
             empty.append(run)
-    notes = [f"{path}: {format_count(len(empty), 'run')} left out, without {score}: {shown(empty)}"] * bool(empty)
+    wanted = reading.wanted(score)
+    notes = [f"{path}: {format_count(len(empty), 'run')} left out, without {wanted}: {shown(empty)}"] * bool(empty)
     if averaged:
         notes.append(f"{path}: values of {shown(averaged)} are means of several points or runs: MIN and MAX differ")
     if not result:
-        raise InputError(f"{path}: no run has a value of {score}")
+        raise InputError(f"{path}: no run has a value of {wanted}")
     return Rows(
         str(path), _with_names(result, [row.place for row in result], reading, columns, notes), score, sha256, notes
     )

@@ -3,10 +3,12 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
+from ettsweep.console import format_count
 from ettsweep.errors import InputError
 from ettsweep.files import Json
 from ettsweep.metric import Metric
@@ -21,7 +23,7 @@ from ettsweep.runs.trainable import Labels, Trainable
 from ettsweep.schema import validate
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.lattice import Axis
-from ettsweep.study.score_rows import COLUMNS, Reading, Row, Rows
+from ettsweep.study.score_rows import COLUMNS, Reading, Row, Rows, shown
 from ettsweep.study.score_sources import read_rows
 from ettsweep.study.score_tables import is_number
 from ettsweep.study.seeds import RACING_SEEDS
@@ -90,7 +92,7 @@ def shown_seed(study: Study, seed: int) -> int:
 def read_scores(source: str, reading: Reading) -> tuple[list[StatedScore], Rows]:
     """Read the scores of a source, and return them with the rows that they are from.
 
-    A score that is empty, "diverged" or not finite is that of a run that diverged.
+    A score that is empty, "diverged" or not finite is that of a run that diverged; a note says which are.
 
     Args:
         source: see `read_rows`.
@@ -110,6 +112,9 @@ def read_scores(source: str, reading: Reading) -> tuple[list[StatedScore], Rows]
                 f"{score.origin}: lr {score.lr:g}, wd {score.wd:g}, seed {score.seed} is there twice ({other})"
                 f"{'' if found.has(names['seed']) else '; a column seed tells repeats apart'}"
             )
+    if diverged := [score.origin.place for score in scores if score.score is None]:
+        note = f"{found.source}: {format_count(len(diverged), 'run')} diverged: {shown(diverged)}"
+        found = replace(found, notes=[*found.notes, note])
     return scores, found
 
 
@@ -180,7 +185,9 @@ def _seed(at: str, row: Mapping[str, Any], name: str) -> int:
 
 
 def _score_value(at: str, row: Mapping[str, Any], name: str) -> float | None:
-    value = row.get(name)
+    if name not in row:
+        raise InputError(f"{at}: no {name}; it has {', '.join(row)}: the score of a run that diverged is null")
+    value = row[name]
     if value is None or str(value).strip().lower() in ("", "diverged"):
         return None
     try:

@@ -293,6 +293,27 @@ def test_runs_without_a_score_or_an_lr_are_told(call: Call, tmp_path: Path) -> N
     assert "no run has val_los by the reader stdout" in no_score
 
 
+@pytest.mark.parametrize("is_chart", [False, True], ids=["folder", "chart"])
+def test_a_run_that_ended_before_the_step_to_take_is_left_out_and_has_not_diverged(
+    call: Call, tmp_path: Path, is_chart: bool
+) -> None:
+    if is_chart:
+        source, options, steps = exported_chart(tmp_path / "chart.csv"), ["--min"], (30, 40)
+        source.write_text(source.read_text().replace(f'"{curve(0.25, 2)[3]}"', '""'))
+    else:
+        names_in_logs(source := tmp_path / "runs")
+        log = source / "lr0.25_seed2.log"
+        log.write_text("".join(log.read_text().splitlines(keepends=True)[:3]))
+        options, steps = ["--min", "--reader", "stdout", "--column", "score=val_loss"], (4, 5)
+    result = call("import", source, *options, "--take", steps[0])
+    assert f"1 run left out, without val_loss at step {steps[0]}: " in result.err
+    assert "diverged" not in result.err
+    runs = load_run_index(tmp_path / "results").runs.values()
+    expected = {(lr, seed): curve(lr, seed)[3] for lr, seed in RUNS if (lr, seed) != (0.25, 2)}
+    assert {(run.lr, run.seed): run.score for run in runs} == expected
+    assert f"val_loss at step {steps[1]}" in call("import", source, *options, "--take", steps[1], code=2).err
+
+
 def test_an_exported_table_of_runs_of_wandb(call: Call, tmp_path: Path) -> None:
     rows = [(f"run-{k}", "finished", lr, seed, curve(lr, seed)[2]) for k, (lr, seed) in enumerate(RUNS)]
     rows += [("run-x", "crashed", 0.5, 7, ""), ("run-y", "running", 0.5, 8, 0.1)]

@@ -93,6 +93,8 @@ def test_points_may_have_different_seeds_and_diverged_ones_rank_last(call: Call,
     rows += [(2.0**-7, 0.1, 7, "nan"), (2.0**-7, 0.2, 7, ""), (2.0**-7, 0.05, 7, "diverged")]
     found = json.loads(call("verdict", table(tmp_path / "a.csv", rows), "--min", "--format", "json", code=None).out)
     assert (found["lr"], found["wd"]) == (2.0**-10, 0.1)
+    places = ", ".join(f"line {len(rows) - k}" for k in (1, 0, -1))
+    assert f"a.csv: 3 runs diverged: {places}" in call("verdict", tmp_path / "a.csv", "--min", code=None).err
 
 
 def test_values_that_people_write_are_a_lattice(call: Call, tmp_path: Path) -> None:
@@ -121,6 +123,12 @@ def test_values_that_people_write_are_a_lattice(call: Call, tmp_path: Path) -> N
         ("lr,score", [("x" * 200_000, 1)], "field larger than field limit"),
         ('{"lr": ' + "[" * 100_000, [], "scores.csv, line 1"),
         ('{"lr": null, "score": 1}', [], "line 1: lr: a number of at least 0 is expected, got None"),
+        ("lr,score", [(0.1, 1), (0.2,)], "line 3: 1 cell, the header has 2: an empty score is that of a run that"),
+        (
+            '{"lr": 0.1, "score": 1}\n{"lr": 0.2, "scor": 1}',
+            [],
+            "line 2: no score; it has lr, scor: the score of a run that diverged is null",
+        ),
         ("lr,score", [(0.1, "x")], "line 2: score: a number is expected, got 'x'"),
         ("lr,score", [(-0.1, 1)], "line 2: lr: a number of at least 0 is expected, got '-0.1'"),
         ("lr,score", [(0, 1)], "line 2: lr: a number above 0 is expected, got 0"),

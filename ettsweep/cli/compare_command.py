@@ -51,7 +51,7 @@ def compare(
     """Say whether scores of A are better or worse than those of B, by how much, and how many more seeds would tell.
 
     They are compared seed by seed where both have the same. The exit code is 0 where it is told which, 1 where it is
-    not. Of sweeps, --min and --max are known.
+    not. Of sweeps and studies of Optuna, --min and --max are known.
     """
     from ettsweep.study.compared import read_sides
     from ettsweep.study.comparison import compare as compare_scores

@@ -10,6 +10,7 @@ from ettsweep.errors import EttsweepError, InputError
 from ettsweep.metric import Metric
 from ettsweep.runs.index import RunIndex, load_run_index
 from ettsweep.runs.point import Point
+from ettsweep.runs.trainables import IMPORTED
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
 from ettsweep.study.comparison import MIN_SCORES
 from ettsweep.study.judgement import evaluate
@@ -35,7 +36,9 @@ class Side:
         scores: by seed, or by number where there are no seeds; None of a run that diverged.
         has_seeds: whether they are by seed.
         notes: what there is to say of them.
+        mode: whether lower or higher is better, where a sweep or a study of Optuna says so.
         metric: of a sweep; None of a file.
+        take: which value of a curve the scores of a sweep are; None where no curve is known.
         point: of a sweep.
         fresh: of the best point of a search, the scores of fresh seeds, which did not choose it.
     """
@@ -44,7 +47,9 @@ class Side:
     scores: Mapping[int, float | None]
     has_seeds: bool
     notes: Sequence[str] = ()
+    mode: Literal["min", "max"] | None = None
     metric: Metric | None = None
+    take: Literal["best", "last"] | int | None = None
     point: Point | None = None
     fresh: Mapping[int, float | None] | None = None
 
@@ -73,7 +78,9 @@ def read_sides(
     run_index: RunIndex | None = None
     sides: dict[str, Side] = {}
     for text in (first, second):
-        if not _is_source(text):
+        if is_storage(text):
+            sides[text] = _of_list(text, reading)
+        elif not _is_source(text):
             sweep_store = sweep_store or load_sweep_store(results)
             run_index = run_index or load_run_index(results)
             sides[text] = _of_sweep(text, sweep_store, run_index)
@@ -81,17 +88,32 @@ def read_sides(
     if len({(metric.column, metric.mode) for metric in metrics}) > 1:
         names = " and ".join(f"{side.name} {side.metric.label}" for side in sides.values() if side.metric)
         raise InputError(f"they have different scores: {names}")
-    modes = {metric.mode for metric in metrics} | ({mode} if mode else set())
-    if len(modes) > 1:
-        raise InputError(f"--{mode}: of {next(iter(sides))} the other end is best; leave the option out")
-    if not modes:
-        raise InputError("--min or --max says whether low or high scores are better")
-    (best,) = modes
+    takes = {side.name: side.take for side in sides.values() if side.take is not None}
+    if len(set(takes.values())) > 1:
+        names = " and ".join(f"of {name} `take: {take}`" for name, take in takes.items())
+        raise InputError(f"they have different values of a curve as scores: {names}")
+    best = _best(sides, mode)
     for text in {first, second} - sides.keys():
-        scores, has_seeds, notes = read_list(text, replace(reading, mode=best))
-        sides[text] = Side(text, scores, has_seeds, notes)
+        sides[text] = _of_list(text, replace(reading, mode=best))
     a, b = _fairly([sides[first], sides[second]])
     return a, b, best
+
+
+def _best(sides: Mapping[str, Side], stated: Literal["min", "max"] | None) -> Literal["min", "max"]:
+    """Return whether lower or higher is better, as an option or some sides say.
+
+    Raises:
+        InputError: neither says, or they disagree.
+    """
+    modes = {side.name: side.mode for side in sides.values() if side.mode}
+    for name, mode in modes.items():
+        if stated and mode != stated:
+            raise InputError(f"--{stated}: of {name} the other end is best; leave the option out")
+    if len(set(modes.values())) > 1:
+        raise InputError(", and ".join(f"of {name} the {mode} is best" for name, mode in modes.items()))
+    if best := stated or next(iter(modes.values()), None):
+        return best
+    raise InputError("--min or --max says whether low or high scores are better")
 
 
 def _fairly(sides: Sequence[Side]) -> Sequence[Side]:
@@ -107,6 +129,12 @@ def _fairly(sides: Sequence[Side]) -> Sequence[Side]:
 
 def _is_source(text: str) -> bool:
     return text == STANDARD_INPUT or Path(text).exists() or is_storage(text)
+
+
+def _of_list(text: str, reading: Reading) -> Side:
+    """Return the scores of a file, a folder or a storage."""
+    scores, has_seeds, found = read_list(text, reading)
+    return Side(found.source, scores, has_seeds, found.notes, found.mode)
 
 
 def _of_sweep(text: str, sweep_store: SweepStore, run_index: RunIndex) -> Side:
@@ -130,7 +158,10 @@ def _of_sweep(text: str, sweep_store: SweepStore, run_index: RunIndex) -> Side:
     name = f"{study.title} at {point}"
     unfinished = sum(not run.state.finished for run in runs)
     notes = [f"{name}: {format_count(unfinished, 'run')} not finished"] * bool(unfinished)
-    return Side(name, scores, True, notes, study.metric, point, fresh)
+    # Of imported scores alone it is not known what they are.
+    has_curve = study.base.trainable not in IMPORTED or any("steps" in (run.result or {}) for run in runs)
+    metric = study.metric
+    return Side(name, scores, True, notes, metric.mode, metric, metric.take if has_curve else None, point, fresh)
 
 
 def _study(text: str, head: str, sweep_store: SweepStore) -> Study:

@@ -118,8 +118,8 @@ def read_scores(source: str, reading: Reading) -> tuple[list[StatedScore], Rows]
     return scores, found
 
 
-def read_list(source: str, reading: Reading) -> tuple[dict[int, float | None], bool, Sequence[str]]:
-    """Read a list of scores by seed, None of runs that diverged; whether it has seeds, else they are numbered; notes.
+def read_list(source: str, reading: Reading) -> tuple[dict[int, float | None], bool, Rows]:
+    """Read a list of scores by seed, None of runs that diverged; whether it has seeds, else they are numbers; its rows.
 
     Args:
         source: see `read_rows`; or numbers, one a line.
@@ -137,7 +137,7 @@ def read_list(source: str, reading: Reading) -> tuple[dict[int, float | None], b
         if seed in scores:
             raise InputError(f"{at}: {name} {seed} is there twice; one row for each seed is expected")
         scores[seed] = _score_value(at, row.values, found.score)
-    return scores, has_seeds, found.notes
+    return scores, has_seeds, found
 
 
 def column_names(stated: Sequence[str], known: Sequence[str]) -> dict[str, str]:

@@ -410,8 +410,43 @@ def test_sweeps_and_their_points_are_compared_by_seed(call: Call, tmp_path: Path
         ("a:x", "a:x: LR,WD is expected"),
     ]:
         assert problem in call("compare", first, "b", code=2).err
-    assert "--max: of a the other end is best" in call("compare", "a", "b", "--max", code=2).err
+    assert "--max: of a at (2^-2, 0.1) the other end is best" in call("compare", "a", "b", "--max", code=2).err
     assert "--min or --max" in call("compare", "hand.csv", "hand.csv", code=2).err
+
+
+def stored(path: Path, direction: str, scores: list[float]) -> str:
+    """Return the address of a storage of Optuna with scores by seed."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(storage=f"sqlite:///{path}", direction=direction)
+    space = {"seed": optuna.distributions.IntDistribution(0, 9)}
+    for seed, score in enumerate(scores):
+        study.add_trial(optuna.create_trial(params={"seed": seed}, distributions=space, value=score))
+    return f"sqlite:///{path}"
+
+
+def test_a_study_of_optuna_says_what_is_better(call: Call, tmp_path: Path) -> None:
+    high, higher = [0.9, 0.91, 0.92], [0.95, 0.96, 0.97]
+    a = stored(tmp_path / "a.db", "maximize", high)
+    b = table(tmp_path / "b.csv", list(enumerate(higher)), "seed,score")  # type: ignore[arg-type]
+    for arguments in [(a, b), (a, stored(tmp_path / "c.db", "maximize", higher)), (a, b, "--max")]:
+        assert json.loads(call("compare", *arguments, "--format", "json").out)["verdict"] == "worse", arguments
+    assert f"--min: of {a} the other end is best; leave the option out" in call("compare", a, b, "--min", code=2).err
+    rows: list[Row] = [(lr, 0.1, seed, curve(lr, seed)[2]) for lr, seed in RUNS]
+    call("import", table(tmp_path / "low.csv", rows), "--min")
+    for other in ("low", stored(tmp_path / "d.db", "minimize", high)):
+        refused = call("compare", other, a, code=2).err
+        assert "the min is best, and of sqlite:///" in refused
+        assert "a.db the max is best" in refused
+
+
+def test_sweeps_with_other_values_of_a_curve_are_not_compared(call: Call, tmp_path: Path) -> None:
+    chart = exported_chart(tmp_path / "chart.csv")
+    for take in ("best", "last"):
+        call("import", chart, "--min", "--take", take, "--name", take)
+    assert "`take: best` and of last" in call("compare", "best", "last", code=2).err
+    rows: list[Row] = [(lr, 0, seed, curve(lr, seed)[2] + 0.2) for lr, seed in RUNS]
+    call("import", table(tmp_path / "alone.csv", rows, "lr,wd,seed,val_loss"), "--min", "--column", "score=val_loss")
+    assert json.loads(call("compare", "best", "alone", "--format", "json").out)["verdict"] == "better"
 
 
 def test_fresh_seeds_of_best_points_are_compared_where_both_have_some(call: Call, tmp_path: Path, grid: Path) -> None:

@@ -6,8 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from ettsweep.errors import InputError
 from ettsweep.files import Json
 from ettsweep.metric import Metric
+from ettsweep.powers import parse_number
 from ettsweep.runs.result import Origin
 
 COLUMNS = ("lr", "wd", "seed", "score")
@@ -108,9 +110,22 @@ class Rows:
 
 
 def value_in(text: str, name: str) -> str | None:
-    """Return the number that follows a name in a text, such as 1e-3 in `lr=1e-3,seed=0` or `lr1e-3_seed0`."""
+    """Return the number that follows a name in a text, such as 1e-3 in `lr=1e-3,seed=0` or `lr1e-3_seed0`.
+
+    Where the name stands by itself, as part of a longer one it says nothing: lr is 0.2 in `lr=0.2_min_lr=0.02`.
+
+    Raises:
+        InputError: several numbers follow it.
+    """
     number = r"(2\^-?\d+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"
-    found = re.findall(rf"(?<![A-Za-z0-9]){re.escape(name)}[=_: -]?{number}(?![A-Za-z0-9])", text)
+    stated = rf"{re.escape(name)}[=_: -]?{number}(?![A-Za-z0-9])"
+    alone = re.findall(rf"(?<![A-Za-z0-9])(?<![A-Za-z][_.-]){stated}", text)
+    found = alone or re.findall(rf"(?<![A-Za-z0-9]){stated}", text)  # vit_lr1e-3
+    if len({parse_number(each) for each in found}) > 1:
+        raise InputError(
+            f"{text}: which one is {name}, {' or '.join(dict.fromkeys(found))}? One is expected in the name of a run, "
+            "or a column of its own"
+        )
     return found[-1] if found else None
 
 

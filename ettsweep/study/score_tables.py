@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def read_table(path: Path, reading: Reading, columns: Sequence[str]) -> Rows:
     if not rows:
         raise InputError(f"{path}: no rows: a header and a line for each run are expected, such as {','.join(columns)}")
     header = list(rows[0].values)
-    if header[0] in STEP_COLUMNS and any(" - " in name for name in header):
+    if next(iter(header), "") in STEP_COLUMNS and any(" - " in name for name in header):
         return _chart(path, rows, reading, columns, sha256)
     notes: list[str] = []
     if "Name" in header and "State" in header:
@@ -63,6 +64,9 @@ def _csv_rows(path: Path, text: str, columns: Sequence[str]) -> Iterator[Row]:
         return
     delimiter = max(",;\t", key=header.count)
     reader = csv.DictReader(text.splitlines(), delimiter=delimiter, skipinitialspace=True)
+    names = Counter(name.strip() for name in reader.fieldnames or ())
+    if twice := [name for name, count in names.items() if name and count > 1]:
+        raise InputError(f"{path}: several columns are called {shown(twice)}: each needs a name of its own")
     for row in reader:
         if None in row.values():
             cells = sum(isinstance(cell, str) for cell in row.values())
@@ -102,13 +106,13 @@ def _exported_runs(
     path: Path, rows: Sequence[Row], reading: Reading, columns: Sequence[str]
 ) -> tuple[list[Row], list[str]]:
     """Return the finished runs of an exported table of runs, and notes on the others."""
-    kept = [row for row in rows if row.values["State"] == KEPT_STATE]
+    kept = [row for row in rows if row.values.get("State") == KEPT_STATE]
     notes = []
-    if others := [str(row.values["Name"]) for row in rows if row.values["State"] != KEPT_STATE]:
+    if others := [str(row.values.get("Name")) for row in rows if row.values.get("State") != KEPT_STATE]:
         notes = [f"{path}: {format_count(len(others), 'run')} left out, not {KEPT_STATE}: {shown(others)}"]
     if not kept:
         raise InputError(f"{path}: no run is {KEPT_STATE}")
-    named = [str(row.values["Name"]) for row in kept]
+    named = [str(row.values.get("Name")) for row in kept]
     return _with_names(kept, named, reading, columns, notes), notes
 
 
@@ -128,11 +132,14 @@ def _chart(path: Path, rows: Sequence[Row], reading: Reading, columns: Sequence[
     for run, column in curves[score].items():
         try:
             history = [
-                {"step": int(float(row.values[header[0]])) if header[0] in STEP_COLUMNS[:2] else number, score: value}
+                {
+                    "step": int(float(str(row.values.get(header[0])))) if header[0] in STEP_COLUMNS[:2] else number,
+                    score: value,
+                }
                 for number, row in enumerate(rows)
-                if (value := _cell(row.values[column])) is not None
+                if (value := _cell(row.values.get(column))) is not None
             ]
-        except (TypeError, ValueError) as error:
+        except (ValueError, OverflowError) as error:
             raise InputError(f"{path}: column {column}: {error}") from None
         ends = [[row.values.get(f"{column}{end}") for end in ("", "__MIN", "__MAX")] for row in rows]
         averaged += [run] if any(len({cell for cell in cells if cell}) > 1 for cells in ends) else []

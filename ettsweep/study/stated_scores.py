@@ -192,7 +192,7 @@ def _score_value(at: str, row: Mapping[str, Any], name: str) -> float | None:
         return None
     try:
         score = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"{at}: {name}: a number is expected, got {value!r}") from None
     return score if math.isfinite(score) else None
 
@@ -250,6 +250,8 @@ def axis_of(name: str, values: Iterable[float]) -> tuple[Axis, dict[float, float
         raise InputError(f"{name}: 0 is infinitely many steps from {ordered[1]:g}: leave out its rows, or all others")
     logs = [math.log2(value) for value in ordered]
     hops = [b - a for a, b in pairwise(logs)]
+    if same := [pair for pair, hop in zip(pairwise(ordered), hops, strict=True) if not hop]:
+        raise InputError(f"{name}: {same[0][0]} and {same[0][1]} differ by rounding alone: write them alike")
     counts = [round(hop / min(hops)) for hop in hops]
     step = (logs[-1] - logs[0]) / sum(counts)
     at = [*accumulate(counts, initial=0)]
@@ -261,6 +263,8 @@ def axis_of(name: str, values: Iterable[float]) -> tuple[Axis, dict[float, float
         )
     if off < 1e-6:
         step = round(step, 6)
+    # Before any is moved: it has limits within which a power of 2 is finite.
+    axis = validate(Axis, {"low": 0.0, "high": step * at[-1], "step": step}, f"{name} in log2")
     moved = {value: ordered[0] * 2.0 ** (number * step) for value, number in zip(ordered, at, strict=True)}
     note = f"{name}: values count as {2**step:.3g} times apart, up to {off:.0%} of a step" if off > 1e-3 else ""
-    return validate(Axis, {"low": 0.0, "high": step * at[-1], "step": step}, f"{name} in log2"), moved, note
+    return axis, moved, note

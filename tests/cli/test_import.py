@@ -349,6 +349,15 @@ def test_an_exported_chart_of_wandb(call: Call, tmp_path: Path) -> None:
     assert "--column score=NAME" in call("import", path, "--min", "--column", "score=acc", code=2).err
 
 
+def test_runs_of_a_chart_with_one_name_are_refused(call: Call, tmp_path: Path) -> None:
+    path = exported_chart(tmp_path / "chart.csv", [*RUNS, RUNS[0]])
+    refused = call("import", path, "--min", code=2).err
+    assert "several columns are called vit lr=0.125 seed=0 - val_loss, vit" in refused
+    lines = [dict(zip(("Step", "lr=1 - v", "lr=2 - v"), row, strict=False)) for row in ((0, 1.0, 1.5), (1, 0.5))]
+    (tmp_path / "chart.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert counts(call, "chart.jsonl", "--min") == [2, 0, 0, 0]
+
+
 def test_a_study_of_optuna_is_read_and_not_written(call: Call, tmp_path: Path) -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     space = {"lr": [0.125, 0.25, 0.5], "seed": [0, 1, 2]}

@@ -123,6 +123,22 @@ def test_values_that_people_write_are_a_lattice(call: Call, tmp_path: Path) -> N
         ("lr,score", [("x" * 200_000, 1)], "field larger than field limit"),
         ('{"lr": ' + "[" * 100_000, [], "scores.csv, line 1"),
         ('{"lr": null, "score": 1}', [], "line 1: lr: a number of at least 0 is expected, got None"),
+        (
+            "lr,score,score ",
+            [(0.1, 1, 2)],
+            "scores.csv: several columns are called score: each needs a name of its own",
+        ),
+        ('{"lr": 0.1, "score": 1' + "0" * 400 + "}", [], "line 1: score: a number is expected"),
+        ("lr,score", [(1e-300, 1), (1e300, 1)], "lr in log2: high"),
+        (
+            "lr,score",
+            [(0.1, 1), (math.nextafter(0.1, 1), 1), (0.2, 1)],
+            "0.1 and 0.10000000000000002 differ by rounding",
+        ),
+        ('{}\n{"lr": 0.1}', [], "no column score. It has lr"),
+        ("Step,lr=0.1 - score", [("inf", 1)], "column lr=0.1 - score: cannot convert float infinity to integer"),
+        ('{"Step": 1, "lr=0.1 - score": 1}\n{"lr=0.1 - score": 2}', [], "column lr=0.1 - score: could not convert"),
+        ('{"Name": "a", "State": "finished", "lr": 0.1}\n{"Name": "b"}', [], "no column score"),
         ("lr,score", [(0.1, 1), (0.2,)], "line 3: 1 cell, the header has 2: an empty score is that of a run that"),
         (
             '{"lr": 0.1, "score": 1}\n{"lr": 0.2, "scor": 1}',

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ettsweep.console import format_count
-from ettsweep.errors import InputError
+from ettsweep.errors import InputError, MetricsError
+from ettsweep.readers.numbers import step_number
 from ettsweep.study.score_rows import STANDARD_INPUT, Reading, Row, Rows, shown, value_in
 
 KEPT_STATE = "finished"
@@ -133,13 +134,15 @@ def _chart(path: Path, rows: Sequence[Row], reading: Reading, columns: Sequence[
         try:
             history = [
                 {
-                    "step": int(float(str(row.values.get(header[0])))) if header[0] in STEP_COLUMNS[:2] else number,
+                    "step": step_number(row.values.get(header[0]), row.place)
+                    if header[0] in STEP_COLUMNS[:2]
+                    else number,
                     score: value,
                 }
                 for number, row in enumerate(rows)
                 if (value := _cell(row.values.get(column))) is not None
             ]
-        except (ValueError, OverflowError) as error:
+        except (ValueError, MetricsError) as error:
             raise InputError(f"{path}: column {column}: {error}") from None
         ends = [[row.values.get(f"{column}{end}") for end in ("", "__MIN", "__MAX")] for row in rows]
         averaged += [run] if any(len({cell for cell in cells if cell}) > 1 for cells in ends) else []

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from ettsweep.console import format_count
 from ettsweep.errors import InputError
-from ettsweep.files import Json
+from ettsweep.files import Json, finite
 from ettsweep.metric import Metric
 from ettsweep.powers import parse_number
 from ettsweep.runs.folder import RunDir
@@ -172,7 +172,7 @@ def _score(origin: Origin, row: Row, names: Mapping[str, str]) -> StatedScore:
     if not lr:
         raise InputError(f"{at}: {names['lr']}: a number above 0 is expected, got 0")
     seed, score = _seed(at, values, names["seed"]), _score_value(at, values, names["score"])
-    return StatedScore(lr, wd, seed, score, origin, row.history)
+    return StatedScore(lr, wd, seed, score, origin, [finite(line) for line in row.history])
 
 
 def _seed(at: str, row: Mapping[str, Any], name: str) -> int:

@@ -294,12 +294,31 @@ def test_runs_without_a_score_or_an_lr_are_told(call: Call, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("is_chart", [False, True], ids=["folder", "chart"])
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_a_curve_that_is_not_finite_is_kept_as_that_of_a_diverged_run(
+    call: Call, tmp_path: Path, value: str, is_chart: bool
+) -> None:
+    if is_chart:
+        source, options = exported_chart(tmp_path / "chart.csv", end=value), ["--min"]
+    else:
+        names_in_logs(source := tmp_path / "runs")
+        with (source / "lr0.25_seed2.log").open("a") as log:
+            log.write(f"step 5 val_loss={value} acc={value}\n")
+        options = ["--min", "--reader", "stdout", "--column", "score=val_loss"]
+    assert counts(call, source, *options) == [9, 0, 0, 0]
+    runs = load_run_index(tmp_path / "results").runs.values()
+    (diverged,) = [run for run in runs if run.state.value == "diverged"]
+    assert (diverged.lr, diverged.seed) == (0.25, 2)
+    assert [line["val_loss"] for line in diverged.dir.history()] == [*curve(0.25, 2)[: 3 if is_chart else 4], None]
+    assert f": 1 run diverged: {'vit lr=' if is_chart else 'lr'}" in call("import", source, *options).err
+
+
+@pytest.mark.parametrize("is_chart", [False, True], ids=["folder", "chart"])
 def test_a_run_that_ended_before_the_step_to_take_is_left_out_and_has_not_diverged(
     call: Call, tmp_path: Path, is_chart: bool
 ) -> None:
     if is_chart:
-        source, options, steps = exported_chart(tmp_path / "chart.csv"), ["--min"], (30, 40)
-        source.write_text(source.read_text().replace(f'"{curve(0.25, 2)[3]}"', '""'))
+        source, options, steps = exported_chart(tmp_path / "chart.csv", end=""), ["--min"], (30, 40)
     else:
         names_in_logs(source := tmp_path / "runs")
         log = source / "lr0.25_seed2.log"
@@ -326,14 +345,20 @@ def test_an_exported_table_of_runs_of_wandb(call: Call, tmp_path: Path) -> None:
     assert call("verdict", path, "--min", "--column", "score=val/loss", code=None).code in (0, 1)
 
 
-def exported_chart(path: Path, runs: list[tuple[float, int]] = RUNS, spread: float = 0.0) -> Path:
+def exported_chart(
+    path: Path, runs: list[tuple[float, int]] = RUNS, spread: float = 0.0, end: str | None = None
+) -> Path:
+    """Write a chart; `end` takes the place of the last value of lr 0.25 with seed 2."""
     names = [f"vit lr={lr} seed={seed} - val_loss" for lr, seed in runs]
     with path.open("w", newline="") as file:
         writer = csv.writer(file, quoting=csv.QUOTE_ALL)
         writer.writerow(["Step", *(f"{name}{end}" for name in names for end in ("", "__MIN", "__MAX"))])
         for step in range(4):
             values = [curve(lr, seed)[step] for lr, seed in runs]
-            writer.writerow([10 * step, *(each for v in values for each in (v, v - spread, v + spread))])
+            cells = [[v, v - spread, v + spread] for v in values]
+            if step == 3 and end is not None:
+                cells[runs.index((0.25, 2))] = [end] * 3  # type: ignore[list-item]
+            writer.writerow([10 * step, *(each for three in cells for each in three)])
             writer.writerow([10 * step + 5, *[""] * 3 * len(runs)])
     return path
 

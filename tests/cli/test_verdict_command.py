@@ -136,8 +136,9 @@ def test_values_that_people_write_are_a_lattice(call: Call, tmp_path: Path) -> N
             "0.1 and 0.10000000000000002 differ by rounding",
         ),
         ('{}\n{"lr": 0.1}', [], "no column score. It has lr"),
-        ("Step,lr=0.1 - score", [("inf", 1)], "column lr=0.1 - score: cannot convert float infinity to integer"),
-        ('{"Step": 1, "lr=0.1 - score": 1}\n{"lr=0.1 - score": 2}', [], "column lr=0.1 - score: could not convert"),
+        ("Step,lr=0.1 - score", [("inf", 1)], "column lr=0.1 - score: line 2: the step 'inf' is no whole number"),
+        ("Step,lr=0.1 - score", [("1e300", 1)], "column lr=0.1 - score: line 2: the step '1e300' is no whole number"),
+        ('{"Step": 1, "lr=0.1 - score": 1}\n{"lr=0.1 - score": 2}', [], "line 2: the step None is no whole number"),
         ('{"Name": "a", "State": "finished", "lr": 0.1}\n{"Name": "b"}', [], "no column score"),
         ("lr,score", [(0.1, 1), (0.2,)], "line 3: 1 cell, the header has 2: an empty score is that of a run that"),
         (

@@ -469,9 +469,4 @@ class VerdictOptions:
         Raises:
             InputError: An option is not valid, or asks for a bound of runs that have no seed.
         """
-        from ettsweep.study.criterion import CriterionOptions
-
-        options = self.criterion_options()
-        options.for_runs(seeded=sweep_spec.recipe.is_seeded)
-        criterion = options.applied_to(sweep_spec.criterion or CriterionOptions())
-        return sweep_spec.model_copy(update={"criterion": criterion or None})
+        return sweep_spec.with_criterion(self.criterion_options())

@@ -90,15 +90,13 @@ def resolve_import(request: ImportRequest, results: Path) -> ResolvedImport:
     if request.grid is not None:
         name = request.name or check_name(request.grid.stem)
         requested = load_sweep_spec(request.grid, overrides=request.sets)
-        criterion = request.criterion.applied_to(requested.criterion or CriterionOptions()) or None
-        requested = requested.model_copy(update={"criterion": criterion})
-        sweep_spec = LaunchOptions().resolve_grid(requested, results, name)
+        sweep_spec = LaunchOptions().resolve_grid(requested.with_criterion(request.criterion), results, name)
         return _into(request, name, sweep_spec, sweep_spec.studies(name))
     if request.sets:
         raise InputError("--set: it is for --grid, or leave it out")
     if request.name is not None and (sweep := _existing(sweep_store, request.name)) and not is_numbers_alone(sweep):
         latest = sweep.latest_spec([request.strategy] if request.strategy else [])
-        return _into(request, request.name, latest, sweep.studies)
+        return _into(request, request.name, latest.with_criterion(request.criterion), sweep.studies)
     if request.strategy:
         raise InputError("--strategy: it is for --grid, or leave it out")
     return _numbers(request, sweep_store)

@@ -62,6 +62,16 @@ class SweepSpec(StrictModel):
         # Masked as in the file: a secret given again must not count as a change.
         return self.launch, self._masked_sets(self.launch_set), self.data
 
+    def with_criterion(self, options: CriterionOptions) -> "SweepSpec":
+        """Return the spec with `options` in place of those of its criterion.
+
+        Raises:
+            InputError: they ask for a bound, and its runs have no seed.
+        """
+        options.for_runs(seeded=self.recipe.is_seeded)
+        criterion = options.applied_to(self.criterion or CriterionOptions())
+        return self.model_copy(update={"criterion": criterion or None})
+
     def studies(self, sweep: str = "") -> list["Study"]:
         """Return one study for each strategy, as part of the sweep of this name."""
         studies = []

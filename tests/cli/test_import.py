@@ -11,11 +11,14 @@ from typing import Any
 import optuna
 import pytest
 from support.commandline import finish, keep, write_fake_grid
+from support.trainers import write_walk
 
 from ettsweep.launch.submissions import submission_folders
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.index import load_run_index
+from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.grid_file import load_sweep_spec
+from ettsweep.study.sweep_store import load_sweep_store
 
 Call = Callable[..., Any]
 Row = tuple[float, float, int, float | str]
@@ -231,6 +234,32 @@ def test_an_existing_sweep_takes_scores_by_its_name(call: Call, tmp_path: Path, 
     assert "--name fake imports the scores into it" in call("import", path, "--min", code=2).err
     assert counts(call, path, "--name", "fake") == [2, 0, 0, 0]
     assert "--max: of" in call("import", path, "--name", "fake", "--max", code=2).err
+
+
+def test_options_of_the_verdict_apply_to_a_sweep_by_its_name(call: Call, tmp_path: Path, grid: Path) -> None:
+    keep(tmp_path / "results", load_sweep_spec(grid))
+    path = table(tmp_path / "fake.csv", [(0.25, 0.25, 0, 0.5), (0.5, 0.25, 0, 0.6)])
+    assert "margin 7% from now on" in call("import", path, "--name", "fake", "--margin", "7%").err
+    assert load_sweep_store(tmp_path / "results").sweeps["fake"].criterion.margin == 0.07
+    assert "from now on" not in call("import", path, "--name", "fake").err
+    assert load_sweep_store(tmp_path / "results").sweeps["fake"].criterion.margin == 0.07
+
+
+def test_runs_without_a_seed_have_no_bound_and_no_race(call: Call, tmp_path: Path) -> None:
+    results, grid = tmp_path / "results", write_walk(tmp_path, seeds="none")
+    spec = load_sweep_spec(grid)
+    path = table(tmp_path / "s.csv", [(lr, 1 + abs(math.log2(lr / 0.25))) for lr in (0.125, 0.25, 0.5)], "lr,score")  # type: ignore[misc]
+    for arguments in (["--grid", grid], ["--name", "walk"]):
+        refused = call("import", path, *arguments, "--rule", "bound", code=2).err
+        assert "rule: bound needs repeats, and `seeds: none` has one run a point" in refused
+        call("import", path, *arguments)
+    # As versions before have kept it.
+    keep(results, spec.bound().model_copy(update={"criterion": CriterionOptions(rule="bound")}))
+    before = len(load_run_index(results).runs)
+    result = call("verify-optimum", "--follow", "--launch-set", "slots=1", code=1)
+    assert len(load_run_index(results).runs) == before
+    assert submission_folders(results) == []
+    assert "seeds that decide most" not in result.err
 
 
 # --- sources ----------------------------------------------------------------------------------------------------------

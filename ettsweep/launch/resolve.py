@@ -23,6 +23,7 @@ from ettsweep.runs.state import State
 from ettsweep.runs.trainable import Trainable
 from ettsweep.schema import Source, identity, locating, validate
 from ettsweep.study.grid_file import load_sweep_spec
+from ettsweep.study.importing import is_numbers_alone
 from ettsweep.study.judgement import evaluate_all
 from ettsweep.study.lattice import POINT_OPTIONS, Centre
 from ettsweep.study.plan import Plan, make_plan
@@ -78,7 +79,9 @@ class LaunchOptions:
             DataMissingError: its runs depend on data that are missing.
         """
         sweep_store = load_sweep_store(results)
-        sweeps = [sweep_store.sweeps[name]] if name in sweep_store.sweeps else sweep_store.select()
+        # Of numbers alone none was ever launched.
+        others = (sweep for sweep in sweep_store.select() if not is_numbers_alone(sweep))
+        sweeps = [sweep_store.sweeps[name]] if name in sweep_store.sweeps else list(others)
         # Only the latest spec of a sweep counts: it may have moved to another profile.
         profiles = {(last.launch, last.launch_set) for last in (sweep.sweep_specs[-1] for sweep in sweeps)}
         if len(profiles) == 1:

@@ -13,6 +13,7 @@ import pytest
 from support.commandline import finish, keep, write_fake_grid
 from support.trainers import write_walk
 
+from ettsweep.launch.resolve import LaunchOptions
 from ettsweep.launch.submissions import submission_folders
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.index import load_run_index
@@ -46,6 +47,11 @@ def listed(folder: Path) -> dict[str, bytes]:
 def counts(call: Call, *arguments: object) -> list[int]:
     data = json.loads(call("import", *arguments, "--format", "json").out)
     return [data[key] for key in ("new", "unchanged", "changed", "trained")]
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Path:
+    return write_fake_grid(tmp_path / "fake.yaml", seeds=[0, 1], lr={"range": [-1, 1]})
 
 
 # --- numbers alone ----------------------------------------------------------------------------------------------------
@@ -145,6 +151,23 @@ def test_numbers_alone_are_not_trained(call: Call, tmp_path: Path, command: str)
     assert len(listed(tmp_path / "results")) == before
 
 
+def test_what_cannot_be_trained_is_not_advised(call: Call, tmp_path: Path) -> None:
+    draw = random.Random(0)
+    rows: list[Row] = [(*row[:3], float(row[3]) + draw.gauss(0, 0.1)) for row in made_rows()]
+    call("import", table(tmp_path / "scores.csv", rows), "--min", "--name", "numbers")
+    result = call("verify-optimum", "--dry-run", "--format", "json", code=1)
+    assert json.loads(result.out)[0]["verdict"] == "unresolved"
+    assert "--follow" not in result.err
+
+
+def test_a_sweep_of_numbers_alone_says_nothing_of_where_others_train(call: Call, tmp_path: Path, grid: Path) -> None:
+    results, launch = tmp_path / "results", LaunchOptions("local", ("slots=1",))
+    keep(results, launch.resolve_grid(load_sweep_spec(grid), results, "fake"))
+    call("import", table(tmp_path / "scores.csv", made_rows()), "--min")
+    other = load_sweep_spec(write_fake_grid(tmp_path / "other.yaml", seeds=[0, 1]))
+    assert LaunchOptions().resolve_grid(other, results, "other").launch_set == ("slots=1",)
+
+
 def test_values_off_the_lattice_are_refused_with_the_nearest(call: Call, tmp_path: Path) -> None:
     odd = table(tmp_path / "odd.csv", [(0.1, 0.1, 0, 1.0), (0.3, 0.1, 0, 0.9), (1.0, 0.1, 0, 1.1)])
     assert "lr: 0.3 (nearest: 0.316228)" in call("import", odd, "--min", code=2).err
@@ -177,11 +200,6 @@ def test_wrong_usage_is_told(call: Call, tmp_path: Path, arguments: list[str], p
 
 
 # --- runs of a program ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def grid(tmp_path: Path) -> Path:
-    return write_fake_grid(tmp_path / "fake.yaml", seeds=[0, 1], lr={"range": [-1, 1]})
 
 
 def test_imported_runs_are_those_of_the_grid_which_trains_what_is_missing(

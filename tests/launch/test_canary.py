@@ -204,7 +204,10 @@ def test_runs_without_a_group_need_no_canary(results: Path) -> None:
 
 
 @pytest.mark.parametrize("finished_runs", [0, 1])
-def test_a_family_that_has_finished_a_run_is_not_given_up(results: Path, finished_runs: int) -> None:
+def test_a_family_that_has_finished_a_run_is_not_given_up(
+    results: Path, monkeypatch: pytest.MonkeyPatch, finished_runs: int
+) -> None:
+    monkeypatch.setattr(FakeRecipe, "has_canary", True)
     recipe = FakeRecipe()
     specs = [RunSpec.of(recipe, StrategySpec(s=None), 2.0**-i, 0.5, 0) for i in range(5)]
     for spec in specs[:3]:

@@ -149,7 +149,7 @@ def test_the_map_takes_the_width_of_a_model_and_the_optimizer(call: Call) -> Non
 
 def test_scales_are_those_of_the_theory(call: Call) -> None:
     data = call("scales", "--model", "vit-b16", "--strategy", "ntk", "--lr", 20, "--format", "json").json
-    assert list(data) == ["model", "strategy", "width", "output_rescale", "parameters", "groups"]
+    assert list(data) == ["model", "strategy", "width", "output_rescale", "parameters", "beyond_theory", "groups"]
     assert (data["model"], data["strategy"], data["width"], data["parameters"]) == ("vit-b16", "ntk", 768, 86_444_008)
     keys = ["group", "shape", "parameters", "init_std", "lr_factor", "wd_factor", "effective_lr"]
     assert all(list(group) == keys for group in data["groups"])

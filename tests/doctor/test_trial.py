@@ -244,7 +244,7 @@ def test_the_built_in_trainer_is_exact(tmp_path: Path, results: Path) -> None:
     grid = write_grid(tmp_path / "vit.yaml", recipe=GRID["recipe"] | {"schedule": schedule})
     outcome = tried(grid, results)
     assert (outcome["seeds_differ"], outcome["repeats"], outcome["resume"]) == (True, True, "exact")
-    assert states(outcome) == {}
+    assert states(outcome).items() <= {("stop", "absent")}, "a hundred steps may be over before it is told to stop"
     assert "of 3.3% of its steps" in outcome["of"]["cost"]["seen"]
 
 

@@ -274,7 +274,7 @@ class Trial:
         attempt = run.latest_attempt()
         if attempt and (owner := attempt.owner()) and owner.liveness() == "alive":
             with contextlib.suppress(OSError, ValueError, IndexError):
-                lines = Path(f"/proc/{owner.pid}/status").read_text().splitlines()
+                lines = Path(f"/proc/{owner.pid}/status").read_text(encoding="utf-8").splitlines()
                 peak = next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
                 self._memory[str(run.path)] = max(peak, self._memory.get(str(run.path), 0))
 
@@ -349,7 +349,7 @@ class Trial:
         names = list[str]()
         for pid in sorted(pids - {os.getpid()}):
             with contextlib.suppress(OSError):
-                names.append(Path(f"/proc/{pid}/comm").read_text().strip())
+                names.append(Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip())
         return names
 
     def _live(self) -> Iterator[bool]:

@@ -76,6 +76,8 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "init": ("--out", "first.yaml"),
     "grid": ("--grid", "small.yaml", "--dry-run", "--results", "results"),
     "search": ("--grid", "small.yaml", "--dry-run", "--results", "results"),
+    "try": ("small.yaml", "--results", "results"),
+    "import": ("scores.csv", "--min", "--grid", "small.yaml", "--results", "results"),
     "verify-optimum": ("--dry-run", "--results", "results"),
     "seeds": ("--dry-run", "--results", "results"),
     "report": ("--results", "results"),

@@ -70,7 +70,7 @@ def test_options_that_nothing_fits_together_are_named(tmp_path: Path, call: Call
 
 # --- the home folder --------------------------------------------------------------------------------------------------
 
-PATHS = {"DIR", "FILE", "FILES", "PROFILE", "DATA"}
+PATHS = {"DIR", "FILE", "FILES", "PROFILE", "DATA", "SCORES", "A", "B"}
 """Metavars of the options whose value is a path, or may be one."""
 
 
@@ -102,7 +102,7 @@ def test_home_is_expanded_in_every_option_that_is_a_path(tmp_path: Path, monkeyp
             expanded.add(option.rpartition(" ")[2])
     assert expanded == {
         *("--results", "--grid", "--launch", "--data", "--out", "--optuna", "--spec", "--input", "--tokenizer", "path"),
-        *("first", "second"),
+        *("first", "second", "source"),
     }
 
 

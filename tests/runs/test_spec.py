@@ -251,7 +251,10 @@ def test_all_problems_are_told_at_once() -> None:
         ({"wd": float("inf")}, "wd: input should be a finite number, got inf"),
         ({"wd": -0.5}, "wd: input should be greater than or equal to 0, got -0.5"),
         ({"strategy": {"s": 1.5}}, "strategy.s: input should be less than or equal to 1, got 1.5"),
-        ({"task": "mnist"}, "task: unknown kind 'mnist'. Known: cifar10, cifar100, digits, imagenet, images"),
+        (
+            {"task": "mnist"},
+            "task: unknown kind 'mnist'. Known: cifar10, cifar100, denoise, digits, imagenet, images, next_token",
+        ),
         ({"task": {"train_size": 3}}, "task.kind: is required"),
         ({"task": {"kind": "digits", "train_size": 1797}}, "task.train_size: input should be less than or equal"),
         ({"optimizer": "lion"}, "optimizer: unknown kind 'lion'. Known: adamw, muon, sgd"),

@@ -62,7 +62,7 @@ def named_paths(code: Iterable[Path], words: Iterable[str]) -> Iterator[Path]:
     """Yield the absolute paths that exist of those that stand in files of code, or in words of a command."""
     texts = list(words)
     for path in code:
-        with contextlib.suppress(OSError), path.open(errors="replace") as file:
+        with contextlib.suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
             texts.append(file.read(MAX_CODE_BYTES))
     between = str.maketrans(dict.fromkeys("\"'`=(),;<>{}[]", " "))
     names = {os.path.normpath(word) for text in texts for word in text.translate(between).split() if word[0] == "/"}

@@ -102,7 +102,7 @@ def test_home_is_expanded_in_every_option_that_is_a_path(tmp_path: Path, monkeyp
             expanded.add(option.rpartition(" ")[2])
     assert expanded == {
         *("--results", "--grid", "--launch", "--data", "--out", "--optuna", "--spec", "--input", "--tokenizer", "path"),
-        *("first", "second", "source"),
+        *("first", "second", "source", "grid"),
     }
 
 

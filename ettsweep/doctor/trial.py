@@ -349,7 +349,7 @@ class Trial:
         names = list[str]()
         for pid in sorted(pids - {os.getpid()}):
             with contextlib.suppress(OSError):
-                names.append(Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip())
+                names.append(Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip())
         return names
 
     def _live(self) -> Iterator[bool]:

@@ -153,7 +153,7 @@ def _left() -> list[str]:
             pass
     names = list[str]()
     for pid in below:
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", encoding="utf-8") as file:  # noqa: PTH123
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             names.append("_".join(file.read().split()))
     return names
 

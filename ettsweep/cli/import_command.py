@@ -7,9 +7,8 @@ import typer
 
 from ettsweep.cli import completion
 from ettsweep.cli.options import DEFAULT_RESULTS, DryRun, Form, Grid, Results, Sets, VerdictOptions
-from ettsweep.cli.path_options import parse_location
 from ettsweep.cli.prompts import shell_command, suggest_command
-from ettsweep.cli.reading_options import Lowest, ReadingOptions
+from ettsweep.cli.reading_options import Columns, Lowest, ReadingOptions, Scores
 from ettsweep.console import Format, format_count, print_note, print_table
 
 if TYPE_CHECKING:
@@ -19,16 +18,7 @@ if TYPE_CHECKING:
 
 def import_(
     *,
-    source: Annotated[
-        str,
-        typer.Argument(
-            help="Scores: CSV with a header, lines of JSON, an export of Weights & Biases, a folder of runs, a storage "
-            "of Optuna; - for standard input.",
-            metavar="SCORES",
-            parser=parse_location,
-            show_default=False,
-        ),
-    ],
+    source: Scores,
     grid: Grid = None,
     strategy: Annotated[
         str | None,
@@ -46,13 +36,7 @@ def import_(
         ),
     ] = None,
     lowest: Lowest = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Name of a column, metric or parameter: lr=learning_rate, wd=, seed= or score=; repeatable.",
-            metavar="COLUMN=NAME",
-        ),
-    ] = None,
+    column: Columns = None,
     reading_options: ReadingOptions,
     verdict_options: VerdictOptions,
     replace: Annotated[

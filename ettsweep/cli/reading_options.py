@@ -7,10 +7,30 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ettsweep.cli import completion
+from ettsweep.cli.path_options import parse_location
 from ettsweep.errors import InputError
 
 if TYPE_CHECKING:
     from ettsweep.study.score_rows import Reading, Rows
+
+Scores = Annotated[
+    str,
+    typer.Argument(
+        help="Scores: CSV with a header, lines of JSON, an export of Weights & Biases, a folder of runs, a storage "
+        "of Optuna; - for standard input.",
+        metavar="SCORES",
+        parser=parse_location,
+        show_default=False,
+    ),
+]
+
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Name of a column, metric or parameter: lr=learning_rate, wd=, seed= or score=; repeatable.",
+        metavar="COLUMN=NAME",
+    ),
+]
 
 Lowest = Annotated[
     bool | None,

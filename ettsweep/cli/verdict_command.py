@@ -6,31 +6,15 @@ from typing import Annotated, Literal
 import typer
 
 from ettsweep.cli.options import Form, VerdictOptions
-from ettsweep.cli.path_options import parse_location
-from ettsweep.cli.reading_options import Lowest, ReadingOptions, stated_mode
+from ettsweep.cli.reading_options import Columns, Lowest, ReadingOptions, Scores, stated_mode
 from ettsweep.console import Format, print_note, print_table
 
 
 def verdict(
     *,
-    source: Annotated[
-        str,
-        typer.Argument(
-            help="Scores: CSV with a header, lines of JSON, an export of Weights & Biases, a folder of runs, a storage "
-            "of Optuna; - for standard input.",
-            metavar="SCORES",
-            parser=parse_location,
-            show_default=False,
-        ),
-    ],
+    source: Scores,
     lowest: Lowest = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Name of a column, metric or parameter: lr=learning_rate, wd=, seed= or score=; repeatable.",
-            metavar="COLUMN=NAME",
-        ),
-    ] = None,
+    column: Columns = None,
     reading_options: ReadingOptions,
     runs: Annotated[int, typer.Option(min=0, help="Name at most this many runs that would tell more.")] = 6,
     rule: Annotated[

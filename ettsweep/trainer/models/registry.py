@@ -63,6 +63,16 @@ _vit_cifar = partial(VitSpec, width=192, depth=12, heads=3, patch_size=4, image_
 _encdec = partial(EncDecSpec, vocabulary=50265, tokens=514)
 _encdec_small = partial(EncDecSpec, depth=2, vocabulary=2048, tokens=64, dropout=0.0, attention_dropout=0.0)
 
+TEXT_LETTERS = {
+    "mlp_ratio": "m",
+    "vocabulary": "v",
+    "tokens": "t",
+    "ln_eps": "eps",
+    "dropout": "d",
+    "attention_dropout": "a",
+}
+"""Letters of the fields that all models of text have."""
+
 ARCHITECTURES: dict[str, Architecture] = {
     "vit": Architecture(
         spec=VitSpec,
@@ -101,14 +111,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "encdec-tiny": _encdec_small(width=64, heads=4),
             "encdec-small": _encdec_small(width=128, heads=8),
         },
-        name_letters={
-            "mlp_ratio": "m",
-            "vocabulary": "v",
-            "tokens": "t",
-            "ln_eps": "eps",
-            "dropout": "d",
-            "attention_dropout": "a",
-        },
+        name_letters=TEXT_LETTERS,
         dims=encdec_spec.dims,
         parameters=encdec_spec.parameters,
         forward_flops=encdec_spec.forward_flops,
@@ -125,13 +128,8 @@ ARCHITECTURES: dict[str, Architecture] = {
             "gpt2": GptSpec(width=768, depth=12, heads=12, vocabulary=50265, tokens=1024),
             "gpt-tiny": GptSpec(width=64, depth=2, heads=4, vocabulary=512, tokens=64),
         },
-        name_letters={
-            "mlp_ratio": "m",
-            "vocabulary": "v",
-            "tokens": "t",
-            "ln_eps": "eps",
-            "dropout": "d",
-            "attention_dropout": "a",
+        name_letters=TEXT_LETTERS
+        | {
             # Values that are words need no letter.
             "head": "",
             "norm": "",

@@ -12,15 +12,15 @@ from torch import Tensor
 from ettsweep.theory.forward_pass import rms
 from ettsweep.theory.kernels import Kernels, encdec_kernels
 from ettsweep.theory.measurement import LayerCheck
-from ettsweep.theory.probe import DRAWS, SAMPLES, Checkable, LayerMeasurement, Probe
+from ettsweep.theory.probe import DRAWS, Checkable, LayerMeasurement, Probe
 from ettsweep.theory.text_probe import (
-    TOKENS,
-    VOCABULARY,
+    about_texts,
     draw_tokens,
     later_token_change,
     loss_ratio,
     mean_loss,
     pad_row,
+    small_model,
 )
 from ettsweep.token_ids import PAD
 from ettsweep.trainer.models.encdec import EncDec
@@ -32,21 +32,11 @@ DEPTH = 4
 
 
 def _small(model: EncDecSpec, depth: int | None) -> EncDecSpec:
-    """Return the model with few tokens, a small vocabulary and no dropout; width, heads and M stay."""
-    return model.model_copy(
-        update={
-            "depth": depth or min(model.depth, DEPTH),
-            "tokens": min(model.tokens, TOKENS),
-            "vocabulary": min(model.vocabulary, VOCABULARY),
-            "dropout": 0.0,
-            "attention_dropout": 0.0,
-        }
-    )
+    return small_model(model, depth or min(model.depth, DEPTH))
 
 
 def _about(model: EncDecSpec) -> str:
-    texts = f"{SAMPLES} texts of {model.tokens} tokens of a vocabulary of {model.vocabulary}"
-    return f"{model.depth} + {model.depth} blocks, {texts}"
+    return f"{model.depth} + {model.depth} blocks, {about_texts(model)}"
 
 
 def _probe(model: EncDecSpec, generator: torch.Generator) -> Probe:

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from ettsweep.console import format_count
 from ettsweep.theory.kernels import Kernels, gpt_kernels
-from ettsweep.theory.probe import DRAWS, SAMPLES, Checkable, LayerMeasurement, Probe
+from ettsweep.theory.probe import DRAWS, Checkable, LayerMeasurement, Probe
 from ettsweep.theory.text_probe import (
-    TOKENS,
-    VOCABULARY,
+    about_texts,
     draw_tokens,
     later_token_change,
     loss_ratio,
     mean_loss,
     pad_row,
+    small_model,
 )
 from ettsweep.trainer.models.gpt import Gpt
 from ettsweep.trainer.models.gpt_spec import GptSpec, dims
@@ -29,21 +29,11 @@ DEPTH = 8
 
 
 def _small(model: GptSpec, depth: int | None) -> GptSpec:
-    """Return the model with few tokens, a small vocabulary and no dropout; width, heads and M stay."""
-    return model.model_copy(
-        update={
-            "depth": depth or min(model.depth, DEPTH),
-            "tokens": min(model.tokens, TOKENS),
-            "vocabulary": min(model.vocabulary, VOCABULARY),
-            "dropout": 0.0,
-            "attention_dropout": 0.0,
-        }
-    )
+    return small_model(model, depth or min(model.depth, DEPTH))
 
 
 def _about(model: GptSpec) -> str:
-    texts = f"{SAMPLES} texts of {model.tokens} tokens of a vocabulary of {model.vocabulary}"
-    return f"{format_count(model.depth, 'block')}, {texts}"
+    return f"{format_count(model.depth, 'block')}, {about_texts(model)}"
 
 
 def _probe(model: GptSpec, generator: torch.Generator) -> Probe:

@@ -4,7 +4,7 @@ Shapes: B batch, T tokens, K outputs of one position, the vocabulary.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,11 +14,33 @@ from ettsweep.theory.forward_pass import rms
 from ettsweep.theory.measurement import LayerCheck
 from ettsweep.theory.probe import SAMPLES, LayerMeasurement
 from ettsweep.token_ids import FIRST_BPE, PAD
+from ettsweep.trainer.models.encdec_spec import EncDecSpec
+from ettsweep.trainer.models.gpt_spec import GptSpec
 from ettsweep.trainer.specs import TextModel
 from ettsweep.trainer.tasks.task import Batch
 
 TOKENS = 8
 VOCABULARY = 2048
+
+AnyTextModel = TypeVar("AnyTextModel", EncDecSpec, GptSpec)
+
+
+def small_model(model: AnyTextModel, depth: int) -> AnyTextModel:
+    """Return the model with few tokens, a small vocabulary and no dropout; width, heads and M stay."""
+    return model.model_copy(
+        update={
+            "depth": depth,
+            "tokens": min(model.tokens, TOKENS),
+            "vocabulary": min(model.vocabulary, VOCABULARY),
+            "dropout": 0.0,
+            "attention_dropout": 0.0,
+        }
+    )
+
+
+def about_texts(model: TextModel) -> str:
+    """Return which texts a check draws, for people."""
+    return f"{SAMPLES} texts of {model.tokens} tokens of a vocabulary of {model.vocabulary}"
 
 
 def draw_tokens(model: TextModel, generator: torch.Generator, *, texts: int) -> tuple[tuple[Tensor, ...], Tensor]:

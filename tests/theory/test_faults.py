@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ettsweep.strategies import factors
 from ettsweep.strategies.factors import BULK, Group
-from ettsweep.theory import encdec_probe, scaling_check
+from ettsweep.theory import scaling_check, text_probe
 from ettsweep.theory.check_plan import CheckPlan, CheckRequest, make_check_plan
 from ettsweep.theory.expectations import Expectations
 from ettsweep.theory.exponents import ExponentTest
@@ -227,7 +227,7 @@ def never_called(patch: Patch) -> None:
 @pytest.fixture
 def fast(theory: Theory, monkeypatch: Patch) -> None:
     """Make checks of text quick, too."""
-    monkeypatch.setattr(encdec_probe, "VOCABULARY", 64)
+    monkeypatch.setattr(text_probe, "VOCABULARY", 64)
     monkeypatch.setattr(scaling_check, "compute_expectations", theory)
 
 
@@ -294,7 +294,7 @@ UNLIKE_GELU = "blocks.0.mlp: the difference from the GELU, relative to it, is"
 def test_a_planted_fault_is_named_first(
     model: str, plant: Plant, line: str, theory: Theory, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr(encdec_probe, "VOCABULARY", 64)
+    monkeypatch.setattr(text_probe, "VOCABULARY", 64)
     monkeypatch.setattr(scaling_check, "compute_expectations", theory)
     plant(monkeypatch)
     check_result = check(model)

@@ -38,8 +38,10 @@ def read_table(path: Path, reading: Reading, columns: Sequence[str]) -> Rows:
     try:
         data = sys.stdin.buffer.read() if str(path) == STANDARD_INPUT else path.read_bytes()
         text = data.decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: cannot be read: no text in UTF-8, from byte {error.start}") from None
     sha256 = hashlib.sha256(data).hexdigest()
     try:
         rows = list(_json_rows(path, text) if text.lstrip().startswith("{") else _csv_rows(path, text, columns))

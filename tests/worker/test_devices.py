@@ -10,13 +10,14 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.commandline import alive, end_workers, ettsweep, runs_in, status, wait_for, worker_pids, write_grid
-from support.slots import attempt_with_checkpoint, held, owner, wait_for_results, waiting
+from support.slots import held, owner, wait_for_results, waiting
 
 from ettsweep.files import read_lines
 from ettsweep.launch.submissions import submission_folders
@@ -31,7 +32,7 @@ pytestmark = [
     pytest.mark.usefixtures("process"),
 ]
 
-RECIPE = {"batch_size": 33, "schedule": {"total_steps": 300, "warmup_steps": 4, "eval_every": 100}}
+RECIPE = {"batch_size": 33, "schedule": {"total_steps": 90, "warmup_steps": 4, "eval_every": 30}}
 SETS = (
     "devices=cpu",
     "slots=2",
@@ -48,6 +49,19 @@ def command(tmp_path: Path) -> tuple[object, ...]:
     """Return the command that has one run trained by two processes."""
     path = write_grid(tmp_path / "grid.yaml", recipe=RECIPE, lr={"range": [0, 0]})
     return "grid", "--grid", path, "--results", tmp_path / "results", *TOGETHER
+
+
+@pytest.fixture
+def first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return what has the processes of this test run some code before anything else."""
+
+    def put(code: str) -> None:
+        folder = tmp_path / "site"
+        folder.mkdir(exist_ok=True)
+        (folder / "sitecustomize.py").write_text(code)
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
+
+    return put
 
 
 @pytest.fixture(scope="module")
@@ -91,15 +105,45 @@ def followers(leader: int) -> list[int]:
     return collected
 
 
-def at_work(attempt: Attempt) -> tuple[int, int]:
-    """Return the processes that train, leader and follower, once they have saved a checkpoint; `tell` has both go on.
+HOLDING = """
+import os, signal, sys, lean
+if "ettsweep.worker" in sys.orig_argv and "--follow" not in sys.orig_argv:
+    from ettsweep.runs.attempt import Attempt
+    save = Attempt.save_checkpoint
 
-    The leader is stopped there: the other waits for it.
+    def save_and_hold(attempt, *arguments, **options):
+        is_first = not attempt.has_checkpoint()
+        save(attempt, *arguments, **options)
+        if is_first and attempt.number <= int(os.environ["HELD_ATTEMPTS"]):
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    Attempt.save_checkpoint = save_and_hold
+"""
+"""What leaders run first: each stops itself at the first checkpoint of an attempt, so that no run ends meanwhile."""
+
+
+@pytest.fixture
+def hold_attempts(first: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Return what has leaders hold so many attempts of a run at their first checkpoints, see `at_work`."""
+
+    def hold(count: int) -> None:
+        first(HOLDING)
+        monkeypatch.setenv("HELD_ATTEMPTS", str(count))
+
+    return hold
+
+
+def at_work(attempt: Attempt) -> tuple[int, int]:
+    """Return the processes that train, leader and follower, where they are held; `tell` has both go on.
+
+    The leader is stopped at its first checkpoint, and the other waits for it.
     """
-    wait_for(attempt.has_checkpoint, f"a checkpoint of attempt {attempt.number}")
-    os.kill(owner(attempt), signal.SIGSTOP)
-    (follower,) = followers(owner(attempt))
-    return owner(attempt), follower
+    wait_for(attempt.path.exists, f"attempt {attempt.number}")
+    leader = owner(attempt)
+    stat = Path(f"/proc/{leader}/stat")
+    wait_for(lambda: stat.read_text().rsplit(")", 1)[1].split()[0] == "T", f"attempt {attempt.number} to be held")
+    (follower,) = followers(leader)
+    return leader, follower
 
 
 def tell(pid: int, number: signal.Signals, leader: int) -> None:
@@ -134,8 +178,8 @@ def test_two_processes_train_the_runs_of_a_grid_and_one_writes(calm: Path) -> No
         )
         assert result["device_s"] == pytest.approx(2 * result["wall_s"], rel=1e-3)
         lines = read_lines(attempt.metrics_path)
-        assert [line["step"] for line in lines if "loss" in line] == list(range(1, 301))
-        assert [line["step"] for line in lines if "val_loss" in line] == [100, 200, 300]
+        assert [line["step"] for line in lines if "loss" in line] == list(range(1, 91))
+        assert [line["step"] for line in lines if "val_loss" in line] == [30, 60, 90]
     assert len({owner(run.attempt(1)) for run in runs}) == 1
     assert "Warning" not in logs(calm)
 
@@ -145,17 +189,17 @@ def test_two_processes_train_the_runs_of_a_grid_and_one_writes(calm: Path) -> No
 
 @pytest.mark.slow
 def test_a_killed_leader_takes_the_others_along_and_a_killed_follower_is_replaced(
-    command: Any, results: Path, calm: Path
+    command: Any, results: Path, calm: Path, hold_attempts: Callable[[int], None]
 ) -> None:
+    hold_attempts(2)
     ettsweep(*command)
-    run = RunDir(attempt_with_checkpoint(results).run)
+    (run,) = runs_in(results)
     leader, follower = at_work(run.attempt(1))
     tell(leader, signal.SIGKILL, leader)
     wait_until_gone(follower)
     assert status(results)[run.id]["state"] == "interrupted"
 
     assert "1 resumed" in ettsweep(*command).stderr
-    wait_for(run.attempt(2).path.exists, "the second attempt")
     leader, follower = at_work(run.attempt(2))
     tell(follower, signal.SIGKILL, leader)
     wait_for(run.attempt(3).path.exists, "the third attempt")
@@ -172,14 +216,15 @@ def test_a_killed_leader_takes_the_others_along_and_a_killed_follower_is_replace
 
 
 @pytest.mark.slow
-def test_a_sharded_run_is_killed_and_told_to_end_and_cleaned_up(command: Any, results: Path, tmp_path: Path) -> None:
-    sharded = (*command, "--launch-set", "trainer.sharded=true", "--set", "schedule.total_steps=120")
+def test_a_sharded_run_is_killed_and_told_to_end_and_cleaned_up(
+    command: Any, results: Path, tmp_path: Path, hold_attempts: Callable[[int], None]
+) -> None:
+    sharded = (*command, "--launch-set", "trainer.sharded=true")
+    hold_attempts(2)
     ettsweep(*sharded)
-    attempt = attempt_with_checkpoint(results)
-    leader, follower = at_work(attempt)
+    (run,) = runs_in(results)
+    leader, follower = at_work(run.attempt(1))
     tell(follower, signal.SIGKILL, leader)
-    run = RunDir(attempt.run)
-    wait_for(run.attempt(2).path.exists, "the second attempt")
     leader, follower = at_work(run.attempt(2))
     tell(follower, signal.SIGTERM, leader)
     wait_until_gone(leader, follower)
@@ -193,6 +238,7 @@ def test_a_sharded_run_is_killed_and_told_to_end_and_cleaned_up(command: Any, re
     assert "Warning" not in logs(results)
 
     calm = tmp_path / "calm"
+    hold_attempts(0)
     ettsweep(*(calm if word == results else word for word in sharded))
     wait_for_results(calm, 1)
     assert_as_if_calm(run, calm)
@@ -210,12 +256,14 @@ def test_a_sharded_run_is_killed_and_told_to_end_and_cleaned_up(command: Any, re
 
 
 @pytest.mark.slow
-def test_both_processes_save_and_end_whichever_is_told_to(command: Any, results: Path, calm: Path) -> None:
+def test_both_processes_save_and_end_whichever_is_told_to(
+    command: Any, results: Path, calm: Path, hold_attempts: Callable[[int], None]
+) -> None:
+    hold_attempts(2)
     for number, choice in enumerate((0, 1), 1):
         stderr = ettsweep(*command).stderr
         assert number == 1 or "1 resumed" in stderr
         (run,) = runs_in(results)
-        wait_for(run.attempt(number).path.exists, f"attempt {number}")
         processes = at_work(run.attempt(number))
         tell(processes[choice], signal.SIGTERM, processes[0])
         wait_until_gone(*processes)
@@ -231,9 +279,11 @@ def test_both_processes_save_and_end_whichever_is_told_to(command: Any, results:
 
 
 @pytest.mark.slow
-def test_a_cancelled_run_stops_on_both(command: Any, results: Path) -> None:
-    ettsweep(*command, "--set", "schedule.total_steps=50000")  # it is not to be done before it is cancelled
-    attempt = attempt_with_checkpoint(results)
+def test_a_cancelled_run_stops_on_both(command: Any, results: Path, hold_attempts: Callable[[int], None]) -> None:
+    hold_attempts(1)
+    ettsweep(*command)
+    (run,) = runs_in(results)
+    attempt = run.attempt(1)
     processes = at_work(attempt)
     ettsweep("cancel", attempt.run.name, "--results", results)
     os.kill(processes[0], signal.SIGCONT)
@@ -246,19 +296,14 @@ def test_a_cancelled_run_stops_on_both(command: Any, results: Path) -> None:
 
 
 @pytest.fixture
-def followers_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def followers_first(first: Callable[[str], None]) -> Callable[[str], None]:
     """Return what has followers, and nobody else, run some code before anything else."""
 
     def put(code: str) -> None:
-        folder = tmp_path / "site"
-        folder.mkdir()
-        lines = [
-            "import sys, lean",
-            "if {'ettsweep.worker', '--follow'} <= set(sys.orig_argv):",
-            *(f"    {line}" for line in code.splitlines()),
-        ]
-        (folder / "sitecustomize.py").write_text("\n".join(lines))
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
+        first(
+            "import sys, lean\nif {'ettsweep.worker', '--follow'} <= set(sys.orig_argv):\n"
+            + textwrap.indent(code, "    ")
+        )
 
     return put
 

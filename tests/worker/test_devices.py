@@ -10,13 +10,13 @@ import signal
 import socket
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.commandline import alive, end_workers, ettsweep, runs_in, status, wait_for, worker_pids, write_grid
+from support.holds import is_stopped
 from support.slots import held, owner, wait_for_results, waiting
 
 from ettsweep.files import read_lines
@@ -49,19 +49,6 @@ def command(tmp_path: Path) -> tuple[object, ...]:
     """Return the command that has one run trained by two processes."""
     path = write_grid(tmp_path / "grid.yaml", recipe=RECIPE, lr={"range": [0, 0]})
     return "grid", "--grid", path, "--results", tmp_path / "results", *TOGETHER
-
-
-@pytest.fixture
-def first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Return what has the processes of this test run some code before anything else."""
-
-    def put(code: str) -> None:
-        folder = tmp_path / "site"
-        folder.mkdir(exist_ok=True)
-        (folder / "sitecustomize.py").write_text(code)
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
-
-    return put
 
 
 @pytest.fixture(scope="module")
@@ -105,43 +92,14 @@ def followers(leader: int) -> list[int]:
     return collected
 
 
-HOLDING = """
-import os, signal, sys, lean
-if "ettsweep.worker" in sys.orig_argv and "--follow" not in sys.orig_argv:
-    from ettsweep.runs.attempt import Attempt
-    save = Attempt.save_checkpoint
-
-    def save_and_hold(attempt, *arguments, **options):
-        is_first = not attempt.has_checkpoint()
-        save(attempt, *arguments, **options)
-        if is_first and attempt.number <= int(os.environ["HELD_ATTEMPTS"]):
-            os.kill(os.getpid(), signal.SIGSTOP)
-
-    Attempt.save_checkpoint = save_and_hold
-"""
-"""What leaders run first: each stops itself at the first checkpoint of an attempt, so that no run ends meanwhile."""
-
-
-@pytest.fixture
-def hold_attempts(first: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Return what has leaders hold so many attempts of a run at their first checkpoints, see `at_work`."""
-
-    def hold(count: int) -> None:
-        first(HOLDING)
-        monkeypatch.setenv("HELD_ATTEMPTS", str(count))
-
-    return hold
-
-
 def at_work(attempt: Attempt) -> tuple[int, int]:
-    """Return the processes that train, leader and follower, where they are held; `tell` has both go on.
+    """Return the processes that train, leader and follower, where they hold; `tell` has both go on.
 
-    The leader is stopped at its first checkpoint, and the other waits for it.
+    The leader has stopped itself, see the fixture `hold_runs`, and the other waits for it.
     """
     wait_for(attempt.path.exists, f"attempt {attempt.number}")
     leader = owner(attempt)
-    stat = Path(f"/proc/{leader}/stat")
-    wait_for(lambda: stat.read_text().rsplit(")", 1)[1].split()[0] == "T", f"attempt {attempt.number} to be held")
+    wait_for(lambda: is_stopped(leader), f"attempt {attempt.number} to hold")
     (follower,) = followers(leader)
     return leader, follower
 
@@ -189,9 +147,9 @@ def test_two_processes_train_the_runs_of_a_grid_and_one_writes(calm: Path) -> No
 
 @pytest.mark.slow
 def test_a_killed_leader_takes_the_others_along_and_a_killed_follower_is_replaced(
-    command: Any, results: Path, calm: Path, hold_attempts: Callable[[int], None]
+    command: Any, results: Path, calm: Path, hold_runs: Callable[[int], None]
 ) -> None:
-    hold_attempts(2)
+    hold_runs(2)
     ettsweep(*command)
     (run,) = runs_in(results)
     leader, follower = at_work(run.attempt(1))
@@ -217,10 +175,10 @@ def test_a_killed_leader_takes_the_others_along_and_a_killed_follower_is_replace
 
 @pytest.mark.slow
 def test_a_sharded_run_is_killed_and_told_to_end_and_cleaned_up(
-    command: Any, results: Path, tmp_path: Path, hold_attempts: Callable[[int], None]
+    command: Any, results: Path, tmp_path: Path, hold_runs: Callable[[int], None]
 ) -> None:
     sharded = (*command, "--launch-set", "trainer.sharded=true")
-    hold_attempts(2)
+    hold_runs(2)
     ettsweep(*sharded)
     (run,) = runs_in(results)
     leader, follower = at_work(run.attempt(1))
@@ -238,7 +196,6 @@ def test_a_sharded_run_is_killed_and_told_to_end_and_cleaned_up(
     assert "Warning" not in logs(results)
 
     calm = tmp_path / "calm"
-    hold_attempts(0)
     ettsweep(*(calm if word == results else word for word in sharded))
     wait_for_results(calm, 1)
     assert_as_if_calm(run, calm)
@@ -257,9 +214,9 @@ def test_a_sharded_run_is_killed_and_told_to_end_and_cleaned_up(
 
 @pytest.mark.slow
 def test_both_processes_save_and_end_whichever_is_told_to(
-    command: Any, results: Path, calm: Path, hold_attempts: Callable[[int], None]
+    command: Any, results: Path, calm: Path, hold_runs: Callable[[int], None]
 ) -> None:
-    hold_attempts(2)
+    hold_runs(2)
     for number, choice in enumerate((0, 1), 1):
         stderr = ettsweep(*command).stderr
         assert number == 1 or "1 resumed" in stderr
@@ -279,8 +236,8 @@ def test_both_processes_save_and_end_whichever_is_told_to(
 
 
 @pytest.mark.slow
-def test_a_cancelled_run_stops_on_both(command: Any, results: Path, hold_attempts: Callable[[int], None]) -> None:
-    hold_attempts(1)
+def test_a_cancelled_run_stops_on_both(command: Any, results: Path, hold_runs: Callable[[int], None]) -> None:
+    hold_runs(1)
     ettsweep(*command)
     (run,) = runs_in(results)
     attempt = run.attempt(1)
@@ -296,14 +253,19 @@ def test_a_cancelled_run_stops_on_both(command: Any, results: Path, hold_attempt
 
 
 @pytest.fixture
-def followers_first(first: Callable[[str], None]) -> Callable[[str], None]:
+def followers_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Return what has followers, and nobody else, run some code before anything else."""
 
     def put(code: str) -> None:
-        first(
-            "import sys, lean\nif {'ettsweep.worker', '--follow'} <= set(sys.orig_argv):\n"
-            + textwrap.indent(code, "    ")
-        )
+        folder = tmp_path / "site"
+        folder.mkdir()
+        lines = [
+            "import sys, lean",
+            "if {'ettsweep.worker', '--follow'} <= set(sys.orig_argv):",
+            *(f"    {line}" for line in code.splitlines()),
+        ]
+        (folder / "sitecustomize.py").write_text("\n".join(lines))
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
 
     return put
 

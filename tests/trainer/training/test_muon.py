@@ -29,7 +29,16 @@ MATRICES = {"qkv": 3, "q": 1, "kv": 2, "u": 1, "w": 1, "x": 1}
 DECODERS = {
     "plain": GptSpec(width=16, depth=2, heads=4, vocabulary=20, tokens=8),
     "today's": GptSpec(
-        width=16, depth=2, heads=4, vocabulary=20, tokens=8, kv_heads=2, head="untied", norm="rms", positions="rotary"
+        width=16,
+        depth=2,
+        heads=4,
+        vocabulary=20,
+        tokens=8,
+        kv_heads=2,
+        head="untied",
+        norm="rms",
+        positions="rotary",
+        mlp="swiglu",
     ),
 }
 
@@ -51,6 +60,12 @@ def is_matrix(name: str) -> bool:
     return name.rpartition(".")[2] in MATRICES
 
 
+def fused(spec: RunSpec, name: str) -> int:
+    """Return how many matrices a parameter fuses."""
+    kind = name.rpartition(".")[2]
+    return MATRICES[kind] * (2 if kind == "w" and getattr(spec.model, "mlp", "gelu") == "swiglu" else 1)
+
+
 @pytest.mark.parametrize("model", [None, *DECODERS.values()], ids=["a Vision Transformer", *DECODERS])
 @pytest.mark.parametrize(("strategy", "adjustment"), [(None, "original"), (1.0, "spectral_unclamped")])
 def test_steps_are_those_of_torch_with_each_matrix_as_a_parameter(
@@ -61,7 +76,7 @@ def test_steps_are_those_of_torch_with_each_matrix_as_a_parameter(
     mine, theirs = built(spec), built(spec)
     optimizer = build_optimizer(mine, spec)
     parts = {
-        name: [nn.Parameter(part.clone()) for part in p.detach().chunk(MATRICES[name.rpartition(".")[2]])]
+        name: [nn.Parameter(part.clone()) for part in p.detach().chunk(fused(spec, name))]
         for name, p in theirs.named_parameters()
         if is_matrix(name)
     }
@@ -107,8 +122,12 @@ def newton_schulz(singular_values: np.ndarray, steps: int) -> np.ndarray:
 
 @pytest.mark.parametrize("ns_steps", [3, 5])
 @pytest.mark.parametrize("s", [None, 1.0])
-def test_spectral_norm_of_a_step_is_the_factor_times_lr(make_spec: MakeSpec, s: float | None, ns_steps: int) -> None:
+@pytest.mark.parametrize("decoder", [None, DECODERS["today's"]], ids=["a Vision Transformer", "today's"])
+def test_spectral_norm_of_a_step_is_the_factor_times_lr(
+    make_spec: MakeSpec, decoder: GptSpec | None, s: float | None, ns_steps: int
+) -> None:
     spec = make_spec(optimizer=MUON | {"ns_steps": ns_steps}, strategy={"s": s}, wd=0.0, model={"width": 16})
+    spec = spec.model_copy(update={"model": decoder or spec.model})
     model = built(spec)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     optimizer = build_optimizer(model, spec)
@@ -119,10 +138,10 @@ def test_spectral_norm_of_a_step_is_the_factor_times_lr(make_spec: MakeSpec, s: 
     for name, parameter in model.named_parameters():
         if not is_matrix(name):
             continue
-        fused = MATRICES[name.rpartition(".")[2]]
+        count = fused(spec, name)
         given, step = parameter.grad, parameter.detach() - before[name]
         assert given is not None
-        for part, of_part in zip(given.chunk(fused), step.chunk(fused), strict=True):
+        for part, of_part in zip(given.chunk(count), step.chunk(count), strict=True):
             fan_out, fan_in = part.shape
             # Of the momentum; its first value is proportional to the gradient, and scale does not count.
             expected = newton_schulz(np.linalg.svd(part.numpy(), compute_uv=False), ns_steps)
@@ -148,6 +167,12 @@ def test_factors_depend_on_ratios_of_widths_alone(make_spec: MakeSpec) -> None:
         assert {standard[g] for g in ("patch", "pe", "head", "head_bias")} == {RATIO}
         assert mup["head"] == pytest.approx(RATIO / (width * math.sqrt(10)))
         assert (mup["pe"], mup["patch"]) == (RATIO, RATIO / 16)
+    (_, modern), factors_of = DECODERS.values(), {}
+    for s in (None, 1.0):
+        rows = scale_table(modern, StrategySpec(s=s), MuonSpec(), lr=None)
+        factors_of[s] = [row["lr_factor"] for row in rows if row["group"] in {*"qkvuwx"}]
+    assert factors_of[None] == [1, 1, 1, 1, 2, 1]
+    assert factors_of[1.0] == pytest.approx([1, math.sqrt(0.5), math.sqrt(0.5), 1, 2, 0.5])  # half the keys, M = 4
     assert spectral_factor(3, 12, 1.0) == 0.5
     assert spectral_factor(3, 12, None) == 1.0
 

@@ -180,7 +180,7 @@ def normalise(x_BTD: Tensor, gain_D: Tensor | None, eps: float) -> Tensor:
         return layer_norm(x_BTD, eps)
     device_type = gain_D.device.type
     if torch.is_autocast_enabled(device_type):
-        # As weights, which a sharded model gathers so. 1 is added after that: beside it a small gain would be rounded away.
+        # As weights, which a sharded model gathers so. 1 is added after that, lest it round a small gain away.
         gain_D = gain_D.to(torch.get_autocast_dtype(device_type))
     return F.rms_norm(x_BTD, gain_D.shape, 1 + gain_D.to(x_BTD.dtype), eps)
 

@@ -283,7 +283,7 @@ class RunDir:
         return [attempt for attempt in attempts if attempt.kept_path.exists()]
 
     def source(self, attempt: Attempt) -> Attempt | None:
-        """Return the attempt that one goes on from, of this run or of the one that it continues; None from the start."""
+        """Return the attempt that one goes on from, maybe of the run that this one continues; None from the start."""
         if (continuation := attempt.continued_from()) and (continued := self.spec().continued):
             return RunDir(self.path.parent / continued[0].run_id).attempt(continuation.attempt)
         return attempt.parent()

@@ -146,8 +146,9 @@ class TransformerRecipe(Trainable):
     @property
     def tokens_per_step(self) -> int | None:
         # A source and its target are padded, by how much only the data tell; windows of decoders are full.
-        is_full = isinstance(self.model, TextModel) and not self.model.reads_source
-        return self.batch_size * self.model.tokens if is_full else None
+        if not isinstance(self.model, TextModel) or self.model.reads_source:
+            return None
+        return self.batch_size * self.model.tokens
 
     @property
     def momentum_gain(self) -> float:

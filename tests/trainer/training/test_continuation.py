@@ -6,7 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.made_runs import CPU, MakeSpec, Train, Undisturbed, never, numbers, result_of, stop_at
+from support.made_runs import (
+    CPU,
+    MODERN,
+    REL,
+    MakeSpec,
+    Train,
+    Trained,
+    Undisturbed,
+    curve,
+    decoder_run,
+    never,
+    numbers,
+    result_of,
+    stop_at,
+)
 
 from ettsweep.launch.cleanup import find_waste, remove
 from ettsweep.launch.follow import continuation_note
@@ -22,6 +36,8 @@ SHORT: dict[str, Any] = {"total_steps": 20, "warmup_steps": 4, "eval_every": 8, 
 LONG = SHORT | {"total_steps": 40}
 CONTINUED = LONG | {"continues": {"total_steps": 20}}
 KEPT = 15
+SHARED = ("schedule", "optimizer", "strategy", "lr")
+STILL_MODERN = MODERN.model_copy(update={"dropout": 0.0, "attention_dropout": 0.0})
 
 
 @pytest.fixture
@@ -133,6 +149,35 @@ def test_reproduction_names_what_was_other_than_in_the_run_that_is_continued(
     parent.attempt(1).record_execution(execution | {"processes": 2})
     line = f"run {run.id} went on from run {parent.id} at step {KEPT} where processes was 2, is 1"
     assert f"{line}: no run from the start reproduces that" in reproduce(run, continued, run.result()).notes
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["ddp", "fsdp2"])
+@pytest.mark.parametrize("decoder", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_two_processes_continue_what_they_or_one_kept(
+    train: Train, trained: Trained, make_spec: MakeSpec, tmp_path: Path, decoder: bool, sharded: bool
+) -> None:
+    """Of a decoder with Muon, too, which orthogonalises whole matrices of gathered momenta."""
+
+    def spec(schedule: dict[str, Any]) -> RunSpec:
+        made = make_spec(schedule=schedule, lr=0.05, optimizer={"kind": "muon"}, strategy={"s": 1.0})
+        if not decoder:
+            return made
+        return decoder_run(model=STILL_MODERN, **{name: getattr(made, name) for name in SHARED})
+
+    method = {"world": 2, "sharded": sharded}
+    here, stop = method | {"folder": "here"}, {"rank": 1, "after": 6, "how": "stop"}
+    (whole, _, _, run), ends = trained(
+        (spec(LONG), method), (spec(SHORT), here), (spec(CONTINUED), here | stop), (spec(CONTINUED), here)
+    )
+    assert {end for trial in ends for end in trial} == {"ended"}
+    assert run.attempt(1).continued_from() == (spec(SHORT).run_id, 1, KEPT)
+    assert run.attempt(2).resumed_from() == (1, KEPT + 6)
+    assert numbers(run) == numbers(whole)
+    one = train(spec(SHORT), folder=tmp_path / "there")
+    (other,), ends = trained((spec(CONTINUED), method | {"folder": "there"}))
+    assert other.attempt(1).continued_from() == (one.id, 1, KEPT)
+    assert curve(other) == pytest.approx(curve(whole), rel=100 * REL)
+    assert "warning: processes was 1, is 2" in other.attempt(1).log_text()
 
 
 @pytest.mark.parametrize("every_steps", [None, 5])

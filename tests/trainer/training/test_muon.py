@@ -9,16 +9,18 @@ import pytest
 import torch
 from support.commandline import ettsweep, write_grid
 from support.made_runs import REL, MakeSpec, Train, Trained, curve, numbers
-from support.toy import TOY
 from torch import Tensor, nn
 
 from ettsweep.runs.spec import RunSpec, StrategySpec, validated_spec
+from ettsweep.shipped_files import shipped
 from ettsweep.strategies.factors import spectral_factor
 from ettsweep.strategies.optimizers import AdamWSpec, MuonSpec
-from ettsweep.trainer.models import registry
+from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.trainer.models.build import build_model, initialise
 from ettsweep.trainer.models.gpt_spec import GptSpec
 from ettsweep.trainer.models.parameter_scales import parameter_factors, scale_table
+from ettsweep.trainer.models.registry import model_spec
+from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.trainer.training.optimizer import build_optimizer, set_lr
 
 ETAS = [0.02, 0.05, 0.04]
@@ -41,6 +43,10 @@ DECODERS = {
         mlp="swiglu",
     ),
 }
+
+GPT_TINY = model_spec("gpt-tiny")
+assert isinstance(GPT_TINY, GptSpec)
+TODAYS = GPT_TINY.model_copy(update={"kv_heads": 2, "norm": "rms", "positions": "rotary", "mlp": "swiglu"})
 
 MUON: dict[str, Any] = {"kind": "muon", "adamw_lr_ratio": RATIO, "beta2": 0.99, "momentum": 0.9}
 
@@ -215,6 +221,22 @@ def test_two_processes_train_what_one_does(
     assert numbers(resumed) == numbers(two)
 
 
+@pytest.mark.parametrize("sharded", [False, True], ids=["ddp", "fsdp2"])
+@pytest.mark.parametrize("model", [GPT_TINY, pytest.param(TODAYS, marks=pytest.mark.slow)], ids=["plain", "today's"])
+def test_two_processes_train_gpt_tiny_as_one_does(
+    train: Train, trained: Trained, model: GptSpec, sharded: bool
+) -> None:
+    grid = load_sweep_spec(shipped("grids") / "gpt-tiny.yaml", overrides=["optimizer=muon"], strategies=["standard"])
+    schedule = ScheduleSpec(total_steps=6, warmup_steps=2, decay="linear", eval_every=3)
+    spec = grid.specs()[0].bound_to(None).model_copy(update={"schedule": schedule, "model": model})
+    (two,), ends = trained((spec, {"world": 2, "sharded": sharded}))
+    assert ends == [["ended", "ended"]]
+    one = train(spec)
+    assert curve(one)[-1] < curve(one)[0] - 0.1
+    for key in ("loss", "grad_norm", "val_loss", "val_bits_per_byte"):
+        assert curve(two, key) == pytest.approx(curve(one, key), rel=100 * REL), key
+
+
 CENTRE = {"standard": {"lr": 0.02, "wd": 0.1}}
 
 # --- bad input --------------------------------------------------------------------------------------------------------
@@ -235,9 +257,3 @@ def test_what_muon_has_not_is_refused(tmp_path: Path, options: list[str], expect
     assert "runs would be submitted" in ettsweep("grid", "--grid", "g.yaml", *muon, "--dry-run", cwd=tmp_path).stderr
     refused = ettsweep("grid", "--grid", "g.yaml", *muon, *options, "--dry-run", cwd=tmp_path, code=2)
     assert expected in refused.stderr
-
-
-def test_model_without_matrices_between_its_ends_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.ARCHITECTURES, "toy", TOY)
-    with pytest.raises(Exception, match="muon trains the matrices of residual blocks, and toy-4 has none; give adamw"):
-        parameter_factors(TOY.presets["toy-4"], StrategySpec(s=None), MuonSpec())

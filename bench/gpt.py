@@ -41,7 +41,7 @@ from ettsweep.trainer.training.optimizer import build_optimizer
 from ettsweep.trainer.training.precision import DTYPES
 from ettsweep.trainer.training.trainer import Trainer
 
-MEMORY_STEPS = 3
+MEMORY_STEPS = 1
 
 
 class Window:

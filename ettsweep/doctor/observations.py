@@ -110,10 +110,19 @@ def _differs(record: Record, name: str) -> bool:
 
 
 def repeats_itself(record: Record) -> bool | None:
-    """Return whether one seed gave the same scores twice; None if that is not known."""
+    """Return whether one seed gave the same numbers twice, of all that was recorded; None if that is not known."""
     if not _both_done(record.alone, record.again):
         return None
-    return _distance(record.alone, record.again, record.base.metric.column) == 0
+    return not _unrepeated(record)
+
+
+def _unrepeated(record: Record) -> list[str]:
+    """Return the names of what one seed did not repeat, the score first."""
+    assert record.alone is not None
+    assert record.again is not None
+    others = {*record.alone.other_metrics, *record.again.other_metrics}
+    names = [record.base.metric.column, *sorted(others)]
+    return [name for name in names if _distance(record.alone, record.again, name)]
 
 
 def resume_class(record: Record) -> ResumeClass | None:
@@ -125,10 +134,31 @@ def resume_class(record: Record) -> ResumeClass | None:
         return None
     if resumed.from_step == 0 or (resumed.first_step is not None and resumed.first_step <= resumed.from_step):
         return "restarts"
-    ours, theirs = (
-        {step: s for step, s in run.curve.items() if step > resumed.from_step} for run in (resumed.run, alone)
-    )
-    return "exact" if ours and ours == theirs else "resumes"
+    return "resumes" if _unlike_alone(record) else "exact"
+
+
+def _unlike_alone(record: Record) -> list[str]:
+    """Return the names of what a killed run recorded otherwise than one that never was, the score first.
+
+    What one seed does not repeat tells nothing, unless it is the score.
+    """
+    resumed, alone, score = record.resumed, record.alone, record.base.metric.column
+    assert resumed is not None
+    assert alone is not None
+    unrepeated = _unrepeated(record) if _both_done(alone, record.again) else []
+    others = sorted({*alone.other_metrics, *resumed.run.other_metrics} - {*unrepeated})
+    unlike = []
+    for name in [score, *others]:
+        ours, theirs = (
+            {step: value for step, value in run.curve_of(name).items() if step > resumed.from_step}
+            for run in (resumed.run, alone)
+        )
+        if name != score:  # the first may be a mean since some step before the checkpoint; if alone, one over all steps
+            first = min({*ours, *theirs}, default=0)
+            ours, theirs = ({step: v for step, v in each.items() if step > first} for each in (ours, theirs))
+        if ours != theirs or (name == score and not ours):
+            unlike.append(name)
+    return unlike
 
 
 def repeats_batches(
@@ -263,8 +293,10 @@ def _repeat(record: Record, repeats: bool | None) -> Observation:
         return _untried("repeat", record, "again")
     if repeats:
         return _of("repeat", "ok", "one seed gives the same numbers twice")
-    by = _percent(_distance(record.alone, record.again, record.base.metric.column))
-    seen = f"one seed gives other numbers the second time, by up to {by}: it is not deterministic, which is fine"
+    unrepeated, score = _unrepeated(record), record.base.metric.column
+    by = _percent(_distance(record.alone, record.again, unrepeated[0]))
+    what = "other numbers" if score in unrepeated else f"the same {score}, but other numbers of {_listed(unrepeated)},"
+    seen = f"one seed gives {what} the second time, by up to {by}: it is not deterministic, which is fine"
     return _of("repeat", "ok", seen)
 
 
@@ -368,11 +400,13 @@ def _resume(record: Record, resume: ResumeClass | None, repeats: bool | None) ->
             f"resumes: {at}, its curve goes on, but it restarts its batches: those of the first steps come again",
             "store the position in the data and the state of random numbers with the weights",
         )
+    unlike = _unlike_alone(record)
+    same = f", though its {alone.spec.metric.column} is the same: {_listed(unlike)} differ"
     return _of(
         "resume",
         "warning",
         f"resumes: {at}, its curve goes on with other numbers than those of a run that was never killed"
-        f"{_ends(alone, resumed.run)}",
+        + (_ends(alone, resumed.run) if alone.spec.metric.column in unlike else same),
         "store the state of random numbers, the optimizer and the position in the data with the weights",
     )
 

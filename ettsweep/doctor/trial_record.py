@@ -1,11 +1,32 @@
 """What happened in a trial: its runs as they ended, what they wrote, what could not be tried."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ettsweep.files import Json
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
+
+OF_THE_MACHINE = {
+    *("time", "times", "timestamp", "elapsed", "eta", "runtime", "duration", "dt", "latency", "s", "sec", "secs"),
+    *(
+        "second",
+        "seconds",
+        "ms",
+        "hours",
+        "speed",
+        "throughput",
+        "fps",
+        "mfu",
+        "flops",
+        "tflops",
+        "util",
+        "mem",
+        "memory",
+    ),
+}
+"""Words in names of metrics that differ from run to run, whatever is trained: `train_samples_per_second`."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +65,9 @@ class TrialRun:
 
     @property
     def other_metrics(self) -> list[str]:
-        """The names of what was recorded besides the score."""
-        return sorted({name for line in self.history for name in line} - {"step", self.spec.metric.column})
+        """The names of what was recorded besides the score, but for times, speeds and memory."""
+        names = {name for line in self.history for name in line} - {"step", self.spec.metric.column}
+        return sorted(name for name in names if OF_THE_MACHINE.isdisjoint(re.findall(r"[a-z]+", name.lower())))
 
     @property
     def is_done(self) -> bool:

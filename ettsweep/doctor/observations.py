@@ -14,6 +14,7 @@ from ettsweep.console import format_count
 from ettsweep.doctor.trial_record import Record, TrialRun
 from ettsweep.errors import EttsweepError, InputError
 from ettsweep.launch.cost import Devices, describe_runs
+from ettsweep.launch.gpus import gpu_bytes
 from ettsweep.launch.profile import AnyProfile, LocalProfile
 from ettsweep.processes import GIB, memory_bytes
 from ettsweep.quantities import score_text
@@ -169,7 +170,7 @@ def repeats_batches(
     Args:
         undisturbed: metrics of a run that was never killed.
         resumed: of the other.
-        step: of the checkpoint.
+        step: by how much the first step after the checkpoint is beyond the first of all, be that 0 or 1.
     """
     for name in TRAINING_LOSSES:
         first, second = (
@@ -393,7 +394,8 @@ def _resume(record: Record, resume: ResumeClass | None, repeats: bool | None) ->
             "ok",
             f"resumes: {at}, its curve goes on; whether exactly cannot be told, as one seed does not repeat itself",
         )
-    if repeats_batches(alone.history, resumed.run.history, resumed.from_step):
+    first = resumed.from_step + 1 if resumed.first_step is None else resumed.first_step
+    if repeats_batches(alone.history, resumed.run.history, first - min(line["step"] for line in alone.history)):
         return _of(
             "resume",
             "warning",
@@ -495,6 +497,8 @@ def _cost(record: Record, runs: int, profile: AnyProfile, results: Path) -> Obse
             advice.append(
                 f"{at_once} at once need {_size(at_once * memory)} of {_size(memory_bytes())}: --launch-set slots=N"
             )
+    if gpu_memory := max(run.gpu_bytes for run in done):
+        parts.append(f"{_size(gpu_memory)} on GPUs of {_size(gpu_bytes())}, as the driver has it")
     if devices and share:
         parts.append(
             f"{format_count(runs, 'run')} {describe_runs(profile, devices, [alone.device_s / share] * runs, 0.0)}"

@@ -5,6 +5,7 @@ and taken up again; then one that is told to stop. What is concluded is in `obse
 """
 
 import contextlib
+import math
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ from ettsweep.files import cache_folder, dumps, read_lines, storage_errors, writ
 from ettsweep.launch import slurm
 from ettsweep.launch.cancellation import cancel_runs
 from ettsweep.launch.follow import read_run_index
+from ettsweep.launch.gpus import gpu_bytes, gpu_bytes_of
 from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.profile import AnyProfile
 from ettsweep.launch.project_snapshot import PROJECT_FILE, project_root, project_snapshots
@@ -42,6 +44,9 @@ POLL_S = 0.02
 
 STATUS_S = 0.2
 """Seconds between looks at who is alive."""
+
+GPU_S = 1.0
+"""Seconds between looks at the memory of GPUs, each of which starts a program."""
 
 LEAVING_S = 120.0
 """Seconds for which runs of a trial that ends early are waited for."""
@@ -76,6 +81,8 @@ class Trial:
         self._other_spec = base.with_point(base.lr, base.wd, other_seed)
         self._slurm_cache = SlurmCache()
         self._memory: dict[str, int] = {}
+        self._gpu_memory: dict[str, int] = {}
+        self._gpu_looked_s = 0.0 if gpu_bytes() else math.inf
         self.record = Record(base, whole)
 
     @property
@@ -270,13 +277,17 @@ class Trial:
                 os.kill(owner.pid, signal.SIGKILL)
 
     def _look_at_memory(self, run: RunDir) -> None:
-        """Keep the peak of the worker's memory, which is that of a run without a program of its own."""
+        """Keep the peak of the worker's memory, which is that of a run without a program of its own, and of GPUs."""
         attempt = run.latest_attempt()
         if attempt and (owner := attempt.owner()) and owner.liveness() == "alive":
             with contextlib.suppress(OSError, ValueError, IndexError):
                 lines = Path(f"/proc/{owner.pid}/status").read_text(encoding="utf-8").splitlines()
                 peak = next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
                 self._memory[str(run.path)] = max(peak, self._memory.get(str(run.path), 0))
+            if time.monotonic() - self._gpu_looked_s >= GPU_S:
+                used = gpu_bytes_of({owner.pid, *processes_of(str((run.path / "out").resolve()))})
+                self._gpu_memory[str(run.path)] = max(used, self._gpu_memory.get(str(run.path), 0))
+                self._gpu_looked_s = time.monotonic()
 
     # --- what is left of a run ---
 
@@ -298,6 +309,7 @@ class Trial:
             result.get("device_s") or (spent.device_s if spent else 0.0),
             end.get("memory_bytes") or self._memory.get(str(run.path), 0),
             sum(path.lstat().st_size for path in run.path.rglob("*") if path.is_file() and not path.is_symlink()),
+            self._gpu_memory.get(str(run.path), 0),
         )
 
     def _written(self, results: Path, since_ns: int) -> Written:

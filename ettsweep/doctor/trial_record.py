@@ -42,6 +42,7 @@ class TrialRun:
         wall_s, device_s: seconds that it took.
         memory_bytes: peak of its largest process; 0 if unknown.
         disk_bytes: size of its folder.
+        gpu_bytes: peak of what its processes had on GPUs, as far as it was looked at; 0 if unknown.
     """
 
     spec: RunSpec
@@ -53,6 +54,7 @@ class TrialRun:
     device_s: float
     memory_bytes: int
     disk_bytes: int
+    gpu_bytes: int = 0
 
     @property
     def curve(self) -> dict[int, float | None]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.commandline import GRID, PATIENCE_S, ettsweep, wait_for, write_fake_grid, write_grid
 from support.own_code import processes_with
-from support.trainers import write_function, write_walk
+from support.trainers import write_function, write_nano, write_walk
 from support.undrawn import leave_undrawn
 
 from ettsweep.processes import process_identity
@@ -86,6 +86,12 @@ def test_a_trainer_with_a_fault_is_seen_through(tmp_path: Path, results: Path, f
     assert bool(outcome["kept"]) is failed
     assert not failed or any(Path(outcome["kept"]).glob("alone/runs/*/result.json")), "what failed can be looked at"
     assert not processes_with(*(f"ETTSWEEP_OUT={path}" for path in results.glob(".try-*/*/runs/*/out")))
+
+
+def test_the_ways_of_nanogpt_are_seen_through(tmp_path: Path, results: Path) -> None:
+    outcome = tried(write_nano(tmp_path), results)
+    assert (outcome["seeds_differ"], outcome["repeats"], outcome["resume"]) == (None, True, "resumes")
+    assert "it restarts its batches" in outcome["of"]["resume"]["seen"]
 
 
 def test_a_program_without_a_seed_is_swept_with_one_run_a_point(tmp_path: Path, results: Path) -> None:

@@ -214,7 +214,17 @@ def _start(record: Record) -> Observation:
         if alone.end.get("code") == 0:  # it ran, and left no score
             return _of("start", "warning" if unix else "ok", "it starts and ends", unix)
         return _of("start", "failed", seen, advice)
-    return _of("start", "warning" if unix else "ok", f"it trains in {alone.wall_s:.1f} s", unix)
+    seen, imports, todo = f"it trains in {alone.wall_s:.1f} s", record.imported, [unix] * bool(unix)
+    if imports.uncopied:
+        seen += f"; it imports {_listed(imports.uncopied)} of the project itself, not of the copy that it trains in"
+        todo.append("no absolute path of the project in sys.path or PYTHONPATH: edits would change runs that wait")
+    if imports.unknown:
+        seen += f"; it imports {_listed(imports.unknown)}, of which its id knows nothing"
+        todo.append(f"`code: [{', '.join(imports.unknown[:MAX_NAMED])}]`, so that edits of these make new runs")
+    if imports.elsewhere:
+        seen += f"; it imports {_listed(imports.elsewhere)}, outside of the project"
+        todo.append("edits of what lies outside make no new runs unless `code:` names it")
+    return _of("start", "warning" if todo else "ok", seen, "; ".join(todo))
 
 
 def _score(record: Record, criterion: Criterion) -> Observation:

@@ -11,10 +11,11 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ettsweep.doctor.trial_record import Record, Resumed, Stopped, TrialRun, Written
+from ettsweep.doctor.imported_files import elsewhere, hooked, told_files
+from ettsweep.doctor.trial_record import Imported, Record, Resumed, Stopped, TrialRun, Written
 from ettsweep.doctor.written_files import named_paths, now_ns, written_since
 from ettsweep.errors import CorruptError, EttsweepError, LaunchError, SlurmUnavailableError
 from ettsweep.files import cache_folder, dumps, read_lines, storage_errors, write_atomic
@@ -112,13 +113,20 @@ class Trial:
     def _train_alone(self) -> None:
         base = self.record.base
         results, since_ns = self._results("alone"), now_ns(self._folder)
+        hook, usual, variables = self._folder / "alone" / "hook", self._profile, dict[str, str]()
         try:
-            self._launch(results, [base])
+            if isinstance(base, CommandRecipe):
+                self._profile, variables = hooked(usual, hook)
+            with _environment(variables):
+                self._launch(results, [base])
             self._wait(results, base)
         except LaunchError as error:
             self.record.problems["alone"] = str(error)
             return
+        finally:
+            self._profile = usual
         self.record.alone = self._ended(results, base)
+        self.record.imported = self._imported(results, told_files(hook))
         self.record.written = (self._written(results, since_ns), Written())
 
     def _train_two(self) -> None:
@@ -333,6 +341,28 @@ class Trial:
             by_any |= {str(path / name) for name in written_since(since_ns, path, left_out, 1)}
         return Written(frozenset(by_runs), frozenset(by_any))
 
+    def _imported(self, results: Path, paths: Iterable[Path]) -> Imported:
+        """Return which of the files that a run has imported are of no copy, or not part of its id."""
+        base = self.record.base
+        if (code := base.own_code()) is None:
+            return Imported()
+        root = (project_root(code) or code.folder).resolve()
+        known = {path.resolve() for path in base.code_paths()}
+        copies = [(copy, each.project) for each in project_snapshots(results) if (copy := each.moved(each.project))]
+        unknown, uncopied, others = set[str](), set[str](), list[Path]()
+        for path in paths:
+            # A copy has links to what is not copied: by its path in the project each file is known.
+            original = next((root / path.relative_to(copy) for copy, root in copies if path.is_relative_to(copy)), path)
+            if original == path and path.is_relative_to(self._folder.resolve()):  # rendered for the run
+                continue
+            if not original.resolve().is_relative_to(root):
+                others += [path] if original.resolve() not in known else []
+            elif original == path and copies:
+                uncopied.add(str(original.resolve().relative_to(root)))
+            elif original.resolve() not in known:
+                unknown.add(str(original.resolve().relative_to(root)))
+        return Imported(sorted(unknown), sorted(uncopied), [str(path) for path in elsewhere(others)])
+
     # --- the end ---
 
     def _end(self) -> None:
@@ -390,6 +420,20 @@ def scratch_folder(results: Path) -> Iterator[Path]:
     finally:
         if not kept_mark(folder).exists():
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Give this process some variables, which the workers that it starts have, too."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
 
 
 def kept_mark(folder: Path) -> Path:

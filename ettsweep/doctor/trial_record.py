@@ -125,6 +125,21 @@ class Written:
         return self.by_runs | self.by_any
 
 
+@dataclass(frozen=True)
+class Imported:
+    """Files that the Python programs of a run imported, of which edits go unnoticed; installed packages aside.
+
+    Attributes:
+        unknown: of the project, relative to it, that are not part of the code of its id.
+        uncopied: of the project itself, though the run trains in a copy of it.
+        elsewhere: of no project.
+    """
+
+    unknown: Sequence[str] = ()
+    uncopied: Sequence[str] = ()
+    elsewhere: Sequence[str] = ()
+
+
 @dataclass
 class Record:
     """What happened in a trial; what is None was not tried, or `problems` says why not.
@@ -137,6 +152,7 @@ class Record:
         resumed: killed and taken up again.
         stopped: told to stop.
         written: files written outside of the runs' folders: during the first run, and during the two at once.
+        imported: what the first run imported.
         still_there: names of processes of runs that are still there after all.
         problems: why something could not be tried, by the name of the field.
     """
@@ -149,5 +165,6 @@ class Record:
     resumed: Resumed | None = None
     stopped: Stopped | None = None
     written: tuple[Written, Written] = (Written(), Written())
+    imported: Imported = Imported()
     still_there: Sequence[str] = ()
     problems: dict[str, str] = field(default_factory=dict)

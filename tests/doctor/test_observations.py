@@ -2,6 +2,7 @@
 
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -222,3 +223,10 @@ def test_only_what_each_of_two_runs_wrote_has_failed(
     record.written = (alone, both)
     observation = observed(record, "side by side", tmp_path)
     assert (observation.state, seen in observation.seen) == (state, True), observation.seen
+
+
+def test_memory_on_gpus_is_told_where_it_is_known(spec: RunSpec, tmp_path: Path) -> None:
+    alone, other = recorded(spec, LOSSES), recorded(spec, OTHER_LOSSES)
+    assert "GPU" not in observed(trial(spec, alone, other), "cost", tmp_path).seen
+    record = trial(spec, replace(alone, gpu_bytes=3 * 2**30), other)
+    assert "3 GiB on GPUs of" in observed(record, "cost", tmp_path).seen

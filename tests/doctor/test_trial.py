@@ -203,6 +203,35 @@ def ended_process() -> dict[str, Any]:
     return identity
 
 
+def test_files_are_named_whose_edits_would_go_unnoticed(
+    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))  # what lies there is no person's code
+    (project := tmp_path / "project").mkdir()
+    for folder in (tmp_path / "temporary", tmp_path / "library", project / "parts"):
+        folder.mkdir()
+    (tmp_path / "library" / "shared.py").write_text("")
+    (project / "plain.py").write_text("")
+    (project / "parts" / "by_name.py").write_text("")
+    (project / "parts" / "linked.py").write_text("")
+    grid = write_walk(project, run={"try": "--steps 10", "resume": None})
+    script = project / "walk.py"
+    imports = [
+        "import plain, importlib, sys",
+        "importlib.import_module('parts.by_' + 'name')",
+        f"sys.path[:0] = [{str(tmp_path / 'library')!r}, {str(project / 'parts')!r}]",
+        "importlib.import_module('shared'), importlib.import_module('linked')",
+    ]
+    script.write_text("\n".join(imports) + "\n" + script.read_text())
+    start = tried(grid, results)["of"]["start"]
+    assert start["state"] == "warning"
+    assert "it imports parts/linked.py of the project itself, not of the copy" in start["seen"]
+    assert "it imports parts/by_name.py, of which its id knows nothing" in start["seen"]
+    assert f"it imports {tmp_path}/library/shared.py, outside of the project" in start["seen"]
+    assert "`code: [parts/by_name.py]`" in start["advice"]
+    assert "plain" not in start["seen"]
+
+
 def test_runs_that_cannot_share_a_machine_are_seen(tmp_path: Path, results: Path) -> None:
     """Each takes a lock that is no other's, as one with a fixed port does."""
     grid = write_walk(tmp_path)

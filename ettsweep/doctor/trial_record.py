@@ -1,6 +1,5 @@
 """What happened in a trial: its runs as they ended, what they wrote, what could not be tried."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -69,11 +68,16 @@ class TrialRun:
     def other_metrics(self) -> list[str]:
         """The names of what was recorded besides the score, but for times, speeds and memory."""
         names = {name for line in self.history for name in line} - {"step", self.spec.metric.column}
-        return sorted(name for name in names if OF_THE_MACHINE.isdisjoint(re.findall(r"[a-z]+", name.lower())))
+        return sorted(name for name in names if OF_THE_MACHINE.isdisjoint(_words(name)))
 
     @property
     def is_done(self) -> bool:
         return self.status.state is State.DONE
+
+
+def _words(name: str) -> list[str]:
+    """Return the words of a name, in small letters: of `eval/step_time_s`, four."""
+    return "".join(letter if letter.isalpha() else " " for letter in name.lower()).split()
 
 
 @dataclass(frozen=True)

@@ -404,8 +404,8 @@ def _resume(record: Record, resume: ResumeClass | None, repeats: bool | None) ->
             "ok",
             f"resumes: {at}, its curve goes on; whether exactly cannot be told, as one seed does not repeat itself",
         )
-    first = resumed.from_step + 1 if resumed.first_step is None else resumed.first_step
-    if repeats_batches(alone.history, resumed.run.history, first - min(line["step"] for line in alone.history)):
+    again = resumed.from_step + 1 if resumed.first_step is None else resumed.first_step
+    if repeats_batches(alone.history, resumed.run.history, again - min(line["step"] for line in alone.history)):
         return _of(
             "resume",
             "warning",

@@ -20,6 +20,7 @@ from ettsweep.quantities import (
     three_digits,
 )
 from ettsweep.report import formats
+from ettsweep.report.score_digits import ScoreDigits
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
 from ettsweep.runs.state import State
@@ -238,6 +239,7 @@ def run_notes(verdict: Verdict) -> list[str]:
         other_ends_text(verdict),
         same_seeds_text(verdict),
         single_runs_text(verdict),
+        few_digits_text(verdict),
     )
     return list(filter(None, texts))
 
@@ -247,6 +249,19 @@ def single_runs_text(verdict: Verdict) -> str:
     if verdict.study.base.is_seeded:
         return ""
     return "seeds: none: one run a point, so that luck is not told from merit, and there is no bound"
+
+
+MIN_SCORES = 4
+"""Fewer scores may be round by chance."""
+
+
+def few_digits_text(verdict: Verdict) -> str:
+    """Return a warning if scores of own code are told with too few digits for the margin; else an empty text."""
+    scores = [run.score for run in verdict.runs if run.score is not None and run.base.own_code()]
+    if verdict.score is None or len(scores) < MIN_SCORES:
+        return ""
+    digits = ScoreDigits.of(scores, verdict.score, verdict.study.metric, verdict.study.criterion)
+    return f"scores come {digits}: print more digits, or state a wider margin" if digits.are_too_few else ""
 
 
 def same_seeds_text(verdict: Verdict) -> str:

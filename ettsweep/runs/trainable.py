@@ -290,6 +290,13 @@ class Trainable(StrictModel):
             InputError: it does not.
         """
 
+    def check_strategies(self, names: Sequence[str]) -> None:
+        """Check that training depends on the strategy where there are several.
+
+        Raises:
+            InputError: it does not.
+        """
+
     @property
     def no_program(self) -> str:
         """Why none of its runs can be trained, and what to do, for people; empty if they can."""

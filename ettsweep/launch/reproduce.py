@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import re
 import shlex
 import subprocess
 import sys
@@ -165,8 +164,7 @@ def _by_hand(run: RunDir, started: StartedCommand) -> str:
     for name, path in started.files.items():
         file, written_in = elsewhere / name, path.removesuffix(f"/{name}")
         folders.add(file.parent)
-        old = re.sub(r"[][\\.*^$|]", r"\\\g<0>", written_in)
-        new = re.sub(r"[&\\|]", r"\\\g<0>", str(elsewhere))
+        old, new = _escaped(written_in, r"\.*[]^$|"), _escaped(str(elsewhere), r"\&|")
         copies.append(f"sed {shlex.quote(f's|{old}|{new}|g')} {shlex.quote(path)} > {shlex.quote(str(file))}")
     variables = [
         f"{name}={shlex.quote(value.replace(out, str(elsewhere)))}" for name, value in started.variables.items()
@@ -179,6 +177,11 @@ def _by_hand(run: RunDir, started: StartedCommand) -> str:
         " ".join([*variables, shlex.join(words)]),
     ]
     return " && ".join(steps)
+
+
+def _escaped(text: str, special: str) -> str:
+    """Return a text that stands for itself in a command of sed."""
+    return text.translate({ord(character): f"\\{character}" for character in special})
 
 
 def attempt_facts(attempt: Attempt) -> Json:

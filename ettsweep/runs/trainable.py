@@ -309,6 +309,13 @@ class Trainable(StrictModel):
             InputError: it does not.
         """
 
+    def check_results(self, results: Path) -> None:
+        """Check that runs can be trained in a results folder.
+
+        Raises:
+            InputError: they cannot.
+        """
+
     @property
     def job_nodes(self) -> int | None:
         """Nodes that a run takes; None if it is all the same."""

@@ -330,6 +330,14 @@ class CommandRecipe(OwnCodeRecipe):
                 f"--launch-set devices_per_run={needed}"
             )
 
+    def check_results(self, results: Path) -> None:
+        place = str(results.resolve())
+        if "out" in names_in(self._texts()) and (found := re.search(r"[\s=]", place)):
+            raise InputError(
+                f"--results: {{out}} would lie below {place!r}, and a path with {found[0]!r} breaks what splits words "
+                "and what takes key=value: choose another folder"
+            )
+
     # --- its code, its data, its program ---
 
     @property

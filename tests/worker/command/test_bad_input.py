@@ -143,6 +143,18 @@ def test_a_free_wd_that_occurs_nowhere_is_told(tmp_path: Path, results: Path) ->
     ettsweep("grid", "--grid", grid, "--results", results, "--dry-run")
 
 
+@pytest.mark.parametrize("name", ["my results", "lr=1"])
+def test_a_folder_that_breaks_command_lines_is_told(tmp_path: Path, name: str) -> None:
+    (tmp_path / "train.py").write_text("pass\n")
+    grid, folder = tmp_path / "sweep.yaml", tmp_path / name
+    for command, code in ((GOOD["command"], 2), (GOOD["command"].replace("--out {out}", ""), 0)):
+        axes = {"centre": {"lr": 0.25}, "lr": {"range": [0, 0]}}
+        grid.write_text(yaml.safe_dump({"run": GOOD | {"command": command}, **axes}))
+        done = ettsweep("grid", "--grid", grid, "--results", folder, "--launch-set", "slots=1", code=code)
+        assert ("choose another folder" in done.stderr) is (code == 2)
+        assert folder.exists() is (code == 0)
+
+
 @pytest.mark.parametrize("stated", [{}, {"strategies": {"ntk": "--ntk"}}])
 def test_strategies_that_would_be_alike_are_told(tmp_path: Path, results: Path, stated: dict[str, Any]) -> None:
     (tmp_path / "train.py").write_text("pass\n")

@@ -28,6 +28,7 @@ from ettsweep.study.fresh import t95
 from ettsweep.study.reason import Reason
 from ettsweep.study.study import StudyKey
 from ettsweep.study.study_state import MAX_NAMED, StudyState
+from ettsweep.study.tried import outcome_of
 from ettsweep.study.verdict import ScoredPoint, Verdict, conflicting_verdicts
 
 if TYPE_CHECKING:  # it imports NumPy, which the words of a verdict should not wait for
@@ -196,11 +197,14 @@ def resumed_runs(verdict: Verdict) -> list[Run]:
 
 
 def resumed_text(verdict: Verdict) -> str:
-    """Return how many runs were taken up again by their own programs; empty for none."""
+    """Return how many runs were taken up again by their own programs, and how exactly by a trial; empty for none."""
     if not (resumed := resumed_runs(verdict)):
         return ""
     were = "runs was" if len(resumed) == 1 else "runs were"
-    return f"{len(resumed)} of {len(verdict.runs)} {were} resumed by the program itself, which need not be exact"
+    tried = outcome_of(resumed[0].dir.path.parent.parent, verdict.study)
+    exactly = {"exact": "exactly, by its trial", "resumes": "with other numbers, by its trial"}
+    how = exactly.get((tried and tried.resume) or "", "which need not be exact")
+    return f"{len(resumed)} of {len(verdict.runs)} {were} resumed by the program itself, {how}"
 
 
 def imported_runs(verdict: Verdict) -> list[Run]:

@@ -21,6 +21,7 @@ from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import LocalLiveness, State
 from ettsweep.study.grid_file import load_sweep_spec
+from ettsweep.study.tried import Outcome, write_outcome
 from ettsweep.worker.in_process import train_attempt
 from ettsweep.worker.signals import StopSource
 from ettsweep.worker.work_list import WorkList
@@ -207,6 +208,11 @@ def test_a_command_that_outlives_worker_and_supervisor_is_ended_by_the_next_atte
     assert run.attempt(2).resumed_from()[1] >= 40
     judged = ettsweep("verify-optimum", "--dry-run", "--rule", "paper", "--results", results, code=1)
     assert "1 of 1 runs was resumed by the program itself, which need not be exact" in judged.stderr
+    for resume, seen in (("exact", "exactly"), ("resumes", "with other numbers")):
+        tried = {"family": run.spec().family_id, "made": "now", "seeds_differ": True, "repeats": True, "resume": resume}
+        write_outcome(results, "sweep", Outcome.model_validate(tried | {"observations": ()}))
+        judged = ettsweep("verify-optimum", "--dry-run", "--rule", "paper", "--results", results, code=1)
+        assert f"1 of 1 runs was resumed by the program itself, {seen}, by its trial" in judged.stderr
     assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
 
 

@@ -125,6 +125,16 @@ def escape_control(text: str) -> str:
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
+def as_on_screen(text: str) -> str:
+    """Return what a terminal would show of what a program has printed: no colours, and of a bar its last state."""
+    lines = COLOURS.sub("", text).split("\n")
+    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)
+
+
+COLOURS = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[()][A-Z0-9]|[=>78cDEM])")
+"""What programs print to terminals to set colours and move the cursor."""
+
+
 def with_results(text: str, argv: Sequence[str]) -> str:
     """Add the `--results` of a command line to the `ettsweep` commands in a text."""
     folders = [b for a, b in pairwise(argv) if a == "--results"]

@@ -24,8 +24,9 @@ slow = pytest.mark.slow
 ALL = [
     "shell",
     "command",
+    "config",
     "function",
-    *(pytest.param(name, marks=slow) for name in ("hydra", "torchrun", "lightning", "open_clip")),
+    *(pytest.param(name, marks=slow) for name in ("hydra", "torchrun", "lightning", "transformers", "open_clip")),
 ]
 
 pytestmark = pytest.mark.usefixtures("process")

@@ -5,7 +5,6 @@ import shutil
 import string
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from statistics import correlation
@@ -18,6 +17,7 @@ from ettsweep.launch.gpus import gpu_bytes
 from ettsweep.launch.profile import AnyProfile, LocalProfile
 from ettsweep.processes import GIB, memory_bytes
 from ettsweep.quantities import score_text
+from ettsweep.report.score_digits import ScoreDigits
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.runs.trainable import TRAINING_LOSSES
@@ -27,12 +27,6 @@ from ettsweep.worker.command.recipe import CommandRecipe
 
 MAX_NAMED = 3
 """Files, or processes, that are named one by one."""
-
-MARGIN_SHARE = 0.1
-"""Share of the margin that the last digit of a score should not exceed."""
-
-FINE = 1e-9
-"""Share of a score below which its last digit is not worth a word."""
 
 MIN_DIFFERENCES = 10
 """Steps from which ups and downs of two curves are compared."""
@@ -247,19 +241,13 @@ def _score(record: Record, criterion: Criterion) -> Observation:
     values = [value for value in alone.curve.values() if value is not None]
     metric = record.base.metric
     best = (min if metric.mode == "min" else max)(values)
-    margin = criterion.margin_for(metric) * (abs(best) if metric.margin_is == "share" else 1.0)
-    digit = _resolution(values)
+    digits = ScoreDigits.of(values, best, metric, criterion)
     seen = f"{name} at {format_count(len(values), 'step')}, {score_text(best, metric)} at best"
-    if digit <= FINE * abs(best):
+    if digits.is_fine:
         return _of("score", "ok", seen)
-    if digit > MARGIN_SHARE * margin:
-        return _of(
-            "score",
-            "warning",
-            f"{seen}, in steps of {digit:g}, which is above a tenth of the margin, {margin:.2g}",
-            "print more digits of it, or state a wider margin",
-        )
-    return _of("score", "ok", f"{seen}, in steps of {digit:g}")
+    if digits.are_too_few:
+        return _of("score", "warning", f"{seen}, {digits}", "print more digits of it, or state a wider margin")
+    return _of("score", "ok", f"{seen}, {digits}")
 
 
 def _seeds(record: Record, differ: bool | None) -> Observation:
@@ -564,14 +552,6 @@ def _share_of_whole(record: Record, run: TrialRun) -> float | None:
         return 1.0
     last = max((line["step"] for line in run.history), default=0)
     return min(1.0, last / record.whole.steps) if record.whole.steps and last else None
-
-
-def _resolution(values: Sequence[float]) -> float:
-    """Return the step of scores by their digits: of 3.21 and 3.2, 0.01."""
-    digits = max(
-        (-int(Decimal(repr(value)).as_tuple().exponent) for value in values if math.isfinite(value)), default=0
-    )
-    return 10.0**-digits
 
 
 def _code(spec: RunSpec) -> Sequence[Path]:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from ettsweep.console import as_on_screen
 from ettsweep.doctor.imported_files import elsewhere, hooked, told_files
 from ettsweep.doctor.trial_record import Imported, Record, Resumed, Stopped, TrialRun, Written
 from ettsweep.doctor.written_files import named_paths, now_ns, written_since
@@ -490,5 +491,5 @@ def _first_step(attempt: Attempt) -> int | None:
 
 def _last_lines(attempt: Attempt) -> list[str]:
     with contextlib.suppress(OSError):
-        return attempt.output_path.read_text("utf-8", "replace").splitlines()[-20:]
+        return as_on_screen(attempt.output_path.read_text("utf-8", "replace")).splitlines()[-20:]
     return []

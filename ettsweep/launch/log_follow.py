@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ettsweep.console import as_on_screen
 from ettsweep.files import open_regular
 from ettsweep.launch.progress import POLL_REST_FACTOR, POLL_S, ProgressMonitor
 from ettsweep.runs.attempt import NOTHING_LOGGED
@@ -36,14 +37,14 @@ class LogFollower:
                 # A line still being written waits for the next read, as it may end within a UTF-8 character.
                 lines = data[: data.rfind(b"\n") + 1]
                 self._offsets[path] = self._offsets.get(path, 0) + len(lines)
-                text += lines.decode(errors="replace")
+                text += as_on_screen(lines.decode(errors="replace"))
         return text
 
     def read_ending(self) -> str:
         """Return the unread rest of an ended attempt's log, and why the attempt failed if it did."""
         if not self._number:
             return ""
-        text = "".join(data.decode(errors="replace") for _, data in self._read_bytes())
+        text = as_on_screen("".join(data.decode(errors="replace") for _, data in self._read_bytes()))
         attempt = self._run.attempt(self._number)
         nothing = "" if any(self._offsets.values()) or text else NOTHING_LOGGED
         return nothing + text + attempt.log_footer()

@@ -241,10 +241,22 @@ def import_folders(folder: Path) -> list[Path]:
     """
     for root in (folder, *folder.parents):
         if root.name == COPY and is_project_snapshot(root.parent):
-            if (root / "src").is_dir():
-                return [root / "src"]
-            return [root] if any((root / name).exists() for name in ("pyproject.toml", "setup.py")) else []
+            return package_folders(folder, root)
     return []
+
+
+def package_folders(folder: Path, root: Path) -> list[Path]:
+    """Return where packages of a project lie if they are installed as editable: from a folder up to the root."""
+    found = list[Path]()
+    for each in (folder, *folder.parents):
+        is_packed = any((each / name).exists() for name in ("pyproject.toml", "setup.py"))
+        if (each / "src").is_dir() and (is_packed or each == root):
+            found.append(each / "src")
+        elif is_packed:
+            found.append(each)
+        if each == root:
+            break
+    return found
 
 
 def project_snapshots(results: Path) -> list[ProjectSnapshot]:

@@ -15,7 +15,7 @@ from ettsweep.files import Json
 from ettsweep.launch.project_snapshot import placed
 from ettsweep.launch.submit import check_programs
 from ettsweep.provenance import provenance
-from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.attempt import Attempt, StartedCommand
 from ettsweep.runs.data_location import data_env
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run
@@ -70,20 +70,13 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
     if attempt is None:
         notes.append("it was never trained: its threads, device and code are unknown")
         return Reproduction(command, None, [], notes)
-    words, folder = attempt.command()
-    if words:
-        elsewhere = str(Path(f"reproduced-{run.id}/out").resolve())  # not into the run's own folder
-        by_hand = [word.replace(str(run.path.resolve() / "out"), elsewhere) for word in words]
-        point = f"ETTSWEEP_LR={spec.lr!r} ETTSWEEP_WD={spec.wd!r} ETTSWEEP_SEED={spec.seed}"
-        notes.append(
-            f"by hand: mkdir -p {shlex.quote(elsewhere)} && cd {shlex.quote(folder)} && {point} {shlex.join(by_hand)}, "
-            "with the variables of `env:`, if there are any"
-        )
+    if started := attempt.command():
+        notes.append(f"by hand: {_by_hand(run, started)}")
     device = str(claim.get("device", "cpu"))
     if device != "cpu":
         notes.append("on a GPU some kernels sum in varying order: the last bits can differ from run to run")
     # A command's own code is not recorded: its digest is in the run's id.
-    notes += [*([] if words else _code_notes(attempt)), *_resume_notes(run, attempt)]
+    notes += [*([] if started else _code_notes(attempt)), *_resume_notes(run, attempt)]
     git = attempt.provenance().get("git") or {}
     here = local_facts(device) if "torch" in claim else facts_without_torch(claim)
     return Reproduction(
@@ -162,6 +155,33 @@ def _command(run: RunDir, spec: RunSpec, claim: Json, execution: Json) -> str:
     for setting in settings:
         command += ["--launch-set", setting]
     return shlex.join(command)
+
+
+def _by_hand(run: RunDir, started: StartedCommand) -> str:
+    """Return the shell command that starts a program as it was for a run, with another folder for what it writes."""
+    out, elsewhere = str(run.path.resolve() / "out"), Path(f"reproduced-{run.id}/out").resolve()
+    folders, copies = {elsewhere}, list[str]()
+    for name, path in started.files.items():
+        file, written_in = elsewhere / name, path.removesuffix(f"/{name}")
+        folders.add(file.parent)
+        old, new = _escaped(written_in, r"\.*[]^$|"), _escaped(str(elsewhere), r"\&|")
+        copies.append(f"sed {shlex.quote(f's|{old}|{new}|g')} {shlex.quote(path)} > {shlex.quote(str(file))}")
+    variables = [
+        f"{name}={shlex.quote(value.replace(out, str(elsewhere)))}" for name, value in started.variables.items()
+    ]
+    words = [word.replace(out, str(elsewhere)) for word in started.words]
+    steps = [
+        shlex.join(["mkdir", "-p", *map(str, sorted(folders))]),
+        *copies,
+        f"cd {shlex.quote(started.folder)}",
+        " ".join([*variables, shlex.join(words)]),
+    ]
+    return " && ".join(steps)
+
+
+def _escaped(text: str, special: str) -> str:
+    """Return a text that stands for itself in a command of sed."""
+    return text.translate({ord(character): f"\\{character}" for character in special})
 
 
 def attempt_facts(attempt: Attempt) -> Json:

@@ -117,10 +117,11 @@ def _write(results: Path, rescorable: Rescorable) -> None:
     if attempt := run.claim(_facts(trained) | {SOURCE: original}, after=numbers[-1] if numbers else 0):
         attempt.record_provenance(trained.provenance())
         attempt.record_execution(trained.execution())
-        words, folder = trained.command()
-        if words:  # as it would have been started for this run
+        if started := trained.command():  # as it would have been started for this run
             place, other = str(source.dir.path.resolve()), str(run.path.resolve())
-            attempt.record_command([word.replace(place, other) for word in words], Path(folder))
+            words = [word.replace(place, other) for word in started.words]
+            variables = {name: value.replace(place, other) for name, value in started.variables.items()}
+            attempt.record_command(started._replace(words=words, variables=variables))
         attempt.log(f"scored anew from run {original}, by {spec.metric.name}\n")
         diverged = source.state is State.DIVERGED
         step = result["steps"] if diverged else history[-1]["step"]

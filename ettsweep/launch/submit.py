@@ -363,7 +363,7 @@ def check_plan(results: Path, plan: Plan, profile: AnyProfile) -> None:
 
     Raises:
         InputError: a device of the profile or the folder of slots does not exist, a batch is smaller than
-            `devices_per_run`, or a model does not fit into memory.
+            `devices_per_run`, a model does not fit into memory, or runs cannot be trained in such a results folder.
         LaunchError: SLURM refuses the profile, or does not answer.
     """
     if not plan.to_launch:
@@ -372,6 +372,8 @@ def check_plan(results: Path, plan: Plan, profile: AnyProfile) -> None:
         profile.resolve_slots()
         lock_dir()
     check_resources([planned.spec for planned in plan.to_launch], profile)
+    for spec in {planned.spec.recipe_key: planned.spec for planned in plan.to_launch}.values():
+        spec.check_results(results)
     for script in batch_scripts(results, plan, profile):
         expected_start(script)
 

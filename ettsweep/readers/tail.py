@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ettsweep.console import COLOURS
 from ettsweep.readers.found_files import open_own
 
 FINGERPRINT_BYTES = 1024
@@ -97,7 +98,6 @@ class Whole:
 MAX_WHOLE_BYTES = 2**26
 
 _ENDS = re.compile(rb"\r\n|[\n\r\x08]+")
-_COLOURS = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[()][A-Z0-9]|[=>78cDEM])")
 MAX_LINE_BYTES = 2**22
 
 
@@ -118,7 +118,7 @@ class Lines:
         if final or len(self._rest) > MAX_LINE_BYTES:
             lines.append(self._rest)
             self._rest = b""
-        texts = [_COLOURS.sub("", line.decode("utf-8", "replace")) for line in lines if line]
+        texts = [COLOURS.sub("", line.decode("utf-8", "replace")) for line in lines if line]
         if texts and self._is_first:
             texts[0] = texts[0].removeprefix("\ufeff")
             self._is_first = False

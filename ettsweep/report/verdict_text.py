@@ -20,6 +20,7 @@ from ettsweep.quantities import (
     three_digits,
 )
 from ettsweep.report import formats
+from ettsweep.report.score_digits import ScoreDigits
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
 from ettsweep.runs.state import State
@@ -27,6 +28,7 @@ from ettsweep.study.fresh import t95
 from ettsweep.study.reason import Reason
 from ettsweep.study.study import StudyKey
 from ettsweep.study.study_state import MAX_NAMED, StudyState
+from ettsweep.study.tried import outcome_of
 from ettsweep.study.verdict import ScoredPoint, Verdict, conflicting_verdicts
 
 if TYPE_CHECKING:  # it imports NumPy, which the words of a verdict should not wait for
@@ -195,11 +197,14 @@ def resumed_runs(verdict: Verdict) -> list[Run]:
 
 
 def resumed_text(verdict: Verdict) -> str:
-    """Return how many runs were taken up again by their own programs; empty for none."""
+    """Return how many runs were taken up again by their own programs, and how exactly by a trial; empty for none."""
     if not (resumed := resumed_runs(verdict)):
         return ""
     were = "runs was" if len(resumed) == 1 else "runs were"
-    return f"{len(resumed)} of {len(verdict.runs)} {were} resumed by the program itself, which need not be exact"
+    tried = outcome_of(resumed[0].dir.path.parent.parent, verdict.study)
+    exactly = {"exact": "exactly, by its trial", "resumes": "with other numbers, by its trial"}
+    how = exactly.get((tried and tried.resume) or "", "which need not be exact")
+    return f"{len(resumed)} of {len(verdict.runs)} {were} resumed by the program itself, {how}"
 
 
 def imported_runs(verdict: Verdict) -> list[Run]:
@@ -238,6 +243,7 @@ def run_notes(verdict: Verdict) -> list[str]:
         other_ends_text(verdict),
         same_seeds_text(verdict),
         single_runs_text(verdict),
+        few_digits_text(verdict),
     )
     return list(filter(None, texts))
 
@@ -247,6 +253,19 @@ def single_runs_text(verdict: Verdict) -> str:
     if verdict.study.base.is_seeded:
         return ""
     return "seeds: none: one run a point, so that luck is not told from merit, and there is no bound"
+
+
+MIN_SCORES = 4
+"""Fewer scores may be round by chance."""
+
+
+def few_digits_text(verdict: Verdict) -> str:
+    """Return a warning if scores of own code are told with too few digits for the margin; else an empty text."""
+    scores = [run.score for run in verdict.runs if run.score is not None and run.base.own_code()]
+    if verdict.score is None or len(scores) < MIN_SCORES:
+        return ""
+    digits = ScoreDigits.of(scores, verdict.score, verdict.study.metric, verdict.study.criterion)
+    return f"scores come {digits}: print more digits, or state a wider margin" if digits.are_too_few else ""
 
 
 def same_seeds_text(verdict: Verdict) -> str:

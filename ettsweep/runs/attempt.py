@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from ettsweep.console import as_on_screen
 from ettsweep.errors import CorruptError, InputError, StorageError
 from ettsweep.files import (
     DISK_FULL,
@@ -66,6 +67,22 @@ class AttemptProgress(NamedTuple):
     progress: float
     remaining_s: float | None = None
     remaining_slot_s: float | None = None
+
+
+class StartedCommand(NamedTuple):
+    """The program that was started for a run.
+
+    Attributes:
+        words: of its command.
+        folder: where it runs.
+        variables: of its environment, those that tell it of the run, or that its recipe states.
+        files: paths of the files that were written for it, by their names relative to `out` of the run.
+    """
+
+    words: list[str]
+    folder: str
+    variables: dict[str, str]
+    files: dict[str, str]
 
 
 class Continuation(NamedTuple):
@@ -199,18 +216,21 @@ class Attempt:
         """Return execution.json; empty if it is missing or cannot be read."""
         return json_or_empty(self.execution_path)
 
-    def record_command(self, words: Sequence[str], folder: Path) -> None:
-        """Write command.json: the words of the program that is started for the run, and the folder it runs in."""
+    def record_command(self, started: StartedCommand) -> None:
+        """Write command.json: the program that is started for the run."""
         check_private(self.path)
-        write_atomic(self.command_path, dumps({"command": list(words), "folder": str(folder)}))
+        data = {"command": started.words, "folder": started.folder}
+        write_atomic(self.command_path, dumps(data | {"variables": started.variables, "files": started.files}))
 
-    def command(self) -> tuple[list[str], str]:
-        """Return the words of the program that was started for the run, and its folder; no words if there was none."""
+    def command(self) -> StartedCommand | None:
+        """Return the program that was started for the run; None if there was none."""
         data = json_or_empty(self.command_path)
         words, folder = data.get("command"), data.get("folder")
-        if isinstance(words, list) and all(isinstance(word, str) for word in words) and isinstance(folder, str):
-            return words, folder
-        return [], ""
+        if not (isinstance(words, list) and _are_texts(words) and isinstance(folder, str)):
+            return None
+        named = [each if isinstance(each := data.get(key), dict) else {} for key in ("variables", "files")]
+        variables, files = ({k: v for k, v in each.items() if isinstance(v, str)} for each in named)
+        return StartedCommand(words, folder, variables, files)
 
     # --- lineage and metrics ------------------------------------------------------------------------------------------
 
@@ -509,7 +529,7 @@ class Attempt:
         except OSError as error:
             text = f"(its log cannot be read: {error.strerror})\n"
         with contextlib.suppress(OSError):
-            output = read_file(self.output_path).decode(errors="replace")
+            output = as_on_screen(read_file(self.output_path).decode(errors="replace"))
             text += output if output.endswith("\n") or not output else f"{output}\n"
         return text + self.log_footer()
 
@@ -518,6 +538,10 @@ class Attempt:
         left_out = "".join(f"left out: {sample}\n" for sample in sorted(self.skipped_samples()))
         failure = self.failure()
         return left_out + (f"ended: {failure.get('reason')}\n" if failure else "")
+
+
+def _are_texts(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 def _history_digest(lines: Iterable[Json]) -> str:

@@ -295,6 +295,13 @@ class Trainable(StrictModel):
             InputError: it does not.
         """
 
+    def check_strategies(self, names: Sequence[str]) -> None:
+        """Check that training depends on the strategy where there are several.
+
+        Raises:
+            InputError: it does not.
+        """
+
     @property
     def no_program(self) -> str:
         """Why none of its runs can be trained, and what to do, for people; empty if they can."""
@@ -305,6 +312,13 @@ class Trainable(StrictModel):
 
         Raises:
             InputError: it does not.
+        """
+
+    def check_results(self, results: Path) -> None:
+        """Check that runs can be trained in a results folder.
+
+        Raises:
+            InputError: they cannot.
         """
 
     @property

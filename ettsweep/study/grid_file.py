@@ -302,7 +302,10 @@ def find_grid(model: str) -> Path:
         raise InputError(f"{model} is no model but a file: --grid {model}")
     if Path(model).suffix in PROGRAM_SUFFIXES:
         raise InputError(f"{model} is no model but a program: {OWN_PROGRAM}")
-    _built_in().check_name("model", model)  # an unknown name fails here, with a list of the known ones
+    try:
+        _built_in().check_name("model", model)
+    except InputError as error:
+        raise InputError(f"{error}; for a program of your own, {OWN_PROGRAM}") from None
     for candidates in (own_grids(), shipped_grids()):
         # An unreadable file is an error: it may be the model's own, and a shipped grid would replace it unnoticed.
         paths = [path for path in candidates if read_yaml(path).get("model") == model]

@@ -188,6 +188,7 @@ class RunningRun:
         self._run, self._spec, self.attempt, self._work = run, spec, attempt, work
         self.id, self.slot = run.id, work.slot
         self.lr, self.wd, self.seed = spec.lr, spec.wd, spec.seed
+        self.family = spec.family_id
         self.strategy = strategy_name(spec.strategy.s)
         self.out = run.path / "out"
         self.data = work.data_of(run)

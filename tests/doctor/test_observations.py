@@ -8,14 +8,7 @@ from pathlib import Path
 import pytest
 from support.commandline import wait_for
 
-from ettsweep.doctor.observations import (
-    _resolution,
-    conclude,
-    repeats_batches,
-    repeats_itself,
-    resume_class,
-    seeds_differ,
-)
+from ettsweep.doctor.observations import conclude, repeats_batches, repeats_itself, resume_class, seeds_differ
 from ettsweep.doctor.trial_record import Record, Resumed, TrialRun, Written
 from ettsweep.doctor.written_files import named_paths, now_ns, written_since
 from ettsweep.launch.profile import LocalProfile
@@ -48,12 +41,6 @@ def test_a_smooth_curve_says_nothing_of_batches() -> None:
     smooth = curve(random.Random(0), 1, 0.0)
     assert not repeats_batches(smooth, resumed(smooth, random.Random(0), 0.0), STEP)
     assert not repeats_batches(smooth[:25], smooth[:25], STEP), "too short"
-
-
-def test_the_step_of_scores_is_that_of_their_last_digit() -> None:
-    assert _resolution([3.2, 3.21]) == 0.01
-    assert _resolution([3.0, 4.0]) == 0.1
-    assert _resolution([1e-05]) == 1e-05
 
 
 def test_files_that_a_script_names_are_found_as_they_change(tmp_path: Path) -> None:

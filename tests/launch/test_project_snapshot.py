@@ -275,15 +275,46 @@ def test_a_project_may_be_trained_in_place(project: Path, results: Path, grid: A
 
 
 @pytest.mark.usefixtures("process")
+@pytest.mark.parametrize("place", ["src", "lib/src", "lib"])
 def test_an_installed_package_of_the_project_is_imported_from_the_copy(
-    project: Path, results: Path, grid: Ask, monkeypatch: pytest.MonkeyPatch
+    project: Path, results: Path, grid: Ask, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    (project / "src").mkdir()
-    (project / "factor.py").rename(project / "src" / "factor.py")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(project / "src"), os.environ["PYTHONPATH"]]))
+    (project / place).mkdir(parents=True)
+    (project / place.partition("/")[0] / "pyproject.toml").write_text("")
+    (project / "factor.py").rename(project / place / "factor.py")
+    (project / "lib" / "scripts").mkdir(parents=True, exist_ok=True)
+    (project / "train.py").rename(project / "lib" / "scripts" / "train.py")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(project / place), os.environ["PYTHONPATH"]]))
     track(project, ".")
-    grid("--follow")
-    assert seen(results)[0]["file"] == str(only_copy(results).path / "project" / "src" / "factor.py")
+    command = [sys.executable, "-P", "train.py", "{lr}", "{seed}", "{out}"]
+    grid("--follow", command=command, workdir="lib/scripts")
+    assert seen(results)[0]["file"] == str(only_copy(results).path / "project" / place / "factor.py")
+
+
+@pytest.mark.parametrize("place", ["src", "lib/src", "lib"])
+def test_an_installed_package_of_the_project_belongs_to_the_code(
+    project: Path, results: Path, grid: Ask, place: str
+) -> None:
+    """Where a script imports it, whose folder it does not lie in: an edit of it makes other runs."""
+    folder = project / place / "mine"
+    folder.mkdir(parents=True)
+    (project / place.partition("/")[0] / "pyproject.toml").write_text("")
+    (folder / "factor.py").write_text(FACTOR)
+    (project / "lib" / "scripts").mkdir(parents=True, exist_ok=True)
+    (project / "lib" / "scripts" / "train.py").write_text(TRAIN.replace("import factor", "from mine import factor"))
+    track(project, ".")
+
+    def run_id(*words: str) -> str:
+        command = [sys.executable, *words, "{lr}", "{seed}", "{out}"]
+        rows = grid("--dry-run", "--format", "json", command=command, workdir="lib").stdout
+        return str(json.loads(rows)[0]["run"])
+
+    before, module = run_id("scripts/train.py"), run_id("-m", "mine.factor")
+    (folder / "factor.py").write_text(f"# of lr\n{FACTOR}")
+    assert (run_id("scripts/train.py"), run_id("-m", "mine.factor")) == (before, module)
+    (folder / "factor.py").write_text(FACTOR.replace("1", "2"))
+    assert run_id("scripts/train.py") != before
+    assert run_id("-m", "mine.factor") != module
 
 
 @pytest.mark.usefixtures("process")

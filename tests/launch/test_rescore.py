@@ -174,7 +174,7 @@ def test_a_run_that_was_scored_anew_is_reproduced_as_it_was_trained(
     scored = next(run for run in runs_in(results) if (run.result() or {}).get(SOURCE))
     monkeypatch.chdir(tmp_path)
     notes = ettsweep("show", scored.id, "--reproduce", "--results", results).stderr
-    by_hand = " ".join(notes.split("by hand: ")[1].split(", with the variables")[0].split())
+    by_hand = " ".join(notes.split("by hand: ")[1].split("no difference found")[0].split())
     subprocess.run(by_hand, shell=True, check=True)
     assert (tmp_path / f"reproduced-{scored.id}" / "out" / "model.pt").read_text() == "weights"
 

@@ -39,7 +39,10 @@ CURVES: dict[str, dict[str, dict[int, float]]] = {  # as they stand in the files
     "torchtitan": {"val_loss": {50: 6.4124, 100: 3.1234}, "loss": {1: 12.25, 50: 6.5, 100: 3.25}},
     "megatron": {"val_loss": {1000: 2.345678, 2000: 2.125}, "loss": {1000: 2.5, 2000: 2.25}},
     "fairseq": {"valid_loss": {4: 9.877, 8: 7.654, 12: 6.5}, "valid_ppl": {4: 939.99, 8: 201.46, 12: 90.51}},
-    "open_clip": {"clip_val_loss": {1: 4.125, 2: 3.4375}, "image_to_text_R@1": {1: 0.03125, 2: 0.0703125}},
+    "open_clip": {
+        "clip_val_loss": {1: 3.4183707237243652, 2: 3.359814167022705, 3: 3.26505446434021},
+        "image_to_text_R@1": {1: 0.00390625, 2: 0.015625, 3: 0.0078125},
+    },
     "nanochat": {"val_bpb": {0: 3.2, 250: 1.0625, 2205: 0.812345}, "core_metric": {2205: 0.2188}, "loss": {0: 11.09}},
     "modded": {"val_loss": {0: 10.8258, 3325: 3.2782}},
     "olmo-core": {
@@ -71,7 +74,7 @@ ENDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "torchtitan": ({"step": 1, "loss": 12.25}, {"step": 100, "val_loss": 3.1234}),
     "megatron": ({"step": 1000, "loss": 2.5}, {"step": 2000, "val_loss": 2.125}),
     "fairseq": ({"step": 4, "valid_nll_loss": 9.877}, {"step": 12, "valid_loss": 6.5}),
-    "open_clip": ({"step": 1, "clip_val_loss": 4.125}, {"step": 2, "clip_val_loss": 3.4375}),
+    "open_clip": ({"step": 1, "clip_val_loss": 3.4183707237243652}, {"step": 3, "clip_val_loss": 3.26505446434021}),
     "nanochat": ({"step": 0, "val_bpb": 3.2}, {"step": 2205, "core_metric": 0.2188}),
     "modded": ({"step": 0, "val_loss": 10.8258}, {"step": 3325, "val_loss": 3.2782}),
     "olmo-core": ({"step": 9, "train/CE loss": 3.5}, {"step": 200, "train/CE loss": 2.75}),

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import LocalLiveness, State
 from ettsweep.study.grid_file import load_sweep_spec
+from ettsweep.study.tried import Outcome, write_outcome
 from ettsweep.worker.in_process import train_attempt
 from ettsweep.worker.signals import StopSource
 from ettsweep.worker.work_list import WorkList
@@ -155,7 +157,7 @@ def test_a_run_that_was_resumed_is_scored_anew_from_all_its_attempts(
     assert again.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, again)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1])
 def test_a_run_whose_command_is_killed_is_no_failed_one_and_goes_on_exactly(
     tmp_path: Path, results: Path, grid: Ask, let_go: Go, number: int
 ) -> None:
@@ -206,6 +208,11 @@ def test_a_command_that_outlives_worker_and_supervisor_is_ended_by_the_next_atte
     assert run.attempt(2).resumed_from()[1] >= 40
     judged = ettsweep("verify-optimum", "--dry-run", "--rule", "paper", "--results", results, code=1)
     assert "1 of 1 runs was resumed by the program itself, which need not be exact" in judged.stderr
+    for resume, seen in (("exact", "exactly"), ("resumes", "with other numbers")):
+        tried = {"family": run.spec().family_id, "made": "now", "seeds_differ": True, "repeats": True, "resume": resume}
+        write_outcome(results, "sweep", Outcome.model_validate(tried | {"observations": ()}))
+        judged = ettsweep("verify-optimum", "--dry-run", "--rule", "paper", "--results", results, code=1)
+        assert f"1 of 1 runs was resumed by the program itself, {seen}, by its trial" in judged.stderr
     assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
 
 
@@ -425,6 +432,7 @@ def test_a_command_sees_its_run_in_its_environment_and_no_tasks_of_slurm(
     monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "8")
     monkeypatch.setenv("SLURM_JOB_ID", "5")
     monkeypatch.setenv("SLURM_JOB_NAME", "ours")
+    monkeypatch.setenv("SLURM_JOB_END_TIME", "1234")
     grid(shell("env > {out}/env; " + says(1, err=1.0)), env={"MINE": "{lr*2}", "FLAG": 1})
     run = only_run(results)
     result_of(run)
@@ -444,6 +452,8 @@ def test_a_command_sees_its_run_in_its_environment_and_no_tasks_of_slurm(
         "PET_NPROC_PER_NODE": "1",
         "SLURM_JOB_NAME": "bash",
         "WANDB_RUN_ID": run.id,
+        "WANDB_RUN_GROUP": run.spec().family_id,
+        "ETTSWEEP_DEADLINE": "1234",
     }
     assert {name: seen.get(name) for name in expected} == expected
     assert "SLURM_NTASKS_PER_NODE" not in seen
@@ -461,11 +471,31 @@ def test_a_file_is_written_for_each_run(tmp_path: Path, results: Path, grid: Ask
         }
 
 
+def test_a_strategy_appends_its_words_to_the_command(results: Path, grid: Ask) -> None:
+    command = ["sh", "-c", f': {{lr}} {{seed}}; {says(1, err=1.0)} echo "words: $*"', "run"]
+    of = {"standard": "", "s=1": "--use-mup --id {id}"}
+    grid(command, "--strategy", "standard", "--strategy", "mup", "--follow", width=64, strategies=of)
+    told = {run.spec().strategy.s: (run, run.attempt(1).log_text()) for run in runs_in(results)}
+    assert "\nwords: \n" in told[None][1]
+    assert f"\nwords: --use-mup --id {told[1.0][0].id}\n" in told[1.0][1]
+    assert told[1.0][0].spec().lr > told[None][0].spec().lr == 0.25, "the centre is mapped"
+
+
 def test_metrics_that_nobody_asked_for_are_left_out(results: Path, grid: Ask) -> None:
     grid(shell(says(1, err=1.0, loss=2.0, norm_a=3.0, norm_b=4.0, speed=5.0)), metrics=["norm_*"])
     run = only_run(results)
     result_of(run)
     assert run.history() == [{"step": 1, "err": 1.0, "loss": 2.0, "norm_a": 3.0, "norm_b": 4.0}]
+
+
+def test_metrics_beyond_fifty_names_are_left_out_and_the_score_never(results: Path, grid: Ask) -> None:
+    many = {f"norm_{number}": 1.0 for number in range(60)}
+    grid(shell(says(1, **many) + says(2, err=1.0, norm_0=2.0)), metrics=["*"])
+    run = only_run(results)
+    assert result_of(run)["score"] == 1.0
+    names = {name for line in run.history() for name in line} - {"step"}
+    assert 40 < len(names) <= 50
+    assert "warning: more than 50 names of metrics: norm_" in run.attempt(1).log_text()
 
 
 def test_a_worker_of_commands_imports_no_torch(results: Path, grid: Ask) -> None:
@@ -556,12 +586,39 @@ def test_a_run_is_reproduced_by_hand_elsewhere(
     run = only_run(results)
     shown = ettsweep("show", run.id, "--reproduce", "--results", results)
     (line,) = (line for line in (shown.stdout + shown.stderr).splitlines() if line.startswith("by hand: "))
-    command = line.removeprefix("by hand: ").partition(", with the variables")[0]
+    command = line.removeprefix("by hand: ")
     environment = os.environ | {"ETTSWEEP_METRICS": str(tmp_path / "metrics")}
     subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environment, check=True, capture_output=True)
     lines = [json.loads(line) for line in (tmp_path / "metrics").read_text().splitlines()]
     assert lines == [{"step": line["step"], "err": line["err"]} for line in run.history() if "err" in line]
     assert (tmp_path / f"reproduced-{run.id}" / "out" / "ckpt-60.json").exists()
+
+
+def test_by_hand_it_has_its_variables_and_its_files_in_a_folder_of_its_own(
+    tmp_path: Path, results: Path, grid: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "conf.yaml").write_text("seed: 0\n")
+    files = {"{out}/conf/a b.yaml": {"from": "conf.yaml", "set": {"dir": "{out}/x", "seed": "{seed}"}}}
+    script = says(1, err=1.0) + 'env > {out}/env; cat "{out}/conf/a b.yaml" > {out}/read'
+    grid(shell(script), "--follow", files=files, env={"MINE": "it's {out} {lr}"})
+    monkeypatch.chdir(tmp_path)
+    run = only_run(results)
+    (line,) = (
+        line
+        for line in ettsweep("show", run.id, "--reproduce", "--results", results).stderr.splitlines()
+        if line.startswith("by hand: ")
+    )
+    own = run.path.resolve() / "out"
+    shutil.move(own / "read", own / "was-read")
+    subprocess.run(["sh", "-c", line.removeprefix("by hand: ")], cwd=tmp_path, check=True, capture_output=True)
+    there = tmp_path / f"reproduced-{run.id}" / "out"
+    assert not (own / "read").exists()
+    assert yaml.safe_load((there / "read").read_text()) == {"seed": 0, "dir": f"{there}/x"}
+    was, now = (dict(text.split("=", 1) for text in (path / "env").read_text().splitlines()) for path in (own, there))
+    assert now["MINE"] == f"it's {there} 0.25"
+    for name in ("ETTSWEEP_LR", "ETTSWEEP_WD", "ETTSWEEP_SEED", "ETTSWEEP_STRATEGY", "PYTHONPATH"):
+        assert now.get(name) == was.get(name)
+    assert now["ETTSWEEP_OUT"] == str(there)
 
 
 def test_another_users_folder_is_not_executed(tmp_path: Path, results: Path, grid: Ask) -> None:
@@ -583,6 +640,20 @@ for step in range(1, 8 if lr == 0.5 else 10):
     grid([sys.executable, "-c", program, "{lr}", "{seed}"], "--follow", runs=3, seeds=2)
     judged = ettsweep("verify-optimum", "--dry-run", "--results", results, code=None)
     assert "2 of 4 runs ended at another step than 9, where most did" in judged.stderr
+
+
+@pytest.mark.parametrize(("digits", "is_told"), [(2, True), (6, False)])
+def test_scores_with_fewer_digits_than_the_margin_needs_are_told(
+    results: Path, grid: Ask, digits: int, is_told: bool
+) -> None:
+    program = f"""import json, sys
+lr, seed = map(float, sys.argv[1:])
+print("[ettsweep]", json.dumps(dict(step=1, err=round(lr / 3 + seed / 70, {digits}))))
+"""
+    grid([sys.executable, "-c", program, "{lr}", "{seed}"], "--follow", runs=3, seeds=2)
+    judged = ettsweep("verify-optimum", "--dry-run", "--margin", "5%", "--results", results, code=None)
+    told = "scores come in steps of 0.01, which is above a tenth of the margin, 0.0045: print more digits"
+    assert (told in judged.stderr) is is_told
 
 
 def test_runs_that_all_end_before_the_stated_step_are_told(results: Path, grid: Ask) -> None:
@@ -623,6 +694,18 @@ def test_the_middle_of_a_long_output_is_left_out_and_its_metrics_are_not(results
     assert (output.startswith("begin\n"), output.endswith("end\n")) == (True, True)
     assert "MiB are left out here]" in output
     assert 11 * 2**20 < len(output) < 11.1 * 2**20
+
+
+def test_bars_and_colours_are_shown_as_on_a_screen(results: Path, grid: Ask) -> None:
+    bar = r"printf '\r\033[32m10%%\r\033[33m20%%\033[0m\r\n\033[1;31mboom\033[0m\n'; "
+    grid(shell(f"{bar} exit 3"))
+    run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
+    wait_for(lambda: run.status().state is State.FAILED, "its failure")
+    assert run.status().reason == "exit code 3: boom"
+    for options in ((), ("--follow",)):
+        shown = ettsweep("logs", run.id, *options, "--results", results, code=None).stdout
+        assert "\n20%\nboom\nended: exit code 3: boom\n" in shown
+    assert b"\r" in run.attempt(1).output_path.read_bytes(), "the file has all"
 
 
 def test_another_file_of_a_reader_makes_other_runs(tmp_path: Path, grid: Ask, results: Path) -> None:

@@ -92,7 +92,7 @@ def test_runs_under_strikes_end_once_exact_and_leave_nothing(tmp_path: Path, res
         if not kinds:
             continue
         kind = rng.choice(kinds)
-        pid, number = rng.choice(sorted(targets[kind])), rng.choice([signal.SIGKILL, signal.SIGTERM])
+        pid, number = rng.choice(sorted(targets[kind])), rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1])
         try:
             if rng.random() < 0.25:  # frozen first, as by a debugger or a full machine
                 os.kill(pid, signal.SIGSTOP)

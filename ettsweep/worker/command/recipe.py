@@ -16,6 +16,7 @@ from ettsweep.readers.entries import matches
 from ettsweep.runs.score_spec import StatedScore
 from ettsweep.runs.trainable import TRAINING_LOSSES, Labels, OwnCode, RunContext, Trainable, override_block
 from ettsweep.schema import NotInId, OmitFromIdAt, Positive, StrictModel, locating, validate
+from ettsweep.strategies.strategy import parse_strategy, strategy_name
 from ettsweep.units import seconds_of
 from ettsweep.worker.code_identity import data_digest, matching_files, with_imports
 from ettsweep.worker.command.kept_metrics import MAX_LINES, put_in_order
@@ -65,9 +66,22 @@ def _texts(value: object) -> object:
     return value
 
 
+def _by_strategy(value: object) -> object:
+    """Return words by the names that strategies have elsewhere: `s=1` is mup."""
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        raise ValueError(
+            "words by strategy are expected, such as {mup: --use-mup}; the list of strategies belongs beside `run:`"
+        )
+    try:
+        return {strategy_name(parse_strategy(name)): words or [] for name, words in value.items()}
+    except InputError as error:
+        raise ValueError(str(error)) from None
+
+
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 Words = Annotated[tuple[str, ...], BeforeValidator(_words), Field(strict=False)]
 Texts = Annotated[dict[str, str], BeforeValidator(_texts)]
+WordsByStrategy = Annotated[dict[str, Words], BeforeValidator(_by_strategy)]
 
 
 class Resume(StrictModel):
@@ -144,6 +158,7 @@ class CommandBlock(StrictModel):
     steps: Positive | None = None
     width: Positive | None = None
     factors: Literal["adamw", "sgd"] = "adamw"
+    strategies: WordsByStrategy = Field(default_factory=dict)
     snapshot: bool = True
     keep: Patterns | None = None
     seeds: Literal["none"] | None = None
@@ -169,6 +184,7 @@ class CommandRecipe(OwnCodeRecipe):
         workdir: where it runs, relative to `folder`.
         data: digest of its data, empty if none are named.
         code_files, data_files: patterns of files that belong to them, relative to `folder`.
+        strategies: words that are appended under a strategy.
         uses: `env` if it reads lr, wd and seed from the environment.
         gpus: devices of a run on each node.
         nodes: nodes of a run.
@@ -189,6 +205,7 @@ class CommandRecipe(OwnCodeRecipe):
     data: str = ""
     code_files: Annotated[CodePatterns, NotInId()] = ()
     data_files: Annotated[Patterns, NotInId()] = ()
+    strategies: Annotated[WordsByStrategy, OmitFromIdAt({})] = Field(default_factory=dict)
     uses: Annotated[Literal["env"] | None, NotInId()] = None
     gpus: Positive = 1
     nodes: Annotated[Positive, OmitFromIdAt(1)] = 1
@@ -232,6 +249,8 @@ class CommandRecipe(OwnCodeRecipe):
     def _texts(self) -> Iterator[str]:
         """Yield all texts with placeholders but those for taking a run up again."""
         yield from self.argv
+        for words in self.strategies.values():
+            yield from words
         yield from self.env.values()
         for path, file in self.files.items():
             yield path
@@ -291,6 +310,14 @@ class CommandRecipe(OwnCodeRecipe):
                 "or say `uses: env`"
             )
 
+    def check_strategies(self, names: Sequence[str]) -> None:
+        told = self.uses == "env" or "strategy" in names_in(self._texts())
+        if not told and len({self.strategies.get(name, ()) for name in names}) < len(names):
+            raise InputError(
+                f"strategies: {{strategy}} occurs nowhere, so that runs under {' and '.join(names)} would be alike; "
+                "have it in the command, or say under `run:` what is appended to it: `strategies: {mup: --use-mup}`"
+            )
+
     @property
     def job_nodes(self) -> int | None:
         return self.nodes
@@ -301,6 +328,14 @@ class CommandRecipe(OwnCodeRecipe):
             raise InputError(
                 f"gpus: a run of this sweep takes {needed}{product}, and the launch profile gives it {devices}: "
                 f"--launch-set devices_per_run={needed}"
+            )
+
+    def check_results(self, results: Path) -> None:
+        place = str(results.resolve())
+        if "out" in names_in(self._texts()) and (found := re.search(r"[\s=]", place)):
+            raise InputError(
+                f"--results: {{out}} would lie below {place!r}, and a path with {found[0]!r} breaks what splits words "
+                "and what takes key=value: choose another folder"
             )
 
     # --- its code, its data, its program ---
@@ -392,13 +427,21 @@ class CommandRecipe(OwnCodeRecipe):
         folder = Path(self.folder)
         named = [self.run_folder / word for word in self.argv if Path(word).suffix in CODE_SUFFIXES]
         named += [self.run_folder / word for word in self.argv[:1] if "/" in word and not word.startswith("/")]
-        named += [self.run_folder / f"{word.replace('.', '/')}.py" for word in self._modules()]
-        named += [self.run_folder / word.replace(".", "/") / "__main__.py" for word in self._modules()]
+        roots = [self.run_folder, *self._package_folders()]
+        for module in (word.replace(".", "/") for word in self._modules()):
+            named += [root / name for root in roots for name in (f"{module}.py", f"{module}/__main__.py")]
         paths = [path for path in named if path.is_file()]
         paths += [folder / file.source for file in self.files.values()]
         paths += matching_files(folder, self.code_files)
         paths += [folder / name for name in self._reader_file()]
-        return with_imports(paths, [self.run_folder])
+        return with_imports(paths, roots)
+
+    def _package_folders(self) -> list[Path]:
+        """Return where packages of the project are imported from, if they are installed as editable."""
+        from ettsweep.launch.project_snapshot import package_folders, project_root
+
+        root = project_root(OwnCode(Path(self.folder), "", self.code_folders()))
+        return package_folders(Path(os.path.normpath(self.run_folder)), root) if root else []
 
     def _modules(self) -> list[str]:
         """Return the modules that the command runs as `-m NAME`."""

@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 from ettsweep.cgroups import out_of_memory_kills
+from ettsweep.console import as_on_screen
 from ettsweep.errors import CommandFailedError, EttsweepError, InputError, LostProcessError, RunStopped, StorageError
 from ettsweep.files import Json, storage_errors, write_atomic
 from ettsweep.launch.profile import SlurmProfile
 from ettsweep.launch.project_snapshot import import_folders
 from ettsweep.launch.remedies import gpu_memory_advice, more_memory, more_time
 from ettsweep.ownership import problem_of_code
-from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.attempt import Attempt, StartedCommand
 from ettsweep.runs.stop import StopReason
+from ettsweep.runs.trainable import TRAINING_LOSSES
 from ettsweep.worker.command.checkpoints import Checkpoint, newest_checkpoint
 from ettsweep.worker.command.child import OUT_VARIABLE, Child, kill_processes_of
 from ettsweep.worker.command.kept_metrics import put_in_order
@@ -28,7 +30,7 @@ from ettsweep.worker.command.own_metrics import OwnMetrics
 from ettsweep.worker.command.recipe import CommandRecipe
 from ettsweep.worker.command.template import Value, rendered, written
 from ettsweep.worker.devices import leader_host
-from ettsweep.worker.in_process import RunningRun
+from ettsweep.worker.in_process import MAX_NAMES, RunningRun
 
 POLL_S = 0.5
 """Seconds between looks at metrics, signals and the run's folder."""
@@ -47,7 +49,7 @@ HEAD_BYTES, END_BYTES = 2**20, 10 * 2**20
 _STEP_VARIABLE = re.compile(r"SLURM_(?!CONF|CLUSTER|JOB|ARRAY|SUBMIT|RESTART)")
 
 _OUT_OF_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError|HIP out of memory")
-_KILLED_BELOW = re.compile(r"Signal (?:9|15) \(SIG(?:KILL|TERM)\) received|exitcode\s*:\s*-(?:9|15)\b")
+_KILLED_BELOW = re.compile(r"Signal \d+ \(SIG(?:KILL|TERM|USR1|USR2)\) received|exitcode\s*:\s*-(?:9|10|12|15)\b")
 """What torchrun says where one of its processes was killed."""
 
 
@@ -105,6 +107,8 @@ class CommandTraining:
         self._checkpoint: Checkpoint | None = None
         self._first_step: int | None = None
         self._stopping: Json = {}
+        self._names = set[str]()
+        self._has_left_out = False
 
     def train(self) -> None:
         """Train the run, see `train_command`."""
@@ -114,12 +118,13 @@ class CommandTraining:
         checkpoint = self._checkpoint = self._prepare()
         values = self._values(checkpoint)
         argv = [rendered(word, values) for word in self._words(checkpoint)]
-        self._write_files(values)
+        files = self._write_files(values)
         environment = self._environment(values)
         metrics = self._metrics(run.attempt)
         metrics.begin(checkpoint.step if checkpoint else None)
         run.flush()
-        run.attempt.record_command(argv, self._recipe.run_folder)
+        variables = {name: environment[name] for name in self._telling_variables() if name in environment}
+        run.attempt.record_command(StartedCommand(argv, str(self._recipe.run_folder), variables, files))
         run.log(f"starts {shlex.join(argv)}")
         child = Child(argv, self._recipe.run_folder, environment, self._output, self._srun())
         try:
@@ -167,7 +172,7 @@ class CommandTraining:
         for row in self._left_by(parent):
             new = {name: value for name, value in _values_of(row).items() if (row["step"], name) not in recorded}
             if new and row["step"] <= step:
-                run.note(row["step"], new)
+                run.note(row["step"], self._chosen(new))
 
     def _parent(self) -> Attempt | None:
         """Return the newest attempt that has metrics of the same files as this one; None if there is none."""
@@ -198,11 +203,11 @@ class CommandTraining:
             self._run.log(f"{why}starts again from the beginning; what lay in out is now in attempts/{target.name}")
 
     def _words(self, checkpoint: Checkpoint | None) -> list[str]:
-        resume = self._recipe.resume
+        run, resume = self._run, self._recipe.resume
         added: tuple[str, ...] = ()
-        if resume is not None and self._run.attempt.number > 1:
+        if resume is not None and run.attempt.number > 1:
             added = resume.add if checkpoint else resume.always
-        return [*self._recipe.argv, *added]
+        return [*self._recipe.argv, *self._recipe.strategies.get(run.strategy, ()), *added]
 
     def _values(self, checkpoint: Checkpoint | None) -> dict[str, Value]:
         run = self._run
@@ -212,12 +217,16 @@ class CommandTraining:
             values |= {"checkpoint": str(checkpoint.path), "step": checkpoint.step or 0}
         return values
 
-    def _write_files(self, values: dict[str, Value]) -> None:
+    def _write_files(self, values: dict[str, Value]) -> dict[str, str]:
+        """Write its files; return their paths by their names relative to `out`."""
+        paths = dict[str, str]()
         for name, file in self._recipe.files.items():
             path = Path(rendered(name, values))
             with storage_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, file.content(Path(self._recipe.folder), values))
+            paths[os.path.relpath(path, self._out)] = str(path)
+        return paths
 
     def _environment(self, values: dict[str, Value]) -> dict[str, str]:
         run, attempt = self._run, self._run.attempt
@@ -240,12 +249,14 @@ class CommandTraining:
             "ETTSWEEP_SEED": str(run.seed),
             "ETTSWEEP_STRATEGY": run.strategy,
             "ETTSWEEP_CHECKPOINT": str(values.get("checkpoint", "")),
+            "ETTSWEEP_DEADLINE": os.environ.get("SLURM_JOB_END_TIME", ""),
             "PET_NPROC_PER_NODE": str(self._recipe.gpus),
             **self._meeting(),
             "PYTHONUNBUFFERED": "1",
             "WANDB_RUN_ID": run.id,
             "WANDB_RESUME": "allow",
             "WANDB_NAME": run.id,
+            "WANDB_RUN_GROUP": os.environ.get("WANDB_RUN_GROUP") or run.family,
             "WANDB_DIR": str(self._out),
         }
         if folders := import_folders(self._recipe.run_folder):
@@ -253,6 +264,12 @@ class CommandTraining:
                 [*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])]
             )
         return environment | {name: rendered(text, values) for name, text in self._recipe.env.items()}
+
+    def _telling_variables(self) -> list[str]:
+        """Return the names of the variables that whoever starts the command by hand sets, too."""
+        of_run = [f"ETTSWEEP_{name}" for name in ("OUT", "LR", "WD", "SEED", "STRATEGY")]
+        folders = ["PYTHONPATH"] if import_folders(self._recipe.run_folder) else []
+        return [*of_run, *folders, *(["PET_NPROC_PER_NODE"] if self._recipe.gpus > 1 else []), *self._recipe.env]
 
     def _meeting(self) -> dict[str, str]:
         """Return the variables by which processes of a run find each other; torchrun reads those with PET."""
@@ -331,8 +348,19 @@ class CommandTraining:
                 goes_on = run.attempt.number > 1 and self._recipe.resume is not None and row["step"] > 1
                 self._go_on(row["step"] - 1 if goes_on else 0)
             self._active_s = time.monotonic()
-            run.note(row["step"], _values_of(row))
+            run.note(row["step"], self._chosen(_values_of(row)))
         run.flush_if_due()
+
+    def _chosen(self, values: dict[str, float]) -> dict[str, float]:
+        """Return values but those of names beyond what a run may record; the score and losses always have a place."""
+        always, names = {self._recipe.score.name, *TRAINING_LOSSES}, self._names
+        for name in values.keys() - always - names:
+            if len(names) < MAX_NAMES - len(always):
+                names.add(name)
+            elif not self._has_left_out:
+                self._has_left_out = True
+                self._run.log(f"warning: more than {MAX_NAMES} names of metrics: {name} is left out; see `metrics`")
+        return {name: value for name, value in values.items() if name in always or name in names}
 
     def _check_silence(self, child: Child) -> None:
         limit_s = self._recipe.stop.silent
@@ -425,7 +453,7 @@ class CommandTraining:
     def _tail(self) -> Iterator[str]:
         with contextlib.suppress(OSError), self._output.open("rb") as file:
             file.seek(max(0, self._output.stat().st_size - TAIL_BYTES))
-            yield from file.read().decode(errors="replace").splitlines()[-20:]
+            yield from as_on_screen(file.read().decode(errors="replace")).splitlines()[-20:]
 
 
 def _values_of(row: Json) -> dict[str, float]:
@@ -434,7 +462,8 @@ def _values_of(row: Json) -> dict[str, float]:
 
 def _signal_of(code: int | None) -> str:
     """Return the name of the signal that an exit code tells of, as the shell has it too; empty for none."""
-    fatal = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    # Those that others send: what a program brings upon itself, such as SIGSEGV, is a failure of its own.
+    fatal = (*(signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP), signal.SIGUSR1, signal.SIGUSR2)
     number = -code if code is not None and code < 0 else (code or 0) - 128
     if code is None:
         return "something that took its supervisor too"

@@ -40,6 +40,11 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"command": "python trian.py {lr} {seed}"}, "command: there is no file trian.py in "),
     ({"command": "python train.py {lr} {seed} {name}"}, "there is no placeholder {name}"),
     ({"command": "./other.py {lr} {seed}"}, "command: there is no program ./other.py here"),
+    # strategies
+    ({"strategies": ["mup"]}, "words by strategy are expected, such as {mup: --use-mup}; the list of strategies"),
+    ({"strategies": {"mups": "--use-mup"}}, "unknown strategy 'mups'"),
+    ({"strategies": {"mup": "--use-mup {x}"}}, "there is no placeholder {x}"),
+    ({"strategies": {"mup": "a > b"}}, "> (a redirection) needs a shell"),
     # the score
     ({"score": {"name": "val_loss"}}, "score.mode: is required"),
     ({"score": {"mode": "min"}}, "score.name: is required"),
@@ -122,7 +127,7 @@ def test_a_grid_file_where_a_model_is_expected_is_told(tmp_path: Path) -> None:
 
 def test_a_program_where_a_model_or_a_grid_file_is_expected_leads_to_the_block(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("pass\n")
-    for options in (("--model", "train.py"), ("--grid", tmp_path / "train.py")):
+    for options in (("--model", "train.py"), ("--model", "gpt5"), ("--grid", tmp_path / "train.py")):
         done = ettsweep("grid", *options, "--results", tmp_path / "results", code=2)
         assert "a grid file with `run: {command: ...}` sweeps it, see docs/own-code.md" in done.stderr
 
@@ -136,6 +141,34 @@ def test_a_free_wd_that_occurs_nowhere_is_told(tmp_path: Path, results: Path) ->
     assert "command: {wd} occurs nowhere" in done.stderr
     grid.write_text(yaml.safe_dump({"run": {**GOOD, "uses": "env"}, **axes}))
     ettsweep("grid", "--grid", grid, "--results", results, "--dry-run")
+
+
+@pytest.mark.parametrize("name", ["my results", "lr=1"])
+def test_a_folder_that_breaks_command_lines_is_told(tmp_path: Path, name: str) -> None:
+    (tmp_path / "train.py").write_text("pass\n")
+    grid, folder = tmp_path / "sweep.yaml", tmp_path / name
+    for command, code in ((GOOD["command"], 2), (GOOD["command"].replace("--out {out}", ""), 0)):
+        axes = {"centre": {"lr": 0.25}, "lr": {"range": [0, 0]}}
+        grid.write_text(yaml.safe_dump({"run": GOOD | {"command": command}, **axes}))
+        done = ettsweep("grid", "--grid", grid, "--results", folder, "--launch-set", "slots=1", code=code)
+        assert ("choose another folder" in done.stderr) is (code == 2)
+        assert folder.exists() is (code == 0)
+
+
+@pytest.mark.parametrize("stated", [{}, {"strategies": {"ntk": "--ntk"}}])
+def test_strategies_that_would_be_alike_are_told(tmp_path: Path, results: Path, stated: dict[str, Any]) -> None:
+    (tmp_path / "train.py").write_text("pass\n")
+    grid = tmp_path / "sweep.yaml"
+    axes = {"centre": {"lr": 0.25}, "lr": {"range": [0, 1]}, "strategies": ["standard", "mup"]}
+
+    def ask(code: int, **block: Any) -> str:
+        grid.write_text(yaml.safe_dump({"run": {**GOOD, "width": 64, **block}, **axes}))
+        return str(ettsweep("grid", "--grid", grid, "--results", results, "--dry-run", code=code).stderr)
+
+    told = "strategies: {strategy} occurs nowhere, so that runs under standard and mup would be alike"
+    assert told in ask(2, **stated)
+    ask(0, strategies={"mup": "--use-mup"})
+    ask(0, command=f"{GOOD['command']} --by {{strategy}}")
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         loss = h_ND.new_zeros((), dtype=sum_dtype)
         # weight_PD is at most `multiple - 1` rows longer than the weight; the extra gradients are cut off below.
         V, weight_PD = len(weight_VD), _padded(weight_VD, dtype)
-        gradients = tuple(torch.zeros_like(x, dtype=sum_dtype) for x in ((h_ND, weight_PD) if needs_gradients else ()))
+        # The first chunk sets them: a gradient as large as the head takes long to fill and to add to.
+        empty = torch.empty_like if len(h_ND) else torch.zeros_like
+        gradients = tuple(empty(x, dtype=sum_dtype) for x in ((h_ND, weight_PD) if needs_gradients else ()))
         with _without_autocast(h_ND.device.type):
             # Logits of all tokens would take N x V numbers, which is more than the model for a large batch.
             for low, high in _chunks(len(h_ND), chunk):
@@ -84,7 +86,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     # keeps the digits of p - 1 when p is close to 1.
                     d_CP = log_CP.exp_().scatter_(1, targets_C1, at_target_C1.expm1()).to(dtype)
                     gradients[0][low:high] = _product(d_CP, weight_PD, sum_dtype) * is_counted_C1
-                    _add_product(gradients[1], d_CP.T, h_CD * is_counted_C1)
+                    _add_product(gradients[1], d_CP.T, h_CD * is_counted_C1, is_first=low == 0)
                     del d_CP
                 del log_CP  # before the next chunk's
         # Gradients by h and by the weight, the latter without padding; nothing if no gradient is needed.
@@ -130,10 +132,14 @@ def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.mm(a, b).to(dtype)
 
 
-def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add a b to `total` in place."""
+def _add_product(total: Tensor, a: Tensor, b: Tensor, *, is_first: bool) -> None:
+    """Add a b to `total` in place; if it is the first, set it."""
     if a.dtype is total.dtype:
-        torch.addmm(total, a, b, out=total)
+        torch.addmm(total, a, b, beta=0.0 if is_first else 1.0, out=total)
+    elif is_first and a.device.type != "cuda":
+        total.copy_(torch.mm(a, b))  # as below, without a copy of all of it in the dtype of `total`
+    elif is_first:
+        total.copy_(_product(a, b, total.dtype))
     else:
         total += _product(a, b, total.dtype)
 

@@ -53,7 +53,9 @@ class Run:
         run.id, run.status, run._at = run_id, shard.status(row), (runs, shard, row)
         run.lr, run.wd, run.seed = columns["lr"][row], columns["wd"][row], int(columns["seed"][row])
         run.family, run.base, run.labels = shard.families[int(columns["family"][row])]
-        vars(run).update(score=shard.score(row), device_s=columns["device_s"][row], origin=None)
+        vars(run).update(
+            score=shard.score(row), device_s=columns["device_s"][row], origin=None, point=shard.point(run.lr, run.wd)
+        )
         return run
 
     _at: tuple[str, Shard, int]

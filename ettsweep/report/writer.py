@@ -66,8 +66,10 @@ def write_report(
     for comparison in comparisons:
         figures |= {(key, figure.kind): figure for key, figure in drawing.build(comparison)}
     manifest = Manifest(out)
-    if figure_files is None and not (figure_files := len(figures) <= MAX_DEFAULT_FIGURES or manifest.has_figures):
-        warn(f"{len(figures)} figures are on the page alone; --figures writes them as files too")
+    if figure_files is None:
+        figure_files = len(figures) <= MAX_DEFAULT_FIGURES or manifest.has_figures
+        if not figure_files:
+            warn(f"{len(figures)} figures are on the page alone; --figures writes them as files too")
     html = page.render(
         results, out, comparisons, figures, runs, studies_by_family, histories.corrupt, notes, figure_files
     )

@@ -315,11 +315,14 @@ def group_by_point(runs: Iterable[Run], points: Iterable[Point] = ()) -> dict[Po
     """
     lattice_points = dict.fromkeys(points)
     groups: dict[Point, list[Run]] = {}
+    groups_by_point: dict[Point, list[Run]] = {}  # by a run's own point: there are far fewer points than runs
     for run in runs:
-        point = snap_point(run.point, lattice_points)
-        # Later runs that differ in the last bits join this point.
-        lattice_points.setdefault(point)
-        groups.setdefault(point, []).append(run)
+        if (group := groups_by_point.get(run.point)) is None:
+            point = snap_point(run.point, lattice_points)
+            # Later runs that differ in the last bits join this point.
+            lattice_points.setdefault(point)
+            group = groups_by_point[run.point] = groups.setdefault(point, [])
+        group.append(run)
     return groups
 
 

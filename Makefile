@@ -21,6 +21,7 @@
 # make bench-beside  100 runs through this tool, submitit, Optuna and Ray Tune (BENCH="--runs 8 --ray-python PYTHON --json FILE")
 # make bench-vit   a training step of vit-b16 beside timm's, on the GPU if there is one (BENCH="--json FILE")
 # make bench-encdec  a training step of bart-large beside Hugging Face's MBart; on a GPU, r2c2 too (BENCH="--json FILE")
+# make bench-gpt   a training step of gpt2's shape beside transformers' GPT-2 and a plain loop over torch modules (BENCH="--json FILE")
 # make bench-all-gpu  all there is to know on a GPU, held to targets (OUT=FILE, BENCH="--minutes 9"; BENCH=--small tries it on a CPU)
 
 PYTHON ?= python3
@@ -31,7 +32,7 @@ RESULTS ?= results
 DEVCLUSTER := $(or $(ETTSWEEP_DEVCLUSTER),/tmp/ettsweep-devcluster)
 CLUSTERS ?= 1
 PROCESSES ?= auto
-BENCHES := $(addprefix bench-,data text busy verdicts compare search pack beside vit encdec)
+BENCHES := $(addprefix bench-,data text busy verdicts compare search pack beside vit encdec gpt)
 
 .PHONY: help install demo test test-all test-slurm examples lint check slurm-up slurm-down chaos fuzz pictures clean
 .PHONY: bench bench-all-gpu $(BENCHES)

@@ -56,13 +56,16 @@ class Contender:
         self.warm_step_s = self._steps(1)
         self._own_bytes = allocated(device) - before  # what it keeps between turns
         self.step_s: list[float] = []
+        self.cpu_s: list[float] = []  # of a step, in all threads of this process
         self.memory_bytes = 0
 
     def turn(self, steps: int) -> None:
         others = allocated(self.device) - self._own_bytes
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
+        began_s = time.process_time()
         self.step_s.append(self._steps(steps) / steps)
+        self.cpu_s.append((time.process_time() - began_s) / steps)
         if self.device.type == "cuda":
             self.memory_bytes = max(self.memory_bytes, torch.cuda.max_memory_allocated() - others)
 
@@ -108,7 +111,8 @@ def measure(
 ) -> Row:
     """Let trainers take turns; return speed, utilisation and memory of the first, and what the other has beside it.
 
-    The ratio is the median of the other's time by ours within a pair of turns: a machine that is busy slows both.
+    The ratio is the median of the other's time by ours within a pair of turns: a machine that is busy slows both. On a
+    CPU, so is that of CPU seconds, in which others' work does not count; threads that wait for one another do.
 
     Args:
         builds: ours, and maybe another, by name.
@@ -135,6 +139,8 @@ def measure(
     for name, other in zip([*builds][1:], others, strict=True):
         row |= {f"{name}_{subject}_per_s": number / other.median_step_s, f"{name}_memory_gib": other.memory_gib}
         row["ratio"] = statistics.median(b / a for a, b in zip(ours.step_s, other.step_s, strict=True))
+        if device.type == "cpu":
+            row["cpu_ratio"] = statistics.median(b / a for a, b in zip(ours.cpu_s, other.cpu_s, strict=True))
     return row
 
 

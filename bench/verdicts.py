@@ -83,10 +83,11 @@ class Kept:
 
     def __init__(self, path: Path | None) -> None:
         self.path, self.sweeps = path, dict[tuple[str, float, str, int], list[list[Outcome]]]()
+        self.code = code_digest()
         if path and path.exists():
             for line in path.read_text().splitlines():
                 *key, code, outcomes = json.loads(line)
-                if code == code_digest():
+                if code == self.code:
                     self.sweeps.setdefault(tuple(key), []).append([Outcome(**outcome) for outcome in outcomes])
 
     def run(self, pool: Pool, name: str, rule: str, series: Series, sweeps: int) -> list[list[Outcome]]:
@@ -99,7 +100,7 @@ class Kept:
             if self.path:
                 with self.path.open("a") as file:
                     for outcomes in chunk:
-                        file.write(json.dumps([*key, code_digest(), [asdict(item) for item in outcomes]]) + "\n")
+                        file.write(json.dumps([*key, self.code, [asdict(item) for item in outcomes]]) + "\n")
         return done[:sweeps]
 
 
@@ -192,9 +193,8 @@ def beside(path: Path, result: Sequence[Row]) -> list[Row]:
     """Return rows with those of a file that were not measured again, so that it may be made in parts."""
     data = json.loads(path.read_text())["rows"] if path.exists() else []
     rows = {tuple(row[key] for key in ("world", "rule", "stated", "margin")): row for row in [*data, *result]}
-    return [
-        rows[key] for key in sorted(rows, key=lambda key: ([*worlds()].index(key[0]), key[1:2], key[3], key[2] or 0))
-    ]
+    order = [*worlds()]
+    return [rows[key] for key in sorted(rows, key=lambda key: (order.index(key[0]), key[1:2], key[3], key[2] or 0))]
 
 
 def main() -> int:

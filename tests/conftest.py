@@ -5,6 +5,7 @@ Three of them mark the tests that use them: `process` starts real processes, `cl
 `make test-all` leaves out what is both `cluster` and `slow`; `make test-slurm` has all on a cluster.
 """
 
+import functools
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from support.commandline import end_workers
 from support.forks import Forks, warm_workers
+from support.holds import VARIABLE, ask_for_holds
 
 from ettsweep.runs.spec import RunSpec, validated_spec
 
@@ -117,6 +119,15 @@ def warm(forks: Forks) -> Iterator[None]:
     """Have workers of this machine forked from there."""
     with warm_workers(forks):
         yield
+
+
+@pytest.fixture
+def hold_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Return what has so many attempts stop their workers at their first checkpoints, until a test has them go on."""
+    path = str(LEAN.with_name("holding"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([path, os.environ["PYTHONPATH"]]))
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "holds"))
+    return functools.partial(ask_for_holds, tmp_path / "holds")
 
 
 @pytest.fixture

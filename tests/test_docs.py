@@ -55,6 +55,14 @@ def test_readme_has_all_commands() -> None:
     assert_same(dict.fromkeys(words), {*ROOT.commands} - {"read", "list"} | {"sweeps", "data"})  # type: ignore[attr-defined]
 
 
+def test_files_that_contributing_names_are_there() -> None:
+    rows = section("CONTRIBUTING.md", "What to change where").rows
+    words = {word for row in rows for cell in row for word in code_words(cell)}
+    paths = {word for word in words if re.fullmatch(r"[a-z0-9_/]+\.(py|md|json)", word)}  # not those of a NAME
+    assert len(paths) > 20
+    assert {path for path in paths if not any((CHECKOUT / top / path).exists() for top in (".", "ettsweep"))} == set()
+
+
 def test_keys_of_a_command() -> None:
     rows = section("docs/own-code.md", "The block").rows
     keys = {field.alias or name for name, field in CommandBlock.model_fields.items()}

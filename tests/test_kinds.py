@@ -106,7 +106,7 @@ def test_what_does_not_fit_or_is_not_known_is_told(tmp_path: Path) -> None:
         ({"model": "vit-digits"}, "model: task ones is for toys, got vit"),
         (
             {"model": {"kind": "toi", "width": 4}},
-            "model: unknown kind 'toi'; did you mean 'toy'? Known: encdec, gpt, toy, vit",
+            f"model: unknown kind 'toi'; did you mean 'toy'? Known: {', '.join(sorted(ARCHITECTURES))}",
         ),
         ({"model": {"kind": "toy", "width": 4, "inputs": 1}}, "model.inputs: unknown key"),
         ({"task": "one"}, "unknown task 'one'; did you mean 'ones'?"),

@@ -7,7 +7,7 @@ import typer
 
 from ettsweep.cli import completion
 from ettsweep.cli.options import DEFAULT_RESULTS, Form, Results, VerdictOptions
-from ettsweep.cli.path_options import parse_location
+from ettsweep.cli.parsers import parse_location
 from ettsweep.cli.reading_options import Lowest, ReadingOptions
 from ettsweep.console import Format, format_count, print_note, print_table
 from ettsweep.errors import InputError

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from ettsweep.cli.options import Form, Yes
-from ettsweep.cli.path_options import parse_location, parse_path
+from ettsweep.cli.parsers import parse_location, parse_path
 from ettsweep.cli.prompts import confirm
 from ettsweep.console import Format, print_note, print_table
 

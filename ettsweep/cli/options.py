@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 
 from ettsweep.cli import completion
-from ettsweep.cli.path_options import parse_location, parse_path
+from ettsweep.cli.parsers import parse_location, parse_path
 from ettsweep.cli.prompts import repeat_option
 from ettsweep.console import DEFAULT_RESULTS as DEFAULT_RESULTS
 from ettsweep.console import Format, print_note

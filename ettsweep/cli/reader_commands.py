@@ -8,7 +8,7 @@ import typer
 
 from ettsweep.cli import completion
 from ettsweep.cli.options import Form
-from ettsweep.cli.path_options import parse_path
+from ettsweep.cli.parsers import parse_path
 from ettsweep.console import Format, print_note, print_table
 from ettsweep.errors import FailedError
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ettsweep.cli import completion
-from ettsweep.cli.path_options import parse_location
+from ettsweep.cli.parsers import parse_location
 from ettsweep.errors import InputError
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from ettsweep.cli.options import (
     Yes,
     require_folder,
 )
-from ettsweep.cli.path_options import parse_path
-from ettsweep.cli.power_options import power_option
+from ettsweep.cli.parsers import parse_path, power_option
 from ettsweep.cli.prompts import (
     can_show_screen,
     confirm,

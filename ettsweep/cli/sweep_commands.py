@@ -18,7 +18,7 @@ from ettsweep.cli.options import (
     TrainingOptions,
     VerdictOptions,
 )
-from ettsweep.cli.path_options import parse_path
+from ettsweep.cli.parsers import parse_path
 from ettsweep.cli.prompts import (
     confirm_continue,
     detach_on_interrupt,

@@ -8,8 +8,7 @@ import typer
 
 from ettsweep.cli import completion
 from ettsweep.cli.options import DEFAULT_RESULTS, Form, ModelOptions, Results
-from ettsweep.cli.path_options import parse_path
-from ettsweep.cli.power_options import power_option
+from ettsweep.cli.parsers import parse_path, power_option
 from ettsweep.console import Format, print_note, print_table
 from ettsweep.errors import InputError
 from ettsweep.files import naming_option

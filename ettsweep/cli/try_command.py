@@ -7,7 +7,7 @@ import typer
 
 from ettsweep.cli import completion
 from ettsweep.cli.options import DEFAULT_RESULTS, Form, Model, Results, Sets, Strategies, TrainingOptions
-from ettsweep.cli.path_options import parse_path
+from ettsweep.cli.parsers import parse_path
 from ettsweep.cli.prompts import suggest_command
 from ettsweep.console import Format, print_note, print_table
 

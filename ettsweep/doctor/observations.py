@@ -14,6 +14,7 @@ from ettsweep.console import format_count
 from ettsweep.doctor.trial_record import Record, TrialRun
 from ettsweep.errors import EttsweepError, InputError
 from ettsweep.launch.cost import Devices, describe_runs
+from ettsweep.launch.gpus import gpu_bytes
 from ettsweep.launch.profile import AnyProfile, LocalProfile
 from ettsweep.processes import GIB, memory_bytes
 from ettsweep.quantities import score_text
@@ -110,10 +111,19 @@ def _differs(record: Record, name: str) -> bool:
 
 
 def repeats_itself(record: Record) -> bool | None:
-    """Return whether one seed gave the same scores twice; None if that is not known."""
+    """Return whether one seed gave the same numbers twice, of all that was recorded; None if that is not known."""
     if not _both_done(record.alone, record.again):
         return None
-    return _distance(record.alone, record.again, record.base.metric.column) == 0
+    return not _unrepeated(record)
+
+
+def _unrepeated(record: Record) -> list[str]:
+    """Return the names of what one seed did not repeat, the score first."""
+    assert record.alone is not None
+    assert record.again is not None
+    others = {*record.alone.other_metrics, *record.again.other_metrics}
+    names = [record.base.metric.column, *sorted(others)]
+    return [name for name in names if _distance(record.alone, record.again, name)]
 
 
 def resume_class(record: Record) -> ResumeClass | None:
@@ -125,10 +135,31 @@ def resume_class(record: Record) -> ResumeClass | None:
         return None
     if resumed.from_step == 0 or (resumed.first_step is not None and resumed.first_step <= resumed.from_step):
         return "restarts"
-    ours, theirs = (
-        {step: s for step, s in run.curve.items() if step > resumed.from_step} for run in (resumed.run, alone)
-    )
-    return "exact" if ours and ours == theirs else "resumes"
+    return "resumes" if _unlike_alone(record) else "exact"
+
+
+def _unlike_alone(record: Record) -> list[str]:
+    """Return the names of what a killed run recorded otherwise than one that never was, the score first.
+
+    What one seed does not repeat tells nothing, unless it is the score.
+    """
+    resumed, alone, score = record.resumed, record.alone, record.base.metric.column
+    assert resumed is not None
+    assert alone is not None
+    unrepeated = _unrepeated(record) if _both_done(alone, record.again) else []
+    others = sorted({*alone.other_metrics, *resumed.run.other_metrics} - {*unrepeated})
+    unlike = []
+    for name in [score, *others]:
+        ours, theirs = (
+            {step: value for step, value in run.curve_of(name).items() if step > resumed.from_step}
+            for run in (resumed.run, alone)
+        )
+        if name != score:  # the first may be a mean since some step before the checkpoint; if alone, one over all steps
+            first = min({*ours, *theirs}, default=0)
+            ours, theirs = ({step: v for step, v in each.items() if step > first} for each in (ours, theirs))
+        if ours != theirs or (name == score and not ours):
+            unlike.append(name)
+    return unlike
 
 
 def repeats_batches(
@@ -139,7 +170,7 @@ def repeats_batches(
     Args:
         undisturbed: metrics of a run that was never killed.
         resumed: of the other.
-        step: of the checkpoint.
+        step: by how much the first step after the checkpoint is beyond the first of all, be that 0 or 1.
     """
     for name in TRAINING_LOSSES:
         first, second = (
@@ -183,7 +214,17 @@ def _start(record: Record) -> Observation:
         if alone.end.get("code") == 0:  # it ran, and left no score
             return _of("start", "warning" if unix else "ok", "it starts and ends", unix)
         return _of("start", "failed", seen, advice)
-    return _of("start", "warning" if unix else "ok", f"it trains in {alone.wall_s:.1f} s", unix)
+    seen, imports, todo = f"it trains in {alone.wall_s:.1f} s", record.imported, [unix] * bool(unix)
+    if imports.uncopied:
+        seen += f"; it imports {_listed(imports.uncopied)} of the project itself, not of the copy that it trains in"
+        todo.append("no absolute path of the project in sys.path or PYTHONPATH: edits would change runs that wait")
+    if imports.unknown:
+        seen += f"; it imports {_listed(imports.unknown)}, of which its id knows nothing"
+        todo.append(f"`code: [{', '.join(imports.unknown[:MAX_NAMED])}]`, so that edits of these make new runs")
+    if imports.elsewhere:
+        seen += f"; it imports {_listed(imports.elsewhere)}, outside of the project"
+        todo.append("edits of what lies outside make no new runs unless `code:` names it")
+    return _of("start", "warning" if todo else "ok", seen, "; ".join(todo))
 
 
 def _score(record: Record, criterion: Criterion) -> Observation:
@@ -263,8 +304,10 @@ def _repeat(record: Record, repeats: bool | None) -> Observation:
         return _untried("repeat", record, "again")
     if repeats:
         return _of("repeat", "ok", "one seed gives the same numbers twice")
-    by = _percent(_distance(record.alone, record.again, record.base.metric.column))
-    seen = f"one seed gives other numbers the second time, by up to {by}: it is not deterministic, which is fine"
+    unrepeated, score = _unrepeated(record), record.base.metric.column
+    by = _percent(_distance(record.alone, record.again, unrepeated[0]))
+    what = "other numbers" if score in unrepeated else f"the same {score}, but other numbers of {_listed(unrepeated)},"
+    seen = f"one seed gives {what} the second time, by up to {by}: it is not deterministic, which is fine"
     return _of("repeat", "ok", seen)
 
 
@@ -361,18 +404,21 @@ def _resume(record: Record, resume: ResumeClass | None, repeats: bool | None) ->
             "ok",
             f"resumes: {at}, its curve goes on; whether exactly cannot be told, as one seed does not repeat itself",
         )
-    if repeats_batches(alone.history, resumed.run.history, resumed.from_step):
+    again = resumed.from_step + 1 if resumed.first_step is None else resumed.first_step
+    if repeats_batches(alone.history, resumed.run.history, again - min(line["step"] for line in alone.history)):
         return _of(
             "resume",
             "warning",
             f"resumes: {at}, its curve goes on, but it restarts its batches: those of the first steps come again",
             "store the position in the data and the state of random numbers with the weights",
         )
+    unlike = _unlike_alone(record)
+    same = f", though its {alone.spec.metric.column} is the same: {_listed(unlike)} differ"
     return _of(
         "resume",
         "warning",
         f"resumes: {at}, its curve goes on with other numbers than those of a run that was never killed"
-        f"{_ends(alone, resumed.run)}",
+        + (_ends(alone, resumed.run) if alone.spec.metric.column in unlike else same),
         "store the state of random numbers, the optimizer and the position in the data with the weights",
     )
 
@@ -461,6 +507,8 @@ def _cost(record: Record, runs: int, profile: AnyProfile, results: Path) -> Obse
             advice.append(
                 f"{at_once} at once need {_size(at_once * memory)} of {_size(memory_bytes())}: --launch-set slots=N"
             )
+    if gpu_memory := max(run.gpu_bytes for run in done):
+        parts.append(f"{_size(gpu_memory)} on GPUs of {_size(gpu_bytes())}, as the driver has it")
     if devices and share:
         parts.append(
             f"{format_count(runs, 'run')} {describe_runs(profile, devices, [alone.device_s / share] * runs, 0.0)}"

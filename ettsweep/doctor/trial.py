@@ -5,21 +5,24 @@ and taken up again; then one that is told to stop. What is concluded is in `obse
 """
 
 import contextlib
+import math
 import os
 import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ettsweep.doctor.trial_record import Record, Resumed, Stopped, TrialRun, Written
+from ettsweep.doctor.imported_files import elsewhere, hooked, told_files
+from ettsweep.doctor.trial_record import Imported, Record, Resumed, Stopped, TrialRun, Written
 from ettsweep.doctor.written_files import named_paths, now_ns, written_since
 from ettsweep.errors import CorruptError, EttsweepError, LaunchError, SlurmUnavailableError
 from ettsweep.files import cache_folder, dumps, read_lines, storage_errors, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.cancellation import cancel_runs
 from ettsweep.launch.follow import read_run_index
+from ettsweep.launch.gpus import gpu_bytes, gpu_bytes_of
 from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.profile import AnyProfile
 from ettsweep.launch.project_snapshot import PROJECT_FILE, project_root, project_snapshots
@@ -42,6 +45,9 @@ POLL_S = 0.02
 
 STATUS_S = 0.2
 """Seconds between looks at who is alive."""
+
+GPU_S = 1.0
+"""Seconds between looks at the memory of GPUs, each of which starts a program."""
 
 LEAVING_S = 120.0
 """Seconds for which runs of a trial that ends early are waited for."""
@@ -76,6 +82,8 @@ class Trial:
         self._other_spec = base.with_point(base.lr, base.wd, other_seed)
         self._slurm_cache = SlurmCache()
         self._memory: dict[str, int] = {}
+        self._gpu_memory: dict[str, int] = {}
+        self._gpu_looked_s = 0.0 if gpu_bytes() else math.inf
         self.record = Record(base, whole)
 
     @property
@@ -105,13 +113,20 @@ class Trial:
     def _train_alone(self) -> None:
         base = self.record.base
         results, since_ns = self._results("alone"), now_ns(self._folder)
+        hook, usual, variables = self._folder / "alone" / "hook", self._profile, dict[str, str]()
         try:
-            self._launch(results, [base])
+            if isinstance(base, CommandRecipe):
+                self._profile, variables = hooked(usual, hook)
+            with _environment(variables):
+                self._launch(results, [base])
             self._wait(results, base)
         except LaunchError as error:
             self.record.problems["alone"] = str(error)
             return
+        finally:
+            self._profile = usual
         self.record.alone = self._ended(results, base)
+        self.record.imported = self._imported(results, told_files(hook))
         self.record.written = (self._written(results, since_ns), Written())
 
     def _train_two(self) -> None:
@@ -270,13 +285,17 @@ class Trial:
                 os.kill(owner.pid, signal.SIGKILL)
 
     def _look_at_memory(self, run: RunDir) -> None:
-        """Keep the peak of the worker's memory, which is that of a run without a program of its own."""
+        """Keep the peak of the worker's memory, which is that of a run without a program of its own, and of GPUs."""
         attempt = run.latest_attempt()
         if attempt and (owner := attempt.owner()) and owner.liveness() == "alive":
             with contextlib.suppress(OSError, ValueError, IndexError):
                 lines = Path(f"/proc/{owner.pid}/status").read_text(encoding="utf-8").splitlines()
                 peak = next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
                 self._memory[str(run.path)] = max(peak, self._memory.get(str(run.path), 0))
+            if time.monotonic() - self._gpu_looked_s >= GPU_S:
+                used = gpu_bytes_of({owner.pid, *processes_of(str((run.path / "out").resolve()))})
+                self._gpu_memory[str(run.path)] = max(used, self._gpu_memory.get(str(run.path), 0))
+                self._gpu_looked_s = time.monotonic()
 
     # --- what is left of a run ---
 
@@ -298,6 +317,7 @@ class Trial:
             result.get("device_s") or (spent.device_s if spent else 0.0),
             end.get("memory_bytes") or self._memory.get(str(run.path), 0),
             sum(path.lstat().st_size for path in run.path.rglob("*") if path.is_file() and not path.is_symlink()),
+            self._gpu_memory.get(str(run.path), 0),
         )
 
     def _written(self, results: Path, since_ns: int) -> Written:
@@ -320,6 +340,28 @@ class Trial:
         for path in named:
             by_any |= {str(path / name) for name in written_since(since_ns, path, left_out, 1)}
         return Written(frozenset(by_runs), frozenset(by_any))
+
+    def _imported(self, results: Path, paths: Iterable[Path]) -> Imported:
+        """Return which of the files that a run has imported are of no copy, or not part of its id."""
+        base = self.record.base
+        if (code := base.own_code()) is None:
+            return Imported()
+        root = (project_root(code) or code.folder).resolve()
+        known = {path.resolve() for path in base.code_paths()}
+        copies = [(copy, each.project) for each in project_snapshots(results) if (copy := each.moved(each.project))]
+        unknown, uncopied, others = set[str](), set[str](), list[Path]()
+        for path in paths:
+            # A copy has links to what is not copied: by its path in the project each file is known.
+            original = next((root / path.relative_to(copy) for copy, root in copies if path.is_relative_to(copy)), path)
+            if original == path and path.is_relative_to(self._folder.resolve()):  # rendered for the run
+                continue
+            if not original.resolve().is_relative_to(root):
+                others += [path] if original.resolve() not in known else []
+            elif original == path and copies:
+                uncopied.add(str(original.resolve().relative_to(root)))
+            elif original.resolve() not in known:
+                unknown.add(str(original.resolve().relative_to(root)))
+        return Imported(sorted(unknown), sorted(uncopied), [str(path) for path in elsewhere(others)])
 
     # --- the end ---
 
@@ -378,6 +420,20 @@ def scratch_folder(results: Path) -> Iterator[Path]:
     finally:
         if not kept_mark(folder).exists():
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Give this process some variables, which the workers that it starts have, too."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
 
 
 def kept_mark(folder: Path) -> Path:

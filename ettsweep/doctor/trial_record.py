@@ -7,6 +7,26 @@ from ettsweep.files import Json
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
 
+OF_THE_MACHINE = {
+    *("time", "times", "timestamp", "elapsed", "eta", "runtime", "duration", "dt", "latency", "s", "sec", "secs"),
+    *(
+        "second",
+        "seconds",
+        "ms",
+        "hours",
+        "speed",
+        "throughput",
+        "fps",
+        "mfu",
+        "flops",
+        "tflops",
+        "util",
+        "mem",
+        "memory",
+    ),
+}
+"""Words in names of metrics that differ from run to run, whatever is trained: `train_samples_per_second`."""
+
 
 @dataclass(frozen=True)
 class TrialRun:
@@ -21,6 +41,7 @@ class TrialRun:
         wall_s, device_s: seconds that it took.
         memory_bytes: peak of its largest process; 0 if unknown.
         disk_bytes: size of its folder.
+        gpu_bytes: peak of what its processes had on GPUs, as far as it was looked at; 0 if unknown.
     """
 
     spec: RunSpec
@@ -32,6 +53,7 @@ class TrialRun:
     device_s: float
     memory_bytes: int
     disk_bytes: int
+    gpu_bytes: int = 0
 
     @property
     def curve(self) -> dict[int, float | None]:
@@ -44,12 +66,18 @@ class TrialRun:
 
     @property
     def other_metrics(self) -> list[str]:
-        """The names of what was recorded besides the score."""
-        return sorted({name for line in self.history for name in line} - {"step", self.spec.metric.column})
+        """The names of what was recorded besides the score, but for times, speeds and memory."""
+        names = {name for line in self.history for name in line} - {"step", self.spec.metric.column}
+        return sorted(name for name in names if OF_THE_MACHINE.isdisjoint(_words(name)))
 
     @property
     def is_done(self) -> bool:
         return self.status.state is State.DONE
+
+
+def _words(name: str) -> list[str]:
+    """Return the words of a name, in small letters: of `eval/step_time_s`, four."""
+    return "".join(letter if letter.isalpha() else " " for letter in name.lower()).split()
 
 
 @dataclass(frozen=True)
@@ -101,6 +129,21 @@ class Written:
         return self.by_runs | self.by_any
 
 
+@dataclass(frozen=True)
+class Imported:
+    """Files that the Python programs of a run imported, of which edits go unnoticed; installed packages aside.
+
+    Attributes:
+        unknown: of the project, relative to it, that are not part of the code of its id.
+        uncopied: of the project itself, though the run trains in a copy of it.
+        elsewhere: of no project.
+    """
+
+    unknown: Sequence[str] = ()
+    uncopied: Sequence[str] = ()
+    elsewhere: Sequence[str] = ()
+
+
 @dataclass
 class Record:
     """What happened in a trial; what is None was not tried, or `problems` says why not.
@@ -113,6 +156,7 @@ class Record:
         resumed: killed and taken up again.
         stopped: told to stop.
         written: files written outside of the runs' folders: during the first run, and during the two at once.
+        imported: what the first run imported.
         still_there: names of processes of runs that are still there after all.
         problems: why something could not be tried, by the name of the field.
     """
@@ -125,5 +169,6 @@ class Record:
     resumed: Resumed | None = None
     stopped: Stopped | None = None
     written: tuple[Written, Written] = (Written(), Written())
+    imported: Imported = Imported()
     still_there: Sequence[str] = ()
     problems: dict[str, str] = field(default_factory=dict)

@@ -3,7 +3,8 @@
 A submission lists the runs that a canary goes ahead of, a group for each family. What its workers may do follows from
 what its attempts at these runs have left in their folders. So nothing is left to be undone after a kill at any instant,
 workers of all machines come to the same answer, and so does whoever only looks, whether a command follows or not. It
-stays so for a submission: `retry` makes another one, and jobs of the old one that start later leave its runs to that.
+stays so for a submission until one of its runs has finished: `retry` makes another one, and jobs of the old one that
+start later leave its runs to that.
 A run that is never heard of again, since its node is gone, keeps others waiting for `PATIENCE_S` at most.
 """
 
@@ -77,11 +78,11 @@ def read_outlook(submission: Submission, group: Iterable[str], liveness: Livenes
         status = run.status(owners)
         if status.state in (State.MISSING, State.INTERRUPTED):
             waiting = waiting or run.id
+        if numbers and status.state.finished:  # also where another submission has trained it, such as that of a retry
+            return Outlook(is_proven=True, is_clear=True)
         if attempt is None:
             continue
         is_latest, failure = attempt.number == numbers[-1], attempt.failure()
-        if is_latest and status.state.finished:
-            return Outlook(is_proven=True, is_clear=True)
         is_error = failure is not None and failure.get("kind") == "error"
         if is_error or (is_latest and status.state is State.FAILED):
             failed.append(Failure.of(run.id, failure if is_error else None, status.reason))  # or it died too often

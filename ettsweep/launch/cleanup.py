@@ -109,14 +109,22 @@ def _ended_trials(results: Path) -> Iterator[Waste]:
 
 
 def _unused_runs(results: Path, liveness: SchedulerLiveness) -> set[str]:
-    """Return the ids of runs that belong to no sweep, unless they are or may be about to be trained."""
+    """Return the ids of runs that belong to no sweep, unless they are or may be about to be trained.
+
+    Those held back, since others failed alike, are of use to nobody once no live submission lists them.
+    """
+    listed = {run for each in submissions(results) if liveness.is_live(each) for run in each.runs}
     active = (State.QUEUED, State.HELD, State.RUNNING, State.UNKNOWN)
     all_runs = load_run_index(results, liveness).runs
     runs = {run.id: run for run in runs_without_sweep(all_runs.values(), load_sweep_store(results))}
     wanted = [run for run in all_runs.values() if run.id not in runs]
     sources = {source_of(run) for run in wanted}
     sources |= {c[0].run_id for run in wanted if run.base.continued and (c := run.spec.continued)}
-    return {run.id for run in runs.values() if run.state not in active and run.id not in sources}
+    return {
+        run.id
+        for run in runs.values()
+        if (run.state not in active or (run.status.is_held_back and run.id not in listed)) and run.id not in sources
+    }
 
 
 def _unneeded_outputs(results: Path, liveness: SchedulerLiveness) -> Iterator[Waste]:

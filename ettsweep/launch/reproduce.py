@@ -83,7 +83,7 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
     if device != "cpu":
         notes.append("on a GPU some kernels sum in varying order: the last bits can differ from run to run")
     # A command's own code is not recorded: its digest is in the run's id.
-    notes += [*([] if words else _code_notes(attempt)), *_resume_notes(attempt)]
+    notes += [*([] if words else _code_notes(attempt)), *_resume_notes(run, attempt)]
     git = attempt.provenance().get("git") or {}
     here = local_facts(device) if "torch" in claim else facts_without_torch(claim)
     return Reproduction(
@@ -232,13 +232,19 @@ def _code_notes(attempt: Attempt) -> Iterator[str]:
             yield "  the recorded changes are incomplete: binary files, or more than 1 MiB"
 
 
-def _resume_notes(attempt: Attempt) -> Iterator[str]:
-    """Yield where a resumed run continued under other conditions, which no run from the start can reproduce."""
-    previous, (_, step) = attempt.parent(), attempt.resumed_from()
-    if previous and previous.claim():
-        # Oldest first: each resumed attempt is compared with the one that it continues.
-        yield from _resume_notes(previous)
-        previous_facts = {**attempt_facts(previous), "threads": previous.claim().get("threads"), **previous.execution()}
-        resumed_facts = {**attempt_facts(attempt), "threads": attempt.claim().get("threads"), **attempt.execution()}
-        for line in compare_facts(previous_facts, resumed_facts):
-            yield f"attempt {attempt.number} resumed at step {step} where {line}: no run from the start reproduces that"
+def _resume_notes(run: RunDir, attempt: Attempt) -> Iterator[str]:
+    """Yield where a run went on under other conditions, which no run from the start can reproduce."""
+    previous = run.source(attempt)
+    if not previous or not previous.claim():
+        return
+    # Oldest first: each attempt is compared with the one that it goes on from.
+    yield from _resume_notes(RunDir(previous.run), previous)
+    continuation, (_, step) = attempt.continued_from(), attempt.resumed_from()
+    if continuation:
+        start = f"run {run.id} went on from run {continuation.run} at step {continuation.step}"
+    else:
+        start = f"attempt {attempt.number} resumed at step {step}"
+    previous_facts = {**attempt_facts(previous), "threads": previous.claim().get("threads"), **previous.execution()}
+    resumed_facts = {**attempt_facts(attempt), "threads": attempt.claim().get("threads"), **attempt.execution()}
+    for line in compare_facts(previous_facts, resumed_facts):
+        yield f"{start} where {line}: no run from the start reproduces that"

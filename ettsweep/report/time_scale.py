@@ -15,10 +15,10 @@ class TimeScale(NamedTuple):
     arXiv 2405.13698).
 
     Attributes:
-        lr_wd: lr * wd, the share by which a step shrinks weights; a strategy's factors are not in it.
-        steps: 1 / (lr wd); None without decay.
+        lr_wd: lr * wd, the share by which a step shrinks weights; neither a strategy's factors nor momentum is in it.
+        steps: 1 / (lr wd), where momentum multiplies steps (SGD) over as much; None without decay.
         epochs: the same in epochs; None where their length is unknown.
-        tokens: the same in tokens; None unless samples are text.
+        tokens: the same in tokens; None unless all samples are text of one length.
     """
 
     lr_wd: float
@@ -49,7 +49,7 @@ def time_scale(point: Point, recipe: Trainable) -> TimeScale:
     lr_wd = point.lr * point.wd
     if not lr_wd:
         return TimeScale(lr_wd)
-    steps, per_epoch, per_step = 1 / lr_wd, recipe.steps_per_epoch, recipe.tokens_per_step
+    steps, per_epoch, per_step = 1 / (lr_wd * recipe.momentum_gain), recipe.steps_per_epoch, recipe.tokens_per_step
     return TimeScale(
         lr_wd, steps, None if per_epoch is None else steps / per_epoch, None if per_step is None else steps * per_step
     )

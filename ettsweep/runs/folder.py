@@ -282,6 +282,12 @@ class RunDir:
         attempts = [self.attempt(number) for number in reversed(self.attempt_numbers())]
         return [attempt for attempt in attempts if attempt.kept_path.exists()]
 
+    def source(self, attempt: Attempt) -> Attempt | None:
+        """Return the attempt that one goes on from, maybe of the run that this one continues; None from the start."""
+        if (continuation := attempt.continued_from()) and (continued := self.spec().continued):
+            return RunDir(self.path.parent / continued[0].run_id).attempt(continuation.attempt)
+        return attempt.parent()
+
     def claim(self, details: Json, after: int) -> Attempt | None:
         """Create the attempt that follows number `after`, and so become the owner of the run.
 

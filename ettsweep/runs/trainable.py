@@ -169,8 +169,13 @@ class Trainable(StrictModel):
 
     @property
     def tokens_per_step(self) -> int | None:
-        """Tokens that a step is trained on; None unless samples are text."""
+        """Tokens that a step is trained on; None unless samples are text, and where padding differs between them."""
         return None
+
+    @property
+    def momentum_gain(self) -> float:
+        """What steps of one direction, decay among them, add up to over lr: 1 unless momentum adds to them."""
+        return 1.0
 
     @property
     def samples_name(self) -> str:

@@ -60,7 +60,8 @@ BULK = frozenset({Group.Q, Group.K, Group.V, Group.U, Group.W, Group.X})
 class Dims:
     """Dimensions of a model that scalings depend on; for language, n_patch is None and n_out the vocabulary.
 
-    With a tied head, which is the word embedding, strategies rescale the outputs.
+    With a tied head, which is the word embedding, strategies rescale the outputs. Keys, and values, have `kv_share` of
+    the width.
     """
 
     domain: Domain
@@ -69,6 +70,7 @@ class Dims:
     n_out: int
     mlp_ratio: int
     tied_head: bool = False
+    kv_share: float = 1.0
 
 
 def init_std(group: Group, dims: Dims, s: float | None) -> float:

@@ -17,6 +17,9 @@ COLUMNS = ("lr", "wd", "seed", "score")
 
 STANDARD_INPUT = "-"
 
+OF_ANOTHER = ("min", "final", "end", "start", "init", "initial", "warmup", "decay", "data", "split", "eval")
+"""Words before a name by which it is another one: min_lr is no lr, where vit_lr is one."""
+
 SHOWN = 4
 """Names that a note lists one by one."""
 
@@ -112,7 +115,8 @@ class Rows:
 def value_in(text: str, name: str) -> str | None:
     """Return the number that follows a name in a text, such as 1e-3 in `lr=1e-3,seed=0` or `lr1e-3_seed0`.
 
-    Where the name stands by itself, as part of a longer one it says nothing: lr is 0.2 in `lr=0.2_min_lr=0.02`.
+    Where the name stands by itself, as part of a longer one it says nothing: lr is 0.2 in `lr=0.2_min_lr=0.02`. Behind
+    a word of `OF_ANOTHER` it never does: of `min_lr=0.02` alone, lr is not known.
 
     Raises:
         InputError: several numbers follow it.
@@ -120,7 +124,8 @@ def value_in(text: str, name: str) -> str | None:
     number = r"(2\^-?\d+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"
     stated = rf"{re.escape(name)}[=_: -]?{number}(?![A-Za-z0-9])"
     alone = re.findall(rf"(?<![A-Za-z0-9])(?<![A-Za-z][_.-]){stated}", text)
-    found = alone or re.findall(rf"(?<![A-Za-z0-9]){stated}", text)  # vit_lr1e-3
+    others = "".join(rf"(?<!\b{word}[_.-])(?<!_{word}[_.-])" for word in OF_ANOTHER)
+    found = alone or re.findall(rf"(?i:{others})(?<![A-Za-z0-9]){stated}", text)  # vit_lr1e-3
     if len({parse_number(each) for each in found}) > 1:
         raise InputError(
             f"{text}: which one is {name}, {' or '.join(dict.fromkeys(found))}? One is expected in the name of a run, "

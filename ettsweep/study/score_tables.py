@@ -44,7 +44,11 @@ def read_table(path: Path, reading: Reading, columns: Sequence[str]) -> Rows:
         raise InputError(f"{path}: cannot be read: no text in UTF-8, from byte {error.start}") from None
     sha256 = hashlib.sha256(data).hexdigest()
     try:
-        rows = list(_json_rows(path, text) if text.lstrip().startswith("{") else _csv_rows(path, text, columns))
+        rows = list(
+            _json_rows(path, text)
+            if text.lstrip().startswith("{")
+            else _csv_rows(path, text, reading.name(columns[-1]))
+        )
     except csv.Error as error:
         raise InputError(f"{path}: {error}") from None
     if not rows:
@@ -58,12 +62,12 @@ def read_table(path: Path, reading: Reading, columns: Sequence[str]) -> Rows:
     return Rows(str(path), rows, reading.name("score"), sha256, notes)
 
 
-def _csv_rows(path: Path, text: str, columns: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows of a table with a header; numbers without a header are the last column."""
+def _csv_rows(path: Path, text: str, last: str) -> Iterator[Row]:
+    """Yield the rows of a table with a header; numbers without a header are its last column."""
     header = text.partition("\n")[0]
     if is_number(header):
         lines = ((line, each) for line, each in enumerate(text.splitlines(), 1) if each.strip())
-        yield from (Row({columns[-1]: each}, f"line {line}") for line, each in lines)
+        yield from (Row({last: each}, f"line {line}") for line, each in lines)
         return
     delimiter = max(",;\t", key=header.count)
     reader = csv.DictReader(text.splitlines(), delimiter=delimiter, skipinitialspace=True)

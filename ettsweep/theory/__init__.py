@@ -2,6 +2,6 @@
 
 check_plan (what to train) -> scaling_check (runs the check), which calls
     measure and layers (torch) | expectations (theory) | judge, by exponents | judgement_text (findings in words)
--> check_tables, coordinate_check (output). Code for one architecture is in vit_probe and encdec_probe; the registry of
-models names it.
+-> check_tables, coordinate_check (output). Code for one architecture is in a module *_probe, which the registry of
+models names.
 """

@@ -57,10 +57,6 @@ def _kernels(models: Sequence[EncDecSpec], s: float | None, batch: Batch) -> lis
     return [encdec_kernels(model, dims(model), s, source_BT, previous_BT, draws=DRAWS) for model in models]
 
 
-def _ln_eps(model: EncDecSpec) -> float:
-    return model.ln_eps
-
-
 def _stems(network: EncDec, batch: Batch) -> dict[str, Tensor]:
     """Return the embedded tokens before LayerNorm by stage, (B, T, D)."""
     source_BT, previous_BT, _ = batch.inputs
@@ -93,4 +89,4 @@ def _is_causal(attention: str) -> bool:
     return attention.startswith("decoder") and attention.endswith(".attention")
 
 
-CHECKABLE = Checkable(_small, _about, _probe, _logits, mean_loss, _kernels, _ln_eps, _stems, _properties, _is_causal)
+CHECKABLE = Checkable(_small, _about, _probe, _logits, mean_loss, _kernels, _stems, _properties, _is_causal)

@@ -53,10 +53,6 @@ def _kernels(models: Sequence[GptSpec], s: float | None, batch: Batch) -> list[K
     return [gpt_kernels(model, dims(model), s, previous_BT, draws=DRAWS) for model in models]
 
 
-def _ln_eps(model: GptSpec) -> float:
-    return model.ln_eps
-
-
 def _properties(network: Gpt, batch: Batch) -> list[LayerMeasurement]:
     """Measure the embedding of [pad], the loss, and what outputs must not depend on."""
     previous_BT, target_BT = batch.inputs
@@ -68,5 +64,5 @@ def _properties(network: Gpt, batch: Batch) -> list[LayerMeasurement]:
 
 
 CHECKABLE = Checkable(
-    _small, _about, _probe, _logits, mean_loss, _kernels, _ln_eps, properties=_properties, is_causal=lambda _: True
+    _small, _about, _probe, _logits, mean_loss, _kernels, properties=_properties, is_causal=lambda _: True
 )

@@ -146,9 +146,14 @@ def _measure_layer_norms(
             yield LayerCheck.LAYER_NORM_EPS, location, variance / shrunk_norms[location][1]
 
 
+def _ln_eps(model: Any) -> float:
+    eps: float = model.ln_eps
+    return eps
+
+
 def _shrink(network: Network, probe: Probe) -> Network:
     """Return a copy of the network whose residual stream is so small that eps dominates in every LayerNorm."""
-    shrunk, eps = copy.deepcopy(network), load_checkable(probe.model).ln_eps(probe.model)
+    shrunk, eps = copy.deepcopy(network), _ln_eps(probe.model)
     for parameter in parameter_shapes(probe.model):
         if parameter.groups[0] in WRITERS:
             shrunk.get_parameter(parameter.name).mul_(SHRUNK * eps)
@@ -159,7 +164,7 @@ def _layer_norms(
     network: Network, probe: Probe, matrix_products: Mapping[str, tuple[Tensor, Tensor]], streams: Mapping[str, Tensor]
 ) -> dict[str, tuple[float, float]]:
     """Return `_compare_layer_norm` of each LayerNorm, taken from the inputs of the weights that follow it."""
-    stages, eps = list(streams), load_checkable(probe.model).ln_eps(probe.model)
+    stages, eps = list(streams), _ln_eps(probe.model)
     norms = {
         stem: _compare_layer_norm(embedded_BTD, streams[stem], eps)
         for stem, embedded_BTD in load_checkable(probe.model).stems(network, probe.batch).items()

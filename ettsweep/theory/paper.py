@@ -115,7 +115,8 @@ def learning_rate_factor(
     if optimizer == "muon":
         if group not in BULK:
             return MUON_REST_RATIO * learning_rate_factor(group, dims, s, "adamw", mlp_factor)
-        ratio = {Group.W: float(dims.mlp_ratio), Group.X: 1 / dims.mlp_ratio}.get(group, 1.0)
+        fan_outs = {Group.W: float(dims.mlp_ratio), Group.K: dims.kv_share, Group.V: dims.kv_share}  # over the width
+        ratio = 1 / dims.mlp_ratio if group is Group.X else fan_outs.get(group, 1.0)
         return math.sqrt(ratio if s is not None or ratio > 1 else 1.0)
     if s is None:
         return 1.0

@@ -51,6 +51,10 @@ class Probe:
 class Checkable:
     """The functions that a check needs for one architecture; `Architecture.check` names it.
 
+    A model has a field `ln_eps`. Stacks of blocks are `nn.ModuleList`s of the network itself, whose blocks have their
+    branches as children, in the order in which they are called: parameters are named `stack.number.branch.weight`, and
+    stages of `kernels` after stack, number and branch.
+
     Attributes:
         small: (model, depth) -> the model with few tokens and no dropout, and with that depth unless None.
         about: model -> its depth and samples in words, such as `2 blocks, 4 images of 4 patches`.
@@ -58,7 +62,6 @@ class Checkable:
         logits: (network, inputs) -> (B, K), or (B, T, K) for text.
         loss: (output of the network in training, batch) -> mean loss.
         kernels: (models that differ only in width, s, batch) -> predicted kernels of each.
-        ln_eps: model -> eps of its LayerNorms.
         stems: (network, batch) -> inputs of the stems' LayerNorms by stage; empty if stems have none.
         properties: (network, batch) -> exact properties that only models of this architecture have.
         is_causal: name of an attention -> whether its tokens attend only to themselves and earlier ones.
@@ -70,7 +73,6 @@ class Checkable:
     logits: Callable[[Any, tuple[Tensor, ...]], Tensor]
     loss: Callable[[Tensor, Batch], Tensor]
     kernels: Callable[[Sequence[Any], float | None, Batch], list[Kernels]]
-    ln_eps: Callable[[Any], float]
     stems: Callable[[Any, Batch], dict[str, Tensor]] = lambda network, batch: {}
     properties: Callable[[Any, Batch], list[LayerMeasurement]] = lambda network, batch: []
     is_causal: Callable[[str], bool] = lambda attention: False

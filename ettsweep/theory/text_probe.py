@@ -3,8 +3,8 @@
 Shapes: B batch, T tokens, K outputs of one position, the vocabulary.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,15 +14,18 @@ from ettsweep.theory.forward_pass import rms
 from ettsweep.theory.measurement import LayerCheck
 from ettsweep.theory.probe import SAMPLES, LayerMeasurement
 from ettsweep.token_ids import FIRST_BPE, PAD
-from ettsweep.trainer.models.encdec_spec import EncDecSpec
-from ettsweep.trainer.models.gpt_spec import GptSpec
 from ettsweep.trainer.specs import TextModel
 from ettsweep.trainer.tasks.task import Batch
 
 TOKENS = 8
 VOCABULARY = 2048
 
-AnyTextModel = TypeVar("AnyTextModel", EncDecSpec, GptSpec)
+
+class _Copied(TextModel, Protocol):
+    def model_copy(self, *, update: Mapping[str, Any] | None = None) -> Self: ...
+
+
+AnyTextModel = TypeVar("AnyTextModel", bound=_Copied)
 
 
 def small_model(model: AnyTextModel, depth: int) -> AnyTextModel:

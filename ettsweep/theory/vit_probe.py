@@ -60,8 +60,4 @@ def _kernels(models: Sequence[VitSpec], s: float | None, batch: Batch) -> list[K
     return [*(kernels_at_width(kernels, dims(model), s) for model in narrower), kernels]
 
 
-def _ln_eps(model: VitSpec) -> float:
-    return model.ln_eps
-
-
-CHECKABLE = Checkable(_small, _about, _probe, _logits, Classification(label_smoothing=0.0).loss, _kernels, _ln_eps)
+CHECKABLE = Checkable(_small, _about, _probe, _logits, Classification(label_smoothing=0.0).loss, _kernels)

@@ -13,7 +13,7 @@ from ettsweep.metric import Metric
 from ettsweep.runs.spec import RunSpec, StrategySpec
 from ettsweep.runs.trainable import BUILT_IN, Labels, Settings, Size, Trainable
 from ettsweep.schema import Key, OmitFromIdAt, Positive, Registered, Source, locating
-from ettsweep.strategies.optimizers import DEFAULT_OPTIMIZER, OptimizerSpec, factor_rule
+from ettsweep.strategies.optimizers import DEFAULT_OPTIMIZER, OptimizerSpec, SgdSpec, factor_rule
 from ettsweep.trainer.grid_recipe import recipe_problems, resolve_recipe
 from ettsweep.trainer.models.model_cost import check_size
 from ettsweep.trainer.models.parameter_scales import check_matrices
@@ -145,7 +145,15 @@ class TransformerRecipe(Trainable):
 
     @property
     def tokens_per_step(self) -> int | None:
-        return self.batch_size * self.model.tokens if isinstance(self.model, TextModel) else None
+        # A source and its target are padded, by how much only the data tell; windows of decoders are full.
+        if not isinstance(self.model, TextModel) or self.model.reads_source:
+            return None
+        return self.batch_size * self.model.tokens
+
+    @property
+    def momentum_gain(self) -> float:
+        # torch adds the decay to the gradient of SGD. Adam and Muon take averages, and decay apart from them.
+        return 1 / (1 - self.optimizer.momentum) if isinstance(self.optimizer, SgdSpec) else 1.0
 
     @property
     def samples_name(self) -> str:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import GRID, Call, ettsweep, keep, runs_in, write_grid
-from support.forks import Forks, warm_workers
+from support.commandline import GRID, Call, ettsweep, keep, runs_in, write_fake_grid, write_grid
 
 from ettsweep import cli
 from ettsweep.console import with_results
@@ -35,14 +34,13 @@ def table(text: str, form: str) -> list[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def trained(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a results folder with the small grid trained by the command line; tests only read it."""
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a results folder with the small fake grid trained by the command line; tests only read it."""
     folder = tmp_path_factory.mktemp("trained")
-    grid = write_grid(folder / "grid.yaml")
+    grid = write_fake_grid(folder / "grid.yaml")
     results = folder / "results"
     env = {**os.environ, "ETTSWEEP_SLOTS": str(folder / "slots")}
-    with warm_workers(forks):
-        ettsweep("grid", "--grid", grid, "--follow", "--results", results, "--launch-set", "slots=1", env=env)
+    ettsweep("grid", "--grid", grid, "--follow", "--results", results, "--launch-set", "slots=1", env=env)
     return results
 
 
@@ -258,7 +256,7 @@ def test_status_lists_each_run_as_promised(trained: Path, call: Call) -> None:
     assert [list(row) for row in rows] == [STATUS_KEYS] * 3
     assert {row["log2_lr"] for row in rows} == {-3, -2, -1}
     for row in rows:
-        assert (row["state"], row["progress"], row["strategy"], row["task"]) == ("done", 1.0, "standard", "digits")
+        assert (row["state"], row["progress"], row["strategy"], row["task"]) == ("done", 1.0, "standard", "bowl")
         result = json.loads((trained / "runs" / row["run"] / "result.json").read_text())
         assert row["best_score"] == result["best_loss"]
 
@@ -303,11 +301,11 @@ def test_a_run_is_shown_with_all_that_is_known(trained: Path, call: Call) -> Non
     run = call("status", "--results", trained, "--format", "json").json[0]["run"]
     data = call("show", run[:9], "--results", trained, "--format", "json").json
     assert {key: data[key] for key in ("run", "state", "progress")} == {"run": run, "state": "done", "progress": 1.0}
-    assert data["spec"]["model"]["width"] == 8
+    assert data["spec"]["width"] == 8
     assert data["attempts"][0]["slot"] == "cpu-0"
     assert data["result"]["steps"] == 24
     keys = {row["key"] for row in table(call("show", run, "--results", trained, "--format", "csv").out, "csv")}
-    assert {"run", "spec.model.width", "attempts.1.slot", "result.score"} <= keys
+    assert {"run", "spec.width", "attempts.1.slot", "result.score"} <= keys
     assert run in call("show", run, "--results", trained).out
 
 

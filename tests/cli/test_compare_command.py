@@ -29,6 +29,14 @@ def test_it_says_which_is_better_by_how_much(call: Call, files: tuple[Path, Path
     assert "better: A is better" in call("compare", a, b, "--max", "--column", "score=val_loss").err
 
 
+def test_a_column_of_one_list_does_not_keep_the_other_from_being_numbers(
+    call: Call, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "c.txt").write_text("2.1\n2.2\n2.15\n")
+    result = call("compare", files[0], tmp_path / "c.txt", "--min", "--column", "score=val_loss")
+    assert "worse: B is better by 1.01" in result.err
+
+
 def test_where_it_is_luck_the_exit_code_says_so(call: Call, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("3.1\n3.2\n3.15\n")
     (tmp_path / "b.jsonl").write_text('{"score": 3.0}\n{"score": 3.05}\n\n{"score": 3.12, "step": 7}\n{"score": NaN}\n')

@@ -111,7 +111,7 @@ def test_options_fill_it_in(call: Call, tmp_path: Path) -> None:
     [
         ("--task digitz", "unknown task 'digitz'; did you mean 'digits'?"),
         ("--model vit-s61", "unknown model 'vit-s61'; did you mean 'vit-s16'?"),
-        ("--task text --model vit-b16", "task text needs a text model (kind encdec), got vit"),
+        ("--task text --model vit-b16", "task text needs a model that reads a source, such as kind encdec, got vit"),
         ("--task digits --model vit-b16", "task digits has 8, got 224"),
         ("--strategy mpu", "unknown strategy 'mpu'; did you mean 'mup'?"),
         ("--strategy ntk --strategy s=0", "strategy ntk is given twice"),

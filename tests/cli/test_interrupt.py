@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from support.commandline import (
     write_fake_grid,
     write_grid,
 )
+from support.slots import owner, stopped_at_checkpoint
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
@@ -88,14 +90,15 @@ def test_ctrl_c_at_a_question_is_no_answer(tmp_path: Path, command: str) -> None
 @pytest.mark.usefixtures("process")
 @pytest.mark.parametrize(("command", "code"), [("grid --grid grid.yaml --follow", 1), ("watch", 0), ("logs RUN -f", 0)])
 def test_ctrl_c_leaves_the_runs_that_a_command_follows(
-    results: Path, tmp_path: Path, command: str, code: int, call: Call
+    results: Path, tmp_path: Path, command: str, code: int, call: Call, hold_runs: Callable[[int], None]
 ) -> None:
-    write_fake_grid(tmp_path / "grid.yaml", lr="fixed", run=LONG_FAKE)
+    hold_runs(1)
+    write_fake_grid(tmp_path / "grid.yaml", lr="fixed")
     if not command.startswith("grid"):
         call("grid", "--grid", "grid.yaml", "--results", results)
     run = wait_for(lambda: runs_in(results), "a run")[0].id if not command.startswith("grid") else ""
     process = start(*command.replace("RUN", run).split(), "--results", results, cwd=tmp_path)
-    wait_for(lambda: list(results.glob("runs/*/attempts/0001/claim.json")), "the claim of the run")
+    worker = owner(stopped_at_checkpoint(results))
     if command == "watch":
         assert process.stderr is not None
         process.stderr.readline()
@@ -104,6 +107,7 @@ def test_ctrl_c_leaves_the_runs_that_a_command_follows(
         process.stdout.readline()
     process.send_signal(signal.SIGINT)
     assert "interrupted; the runs go on: `ettsweep watch" in ended(process, code).stderr
+    os.kill(worker, signal.SIGCONT)
     wait_for(lambda: runs_in(results)[0].status().state is State.DONE, "the end of the run")
 
 

@@ -1,6 +1,8 @@
 """Verdicts that are bounds, as people ask for them: what is bought, what a budget stops, what outlives a kill."""
 
+import os
 import re
+import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +10,6 @@ from typing import Any
 
 import pytest
 from support.commandline import (
-    LONG_FAKE,
     PATIENCE_S,
     Call,
     Done,
@@ -17,9 +18,9 @@ from support.commandline import (
     keep,
     runs_in,
     start,
-    wait_for,
     write_fake_grid,
 )
+from support.slots import owner, stopped_at_checkpoint
 
 from ettsweep.cli.prompts import confirm_continue
 from ettsweep.runs.folder import RunDir
@@ -234,9 +235,12 @@ def test_a_race_ends_in_an_optimum_with_seeds_of_its_own(call: Call, results: Pa
 
 
 @pytest.mark.usefixtures("process")
-def test_a_race_goes_on_after_its_command_is_killed(results: Path, request_sweep: Ask, tmp_path: Path) -> None:
+def test_a_race_goes_on_after_its_command_is_killed(
+    results: Path, request_sweep: Ask, tmp_path: Path, hold_runs: Callable[[int], None]
+) -> None:
     """Its worker lives on; the same command waits for the runs that are under way, and starts none in their place."""
-    run_ids = {spec.run_id for spec in request_sweep(run=LONG_FAKE, seeds=[0])}
+    hold_runs(1)
+    run_ids = {spec.run_id for spec in request_sweep(seeds=[0])}
     follow = (
         "verify-optimum",
         "--follow",
@@ -248,15 +252,12 @@ def test_a_race_goes_on_after_its_command_is_killed(results: Path, request_sweep
         "threads=1",
     )
     command = start(*follow, cwd=tmp_path)
-
-    def begun() -> list[RunDir]:
-        return [run for run in runs_in(results) if run.id not in run_ids and run.attempt_numbers()]
-
-    wait_for(begun, "the first run of the race")
+    worker = owner(stopped_at_checkpoint(results))
     command.kill()
     command.communicate()
     raced = {run.id for run in runs_in(results)} - run_ids
     assert len(raced) == 3, "one more seed of each point"
+    os.kill(worker, signal.SIGCONT)
     start_result = start(*follow, "--max-runs", 0, cwd=tmp_path)
     start_result.communicate(timeout=PATIENCE_S)
     assert {run.id for run in runs_in(results)} == run_ids | raced

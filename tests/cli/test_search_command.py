@@ -1,6 +1,8 @@
 """The command search, as people use it: what it proposes, what outlives a kill, where it starts, what it refuses."""
 
+import os
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from support.commandline import (
     wait_for,
     write_fake_grid,
 )
+from support.slots import owner, stopped_at_checkpoint
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.point import Point
@@ -110,15 +113,19 @@ def test_nothing_is_proposed_that_the_budget_does_not_allow(call: Call, results:
 
 
 @pytest.mark.usefixtures("process")
-def test_a_search_goes_on_after_its_command_is_killed(results: Path, tmp_path: Path) -> None:
+def test_a_search_goes_on_after_its_command_is_killed(
+    results: Path, tmp_path: Path, hold_runs: Callable[[int], None]
+) -> None:
     """Its worker lives on; the same command goes on from what was proposed, and has nothing run twice."""
-    write_fake_grid(tmp_path / "w8.yaml", **WIDE, run=LONG_FAKE)
+    hold_runs(1)
+    write_fake_grid(tmp_path / "w8.yaml", **WIDE)
     values = ("--launch-set", "slots=1", "--launch-set", "threads=1", "--max-runs", 4, "--trials", 4)
     follow = ("search", "--grid", "w8.yaml", *values, "--results", results)
     command = start(*follow, cwd=tmp_path)
-    wait_for(lambda: any(run.attempt_numbers() for run in runs_in(results)), "the first proposal to be trained")
+    worker = owner(stopped_at_checkpoint(results))
     command.kill()
     command.communicate()
+    os.kill(worker, signal.SIGCONT)
     before = proposed(results)["standard"]
     ended(start(*follow, cwd=tmp_path), 1)
     assert proposed(results)["standard"][: len(before)] == before

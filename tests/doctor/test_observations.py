@@ -2,13 +2,21 @@
 
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.commandline import wait_for
 
-from ettsweep.doctor.observations import _resolution, conclude, repeats_batches, seeds_differ
-from ettsweep.doctor.trial_record import Record, TrialRun, Written
+from ettsweep.doctor.observations import (
+    _resolution,
+    conclude,
+    repeats_batches,
+    repeats_itself,
+    resume_class,
+    seeds_differ,
+)
+from ettsweep.doctor.trial_record import Record, Resumed, TrialRun, Written
 from ettsweep.doctor.written_files import named_paths, now_ns, written_since
 from ettsweep.launch.profile import LocalProfile
 from ettsweep.runs.spec import RunSpec
@@ -76,13 +84,17 @@ def test_what_ettsweep_keeps_below_a_folder_is_left_out(tmp_path: Path) -> None:
 # --- two seeds --------------------------------------------------------------------------------------------------------
 
 
-def recorded(spec: RunSpec, scores: list[float], losses: list[float] | None = None) -> TrialRun:
-    """Return a finished run of a trial with a score at each step, and a training loss if there is one."""
+def recorded(
+    spec: RunSpec, scores: list[float], losses: list[float] | None = None, seconds: list[float] | None = None
+) -> TrialRun:
+    """Return a finished run of a trial with a score at each step, and a training loss and times if there are any."""
     history: list[dict[str, float]] = [
         {"step": step, spec.metric.column: score} for step, score in enumerate(scores, 1)
     ]
     for line, loss in zip(history, losses or (), strict=False):
         line["train_loss"] = loss
+    for line, each in zip(history, seconds or (), strict=False):
+        line["step_time_s"] = each
     return TrialRun(spec, Status(State.DONE), history, {"code": 0}, (), 1.0, 1.0, 0, 1)
 
 
@@ -133,6 +145,57 @@ def test_rounding_of_any_metric_makes_no_other_seed(spec: RunSpec) -> None:
     assert seeds_differ(trial(spec, recorded(spec, LOSSES), recorded(spec, OTHER_LOSSES))) is True
 
 
+def test_times_make_no_other_seed(spec: RunSpec, tmp_path: Path) -> None:
+    """They never repeat themselves: of two seeds that are one, they would be all that differs."""
+    runs = [recorded(spec, LOSSES, seconds=[0.1 * run] * 3) for run in (1, 2, 3)]
+    record = trial(spec, *runs)
+    assert (seeds_differ(record), repeats_itself(record)) == (False, True)
+
+
+# --- whole curves -----------------------------------------------------------------------------------------------------
+
+
+def test_one_seed_repeats_itself_only_if_all_that_it_recorded_is_the_same(spec: RunSpec, tmp_path: Path) -> None:
+    alone, other = recorded(spec, CHANCE, LOSSES), recorded(spec, LOSSES, OTHER_LOSSES)
+    assert repeats_itself(trial(spec, alone, other, recorded(spec, CHANCE, LOSSES))) is True
+    record = trial(spec, alone, other, recorded(spec, CHANCE, OTHER_LOSSES))
+    assert repeats_itself(record) is False
+    seen = observed(record, "repeat", tmp_path).seen
+    assert f"the same {spec.metric.column}, but other numbers of train_loss, the second time, by up to 0.43%" in seen
+
+
+@pytest.mark.parametrize(
+    ("scores", "losses", "expected"),
+    [
+        ([0.1, 0.1, 0.2, 0.2], [4.0, 3.0, 2.0, 1.0], "exact"),
+        ([0.1, 0.1, 0.2, 0.3], [4.0, 3.0, 2.0, 1.0], "resumes"),
+        ([0.1, 0.1, 0.2, 0.2], [4.0, 3.0, 2.0, 1.1], "resumes"),
+        ([0.1, 0.1, 0.2, 0.2], [4.0, 3.0, 2.5, 1.0], "exact"),  # a mean over what the kill has cut
+        ([0.1, 0.1, 0.2, 0.2], [4.0, 3.0, 2.5], "resumes"),
+    ],
+)
+def test_a_killed_run_is_exact_by_all_that_it_recorded(
+    scores: list[float], losses: list[float], expected: str, spec: RunSpec, tmp_path: Path
+) -> None:
+    alone = recorded(spec, [0.1, 0.1, 0.2, 0.2], [4.0, 3.0, 2.0, 1.0], seconds=[1.0] * 4)
+    record = trial(spec, alone, recorded(spec, LOSSES))
+    record.resumed = Resumed(recorded(spec, scores, losses, seconds=[2.0] * 4), from_step=2, first_step=3)
+    assert resume_class(record) == expected
+    seen = observed(record, "resume", tmp_path).seen
+    assert (f"though its {spec.metric.column} is the same: train_loss differ" in seen) == (
+        expected == "resumes" and scores[-1] == 0.2
+    )
+
+
+def test_what_one_seed_does_not_repeat_makes_no_killed_run_inexact(spec: RunSpec) -> None:
+    alone, again = recorded(spec, LOSSES, LOSSES), recorded(spec, LOSSES, OTHER_LOSSES)
+    record = trial(spec, alone, recorded(spec, OTHER_LOSSES), again)
+    record.resumed = Resumed(recorded(spec, LOSSES, [2.31, 2.4, 2.5]), from_step=1, first_step=2)
+    assert resume_class(record) == "exact"
+    record.resumed = Resumed(recorded(spec, OTHER_LOSSES, LOSSES), from_step=1, first_step=2)
+    assert resume_class(record) == "resumes"
+
+
 # --- two at once ------------------------------------------------------------------------------------------------------
 
 
@@ -160,3 +223,10 @@ def test_only_what_each_of_two_runs_wrote_has_failed(
     record.written = (alone, both)
     observation = observed(record, "side by side", tmp_path)
     assert (observation.state, seen in observation.seen) == (state, True), observation.seen
+
+
+def test_memory_on_gpus_is_told_where_it_is_known(spec: RunSpec, tmp_path: Path) -> None:
+    alone, other = recorded(spec, LOSSES), recorded(spec, OTHER_LOSSES)
+    assert "GPU" not in observed(trial(spec, alone, other), "cost", tmp_path).seen
+    record = trial(spec, replace(alone, gpu_bytes=3 * 2**30), other)
+    assert "3 GiB on GPUs of" in observed(record, "cost", tmp_path).seen

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.commandline import GRID, PATIENCE_S, ettsweep, wait_for, write_fake_grid, write_grid
 from support.own_code import processes_with
-from support.trainers import write_function, write_walk
+from support.trainers import write_function, write_nano, write_walk
 from support.undrawn import leave_undrawn
 
 from ettsweep.processes import process_identity
@@ -86,6 +86,12 @@ def test_a_trainer_with_a_fault_is_seen_through(tmp_path: Path, results: Path, f
     assert bool(outcome["kept"]) is failed
     assert not failed or any(Path(outcome["kept"]).glob("alone/runs/*/result.json")), "what failed can be looked at"
     assert not processes_with(*(f"ETTSWEEP_OUT={path}" for path in results.glob(".try-*/*/runs/*/out")))
+
+
+def test_the_ways_of_nanogpt_are_seen_through(tmp_path: Path, results: Path) -> None:
+    outcome = tried(write_nano(tmp_path), results)
+    assert (outcome["seeds_differ"], outcome["repeats"], outcome["resume"]) == (None, True, "resumes")
+    assert "it restarts its batches" in outcome["of"]["resume"]["seen"]
 
 
 def test_a_program_without_a_seed_is_swept_with_one_run_a_point(tmp_path: Path, results: Path) -> None:
@@ -195,6 +201,35 @@ def ended_process() -> dict[str, Any]:
     process.kill()
     process.wait()
     return identity
+
+
+def test_files_are_named_whose_edits_would_go_unnoticed(
+    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))  # what lies there is no person's code
+    (project := tmp_path / "project").mkdir()
+    for folder in (tmp_path / "temporary", tmp_path / "library", project / "parts"):
+        folder.mkdir()
+    (tmp_path / "library" / "shared.py").write_text("")
+    (project / "plain.py").write_text("")
+    (project / "parts" / "by_name.py").write_text("")
+    (project / "parts" / "linked.py").write_text("")
+    grid = write_walk(project, run={"try": "--steps 10", "resume": None})
+    script = project / "walk.py"
+    imports = [
+        "import plain, importlib, sys",
+        "importlib.import_module('parts.by_' + 'name')",
+        f"sys.path[:0] = [{str(tmp_path / 'library')!r}, {str(project / 'parts')!r}]",
+        "importlib.import_module('shared'), importlib.import_module('linked')",
+    ]
+    script.write_text("\n".join(imports) + "\n" + script.read_text())
+    start = tried(grid, results)["of"]["start"]
+    assert start["state"] == "warning"
+    assert "it imports parts/linked.py of the project itself, not of the copy" in start["seen"]
+    assert "it imports parts/by_name.py, of which its id knows nothing" in start["seen"]
+    assert f"it imports {tmp_path}/library/shared.py, outside of the project" in start["seen"]
+    assert "`code: [parts/by_name.py]`" in start["advice"]
+    assert "plain" not in start["seen"]
 
 
 def test_runs_that_cannot_share_a_machine_are_seen(tmp_path: Path, results: Path) -> None:

@@ -100,6 +100,17 @@ def test_one_that_has_finished_says_that_all_are_well(submission: Submission) ->
     assert may_begin(submission) == ALL
 
 
+def test_one_that_a_retry_has_finished_says_so_too(submission: Submission) -> None:
+    for number in (0, 1, 2):
+        begun(submission, number, failure="exit code 1: why")
+    (folder := submission.path.parent / next_name(submission.results)).mkdir()
+    (folder / "submission.json").write_text(json.dumps({"kind": "local", "runs": [IDS[0]], "canaries": []}))
+    run = begun(read_submission(folder), 0, attempt=2, step=1)
+    assert may_begin(submission) == HELD, "it may fail as before"
+    run.finish({"status": "diverged", "diverged_step": 3}, [])
+    assert may_begin(submission) == ALL
+
+
 def test_after_a_failure_the_next_run_goes_ahead_and_after_three_alike_none(submission: Submission) -> None:
     for number in range(3):
         assert may_begin(submission) == [number]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.commandline import (
     ETTSWEEP,
-    LONG_FAKE,
+    FAKE,
     PATIENCE_S,
     ended,
     ettsweep,
@@ -28,9 +28,6 @@ from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 
 ONE_SLOT = ("--launch-set", "slots=1", "--launch-set", "threads=1")
-
-LONGER = LONG_FAKE | {"last_step": 4000, "step_s": 0.001}
-"""Time enough to follow a log, and to kill who writes it."""
 
 
 def test_only_whole_lines_are_passed_on_each_once(results: Path, spec: RunSpec) -> None:
@@ -101,11 +98,12 @@ def test_one_attempt_is_not_followed(results: Path, spec: RunSpec) -> None:
 
 
 @pytest.fixture
-def submit_run(tmp_path: Path, results: Path) -> Callable[[], RunDir]:
-    """Return a function that has a run of some seconds submitted to a worker, and returns it."""
+def submit_run(tmp_path: Path, results: Path, hold_runs: Callable[[int], None]) -> Callable[[], RunDir]:
+    """Return a function that has a run submitted to a worker, and returns it; it holds at its first checkpoint."""
+    hold_runs(1)
 
     def ask() -> RunDir:
-        grid = write_fake_grid(tmp_path / "grid.yaml", run=LONGER, lr={"range": [0, 0]})
+        grid = write_fake_grid(tmp_path / "grid.yaml", run=FAKE, lr={"range": [0, 0]})
         ettsweep("grid", "--grid", grid, "--results", results, *ONE_SLOT)
         (run,) = runs_in(results)
         return run
@@ -131,11 +129,13 @@ def test_a_queued_run_is_waited_for_and_followed_until_it_is_done(
         process, observed = followed(run, results, output)
         observed(f"run {run.id} is queued")
         assert "== attempt" not in output.read_text()
-    observed("step 200/4000")
+    observed("step 8/24")
+    assert "step 24/24" not in output.read_text()
+    os.kill(owner(stopped_at_checkpoint(results)), signal.SIGCONT)
     assert process.wait(PATIENCE_S) == 0
     text = output.read_text()
     assert text.count("== attempt") == 1
-    assert "step 4000/4000" in text
+    assert "step 24/24" in text
     assert text.endswith(f"run {run.id} is done\n")
     assert ettsweep("logs", run.id, "--results", results).stdout in text
 
@@ -151,7 +151,7 @@ def test_it_goes_on_with_the_next_attempt(submit_run: Callable[[], RunDir], resu
     ettsweep("retry", run.id, "--results", results, *ONE_SLOT)
     observed("== attempt 2")
     assert process.wait(PATIENCE_S) == 0
-    assert "step 4000/4000" in (tmp_path / "followed.txt").read_text()
+    assert "step 24/24" in (tmp_path / "followed.txt").read_text()
 
 
 @pytest.mark.usefixtures("process")

@@ -57,10 +57,10 @@ def test_what_was_typed_is_repeated_without_values(tmp_path: Path) -> None:
     ettsweep(*values, "--follow")
     other = (*values, "--launch", tmp_path / "slurm.yaml", "--dry-run", "--set", "last_step=16")
     for option in (AGAIN, (f"--launch-set=environment.TOKEN={TOKEN}",)):
-        refused = typed(*other, *option, code=2)
+        refused = ettsweep(*other, *option, code=2)
         assert "--name" in refused.stderr
         assert "environment.TOKEN=***" in refused.stderr
         assert TOKEN not in refused.stderr
-    misplaced = typed(*values, "--set", f"environment.TOKEN={TOKEN}", code=2)
+    misplaced = ettsweep(*values, "--set", f"environment.TOKEN={TOKEN}", code=2)
     assert "environment.TOKEN=***: environment.TOKEN is not a field of the recipe; use --launch-set" in misplaced.stderr
     assert TOKEN not in misplaced.stderr

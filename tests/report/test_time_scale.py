@@ -1,11 +1,13 @@
 """The decay of a step and its time scale, by hand, and where a report shows them."""
 
+import math
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 from support.commandline import ettsweep, finish, keep, write_fake_grid, write_grid
-from support.made_runs import MakeSpec, text_run
+from support.made_runs import MakeSpec, decoder_run, text_run
 
 from ettsweep.report.time_scale import TimeScale, time_scale
 from ettsweep.runs.point import Point
@@ -20,11 +22,28 @@ def test_time_scale_is_in_steps_and_in_epochs_of_images(make_spec: MakeSpec) -> 
     assert (scale.lr_wd_text, scale.text) == ("2^-10", "1024 steps, 42.7 epochs")
 
 
-def test_of_text_it_is_in_tokens() -> None:
-    spec = text_run()
+def test_momentum_of_sgd_shortens_it_as_torch_shrinks_weights(make_spec: MakeSpec) -> None:
+    """Without a gradient, weights fall by e in one time scale, once momentum is in full swing."""
+    lr, wd, momentum = 2.0**-4, 2.0**-6, 0.75
+    weight = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
+    optimizer, values = torch.optim.SGD([weight], lr=lr, momentum=momentum, weight_decay=wd), []
+    for _ in range(60):
+        weight.grad = torch.zeros_like(weight)
+        optimizer.step()
+        values.append(weight.item())
+    measured = 1 / math.log(values[-2] / values[-1])
+    spec = make_spec(optimizer={"kind": "sgd", "momentum": momentum})
+    assert time_scale(Point(lr, wd), spec).steps == pytest.approx(measured, rel=0.02)
+    for optimizer_of_averages in ({"kind": "sgd"}, {"kind": "adamw"}, {"kind": "muon"}):
+        assert time_scale(Point(lr, wd), make_spec(optimizer=optimizer_of_averages)).steps == 1024
+
+
+def test_of_windows_of_text_it_is_in_tokens_but_not_of_padded_texts() -> None:
+    spec = decoder_run()
     assert spec.tokens_per_step == 9 * 24
     assert time_scale(Point(2.0**-2, 2.0**-3), spec).tokens == 32 * 9 * 24
     assert time_scale(Point(2.0**-2, 2.0**-3), spec).text.endswith(" tokens")
+    assert time_scale(Point(2.0**-2, 2.0**-3), text_run()) == TimeScale(2.0**-5, 32.0, None, None)
 
 
 def test_without_decay_there_is_none(make_spec: MakeSpec) -> None:
@@ -53,7 +72,7 @@ def test_report_has_it_in_tables_and_hovers_and_draws_it(folder: Path) -> None:
     optima = pd.read_csv(report / "tables" / "optima.csv")
     assert optima["lr_wd"].tolist() == pytest.approx((optima["lr"] * optima["wd"]).tolist())
     page = (report / "report.html").read_text()
-    for text in ("lr * wd", "1 / (lr wd)", " epochs"):
+    for text in ("lr * wd", "time scale", " epochs"):
         assert text in page
 
 

@@ -123,19 +123,22 @@ def test_the_bound_is_that_of_the_largest_advantage(search_of: Callable[..., Stu
 def test_a_bound_that_is_small_beside_the_noise_is_widened_more(
     search_of: Callable[..., Study], curvature: float
 ) -> None:
-    """It is where the quantile of draws meets the bound that their deviations are widened for."""
+    """It is where the quantile of draws meets the bound that their deviations are widened for; half as much again, since
+    it is above the margin."""
     study = search_of(seeds=range(6))
     posterior = BoundRule(study, noisy(study, WIDE, 0.2, curvature=curvature)).posterior(CENTRE)
     assert posterior is not None
     assert posterior.is_log
     local, others = (0.0, 0.0), [tuple(map(float, o)) for o in SIX]
-    bound = -math.log1p(-posterior.bound(local, others, 0.9, finest=1e-4))
+    bound = -math.log1p(-posterior.bound(local, others, 0.9, margin=1e-4)) / 1.5
     means, deviations = posterior.surface.draws(
         posterior.index(local), [posterior.index(position) for position in others]
     )
     width = math.sqrt(1 + (0.18 * posterior.surface.noise_sd / bound) ** 2)
     assert np.quantile((means + width * deviations).max(1), 0.9) == pytest.approx(bound, rel=0.02)
     assert width > 1.01
+    assert posterior.bound(local, others, 0.9, margin=0.999 * -math.expm1(-bound)) > -math.expm1(-1.49 * bound)
+    assert posterior.bound(local, others, 0.9, margin=1.001 * -math.expm1(-bound)) == 1.001 * -math.expm1(-bound)
 
 
 def test_more_runs_make_the_bound_tighter(search_of: Callable[..., Study]) -> None:

@@ -24,7 +24,7 @@ def simulated(
         return [outcome for (outcome,) in run_series(pool, Series(study, world, Budget(runs=runs)), range(SWEEPS))]
 
 
-@pytest.mark.parametrize(("surface", "noise"), [("bowl", 0.15), ("rough", 0.06)])
+@pytest.mark.parametrize(("surface", "noise"), [pytest.param("bowl", 0.15, marks=pytest.mark.slow), ("rough", 0.06)])
 def test_a_bound_holds_as_often_as_it_says(surface: str, noise: float) -> None:
     """So often that no less would be a chance of one in a hundred."""
     holds = [

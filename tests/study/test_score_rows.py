@@ -20,6 +20,13 @@ from ettsweep.study.score_rows import value_in
         ("min_wd=0_wd=0.1", "wd", "0.1"),
         ("data_seed=7 seed=1", "seed", "1"),
         ("color=3", "lr", None),
+        ("min_lr=0.02_seed0", "lr", None),
+        ("vit_min_lr=0.02,Warmup-lr=0.1", "lr", None),
+        ("vitmin_lr=0.02", "lr", "0.02"),
+        ("data_seed=7", "seed", None),
+        ("min_lr=0.02_vit_lr=0.2", "lr", "0.2"),
+        ("max_lr=0.2", "lr", "0.2"),
+        ("min_lr=0.2", "min_lr", "0.2"),
     ],
 )
 def test_a_name_that_stands_by_itself_is_read_before_the_end_of_a_longer_one(
@@ -28,7 +35,7 @@ def test_a_name_that_stands_by_itself_is_read_before_the_end_of_a_longer_one(
     assert value_in(text, name) == value
 
 
-@pytest.mark.parametrize("text", ["lr=0.2_lr=0.02", "lr0.2/lr0.02", "warmup_lr=0.2,min_lr=0.02"])
+@pytest.mark.parametrize("text", ["lr=0.2_lr=0.02", "lr0.2/lr0.02", "vit_lr=0.2,max_lr=0.02"])
 def test_a_name_with_several_values_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"which one is lr, 0\.2 or 0\.02\?"):
         value_in(text, "lr")

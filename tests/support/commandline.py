@@ -25,6 +25,7 @@ from ettsweep.errors import CorruptError
 from ettsweep.launch import slurm
 from ettsweep.launch.profile import LocalProfile, Slot
 from ettsweep.launch.submissions import read_submission, submission_folders
+from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import LocalLiveness
@@ -262,6 +263,12 @@ def end_workers(results: Path) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
+def train_here(run: RunDir, attempt: Attempt) -> None:
+    """Train a run of the fake trainable in this process, until it ends or is to stop."""
+    slot, profile = Slot("cpu-0", "cpu", None, 1), LocalProfile(devices="cpu")
+    train_attempt(run, attempt, WorkList([run], slot, profile, {}, StopSource(), LocalLiveness(), {}))
+
+
 @functools.cache
 def _undisturbed_runs() -> "tempfile.TemporaryDirectory[str]":
     return tempfile.TemporaryDirectory(prefix="undisturbed-")  # removed when this process ends
@@ -274,11 +281,8 @@ def undisturbed(spec: RunSpec) -> RunDir:
     attempt = run.claim({}, after=0)
     assert attempt is not None
     if isinstance(spec, FakeRecipe):
-        work = WorkList(
-            [run], Slot("cpu-0", "cpu", None, 1), LocalProfile(devices="cpu"), {}, StopSource(), LocalLiveness(), {}
-        )
         with mock.patch("support.fake.take_step"):
-            train_attempt(run, attempt, work)
+            train_here(run, attempt)
         return run
     import torch
 

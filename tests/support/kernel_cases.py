@@ -1,8 +1,9 @@
 """Families of small models that differ in their width, what they are called with, and what is predicted for them."""
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -72,11 +73,55 @@ def same_position(samples: int, tokens: int) -> Array:
 
 
 @dataclass(frozen=True)
+class Kind:
+    """An architecture of small models.
+
+    Attributes:
+        spec: (width, depth) -> a model.
+        inputs: what it is called with.
+        kernels: (model, s, draws) -> what is predicted for these inputs.
+        words: tokens that are embedded at each stem of a model of text, by the stem's stage.
+        head: parameter that makes its outputs.
+    """
+
+    spec: Callable[[int, int], ModelSpec]
+    inputs: Inputs
+    kernels: Callable[[Any, float | None, int], Kernels]
+    words: Mapping[str, Tensor]
+    head: str = "we"
+
+
+def _vit_kernels(model: VitSpec, s: float | None, draws: int) -> Kernels:
+    return vit_kernels(model, dims(model), s, input_kernel(patches()), 2, draws=draws)
+
+
+def _encdec_kernels(model: EncDecSpec, s: float | None, draws: int) -> Kernels:
+    return encdec_kernels(model, dims(model), s, SOURCE.numpy(), PREVIOUS.numpy(), draws=draws)
+
+
+def _gpt_kernels(model: GptSpec, s: float | None, draws: int) -> Kernels:
+    return gpt_kernels(model, dims(model), s, SOURCE.numpy(), draws=draws)
+
+
+KINDS = {
+    "vit": Kind(lambda width, depth: vit(width, depth=depth), images(patches()), _vit_kernels, {}, "head"),
+    "encdec": Kind(
+        lambda width, depth: encdec(width),
+        (SOURCE, PREVIOUS),
+        _encdec_kernels,
+        {"encoder.words": SOURCE, "decoder.words": PREVIOUS},
+    ),
+    "gpt": Kind(lambda width, depth: gpt(width), (SOURCE,), _gpt_kernels, {"stem": SOURCE}),
+    "untied gpt": Kind(lambda width, depth: gpt(width, "untied"), (SOURCE,), _gpt_kernels, {"stem": SOURCE}, "head"),
+}
+
+
+@dataclass(frozen=True)
 class Case:
     """Models that differ in their width alone.
 
     Attributes:
-        kind: of the models.
+        kind: of the models, in `KINDS`.
         s: the strategy's.
         networks: how many are drawn, by width.
         depth: blocks of a Vision Transformer; models of text have one.
@@ -86,7 +131,7 @@ class Case:
         signal: groups whose mean tangent kernel is far enough from its limit for the power of n to be fitted.
     """
 
-    kind: Literal["vit", "encdec", "gpt", "untied gpt"]
+    kind: str
     s: float | None
     networks: dict[int, int]
     depth: int = 1
@@ -97,19 +142,14 @@ class Case:
 
     @property
     def language(self) -> bool:
-        return self.kind != "vit"
+        return bool(KINDS[self.kind].words)
 
     def spec(self, width: int) -> ModelSpec:
-        match self.kind:
-            case "vit":
-                return vit(width, depth=self.depth)
-            case "encdec":
-                return encdec(width)
-        return gpt(width, "tied" if self.kind == "gpt" else "untied")
+        return KINDS[self.kind].spec(width, self.depth)
 
     @property
     def inputs(self) -> Inputs:
-        return {"vit": images(patches()), "encdec": (SOURCE, PREVIOUS)}.get(self.kind, (SOURCE,))
+        return KINDS[self.kind].inputs
 
     @property
     def read(self) -> Tensor:
@@ -125,11 +165,7 @@ class Case:
         spec, package = self.spec(width), kernels.group_variances
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(kernels, "group_variances", lambda dims, s: package(dims, s) | self.variances)
-            if isinstance(spec, VitSpec):
-                return vit_kernels(spec, dims(spec), self.s, input_kernel(patches()), 2, draws=self.draws)
-            if isinstance(spec, GptSpec):
-                return gpt_kernels(spec, dims(spec), self.s, SOURCE.numpy(), draws=self.draws)
-            return encdec_kernels(spec, dims(spec), self.s, SOURCE.numpy(), PREVIOUS.numpy(), draws=self.draws)
+            return KINDS[self.kind].kernels(spec, self.s, self.draws)
 
     def ensemble(self, width: int) -> Ensemble:
         spec = self.spec(width)
@@ -148,13 +184,12 @@ class Case:
             size = (ensemble.values["head"] ** 2).sum(-1) * ensemble.spec.width ** (self.s or 0.0) - 1
             return np.concatenate((upper(kernel(observed.streams["stem"]) - stem_PP), array(size[:, :OUTPUTS])), 1)
         variance = 0.02**2 if self.s is None else 1.0
-        head, of_head = "we", variance
-        if self.kind == "untied gpt":
-            head, of_head = "head", init_std(Group.HEAD, dims(ensemble.spec), self.s) ** 2
+        head, of_head = KINDS[self.kind].head, variance
+        if head == "head":
+            of_head = init_std(Group.HEAD, dims(ensemble.spec), self.s) ** 2
         size = (ensemble.values[head][:, UNREAD] ** 2).mean(-1) / of_head - 1
         values = [array(size[:, :OUTPUTS])]
-        stems = {"encoder.words": SOURCE, "decoder.words": PREVIOUS} if self.kind == "encdec" else {"stem": SOURCE}
-        for name, ids in stems.items():
+        for name, ids in KINDS[self.kind].words.items():
             same_word = np.equal.outer(ids.flatten(), ids.flatten())
             words_PP = variance * same_word + 0.02**2 * same_position(*ids.shape)
             values.append(upper(kernel(observed.streams[name]) - words_PP) / variance)

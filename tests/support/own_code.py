@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ettsweep.runs.folder import RunDir
-from support.commandline import runs_in, typed, wait_for
+from support.commandline import ettsweep, runs_in, wait_for
 
 
 def only_run(results: Path) -> RunDir:
@@ -20,10 +20,10 @@ def result_of(run: RunDir) -> dict[str, Any]:
     return dict(wait_for(run.result, "its result"))
 
 
-def undisturbed_metrics(tmp_path: Path, run: RunDir, **settings: Any) -> bytes:
+def undisturbed_metrics(tmp_path: Path, run: RunDir) -> bytes:
     """Return what a run records in another folder, where nothing happens to it."""
     alone = tmp_path / "alone"
-    typed("train", "--spec", run.spec_path, "--results", alone, **settings)
+    ettsweep("train", "--spec", run.spec_path, "--results", alone)
     return only_run(alone).metrics_path.read_bytes()
 
 

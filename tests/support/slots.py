@@ -10,6 +10,7 @@ from pathlib import Path
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from support.commandline import alive, runs_in, wait_for
+from support.holds import is_stopped
 
 
 @contextlib.contextmanager
@@ -34,22 +35,15 @@ def owner(attempt: Attempt) -> int:
     return int(attempt.claim()["process"]["pid"])
 
 
-def attempt_with_checkpoint(results: Path, but: str = "") -> Attempt:
-    """Wait for a run that has trained to its first checkpoint."""
+def stopped_at_checkpoint(results: Path, but: str = "") -> Attempt:
+    """Wait for a run that holds at the first checkpoint of its first attempt, see the fixture `hold_runs`."""
 
     def look() -> Attempt | None:
-        attempts = [run.attempt(1) for run in runs_in(results) if run.id != but]
-        return next((attempt for attempt in attempts if attempt.has_checkpoint()), None)
+        attempts = [run.attempt(1) for run in runs_in(results) if run.id != but and run.attempt_numbers()]
+        return next((attempt for attempt in attempts if is_stopped(owner(attempt))), None)
 
-    attempt = wait_for(look, "a checkpoint")
+    attempt = wait_for(look, "a run that holds")
     assert isinstance(attempt, Attempt)
-    return attempt
-
-
-def stopped_at_checkpoint(results: Path, but: str = "") -> Attempt:
-    """Wait for a run that has trained to its first checkpoint, and stop its worker there: it cannot finish meanwhile."""
-    attempt = attempt_with_checkpoint(results, but)
-    os.kill(owner(attempt), signal.SIGSTOP)
     return attempt
 
 

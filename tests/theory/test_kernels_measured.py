@@ -15,7 +15,7 @@ import pytest
 import torch
 from support.deviations import Array, Means, assert_tends_to_zero, relative, without
 from support.ensembles import Pass, array, drawn, forward, jacobians, kernel, tangent_kernels
-from support.kernel_cases import OUTPUTS, Case, images, input_kernel, patches, upper, vit
+from support.kernel_cases import KINDS, OUTPUTS, Case, images, input_kernel, patches, upper, vit
 from torch import Tensor
 
 from ettsweep.strategies.factors import BULK, Group, lr_factor
@@ -245,7 +245,7 @@ def test_the_contact_logit_grows_as_the_strategy_implies(s: float, power: float)
     assert wide.logit.value / narrow.logit.value == pytest.approx(16**power, rel=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["vit", "encdec", "gpt", "untied gpt"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_contributions_with_the_factors_of_sgd_are_the_same_for_all_s(kind: Any) -> None:
     for s in (0.0, 0.25, 0.5, 1.0):
         case = Case(kind, s, networks={32: 3}, draws=64)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.smallest import SMALLEST
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -221,7 +222,7 @@ def test_factors_are_read_off_the_optimizer() -> None:
 
 
 @pytest.mark.parametrize("optimizer", [AdamWSpec(), SgdSpec(), SgdSpec(momentum=0.9)])
-@pytest.mark.parametrize("name", ["vit-digits", "encdec-tiny", "gpt-tiny"])
+@pytest.mark.parametrize("name", SMALLEST)
 def test_a_step_without_gradient_shrinks_all_groups_alike(name: str, optimizer: AdamWSpec | SgdSpec) -> None:
     spec, _ = small_run(name, optimizer=optimizer, strategy=StrategySpec(s=0.5))
     network = network_of(spec)
@@ -232,7 +233,7 @@ def test_a_step_without_gradient_shrinks_all_groups_alike(name: str, optimizer: 
         assert shrinkage_result[group] == pytest.approx([right] * len(tensors), abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ["vit-digits", "encdec-tiny", "gpt-tiny"])
+@pytest.mark.parametrize("name", SMALLEST)
 def test_eps_of_the_optimizer_is_read_off_a_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, _ = small_run(name, strategy=StrategySpec(s=0.5))
     values = optimizer_eps(network_of(spec), spec)

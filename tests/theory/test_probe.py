@@ -1,4 +1,5 @@
 import pytest
+from support.smallest import SMALLEST, SMALLEST_OF_TEXT
 
 from ettsweep.theory.expectations import mean_between_samples, mean_over_positions
 from ettsweep.theory.probe import SAMPLES, make_probe, small_model
@@ -25,8 +26,8 @@ def test_text_has_a_small_vocabulary_and_no_dropout() -> None:
 
 
 def test_all_widths_see_one_batch() -> None:
-    for name in ("vit-digits", "encdec-tiny", "gpt-tiny"):
-        model = small_model(model_spec(name), 1)
+    for named in SMALLEST.values():
+        model = small_model(named, 1)
         first, second = (make_probe(model.model_copy(update={"width": n})) for n in (32, 64))
         pairs = zip(
             (*first.batch.inputs, first.batch.targets), (*second.batch.inputs, second.batch.targets), strict=True
@@ -45,7 +46,7 @@ def test_images_are_alike_in_part() -> None:
     assert abs(kernel[0, 1] - 0.5) < 0.15
 
 
-@pytest.mark.parametrize("name", ["encdec-tiny", "gpt-tiny"])
+@pytest.mark.parametrize("name", SMALLEST_OF_TEXT)
 def test_nobody_reads_the_quiet_tokens_and_those_to_predict(name: str) -> None:
     probe = make_probe(small_model(model_spec(name), 1))
     *texts, target = probe.batch.inputs

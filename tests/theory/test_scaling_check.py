@@ -76,16 +76,23 @@ def test_a_right_decoder_passes(head: str, strategy: str, widths: tuple[int, ...
     assert (result.judgement.contact is None) == (head == "untied")
 
 
+GROUPED = {"kv_heads": 2, "qk_norm": True, "head": "untied"}
+
+
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "strategy", "optimizer"),
     [
-        {"norm": "rms", "positions": "rotary", "mlp": "swiglu"},
-        pytest.param({"kv_heads": 2, "qk_norm": True, "head": "untied"}, marks=pytest.mark.slow),
+        ({"norm": "rms", "positions": "rotary", "mlp": "swiglu"}, "ntk", "adamw"),
+        pytest.param(GROUPED, "ntk", "adamw", marks=pytest.mark.slow),
+        (GROUPED | {"mlp": "swiglu"}, "mup", "muon"),
+        pytest.param(GROUPED | {"mlp": "swiglu"}, "standard", "muon", marks=pytest.mark.slow),
     ],
 )
-def test_beyond_the_theory_claims_are_judged_and_all_else_is_measured(fields: dict[str, Any]) -> None:
+def test_beyond_the_theory_claims_are_judged_and_all_else_is_measured(
+    fields: dict[str, Any], strategy: str, optimizer: str
+) -> None:
     model = model_spec("gpt-tiny").model_copy(update={"depth": 1, **fields})
-    request = CheckRequest(model, "ntk", widths=(32, 64, 128), seeds=6, steps=1)
+    request = CheckRequest(model, strategy, widths=(32, 64, 128), seeds=6, steps=1, optimizer=optimizer)
     result = check_scaling(planned(request))
     assert result.verdict is ExponentTest.OK, result.findings
     groups = {row.name: row.quantities for row in result.judgement.groups}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.commandline import ettsweep, runs_in, status, wait_for, worker_pids, write_grid
+from support.commandline import alive, ettsweep, runs_in, status, wait_for, worker_pids, write_grid
 
 from ettsweep.launch.submissions import submissions
 
@@ -76,6 +76,31 @@ def test_where_the_first_runs_fail_alike_no_more_begin_and_retry_starts_with_one
     wait_for(lambda: states(results) == {"done": 8}, "the end")
     groups = [submission.canaries for submission in submissions(results)]
     assert [len(group[0]) if group else 0 for group in groups] == [8, 8, 5, 0], "the last needs no canary"
+
+
+def test_a_run_that_is_retried_alone_and_finishes_releases_the_others(tmp_path: Path, results: Path, grid: Ask) -> None:
+    script = f"test -e mended || {{{{ echo no data; exit 4; }}}}; {SAYS}"
+    grid(script)
+    wait_for(lambda: states(results) == {"failed": 3, "held": 5}, "the end")
+    (tmp_path / "mended").touch()
+    first = next(run for run, row in status(results).items() if row["state"] == "failed")
+    ettsweep("retry", first, "--results", results)
+    wait_for(lambda: states(results) == {"done": 1, "failed": 2, "missing": 5}, "its end")
+    grid(script)
+    wait_for(lambda: states(results) == {"done": 6, "failed": 2}, "the others")
+
+
+def test_runs_held_back_of_a_sweep_that_was_deleted_can_go(tmp_path: Path, results: Path, grid: Ask) -> None:
+    grid("exit 4")
+    wait_for(lambda: states(results) == {"failed": 3, "held": 5}, "the end")
+    wait_for(lambda: not any(map(alive, worker_pids(results))), "the end of the workers")
+    cleaned = ettsweep("clean", "--unused-runs", "--dry-run", "--format", "json", "--results", results)
+    assert not [row for row in json.loads(cleaned.stdout) if row["reason"] == "run of no sweep"]
+    told = ettsweep("sweeps", "delete", "sweep", "--yes", "--results", results).stderr
+    assert "will be trained" not in told
+    cleaned = ettsweep("clean", "--unused-runs", "--yes", "--format", "json", "--results", results)
+    assert len([row for row in json.loads(cleaned.stdout) if row["reason"] == "run of no sweep"]) == 8
+    assert not list(runs_in(results))
 
 
 def test_a_command_that_follows_says_why_it_has_stopped(results: Path, grid: Ask) -> None:

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 from support.commandline import alive, end_workers, ettsweep, runs_in, status, wait_for, worker_pids, write_grid
-from support.slots import attempt_with_checkpoint, held, owner, wait_for_results, waiting
+from support.holds import is_stopped
+from support.slots import held, owner, wait_for_results, waiting
 
 from ettsweep.files import read_lines
 from ettsweep.launch.submissions import submission_folders
@@ -31,7 +32,7 @@ pytestmark = [
     pytest.mark.usefixtures("process"),
 ]
 
-RECIPE = {"batch_size": 33, "schedule": {"total_steps": 300, "warmup_steps": 4, "eval_every": 100}}
+RECIPE = {"batch_size": 33, "schedule": {"total_steps": 90, "warmup_steps": 4, "eval_every": 30}}
 SETS = (
     "devices=cpu",
     "slots=2",
@@ -92,14 +93,15 @@ def followers(leader: int) -> list[int]:
 
 
 def at_work(attempt: Attempt) -> tuple[int, int]:
-    """Return the processes that train, leader and follower, once they have saved a checkpoint; `tell` has both go on.
+    """Return the processes that train, leader and follower, where they hold; `tell` has both go on.
 
-    The leader is stopped there: the other waits for it.
+    The leader has stopped itself, see the fixture `hold_runs`, and the other waits for it.
     """
-    wait_for(attempt.has_checkpoint, f"a checkpoint of attempt {attempt.number}")
-    os.kill(owner(attempt), signal.SIGSTOP)
-    (follower,) = followers(owner(attempt))
-    return owner(attempt), follower
+    wait_for(attempt.path.exists, f"attempt {attempt.number}")
+    leader = owner(attempt)
+    wait_for(lambda: is_stopped(leader), f"attempt {attempt.number} to hold")
+    (follower,) = followers(leader)
+    return leader, follower
 
 
 def tell(pid: int, number: signal.Signals, leader: int) -> None:
@@ -134,8 +136,8 @@ def test_two_processes_train_the_runs_of_a_grid_and_one_writes(calm: Path) -> No
         )
         assert result["device_s"] == pytest.approx(2 * result["wall_s"], rel=1e-3)
         lines = read_lines(attempt.metrics_path)
-        assert [line["step"] for line in lines if "loss" in line] == list(range(1, 301))
-        assert [line["step"] for line in lines if "val_loss" in line] == [100, 200, 300]
+        assert [line["step"] for line in lines if "loss" in line] == list(range(1, 91))
+        assert [line["step"] for line in lines if "val_loss" in line] == [30, 60, 90]
     assert len({owner(run.attempt(1)) for run in runs}) == 1
     assert "Warning" not in logs(calm)
 
@@ -145,17 +147,17 @@ def test_two_processes_train_the_runs_of_a_grid_and_one_writes(calm: Path) -> No
 
 @pytest.mark.slow
 def test_a_killed_leader_takes_the_others_along_and_a_killed_follower_is_replaced(
-    command: Any, results: Path, calm: Path
+    command: Any, results: Path, calm: Path, hold_runs: Callable[[int], None]
 ) -> None:
+    hold_runs(2)
     ettsweep(*command)
-    run = RunDir(attempt_with_checkpoint(results).run)
+    (run,) = runs_in(results)
     leader, follower = at_work(run.attempt(1))
     tell(leader, signal.SIGKILL, leader)
     wait_until_gone(follower)
     assert status(results)[run.id]["state"] == "interrupted"
 
     assert "1 resumed" in ettsweep(*command).stderr
-    wait_for(run.attempt(2).path.exists, "the second attempt")
     leader, follower = at_work(run.attempt(2))
     tell(follower, signal.SIGKILL, leader)
     wait_for(run.attempt(3).path.exists, "the third attempt")
@@ -172,14 +174,15 @@ def test_a_killed_leader_takes_the_others_along_and_a_killed_follower_is_replace
 
 
 @pytest.mark.slow
-def test_a_sharded_run_is_killed_and_told_to_end_and_cleaned_up(command: Any, results: Path, tmp_path: Path) -> None:
-    sharded = (*command, "--launch-set", "trainer.sharded=true", "--set", "schedule.total_steps=120")
+def test_a_sharded_run_is_killed_and_told_to_end_and_cleaned_up(
+    command: Any, results: Path, tmp_path: Path, hold_runs: Callable[[int], None]
+) -> None:
+    sharded = (*command, "--launch-set", "trainer.sharded=true")
+    hold_runs(2)
     ettsweep(*sharded)
-    attempt = attempt_with_checkpoint(results)
-    leader, follower = at_work(attempt)
+    (run,) = runs_in(results)
+    leader, follower = at_work(run.attempt(1))
     tell(follower, signal.SIGKILL, leader)
-    run = RunDir(attempt.run)
-    wait_for(run.attempt(2).path.exists, "the second attempt")
     leader, follower = at_work(run.attempt(2))
     tell(follower, signal.SIGTERM, leader)
     wait_until_gone(leader, follower)
@@ -210,12 +213,14 @@ def test_a_sharded_run_is_killed_and_told_to_end_and_cleaned_up(command: Any, re
 
 
 @pytest.mark.slow
-def test_both_processes_save_and_end_whichever_is_told_to(command: Any, results: Path, calm: Path) -> None:
+def test_both_processes_save_and_end_whichever_is_told_to(
+    command: Any, results: Path, calm: Path, hold_runs: Callable[[int], None]
+) -> None:
+    hold_runs(2)
     for number, choice in enumerate((0, 1), 1):
         stderr = ettsweep(*command).stderr
         assert number == 1 or "1 resumed" in stderr
         (run,) = runs_in(results)
-        wait_for(run.attempt(number).path.exists, f"attempt {number}")
         processes = at_work(run.attempt(number))
         tell(processes[choice], signal.SIGTERM, processes[0])
         wait_until_gone(*processes)
@@ -231,9 +236,11 @@ def test_both_processes_save_and_end_whichever_is_told_to(command: Any, results:
 
 
 @pytest.mark.slow
-def test_a_cancelled_run_stops_on_both(command: Any, results: Path) -> None:
-    ettsweep(*command, "--set", "schedule.total_steps=50000")  # it is not to be done before it is cancelled
-    attempt = attempt_with_checkpoint(results)
+def test_a_cancelled_run_stops_on_both(command: Any, results: Path, hold_runs: Callable[[int], None]) -> None:
+    hold_runs(1)
+    ettsweep(*command)
+    (run,) = runs_in(results)
+    attempt = run.attempt(1)
     processes = at_work(attempt)
     ettsweep("cancel", attempt.run.name, "--results", results)
     os.kill(processes[0], signal.SIGCONT)

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
-from support.commandline import ettsweep, runs_in, status, typed, wait_for, worker_pids
+from support.commandline import ettsweep, runs_in, status, typed, wait_for
 from support.own_code import assert_planning_imports_no_torch, only_run, result_of, undisturbed_metrics
+from support.slots import end_stopped, owner, stopped_at_checkpoint
 
+from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "function"
@@ -87,7 +89,20 @@ def last_counts(run):
 '''
 
 Ask = Callable[..., Any]
+Held = Callable[[], tuple[RunDir, int]]
 pytestmark = pytest.mark.usefixtures("process")
+
+
+@pytest.fixture
+def held(results: Path, hold_runs: Callable[[int], None]) -> Callable[[], tuple[RunDir, int]]:
+    """Have a run hold at its first checkpoint; return what waits for that, and returns the run and its worker."""
+    hold_runs(1)
+
+    def wait() -> tuple[RunDir, int]:
+        attempt = stopped_at_checkpoint(results)
+        return RunDir(attempt.run), owner(attempt)
+
+    return wait
 
 
 @pytest.fixture
@@ -110,51 +125,33 @@ def grid(tmp_path: Path, results: Path) -> Ask:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_run_whose_worker_ends_goes_on_exactly(tmp_path: Path, results: Path, grid: Ask, number: int) -> None:
-    grid(pause=0.05)
-    run = wait_for(lambda: runs_in(results), "the run")[0]
-    attempt = wait_for(run.latest_attempt, "its attempt")
-    wait_for(attempt.has_checkpoint, "its checkpoint")
-    os.kill(worker_pids(results)[0], number)
-    wait_for(lambda: run.status().state is State.INTERRUPTED, "its end")
-    failure = attempt.failure()
+def test_a_run_whose_worker_ends_goes_on_exactly(
+    tmp_path: Path, results: Path, grid: Ask, held: Held, number: signal.Signals
+) -> None:
+    grid()
+    run, worker = held()
+    end_stopped(worker, number)
+    assert run.status().state is State.INTERRUPTED
+    failure = run.attempt(1).failure()
     assert failure == (
         None if number == signal.SIGKILL else {"kind": "interrupted", "reason": "terminated", "details": ""}
     )
     ettsweep("retry", run.id, "--results", results)
     assert result_of(run)["attempts"] == 2
-    parent, step = run.attempt(2).resumed_from()
-    assert parent == 1
-    assert step >= 10
+    assert run.attempt(2).resumed_from() == (1, 10)
     assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
 
 
-def test_a_torch_function_of_twenty_lines_resumes_exactly(tmp_path: Path, results: Path) -> None:
+def test_a_torch_function_of_twenty_lines_resumes_exactly(tmp_path: Path, results: Path, held: Held) -> None:
     shutil.copytree(EXAMPLE, tmp_path / "example")
     grid = tmp_path / "example" / "sweep.yaml"
-    fixed = (
-        "--lr-range",
-        "0:0",
-        "--wd-range",
-        "0:0",
-        "--seeds",
-        "3",
-        "--set",
-        "with.steps=1000",
-        "--set",
-        "steps=1000",
-    )
-    ettsweep(
-        "grid", "--grid", grid, "--results", results, *fixed, "--launch-set", "slots=1", "--launch-set", "threads=1"
-    )
-    run = wait_for(lambda: runs_in(results), "the run")[0]
-    attempt = wait_for(run.latest_attempt, "its attempt")
-    wait_for(lambda: len(attempt.saved_steps()) and attempt.saved_steps()[0] >= 100, "two checkpoints")
-    os.kill(worker_pids(results)[0], signal.SIGKILL)
-    wait_for(lambda: run.status().state is State.INTERRUPTED, "its end")
+    one = ("--lr-range", "0:0", "--wd-range", "0:0", "--seeds", "3")
+    ettsweep("grid", "--grid", grid, "--results", results, *one, "--launch-set", "slots=1", "--launch-set", "threads=1")
+    run, worker = held()
+    end_stopped(worker, signal.SIGKILL)
     ettsweep("retry", run.id, "--results", results)
     assert result_of(run)["attempts"] == 2
-    assert run.attempt(2).resumed_from()[1] >= 100
+    assert run.attempt(2).resumed_from() == (1, 50)
     assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
 
 
@@ -167,13 +164,11 @@ def test_a_cancelled_run_stops_whether_it_heeds_or_not(results: Path, grid: Ask)
         assert run.attempt(1).failure() == {"kind": "interrupted", "reason": "cancelled", "details": ""}
 
 
-def test_a_checkpoint_whose_metrics_were_edited_is_not_used(results: Path, grid: Ask) -> None:
-    grid(pause=0.05)
-    run = wait_for(lambda: runs_in(results), "the run")[0]
-    attempt = wait_for(run.latest_attempt, "its attempt")
-    wait_for(attempt.has_checkpoint, "its checkpoint")
-    os.kill(worker_pids(results)[0], signal.SIGKILL)
-    wait_for(lambda: run.status().state is State.INTERRUPTED, "its end")
+def test_a_checkpoint_whose_metrics_were_edited_is_not_used(results: Path, grid: Ask, held: Held) -> None:
+    grid()
+    run, worker = held()
+    end_stopped(worker, signal.SIGKILL)
+    attempt = run.attempt(1)
     lines = attempt.metrics_path.read_text().splitlines(keepends=True)
     attempt.metrics_path.write_text("".join(lines[1:]))
     ettsweep("retry", run.id, "--results", results)
@@ -295,7 +290,7 @@ def test_code_is_part_of_the_id_and_comments_are_not(tmp_path: Path, results: Pa
 def test_a_run_is_not_trained_with_other_code_than_it_was_requested_with(
     tmp_path: Path, results: Path, grid: Ask
 ) -> None:
-    grid(pause=0.01)
+    grid()
     run = only_run(results)
     result_of(run)
     shutil.rmtree(results / "code")

@@ -63,13 +63,17 @@ pytestmark = [
 
 ONE_SLOT = ("--launch-set", "slots=1", "--launch-set", "threads=1")
 TWO_SLOTS = ("--launch-set", "slots=2", *ONE_SLOT[2:])
+SHORT = FAKE | {"last_step": 100, "every": 25}
+"""Its runs end at once, but for those that hold."""
+
+Hold = Callable[[int], None]
 
 
 @pytest.fixture
 def grid(tmp_path: Path) -> Callable[..., tuple[Any, ...]]:
     """Return a function that writes a grid file, and returns the arguments of the command that asks for it."""
 
-    def ask(*, runs: int = 1, run: dict[str, Any] = LONG_FAKE) -> tuple[Any, ...]:
+    def ask(*, runs: int = 1, run: dict[str, Any] = SHORT) -> tuple[Any, ...]:
         path = write_fake_grid(tmp_path / "grid.yaml", run=run, lr={"range": [0, runs - 1]})
         return "grid", "--grid", path, "--results", tmp_path / "results"
 
@@ -117,7 +121,10 @@ def test_runs_train_on_after_the_process_that_submitted_them(
 
 
 @pytest.mark.slow
-def test_other_processes_see_what_is_queued_and_what_is_running(trainer_grid: Any, results: Path) -> None:
+def test_other_processes_see_what_is_queued_and_what_is_running(
+    trainer_grid: Any, results: Path, hold_runs: Hold
+) -> None:
+    hold_runs(1)
     options = (*ONE_SLOT, "--launch-set", "checkpoint_every_steps=25")
     with held("cpu-0"):
         ettsweep(*trainer_grid, *options)
@@ -157,8 +164,8 @@ def test_commands_at_the_same_instant_train_each_run_once_on_the_slots_there_are
     assert all(row["state"] == "done" for row in status(results).values())
 
 
-@pytest.mark.usefixtures("warm")
-def test_who_waits_for_a_slot_says_who_has_it(grid: Any, tmp_path: Path, results: Path) -> None:
+def test_who_waits_for_a_slot_says_who_has_it(grid: Any, tmp_path: Path, results: Path, hold_runs: Hold) -> None:
+    hold_runs(1)
     waiting_results = tmp_path / "waiting"
     ettsweep(*grid(), *ONE_SLOT)
     holder = owner(stopped_at_checkpoint(results))
@@ -220,8 +227,9 @@ BOUND = {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores", "GOMP_CPU_AFFINITY": "0
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="has one core only")
 def test_no_thread_of_a_worker_is_bound_to_a_core(
-    trainer_grid: Any, results: Path, monkeypatch: pytest.MonkeyPatch
+    trainer_grid: Any, results: Path, monkeypatch: pytest.MonkeyPatch, hold_runs: Hold
 ) -> None:
+    hold_runs(2)
     for name, value in BOUND.items():
         monkeypatch.setenv(name, value)
     plan = make_plan(load_sweep_spec(trainer_grid[2]).specs(), RunIndex({}, {}))
@@ -245,38 +253,38 @@ def test_a_command_that_loads_torch_starts_workers_that_are_bound_to_no_core() -
 # --- killed and stopped ---------------------------------------------------------------------------------------------
 
 
-def test_another_worker_takes_on_the_run_of_a_killed_one(grid: Any, results: Path, tmp_path: Path) -> None:
+def test_another_worker_takes_on_the_run_of_a_killed_one(grid: Any, results: Path, hold_runs: Hold) -> None:
+    hold_runs(2)
     ettsweep(*grid(runs=2), *TWO_SLOTS)
     lost = stopped_at_checkpoint(results)
-    wait_for(lambda: all(run.attempt_numbers() for run in runs_in(results)), "both runs to be claimed")
-    (other,) = (run for run in runs_in(results) if run.id != lost.run.name)
+    other = RunDir(stopped_at_checkpoint(results, but=lost.run.name).run)
     assert owner(lost) != owner(other.attempt(1))
     os.kill(owner(lost), signal.SIGKILL)
-    assert RunDir(lost.run).result() is None
+    os.kill(owner(other.attempt(1)), signal.SIGCONT)
     wait_for_results(results, 2)
     assert (other.attempt_numbers(), RunDir(lost.run).attempt_numbers()) == ([1], [1, 2])
     second = RunDir(lost.run).attempt(2)
     assert owner(second) == owner(other.attempt(1))
-    assert second.resumed_from()[0] == 1
-    assert second.resumed_from()[1] >= 25
+    assert second.resumed_from() == (1, 25)
     assert_as_if_undisturbed(RunDir(lost.run))
 
 
 @pytest.mark.slow
-def test_following_replaces_a_worker_that_was_killed(grid: Any, results: Path, tmp_path: Path) -> None:
+def test_following_replaces_a_worker_that_was_killed(grid: Any, results: Path, hold_runs: Hold) -> None:
+    hold_runs(1)
     command = start(*grid(), *ONE_SLOT, "--follow")
     lost = stopped_at_checkpoint(results)
     os.kill(owner(lost), signal.SIGKILL)
-    assert RunDir(lost.run).result() is None
     assert "1 of 1 run finished" in ended(command).stderr
     assert RunDir(lost.run).attempt_numbers() == [1, 2]
-    assert RunDir(lost.run).attempt(2).resumed_from()[1] >= 25
+    assert RunDir(lost.run).attempt(2).resumed_from() == (1, 25)
     assert len(submission_folders(results)) == 2
     assert_as_if_undisturbed(RunDir(lost.run))
 
 
 @pytest.mark.slow
-def test_a_worker_told_to_end_saves_and_the_next_command_goes_on(grid: Any, results: Path, tmp_path: Path) -> None:
+def test_a_worker_told_to_end_saves_and_the_next_command_goes_on(grid: Any, results: Path, hold_runs: Hold) -> None:
+    hold_runs(1)
     ettsweep(*grid(), *ONE_SLOT)
     stopped = stopped_at_checkpoint(results)
     end_stopped(owner(stopped), signal.SIGTERM)
@@ -317,8 +325,9 @@ def kill_one_of_two(results: Path) -> tuple[Attempt, int]:
 
 
 @pytest.fixture
-def half_dead(grid: Any, results: Path) -> tuple[Attempt, int]:
+def half_dead(grid: Any, results: Path, hold_runs: Hold) -> tuple[Attempt, int]:
     """Return an attempt whose worker was killed, and the other worker, which is stopped; two runs wait for them."""
+    hold_runs(2)
     ettsweep(*grid(runs=4), *TWO_SLOTS)
     return kill_one_of_two(results)
 
@@ -333,7 +342,6 @@ def logs_of_workers(results: Path) -> int:
     return len(list(results.glob("jobs/*/*_log.out")))
 
 
-@pytest.mark.usefixtures("warm")
 def test_the_next_command_uses_the_slot_of_a_dead_worker(grid: Any, results: Path, half_dead: Any) -> None:
     lost, other = half_dead
     assert Counter(row["state"] for row in status(results).values()) == {"queued": 3, "running": 1}
@@ -352,7 +360,6 @@ def test_the_next_command_uses_the_slot_of_a_dead_worker(grid: Any, results: Pat
     assert_as_if_undisturbed(RunDir(lost.run))
 
 
-@pytest.mark.usefixtures("warm")
 def test_of_two_commands_that_follow_one_replaces_a_dead_worker(grid: Any, results: Path, half_dead: Any) -> None:
     _, other = half_dead
     vacancies_result = vacancies(results)
@@ -388,7 +395,10 @@ def test_a_worker_that_dies_at_once_is_not_replaced_again(
 
 
 @pytest.mark.slow
-def test_following_fills_the_slot_of_a_dead_worker_while_others_train(grid: Any, results: Path) -> None:
+def test_following_fills_the_slot_of_a_dead_worker_while_others_train(
+    grid: Any, results: Path, hold_runs: Hold
+) -> None:
+    hold_runs(2)
     command = start(*grid(runs=4), *TWO_SLOTS, "--follow")
     _, other = kill_one_of_two(results)
     wait_for_results(results, 3)
@@ -400,13 +410,14 @@ def test_following_fills_the_slot_of_a_dead_worker_while_others_train(grid: Any,
     assert len(submission_folders(results)) == 1
 
 
-def test_a_worker_that_was_told_to_end_is_replaced_by_a_command_alone(grid: Any, results: Path) -> None:
+def test_a_worker_that_was_told_to_end_is_replaced_by_a_command_alone(
+    grid: Any, results: Path, hold_runs: Hold
+) -> None:
+    hold_runs(2)
     ettsweep(*grid(runs=4), *TWO_SLOTS)
-    owner_result = owner(stopped_at_checkpoint(results))
-    wait_for(lambda: len([run for run in runs_in(results) if run.attempt_numbers()]) > 1, "the other worker")
-    (other,) = {pid for pid in worker_pids(results) if pid != owner_result}
-    os.kill(other, signal.SIGSTOP)
-    end_stopped(owner_result, signal.SIGTERM)
+    first = stopped_at_checkpoint(results)
+    other = owner(stopped_at_checkpoint(results, but=first.run.name))
+    end_stopped(owner(first), signal.SIGTERM)
     assert [v.died for v in vacancies(results)] == [False]
     os.kill(other, signal.SIGKILL)
     wait_for(lambda: not alive(other), "the other to end")
@@ -417,8 +428,9 @@ def test_a_worker_that_was_told_to_end_is_replaced_by_a_command_alone(grid: Any,
 
 
 @pytest.mark.slow
-def test_running_and_queued_runs_are_cancelled_and_retried(grid: Any, results: Path) -> None:
-    ettsweep(*grid(runs=2), *ONE_SLOT)
+def test_running_and_queued_runs_are_cancelled_and_retried(grid: Any, results: Path, hold_runs: Hold) -> None:
+    hold_runs(1)
+    ettsweep(*grid(runs=2, run=LONG_FAKE), *ONE_SLOT)
     running = stopped_at_checkpoint(results)
     worker = owner(running)
     assert "2 runs cancelled" in ettsweep("cancel", "--all", "--yes", "--results", results).stderr
@@ -428,7 +440,7 @@ def test_running_and_queued_runs_are_cancelled_and_retried(grid: Any, results: P
     assert running.failure() == {"kind": "interrupted", "reason": "cancelled", "details": ""}
     (queued,) = (run for run in runs_in(results) if run.id != running.run.name)
     assert queued.attempt_numbers() == []
-    result = ettsweep(*grid(runs=2), *ONE_SLOT)
+    result = ettsweep(*grid(runs=2, run=LONG_FAKE), *ONE_SLOT)
     assert "2 need a decision" in result.stderr
     advice = re.search(rf"`ettsweep retry ([0-9a-f ]+) --results {results}` trains them again", result.stderr)
     assert advice

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from support.commandline import (
+    GRID,
     LONG,
     assert_as_if_undisturbed,
     ettsweep,
@@ -83,7 +84,7 @@ def pack_of(run: RunDir) -> int:
 @pytest.mark.usefixtures("process", "warm")
 class TestWorkers:
     def test_a_pack_is_of_one_process_and_its_runs_are_as_if_alone(self, grid: Ask, results: Path) -> None:
-        grid(runs=4)
+        grid(runs=4, recipe=GRID["recipe"])
         runs = wait_for_results(results, 4)
         assert sorted(map(pack_of, runs))[1:] == [3, 3, 3], "the last one comes into a place of a stack, or is alone"
         assert len({owner(run.attempt(1)) for run in runs}) == 1
@@ -108,7 +109,7 @@ class TestWorkers:
 
     def test_each_slot_is_left_its_part(self, grid: Ask, results: Path) -> None:
         with held("cpu-0", "cpu-1"):  # so that both begin at once
-            grid("slots=2", "trainer.pack=8", runs=4)
+            grid("slots=2", "trainer.pack=8", runs=4, recipe=GRID["recipe"])
             wait_for(lambda: len(pids := worker_pids(results)) == 2 and waiting(pids), "both workers")
         runs = wait_for_results(results, 4)
         assert len({owner(run.attempt(1)) for run in runs}) == 2
@@ -144,7 +145,7 @@ class TestWorkers:
             assert_as_if_undisturbed(run)
 
     def test_seeds_are_mixed_where_batches_lie_in_memory(self, grid: Ask, results: Path) -> None:
-        grid("slots=1", "trainer.pack=9", runs=2, seeds=[0, 1])
+        grid("slots=1", "trainer.pack=9", runs=2, seeds=[0, 1], recipe=GRID["recipe"])
         assert [pack_of(run) for run in wait_for_results(results, 4)] == [4] * 4, (
             "digits lie in memory: seeds may differ"
         )

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from support.commandline import (
@@ -15,15 +16,17 @@ from support.commandline import (
     ettsweep,
     runs_in,
     status,
+    train_here,
     undisturbed,
     wait_for,
     write_fake_grid,
-    write_grid,
 )
 from support.slots import owner, stopped_at_checkpoint, wait_for_results
 
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.stop import StopReason
+from ettsweep.worker.signals import StopSource
 
 pytestmark = pytest.mark.usefixtures("process")
 
@@ -35,8 +38,9 @@ Ask = Callable[..., Any]
 
 
 @pytest.fixture
-def grid(tmp_path: Path, results: Path) -> Ask:
-    """Return a function that asks for some runs of seconds, with one slot."""
+def grid(tmp_path: Path, results: Path, hold_runs: Callable[[int], None]) -> Ask:
+    """Return a function that asks for some runs of seconds, with one slot; the first holds at its first checkpoint."""
+    hold_runs(1)
 
     def ask(*options: object, runs: int = 1) -> Any:
         path = write_fake_grid(tmp_path / "grid.yaml", run=LONG_FAKE, lr={"range": [0, runs - 1]})
@@ -46,7 +50,7 @@ def grid(tmp_path: Path, results: Path) -> Ask:
 
 
 def prune_in_training(results: Path) -> tuple[RunDir, Attempt, int]:
-    """Ask a run to stop that is in training; return it, its attempt, and its worker, which is asleep."""
+    """Ask a run to stop that holds; return it, its attempt, and its worker."""
     attempt = stopped_at_checkpoint(results)
     worker = owner(attempt)
     run = RunDir(attempt.run)
@@ -131,38 +135,29 @@ def test_pruned_runs_can_be_cancelled_and_are_retried_by_their_state(grid: Ask, 
 # --- verdicts ---------------------------------------------------------------------------------------------------------
 
 
-def trained_until_pruned(results: Path, run: RunDir, step: int) -> Attempt:
-    """Train a run of the trainer in this process until it is pruned."""
-    import torch
-
-    from ettsweep.runs.stop import StopReason
-    from ettsweep.trainer.training.run import environment, train_run
-    from ettsweep.trainer.training.runtime_settings import RuntimeSettings
-
-    attempt = run.claim(environment(torch.device("cpu")), after=0)
+def trained_until_pruned(run: RunDir) -> Attempt:
+    """Train a run in this process for some steps, and prune it."""
+    attempt, looks = run.claim({}, after=0), iter(range(100))
     assert attempt is not None
-    iter_result = iter(range(step + 1))
-    stop = train_run(
-        run,
-        attempt,
-        torch.device("cpu"),
-        RuntimeSettings(),
-        lambda: StopReason.PRUNED if next(iter_result) == step else None,
-    )
-    assert stop is StopReason.PRUNED
-    assert run.prune(step, WHY)
+    with mock.patch.object(
+        StopSource, "make_poll", return_value=lambda: StopReason.PRUNED if next(looks) > 9 else None
+    ):
+        train_here(run, attempt)
+    assert run.prune(attempt.saved_steps()[0], WHY)
     return attempt
 
 
 def test_a_verdict_has_a_pruned_neighbour_go_on_and_leaves_others(tmp_path: Path, results: Path) -> None:
-    path = write_grid(tmp_path / "grid.yaml", lr={"range": [0, 0]})
+    path = write_fake_grid(tmp_path / "grid.yaml", lr={"range": [0, 0]})
     ettsweep("grid", "--grid", path, "--results", results, "--follow")
     (centre,) = runs_in(results)
     spec = centre.spec()
     near, distant = (
         RunDir.create(results, spec.with_point(lr, spec.wd, spec.seed)) for lr in (2 * spec.lr, 4 * spec.lr)
     )
-    attempts = {run.id: trained_until_pruned(results, run, 12) for run in (near, distant)}
+    attempts = {run.id: trained_until_pruned(run) for run in (near, distant)}
+    (stopped,) = attempts[near.id].saved_steps()
+    assert 0 < stopped < 24
 
     (verdict,) = json.loads(
         ettsweep("verify-optimum", "--dry-run", "--results", results, "--format", "json", code=1).stdout
@@ -172,7 +167,7 @@ def test_a_verdict_has_a_pruned_neighbour_go_on_and_leaves_others(tmp_path: Path
         ettsweep("verify-optimum", "--follow", "--results", results, "--format", "json", *ONE_SLOT).stdout
     )
     assert (verdict["verdict"], verdict["lr"]) == ("optimal", spec.lr)
-    assert near.attempt(2).resumed_from() == (1, 12)
+    assert near.attempt(2).resumed_from() == (1, stopped)
     assert_as_if_undisturbed(near)
     expected = undisturbed(near.spec()).result()
     assert expected is not None
@@ -182,7 +177,7 @@ def test_a_verdict_has_a_pruned_neighbour_go_on_and_leaves_others(tmp_path: Path
     assert attempts[distant.id].has_checkpoint()
     rows = json.loads(ettsweep("clean", "--results", results, "--format", "json").stdout)
     pruned = [row["path"] for row in rows if row["reason"] == "checkpoint of a pruned run"]
-    assert pruned == [str(attempts[distant.id].checkpoint_path)]
+    assert pruned == [str(attempts[distant.id].saved_path())]
     assert not attempts[distant.id].has_checkpoint()
     ettsweep("retry", distant.id, *ONE_SLOT, "--results", results)
     wait_for_results(results, 4)

@@ -40,7 +40,7 @@ def _shortened_ids(runs: str) -> str:
 TOOLTIP = [
     nominal("point", title="(lr, wd)"),
     nominal("lr_wd", title="lr * wd"),
-    nominal("time_scale", title="1 / (lr wd)"),
+    nominal("time_scale", title="time scale"),
     nominal("state"),
     nominal("metric", title="score"),
     nominal("mean", title="mean ± standard error"),

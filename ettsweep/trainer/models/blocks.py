@@ -176,9 +176,13 @@ def gain_parameter(size: int | None) -> nn.Parameter | None:
 
 def normalise(x_BTD: Tensor, gain_D: Tensor | None, eps: float) -> Tensor:
     """Normalise each token: by `layer_norm`, or with a gain by RMSNorm, to mean square 1 times (1 + gain)^2."""
-    return (
-        layer_norm(x_BTD, eps) if gain_D is None else F.rms_norm(x_BTD, gain_D.shape, (1 + gain_D).to(x_BTD.dtype), eps)
-    )
+    if gain_D is None:
+        return layer_norm(x_BTD, eps)
+    device_type = gain_D.device.type
+    if torch.is_autocast_enabled(device_type):
+        # As weights, which a sharded model gathers so. 1 is added after that, lest it round a small gain away.
+        gain_D = gain_D.to(torch.get_autocast_dtype(device_type))
+    return F.rms_norm(x_BTD, gain_D.shape, 1 + gain_D.to(x_BTD.dtype), eps)
 
 
 def layer_norm(x_BTD: Tensor, eps: float) -> Tensor:

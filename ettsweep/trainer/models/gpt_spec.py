@@ -105,6 +105,7 @@ def dims(model: GptSpec) -> Dims:
         n_out=model.vocabulary,
         mlp_ratio=model.mlp_ratio,
         tied_head=model.head == "tied",
+        kv_share=kv_width(model) / model.width,
     )
 
 
@@ -116,7 +117,7 @@ def beyond_theory(model: GptSpec) -> tuple[str, ...]:
             (model.norm == "rms", "RMSNorm (its gain has the factor of an embedding, by analogy)"),
             (model.positions == "rotary", "rotary positions"),
             (model.mlp == "swiglu", "SwiGLU (its gate has std and factor of w, by analogy)"),
-            (kv_width(model) != model.width, "grouped keys and values (scaled as if each head had its own)"),
+            (kv_width(model) != model.width, "grouped keys and values (for AdamW and SGD as if each head had its own)"),
             (model.qk_norm, "normalised queries and keys (their gains have the factor of an embedding, by analogy)"),
         )
         if applies

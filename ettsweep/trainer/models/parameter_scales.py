@@ -94,7 +94,7 @@ def parameter_factors(
 def matrices(model: ModelSpec) -> dict[str, int]:
     """Return the names of the parameters that Muon trains, with how many matrices each fuses."""
     shapes = parameter_shapes(model)
-    return {p.name: len(p.groups) for p in shapes if BULK.issuperset(p.groups) and len(p.shape) == 2}
+    return {p.name: len(p.groups) * p.matrices for p in shapes if BULK.issuperset(p.groups) and len(p.shape) == 2}
 
 
 def check_matrices(model: ModelSpec, optimizer: OptimizerSpec) -> None:
@@ -116,7 +116,7 @@ def _group_factors(
     rule = factor_rule(optimizer)
     check_strategy(strategy.s, rule)
     if rule == "muon" and group in BULK and len(parameter.shape) == 2:
-        fan_out, fan_in = parameter.group_shape
+        fan_out, fan_in = parameter.matrix_shape
         factor = spectral_factor(fan_out, fan_in, strategy.s)
     else:
         factor = lr_factor(group, dims(model), strategy.s, rule, strategy.mlp_factor)

@@ -218,8 +218,8 @@ def model_spec(name: str, like: str = "vit-digits") -> ModelSpec:
 def model_name(spec: ModelSpec) -> str:
     """Return a preset's name, or a description such as `vit-n512-l12-h8`.
 
-    Descriptions contain width, depth and heads, and every other field that differs from vit-b16 or bart-large, so
-    different models have different names.
+    Descriptions contain width, depth and heads, and every other field that differs from the architecture's first
+    preset, so different models have different names.
     """
     entry = architecture(spec)
     for name, preset in entry.presets.items():

@@ -12,16 +12,25 @@ from ettsweep.trainer.specs import ModelSpec
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter tensor; if it fuses several groups (qkv), they have equal slices of its first dimension."""
+    """A parameter tensor; if it fuses several groups (qkv), they have equal slices of its first dimension.
+
+    A group's slice may fuse `matrices` of the network in turn, as that of SwiGLU's w does with the gate.
+    """
 
     name: str
     groups: tuple[Group, ...]
     shape: tuple[int, ...]
+    matrices: int = 1
 
     @property
     def group_shape(self) -> tuple[int, ...]:
         """Shape of each group's slice."""
         return (self.shape[0] // len(self.groups), *self.shape[1:])
+
+    @property
+    def matrix_shape(self) -> tuple[int, ...]:
+        """Shape of each matrix."""
+        return (self.group_shape[0] // self.matrices, *self.shape[1:])
 
     @property
     def size(self) -> int:
@@ -56,8 +65,9 @@ def attention_parameters(prefix: str, model: ModelSpec) -> tuple[Parameter, ...]
 def mlp_parameters(prefix: str, model: ModelSpec, *, gated: bool = False) -> tuple[Parameter, ...]:
     """Return the parameters of an MLP; `gated` for those of SwiGLU, whose gate is part of the input layer."""
     n, hidden = model.width, model.mlp_ratio * model.width
+    inputs = 2 if gated else 1
     return (
-        Parameter(f"{prefix}.w", (Group.W,), ((2 if gated else 1) * hidden, n)),
+        Parameter(f"{prefix}.w", (Group.W,), (inputs * hidden, n), inputs),
         Parameter(f"{prefix}.x", (Group.X,), (n, hidden)),
     )
 

@@ -49,7 +49,7 @@ def resume(run: RunDir, attempt: Attempt, group: ProcessGroup, logger: RunLogger
         if newest is None:
             is_own = False
             newest = next(_kept_checkpoints(run, trainer, logger), None)
-    message = group.broadcast(newest and {"history": newest[2]})
+    message = group.broadcast(newest and {"history": newest[2], "continues": not is_own})
     if message is None:
         if continued := trainer.spec.continued:
             shorter, step = continued
@@ -59,6 +59,13 @@ def resume(run: RunDir, attempt: Attempt, group: ProcessGroup, logger: RunLogger
         return
     logger.history = message["history"]
     checkpoint.restore(newest and newest[1], trainer)
+    _record_source(attempt, newest, is_own, logger, trainer)
+    if message["continues"] and trainer.step == trainer.spec.schedule.kept_step:
+        logger.keep_checkpoint(trainer)  # the loop, which keeps it after that step, does not take it again
+
+
+def _record_source(attempt: Attempt, newest: Usable | None, is_own: bool, logger: RunLogger, trainer: Trainer) -> None:
+    """Record which checkpoint was loaded; only the leader knows."""
     if newest and is_own:
         parent, _, _ = newest
         trainer.spent = parent.time_spent(trainer.step)
@@ -106,9 +113,7 @@ def environment_changes(spec: TransformerRun, attempt: Attempt) -> Iterator[str]
     Raises:
         DataMissingError: the tokens of a text task have changed, so that the run cannot be resumed.
     """
-    earlier = attempt.parent()
-    if (continuation := attempt.continued_from()) and spec.continued:
-        earlier = RunDir(attempt.run.parent / spec.continued[0].run_id).attempt(continuation.attempt)
+    earlier = RunDir(attempt.run).source(attempt)
     if earlier is None:
         return
     # A run alone records no pack mode, but computes the bits of an exact pack.

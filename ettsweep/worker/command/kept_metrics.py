@@ -9,11 +9,14 @@ MAX_LINES = 10_000
 
 
 def put_in_order(history: Sequence[Json], score: str) -> list[Json]:
-    """Return one line a step, in order; of values that were recorded twice, the later. All with the score stay."""
+    """Return one line a step, in order; of values that were recorded twice, the later. All with the score stay.
+
+    Names are in order too: which of two files is read first depends on when somebody looks.
+    """
     by_step: dict[int, Json] = {}
     for line in history:
         by_step.setdefault(line["step"], {"step": line["step"]}).update(line)
-    lines = [finite(by_step[step]) for step in sorted(by_step)]
+    lines = [finite({"step": step} | dict(sorted(by_step[step].items()))) for step in sorted(by_step)]
     others = [line for line in lines if score not in line]
     while len(others) > MAX_LINES:
         others = others[1::2]

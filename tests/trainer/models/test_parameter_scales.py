@@ -2,6 +2,7 @@ import itertools
 from typing import Literal
 
 import pytest
+from support.smallest import SMALLEST
 
 from ettsweep.runs.spec import StrategySpec
 from ettsweep.strategies.optimizers import AdamWSpec, SgdSpec
@@ -105,7 +106,7 @@ SETTINGS = list(
 )
 
 
-@pytest.mark.parametrize("name", ["vit-digits", "encdec-tiny", "gpt-tiny"])
+@pytest.mark.parametrize("name", SMALLEST)
 @pytest.mark.parametrize(("s", "mlp_factor", "optimizer"), SETTINGS)
 def test_factors_of_parameters_are_those_of_their_groups(
     name: str, s: float | None, mlp_factor: Literal["ignore", "include"], optimizer: AdamWSpec | SgdSpec

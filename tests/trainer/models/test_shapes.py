@@ -139,5 +139,5 @@ def test_groups_and_shapes_of_small_decoders() -> None:
 def test_dims_keep_patch_width_and_classes_apart() -> None:
     assert dims(ODD) == Dims("vision", width=12, n_patch=50, n_out=7, mlp_ratio=3)
     assert dims(ODD_TEXT) == Dims("language", width=12, n_patch=None, n_out=37, mlp_ratio=3, tied_head=True)
-    assert dims(MODERN) == Dims("language", width=12, n_patch=None, n_out=37, mlp_ratio=3)
+    assert dims(MODERN) == Dims("language", width=12, n_patch=None, n_out=37, mlp_ratio=3, kv_share=0.5)
     assert dims(model_spec("vit-b16")) == Dims("vision", width=768, n_patch=768, n_out=1000, mlp_ratio=4)

@@ -22,7 +22,8 @@ def test_models_read_what_they_were_made_for() -> None:
     check_compatible(DenoisingTask(kind="pydoc"), text, 16)
     check_compatible(DigitsTask(), vit, 16)
     assert (
-        refusal(DenoisingTask(kind="pydoc"), vit, 16) == "model: task pydoc needs a text model (kind encdec), got vit"
+        refusal(DenoisingTask(kind="pydoc"), vit, 16)
+        == "model: task pydoc needs a model that reads a source, such as kind encdec, got vit"
     )
     assert refusal(ImageNetTask(), text, 16) == ("model: task imagenet needs an image model (kind vit), got encdec")
 

@@ -1,24 +1,43 @@
 """Longer runs that go on from the plateau of shorter ones: the numbers are those of one that trained all of it."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.made_runs import CPU, MakeSpec, Train, Undisturbed, numbers, result_of, stop_at
+from support.made_runs import (
+    CPU,
+    MODERN,
+    REL,
+    MakeSpec,
+    Train,
+    Trained,
+    Undisturbed,
+    curve,
+    decoder_run,
+    never,
+    numbers,
+    result_of,
+    stop_at,
+)
 
 from ettsweep.launch.cleanup import find_waste, remove
 from ettsweep.launch.follow import continuation_note
+from ettsweep.launch.reproduce import reproduce
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import load_run_index
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.plan import make_plan
-from ettsweep.trainer.training.run import environment
+from ettsweep.trainer.training.run import environment, train_run
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
 SHORT: dict[str, Any] = {"total_steps": 20, "warmup_steps": 4, "eval_every": 8, "decay": "wsd", "decay_share": 0.25}
 LONG = SHORT | {"total_steps": 40}
 CONTINUED = LONG | {"continues": {"total_steps": 20}}
 KEPT = 15
+SHARED = ("schedule", "optimizer", "strategy", "lr")
+STILL_MODERN = MODERN.model_copy(update={"dropout": 0.0, "attention_dropout": 0.0})
 
 
 @pytest.fixture
@@ -81,6 +100,84 @@ def test_continued_run_can_be_continued(
     run = train(make_spec(schedule=longest | {"continues": CONTINUED}))
     assert kept_step(run) == 30
     assert numbers(run) == undisturbed(make_spec(schedule=longest))
+
+
+def test_run_whose_plateau_ends_where_it_begins_keeps_a_checkpoint_for_others(
+    train: Train, undisturbed: Undisturbed, make_spec: MakeSpec, short: RunSpec
+) -> None:
+    """Its decay, of half of 30 steps, begins where the first run's does."""
+    train(short)
+    long = SHORT | {"total_steps": 30, "decay_share": 0.5}
+    second = train(make_spec(schedule=long | {"continues": SHORT}))
+    assert [attempt.number for attempt in second.kept_attempts()] == [1]
+    third = train(make_spec(schedule=LONG | {"continues": long | {"continues": SHORT}}))
+    assert third.attempt(1).continued_from() == (second.id, 1, KEPT)
+    assert numbers(third) == undisturbed(make_spec(schedule=LONG))
+
+
+def test_run_that_is_resumed_there_keeps_it_once(train: Train, make_spec: MakeSpec, short: RunSpec) -> None:
+    train(short)
+    spec = make_spec(schedule=SHORT | {"total_steps": 30, "decay_share": 0.5, "continues": SHORT})
+    train(spec, None, stop_at(1))
+    run = train(spec)
+    assert run.attempt(2).resumed_from() == (1, KEPT + 1)
+    assert [attempt.number for attempt in run.kept_attempts()] == [1]
+
+
+def test_metric_loggers_have_what_it_inherits(
+    make_spec: MakeSpec, train: Train, short: RunSpec, continued: RunSpec, results: Path
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    train(short)
+    run = RunDir.create(results, continued)
+    for number, poll in enumerate([stop_at(3), never]):
+        attempt = run.claim(environment(CPU), after=number)
+        assert attempt is not None
+        train_run(run, attempt, CPU, RuntimeSettings(sinks=("tensorboard",)), partial(poll, attempt))
+    events = EventAccumulator(str(results / "tensorboard" / run.id), size_guidance={"scalars": 0})
+    events.Reload()
+    losses = {event.step: event.value for event in events.Scalars("loss")}
+    assert losses == pytest.approx({line["step"]: line["loss"] for line in run.history() if "loss" in line})
+
+
+def test_reproduction_names_what_was_other_than_in_the_run_that_is_continued(
+    train: Train, short: RunSpec, continued: RunSpec
+) -> None:
+    parent, run = train(short), train(continued)
+    execution = parent.attempt(1).execution()
+    parent.attempt(1).record_execution(execution | {"processes": 2})
+    line = f"run {run.id} went on from run {parent.id} at step {KEPT} where processes was 2, is 1"
+    assert f"{line}: no run from the start reproduces that" in reproduce(run, continued, run.result()).notes
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["ddp", "fsdp2"])
+@pytest.mark.parametrize("decoder", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_two_processes_continue_what_they_or_one_kept(
+    train: Train, trained: Trained, make_spec: MakeSpec, tmp_path: Path, decoder: bool, sharded: bool
+) -> None:
+    """Of a decoder with Muon, too, which orthogonalises whole matrices of gathered momenta."""
+
+    def spec(schedule: dict[str, Any]) -> RunSpec:
+        made = make_spec(schedule=schedule, lr=0.05, optimizer={"kind": "muon"}, strategy={"s": 1.0})
+        if not decoder:
+            return made
+        return decoder_run(model=STILL_MODERN, **{name: getattr(made, name) for name in SHARED})
+
+    method = {"world": 2, "sharded": sharded}
+    here, stop = method | {"folder": "here"}, {"rank": 1, "after": 6, "how": "stop"}
+    (whole, _, _, run), ends = trained(
+        (spec(LONG), method), (spec(SHORT), here), (spec(CONTINUED), here | stop), (spec(CONTINUED), here)
+    )
+    assert {end for trial in ends for end in trial} == {"ended"}
+    assert run.attempt(1).continued_from() == (spec(SHORT).run_id, 1, KEPT)
+    assert run.attempt(2).resumed_from() == (1, KEPT + 6)
+    assert numbers(run) == numbers(whole)
+    one = train(spec(SHORT), folder=tmp_path / "there")
+    (other,), ends = trained((spec(CONTINUED), method | {"folder": "there"}))
+    assert other.attempt(1).continued_from() == (one.id, 1, KEPT)
+    assert curve(other) == pytest.approx(curve(whole), rel=100 * REL)
+    assert "warning: processes was 1, is 2" in other.attempt(1).log_text()
 
 
 @pytest.mark.parametrize("every_steps", [None, 5])

@@ -9,16 +9,18 @@ import pytest
 import torch
 from support.commandline import ettsweep, write_grid
 from support.made_runs import REL, MakeSpec, Train, Trained, curve, numbers
-from support.toy import TOY
 from torch import Tensor, nn
 
 from ettsweep.runs.spec import RunSpec, StrategySpec, validated_spec
+from ettsweep.shipped_files import shipped
 from ettsweep.strategies.factors import spectral_factor
 from ettsweep.strategies.optimizers import AdamWSpec, MuonSpec
-from ettsweep.trainer.models import registry
+from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.trainer.models.build import build_model, initialise
 from ettsweep.trainer.models.gpt_spec import GptSpec
 from ettsweep.trainer.models.parameter_scales import parameter_factors, scale_table
+from ettsweep.trainer.models.registry import model_spec
+from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.trainer.training.optimizer import build_optimizer, set_lr
 
 ETAS = [0.02, 0.05, 0.04]
@@ -29,9 +31,22 @@ MATRICES = {"qkv": 3, "q": 1, "kv": 2, "u": 1, "w": 1, "x": 1}
 DECODERS = {
     "plain": GptSpec(width=16, depth=2, heads=4, vocabulary=20, tokens=8),
     "today's": GptSpec(
-        width=16, depth=2, heads=4, vocabulary=20, tokens=8, kv_heads=2, head="untied", norm="rms", positions="rotary"
+        width=16,
+        depth=2,
+        heads=4,
+        vocabulary=20,
+        tokens=8,
+        kv_heads=2,
+        head="untied",
+        norm="rms",
+        positions="rotary",
+        mlp="swiglu",
     ),
 }
+
+GPT_TINY = model_spec("gpt-tiny")
+assert isinstance(GPT_TINY, GptSpec)
+TODAYS = GPT_TINY.model_copy(update={"kv_heads": 2, "norm": "rms", "positions": "rotary", "mlp": "swiglu"})
 
 MUON: dict[str, Any] = {"kind": "muon", "adamw_lr_ratio": RATIO, "beta2": 0.99, "momentum": 0.9}
 
@@ -51,6 +66,12 @@ def is_matrix(name: str) -> bool:
     return name.rpartition(".")[2] in MATRICES
 
 
+def fused(spec: RunSpec, name: str) -> int:
+    """Return how many matrices a parameter fuses."""
+    kind = name.rpartition(".")[2]
+    return MATRICES[kind] * (2 if kind == "w" and getattr(spec.model, "mlp", "gelu") == "swiglu" else 1)
+
+
 @pytest.mark.parametrize("model", [None, *DECODERS.values()], ids=["a Vision Transformer", *DECODERS])
 @pytest.mark.parametrize(("strategy", "adjustment"), [(None, "original"), (1.0, "spectral_unclamped")])
 def test_steps_are_those_of_torch_with_each_matrix_as_a_parameter(
@@ -61,7 +82,7 @@ def test_steps_are_those_of_torch_with_each_matrix_as_a_parameter(
     mine, theirs = built(spec), built(spec)
     optimizer = build_optimizer(mine, spec)
     parts = {
-        name: [nn.Parameter(part.clone()) for part in p.detach().chunk(MATRICES[name.rpartition(".")[2]])]
+        name: [nn.Parameter(part.clone()) for part in p.detach().chunk(fused(spec, name))]
         for name, p in theirs.named_parameters()
         if is_matrix(name)
     }
@@ -107,8 +128,12 @@ def newton_schulz(singular_values: np.ndarray, steps: int) -> np.ndarray:
 
 @pytest.mark.parametrize("ns_steps", [3, 5])
 @pytest.mark.parametrize("s", [None, 1.0])
-def test_spectral_norm_of_a_step_is_the_factor_times_lr(make_spec: MakeSpec, s: float | None, ns_steps: int) -> None:
+@pytest.mark.parametrize("decoder", [None, DECODERS["today's"]], ids=["a Vision Transformer", "today's"])
+def test_spectral_norm_of_a_step_is_the_factor_times_lr(
+    make_spec: MakeSpec, decoder: GptSpec | None, s: float | None, ns_steps: int
+) -> None:
     spec = make_spec(optimizer=MUON | {"ns_steps": ns_steps}, strategy={"s": s}, wd=0.0, model={"width": 16})
+    spec = spec.model_copy(update={"model": decoder or spec.model})
     model = built(spec)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     optimizer = build_optimizer(model, spec)
@@ -119,10 +144,10 @@ def test_spectral_norm_of_a_step_is_the_factor_times_lr(make_spec: MakeSpec, s: 
     for name, parameter in model.named_parameters():
         if not is_matrix(name):
             continue
-        fused = MATRICES[name.rpartition(".")[2]]
+        count = fused(spec, name)
         given, step = parameter.grad, parameter.detach() - before[name]
         assert given is not None
-        for part, of_part in zip(given.chunk(fused), step.chunk(fused), strict=True):
+        for part, of_part in zip(given.chunk(count), step.chunk(count), strict=True):
             fan_out, fan_in = part.shape
             # Of the momentum; its first value is proportional to the gradient, and scale does not count.
             expected = newton_schulz(np.linalg.svd(part.numpy(), compute_uv=False), ns_steps)
@@ -148,6 +173,12 @@ def test_factors_depend_on_ratios_of_widths_alone(make_spec: MakeSpec) -> None:
         assert {standard[g] for g in ("patch", "pe", "head", "head_bias")} == {RATIO}
         assert mup["head"] == pytest.approx(RATIO / (width * math.sqrt(10)))
         assert (mup["pe"], mup["patch"]) == (RATIO, RATIO / 16)
+    (_, modern), factors_of = DECODERS.values(), {}
+    for s in (None, 1.0):
+        rows = scale_table(modern, StrategySpec(s=s), MuonSpec(), lr=None)
+        factors_of[s] = [row["lr_factor"] for row in rows if row["group"] in {*"qkvuwx"}]
+    assert factors_of[None] == [1, 1, 1, 1, 2, 1]
+    assert factors_of[1.0] == pytest.approx([1, math.sqrt(0.5), math.sqrt(0.5), 1, 2, 0.5])  # half the keys, M = 4
     assert spectral_factor(3, 12, 1.0) == 0.5
     assert spectral_factor(3, 12, None) == 1.0
 
@@ -190,6 +221,22 @@ def test_two_processes_train_what_one_does(
     assert numbers(resumed) == numbers(two)
 
 
+@pytest.mark.parametrize("sharded", [False, True], ids=["ddp", "fsdp2"])
+@pytest.mark.parametrize("model", [GPT_TINY, pytest.param(TODAYS, marks=pytest.mark.slow)], ids=["plain", "today's"])
+def test_two_processes_train_gpt_tiny_as_one_does(
+    train: Train, trained: Trained, model: GptSpec, sharded: bool
+) -> None:
+    grid = load_sweep_spec(shipped("grids") / "gpt-tiny.yaml", overrides=["optimizer=muon"], strategies=["standard"])
+    schedule = ScheduleSpec(total_steps=6, warmup_steps=2, decay="linear", eval_every=3)
+    spec = grid.specs()[0].bound_to(None).model_copy(update={"schedule": schedule, "model": model})
+    (two,), ends = trained((spec, {"world": 2, "sharded": sharded}))
+    assert ends == [["ended", "ended"]]
+    one = train(spec)
+    assert curve(one)[-1] < curve(one)[0] - 0.1
+    for key in ("loss", "grad_norm", "val_loss", "val_bits_per_byte"):
+        assert curve(two, key) == pytest.approx(curve(one, key), rel=100 * REL), key
+
+
 CENTRE = {"standard": {"lr": 0.02, "wd": 0.1}}
 
 # --- bad input --------------------------------------------------------------------------------------------------------
@@ -210,9 +257,3 @@ def test_what_muon_has_not_is_refused(tmp_path: Path, options: list[str], expect
     assert "runs would be submitted" in ettsweep("grid", "--grid", "g.yaml", *muon, "--dry-run", cwd=tmp_path).stderr
     refused = ettsweep("grid", "--grid", "g.yaml", *muon, *options, "--dry-run", cwd=tmp_path, code=2)
     assert expected in refused.stderr
-
-
-def test_model_without_matrices_between_its_ends_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.ARCHITECTURES, "toy", TOY)
-    with pytest.raises(Exception, match="muon trains the matrices of residual blocks, and toy-4 has none; give adamw"):
-        parameter_factors(TOY.presets["toy-4"], StrategySpec(s=None), MuonSpec())

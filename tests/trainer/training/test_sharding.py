@@ -167,12 +167,15 @@ def test_validation_slices_that_not_all_have_are_gone_through_by_all(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("decoder", [None, DECODER], ids=["a Vision Transformer", "decoder"])
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_half_precision_is_that_of_a_model_that_is_not_sharded(
-    trained: Trained, make_spec: MakeSpec, precision: str
+    trained: Trained, make_spec: MakeSpec, precision: str, decoder: RunSpec | None
 ) -> None:
-    """Weights travel as what autocast makes of them, so that only the order of sums differs."""
+    """Weights, and gains of norms, travel as what autocast makes of them, so that only the order of sums differs."""
     spec = make_spec(precision=precision, lr=0.25, batch_size=ODD)
+    if decoder is not None:
+        spec = decoder.model_copy(update={"precision": precision, "lr": 1.0})
     (ddp, sharded), ends = trained((spec, DDP), (spec, SHARDED))
     assert {end for trial in ends for end in trial} == {"ended"}
     assert curve(sharded) == pytest.approx(curve(ddp), rel=1e-6)

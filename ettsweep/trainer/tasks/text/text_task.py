@@ -80,7 +80,7 @@ def incompatibilities(task: TextTask, model: ModelSpec, batch_size: int) -> list
     """Return the reasons why a model cannot be trained on this task; empty if it can."""
     is_next_token = isinstance(task, NextTokenTask)
     if not isinstance(model, TextModel) or model.reads_source is is_next_token:
-        reader = "a decoder (kind gpt)" if is_next_token else "a text model (kind encdec)"
+        reader = "a decoder, such as kind gpt" if is_next_token else "a model that reads a source, such as kind encdec"
         return [f"model: task {task.kind} needs {reader}, got {model.kind}"]
     min_vocabulary = vocabulary_size(LEAST_BPE)
     if model.vocabulary < min_vocabulary:

@@ -210,9 +210,13 @@ def test_an_unknown_text_and_a_model_of_the_other_objective_are_refused() -> Non
     decoder, encdec = model_spec("gpt-tiny"), model_spec("encdec-tiny")
     check_compatible(TEXT, decoder, 1)
     for made, model, message in (
-        (TEXT, encdec, "model: task next_token needs a decoder (kind gpt), got encdec"),
-        (DenoisingTask(kind="pydoc"), decoder, "model: task pydoc needs a text model (kind encdec), got gpt"),
-        (TEXT, model_spec("vit-digits"), "model: task next_token needs a decoder (kind gpt), got vit"),
+        (TEXT, encdec, "model: task next_token needs a decoder, such as kind gpt, got encdec"),
+        (
+            DenoisingTask(kind="pydoc"),
+            decoder,
+            "model: task pydoc needs a model that reads a source, such as kind encdec, got gpt",
+        ),
+        (TEXT, model_spec("vit-digits"), "model: task next_token needs a decoder, such as kind gpt, got vit"),
     ):
         with pytest.raises(InputError) as error:
             check_compatible(made, model, 1)

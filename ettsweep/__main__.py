@@ -1,6 +1,7 @@
 """The command `ettsweep`, also as `python -m ettsweep`."""
 
 import atexit
+import gc
 import os
 import signal
 import sys
@@ -8,9 +9,14 @@ from types import FrameType
 
 MESSAGE = "ettsweep: interrupted\n"
 
+COLLECT_EVERY = 50_000
+"""New objects after which the garbage collector looks for cycles. Python's 700 would go through the runs of a large
+results folder, which all stay, again and again: a quarter of the time of `status`."""
+
 
 def main() -> None:
     """Run the command line. Ctrl-C ends it without a traceback, with exit code 130."""
+    gc.set_threshold(COLLECT_EVERY)
     if handled := signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else ignored, by nohup
         signal.signal(signal.SIGINT, _exit)
         # At the very end, Python takes its handlers away, and the signal would kill a command that has said all.

@@ -92,7 +92,8 @@ def print_table(rows: Sequence[Row], form: Format, columns: Sequence[str] | None
             if data is not None:
                 print(json.dumps(data, indent=1, allow_nan=False))
             else:  # a row a line: json indents ten times as slowly
-                print("[" + ",".join(f"\n {json.dumps(row, allow_nan=False)}" for row in rows) + "\n]")
+                encode = json.JSONEncoder(allow_nan=False).encode  # `json.dumps` would make an encoder for each row
+                print("[" + ",".join(f"\n {encode(row)}" for row in rows) + "\n]")
         case Format.CSV:
             writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore", lineterminator="\n")
             writer.writeheader()

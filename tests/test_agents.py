@@ -359,7 +359,7 @@ def test_each_command_with_json_has_a_table() -> None:
         for sub, each in getattr(command, "commands", {}).items():
             yield from with_json(each, f"{name} {sub}".strip())
 
-    commands = set(with_json(typer.main.get_command(cli.app), ""))
+    commands = set(with_json(typer.main.get_command(cli.make_app()), ""))
     headings = [each.heading for each in sections(AGENTS) if each.heading.startswith("`")]
     assert {heading for heading, _ in COMMANDS.values()} | {"`check-scaling`"} == set(headings)
     named = {re.split(r" [A-Z-]", word)[0] for heading in headings for word in code_words(heading)}

@@ -15,7 +15,7 @@ from ettsweep.readers.reader import Reader
 from ettsweep.worker.command.recipe import CommandBlock
 
 PAGES = ["README.md", "ettsweep/llms.txt", *(f"docs/{path.name}" for path in sorted((CHECKOUT / "docs").glob("*.md")))]
-ROOT = typer.main.get_command(cli.app)
+ROOT = typer.main.get_command(cli.make_app())
 
 NOT_OF_A_PERSON = {"name", "about", "repository", "commit", "beware"}
 """Fields of a reader that say something of it, and that only those that ship have."""

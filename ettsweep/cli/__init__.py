@@ -35,20 +35,7 @@ from ettsweep.cli.options import expand_option_groups
 from ettsweep.console import escape_control, print_note
 from ettsweep.errors import EttsweepError
 
-app = typer.Typer(
-    name="ettsweep",
-    help="Find the best learning rate and weight decay for a Transformer, and how sure that is.",
-    no_args_is_help=True,
-    # Rich tracebacks print local variables, which may hold secrets of an environment.
-    pretty_exceptions_enable=False,
-    # Rich would read brackets in help texts, such as low:high[:step], as markup.
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
-
-# Without this, `ettsweep --version` would fail for lack of a command.
-@app.callback(invoke_without_command=True)
 def root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
     plugin: Annotated[
@@ -96,16 +83,34 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 """Commands by name, in the order of `--help`."""
 
-for name, command in COMMANDS.items():
-    app.command(name)(expand_option_groups(command))
-app.add_typer(named_sweeps.app)
-app.add_typer(data_text.app)
-app.add_typer(reader_commands.app)
+
+def make_app(name: str = "") -> typer.Typer:
+    """Return the command line, with all commands or that of a name: typer makes a parser of each that it is given."""
+    app = typer.Typer(
+        name="ettsweep",
+        help="Find the best learning rate and weight decay for a Transformer, and how sure that is.",
+        no_args_is_help=True,
+        # Rich tracebacks print local variables, which may hold secrets of an environment.
+        pretty_exceptions_enable=False,
+        # Rich would read brackets in help texts, such as low:high[:step], as markup.
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    # Without this, `ettsweep --version` would fail for lack of a command.
+    app.callback(invoke_without_command=True)(root)
+    for command in [name] if name else COMMANDS:
+        app.command(command)(expand_option_groups(COMMANDS[command]))
+    if not name:
+        for group in (named_sweeps.app, data_text.app, reader_commands.app):
+            app.add_typer(group)
+    return app
 
 
 def _run_app() -> None:
+    # The first word decides: an option before a command, such as --help, may ask for all of them.
+    name = next((word for word in sys.argv[1:2] if word in COMMANDS), "")
     try:
-        app()
+        make_app(name)()
     except SystemExit as end:
         if end.code == 130:  # typer's exit code for Ctrl-C
             print_note("ettsweep: interrupted")

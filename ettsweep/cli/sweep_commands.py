@@ -202,6 +202,14 @@ def report(
         Literal["lr,wd", "lr,lr*wd"],
         typer.Option(help="Columns and rows of maps: lr and wd, or lr and the decay of a step, lr * wd."),
     ] = "lr,wd",
+    figures: Annotated[
+        bool | None,
+        typer.Option(
+            "--figures/--no-figures",
+            help="Whether figures are files too; by default up to 60 are, and where the report before wrote some.",
+            show_default=False,
+        ),
+    ] = None,
     form: Form = Format.TABLE,
     results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
@@ -232,10 +240,11 @@ def report(
     # If the folder cannot be written, the error suggests --out.
     with naming_option("--out", folder):
         paths = write_report(
-            results, folder, runs, verdicts, sweep_store.studies_by_family, print_note, notes, coordinates
+            results, folder, runs, verdicts, sweep_store.studies_by_family, print_note, notes, coordinates, figures
         )
     show_verdicts(verdicts, form)
     if form is Format.TABLE:
         show_spikes(judged_families(runs, verdicts))
     print_note(cost_so_far(runs, sweep_store.studies_by_family))
-    print_note(f"wrote {paths[0]} and {len(paths) - 1} tables and figures in the same folder")
+    others = "tables and figures" if any(path.parent.name == "figures" for path in paths) else "tables"
+    print_note(f"wrote {paths[0]} and {len(paths) - 1} {others} in the same folder")

@@ -52,6 +52,11 @@ class FamilyFrames:
         return curves_frame(self.families, self._histories, self._rows)
 
     @cached_property
+    def optima_curves(self) -> pd.DataFrame:
+        """The rows of `curves` of the candidates' runs: far fewer than of all."""
+        return curves_frame(self.families, self._histories, self._rows, set(self.optima["run"]))
+
+    @cached_property
     def spikes(self) -> pd.DataFrame:
         """One row per spike, see `spikes_frame`."""
         return spikes_frame(self.families, self._histories, self._rows)
@@ -85,8 +90,8 @@ def strategies(frames: FamilyFrames) -> Json | None:
 def seeds(frames: FamilyFrames) -> Json | None:
     """Draw the optima of all strategies over seeds; None if none was evaluated, or all diverged."""
     # The same runs as the figure draws: it needs an evaluation among these.
-    optima = prefer_fresh_runs(frames.optima)
-    curves = frames.curves[frames.curves["run"].isin(optima["run"])]
+    optima, curves = prefer_fresh_runs(frames.optima), frames.optima_curves
+    curves = curves[curves["run"].isin(optima["run"])]
     scored = optima["score"].notna().any()
     return figures.seeds(curves, optima) if scored and _has_evaluations(curves, optima) else None
 

@@ -117,8 +117,12 @@ def _common_log2(study: Study, point: Point) -> tuple[float | None, float | None
 # --- curves ---------------------------------------------------------------------------------------------------------
 
 
-def curves_frame(families: Sequence[JudgedFamily], histories: RunHistories, rows: int) -> pd.DataFrame:
-    """Return steps and evaluations of all runs, at most `rows` steps and half as many evaluations each.
+def curves_frame(
+    families: Sequence[JudgedFamily], histories: RunHistories, rows: int, runs: Collection[str] | None = None
+) -> pd.DataFrame:
+    """Return steps and evaluations of runs, at most `rows` steps and half as many evaluations each.
+
+    All runs of the families, or those with the ids `runs`.
 
     Columns:
         role: that of the run's point, as in `points_frame`.
@@ -129,16 +133,20 @@ def curves_frame(families: Sequence[JudgedFamily], histories: RunHistories, rows
     """
     scored = {column: None for family in families for column in evaluation_columns(family.verdict.study.metric)}
     quantities = [*TRAINING, *dict.fromkeys((*EVALUATIONS, *scored))]
-    table_rows = [row for family in families for row in _curve_rows(family, histories, rows, quantities)]
+    table_rows = [row for family in families for row in _curve_rows(family, histories, rows, quantities, runs)]
     frame = pd.DataFrame(table_rows, columns=[*CURVE_COLUMNS, *quantities])
     return frame.astype({"counted": "bool"} | dict.fromkeys(quantities, "float64"))
 
 
 def _curve_rows(
-    family: JudgedFamily, histories: RunHistories, rows: int, quantities: Sequence[str]
+    family: JudgedFamily,
+    histories: RunHistories,
+    rows: int,
+    quantities: Sequence[str],
+    runs: Collection[str] | None,
 ) -> Iterable[tuple[object, ...]]:
     for run, run_columns in _runs_with_columns(family):
-        if history := histories.get(run, rows):
+        if (runs is None or run.id in runs) and (history := histories.get(run, rows)):
             columns = *run_columns, run.state.value, history.unit
             # Steps and evaluations are rows of their own: they are thinned differently.
             for step, loss, norm in history.training:

@@ -27,6 +27,11 @@ class Manifest:
             part if isinstance(part := content.get(name), dict) else {} for name in ("files", "figures")
         )
 
+    @property
+    def has_figures(self) -> bool:
+        """`True` if the earlier report wrote figures as files."""
+        return bool(self._figures)
+
     def has_figure(self, stem: Path, spec: str) -> bool:
         """`True` if the files of a figure are those of a specification already, and as they were written.
 

@@ -1,6 +1,7 @@
 """The page: one self-contained HTML file, which loads nothing from the network."""
 
 import base64
+import contextlib
 import hashlib
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,10 @@ from markupsafe import Markup, escape
 
 from ettsweep import __version__
 from ettsweep.console import DEFAULT_RESULTS, escape_control, format_count, with_results_option
+from ettsweep.errors import EttsweepError
+from ettsweep.files import cache_folder, dumps, write_atomic
 from ettsweep.launch.cost import cost_so_far
+from ettsweep.ownership import read_private_json
 from ettsweep.powers import power_and_decimal
 from ettsweep.quantities import confidence_text, hours_text, three_digits
 from ettsweep.report import formats, summary, verdict_text
@@ -44,6 +48,7 @@ def render(
     studies_by_family: StudiesByFamily,
     corrupt: Mapping[str, str],
     notes: Mapping[str, str] | None = None,
+    figure_files: bool = True,
 ) -> str:
     """Render the page: the answer, figures, a table of all runs, costs, and the histories that could not be read.
 
@@ -56,6 +61,7 @@ def render(
         studies_by_family: the studies of all sweeps, also of sweeps outside of the report.
         corrupt: reasons why a run's history cannot be read, by run id.
         notes: notes of users on sweeps, by name of the sweep.
+        figure_files: whether figures are written as files too, to which the page then links.
     """
     families = [family for comparison in comparisons for family in comparison.families]
     others = verdict_text.other_sweeps([family.verdict for family in families])
@@ -71,6 +77,7 @@ def render(
         sections=[comparison_section(comparison, figures, others, tried) for comparison in comparisons],
         specs={figure.name: script_json(without_data(figure.spec)) for figure in figures.values()},
         data=script_json(collect_datasets(figure.spec for figure in figures.values())),
+        figure_files=figure_files,
         config=script_json(CONFIG),
         listing=script_json(page_table(runs, studies_by_family, results, out)),
         rows=best_rows(runs, studies_by_family, MAX_STATIC_ROWS),
@@ -128,10 +135,23 @@ def _read_script(name: str) -> Markup:
 
 @cache
 def _vega_script() -> Markup:
-    """Return Vega, Vega-Lite and vega-embed as one script, cached: bundling takes a second."""
+    """Return Vega, Vega-Lite and vega-embed as one script, kept in the user's cache folder: bundling takes a second."""
+    path = cache_folder() / f"vega-{version('vl-convert-python')}.json"
+    with contextlib.suppress(OSError, EttsweepError):  # what is damaged, or others may write to, is made anew
+        kept = read_private_json(path)
+        if isinstance(script := kept.get("script"), str) and kept.get("sha256") == _sha256(script):
+            return Markup(script)
     import vl_convert
 
-    return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    with contextlib.suppress(OSError, EttsweepError):  # without a cache, it is bundled each time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, dumps({"sha256": _sha256(script), "script": script}), mode=0o644)
+    return Markup(script)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _content_security_policy(scripts: Iterable[str]) -> str:

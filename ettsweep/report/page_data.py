@@ -18,9 +18,16 @@ def script_json(value: object) -> Markup:
 
     Characters that could close the element or open a comment are escaped; numbers that are not finite are null.
     """
-    # allow_nan=False: NaN is no JSON, so one that slipped through must fail here and not in the browser.
-    text = json.dumps(_nan_to_null(value), allow_nan=False, separators=(",", ":"))
+    try:
+        text = _dumps(value)
+    except ValueError:  # some number is not finite: most values have none, and are not searched for it
+        text = _dumps(_nan_to_null(value))
     return Markup(text.translate(_JSON_ESCAPES))
+
+
+def _dumps(value: object) -> str:
+    # allow_nan=False: NaN is no JSON, so one that slipped through must fail here and not in the browser.
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
 def _nan_to_null(value: Any) -> Any:

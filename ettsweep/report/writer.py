@@ -17,6 +17,9 @@ from ettsweep.study.study import StudyKey
 from ettsweep.study.sweep_store import StudiesByFamily
 from ettsweep.study.verdict import Verdict
 
+MAX_DEFAULT_FIGURES = 60
+"""Figures of a report up to which all are written as files unless told otherwise: some ten seconds of a core."""
+
 
 def write_report(
     results: Path,
@@ -27,8 +30,9 @@ def write_report(
     warn: Callable[[str], None] = lambda text: None,
     notes: Mapping[str, str] | None = None,
     coordinates: Coordinates = "lr,wd",
+    figure_files: bool | None = None,
 ) -> list[Path]:
-    """Write tables, figures and report.html into a folder; return the files, report.html first.
+    """Write tables, report.html and files of its figures into a folder; return the files, report.html first.
 
     Files that an earlier report wrote there and this one does not are removed.
 
@@ -38,9 +42,12 @@ def write_report(
         runs: all runs of the report.
         verdicts: one per family that was requested.
         studies_by_family: the studies of all sweeps, by family.
-        warn: called with a line for each run whose metrics cannot be used; the page lists them too.
+        warn: called with a line for each run whose metrics cannot be used, which the page lists too, and if figures
+            are on the page alone.
         notes: notes of users on sweeps, by name of the sweep.
         coordinates: of maps.
+        figure_files: whether figures are written as files too; by default if there are at most `MAX_DEFAULT_FIGURES`,
+            or an earlier report wrote some there.
 
     Raises:
         InputError: a sweep has no map in these coordinates.
@@ -58,11 +65,18 @@ def write_report(
     )
     for comparison in comparisons:
         figures |= {(key, figure.kind): figure for key, figure in drawing.build(comparison)}
-    html = page.render(results, out, comparisons, figures, runs, studies_by_family, histories.corrupt, notes)
+    manifest = Manifest(out)
+    if figure_files is None:
+        figure_files = len(figures) <= MAX_DEFAULT_FIGURES or manifest.has_figures
+        if not figure_files:
+            warn(f"{len(figures)} figures are on the page alone; --figures writes them as files too")
+    html = page.render(
+        results, out, comparisons, figures, runs, studies_by_family, histories.corrupt, notes, figure_files
+    )
     # Before the files of figures, which take longest: the page draws its own.
     write_atomic(out / "report.html", html)
-    manifest = Manifest(out)
-    specs = {out / "figures" / figure.name: figure.file_spec for figure in figures.values()}
+    written = figures.values() if figure_files else ()
+    specs = {out / "figures" / figure.name: figure.file_spec for figure in written}
     export_all([(spec, stem) for stem, spec in specs.items() if not manifest.has_figure(stem, spec)])
     paths += [path for stem in specs for path in paths_of(stem)]
     paths.insert(0, out / "report.html")

@@ -53,7 +53,9 @@ class Run:
         run.id, run.status, run._at = run_id, shard.status(row), (runs, shard, row)
         run.lr, run.wd, run.seed = columns["lr"][row], columns["wd"][row], int(columns["seed"][row])
         run.family, run.base, run.labels = shard.families[int(columns["family"][row])]
-        vars(run).update(score=shard.score(row), device_s=columns["device_s"][row], origin=None)
+        vars(run).update(
+            score=shard.score(row), device_s=columns["device_s"][row], origin=None, point=shard.point(run.lr, run.wd)
+        )
         return run
 
     _at: tuple[str, Shard, int]
@@ -313,11 +315,14 @@ def group_by_point(runs: Iterable[Run], points: Iterable[Point] = ()) -> dict[Po
     """
     lattice_points = dict.fromkeys(points)
     groups: dict[Point, list[Run]] = {}
+    groups_by_point: dict[Point, list[Run]] = {}  # by a run's own point: there are far fewer points than runs
     for run in runs:
-        point = snap_point(run.point, lattice_points)
-        # Later runs that differ in the last bits join this point.
-        lattice_points.setdefault(point)
-        groups.setdefault(point, []).append(run)
+        if (group := groups_by_point.get(run.point)) is None:
+            point = snap_point(run.point, lattice_points)
+            # Later runs that differ in the last bits join this point.
+            lattice_points.setdefault(point)
+            group = groups_by_point[run.point] = groups.setdefault(point, [])
+        group.append(run)
     return groups
 
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from ettsweep.errors import InputError, StorageError
 from ettsweep.files import Json, loads, number, open_regular, write_atomic
 from ettsweep.ownership import problem_of
+from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec, validated_spec
 from ettsweep.runs.state import State, Status, finished_status
 from ettsweep.runs.trainable import Labels
@@ -155,6 +156,7 @@ class Shard:
             column.frombytes(rest[at : at + count * column.itemsize])
             at += count * column.itemsize
         self._ends = list(accumulate(map(int, self.columns["length"])))
+        self._points: dict[tuple[float, float], Point] = {}
 
     def __del__(self) -> None:
         if getattr(self, "_descriptor", -1) >= 0:
@@ -169,6 +171,12 @@ class Shard:
         """Return the status of a run."""
         step = self.columns["diverged_step"][row]
         return DONE if step < 0 else finished_status({"status": "diverged", "diverged_step": int(step)})
+
+    def point(self, lr: float, wd: float) -> Point:
+        """Return a point of its runs: one object for all runs there, since they are few."""
+        if (point := self._points.get((lr, wd))) is None:
+            point = self._points[lr, wd] = Point(lr, wd)
+        return point
 
     def score(self, row: int) -> float | None:
         """Return the score of a run; None if it diverged."""

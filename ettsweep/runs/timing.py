@@ -30,6 +30,11 @@ class RecipeTimes:
     worker_s: float = 0.0
     fractions: float = 0.0
 
+    def add(self, device_s: float, worker_s: float, fraction: float) -> None:
+        """Add the seconds of a run that ended after a fraction of its steps, 0 to 1."""
+        self.runs, self.fractions = self.runs + 1, self.fractions + fraction
+        self.device_s, self.worker_s = self.device_s + device_s, self.worker_s + worker_s
+
 
 class RunTimes:
     """Times of finished runs, by recipe: runs of one recipe count as equally long, whatever fraction of them was seen.
@@ -42,7 +47,7 @@ class RunTimes:
         self._matches = matches
         self._by_recipe: dict[Hashable, RecipeTimes] = defaultdict(RecipeTimes)
         self._starts_s: deque[float] = deque(maxlen=MAX_TIMED)
-        self._keys: dict[str, Hashable] = {}  # of families, whose runs share a recipe
+        self._by_family: dict[str, RecipeTimes] = {}  # those of its recipe: to hash a recipe takes long
 
     @classmethod
     def of(cls, run_index: RunIndex, matches: Callable[[Json], bool] = lambda result: True) -> "RunTimes":
@@ -54,10 +59,10 @@ class RunTimes:
 
     def add(self, run: Run) -> None:
         """Add a run, if it is finished, was timed and matches."""
-        key = self._keys.get(run.family)
-        if key is None:
-            key = self._keys[run.family] = run.base.recipe_key
-        if not run.state.finished or self._by_recipe[key].runs >= MAX_TIMED:
+        times = self._by_family.get(run.family)
+        if times is None:
+            times = self._by_family[run.family] = self._by_recipe[run.base.recipe_key]
+        if times.runs >= MAX_TIMED or not run.state.finished:
             return
         result = run.result
         if result is None or not self._matches(result):
@@ -68,15 +73,13 @@ class RunTimes:
             fraction = (number(result.get("steps")) or 0) / run.base.steps if run.base.steps else 0.0
         # Either may be missing in a result of an older version.
         if fraction and (seconds := device_s or wall_s):
-            self.add_seconds(key, seconds, min(wall_s or seconds, seconds), fraction)
+            times.add(seconds, min(wall_s or seconds, seconds), fraction)
         if start_s := number(result.get("start_s")):
             self._starts_s.append(start_s)
 
     def add_seconds(self, key: Hashable, device_s: float, worker_s: float, fraction: float) -> None:
         """Add the seconds of a run of a recipe, by its key, that ended after a fraction of its steps, 0 to 1."""
-        times = self._by_recipe[key]
-        times.runs, times.fractions = times.runs + 1, times.fractions + fraction
-        times.device_s, times.worker_s = times.device_s + device_s, times.worker_s + worker_s
+        self._by_recipe[key].add(device_s, worker_s, fraction)
 
     @property
     def start_s(self) -> float:

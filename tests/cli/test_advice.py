@@ -26,7 +26,7 @@ HOLE = "VALUE"
 
 def command_of(words: list[str]) -> tuple[Any, list[str]]:
     """Return the command that some words begin with, and the words after its name."""
-    command: Any = typer.main.get_command(cli.app)
+    command: Any = typer.main.get_command(cli.make_app())
     while words and (commands := getattr(command, "commands", None)):
         # `ettsweep sweeps` lists sweeps, and is a group as well.
         if words[0] not in commands and command.name == "sweeps":

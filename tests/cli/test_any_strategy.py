@@ -94,7 +94,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
 
 def commands_with(option: str) -> list[str]:
     """Return the commands that have an option, as the command line itself knows them."""
-    items_result = typer.main.get_command(cli.app).commands.items()  # type: ignore[attr-defined]
+    items_result = typer.main.get_command(cli.make_app()).commands.items()  # type: ignore[attr-defined]
     return [name for name, command in items_result if any(option in p.opts for p in command.params)]
 
 

@@ -21,7 +21,7 @@ from ettsweep.runs.spec import RunSpec, StrategySpec
 from ettsweep.runs.state import State
 from ettsweep.study.grid_file import load_sweep_spec
 
-COMMANDS = sorted(command.name or command.callback.__name__ for command in cli.app.registered_commands)  # type: ignore[union-attr]
+COMMANDS = sorted(command.name or command.callback.__name__ for command in cli.make_app().registered_commands)  # type: ignore[union-attr]
 
 
 def table(text: str, form: str) -> list[dict[str, str]]:
@@ -91,6 +91,10 @@ def test_help_lists_the_commands_that_are_promised(call: Call) -> None:
     promised = "grid verify-optimum seeds status watch logs show cancel retry clean report map scales train doctor"
     assert set(promised.split()) <= set(COMMANDS)
     assert all(f"  {command} " in text for command in COMMANDS)
+
+
+def test_help_before_a_command_is_that_of_all(call: Call) -> None:
+    assert call("--help", "status").out == call("--help").out
 
 
 def test_the_version_is_printed(call: Call) -> None:

@@ -89,7 +89,7 @@ def options() -> Iterator[tuple[str, str | None, Any]]:
         for child, subcommand in getattr(command, "commands", {}).items():
             yield from walk(subcommand, f"{name} {child}")
 
-    yield from walk(typer.main.get_command(cli.app), "ettsweep")
+    yield from walk(typer.main.get_command(cli.make_app()), "ettsweep")
 
 
 def test_home_is_expanded_in_every_option_that_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from support.made_sweep import Made, digits_spec, finish, finish_at, read, search, searched
 from support.undrawn import leave_undrawn
 
 from ettsweep.errors import StorageError
 from ettsweep.files import Json, sha256_of
-from ettsweep.report import manifest
+from ettsweep.report import manifest, writer
 from ettsweep.report.families import judged_families, strategy_comparisons
+from ettsweep.report.family_charts import FamilyFrames
 from ettsweep.report.figure_export import paths_of
+from ettsweep.report.run_histories import RunHistories
 from ettsweep.report.writer import write_report
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import load_run_index
@@ -173,6 +176,49 @@ def test_only_figures_that_have_changed_are_drawn_again(
     changed = write([wider if verdict is standard else verdict for verdict in sample.verdicts])
     assert 0 < len(changed) < len(first)
     assert all("ntk" not in name for name in changed)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_many_figures_are_files_where_they_are_asked_for_and_kept_up_to_date_from_then_on(
+    sample: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "MAX_DEFAULT_FIGURES", 11)  # of twelve
+    warnings = list[str]()
+
+    def write(figure_files: bool | None) -> tuple[int, bool, bool]:
+        """Return the number of files of figures, whether the page links to them, and says how to have them."""
+        warnings.clear()
+        paths = write_report(
+            sample.results,
+            tmp_path,
+            sample.runs,
+            sample.verdicts,
+            sample.studies_by_family,
+            warnings.append,
+            figure_files=figure_files,
+        )
+        page = paths[0].read_text()
+        assert page.count('class="spec"') == 12, "the page draws them all the same"
+        files = [path for path in (tmp_path / "figures").iterdir() if path in paths]
+        return len(files), 'href="figures/' in page, "report --figures" in page
+
+    assert write(None) == (0, False, True)
+    assert warnings == ["12 figures are on the page alone; --figures writes them as files too"]
+    assert write(True) == (36, True, False)
+    assert write(None) == (36, True, False), "as the report before"
+    assert not warnings
+    assert write(False) == (0, False, True)
+    assert not warnings, "nobody needs to be told what they asked for"
+    monkeypatch.setattr(writer, "MAX_DEFAULT_FIGURES", 12)
+    assert write(None) == (36, True, False)
+
+
+def test_curves_of_the_optima_are_those_of_all_runs(sample: Made) -> None:
+    frames = FamilyFrames(judged_families(sample.runs, sample.verdicts), RunHistories(), 60)
+    curves, optima = frames.optima_curves, set(frames.optima["run"])
+    assert 0 < curves["run"].nunique() == len(optima) < frames.curves["run"].nunique()
+    expected = frames.curves[frames.curves["run"].isin(optima)].reset_index(drop=True)
+    pd.testing.assert_frame_equal(curves, expected)
 
 
 def test_an_optimum_beyond_the_grid_is_found_however_its_runs_were_rounded(tmp_path: Path) -> None:

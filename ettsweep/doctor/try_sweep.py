@@ -32,6 +32,7 @@ def try_sweep(
     study = sweep_spec.studies(name)[0]
     profile, data = load_launch(sweep_spec)
     check_resources([study.base], profile)
+    study.base.check_results(results)
     sweep_spec.recipe.check_data(sweep_spec.data)
     seeds = [*sweep_spec.seeds, max(sweep_spec.seeds) + 1]
     with scratch_folder(results) as folder:

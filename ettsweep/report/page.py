@@ -145,7 +145,7 @@ def _vega_script() -> Markup:
 
     script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     with contextlib.suppress(OSError, EttsweepError):  # without a cache, it is bundled each time
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomic(path, dumps({"sha256": _sha256(script), "script": script}), mode=0o644)
     return Markup(script)
 

@@ -3,7 +3,8 @@
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -73,9 +74,12 @@ def _by_strategy(value: object) -> object:
             "words by strategy are expected, such as {mup: --use-mup}; the list of strategies belongs beside `run:`"
         )
     try:
-        return {strategy_name(parse_strategy(name)): words or [] for name, words in value.items()}
+        by_name = [(strategy_name(parse_strategy(name)), words or []) for name, words in value.items()]
     except InputError as error:
         raise ValueError(str(error)) from None
+    if twice := [name for name, count in Counter(name for name, _ in by_name).items() if count > 1]:
+        raise ValueError(f"{' and '.join(twice)} is there twice, under another name")
+    return dict(by_name)
 
 
 Seconds = Annotated[float, BeforeValidator(_seconds)]
@@ -230,27 +234,35 @@ class CommandRecipe(OwnCodeRecipe):
     def _check(self) -> Self:
         if not self.argv:
             raise ValueError("command: the words of a command are expected, got none")
-        names = names_in(self._texts())
+        self._check_names(names_in(self._texts()))
         names_in(self.trial)
         for path, file in self.files.items():
             if not path.startswith("{out}/") or ".." in Path(path).parts:
                 raise ValueError(f"files: {path}: a path that begins with {{out}}/ is expected")
             names_in(file.texts())
+        return self
+
+    def _check_names(self, names: Collection[str], under: str = "") -> None:
+        """Check that runs of other lr and seeds are not alike, maybe under some strategy.
+
+        Raises:
+            ValueError: they are.
+        """
         if self.uses != "env":
             for name in ("lr", "seed") if self.is_seeded else ("lr",):
                 if name not in names:
                     none = "; `seeds: none` beside `run:`, that it has none" if name == "seed" else ""
                     raise ValueError(
-                        f"command: {{{name}}} occurs nowhere, so that runs of another {name} would be alike; `uses: "
-                        f"env` says that it is read from ETTSWEEP_{name.upper()}{none}"
+                        f"command: {{{name}}} occurs nowhere{under}, so that runs of another {name} would be alike; "
+                        f"`uses: env` says that it is read from ETTSWEEP_{name.upper()}{none}"
                     )
-        return self
 
-    def _texts(self) -> Iterator[str]:
-        """Yield all texts with placeholders but those for taking a run up again."""
+    def _texts(self, strategies: Collection[str] | None = None) -> Iterator[str]:
+        """Yield all texts with placeholders but those for taking a run up again; of all strategies, or some."""
         yield from self.argv
-        for words in self.strategies.values():
-            yield from words
+        for strategy, words in self.strategies.items():
+            if strategies is None or strategy in strategies:
+                yield from words
         yield from self.env.values()
         for path, file in self.files.items():
             yield path
@@ -304,7 +316,9 @@ class CommandRecipe(OwnCodeRecipe):
         return ""
 
     def check_wds(self, wds: Sequence[float]) -> None:
-        if len(set(wds)) > 1 and self.uses != "env" and "wd" not in names_in(self._texts()):
+        # By the words of each strategy that has some, else by what all have.
+        told = all("wd" in names_in(self._texts([strategy])) for strategy in self.strategies or [""])
+        if len(set(wds)) > 1 and self.uses != "env" and not told:
             raise InputError(
                 "command: {wd} occurs nowhere, so that runs of different wd would be alike; leave out the range of wd, "
                 "or say `uses: env`"
@@ -317,6 +331,11 @@ class CommandRecipe(OwnCodeRecipe):
                 f"strategies: {{strategy}} occurs nowhere, so that runs under {' and '.join(names)} would be alike; "
                 "have it in the command, or say under `run:` what is appended to it: `strategies: {mup: --use-mup}`"
             )
+        for name in names:
+            try:
+                self._check_names(names_in(self._texts([name])), f" under {name}")
+            except ValueError as error:
+                raise InputError(str(error)) from None
 
     @property
     def job_nodes(self) -> int | None:

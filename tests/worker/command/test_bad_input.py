@@ -45,6 +45,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"strategies": {"mups": "--use-mup"}}, "unknown strategy 'mups'"),
     ({"strategies": {"mup": "--use-mup {x}"}}, "there is no placeholder {x}"),
     ({"strategies": {"mup": "a > b"}}, "> (a redirection) needs a shell"),
+    ({"strategies": {"mup": "--a", "s=1": "--b"}}, "strategies: mup is there twice, under another name"),
     # the score
     ({"score": {"name": "val_loss"}}, "score.mode: is required"),
     ({"score": {"mode": "min"}}, "score.name: is required"),
@@ -169,6 +170,9 @@ def test_strategies_that_would_be_alike_are_told(tmp_path: Path, results: Path, 
     assert told in ask(2, **stated)
     ask(0, strategies={"mup": "--use-mup"})
     ask(0, command=f"{GOOD['command']} --by {{strategy}}")
+    fixed = GOOD["command"].replace("--lr {lr}", "")
+    assert "{lr} occurs nowhere under standard, so" in ask(2, command=fixed, strategies={"mup": "--lr {lr}"})
+    ask(0, command=fixed, strategies={"mup": "--mup-lr {lr}", "standard": "--lr {lr}"})
 
 
 @pytest.mark.parametrize(

@@ -130,11 +130,11 @@ def test_runs_are_sorted_by_a_key_and_stay_chosen(results: Path, small: list[Stu
 def test_a_log_is_followed_until_somebody_comes_back(results: Path, small: list[Study]) -> None:
     run = RunDir.create(results, at(small[1], 0, 0))
     log = run.attempt(1).log_path
-    log.write_text("first \x1b[2J[red]line\n")
+    log.write_text("first \x1b[2J\x07[red]line\n")
 
     async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
         await pilot.press("tab", "l")
-        await until(pilot, lambda: r"first \x1b[2J[red]line" in seen(app))
+        await until(pilot, lambda: r"first \x07[red]line" in seen(app))
         with log.open("a") as file:
             file.write("second line\n")
         await until(pilot, lambda: "second line" in seen(app))

@@ -17,7 +17,7 @@ from ettsweep.launch.submit import check_programs
 from ettsweep.provenance import provenance
 from ettsweep.runs.attempt import Attempt, StartedCommand
 from ettsweep.runs.data_location import data_env
-from ettsweep.runs.folder import RunDir
+from ettsweep.runs.folder import RunDir, code_dir
 from ettsweep.runs.index import Run
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.trainable import BUILT_IN
@@ -167,7 +167,7 @@ def _by_hand(run: RunDir, spec: RunSpec, started: StartedCommand) -> str:
         "ETTSWEEP_WD": repr(spec.wd),
         "ETTSWEEP_SEED": str(spec.seed),
     }
-    copies_then, copies_now = (f"{path.parent.parent.parent}/code/" for path in (Path(out), own))
+    copies_then, copies_now = (f"{code_dir(path.parent.parent.parent)}/" for path in (Path(out), own))
 
     def adapted(text: str) -> str:
         return text.replace(copies_then, copies_now).replace(out, str(elsewhere))

@@ -17,7 +17,7 @@ from ettsweep.launch.submit import check_programs
 from ettsweep.provenance import provenance
 from ettsweep.runs.attempt import Attempt, StartedCommand
 from ettsweep.runs.data_location import data_env
-from ettsweep.runs.folder import RunDir
+from ettsweep.runs.folder import RunDir, code_dir
 from ettsweep.runs.index import Run
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.trainable import BUILT_IN
@@ -71,7 +71,7 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
         notes.append("it was never trained: its threads, device and code are unknown")
         return Reproduction(command, None, [], notes)
     if started := attempt.command():
-        notes.append(f"by hand: {_by_hand(run, started)}")
+        notes.append(f"by hand: {_by_hand(run, spec, started)}")
     device = str(claim.get("device", "cpu"))
     if device != "cpu":
         notes.append("on a GPU some kernels sum in varying order: the last bits can differ from run to run")
@@ -157,26 +157,38 @@ def _command(run: RunDir, spec: RunSpec, claim: Json, execution: Json) -> str:
     return shlex.join(command)
 
 
-def _by_hand(run: RunDir, started: StartedCommand) -> str:
+def _by_hand(run: RunDir, spec: RunSpec, started: StartedCommand) -> str:
     """Return the shell command that starts a program as it was for a run, with another folder for what it writes."""
-    out, elsewhere = str(run.path.resolve() / "out"), Path(f"reproduced-{run.id}/out").resolve()
+    own, elsewhere = run.path.resolve() / "out", Path(f"reproduced-{run.id}/out").resolve()
+    out = started.variables.get("ETTSWEEP_OUT", str(own))  # where it lay then: results may have been moved since
+    # Commands of earlier versions were recorded without their variables and files.
+    told = started.variables or {
+        "ETTSWEEP_LR": repr(spec.lr),
+        "ETTSWEEP_WD": repr(spec.wd),
+        "ETTSWEEP_SEED": str(spec.seed),
+    }
+    copies_then, copies_now = (f"{code_dir(path.parent.parent.parent)}/" for path in (Path(out), own))
+
+    def adapted(text: str) -> str:
+        return text.replace(copies_then, copies_now).replace(out, str(elsewhere))
+
     folders, copies = {elsewhere}, list[str]()
-    for name, path in started.files.items():
-        file, written_in = elsewhere / name, path.removesuffix(f"/{name}")
+    for name in started.files:
+        file = elsewhere / name
         folders.add(file.parent)
-        old, new = _escaped(written_in, r"\.*[]^$|"), _escaped(str(elsewhere), r"\&|")
-        copies.append(f"sed {shlex.quote(f's|{old}|{new}|g')} {shlex.quote(path)} > {shlex.quote(str(file))}")
-    variables = [
-        f"{name}={shlex.quote(value.replace(out, str(elsewhere)))}" for name, value in started.variables.items()
-    ]
-    words = [word.replace(out, str(elsewhere)) for word in started.words]
+        old, new = _escaped(out, r"\.*[]^$|"), _escaped(str(elsewhere), r"\&|")
+        copies.append(
+            f"sed {shlex.quote(f's|{old}|{new}|g')} {shlex.quote(str(own / name))} > {shlex.quote(str(file))}"
+        )
+    variables = [f"{name}={shlex.quote(adapted(value))}" for name, value in told.items()]
     steps = [
         shlex.join(["mkdir", "-p", *map(str, sorted(folders))]),
         *copies,
-        f"cd {shlex.quote(started.folder)}",
-        " ".join([*variables, shlex.join(words)]),
+        f"cd {shlex.quote(adapted(started.folder))}",
+        " ".join([*variables, shlex.join(map(adapted, started.words))]),
     ]
-    return " && ".join(steps)
+    hint = "" if started.variables else ", with the variables of `env:` and the files of `files:`, if there are any"
+    return " && ".join(steps) + hint
 
 
 def _escaped(text: str, special: str) -> str:

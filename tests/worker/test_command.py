@@ -494,8 +494,19 @@ def test_metrics_beyond_fifty_names_are_left_out_and_the_score_never(results: Pa
     run = only_run(results)
     assert result_of(run)["score"] == 1.0
     names = {name for line in run.history() for name in line} - {"step"}
-    assert 40 < len(names) <= 50
-    assert "warning: more than 50 names of metrics: norm_" in run.attempt(1).log_text()
+    assert names == {"err", *(f"norm_{number}" for number in range(46))}, "the first ones, of four that have a place"
+    assert "warning: more than 50 names of metrics: norm_46 is left out" in run.attempt(1).log_text()
+
+
+def test_a_run_that_is_taken_up_again_goes_on_with_the_names_that_it_has(results: Path, grid: Ask) -> None:
+    first, second = ({f"{kind}_{number}": 1.0 for number in range(40)} for kind in "ab")
+    script = f"if [ $ETTSWEEP_ATTEMPT = 1 ]; then {says(1, **first)} exit 75; fi; {says(2, err=1.0, **second, **first)}"
+    grid(shell(script), metrics=["*"], resume={"always": "auto"})
+    run = only_run(results)
+    assert result_of(run)["attempts"] == 2
+    names = {name for line in run.history() for name in line} - {"step"}
+    assert names == {"err", *first, *(f"b_{number}" for number in range(6))}
+    assert first.keys() < run.history()[-1].keys()
 
 
 def test_a_worker_of_commands_imports_no_torch(results: Path, grid: Ask) -> None:
@@ -619,6 +630,61 @@ def test_by_hand_it_has_its_variables_and_its_files_in_a_folder_of_its_own(
     for name in ("ETTSWEEP_LR", "ETTSWEEP_WD", "ETTSWEEP_SEED", "ETTSWEEP_STRATEGY", "PYTHONPATH"):
         assert now.get(name) == was.get(name)
     assert now["ETTSWEEP_OUT"] == str(there)
+
+
+@pytest.mark.parametrize("is_moved", [False, True], ids=["in place", "moved"])
+def test_by_hand_nothing_of_it_leads_into_the_folder_of_the_run(
+    tmp_path: Path, grid: Ask, monkeypatch: pytest.MonkeyPatch, is_moved: bool
+) -> None:
+    results = tmp_path / "jürg" / "results"
+    (tmp_path / "conf.json").write_text("{}")
+    program = """import json, os, sys
+lr, seed, path, out = sys.argv[1:]
+with open(path, encoding="utf-8") as file:
+    configured = json.load(file)["dir"]
+with open(configured + "/wrote.json", "w") as file:
+    json.dump([configured, os.environ["MINE"], out], file)
+print('[ettsweep] {"step": 1, "err": 1.0}')
+"""
+    (tmp_path / "program.py").write_text(program)
+    files = {"{out}/conf.json": {"from": "conf.json", "set": {"dir": "{out}"}}}
+    command = [sys.executable, "program.py", "{lr}", "{seed}", "{out}/conf.json", "{out}"]
+    grid(command, "--follow", "--results", results, files=files, env={"MINE": "{out}"})
+    if is_moved:
+        results = results.rename(tmp_path / "moved")
+    own = only_run(results).path / "out" / "wrote.json"
+    own.unlink()
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["sh", "-c", by_hand(results)], check=True, capture_output=True)
+    (there,) = tmp_path.glob("reproduced-*/out")
+    assert json.loads((there / "wrote.json").read_text()) == [str(there)] * 3
+    assert not own.exists()
+    assert not is_moved or not (tmp_path / "jürg" / "results").exists()
+
+
+def test_by_hand_a_run_of_an_earlier_version_has_its_point(
+    tmp_path: Path, results: Path, grid: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = "env | grep -e ETTSWEEP_LR -e ETTSWEEP_WD -e ETTSWEEP_SEED | sort > {out}/env; " + says(1, err=1.0)
+    grid(shell(script), "--follow")
+    run = only_run(results)
+    attempt = run.attempt(1)
+    recorded = json.loads(attempt.command_path.read_text())
+    attempt.command_path.write_text(json.dumps({key: recorded[key] for key in ("command", "folder")}))
+    monkeypatch.chdir(tmp_path)
+    command, hint, _ = by_hand(results).partition(", with the variables of `env:`")
+    assert hint
+    subprocess.run(["sh", "-c", command], check=True, capture_output=True)
+    there = tmp_path / f"reproduced-{run.id}" / "out"
+    assert (there / "env").read_text() == (run.path / "out" / "env").read_text()
+    assert "ETTSWEEP_LR=0.25\n" in (there / "env").read_text()
+
+
+def by_hand(results: Path) -> str:
+    """Return the command that `show --reproduce` prints of the only run."""
+    shown = ettsweep("show", only_run(results).id, "--reproduce", "--results", results).stderr
+    (line,) = (line for line in shown.splitlines() if line.startswith("by hand: "))
+    return line.removeprefix("by hand: ")
 
 
 def test_another_users_folder_is_not_executed(tmp_path: Path, results: Path, grid: Ask) -> None:

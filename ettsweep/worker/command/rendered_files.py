@@ -69,7 +69,7 @@ class RenderedFile(StrictModel):
         for key, value in self.set.items():
             _set(data, path, key, rendered_value(value, values) if isinstance(value, str) else value)
         if self.syntax == "json":
-            return json.dumps(data, indent=1) + "\n"
+            return json.dumps(data, indent=1, ensure_ascii=False) + "\n"  # paths as others write and find them
         if self.syntax == "toml":
             import tomlkit
 

@@ -107,6 +107,7 @@ class CommandTraining:
         self._checkpoint: Checkpoint | None = None
         self._first_step: int | None = None
         self._stopping: Json = {}
+        self._always = {recipe.score.name, *TRAINING_LOSSES}
         self._names = set[str]()
         self._has_left_out = False
 
@@ -168,6 +169,8 @@ class CommandTraining:
         if (parent := self._parent()) is None:
             return
         run.continue_from(parent, step)
+        for name in (name for line in run.history for name in line if name != "step"):
+            self._has_place(name)
         recorded = {(line["step"], name) for line in run.history for name in line}
         for row in self._left_by(parent):
             new = {name: value for name, value in _values_of(row).items() if (row["step"], name) not in recorded}
@@ -352,15 +355,20 @@ class CommandTraining:
         run.flush_if_due()
 
     def _chosen(self, values: dict[str, float]) -> dict[str, float]:
-        """Return values but those of names beyond what a run may record; the score and losses always have a place."""
-        always, names = {self._recipe.score.name, *TRAINING_LOSSES}, self._names
-        for name in values.keys() - always - names:
-            if len(names) < MAX_NAMES - len(always):
-                names.add(name)
-            elif not self._has_left_out:
-                self._has_left_out = True
-                self._run.log(f"warning: more than {MAX_NAMES} names of metrics: {name} is left out; see `metrics`")
-        return {name: value for name, value in values.items() if name in always or name in names}
+        """Return values but those of names beyond what a run may record."""
+        return {name: value for name, value in values.items() if self._has_place(name)}
+
+    def _has_place(self, name: str) -> bool:
+        """Whether a name is recorded: the score and losses always, of others those that came first."""
+        if name in self._always or name in self._names:
+            return True
+        if len(self._names) < MAX_NAMES - len(self._always):
+            self._names.add(name)
+            return True
+        if not self._has_left_out:
+            self._has_left_out = True
+            self._run.log(f"warning: more than {MAX_NAMES} names of metrics: {name} is left out; see `metrics`")
+        return False
 
     def _check_silence(self, child: Child) -> None:
         limit_s = self._recipe.stop.silent

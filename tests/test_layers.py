@@ -143,7 +143,7 @@ READS = {  # with regular expressions, and what: names, what a person types, and
     "what trainers write": {
         f"readers.{name}" for name in ("reader", "registry", "numbers", "entries", "parsers", "tail")
     }
-    | {"readers.found_files", "readers.source"},
+    | {"readers.found_files", "readers.source", "doctor.trial_record"},
     "what a person types of a command, and what programs print as they end": {
         *(
             "worker.own_code",

@@ -16,6 +16,13 @@ _folder = os.path.dirname(os.path.abspath(__file__))
 
 
 def _tell():
+    try:
+        _write()
+    except Exception:  # the program's output is its own
+        pass
+
+
+def _write():
     library, packages = os.path.dirname(os.__file__) + os.sep, ("site-packages", "dist-packages")
     found = set()
     for name, module in list(sys.modules.items()):
@@ -25,7 +32,8 @@ def _tell():
         path = os.path.abspath(path)
         if not path.startswith((library, _folder)) and not any(each in path.split(os.sep) for each in packages):
             found.add(path)
-    with open(os.path.join(_folder, "%d.part" % os.getpid()), "w") as file:
+    name = "%s-%d.part" % (os.uname().nodename, os.getpid())  # nodes of one run may have the same numbers
+    with open(os.path.join(_folder, name), "w") as file:
         json.dump({"files": sorted(found)}, file)
     os.rename(file.name, file.name[:-4] + "json")
 
@@ -34,9 +42,11 @@ if "ETTSWEEP_OUT" in os.environ:  # a program of a run, and no worker
     atexit.register(_tell)
 _rest = [path for path in sys.path if os.path.abspath(path) != _folder]
 _other = importlib.machinery.PathFinder.find_spec("sitecustomize", _rest)
-if _other is not None and _other.loader is not None:
-    _other.loader.exec_module(importlib.util.module_from_spec(_other))
-_before = set(sys.modules) - {"__main__"}
+try:
+    if _other is not None and _other.loader is not None:
+        _other.loader.exec_module(importlib.util.module_from_spec(_other))
+finally:  # Python goes on where that raises
+    _before = set(sys.modules) - {"__main__"}
 '''
 
 

@@ -129,7 +129,8 @@ def resume_class(record: Record) -> ResumeClass | None:
         return None
     if resumed.from_step == 0 or (resumed.first_step is not None and resumed.first_step <= resumed.from_step):
         return "restarts"
-    return "resumes" if _unlike_alone(record) else "exact"
+    unlike = _unlike_alone(record)
+    return "resumes" if unlike and not _may_be_means(record, unlike) else "exact"
 
 
 def _unlike_alone(record: Record) -> list[str]:
@@ -154,6 +155,22 @@ def _unlike_alone(record: Record) -> list[str]:
         if ours != theirs or (name == score and not ours):
             unlike.append(name)
     return unlike
+
+
+def _may_be_means(record: Record, unlike: Sequence[str]) -> bool:
+    """Whether what a killed run recorded otherwise may be means since a program has started, which the kill has cut.
+
+    A score that moves, and is that of a run which was never killed at each step, vouches for all but training losses.
+    """
+    resumed, alone = record.resumed, record.alone
+    assert resumed is not None
+    assert alone is not None
+    scores = {value for step, value in resumed.run.curve.items() if step > resumed.from_step}
+    return (
+        len(scores) > 1
+        and set(unlike) <= {*TRAINING_LOSSES} - {record.base.metric.column}
+        and all(resumed.run.curve_of(name).keys() == alone.curve_of(name).keys() for name in unlike)
+    )
 
 
 def repeats_batches(
@@ -217,7 +234,7 @@ def _start(record: Record) -> Observation:
         todo.append(f"`code: [{', '.join(imports.unknown[:MAX_NAMED])}]`, so that edits of these make new runs")
     if imports.elsewhere:
         seen += f"; it imports {_listed(imports.elsewhere)}, outside of the project"
-        todo.append("edits of what lies outside make no new runs unless `code:` names it")
+        todo.append("edits of what lies outside make no new runs, and change those that wait: copy it into the project")
     return _of("start", "warning" if todo else "ok", seen, "; ".join(todo))
 
 
@@ -372,7 +389,10 @@ def _resume(record: Record, resume: ResumeClass | None, repeats: bool | None) ->
         )
     at = f"taken up again at step {resumed.from_step}"
     if resume == "exact":
-        return _of("resume", "ok", f"exact: {at}, its numbers are those of a run that was never killed")
+        seen = f"exact: {at}, its numbers are those of a run that was never killed"
+        if unlike := _unlike_alone(record):
+            seen += f", but for {_listed(unlike)}, which may be a mean since the program has started"
+        return _of("resume", "ok", seen)
     if resume == "restarts":
         first = "" if resumed.first_step is None else f" at step {resumed.first_step}"
         where = (

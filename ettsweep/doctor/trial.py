@@ -140,6 +140,8 @@ class Trial:
         except LaunchError as error:
             self.record.problems["again"] = str(error)
             return
+        finally:
+            self._gpu_looked_s = math.inf  # what follows is timed, and each look holds it up
         self.record.again, self.record.other = self._ended(results, base), self._ended(results, other)
         self.record.written = (self.record.written[0], self._written(results, since_ns))
 
@@ -361,7 +363,7 @@ class Trial:
             elif original == path and copies:
                 uncopied.add(str(original.resolve().relative_to(root)))
             elif original.resolve() not in known:
-                unknown.add(str(original.resolve().relative_to(root)))
+                unknown.add(os.path.relpath(original.resolve(), code.folder.resolve()))
         return Imported(sorted(unknown), sorted(uncopied), [str(path) for path in elsewhere(others)])
 
     # --- the end ---

@@ -1,5 +1,6 @@
 """What happened in a trial: its runs as they ended, what they wrote, what could not be tried."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -7,25 +8,14 @@ from ettsweep.files import Json
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
 
+# fmt: off
 OF_THE_MACHINE = {
-    *("time", "times", "timestamp", "elapsed", "eta", "runtime", "duration", "dt", "latency", "s", "sec", "secs"),
-    *(
-        "second",
-        "seconds",
-        "ms",
-        "hours",
-        "speed",
-        "throughput",
-        "fps",
-        "mfu",
-        "flops",
-        "tflops",
-        "util",
-        "mem",
-        "memory",
-    ),
+    "time", "times", "timestamp", "elapsed", "eta", "runtime", "duration", "dt", "latency", "clock", "wallclock",
+    "walltime", "s", "sec", "secs", "second", "seconds", "ms", "hours", "speed", "throughput", "fps", "tps", "mfu",
+    "flops", "tflops", "util", "mem", "memory",
 }
-"""Words in names of metrics that differ from run to run, whatever is trained: `train_samples_per_second`."""
+# fmt: on
+"""Words in names of metrics that differ from run to run, whatever is trained: `samplesPerSecond`, `step_time`."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +66,12 @@ class TrialRun:
 
 
 def _words(name: str) -> list[str]:
-    """Return the words of a name, in small letters: of `eval/step_time_s`, four."""
-    return "".join(letter if letter.isalpha() else " " for letter in name.lower()).split()
+    """Return the words of a name, in small letters: of `eval/step_time_s` and of `evalStepTimeS`, four.
+
+    What `TFLOPs` is in one is a word, too.
+    """
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name)
+    return re.findall(r"[^\W\d_]+", f"{name} {apart}".lower())
 
 
 @dataclass(frozen=True)
@@ -134,8 +128,8 @@ class Imported:
     """Files that the Python programs of a run imported, of which edits go unnoticed; installed packages aside.
 
     Attributes:
-        unknown: of the project, relative to it, that are not part of the code of its id.
-        uncopied: of the project itself, though the run trains in a copy of it.
+        unknown: of the project, that are not part of the code of its id; relative to the grid file, as in `code:`.
+        uncopied: of the project itself, relative to it, though the run trains in a copy of it.
         elsewhere: of no project.
     """
 

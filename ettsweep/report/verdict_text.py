@@ -202,8 +202,11 @@ def resumed_text(verdict: Verdict) -> str:
         return ""
     were = "runs was" if len(resumed) == 1 else "runs were"
     tried = outcome_of(resumed[0].dir.path.parent.parent, verdict.study)
-    exactly = {"exact": "exactly, by its trial", "resumes": "with other numbers, by its trial"}
-    how = exactly.get((tried and tried.resume) or "", "which need not be exact")
+    how = "which need not be exact"
+    if tried and tried.resume == "exact":
+        how = "exactly, by its trial"
+    elif tried and tried.resume == "resumes" and tried.repeats:  # else any run has other numbers than the one before
+        how = "with other numbers, by its trial"
     return f"{len(resumed)} of {len(verdict.runs)} {were} resumed by the program itself, {how}"
 
 

@@ -17,8 +17,11 @@ COLUMNS = ("lr", "wd", "seed", "score")
 
 STANDARD_INPUT = "-"
 
-OF_ANOTHER = ("min", "final", "end", "start", "init", "initial", "warmup", "decay", "data", "split", "eval")
+OF_AN_END = ("min", "final", "end", "start", "init", "initial")
 """Words before a name by which it is another one: min_lr is no lr, where vit_lr is one."""
+
+OF_ANOTHER = (*OF_AN_END, "warmup", "decay", "data", "split", "eval")
+"""Words by which it is another one in `warmup_lr=1e-6`; `no_warmup_lr1e-3` has the lr beside what is no part of it."""
 
 SHOWN = 4
 """Names that a note lists one by one."""
@@ -116,22 +119,29 @@ def value_in(text: str, name: str) -> str | None:
     """Return the number that follows a name in a text, such as 1e-3 in `lr=1e-3,seed=0` or `lr1e-3_seed0`.
 
     Where the name stands by itself, as part of a longer one it says nothing: lr is 0.2 in `lr=0.2_min_lr=0.02`. Behind
-    a word of `OF_ANOTHER` it never does: of `min_lr=0.02` alone, lr is not known.
+    a word of `OF_AN_END` it never does, nor does `name=value` behind one of `OF_ANOTHER`: of `min_lr=0.02` alone, lr is
+    not known.
 
     Raises:
         InputError: several numbers follow it.
     """
     number = r"(2\^-?\d+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"
-    stated = rf"{re.escape(name)}[=_: -]?{number}(?![A-Za-z0-9])"
-    alone = re.findall(rf"(?<![A-Za-z0-9])(?<![A-Za-z][_.-]){stated}", text)
-    others = "".join(rf"(?<!\b{word}[_.-])(?<!_{word}[_.-])" for word in OF_ANOTHER)
-    found = alone or re.findall(rf"(?i:{others})(?<![A-Za-z0-9]){stated}", text)  # vit_lr1e-3
+    stated, plain = (rf"{re.escape(name)}{by}?{number}(?![A-Za-z0-9])" for by in ("[=_: -]", "[_ -]"))
+    found = (
+        re.findall(rf"(?<![A-Za-z0-9])(?<![A-Za-z][_.-]){stated}", text)
+        or re.findall(rf"{_behind_none_of(OF_ANOTHER)}(?<![A-Za-z0-9]){stated}", text)  # vit_lr1e-3
+        or re.findall(rf"{_behind_none_of(OF_AN_END)}(?<![A-Za-z0-9]){plain}", text)  # cosine_decay_lr1e-3
+    )
     if len({parse_number(each) for each in found}) > 1:
         raise InputError(
             f"{text}: which one is {name}, {' or '.join(dict.fromkeys(found))}? One is expected in the name of a run, "
             "or a column of its own"
         )
     return found[-1] if found else None
+
+
+def _behind_none_of(words: Sequence[str]) -> str:
+    return "(?i:" + "".join(rf"(?<!\b{word}[_.-])(?<!_{word}[_.-])" for word in words) + ")"
 
 
 def shown(names: Collection[str]) -> str:

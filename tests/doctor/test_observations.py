@@ -174,6 +174,57 @@ def test_a_killed_run_is_exact_by_all_that_it_recorded(
     )
 
 
+@pytest.mark.parametrize(
+    ("scores", "names", "expected"),
+    [
+        ([0.1, 0.2, 0.3, 0.4], {"train_loss"}, "exact"),  # a mean since the program has started, at each step
+        ([0.1, 0.2, 0.2, 0.2], {"train_loss"}, "resumes"),  # the score does not move, and vouches for nothing
+        ([0.1, 0.2, 0.3, 0.4], {"train_loss", "grad_norm"}, "resumes"),
+        ([0.1, 0.2, 0.3, 0.5], {"train_loss"}, "resumes"),
+    ],
+)
+def test_a_running_mean_makes_no_killed_run_inexact(
+    scores: list[float], names: set[str], expected: str, spec: RunSpec, tmp_path: Path
+) -> None:
+    def run(scores: list[float], others: list[float]) -> TrialRun:
+        lines = zip(scores, others, strict=True)
+        history = [
+            {"step": step, spec.metric.column: score} | dict.fromkeys(names, other)
+            for step, (score, other) in enumerate(lines, 1)
+        ]
+        return replace(recorded(spec, LOSSES), history=history)
+
+    alone = run([0.1, 0.2, *([0.2, 0.2] if scores[2] == 0.2 else [0.3, 0.4])], [4.0, 3.5, 3.0, 2.5])
+    record = trial(spec, alone, recorded(spec, OTHER_LOSSES))
+    record.resumed = Resumed(run(scores, [4.0, 3.5, 2.0, 1.5]), from_step=1, first_step=2)
+    assert resume_class(record) == expected
+    resume = observed(record, "resume", tmp_path)
+    assert resume.state == ("ok" if expected == "exact" else "warning")
+    assert ("but for train_loss, which may be a mean since the program has started" in resume.seen) == (
+        expected == "exact"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "is_of_the_machine"),
+    [
+        ("train_samples_per_second", True),
+        ("samplesPerSecond", True),
+        ("GPUMemUsed", True),
+        ("wall_clock", True),
+        ("walltime", True),
+        ("train/tps", True),
+        ("TFLOPs", True),
+        ("trainLoss", False),
+        ("wall_loss", False),
+        ("topSimilarity", False),
+    ],
+)
+def test_numbers_of_the_machine_are_told_by_their_names(name: str, is_of_the_machine: bool, spec: RunSpec) -> None:
+    run = replace(recorded(spec, LOSSES), history=[{"step": 1, name: 1.0}])
+    assert (name not in run.other_metrics) == is_of_the_machine
+
+
 def test_what_one_seed_does_not_repeat_makes_no_killed_run_inexact(spec: RunSpec) -> None:
     alone, again = recorded(spec, LOSSES, LOSSES), recorded(spec, LOSSES, OTHER_LOSSES)
     record = trial(spec, alone, recorded(spec, OTHER_LOSSES), again)

@@ -16,6 +16,7 @@ from support.trainers import write_function, write_nano, write_walk
 from support.undrawn import leave_undrawn
 
 from ettsweep.processes import process_identity
+from ettsweep.runs.folder import TRIAL_PREFIX
 
 ROOT = Path(__file__).parents[2]
 
@@ -230,6 +231,42 @@ def test_files_are_named_whose_edits_would_go_unnoticed(
     assert f"it imports {tmp_path}/library/shared.py, outside of the project" in start["seen"]
     assert "`code: [parts/by_name.py]`" in start["advice"]
     assert "plain" not in start["seen"]
+    assert "change those that wait: copy it into the project" in start["advice"]
+
+
+def test_code_to_add_is_named_as_the_grid_file_has_to(tmp_path: Path, results: Path) -> None:
+    """The project is the repository, where the grid file lies in a folder of its own."""
+    for folder in (project := tmp_path / "project", project / ".git", project / "sweeps", project / "parts"):
+        folder.mkdir()
+    (project / "parts" / "by_name.py").write_text("")
+    run = {"try": "--steps 10", "resume": None}
+    grid = write_walk(project / "sweeps", run=run)
+    script = project / "sweeps" / "walk.py"
+    imports = "import importlib, sys\nsys.path.append(sys.path[0] + '/..')\nimportlib.import_module('parts.by_name')\n"
+    script.write_text(imports + script.read_text())
+    start = tried(grid, results)["of"]["start"]
+    assert "`code: [../parts/by_name.py]`" in start["advice"]
+    write_walk(project / "sweeps", run=run | {"code": ["../parts/by_name.py"]})
+    script.write_text(imports + script.read_text())
+    assert tried(grid, results)["of"]["start"]["state"] == "ok"
+
+
+def test_memory_on_gpus_is_not_asked_for_where_kills_and_stops_are_timed(
+    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time it starts a program of the driver, here one that notes which parts of the trial have begun."""
+    (tool := tmp_path / "bin" / "nvidia-smi").parent.mkdir()
+    names = f"$(cd {results}; echo {TRIAL_PREFIX}*/*)"
+    tool.write_text(
+        f'#!/bin/sh\necho "$1: {names}" >> {tmp_path}/looks\n[ "$1" = --query-gpu=memory.total ] && echo 81920\n'
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
+    (project := tmp_path / "project").mkdir()
+    tried(write_walk(project), results)
+    looks = [line for line in (tmp_path / "looks").read_text().splitlines() if "--query-compute-apps" in line]
+    assert any("/two" in look for look in looks)
+    assert not any("/killed" in look or "/stopped" in look for look in looks)
 
 
 def test_runs_that_cannot_share_a_machine_are_seen(tmp_path: Path, results: Path) -> None:

@@ -27,6 +27,14 @@ from ettsweep.study.score_rows import value_in
         ("min_lr=0.02_vit_lr=0.2", "lr", "0.2"),
         ("max_lr=0.2", "lr", "0.2"),
         ("min_lr=0.2", "min_lr", "0.2"),
+        ("cosine_decay_lr0.01_seed0", "lr", "0.01"),
+        ("no_warmup_lr1e-3_seed0", "lr", "1e-3"),
+        ("linear-decay-lr1e-3-seed1", "lr", "1e-3"),
+        ("imagenet_data_lr1e-3", "lr", "1e-3"),
+        ("squad_eval_lr3e-5", "lr", "3e-5"),
+        ("warmup_lr1e-6_vit_lr1e-3", "lr", "1e-3"),
+        ("warmup_lr=1e-6", "lr", None),
+        ("vit_min_lr1e-5", "lr", None),
     ],
 )
 def test_a_name_that_stands_by_itself_is_read_before_the_end_of_a_longer_one(

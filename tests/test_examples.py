@@ -46,21 +46,24 @@ def copied(name: str, folder: Path) -> Path:
     return folder / name / "sweep.yaml"
 
 
-def settings(name: str, grid: Path) -> tuple[str, ...]:
-    """Return where it trains, and which of its runs: all where they cost nothing, else two seeds of two points."""
+def devices(name: str) -> tuple[str, ...]:
+    """Return the devices that an example needs beyond what there is by default."""
+    return ("--launch-set", "devices_per_run=2", "--launch-set", "slots=2") if name == "torchrun" else ()
+
+
+def few(name: str, grid: Path) -> tuple[str, ...]:
+    """Return which of its runs are trained: all where they cost nothing, else two seeds of two points."""
     if name == "shell":
         return ()
-    fixed_wd = ("--wd-range", "0:0") if "wd" in yaml.safe_load(grid.read_text()) else ()
-    devices = ("--launch-set", "devices_per_run=2", "--launch-set", "slots=2") if name == "torchrun" else ()
-    return "--lr-range", "0:1", *fixed_wd, *devices
+    return "--lr-range", "0:1", *(("--wd-range", "0:0") if "wd" in yaml.safe_load(grid.read_text()) else ())
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_an_example_is_swept_to_a_verdict(tmp_path: Path, results: Path, name: str) -> None:
     grid = copied(name, tmp_path)
-    request = ("grid", "--grid", grid, "--results", results)
+    request = ("grid", "--grid", grid, "--results", results, *devices(name))
     assert "to train" in ettsweep(*request, "--dry-run").stderr, "it is planned as it stands"
-    ettsweep(*request, "--follow", *settings(name, grid))
+    ettsweep(*request, "--follow", *few(name, grid))
     finished = [run.result() for run in runs_in(results)]
     assert all(result and result["status"] == "done" for result in finished)
     judged = ettsweep("verify-optimum", "--dry-run", "--format", "json", "--results", results, code=None)

@@ -232,7 +232,7 @@ def test_two_processes_train_gpt_tiny_as_one_does(
     (two,), ends = trained((spec, {"world": 2, "sharded": sharded}))
     assert ends == [["ended", "ended"]]
     one = train(spec)
-    assert curve(one)[-1] < curve(one)[0] - 0.1
+    assert curve(one)[-1] < curve(one)[0] - 0.05
     for key in ("loss", "grad_norm", "val_loss", "val_bits_per_byte"):
         assert curve(two, key) == pytest.approx(curve(one, key), rel=100 * REL), key
 

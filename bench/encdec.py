@@ -12,7 +12,6 @@ On a GPU, r2c2 takes some dozen steps too: ours alone, with activation checkpoin
 import argparse
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -152,10 +151,7 @@ def main() -> None:
     parser.add_argument("--batch-sizes", type=int, nargs="+", help="1 on the CPU, 8 to 64 on a GPU")
     parser.add_argument("--turns", type=int, help="pairs of turns: 4 on the CPU, 9 on a GPU")
     parser.add_argument("--small", action="store_true", help="small models, to try the script itself")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there too")
-    args = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    turns.write(args.json, device, "transformers", rows(args, device))
+    turns.run(parser, "transformers", rows)
 
 
 if __name__ == "__main__":

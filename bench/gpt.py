@@ -16,7 +16,6 @@ import argparse
 import multiprocessing
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import torch
 from support.decoder_twins import gpt2
@@ -237,10 +236,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, help="of a window: 256 on the CPU, 1024 on a GPU")
     parser.add_argument("--turns", type=int, default=turns.TURNS, help=f"pairs of turns, {turns.TURNS} unless given")
     parser.add_argument("--small", action="store_true", help="the shape of gpt-tiny, to try the script itself")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there too")
-    args = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    turns.write(args.json, device, "transformers", rows(args, device))
+    turns.run(parser, "transformers", rows)
 
 
 if __name__ == "__main__":

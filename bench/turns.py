@@ -1,5 +1,6 @@
 """Trainers that take turns at training steps: what the benchmarks of models share."""
 
+import argparse
 import gc
 import itertools
 import json
@@ -169,7 +170,17 @@ def fitting(sizes: Sequence[int], measure: Callable[[int], Row], subject: str) -
         yield row
 
 
-def write(path: Path | None, device: torch.device, package: str, rows: Iterable[Row]) -> None:
+def run(
+    parser: argparse.ArgumentParser, package: str, rows: Callable[[argparse.Namespace, torch.device], Iterable[Row]]
+) -> None:
+    """Measure what a command line asks for on the GPU, if there is one: print the table, and write it where asked for."""
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there too")
+    args = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    _write(args.json, device, package, rows(args, device))
+
+
+def _write(path: Path | None, device: torch.device, package: str, rows: Iterable[Row]) -> None:
     """Print what is measured as it comes, with what it is measured on; write it as JSON too where a path is given."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
     mapping = {"device": name, "threads": torch.get_num_threads(), **facts("torch", package)}

@@ -7,9 +7,8 @@ slows both. timm's has affine LayerNorms and a bias in the patch embedding, whic
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -103,11 +102,12 @@ def measure(
     return {"model": model, **turns.measure(builds, spec, device, compiled, count, "images", 1)}
 
 
-def rows(model: str, device: torch.device, sizes: Sequence[int]) -> Iterator[Row]:
+def rows(requested: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Measure each precision, compiled and not where that is usual, with larger and larger batches until one fails."""
+    sizes = requested.batch_sizes or ([64, 128, 256, 512, 1024] if device.type == "cuda" else [4])
     for precision, compiled in settings(device):
         text = f"{precision}, {'compiled' if compiled else 'eager'}"
-        yield from fitting(sizes, partial(measure, model, device, precision, compiled), text)
+        yield from fitting(sizes, partial(measure, requested.model, device, precision, compiled), text)
 
 
 def main() -> None:
@@ -115,11 +115,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", default="vit-b16", choices=named_models())
     parser.add_argument("--batch-sizes", type=int, nargs="+", help="4 on the CPU, 64 to 1024 on a GPU")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there too")
-    args = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    sizes = args.batch_sizes or ([64, 128, 256, 512, 1024] if device.type == "cuda" else [4])
-    turns.write(args.json, device, "timm", rows(args.model, device, sizes))
+    turns.run(parser, "timm", rows)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The benchmark compares models of one shape, and can be run."""
 
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -68,6 +69,7 @@ def test_what_is_larger_than_the_memory_is_said_and_ends_its_column(
         return {"batch": batch_size}
 
     monkeypatch.setattr(bench, "measure", full)
-    assert list(bench.rows("vit-digits", CPU, [8, 16, 32])) == [{"batch": 8}] * 2
+    requested = argparse.Namespace(model="vit-digits", batch_sizes=[8, 16, 32])
+    assert list(bench.rows(requested, CPU)) == [{"batch": 8}] * 2
     assert collected == [("fp32", 8), ("fp32", 16), ("bf16", 8), ("bf16", 16)]
     assert capsys.readouterr().out.count("batch 16: out of memory") == 2

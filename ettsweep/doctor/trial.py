@@ -160,8 +160,7 @@ class Trial:
             if run.result_path.exists():
                 self.record.problems["resumed"] = "it ended before it could be killed: longer runs would tell"
                 return
-            if self._status(results, spec).state.over:  # SLURM says that its job was cancelled
-                run.retry()
+            run.retry()  # whatever SLURM says of its job now or later: that it was cancelled, or just that it has ended
             self._launch(results, [spec])
             self._wait(results, spec)
         except (LaunchError, SlurmUnavailableError) as error:
@@ -228,7 +227,7 @@ class Trial:
         return folder
 
     def _launch(self, results: Path, specs: Sequence[RunSpec]) -> None:
-        plan = make_plan(specs, read_run_index(results, self._slurm_cache))
+        plan = make_plan(specs, read_run_index(results, self._slurm_cache), {spec.run_id for spec in specs})
         submit(results, plan, self._profile, self._data, has_canary=False)  # two at once are what is tried
 
     def _wait(self, results: Path, spec: RunSpec, *, goes_on: bool = True) -> None:

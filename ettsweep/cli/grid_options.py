@@ -66,7 +66,7 @@ class GridOptions:
         if self.note is not None:
             # Before anything is recorded.
             check_note(self.note)
-        notes = [grid_note(path, self.model), single_seed_hint(path, seeds), sweep_spec.check_lrs()]
+        notes = [grid_note(path, self.model), single_seed_hint(path, seeds), sweep_spec.check_axes()]
         return name, verdict_options.apply_to(sweep_spec), "\n".join(filter(None, notes))
 
     def reject_with(self, option: str) -> None:

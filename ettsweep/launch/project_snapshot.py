@@ -27,7 +27,8 @@ from ettsweep.files import dumps, folder_names, read_json, storage_errors, write
 from ettsweep.launch.code_snapshot import moving_into_place, reserve_snapshot, snapshots
 from ettsweep.ownership import OTHERS_WRITE, problem_of, problem_of_code
 from ettsweep.provenance import code_digest, git_files
-from ettsweep.runs.trainable import OwnCode, Trainable
+from ettsweep.runs.trainable import Trainable
+from ettsweep.runs.trainable_hooks import OwnCode
 
 PROJECT_FILE, CODES, COPY = "project.json", "codes", "project"
 

@@ -422,5 +422,5 @@ def resolve_run(
     sweep_spec = launch_options.apply_to(load_sweep_spec(grid, [strategy] if strategy else [], sets, start=start))
     spec = sweep_spec.bound().studies()[0].spec_at(lr, wd, seed)
     with locating(Source(str(grid), options_by_key(sets))):
-        spec.check_lrs([spec.lr])
+        spec.check_axes([spec.lr], [spec.wd], ())
     return spec, replace(launch_options, data=sweep_spec.data)

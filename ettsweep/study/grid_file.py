@@ -431,7 +431,7 @@ def make_sweep_spec(
     )
     if start is None:  # else its lr is that of no point
         with locating(Source(str(path), options_by_key(overrides))):
-            sweep_spec.check_lrs()
+            sweep_spec.check_axes()
     return sweep_spec
 
 

@@ -100,11 +100,7 @@ class SweepSpec(StrictModel):
         """
         return self.model_copy(update={"recipe": self.recipe.bound_to(self.data)})
 
-    def check_lrs(self) -> str:
-        """Return the note of the recipe on the lr of all points; it raises the same errors, and those on all else."""
-        offsets = self.lr.offsets()
-        self.recipe.check_strategies([*self.centres])
-        self.recipe.check_wds(self.wd.offsets())
-        return self.recipe.check_lrs(
-            [centre.lr * 2.0**offset for centre in self.centres.values() for offset in offsets]
-        )
+    def check_axes(self) -> str:
+        """Return the note of the recipe on the lr of all points; it raises the same errors."""
+        lrs = [centre.lr * 2.0**offset for centre in self.centres.values() for offset in self.lr.offsets()]
+        return self.recipe.check_axes(lrs, self.wd.offsets(), [*self.centres])

@@ -184,7 +184,7 @@ class TransformerRecipe(Trainable):
     def bound_to(self, data: str | None) -> Self:
         return self.model_copy(update={"task": bind_to_data(self.task, data)})
 
-    def check_lrs(self, lrs: Sequence[float]) -> str:
+    def check_axes(self, lrs: Sequence[float], wds: Sequence[float], strategies: Sequence[str]) -> str:
         return check_schedule(self.schedule, lrs)
 
     def check_resources(self, devices: int, memory_bytes: int, owner: str) -> None:

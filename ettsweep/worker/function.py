@@ -14,7 +14,8 @@ from ettsweep.errors import DataMissingError, InputError, unknown_name
 from ettsweep.launch.project_snapshot import import_folders
 from ettsweep.ownership import problem_of_code
 from ettsweep.runs.score_spec import StatedScore
-from ettsweep.runs.trainable import Labels, RunContext, override_block
+from ettsweep.runs.trainable import Labels, RunContext
+from ettsweep.runs.trainable_hooks import override_block
 from ettsweep.schema import NotInId, Positive, StrictModel, canonical, locating, validate
 from ettsweep.worker.code_identity import matching_files
 from ettsweep.worker.own_code import CodePatterns, OwnCodeRecipe, Patterns, folders_of

@@ -11,7 +11,8 @@ from pydantic import AfterValidator, Field, field_validator
 from ettsweep.files import Json
 from ettsweep.metric import Metric
 from ettsweep.runs.score_spec import ScoreSpec
-from ettsweep.runs.trainable import TRAINING_LOSSES, OwnCode, Size, Trainable
+from ettsweep.runs.trainable import TRAINING_LOSSES, Size, Trainable
+from ettsweep.runs.trainable_hooks import OwnCode
 from ettsweep.schema import ListOfOne, NotInId, Positive
 from ettsweep.worker.code_identity import DIGEST_DIGITS, digest_of
 

@@ -15,7 +15,8 @@ from ettsweep.errors import DataMissingError, InputError
 from ettsweep.files import Json
 from ettsweep.readers.entries import matches
 from ettsweep.runs.score_spec import StatedScore
-from ettsweep.runs.trainable import TRAINING_LOSSES, Labels, OwnCode, RunContext, Trainable, override_block
+from ettsweep.runs.trainable import TRAINING_LOSSES, Labels, RunContext, Trainable
+from ettsweep.runs.trainable_hooks import OwnCode, override_block
 from ettsweep.schema import NotInId, OmitFromIdAt, Positive, StrictModel, locating, validate
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
 from ettsweep.units import seconds_of
@@ -315,7 +316,8 @@ class CommandRecipe(OwnCodeRecipe):
     def data_kind(self) -> str:
         return ""
 
-    def check_wds(self, wds: Sequence[float]) -> None:
+    def check_axes(self, lrs: Sequence[float], wds: Sequence[float], strategies: Sequence[str]) -> str:
+        self._check_strategies(strategies)
         # By the words of each strategy that has some, else by what all have.
         told = all("wd" in names_in(self._texts([strategy])) for strategy in self.strategies or [""])
         if len(set(wds)) > 1 and self.uses != "env" and not told:
@@ -323,8 +325,9 @@ class CommandRecipe(OwnCodeRecipe):
                 "command: {wd} occurs nowhere, so that runs of different wd would be alike; leave out the range of wd, "
                 "or say `uses: env`"
             )
+        return ""
 
-    def check_strategies(self, names: Sequence[str]) -> None:
+    def _check_strategies(self, names: Sequence[str]) -> None:
         told = self.uses == "env" or "strategy" in names_in(self._texts())
         if not told and len({self.strategies.get(name, ()) for name in names}) < len(names):
             raise InputError(

@@ -1,0 +1,253 @@
+"""What a trainable may say beyond `runs/trainable.py`, by who asks; the defaults serve one that needs none of it."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from ettsweep.errors import InputError
+from ettsweep.files import Json
+from ettsweep.schema import Key, Source, StrictModel, validate
+
+
+class GridFileHooks(StrictModel):
+    """How grid files and options of commands name and describe it."""
+
+    @classmethod
+    def from_block(cls, block: dict[str, Any], overrides: Sequence[str], location: str, folder: Path) -> Self:
+        """Return the recipe that a grid file describes.
+
+        Args:
+            block: what stands under `run:`.
+            overrides: `key=value` for dotted keys of it, from the command line.
+            location: the file and the key of the block, for messages.
+            folder: of the file.
+
+        Raises:
+            InputError: all problems of the block.
+        """
+        source, data = override_block(block, overrides, location)
+        return validate(cls, data, source)
+
+    @classmethod
+    def block_problems(cls, block: dict[str, Any], overrides: Sequence[str], location: str) -> list[str]:
+        """Return the problems of a block, one a line, in a grid file that has other problems; see `from_block`."""
+        try:
+            cls.from_block(block, overrides, location, Path())
+        except InputError as error:
+            return str(error).splitlines()
+        return []
+
+    block_keys: ClassVar[Sequence[Key]] = ()
+    """Keys that a block may have beside its fields, to suggest for misspelt ones."""
+
+    @classmethod
+    def check_name(cls, field: str, name: str) -> None:
+        """Check the name of a model or task that stands at the top of a grid file.
+
+        Raises:
+            InputError: there is none of that name.
+        """
+
+    @classmethod
+    def model_names(cls) -> Sequence[str]:
+        """Return names that `--model` can have, for completion."""
+        return ()
+
+    @classmethod
+    def task_names(cls) -> Sequence[str]:
+        """Return names that `--task` can have, for completion."""
+        return ()
+
+
+class ViewHooks(StrictModel):
+    """Units and names of what tables and figures show of its runs."""
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Steps of an epoch, for the axis of curves; None for an axis of steps."""
+        return None
+
+    @property
+    def tokens_per_step(self) -> int | None:
+        """Tokens that a step is trained on; None unless samples are text, and where padding differs between them."""
+        return None
+
+    @property
+    def momentum_gain(self) -> float:
+        """What steps of one direction, decay among them, add up to over lr: 1 unless momentum adds to them."""
+        return 1.0
+
+    @property
+    def samples_name(self) -> str:
+        """Plural noun of what a step is trained on, for speeds."""
+        return "samples"
+
+
+class LaunchHooks(StrictModel):
+    """What is checked before runs are submitted."""
+
+    @property
+    def data_kind(self) -> str:
+        """Name of the data whose location `--data` or a variable gives; empty if it reads none."""
+        return ""
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether a run is impossible unless somebody says where its data are."""
+        return bool(self.data_kind)
+
+    @property
+    def no_data_reason(self) -> str:
+        """Why `--data` is refused where no data are needed."""
+        return "its runs read no data that --data could locate"
+
+    def check_data(self, data: str | None, *, count: bool = False) -> None:
+        """Check that the data are where workers look for them; with `count`, quickly that they are all there.
+
+        Raises:
+            DataMissingError: they are missing or do not fit.
+        """
+
+    def bound_to(self, data: str | None) -> Self:
+        """Return the recipe bound to what it is trained with here, by digests of data or code that enter the id.
+
+        Raises:
+            DataMissingError: it is missing.
+        """
+        return self
+
+    def check_axes(self, lrs: Sequence[float], wds: Sequence[float], strategies: Sequence[str]) -> str:
+        """Check that training depends on lr, and on wd and strategy where they have several values.
+
+        Returns:
+            a note on effects that people rarely want of these lr; empty for none.
+
+        Raises:
+            InputError: it does not.
+        """
+        return ""
+
+    @property
+    def no_program(self) -> str:
+        """Why none of its runs can be trained, and what to do, for people; empty if they can."""
+        return ""
+
+    def check_resources(self, devices: int, memory_bytes: int, owner: str) -> None:
+        """Check that a run fits on this many devices with this memory in all, which `owner` names.
+
+        Raises:
+            InputError: it does not.
+        """
+
+    def check_results(self, results: Path) -> None:
+        """Check that runs can be trained in a results folder.
+
+        Raises:
+            InputError: they cannot.
+        """
+
+    @property
+    def job_nodes(self) -> int | None:
+        """Nodes that a run takes; None if it is all the same."""
+        return None
+
+    def for_trial(self) -> Self:
+        """Return the recipe with shorter runs, as far as it states how, for a trial of what trains them."""
+        return self
+
+
+@dataclass(frozen=True)
+class OwnCode:
+    """Code of a user that a run trains with.
+
+    Attributes:
+        folder: that names of its files are relative to.
+        digest: of the code, as it enters the id.
+        other_folders: that some of it lies in.
+        is_copied: whether runs train in a copy of it that is made when they are submitted.
+    """
+
+    folder: Path
+    digest: str
+    other_folders: tuple[Path, ...] = ()
+    is_copied: bool = True
+
+
+class OwnCodeHooks(StrictModel):
+    """What a recipe says of a user's own code, which may change, and of a score that the user has stated."""
+
+    def own_code(self) -> OwnCode | None:
+        """Return the user's code that runs train with; None if all comes with installed packages."""
+        return None
+
+    def code_paths(self) -> Sequence[Path]:
+        """Return the files that the digest of its own code is made of.
+
+        Raises:
+            DataMissingError: one is missing.
+        """
+        return ()
+
+    def code_differences(self, other: Self) -> Sequence[str]:
+        """Return the names of files of its own code that are others in another recipe.
+
+        Raises:
+            DataMissingError: a file is missing.
+        """
+        return ()
+
+    def content_digest(self) -> str:
+        """Return the digest of these files as they are, whatever is stated of them.
+
+        Raises:
+            DataMissingError: one is missing.
+        """
+        return ""
+
+    def with_code_in(self, folder: Path, same_code: Sequence[str] = ()) -> Self:
+        """Return the recipe with the folder of its own code moved, where contents with these digests count as it."""
+        return self
+
+    def as_code(self, digest: str) -> Self:
+        """Return the recipe with its own code as it is now counted as code with a digest: the numbers are the same.
+
+        Raises:
+            DataMissingError: a file of it is missing.
+        """
+        return self
+
+    def without_score(self) -> Self | None:
+        """Return the recipe without what only says how a finished run is scored; None if its score is fixed."""
+        return None
+
+    def rescored_history(self, history: Sequence[Json], trained_as: Self) -> Sequence[Json] | None:
+        """Return the metrics that a run would have recorded, had it been trained with the score of this recipe.
+
+        None if that is not known, and the run is to be trained.
+
+        Args:
+            history: the metrics that it has recorded.
+            trained_as: the recipe that it was trained with, which differs in its score alone.
+        """
+        return None
+
+    @property
+    def kept_outputs(self) -> Sequence[str] | None:
+        """Patterns of the files in `out` that are kept where space is made after a run has ended; None for all."""
+        return None
+
+    def changes(self) -> list[str]:
+        """Return a line for each change since the run was requested that would make its numbers others."""
+        return []
+
+
+def override_block(block: dict[str, Any], overrides: Sequence[str], location: str) -> tuple[Source, dict[str, Any]]:
+    """Return a block with `key=value` from the command line applied, and where its values come from, for messages."""
+    from ettsweep.config import options_by_key, set_nested, split_override  # YAML: only grid files need it
+
+    data = deepcopy(block)
+    for override in overrides:
+        set_nested(data, *split_override(override))
+    return Source(location, options_by_key(overrides)), data

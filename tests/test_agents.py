@@ -471,7 +471,7 @@ def test_words_of_verdicts() -> None:
 
 def test_states_of_runs() -> None:
     assert_same(first_words(AGENTS, "States of runs"), [state.value for state in State])
-    assert_same(first_words("README.md", "What happens to a run"), [state.value for state in State])
+    assert_same(first_words("docs/runs.md", "States"), [state.value for state in State])
 
 
 @pytest.mark.parametrize(

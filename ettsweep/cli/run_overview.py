@@ -11,7 +11,7 @@ from ettsweep.files import Json, last_json_line, number
 from ettsweep.launch.progress import format_duration
 from ettsweep.powers import power_and_decimal
 from ettsweep.runs.index import Run
-from ettsweep.strategies.strategy import strategy_name
+from ettsweep.study.study import shown_strategy
 
 LABEL_WIDTH = 11
 """Width of the column of labels, in characters."""
@@ -50,7 +50,8 @@ def _lines(data: Json, run: Run | None) -> Iterator[Line]:
     yield "sweep", format_cell(data["sweep"]) or "none"
     yield "model", format_cell(run.labels.title)
     lr, wd = power_and_decimal(spec.lr), power_and_decimal(spec.wd)
-    yield "point", f"{format_cell(strategy_name(run.base.strategy.s))}, lr {lr}, wd {wd}, seed {spec.seed}"
+    strategy = f"{format_cell(shown_strategy(run.base))}, " if run.base.has_strategies else ""
+    yield "point", f"{strategy}lr {lr}, wd {wd}, seed {spec.seed}"
     note = format_cell(state_note(data))
     yield "state", f"{run.state}: {note}" if note else run.state.value
     if last := spec.steps:

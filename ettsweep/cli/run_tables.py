@@ -90,8 +90,10 @@ def show_plan(submit_result: SubmitResult, form: Format, *, below_table: bool = 
     if not below_table or (table and submit_result.plan.to_launch):
         print("\n" if below_table else "", end="")
         rows = plan_rows(submit_result.plan, submit_result.context.studies)
-        one_sweep = table and len({study.sweep for study in submit_result.context.studies}) < 2
-        print_table(rows, form, [key for key in rows[0] if not (one_sweep and key == "sweep")] if rows else None)
+        studies = submit_result.context.studies
+        omitted = {"sweep"} if table and len({study.sweep for study in studies}) < 2 else set()
+        omitted |= {"strategy"} if table and not any(study.has_strategies for study in studies) else set()
+        print_table(rows, form, [key for key in rows[0] if key not in omitted] if rows else None)
     for script in submit_result.batch_scripts if table else []:
         print(f"\n{escape_control(script)}", end="")
     print_note(plan_summary(submit_result.plan, "would be"))

@@ -63,7 +63,7 @@ def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
     several_models = len({v.study.model for v in verdicts}) > 1
     for verdict, other, reasons in conflicting_verdicts(verdicts):
         first, second = (f"{v.verdict}{_at_point(v.point)} in {v.study.sweep}" for v in (verdict, other))
-        subject = f"{verdict.study.model} {verdict.strategy}" if several_models else verdict.strategy
+        subject = f"{verdict.study.model} {verdict.label}" if several_models else verdict.label
         print_note(f"{subject} is {first}, {second}: {'; '.join(reasons)}")
 
 
@@ -314,7 +314,9 @@ def sweep_row(
         "families": len(sweep.studies),
         "runs": ", ".join(f"{n} {state}" for state, n in count_states(states).items()) + imported,
         "device h": round(seconds / 3600, 4),
-        "verdicts": ", ".join(f"{v.strategy} {v.statement}" for v in verdicts),
+        "verdicts": ", ".join(
+            f"{v.strategy} {v.statement}" if v.study.has_strategies else v.statement for v in verdicts
+        ),
         "criterion": sweep.criterion.describe(sweep.metric),
         "last change": changed_s and datetime.fromtimestamp(changed_s, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "archived": sweep.is_archived,

@@ -64,7 +64,9 @@ def costs(
     several = len(comparisons) > 1
     rows = [
         cost_of(
-            f"{comparison.title}: {f.verdict.strategy}" if several else f.verdict.strategy, f.runs, studies_by_family
+            f"{comparison.title}: {f.verdict.label}" if several and f.verdict.study.has_strategies else f.verdict.label,
+            f.runs,
+            studies_by_family,
         )
         for comparison in comparisons
         for f in comparison.families

@@ -93,12 +93,22 @@ def seeds(frames: FamilyFrames) -> Json | None:
     optima, curves = prefer_fresh_runs(frames.optima), frames.optima_curves
     curves = curves[curves["run"].isin(optima["run"])]
     scored = optima["score"].notna().any()
-    return figures.seeds(curves, optima) if scored and _has_evaluations(curves, optima) else None
+    if not (scored and _has_evaluations(curves, optima)):
+        return None
+    return figures.seeds(_by_label(curves, frames), _by_label(optima, frames))
 
 
 def scores(frames: FamilyFrames) -> Json | None:
     """Draw the scores of the optima; None if there are fewer than two."""
-    return figures.scores(frames.optima) if frames.optima["score"].notna().sum() > 1 else None
+    return figures.scores(_by_label(frames.optima, frames)) if frames.optima["score"].notna().sum() > 1 else None
+
+
+def _by_label(rows: pd.DataFrame, frames: FamilyFrames) -> pd.DataFrame:
+    """Return rows with the label of their family for its strategy, where that is one alone."""
+    labels = {family.verdict.family: family.verdict.label for family in frames.families}
+    if all(family.verdict.study.has_strategies for family in frames.families):
+        return rows
+    return rows.assign(strategy=rows["family"].map(labels))
 
 
 # --- of one family --------------------------------------------------------------------------------------------------
@@ -117,10 +127,9 @@ def trajectories(frames: FamilyFrames) -> Json | None:
     """Draw the evaluations of all points of a family; None if no run that counts was evaluated."""
     if frames.is_empty:
         return None
-    counted_curves = frames.curves[frames.curves["counted"]]
-    return (
-        figures.trajectories(frames.curves, frames.points) if _has_evaluations(counted_curves, frames.points) else None
-    )
+    if not _has_evaluations(frames.curves[frames.curves["counted"]], frames.points):
+        return None
+    return figures.trajectories(frames.curves, _by_label(frames.points, frames))
 
 
 def curves(frames: FamilyFrames) -> Json | None:

@@ -74,9 +74,12 @@ class FigureBuilder:
             yield first.key, Figure(kind, f"{name}-{kind}", title, caption, spec)
         for family in families:
             verdict = family.verdict
-            name = self._unique_name(f"{_series_name(verdict)}-{verdict.strategy}", verdict.family)
+            own_title = title
+            if verdict.study.has_strategies:
+                name = self._unique_name(f"{_series_name(verdict)}-{verdict.strategy}", verdict.family)
+                own_title = f"{title}: {verdict.strategy}"
             for kind, caption, spec in _single_family_specs(frames.for_families([family])):
-                yield verdict.key, Figure(kind, f"{name}-{kind}", f"{title}: {verdict.strategy}", caption, spec)
+                yield verdict.key, Figure(kind, f"{name}-{kind}", own_title, caption, spec)
 
     def _unique_name(self, name: str, family: str) -> str:
         """Return an ASCII file name, s=0.25 as s0p25; a name used already gets the family's id added, or a number.
@@ -128,7 +131,7 @@ def _with_captions(frames: FamilyFrames, kinds: Mapping[str, Callable[[FamilyFra
 
 CAPTIONS = {
     "seeds": (
-        "Optima of all strategies, a line for each fresh seed, or for each of the search's if there are none. "
+        "Optima, a line for each fresh seed, or for each of the search's if there are none. "
         "In brackets: mean ± standard error, and the number of seeds."
     ),
     "scores": (

@@ -100,13 +100,11 @@ def strategy_rank(strategy: str) -> tuple[float, str]:
 
 
 def strategy_colour(strategy: str) -> str:
-    """Return a strategy's colour, the same in all figures and reports."""
-    if strategy in STRATEGY_COLOURS:
-        return STRATEGY_COLOURS[strategy]
+    """Return a strategy's colour, the same in all figures and reports; a family of no other label has standard's."""
     s, _ = strategy_rank(strategy)
     # The rank of an unknown name is infinite.
-    if not 0 <= s <= 1:
-        return GREY
+    if strategy in STRATEGY_COLOURS or not 0 <= s <= 1:
+        return STRATEGY_COLOURS.get(strategy, STRATEGY_COLOURS["standard"])
     channels = zip(*(bytes.fromhex(colour[1:]) for colour in FAMILY_COLOURS.values()), strict=True)
     import numpy as np  # only pages have colours: the words of a verdict should not wait for it
 

@@ -74,6 +74,7 @@ def render(
         style=Markup(_read_resource("page.css")),
         scripts=scripts,
         answers=[summary.comparison_answer(comparison, studies_by_family, notes or {}) for comparison in comparisons],
+        has_strategies=any(f.verdict.study.has_strategies for comparison in comparisons for f in comparison.families),
         sections=[comparison_section(comparison, figures, others, tried) for comparison in comparisons],
         specs={figure.name: script_json(without_data(figure.spec)) for figure in figures.values()},
         data=script_json(collect_datasets(figure.spec for figure in figures.values())),

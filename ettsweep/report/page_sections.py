@@ -83,7 +83,7 @@ def _family_section(family: JudgedFamily, figures: Figures, others: Mapping[Stud
 def speed_section(comparison: StrategyComparison) -> Row | None:
     """Return the training speed of each strategy; None if no run was timed."""
     rows = [
-        {"strategy": family.verdict.strategy, "colour": family_colour(family), **speed}
+        {"label": family.verdict.label, "colour": family_colour(family), **speed}
         for family in comparison.families
         if (speed := _median_speed(tables.runs_table(family.runs)))
     ]
@@ -117,7 +117,7 @@ def spike_section(comparison: StrategyComparison) -> Row | None:
             groups = (("at the candidate", sum_spikes(family.optimum)), ("whole search", all_runs))
             rows.append(
                 {
-                    "strategy": family.verdict.strategy,
+                    "label": family.verdict.label,
                     "colour": family_colour(family),
                     "groups": groups,
                     "all": all_runs,

@@ -37,7 +37,7 @@ def page_table(runs: Sequence[Run], studies_by_family: StudiesByFamily, results:
     Each column has a name, label, kind, whether it is shown at first, and values. The folder is relative to `out`, so
     that both can be copied together.
     """
-    frame = tables.drop_empty_columns(tables.runs_table(runs, studies_by_family))
+    frame = _telling_columns(runs, studies_by_family)
     by_id = {run.id: run for run in runs}
     # In the order of the frame, which is sorted: columns are joined by position.
     ordered_runs = [by_id[run] for run in frame["run"]] if len(frame) else []
@@ -122,5 +122,11 @@ def best_rows(runs: Sequence[Run], studies_by_family: StudiesByFamily, limit: in
     for members in families.values():
         metric = members[0].spec.metric
         best += sorted(members, key=lambda run: metric.sort_key(run.score))[:share]
-    records = tables.drop_empty_columns(tables.runs_table(best[:limit], studies_by_family)).to_dict("records")
+    records = _telling_columns(best[:limit], studies_by_family).to_dict("records")
     return [{str(name): run_cell(str(name), value) for name, value in record.items()} for record in records]
+
+
+def _telling_columns(runs: Sequence[Run], studies_by_family: StudiesByFamily) -> pd.DataFrame:
+    """Return the table of runs without columns that say nothing of them."""
+    frame = tables.drop_empty_columns(tables.runs_table(runs, studies_by_family))
+    return frame if any(run.base.has_strategies for run in runs) else frame.drop(columns="strategy", errors="ignore")

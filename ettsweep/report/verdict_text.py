@@ -313,8 +313,8 @@ def _lead_text(winner: Verdict, second: Verdict) -> str | None:
         return None
     gap = difference_text(shares[0], shares[1], metric, signed=False)
     if ahead > sure:
-        return f"ahead of {second.strategy} by {gap}"
-    return f"not distinguishable from {second.strategy}: {gap}, 95% sure from {bound_text(shares[2], metric)} on"
+        return f"ahead of {second.label} by {gap}"
+    return f"not distinguishable from {second.label}: {gap}, 95% sure from {bound_text(shares[2], metric)} on"
 
 
 def difference_row(worse_by: float, verdict: Verdict) -> Row:

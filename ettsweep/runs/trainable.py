@@ -154,6 +154,11 @@ class Trainable(GridFileHooks, ViewHooks, LaunchHooks, OwnCodeHooks):
         return None
 
     @property
+    def has_strategies(self) -> bool:
+        """Whether strategies can differ; else there is one alone, whose name says nothing to people."""
+        return self.size is not None
+
+    @property
     def is_seeded(self) -> bool:
         """Whether runs of a point differ by their seed; else a point has one run, and noise is unknown."""
         return True

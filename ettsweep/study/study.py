@@ -65,12 +65,17 @@ class Study:
     @property
     def title(self) -> str:
         """Name of the study for people: sweep, and strategy where there may be several."""
-        return f"{self.sweep or self.model} {self.strategy}" if self.has_strategies else self.sweep or self.model
+        return f"{self.sweep or self.model} {self.strategy}" if self.has_strategies else self.label
 
     @property
     def has_strategies(self) -> bool:
         """`True` if its runs state what strategies scale with; else there is one alone, whose name says nothing."""
-        return self.base.size is not None
+        return self.base.has_strategies
+
+    @property
+    def label(self) -> str:
+        """What tells it from others of its sweep, for people: the strategy, or the sweep's own name."""
+        return self.strategy if self.has_strategies else self.sweep or self.model
 
     @property
     def has_free_axis(self) -> bool:
@@ -162,3 +167,8 @@ def study_titles(studies: Sequence[Study]) -> dict[tuple[str, str], str]:
         else study.title
         for study in studies
     }
+
+
+def shown_strategy(spec: RunSpec) -> str:
+    """Return the name of a run's strategy, for people; empty where there is one alone."""
+    return strategy_name(spec.strategy.s) if spec.has_strategies else ""

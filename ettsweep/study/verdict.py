@@ -129,6 +129,10 @@ class Verdict:
         return self.study.strategy
 
     @property
+    def label(self) -> str:
+        return self.study.label
+
+    @property
     def statement(self) -> str:
         """The verdict with its bound, for people, such as `optimal within 2% (95%)`."""
         if self.study.criterion.rule == "paper":

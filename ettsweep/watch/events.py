@@ -6,7 +6,7 @@ from ettsweep.console import STYLES, format_cell, format_count
 from ettsweep.files import number
 from ettsweep.runs.index import Run
 from ettsweep.runs.state import State
-from ettsweep.strategies.strategy import strategy_name
+from ettsweep.study.study import shown_strategy
 from ettsweep.study.verdict import Verdict
 
 EVENT_STATES = (State.FAILED, State.DIVERGED, State.INTERRUPTED, State.CANCELLED, State.HELD, State.PRUNED)
@@ -73,7 +73,7 @@ def short_id(run: Run) -> str:
 
 def run_position(run: Run) -> str:
     """Return strategy, point and seed of a run in one line."""
-    return f"{strategy_name(run.base.strategy.s)} {run.point} seed {run.seed}"
+    return " ".join(filter(None, [shown_strategy(run.base), f"{run.point} seed {run.seed}"]))
 
 
 def run_title(run: Run) -> str:

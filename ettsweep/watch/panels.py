@@ -10,7 +10,7 @@ from ettsweep.powers import format_power
 from ettsweep.quantities import score_text
 from ettsweep.report.verdict_text import decided_text
 from ettsweep.runs.state import State
-from ettsweep.strategies.strategy import strategy_name
+from ettsweep.study.study import shown_strategy
 from ettsweep.watch.columns import Column, table_lines
 from ettsweep.watch.events import EVENT_STYLES, Event, first_text_line
 from ettsweep.watch.labels import StyledText, detail_lines, per_second, progress_bar, short_duration, verdict_label
@@ -55,7 +55,7 @@ def _family_row(family: FamilyView, several_models: bool) -> list[StyledText]:
     return [
         (format_cell(study.sweep), "bold"),
         (format_cell(study.model) if several_models else "", ""),
-        (format_cell(study.strategy), ""),
+        (format_cell(study.strategy) if study.has_strategies else "", ""),
         (progress_bar(finished / max(1, family.runs), BAR_WIDTH), "cyan"),
         (f"{finished}/{family.runs}", ""),
         verdict_label(family),
@@ -102,7 +102,7 @@ SORT_KEYS: dict[str, SortKey] = {
     "speed": lambda view: -(view.steps_per_s or 0.0),
     "point": lambda view: (
         view.run.labels.model,
-        strategy_name(view.run.base.strategy.s),
+        shown_strategy(view.run.base),
         view.run.lr,
         view.run.wd,
         view.run.seed,
@@ -134,7 +134,7 @@ def _run_row(run: RunView, several_sweeps: bool, several_models: bool, digits: i
         (run.run.id[:digits], "bold" if running else ""),
         (format_cell(run.sweep) if several_sweeps else "", ""),
         (format_cell(spec.labels.model) if several_models else "", ""),
-        (format_cell(strategy_name(spec.strategy.s)), ""),
+        (format_cell(shown_strategy(spec)), ""),
         *((format_power(spec.lr), ""), (format_power(spec.wd), ""), (str(spec.seed), "")),
         (status.state.value, STYLES.get(status.state, "dim")),
         (run.step if has_started else "", ""),

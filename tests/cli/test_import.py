@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,20 @@ def test_imported_runs_are_marked_in_tables_json_and_on_the_page(call: Call, tmp
     assert "<b>scores" not in page
     with (tmp_path / "results" / "report" / "tables" / "runs.csv").open() as file:
         assert {each["imported"] for each in csv.DictReader(file)} >= {origin}
+
+
+def test_nothing_for_people_names_the_strategy_of_scores_that_have_one_alone(call: Call, tmp_path: Path) -> None:
+    call("import", table(tmp_path / "scores.csv", made_rows()), "--min", "--name", "mine")
+    run = json.loads(call("status", "--format", "json").out)[0]["run"]
+    call("report")
+    page = (tmp_path / "results" / "report" / "report.html").read_text()
+    seen = [call(*words.split()).out for words in ("status", "sweeps", f"show {run}", "verify-optimum --dry-run")]
+    text = re.sub(r"<script.*?</script>|<style.*?</style>", "", page, flags=re.DOTALL)
+    for each in (*seen, text):
+        assert re.findall("standard(?! (errors?|deviations?))", each) == []
+    assert ">mine</a>" in text
+    figures = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)
+    assert any('"mine"' in figure for figure in figures)
 
 
 def test_an_import_can_be_repeated_and_extended(call: Call, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def _imported(path: Path, roots: Sequence[Path]) -> Iterator[Path]:
         return
     for level, name in imports:
         bases = (path.parents[level - 1],) if 0 < level <= len(path.parents) else roots
-        yield from _files_of_module(name.split("."), bases)
+        yield from files_of_module(name.split("."), bases)
 
 
 @cache
@@ -130,7 +130,8 @@ def _import_statements(path: Path, size: int, mtime_ns: int, inode: int) -> list
     return found
 
 
-def _files_of_module(parts: Sequence[str], roots: Sequence[Path]) -> Iterator[Path]:
+def files_of_module(parts: Sequence[str], roots: Sequence[Path]) -> Iterator[Path]:
+    """Yield the files that are run to import a module, those of packages above it first, in each of some folders."""
     for root in roots:
         for length in range(1, len(parts) + 1):
             stem = root.joinpath(*parts[:length])

@@ -17,7 +17,7 @@ from ettsweep.runs.score_spec import StatedScore
 from ettsweep.runs.trainable import Labels, RunContext
 from ettsweep.runs.trainable_hooks import override_block
 from ettsweep.schema import NotInId, Positive, StrictModel, canonical, locating, validate
-from ettsweep.worker.code_identity import matching_files
+from ettsweep.worker.code_identity import files_of_module, matching_files, with_imports
 from ettsweep.worker.own_code import CodePatterns, OwnCodeRecipe, Patterns, folders_of
 
 
@@ -49,7 +49,8 @@ class FunctionRecipe(OwnCodeRecipe):
     Attributes:
         function: module and name, such as `mypackage.train:main`.
         arguments: values of its further parameters, as `with:` in a grid file.
-        files: files of its code beside the function's module, relative to `folder`; `code:` in a grid file.
+        files: files of its code beside the function's module and what it imports, relative to `folder`; `code:` in a
+            grid file.
         trial: arguments that differ in `ettsweep try`, so that a run of it is short; `try:` in a grid file.
         folder: where the module is imported from, in front of all installed ones.
     """
@@ -167,7 +168,11 @@ class FunctionRecipe(OwnCodeRecipe):
         return folders_of(Path(self.folder), self.files)
 
     def code_paths(self) -> list[Path]:
-        return [self.module_path, *matching_files(Path(self.folder), self.files)]
+        # The function's module, what `code` names, and what these import, as far as it is the project's own.
+        folder, module = Path(self.folder), self.module_path
+        roots = [folder, *self.package_folders(folder)]
+        own = [*files_of_module(self.function.partition(":")[0].split("."), roots), *matching_files(folder, self.files)]
+        return with_imports(own, roots) if module in own else [module, *matching_files(folder, self.files)]
 
     def bound_to(self, data: str | None) -> Self:
         return self.model_copy(update={"code": self.code_digest()})
@@ -187,7 +192,7 @@ class FunctionRecipe(OwnCodeRecipe):
         folders = [folder, *import_folders(folder)]
         if changed := self.changes():
             raise InputError(f"{changed[0]}; restore it, or request new runs: `ettsweep grid` with another --name")
-        for each in (path, path.parent, folder):
+        for each in dict.fromkeys((path, path.parent, folder, *self.code_paths())):
             if problem := problem_of_code(each):
                 raise InputError(f"{each}: {problem}, so that its code is not executed")
         # Anew: an earlier run of this process may have had another module of this name, or have changed it.

@@ -124,6 +124,13 @@ class OwnCodeRecipe(Trainable):
         """Return further folders that some of the code lies in."""
         return ()
 
+    def package_folders(self, folder: Path) -> list[Path]:
+        """Return where packages of the project are imported from below a folder, if they are installed as editable."""
+        from ettsweep.launch.project_snapshot import package_folders, project_root
+
+        root = project_root(OwnCode(Path(self.folder), "", self.code_folders()))
+        return package_folders(Path(os.path.normpath(folder)), root) if root else []
+
     def own_code(self) -> OwnCode | None:
         if not (self.code and self.folder):
             return None

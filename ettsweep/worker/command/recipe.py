@@ -449,7 +449,7 @@ class CommandRecipe(OwnCodeRecipe):
         folder = Path(self.folder)
         named = [self.run_folder / word for word in self.argv if Path(word).suffix in CODE_SUFFIXES]
         named += [self.run_folder / word for word in self.argv[:1] if "/" in word and not word.startswith("/")]
-        roots = [self.run_folder, *self._package_folders()]
+        roots = [self.run_folder, *self.package_folders(self.run_folder)]
         for module in (word.replace(".", "/") for word in self._modules()):
             named += [root / name for root in roots for name in (f"{module}.py", f"{module}/__main__.py")]
         paths = [path for path in named if path.is_file()]
@@ -457,13 +457,6 @@ class CommandRecipe(OwnCodeRecipe):
         paths += matching_files(folder, self.code_files)
         paths += [folder / name for name in self._reader_file()]
         return with_imports(paths, roots)
-
-    def _package_folders(self) -> list[Path]:
-        """Return where packages of the project are imported from, if they are installed as editable."""
-        from ettsweep.launch.project_snapshot import package_folders, project_root
-
-        root = project_root(OwnCode(Path(self.folder), "", self.code_folders()))
-        return package_folders(Path(os.path.normpath(self.run_folder)), root) if root else []
 
     def _modules(self) -> list[str]:
         """Return the modules that the command runs as `-m NAME`."""

@@ -89,7 +89,7 @@ def search(
     from ettsweep.launch.profile import profile_note
     from ettsweep.launch.resolve import load_launch, plan_grid
     from ettsweep.launch.search_rounds import SearchTarget, search_rounds
-    from ettsweep.study.pruning import check_pruner
+    from ettsweep.study.pruning import check_evaluations, check_pruner
     from ettsweep.study.samplers import make_sampler, resolve_trials
     from ettsweep.study.sweep_store import load_sweep_store
     from ettsweep.study.sweep_updates import mark_followed
@@ -115,9 +115,10 @@ def search(
     sweep_store = load_sweep_store(results)
     target = SearchTarget.create(name, sweep_spec, sweep_store)
     budget = budget_options.budget(target.studies)
-    start_points = find_starts(
-        target.studies, target.sweep_store, read_run_index(results), source, unverified=unverified
-    )
+    run_index = read_run_index(results)
+    for study in target.studies:
+        check_evaluations(pruner, study, run_index.family_runs(study.family))
+    start_points = find_starts(target.studies, target.sweep_store, run_index, source, unverified=unverified)
     new = [study for study in target.studies if not study.suggested_points]
     # Starting points matter only before the first suggestion.
     print_note("" if new or source is None else f"--from {source} is ignored: the search has already started")

@@ -14,13 +14,15 @@ from zlib import crc32
 from ettsweep.errors import InputError, unknown_name
 from ettsweep.metric import Metric
 from ettsweep.runs.folder import RunDir, runs_dir
-from ettsweep.runs.index import RunIndex
+from ettsweep.runs.index import Run, RunIndex
+from ettsweep.runs.result import recorded_counts
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
 from ettsweep.runs.trainable import Trainable
+from ettsweep.study.study import Study
 
 if TYPE_CHECKING:
-    from optuna import Study
+    from optuna import Study as OptunaStudy
     from optuna.pruners import BasePruner
 
 PRUNERS = ("none", "median", "hyperband")
@@ -29,7 +31,7 @@ MEDIAN_START_DIVISOR = 4
 """`median` judges no run in the first quarter of its steps: the ranking of runs still changes there."""
 
 STARTUP_TRIALS = 5
-"""Finished runs before `median` judges any; Optuna's default."""
+"""Finished runs before `median` judges any, and that many evaluated at its step; Optuna's default."""
 
 REDUCTION_FACTOR = 3
 """`hyperband` promotes the best third at each rung, and rungs are this factor apart; Optuna's default."""
@@ -100,6 +102,26 @@ def prune_reason(
     return f"{rule} pruner: {metric.name} {curve.score:.4g}, {reason}" if reason else ""
 
 
+def idle_reason(rule: str, family: Iterable[PrunerCurve]) -> str:
+    """Return why a pruner can judge none of a family's runs, or one of them, by those that have finished; else nothing.
+
+    Runs whose recipe states how often they are evaluated are checked before, see `check_pruner`.
+    """
+    family = list(family)
+    finished = [curve for curve in family if curve.state is State.DONE and curve.best_by_step]
+    if finished and all(len(curve.best_by_step) == 1 for curve in finished):
+        return f"the {rule} pruner stops no run: those that have finished were evaluated once"
+    steps = {step for curve in finished for step in curve.best_by_step}
+    if rule == "median" and len(finished) >= STARTUP_TRIALS:
+        for curve in family:
+            if curve.state is State.RUNNING and curve.best_by_step and steps.isdisjoint(curve.best_by_step):
+                return (
+                    f"the median pruner does not judge run {curve.run_id}: it is evaluated at other steps (such as "
+                    f"{curve.step}) than those that have finished"
+                )
+    return ""
+
+
 def first_judged_step(rule: str, recipe: Trainable) -> int:
     """Return the first step at which runs are judged, never during warm-up."""
     share = REDUCTION_FACTOR**RUNGS if rule == "hyperband" else MEDIAN_START_DIVISOR
@@ -130,7 +152,7 @@ def _median_reason(curve: PrunerCurve, finished: Sequence[PrunerCurve], metric: 
     from optuna.pruners import MedianPruner
     from optuna.trial import create_trial
 
-    study = _optuna_study(MedianPruner(n_startup_trials=STARTUP_TRIALS), metric)
+    study = _optuna_study(MedianPruner(n_startup_trials=STARTUP_TRIALS, n_min_trials=STARTUP_TRIALS), metric)
     for other in finished:
         study.add_trial(create_trial(value=other.score, intermediate_values=dict(other.best_by_step)))
     if not _is_stopped(study, curve):
@@ -151,8 +173,15 @@ def _hyperband_reason(curve: PrunerCurve, others: Sequence[PrunerCurve], metric:
     at_rungs = _restrict_to_rungs(curve, first_rung)
     if curve.step not in at_rungs.best_by_step:  # between rungs
         return ""
+    rung = first_rung
+    while rung * REDUCTION_FACTOR <= curve.step:
+        rung *= REDUCTION_FACTOR
     rivals = [
-        _restrict_to_rungs(other, first_rung) for other in others if hyperband_bracket(other.run_id, recipe) == bracket
+        _restrict_to_rungs(other, first_rung)
+        for other in others
+        if hyperband_bracket(other.run_id, recipe) == bracket
+        # One that is evaluated more rarely would be compared by what it had much later.
+        and any(rung <= step < rung * REDUCTION_FACTOR for step in other.best_by_step)
     ]
     study = _optuna_study(
         SuccessiveHalvingPruner(first_rung, REDUCTION_FACTOR, min_early_stopping_rate=bracket), metric
@@ -190,7 +219,7 @@ def _restrict_to_rungs(curve: PrunerCurve, first_rung: int) -> PrunerCurve:
     return replace(curve, best_by_step=scores)
 
 
-def _optuna_study(pruner: "BasePruner", metric: Metric) -> "Study":
+def _optuna_study(pruner: "BasePruner", metric: Metric) -> "OptunaStudy":
     """Return an empty in-memory study of Optuna."""
     import optuna
 
@@ -200,7 +229,7 @@ def _optuna_study(pruner: "BasePruner", metric: Metric) -> "Study":
         return optuna.create_study(direction="minimize" if metric.mode == "min" else "maximize", pruner=pruner)
 
 
-def _is_stopped(study: "Study", curve: PrunerCurve) -> bool:
+def _is_stopped(study: "OptunaStudy", curve: PrunerCurve) -> bool:
     """Report a curve to a study, evaluation by evaluation; `True` if its pruner would stop the run at the last one."""
     trial, stops = study.ask(), False
     for step in sorted(curve.best_by_step):
@@ -228,6 +257,7 @@ class Pruner:
     _families: dict[str, str] = field(default_factory=dict, repr=False)
     _curves: dict[str, tuple[object, PrunerCurve]] = field(default_factory=dict, repr=False)
     _compared_curves: dict[str, list[PrunerCurve]] = field(default_factory=dict, repr=False)
+    _explained: set[str] = field(default_factory=set, repr=False)
 
     def prune(
         self,
@@ -268,6 +298,9 @@ class Pruner:
             if curves == self._compared_curves.get(family):  # no new evaluation, so no new decision
                 continue
             self._compared_curves[family] = curves
+            if family not in self._explained and (why := idle_reason(self.rule, curves)):
+                self._explained.add(family)
+                said.append(why)
             for curve in curves:
                 reason = prune_reason(self.rule, curve, curves, metric, spec) if curve.run_id in judged_ids else ""
                 if reason and RunDir(runs_dir(self.results) / curve.run_id).prune(curve.step, reason):
@@ -290,6 +323,22 @@ class Pruner:
         if run_id not in self._curves or self._curves[run_id][0] != mark:
             self._curves[run_id] = mark, PrunerCurve(run_id, state, metric.best_so_far(run.evaluations(metric.column)))
         return self._curves[run_id][1]
+
+
+def check_evaluations(name: str, study: Study, finished: Iterable[Run]) -> None:
+    """Check that runs of a study which have finished were evaluated before their end, as far as they say.
+
+    Raises:
+        InputError: there are some, and all were evaluated once.
+    """
+    column = study.metric.column
+    counts = [counts[column] for run in finished if (counts := recorded_counts(run.result)) and column in counts]
+    if name != "none" and counts and max(counts) == 1:
+        runs = "run that has finished" if len(counts) == 1 else f"{len(counts)} runs that have finished"
+        raise InputError(
+            f"--pruner {name} judges runs by their curves, but the {runs} of {study.title} recorded {column} once; "
+            "record it more often, or leave out --pruner"
+        )
 
 
 def check_pruner(name: str, recipe: Trainable) -> None:

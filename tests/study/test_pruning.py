@@ -11,7 +11,7 @@ from support.fake import FakeRecipe
 from ettsweep.errors import InputError
 from ettsweep.metric import Metric
 from ettsweep.runs.state import State
-from ettsweep.study.pruning import PRUNERS, PrunerCurve, check_pruner, hyperband_bracket, prune_reason
+from ettsweep.study.pruning import PRUNERS, PrunerCurve, check_pruner, hyperband_bracket, idle_reason, prune_reason
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 
 RECIPE = FakeRecipe(last_step=900, warmup=90, every=100)
@@ -170,6 +170,35 @@ def test_no_run_is_judged_while_its_learning_rate_warms_up() -> None:
     others = finished(1.0, 1.0, 1.0, 1.0, 1.0)
     assert not reasons("median", [*others, curve("bad", *[2.0] * 5)], recipe=slow)
     assert reasons("median", [*others, curve("bad", *[2.0] * 6)], recipe=slow)
+
+
+def test_a_step_at_which_few_were_evaluated_says_nothing() -> None:
+    """Five have finished, of which one was evaluated where the run in training is."""
+    every = finished(1.0, 1.0, 1.0, 1.0, 1.0)
+    elsewhere = [
+        PrunerCurve(each.run_id, each.state, {step + 50: value for step, value in each.best_by_step.items()})
+        for each in every[1:]
+    ]
+    bad = curve("bad", *[2.0] * 5)
+    assert reasons("median", [*every, bad])
+    assert not reasons("median", [every[0], *elsewhere, bad])
+    assert idle_reason("median", [every[0], *elsewhere, bad]) == ""
+    more = PrunerCurve("more", State.DONE, {150: 1.0})
+    assert idle_reason("median", [*elsewhere, more, bad]) == (
+        "the median pruner does not judge run bad: it is evaluated at other steps (such as 500) than those that have "
+        "finished"
+    )
+
+
+def test_runs_that_are_evaluated_once_are_not_judged_and_that_is_said() -> None:
+    once = [PrunerCurve(f"f{n}", State.DONE, {900: 1.0}) for n in range(6)]
+    bad = curve("bad", 2.0)
+    assert reasons("hyperband", [*once, *(curve(f"r{n}", 1.0, state=State.DONE) for n in range(20)), bad])
+    assert not reasons("hyperband", [*once, bad])
+    assert idle_reason("hyperband", [*once, bad]) == (
+        "the hyperband pruner stops no run: those that have finished were evaluated once"
+    )
+    assert idle_reason("hyperband", [*finished(1.0), bad]) == ""
 
 
 # --- what is asked for ------------------------------------------------------------------------------------------------

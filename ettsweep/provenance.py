@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -28,6 +29,12 @@ PACKAGES = (
     *("triton", "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
 )
 """Distributions that can change numbers."""
+
+OTHER_PACKAGES = (
+    *("transformers", "accelerate", "lightning", "pytorch-lightning", "deepspeed", "xformers", "flash-attn"),
+    *("jax", "jaxlib", "flax", "optax", "tensorflow", "keras", "xgboost", "lightgbm"),
+)
+"""Further ones that users' own code may train with."""
 
 MAX_DIFF_BYTES = 2**20
 GIT_PATIENCE_S = 10.0
@@ -76,6 +83,21 @@ def provenance() -> Json:
     except (OSError, GitError) as error:
         data["problem"] = str(error)
     return data
+
+
+@cache
+def installed_versions(prefix: Path) -> dict[str, str]:
+    """Return the versions of packages that can change numbers, by name, in the Python environment in a folder.
+
+    Nothing of it is imported or started, so that it may be that of another interpreter.
+    """
+    found = dict[str, str]()
+    for path in sorted(prefix.glob("lib/python*/*-packages/*.dist-info")):
+        name, _, number = path.name.removesuffix(".dist-info").rpartition("-")
+        name = name.replace("_", "-").replace(".", "-").lower()
+        if name in (*PACKAGES, *OTHER_PACKAGES):
+            found[name] = number
+    return found
 
 
 def summary(data: Json) -> Json:

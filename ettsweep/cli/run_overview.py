@@ -60,6 +60,8 @@ def _lines(data: Json, run: Run | None) -> Iterator[Line]:
     yield from _speed(run)
     for attempt in data["attempts"]:
         yield f"attempt {attempt['attempt']}", format_cell(_describe_attempt(attempt))
+    for label, text in spec.particulars().items():
+        yield label, format_cell(text)
     yield "folder", format_cell(data["folder"])
 
 

@@ -10,7 +10,15 @@ from ettsweep.console import Format, Row, format_cell, format_count, print_note,
 from ettsweep.launch.reproduce import find_mixed_versions, group_by_version
 from ettsweep.metric import Metric
 from ettsweep.quantities import difference_text, score_text
-from ettsweep.report.verdict_text import imported_runs, reason_text, resumed_runs, run_notes
+from ettsweep.report.verdict_text import (
+    differing_facts,
+    imported_runs,
+    reason_text,
+    resume_cell,
+    resume_class,
+    resumed_runs,
+    run_notes,
+)
 from ettsweep.runs.folder import sweeps_dir
 from ettsweep.runs.index import RunIndex, count_states
 from ettsweep.runs.point import Point
@@ -192,6 +200,7 @@ def verdict_row(v: Verdict) -> dict[str, Any]:
         **_nearest_neighbour(v),
         "neighbours": neighbours if v.missing_points or not v.neighbours else None,
         "fresh seeds": _fresh_text(v),
+        **({"resume": resume_cell(v)} if v.study.base.keeps_checkpoints else {}),
     }
 
 
@@ -264,7 +273,12 @@ def verdict_json(v: Verdict) -> dict[str, Any]:
         "versions": [
             {"version": name, "runs": [run.id for run in runs]} for name, runs in group_by_version(v.runs).items()
         ],
-        **({"resumed": [run.id for run in resumed_runs(v)]} if v.study.base.keeps_checkpoints else {}),
+        **(
+            {"resume": resume_class(v), "resumed": [run.id for run in resumed_runs(v)]}
+            if v.study.base.keeps_checkpoints
+            else {}
+        ),
+        **({"differs": differs} if (differs := differing_facts(v)) else {}),
         **({"imported": imported} if (imported := [run.id for run in imported_runs(v)]) else {}),
         "reason": reason_text(v),
         "why": v.reason.to_json(),

@@ -5,6 +5,7 @@ the Multi-Instance GPU User Guide ("CUDA Device Enumeration"), and of torch.cuda
 where the guides say nothing (pytorch/pytorch#92315).
 """
 
+import contextlib
 import os
 import re
 import subprocess
@@ -72,6 +73,25 @@ def gpu_bytes_of(pids: Collection[int]) -> int:
 def gpu_names() -> dict[str, str]:
     """Return GPU models of this machine, such as NVIDIA H200, by UUID; empty if the driver reports none."""
     return {uuid: name for card in listed_cards() for uuid, name in card.devices.items()}
+
+
+@cache  # a worker asks for each of its runs
+def gpu_name(gpu: str) -> str:
+    """Return the model of a GPU, by its UUID or its number for CUDA; empty if the driver does not say."""
+    cards = listed_cards()
+    names = {uuid: name for card in cards for uuid, name in card.devices.items()}
+    with contextlib.suppress(InputError):
+        return next((names[uuid] for uuid in cuda_devices(gpu, cards) if uuid in names), "")
+    return ""
+
+
+def driver_version() -> str:
+    """Return the version of NVIDIA's driver; empty if there is none."""
+    with contextlib.suppress(OSError):
+        text = Path("/proc/driver/nvidia/version").read_text("utf-8", "replace")
+        if found := re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", text):
+            return found[1]
+    return ""
 
 
 def _nvidia_smi(*arguments: str) -> str:

@@ -9,7 +9,7 @@ from ettsweep.files import Json
 from ettsweep.runs.attempt import NO_TIME, Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run, RunIndex, RunReader
-from ettsweep.runs.result import make_result
+from ettsweep.runs.result import make_result, recorded_counts
 from ettsweep.runs.spec import RunSpec, family_identity, id_of_run
 from ettsweep.runs.state import State
 from ettsweep.study.study import Study
@@ -75,6 +75,9 @@ def _history(run: Run, base: RunSpec) -> Sequence[Json] | None:
     trained, diverged = run.base, run.state is State.DIVERGED
     if diverged and trained.metric.column != base.metric.column:
         return None  # it may have diverged by its former score alone
+    counts = recorded_counts(run.result)
+    if not diverged and counts is not None and base.metric.column not in counts:
+        return None  # as its metrics would say, which are not read for it each time
     try:
         history = run.dir.history()
     except (CorruptError, OSError):

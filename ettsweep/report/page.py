@@ -207,7 +207,7 @@ def _confidences(families: Sequence[JudgedFamily]) -> list[str]:
 
 
 def _provenance(families: Sequence[JudgedFamily]) -> list[Row]:
-    """Return the versions that made the report and, as recorded by their attempts, those that trained the optima."""
+    """Return the versions that made the report, those that trained the optima, and what is stated of their training."""
     recorded: dict[str, set[str]] = {}
     for family in families:
         for run in family.optimum[:1]:
@@ -222,4 +222,10 @@ def _provenance(families: Sequence[JudgedFamily]) -> list[Row]:
         {"label": f"optima trained with: {key.replace('_', ' ')}", "value": ", ".join(sorted(recorded[key]))}
         for key in recorded
     ]
-    return [{"label": "report made by", "value": made_by}, *trained]
+    particulars = {
+        f"{family.verdict.study.base.labels.title}: {label}": text
+        for family in families
+        for label, text in family.verdict.study.base.particulars().items()
+    }
+    stated = [{"label": label, "value": text} for label, text in particulars.items()]
+    return [{"label": "report made by", "value": made_by}, *trained, *stated]

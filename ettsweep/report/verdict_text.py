@@ -23,12 +23,13 @@ from ettsweep.report import formats
 from ettsweep.report.score_digits import ScoreDigits
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
+from ettsweep.runs.result import recorded_counts
 from ettsweep.runs.state import State
 from ettsweep.study.fresh import t95
 from ettsweep.study.reason import Reason
 from ettsweep.study.study import StudyKey
 from ettsweep.study.study_state import MAX_NAMED, StudyState
-from ettsweep.study.tried import outcome_of
+from ettsweep.study.tried import ResumeClass, outcome_of
 from ettsweep.study.verdict import ScoredPoint, Verdict, conflicting_verdicts
 
 if TYPE_CHECKING:  # it imports NumPy, which the words of a verdict should not wait for
@@ -196,17 +197,31 @@ def resumed_runs(verdict: Verdict) -> list[Run]:
     return [run for run in runs if (run.result or {}).get("resumed_step")]
 
 
+def resume_class(verdict: Verdict) -> ResumeClass | None:
+    """Return how runs of a verdict go on that were killed, as `ettsweep try` saw it; None if that is not known."""
+    if not (verdict.study.base.keeps_checkpoints and verdict.runs):
+        return None
+    tried = outcome_of(verdict.runs[0].dir.path.parent.parent, verdict.study)
+    if tried is None or (tried.resume == "resumes" and not tried.repeats):
+        return None  # any run has other numbers than the one before
+    return tried.resume
+
+
+def resume_cell(verdict: Verdict) -> str | None:
+    """Return the class of a verdict's runs, and how many were resumed, for a table; None if there is neither."""
+    resumed, kind = len(resumed_runs(verdict)), resume_class(verdict)
+    if not resumed:
+        return kind
+    return f"{kind or 'class not known'}, {resumed} of {len(verdict.runs)} runs"
+
+
 def resumed_text(verdict: Verdict) -> str:
     """Return how many runs were taken up again by their own programs, and how exactly by a trial; empty for none."""
     if not (resumed := resumed_runs(verdict)):
         return ""
     were = "runs was" if len(resumed) == 1 else "runs were"
-    tried = outcome_of(resumed[0].dir.path.parent.parent, verdict.study)
-    how = "which need not be exact"
-    if tried and tried.resume == "exact":
-        how = "exactly, by its trial"
-    elif tried and tried.resume == "resumes" and tried.repeats:  # else any run has other numbers than the one before
-        how = "with other numbers, by its trial"
+    by_class = {"exact": "exactly, by its trial", "resumes": "with other numbers, by its trial"}
+    how = by_class.get(resume_class(verdict) or "", "which need not be exact")
     return f"{len(resumed)} of {len(verdict.runs)} {were} resumed by the program itself, {how}"
 
 
@@ -238,12 +253,64 @@ def other_ends_text(verdict: Verdict) -> str:
     return f"all runs ended at step {most}, not at {stated}" if stated and most != stated else ""
 
 
+def other_evaluations_text(verdict: Verdict) -> str:
+    """Return how many runs were evaluated more or less often than the rest: the best of more values is better."""
+    if verdict.study.metric.take != "best":
+        return ""
+    results = [run.result or {} for run in verdict.runs if run.state is State.DONE]
+    column = verdict.study.metric.column
+    counts = Counter(
+        (result.get("steps"), counts[column])
+        for result in results
+        if (counts := recorded_counts(result)) and column in counts
+    )
+    if not counts:
+        return ""
+    (((last_step, most), _),) = counts.most_common(1)
+    # Of those that ended elsewhere, that is said.
+    others = sum(count for (step, number), count in counts.items() if step == last_step and number != most)
+    if not others:
+        return ""
+    were = "run was" if others == 1 else "runs were"
+    return f"{others} of {counts.total()} {were} evaluated more or less often than {most} times, as most were"
+
+
+MACHINE_FACTS = ("device", "device_name", "driver", "instruction_set", "python", "torch", "numpy")
+"""Of what a result says of where it was trained, what may change numbers."""
+
+
+def differing_facts(verdict: Verdict) -> dict[str, dict[str, int]]:
+    """Return the machines and packages in which the runs behind a verdict differ: by fact, runs by its value."""
+    environments = [each for run in verdict.runs if isinstance(each := (run.result or {}).get("environment"), dict)]
+    values: dict[str, Counter[str]] = {name: Counter() for name in MACHINE_FACTS}
+    for each in environments:
+        for name in MACHINE_FACTS:
+            if name in each:
+                values[name][str(each[name]).partition(":")[0] if name == "device" else str(each[name])] += 1
+    packages = [each["packages"] for each in environments if isinstance(each.get("packages"), dict)]
+    for name in sorted({name for each in packages for name in each}):
+        values[name] = Counter(str(each.get(name, "none")) for each in packages)
+    return {name: dict(counts.most_common()) for name, counts in values.items() if len(counts) > 1}
+
+
+def differing_facts_text(verdict: Verdict) -> str:
+    """Return in which machines and packages the runs behind a verdict differ; empty for none."""
+    facts = (
+        f"{name.replace('_', ' ')} ({', '.join(f'{count} with {value}' for value, count in counts.items())})"
+        for name, counts in differing_facts(verdict).items()
+    )
+    listed = ", ".join(facts)
+    return f"its runs differ in {listed}, which may change scores" if listed else ""
+
+
 def run_notes(verdict: Verdict) -> list[str]:
     """Return what there is to know of the runs behind a verdict."""
     texts = (
         imported_text(verdict),
         resumed_text(verdict),
         other_ends_text(verdict),
+        other_evaluations_text(verdict),
+        differing_facts_text(verdict),
         same_seeds_text(verdict),
         single_runs_text(verdict),
         few_digits_text(verdict),

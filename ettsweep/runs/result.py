@@ -18,6 +18,10 @@ IMPORTED = "imported"
 """Entry of the result of a run that was trained elsewhere: where its score is from."""
 
 
+RECORDED = "recorded"
+"""Entry of the result of a run of own code: how many values each of its metrics has."""
+
+
 class Origin(NamedTuple):
     """Where an imported score is from.
 
@@ -42,6 +46,12 @@ def origin_of(result: Mapping[str, Any]) -> Origin | None:
         return None
     sha256 = stated.get("sha256")
     return Origin(str(stated.get("file", "")), str(stated.get("place", "")), None if sha256 is None else str(sha256))
+
+
+def recorded_counts(result: Mapping[str, Any] | None) -> dict[str, int] | None:
+    """Return how many values each metric of a finished run has; None if that was not noted."""
+    counts = (result or {}).get(RECORDED)
+    return counts if isinstance(counts, dict) and all(isinstance(each, int) for each in counts.values()) else None
 
 
 def imported_result(spec: "RunSpec", score: float | None, history: Sequence[Json], origin: Origin) -> Json:

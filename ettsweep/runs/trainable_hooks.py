@@ -1,6 +1,6 @@
 """What a trainable may say beyond `runs/trainable.py`, by who asks; the defaults serve one that needs none of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +83,10 @@ class ViewHooks(StrictModel):
     def samples_name(self) -> str:
         """Plural noun of what a step is trained on, for speeds."""
         return "samples"
+
+    def particulars(self) -> Mapping[str, str]:
+        """Return what tables say of how it is trained beside its numbers, by their labels."""
+        return {}
 
 
 class LaunchHooks(StrictModel):

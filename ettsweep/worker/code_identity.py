@@ -1,20 +1,27 @@
 """What tells one version of a user's code or data from another: digests that comments and formatting do not change."""
 
 import ast
+import contextlib
 import glob
 import hashlib
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from ettsweep.errors import DataMissingError
+from ettsweep.errors import DataMissingError, EttsweepError
+from ettsweep.files import cache_folder, dumps, write_atomic
+from ettsweep.ownership import read_private_json
 
 DIGEST_DIGITS = 12
 """Hex digits of a digest of code or data in a spec."""
 
 SAMPLE_BYTES = 2**20
 """Bytes at the beginning and at the end of a large file of data that its digest is made of."""
+
+SETTLED_S = 2.0
+"""A file that was changed so recently may change again without a new time."""
 
 
 def digest_of(paths: Iterable[Path], folder: Path) -> str:
@@ -141,12 +148,13 @@ def files_of_module(parts: Sequence[str], roots: Sequence[Path]) -> Iterator[Pat
 # --- data -------------------------------------------------------------------------------------------------------------
 
 
-def data_digest(names: Iterable[str], folder: Path) -> str:
+def data_digest(names: Iterable[str], folder: Path, *, whole: bool = False) -> str:
     """Return a digest of files of data: their names, sizes and contents, of large ones both ends.
 
     Args:
         names: paths, or patterns, relative to the folder or not.
         folder: of the grid file.
+        whole: whether large files are read whole, too.
 
     Raises:
         DataMissingError: one is missing.
@@ -157,9 +165,11 @@ def data_digest(names: Iterable[str], folder: Path) -> str:
             at = f"data: {name}"
             for path in _named(folder, name):
                 for file in sorted(_files_of(path)):
-                    size = file.stat().st_size
-                    digest.update(f"{file.relative_to(path.parent)}\0{size}\0".encode(errors="surrogateescape"))
-                    digest.update(_sample(file, size, file.stat().st_mtime_ns, file.stat().st_ino))
+                    status = file.stat()
+                    stamp = (status.st_size, status.st_mtime_ns, status.st_ino)
+                    digest.update(f"{file.relative_to(path.parent)}\0{stamp[0]}\0".encode(errors="surrogateescape"))
+                    read = _whole_digest if whole and stamp[0] > 2 * SAMPLE_BYTES else _sample
+                    digest.update(read(file, *stamp))
     except OSError as error:
         raise DataMissingError(f"{at}: cannot be read ({error.strerror})") from None
     return digest.hexdigest()[:DIGEST_DIGITS]
@@ -195,3 +205,21 @@ def _sample(path: Path, size: int, mtime_ns: int, inode: int) -> bytes:
         ends = file.read(SAMPLE_BYTES)
         file.seek(-SAMPLE_BYTES, os.SEEK_END)
         return hashlib.sha256(ends + file.read()).digest()
+
+
+@cache
+def _whole_digest(path: Path, size: int, mtime_ns: int, inode: int) -> bytes:
+    """Return a digest of all of a large file's content, which is kept in the user's cache until the file changes."""
+    key = hashlib.sha256(f"{path.resolve()}\0{size}\0{mtime_ns}\0{inode}".encode(errors="surrogateescape")).hexdigest()
+    is_settled = time.time() - mtime_ns / 1e9 > SETTLED_S
+    kept = cache_folder() / "data" / f"{key[:32]}.json"
+    with contextlib.suppress(OSError, EttsweepError, ValueError):  # what others may write to is made anew
+        if is_settled and isinstance(text := read_private_json(kept).get("sha256"), str):
+            return bytes.fromhex(text)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").digest()
+    if is_settled:
+        with contextlib.suppress(OSError, EttsweepError):  # a full disk, or no home: it is read each time
+            kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomic(kept, dumps({"sha256": digest.hex()}), mode=0o644)
+    return digest

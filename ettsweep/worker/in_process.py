@@ -25,10 +25,12 @@ from ettsweep.errors import (
     error_line,
 )
 from ettsweep.files import Json, finite
+from ettsweep.launch.gpus import driver_version, gpu_name
 from ettsweep.launch.profile import AnyProfile, Slot
 from ettsweep.launch.project_snapshot import placed
 from ettsweep.launch.remedies import gpu_memory_advice
 from ettsweep.ownership import tree_problem, user_name
+from ettsweep.provenance import installed_versions
 from ettsweep.runs.attempt import NO_TIME, Attempt, TimeSpent
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.result import make_result
@@ -90,9 +92,11 @@ def pin_devices(slot: Slot) -> None:
 
 def device_facts(slot: Slot) -> Json:
     """Return the facts about this machine that a claim records."""
+    gpu = "" if slot.gpu is None else gpu_name(slot.gpu)
     return {
         "device": slot.device,
-        "device_name": platform.processor() or platform.machine(),
+        "device_name": gpu or platform.processor() or platform.machine(),
+        **({"driver": driver} if gpu and (driver := driver_version()) else {}),
         "threads": slot.threads,
         "slot": slot.name,
         "ettsweep": __version__,
@@ -182,6 +186,7 @@ class RunningRun:
         is_complete: set by training that has reached its end, whatever it was told since.
         postponed: set by training that wants to be taken up again: why.
         advice: set by training that was told to stop: what would let it end.
+        packages: versions of what it trains with, by name; set by training by another interpreter than this one.
     """
 
     def __init__(self, run: RunDir, spec: RunSpec, attempt: Attempt, work: WorkList) -> None:
@@ -199,6 +204,7 @@ class RunningRun:
         self.has_own_handlers = False
         self.is_complete = False
         self.postponed = self.advice = ""
+        self.packages: Mapping[str, str] = installed_versions(Path(sys.prefix))
         self._poll = work.stop_source.make_poll(attempt)
         self._stop: StopReason | None = None
         self._told_s = 0.0
@@ -403,7 +409,8 @@ class RunningRun:
         claim = self.attempt.claim()
         result |= {
             "environment": {name: claim[name] for name in device_facts(self._work.slot) if name in claim}
-            | self.attempt.code(),
+            | self.attempt.code()
+            | ({"packages": self.packages} if self.packages else {}),
             "execution": self.attempt.execution(),
             "start_s": self._start_s or 0.0,
         }

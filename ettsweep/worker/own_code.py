@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -10,6 +11,7 @@ from pydantic import AfterValidator, Field, field_validator
 
 from ettsweep.files import Json
 from ettsweep.metric import Metric
+from ettsweep.runs.result import RECORDED
 from ettsweep.runs.score_spec import ScoreSpec
 from ettsweep.runs.trainable import TRAINING_LOSSES, Size, Trainable
 from ettsweep.runs.trainable_hooks import OwnCode
@@ -141,6 +143,11 @@ class OwnCodeRecipe(Trainable):
 
     def as_code(self, digest: str) -> Self:
         return self.model_copy(update={"code": digest, "same_code": (self.content_digest(),)})
+
+    def summary(self, history: Sequence[Json], *, diverged: bool) -> Json:
+        names = Counter(name for line in history for name, value in line.items() if value is not None)
+        recorded = {name: count for name, count in names.items() if name not in ("step", "nonfinite")}
+        return {**super().summary(history, diverged=diverged), RECORDED: recorded}
 
     def without_score(self) -> Self:
         return self.model_copy(update={"score": ANY_SCORE})

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support.audit import audited
 from support.commandline import ettsweep, runs_in, status
 
 from ettsweep.launch.rescore import SOURCE
@@ -138,6 +139,19 @@ def test_what_is_not_known_is_trained(grid: Ask, run: dict[str, Any], block: dic
     grid("first", *one, run=run)
     assert "1 run would be submitted" in (dry := grid("second", *one, "--dry-run", run=run, **block))
     assert "scored anew" not in dry
+
+
+def test_metrics_are_not_read_for_a_score_that_they_do_not_have(grid: Ask, results: Path) -> None:
+    grid("first")
+    loss = {"score": {"name": "loss", "mode": "min"}}
+    norm = {"score": {"name": "norm", "mode": "min"}}
+
+    def read(**block: Any) -> int:
+        opened = audited("open", lambda: grid("second", "--dry-run", **block))
+        return sum(name.endswith("metrics.jsonl") for name in opened)
+
+    assert read(**loss) == 6
+    assert read(**norm) == 0
 
 
 def test_runs_that_were_added_are_taken_over(grid: Ask, results: Path) -> None:

@@ -208,11 +208,13 @@ def test_a_command_that_outlives_worker_and_supervisor_is_ended_by_the_next_atte
     assert run.attempt(2).resumed_from()[1] >= 40
     judged = ettsweep("verify-optimum", "--dry-run", "--rule", "paper", "--results", results, code=1)
     assert "1 of 1 runs was resumed by the program itself, which need not be exact" in judged.stderr
+    assert "class not known, 1 of 1 runs" in judged.stdout
     for resume, seen in (("exact", "exactly"), ("resumes", "with other numbers")):
         tried = {"family": run.spec().family_id, "made": "now", "seeds_differ": True, "repeats": True, "resume": resume}
         write_outcome(results, "sweep", Outcome.model_validate(tried | {"observations": ()}))
         judged = ettsweep("verify-optimum", "--dry-run", "--rule", "paper", "--results", results, code=1)
         assert f"1 of 1 runs was resumed by the program itself, {seen}, by its trial" in judged.stderr
+        assert f"{resume}, 1 of 1 runs" in judged.stdout
     for repeats in (False, None):  # then a run that was never killed has other numbers, too
         write_outcome(results, "sweep", Outcome.model_validate(tried | {"repeats": repeats, "observations": ()}))
         judged = ettsweep("verify-optimum", "--dry-run", "--rule", "paper", "--results", results, code=1)
@@ -543,6 +545,13 @@ def test_what_changes_the_numbers_is_part_of_the_id_and_nothing_else(tmp_path: P
     assert with_data != first
     (tmp_path / "data.bin").write_bytes(b"abd")
     assert run_id(data=["data.bin"]) != with_data
+    large = bytearray(3 * 2**20)
+    (tmp_path / "data.bin").write_bytes(large)
+    sampled, full = run_id(data=["data.bin"]), run_id(data={"paths": "data.bin", "digest": "full"})
+    large[len(large) // 2] = 1
+    (tmp_path / "data.bin").write_bytes(large)
+    assert run_id(data=["data.bin"]) == sampled != full
+    assert run_id(data={"paths": "data.bin", "digest": "full"}) not in (sampled, full)
     versioned = run_id(version="v1")
     assert len({first, versioned, run_id(version="v2")}) == 3
     (tmp_path / "walk.py").write_text(WALK.replace("A random walk", "Some random walk") + "# the end\n")
@@ -585,6 +594,19 @@ def test_a_command_is_swept_to_a_verdict_and_a_report(results: Path, grid: Ask) 
     assert "walk.py" in page
     assert "nats" not in page, "a unit that nobody has stated"
     assert {row["model"] for row in status(results).values()} == {"walk.py"}
+
+
+def test_a_table_says_what_metrics_and_data_a_run_has(tmp_path: Path, results: Path, grid: Ask) -> None:
+    def shown() -> str:
+        (run,) = status(results)
+        return str(ettsweep("show", run, "--results", results).stdout)
+
+    grid(shell(says(1, err=1.0)), "--follow")
+    assert "\nreader     none: its own lines\ndata       no data named\n" in shown()
+    shutil.rmtree(results)
+    (tmp_path / "data.bin").write_bytes(b"abc")
+    grid(shell("echo err 1.0"), "--follow", reader=r"err (?P<err>\S+)", data="data.bin")
+    assert "\nreader     err (?P<err>\\S+)\ndata       data.bin (of large files both ends)\n" in shown()
 
 
 def test_seeds_that_make_no_difference_are_told(results: Path, grid: Ask) -> None:
@@ -712,6 +734,40 @@ for step in range(1, 8 if lr == 0.5 else 10):
     assert "2 of 4 runs ended at another step than 9, where most did" in judged.stderr
 
 
+def test_runs_that_were_evaluated_more_often_than_the_others_are_named_with_the_verdict(
+    results: Path, grid: Ask
+) -> None:
+    program = """import json, sys
+lr, seed = map(float, sys.argv[1:])
+for step in range(1 if lr == 0.5 else 3, 10, 1 if lr == 0.5 else 3):
+    print("[ettsweep]", json.dumps(dict(step=step, loss=1.0, err=lr + seed / 100 + 1 / step)))
+"""
+    grid([sys.executable, "-c", program, "{lr}", "{seed}"], "--follow", runs=3, seeds=2)
+    judged = ettsweep("verify-optimum", "--dry-run", "--results", results, code=None)
+    assert "2 of 4 runs were evaluated more or less often than 3 times, as most were" in judged.stderr
+    assert sorted(result_of(run)["recorded"]["err"] for run in runs_in(results)) == [3, 3, 3, 3, 9, 9]
+
+
+def test_packages_that_runs_of_one_verdict_differ_in_are_named_with_it(
+    tmp_path: Path, results: Path, grid: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the interpreter that the command is started by, not of ettsweep's."""
+    for name, version in (("old", "2.8.0"), ("new", "2.9.0")):
+        bin_folder, site = tmp_path / name / "bin", tmp_path / name / "lib/python3.12/site-packages"
+        bin_folder.mkdir(parents=True)
+        (bin_folder / "python").symlink_to(sys.executable)
+        for each in (f"torch-{version}", "Flash_Attn-2.7", f"pip-{version}"):
+            (site / f"{each}.dist-info").mkdir(parents=True)
+    program = "import json; print('[ettsweep]', json.dumps(dict(step=1, err=1.0 + {lr} + {seed} / 100)))"
+    command = ["python", "-c", program]
+    path = os.environ["PATH"]
+    for name, seeds in (("old", "0"), ("new", "0,1")):
+        monkeypatch.setenv("PATH", f"{tmp_path / name / 'bin'}:{path}")
+        grid(command, "--follow", "--seeds", seeds, runs=2)
+    judged = ettsweep("verify-optimum", "--dry-run", "--results", results, code=None)
+    assert "its runs differ in torch (2 with 2.8.0, 2 with 2.9.0), which may change scores" in judged.stderr
+
+
 @pytest.mark.parametrize(("digits", "is_told"), [(2, True), (6, False)])
 def test_scores_with_fewer_digits_than_the_margin_needs_are_told(
     results: Path, grid: Ask, digits: int, is_told: bool
@@ -724,6 +780,15 @@ print("[ettsweep]", json.dumps(dict(step=1, err=round(lr / 3 + seed / 70, {digit
     judged = ettsweep("verify-optimum", "--dry-run", "--margin", "5%", "--results", results, code=None)
     told = "scores come in steps of 0.01, which is above a tenth of the margin, 0.0045: print more digits"
     assert (told in judged.stderr) is is_told
+
+
+def test_a_search_of_runs_that_were_evaluated_once_has_no_pruner(tmp_path: Path, results: Path, grid: Ask) -> None:
+    grid(shell(says(9, err=1.0)), "--follow", runs=2, steps=9)
+    search = ("search", "--grid", tmp_path / "sweep.yaml", "--name", "searched", "--dry-run", "--results", results)
+    refused = ettsweep(*search, "--pruner", "median", code=2)
+    assert "--pruner median judges runs by their curves, but the 2 runs that have finished of " in refused.stderr
+    assert "recorded err once; record it more often, or leave out --pruner" in refused.stderr
+    assert "recorded err once" not in ettsweep(*search, code=None).stderr
 
 
 def test_runs_that_all_end_before_the_stated_step_are_told(results: Path, grid: Ask) -> None:

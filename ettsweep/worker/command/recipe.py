@@ -142,6 +142,22 @@ class Stop(StrictModel):
     silent: Seconds | None = None
 
 
+class Data(StrictModel):
+    """Data whose digest is part of a run's id.
+
+    Attributes:
+        paths: of files and folders, or patterns.
+        digest: of large files, `sampled` of both ends, or `full`.
+    """
+
+    paths: Patterns = ()
+    digest: Literal["sampled", "full"] = "sampled"
+
+
+def _data(value: object) -> object:
+    return value if isinstance(value, dict | Data) else {"paths": value}
+
+
 class CommandBlock(StrictModel):
     """What stands under `run:` in a grid file; see `CommandRecipe`."""
 
@@ -155,7 +171,7 @@ class CommandBlock(StrictModel):
     files: dict[str, RenderedFile] = Field(default_factory=dict)
     workdir: str = ""
     code: Patterns = ()
-    data: Patterns = ()
+    data: Annotated[Data, BeforeValidator(_data)] = Data()
     version: str | None = None
     uses: Literal["env"] | None = None
     gpus: Positive = 1
@@ -171,8 +187,9 @@ class CommandBlock(StrictModel):
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of the recipe."""
-        names = {"command": "argv", "steps": "last_step", "code": "code_files", "data": "data_files"}
-        return {names.get(name, name): value for name, value in self}
+        names = {"command": "argv", "steps": "last_step", "code": "code_files"}
+        fields = {names.get(name, name): value for name, value in self if name != "data"}
+        return fields | {"data_files": self.data.paths, "reads_all_data": self.data.digest == "full"}
 
 
 class CommandRecipe(OwnCodeRecipe):
@@ -189,6 +206,7 @@ class CommandRecipe(OwnCodeRecipe):
         workdir: where it runs, relative to `folder`.
         data: digest of its data, empty if none are named.
         code_files, data_files: patterns of files that belong to them, relative to `folder`.
+        reads_all_data: whether the digest is of all contents of large files, not of both ends.
         strategies: words that are appended under a strategy.
         uses: `env` if it reads lr, wd and seed from the environment.
         gpus: devices of a run on each node.
@@ -210,6 +228,7 @@ class CommandRecipe(OwnCodeRecipe):
     data: str = ""
     code_files: Annotated[CodePatterns, NotInId()] = ()
     data_files: Annotated[Patterns, NotInId()] = ()
+    reads_all_data: Annotated[bool, NotInId()] = False
     strategies: Annotated[WordsByStrategy, OmitFromIdAt({})] = Field(default_factory=dict)
     uses: Annotated[Literal["env"] | None, NotInId()] = None
     gpus: Positive = 1
@@ -299,6 +318,14 @@ class CommandRecipe(OwnCodeRecipe):
     @property
     def labels(self) -> Labels:
         return Labels(self.program)
+
+    def particulars(self) -> dict[str, str]:
+        stated = "none: its own lines" if self.reader is None else "stated in the grid file"
+        digest = "all contents" if self.reads_all_data else "of large files both ends"
+        return {
+            "reader": self.reader if isinstance(self.reader, str) else stated,
+            "data": f"{', '.join(self.data_files)} ({digest})" if self.data_files else "no data named",
+        }
 
     @property
     def program(self) -> str:
@@ -466,7 +493,7 @@ class CommandRecipe(OwnCodeRecipe):
         return self.model_copy(update={"code": self.code_digest(), "data": self._data_digest()})
 
     def _data_digest(self) -> str:
-        return data_digest(self.data_files, Path(self.folder)) if self.data_files else ""
+        return data_digest(self.data_files, Path(self.folder), whole=self.reads_all_data) if self.data_files else ""
 
     def check_data(self, data: str | None, *, count: bool = False) -> None:
         self.check_program()

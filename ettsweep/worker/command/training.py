@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import time
@@ -20,6 +21,7 @@ from ettsweep.launch.profile import SlurmProfile
 from ettsweep.launch.project_snapshot import import_folders
 from ettsweep.launch.remedies import gpu_memory_advice, more_memory, more_time
 from ettsweep.ownership import problem_of_code
+from ettsweep.provenance import installed_versions
 from ettsweep.runs.attempt import Attempt, StartedCommand
 from ettsweep.runs.stop import StopReason
 from ettsweep.runs.trainable import TRAINING_LOSSES
@@ -121,6 +123,7 @@ class CommandTraining:
         argv = [rendered(word, values) for word in self._words(checkpoint)]
         files = self._write_files(values)
         environment = self._environment(values)
+        run.packages = _packages(argv[0], environment.get("PATH"))
         metrics = self._metrics(run.attempt)
         metrics.begin(checkpoint.step if checkpoint else None)
         run.flush()
@@ -462,6 +465,12 @@ class CommandTraining:
         with contextlib.suppress(OSError), self._output.open("rb") as file:
             file.seek(max(0, self._output.stat().st_size - TAIL_BYTES))
             yield from as_on_screen(file.read().decode(errors="replace")).splitlines()[-20:]
+
+
+def _packages(program: str, path: str | None) -> dict[str, str]:
+    """Return the versions of what a program trains with: in its own environment, or else in that of `python`."""
+    found = (shutil.which(name, path=path) for name in (program, "python"))
+    return next((packages for each in found if each and (packages := installed_versions(Path(each).parents[1]))), {})
 
 
 def _values_of(row: Json) -> dict[str, float]:

@@ -17,11 +17,13 @@ from support.commandline import ettsweep, left_as_before, runs_in, status, typed
 from support.own_code import assert_planning_imports_no_torch, only_run, processes_of, result_of, undisturbed_metrics
 
 from ettsweep.launch.profile import Slot, SlurmProfile
+from ettsweep.readers.source import MetricSource
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import LocalLiveness, State
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.tried import Outcome, write_outcome
+from ettsweep.worker.command.own_metrics import PRINTED
 from ettsweep.worker.in_process import train_attempt
 from ettsweep.worker.signals import StopSource
 from ettsweep.worker.work_list import WorkList
@@ -295,6 +297,13 @@ def test_a_failure_says_why(results: Path, grid: Ask, script: str, reason: str) 
     wait_for(lambda: run.status().state is State.FAILED, "its failure")
     assert run.status().reason.startswith(reason)
     assert not processes_of(run)
+
+
+def test_a_program_that_writes_its_score_where_the_reader_does_not_look_is_told(results: Path, grid: Ask) -> None:
+    grid(shell(says(1, err=2.0)), reader=r"score (?P<err>\S+)")
+    run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
+    wait_for(lambda: run.status().state is State.FAILED, "its failure")
+    assert run.status().reason.endswith("; it writes err for ettsweep itself: leave out `reader`")
 
 
 @pytest.mark.parametrize("resume", [None, RESUME], ids=["starts again", "resumes"])
@@ -579,6 +588,9 @@ def test_a_run_is_not_trained_with_other_code_than_it_was_requested_with(
     (tmp_path / "walk.py").write_text(WALK.replace("3.0, 1", "3.5, 1"))
     typed("train", "--spec", run.spec_path, "--results", tmp_path / "again", code=1)
     assert "the code of walk.py (walk.py) has changed" in only_run(tmp_path / "again").status().reason
+    (tmp_path / "walk.py").unlink()
+    gone = ettsweep("show", run.id, "--reproduce", "--results", results)
+    assert f"the code of walk.py is no longer in {tmp_path}" in gone.stderr
 
 
 def test_a_command_is_swept_to_a_verdict_and_a_report(results: Path, grid: Ask) -> None:
@@ -829,6 +841,37 @@ def test_the_middle_of_a_long_output_is_left_out_and_its_metrics_are_not(results
     assert (output.startswith("begin\n"), output.endswith("end\n")) == (True, True)
     assert "MiB are left out here]" in output
     assert 11 * 2**20 < len(output) < 11.1 * 2**20
+
+
+def test_a_long_output_takes_little_space_while_it_grows(tmp_path: Path, results: Path, grid: Ask, let_go: Go) -> None:
+    """Of 64 MiB, with a metric in the middle: all that read it meanwhile, and once its worker is killed, see the ends."""
+    (tmp_path / "flood.py").write_text("""import json, os, time
+print("begin")
+for step in (1, 2):
+    for _ in range(32):
+        print("x" * (2**20 - 1))
+    print("[ettsweep]", json.dumps(dict(step=step, err=1.0)), flush=True)
+while os.path.exists(os.environ["WALK_HOLDS"] + "25"):
+    time.sleep(0.01)
+print("end")
+""")
+    grid([sys.executable, "flood.py", "{lr}", "{seed}"])
+    run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
+    wait_for(lambda: (run.path / "attempts/0001/output.txt").exists(), "its output")
+    output = run.attempt(1).output_path
+    wait_for(lambda: output.stat().st_size > 2**26 and output.stat().st_blocks < 2**25 / 512, "space to be freed")
+    (worker,) = worker_pids(results)
+    os.kill(worker, signal.SIGKILL)
+    wait_for(lambda: run.status().state is State.INTERRUPTED and not processes_of(run), "its end")
+    assert [line["step"] for line in run.attempt(1).history(every_step=False)] == [1, 2]
+    logged = run.attempt(1).log_text()
+    assert len(logged) < 2**25
+    assert "\0" not in logged
+    assert "MiB are left out here]\nx" in logged
+    assert [row["step"] for row in MetricSource(PRINTED, tmp_path, output).rows()] == [2]
+    let_go()
+    ettsweep("retry", run.id, "--results", results)
+    assert result_of(run)["recorded"] == {"err": 2}
 
 
 def test_bars_and_colours_are_shown_as_on_a_screen(results: Path, grid: Ask) -> None:

@@ -507,7 +507,8 @@ class CommandRecipe(OwnCodeRecipe):
         lines = []
         if code != self.code:
             names = ", ".join(os.path.relpath(path, self.folder) for path in self.code_paths())
-            lines += [f"the code of {self.program} ({names}) has {since.format(self.code, code)}"]
+            has = f"({names}) has {since.format(self.code, code)}" if names else f"is no longer in {self.run_folder}"
+            lines += [f"the code of {self.program} {has}"]
         if data != self.data:
             lines += [f"the data ({', '.join(self.data_files)}) have {since.format(self.data, data)}"]
         return lines

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,9 +15,10 @@ import torch
 
 from ettsweep.errors import InputError, LaunchError
 from ettsweep.launch import gpus
-from ettsweep.launch.gpus import cuda_devices, gpu_bytes_of, gpu_names, listed_cards, visible_gpus
+from ettsweep.launch.gpus import cuda_devices, gpu_bytes_of, gpu_name, gpu_names, listed_cards, visible_gpus
 from ettsweep.launch.profile import LocalProfile, Slot
 from ettsweep.worker.devices import prepare_device
+from ettsweep.worker.in_process import device_facts
 
 A = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
 B = "GPU-8932a000-3c1f-0b77-9a10-5d2b1a9f0e11"
@@ -53,6 +55,7 @@ def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Driver:
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
         monkeypatch.delenv(name, raising=False)
     gpus._torch_uuids.cache_clear()
+    gpus.gpu_name.cache_clear()
 
     def install(lines: list[str]) -> None:
         (tmp_path / "list").write_text("\n".join(lines) + "\n")
@@ -160,6 +163,23 @@ def test_names_are_those_of_torch(driver: Driver) -> None:
     driver(SPLIT)
     a100 = "NVIDIA A100-SXM4-40GB"
     assert gpu_names() == {M1: f"{a100} MIG 3g.20gb", M2: f"{a100} MIG 1g.5gb", B: a100, M3: f"{a100} MIG 7g.40gb"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "gpu", "name"),
+    [
+        (THREE, B, H200),
+        (THREE, "2", H200),
+        (DIFFERENT, B, "NVIDIA GeForce RTX 3090"),
+        (SPLIT, M2, "NVIDIA A100-SXM4-40GB MIG 1g.5gb"),
+        (THREE, "GPU-0", ""),
+    ],
+)
+def test_own_code_records_the_model_of_its_gpu(driver: Driver, lines: list[str], gpu: str, name: str) -> None:
+    driver(lines)
+    assert gpu_name(gpu) == name
+    facts = device_facts(Slot(f"gpu-{gpu}", "cuda", gpu, 4))
+    assert facts["device_name"] == (name or platform.processor() or platform.machine())
 
 
 def test_a_driver_that_fails_lists_nothing(driver: Driver, tmp_path: Path) -> None:

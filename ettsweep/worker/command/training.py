@@ -457,8 +457,10 @@ class CommandTraining:
         """Return what to do if the program has written the score for ettsweep, and a reader has not found it."""
         if self._recipe.reader is None:
             return ""
-        own = OwnMetrics(self._run.attempt.path, self._output, (score,))
-        return f"; it writes {score} for ettsweep itself: leave out `reader`" if own.rows(final=True) else ""
+        with contextlib.suppress(EttsweepError):  # steps that are none
+            if OwnMetrics(self._run.attempt.path, self._output, (score,)).rows(final=True):
+                return f"; it writes {score} for ettsweep itself: leave out `reader`"
+        return ""
 
     def _is_further(self) -> bool:
         """Whether this attempt has recorded a later step than all before, or has left a later checkpoint."""
@@ -494,7 +496,8 @@ class CommandTraining:
 def _packages(program: str, path: str | None) -> dict[str, str]:
     """Return the versions of what a program trains with: in its own environment, or else in that of `python`."""
     found = (shutil.which(name, path=path) for name in (program, "python"))
-    return next((packages for each in found if each and (packages := installed_versions(Path(each).parents[1]))), {})
+    folders = (Path(each).parent.parent for each in found if each)
+    return next((packages for folder in folders if (packages := installed_versions(folder))), {})
 
 
 def _values_of(row: Json) -> dict[str, float]:

@@ -1,16 +1,17 @@
-"""What a shell is offered: real processes, given what the scripts of bash, zsh and fish give them."""
+"""What a shell is offered, by what the scripts of bash, zsh and fish give to the command."""
 
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, get_args
 
 import pytest
-from support.commandline import ETTSWEEP, keep, typed, write_grid
+from support.commandline import ETTSWEEP, ettsweep, keep, typed, write_grid
+from typer.core import TyperArgument, TyperOption
 
 from ettsweep.cli import completion
 from ettsweep.config import read_yaml
@@ -49,19 +50,38 @@ def shell(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def offered(folder: Path) -> Offer:
-    """Return a function that gives what bash is offered for the last of some words."""
-    return lambda *words, **environment: ask("bash", folder, *words, **environment)
+def offered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Offer:
+    """Return a function that gives what bash is offered for the last of some words, found in this process."""
+
+    def ask_here(*words: object, **environment: str) -> list[str]:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys.modules["__main__"], "__package__", None)  # else its name would be `python -m pytest`
+            # What it does to be quick is undone.
+            patch.setitem(sys.modules, "rich", sys.modules.get("rich"))
+            for kind in (TyperOption, TyperArgument):
+                patch.setattr(kind, "process_value", kind.process_value)
+            return names("bash", ettsweep(cwd=folder, env=environment_of("bash", words, environment)))
+
+    return ask_here
 
 
 def ask(shell: str, folder: Path, *words: object, **environment: str) -> list[str]:
-    """Return the names that a shell is offered for the last of some words, and hold that nothing else is said."""
+    """Return the names that a shell is offered for the last of some words, by a process of its own."""
+    env = environment_of(shell, words, environment)
+    return names(shell, subprocess.run([ETTSWEEP], capture_output=True, text=True, cwd=folder, env=env))
+
+
+def environment_of(shell: str, words: Sequence[object], changes: dict[str, str]) -> dict[str, str]:
+    """Return the environment in which the script of a shell asks."""
     line = ["ettsweep", *map(str, words)]
     mapping = {"_TYPER_COMPLETE_ARGS": " ".join(line), "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     if shell == "bash":
         mapping = {"COMP_WORDS": "\n".join(line), "COMP_CWORD": str(len(line) - 1)}
-    environment = {**os.environ, **mapping, completion.COMPLETE_VARIABLE: f"complete_{shell}", **environment}
-    process = subprocess.run([ETTSWEEP], capture_output=True, text=True, cwd=folder, env=environment)
+    return {**os.environ, **mapping, completion.COMPLETE_VARIABLE: f"complete_{shell}", **changes}
+
+
+def names(shell: str, process: "subprocess.CompletedProcess[str]") -> list[str]:
+    """Return the names of an answer, and hold that nothing else is said."""
     assert process.stderr == ""
     if shell == "zsh":
         return re.findall(r'^(?:_arguments \'\*: :\(\()?"([^"]+)"', process.stdout, re.MULTILINE)
@@ -113,7 +133,7 @@ def test_sweeps_are_offered(message: str, folder: Path, offered: Offer) -> None:
 
 def test_archived_sweeps_are_offered_too(folder: Path, offered: Offer) -> None:
     make_sweep(folder, "old")
-    typed("sweeps", "archive", "old", cwd=folder)
+    ettsweep("sweeps", "archive", "old", cwd=folder)
     assert offered("sweeps", "unarchive", "") == ["old"]
 
 
@@ -187,26 +207,26 @@ def test_profiles_are_offered(folder: Path, offered: Offer) -> None:
 # --- where they are looked for ----------------------------------------------------------------------------------------
 
 
-def test_names_are_those_of_the_results_folder_that_is_typed_or_set(shell: str, folder: Path, tmp_path: Path) -> None:
+def test_names_are_those_of_the_results_folder_that_is_typed_or_set(
+    folder: Path, offered: Offer, tmp_path: Path
+) -> None:
     make_sweep(folder, "here")
     make_sweep(folder, "there", "other")
-    assert ask(shell, folder, "status", "-s", "") == ["here"]
-    assert ask(shell, folder, "status", "--results", tmp_path / "other", "-s", "") == ["there"]
-    assert ask(shell, folder, "status", "-s", "", ETTSWEEP_RESULTS="other") == ["there"]
-    assert ask(shell, folder, "status", "--results", "~/other", "-s", "", HOME=str(folder)) == ["there"]
-    assert ask(shell, folder, "status", "--results", "$HOME/other", "-s", "", HOME=str(folder)) == ["there"]
+    assert offered("status", "-s", "") == ["here"]
+    assert offered("status", "--results", tmp_path / "other", "-s", "") == ["there"]
+    assert offered("status", "-s", "", ETTSWEEP_RESULTS="other") == ["there"]
+    assert offered("status", "--results", "~/other", "-s", "", HOME=str(folder)) == ["there"]
+    assert offered("status", "--results", "$HOME/other", "-s", "", HOME=str(folder)) == ["there"]
 
 
-@pytest.mark.parametrize("message", ["status -s", "status", "sweeps rename", "show", "grid --name"])
-def test_a_folder_that_is_not_there_offers_nothing(shell: str, message: str, folder: Path) -> None:
-    assert ask(shell, folder, *message.split(), "", ETTSWEEP_RESULTS="nowhere") == []
-
-
-def test_a_folder_that_cannot_be_read_offers_nothing(shell: str, folder: Path) -> None:
+@pytest.mark.parametrize("message", ["status -s", "status"])
+def test_a_folder_that_is_not_there_or_cannot_be_read_offers_nothing(
+    message: str, folder: Path, offered: Offer
+) -> None:
+    assert offered(*message.split(), "", ETTSWEEP_RESULTS="nowhere") == []
     for name in ("runs", "sweeps"):
         (folder / "results" / name).touch()
-    assert ask(shell, folder, "status", "") == []
-    assert ask(shell, folder, "status", "-s", "") == []
+    assert offered(*message.split(), "") == []
 
 
 # --- shells -----------------------------------------------------------------------------------------------------------

@@ -663,7 +663,7 @@ def test_a_run_that_is_interrupted_counts_once(search_of: Callable[..., Study], 
 def test_a_climb_that_swings_ends_at_the_point_least_behind(search_of: Callable[..., Study]) -> None:
     """Windows of scores move with the candidate, so that each of two points may have the other one ahead."""
     study, swings = search_of(), 0
-    for seed in range(60):
+    for seed in range(12):
         bound_rule = BoundRule(study, noisy(study, [*product(range(-4, 5), repeat=2)], 0.3, 0.002, seed))
         verdict = bound_rule.climb()
         assert verdict.point is not None

@@ -71,6 +71,7 @@ def test_one_score_is_too_few() -> None:
         compare({0: 1.0}, {0: 1.0, 1: 2.0}, "min", 0.95, paired=True)
 
 
+@pytest.mark.usefixtures("statistics")
 def test_so_many_more_seeds_as_are_said_tell_in_three_of_four_cases() -> None:
     """Where the difference and the noise are what the lists have them to be."""
     a, b = lists(3, 6, 6)

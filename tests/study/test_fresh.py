@@ -63,6 +63,7 @@ def judged(
     return evaluate(study, runs).verdict(CENTRE)
 
 
+@pytest.mark.usefixtures("statistics")
 def test_honest_fresh_seeds_are_beyond_chance_in_a_tenth_at_most() -> None:
     """Two sides of 5% each; the errors are on the safe side, as each part of them is estimated."""
     rng = np.random.default_rng(0)

@@ -23,10 +23,11 @@ DOCS = ROOT / "docs" / "own-code.md"
 slow = pytest.mark.slow
 ALL = [
     "shell",
-    "command",
     "config",
-    "function",
-    *(pytest.param(name, marks=slow) for name in ("hydra", "torchrun", "lightning", "transformers", "open_clip")),
+    *(
+        pytest.param(name, marks=slow)
+        for name in ("command", "function", "hydra", "torchrun", "lightning", "transformers", "open_clip")
+    ),
 ]
 
 pytestmark = pytest.mark.usefixtures("process")

@@ -373,7 +373,9 @@ With the kernels of AVX2 in place of AVX-512, and with those that any CPU can ru
 """
 
 
-@pytest.mark.parametrize("strategy", ["standard", "ntk", "hybrid", "mup"])
+@pytest.mark.parametrize(
+    "strategy", ["standard", "mup", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ntk", "hybrid"))]
+)
 def test_a_run_of_the_demo_has_the_numbers_that_it_had(strategy: str) -> None:
     record = recorded("demo")
     (study,) = load_sweep_spec(GRIDS / "vit-digits.yaml", [strategy]).studies()

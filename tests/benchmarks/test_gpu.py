@@ -46,6 +46,7 @@ def left_behind(folder: Path) -> list[str]:
     return collected
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process")
 def test_an_item_that_fails_says_why_one_that_hangs_ends_with_all_it_started_and_the_next_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -72,6 +73,7 @@ def test_an_item_for_which_the_time_did_not_suffice_is_left_for_another_call(tmp
     assert not measured(tmp_path / "gpu.jsonl", 0.3, *items)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process")
 def test_what_was_measured_before_a_kill_is_kept_and_not_measured_again(tmp_path: Path) -> None:
     out, table = tmp_path / "gpu.jsonl", tmp_path / "table.md"

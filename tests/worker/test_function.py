@@ -143,6 +143,7 @@ def test_a_run_whose_worker_ends_goes_on_exactly(
     assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
 
 
+@pytest.mark.slow
 def test_a_torch_function_of_twenty_lines_resumes_exactly(tmp_path: Path, results: Path, held: Held) -> None:
     shutil.copytree(EXAMPLE, tmp_path / "example")
     grid = tmp_path / "example" / "sweep.yaml"

@@ -125,6 +125,20 @@ def test_the_logits_of_all_tokens_are_never_held() -> None:
     assert complete.peak > 4 * watch.peak
 
 
+@pytest.mark.parametrize("multiple", [1, 64])
+def test_a_tied_heads_gradients_are_added_in_place(multiple: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cross_entropy.COLUMN_MULTIPLE, "cpu", multiple)
+    _, weight, targets = data()
+    loss = linear_cross_entropy(F.embedding(targets, weight), weight, targets, IGNORED)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        loss.backward()
+    calls = {event.key: event.count for event in profile.key_averages()}
+    assert (calls.get("aten::add", 0), calls["aten::add_"]) == (0, 1)
+    weight.grad, gradient = None, weight.grad
+    expected(F.embedding(targets, weight), weight, targets).backward()
+    torch.testing.assert_close(gradient, weight.grad)
+
+
 def test_a_chunk_of_a_large_vocabulary_stays_within_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cross_entropy, "CHUNK_BYTES", 4 * V * 9)  # nine tokens
     h, weight, targets = data()

@@ -50,7 +50,8 @@ class MuonSpec(OptimizerSpec):
     """Muon for the matrices of the residual blocks, AdamW for the rest.
 
     Muon's step is the nearest orthogonal matrix to the momentum, by `ns_steps` iterations of Newton and Schulz
-    (torch.optim.Muon). Defaults are those of Jordan's Muon (kellerjordan.github.io/posts/muon) and its repository.
+    (torch.optim.Muon). Defaults are those of Jordan's Muon (kellerjordan.github.io/posts/muon) and its repository, but
+    for `adamw_lr_ratio`, which is 3e-4 / 0.02 there: see docs/theory.md.
 
     Attributes:
         momentum: of the matrices.
@@ -64,7 +65,7 @@ class MuonSpec(OptimizerSpec):
     momentum: Fraction = 0.95
     nesterov: bool = True
     ns_steps: Annotated[int, Field(ge=1, lt=100)] = 5
-    adamw_lr_ratio: PositiveFloat = 0.015
+    adamw_lr_ratio: PositiveFloat = 1.0
     beta1: Fraction = 0.9
     beta2: Fraction = 0.95
     eps: PositiveFloat = 1e-8

@@ -18,7 +18,7 @@ from ettsweep.strategies.factors import (
 from ettsweep.strategies.strategy import bulk_exponent
 from ettsweep.theory.exponents import log_slope
 from ettsweep.theory.kernels import Kernels
-from ettsweep.theory.paper import MUON_REST_RATIO, initial_std, learning_rate_factor, output_scale
+from ettsweep.theory.paper import initial_std, learning_rate_factor, output_scale
 from ettsweep.theory.recursion import Array
 from ettsweep.trainer.models.registry import dims, parameter_shapes
 from ettsweep.trainer.specs import ModelSpec
@@ -220,7 +220,6 @@ class Expectations:
             root = factor * math.sqrt(m * value)
         else:
             root = adamw_order_one(group, value, prediction.dims, prediction.count(group), self.mlp_factor)
-            root *= MUON_REST_RATIO if self.optimizer == "muon" else 1.0
         return root, root * error / (2 * value)  # error of a square root
 
 

@@ -32,10 +32,6 @@ MEAN_MAGNITUDE_ERROR: dict[Distribution, float] = {"normal": math.sqrt(1 - 3 / m
 Var|z| - E|z| (E|z|^3 - E|z|) + E|z|^2 (E z^4 - 1) / 4 for its square."""
 
 
-MUON_REST_RATIO = 0.015
-"""lr of AdamW beside Muon over Muon's, unless a recipe states it: 3e-4 over 0.02, in the README of Jordan's Muon."""
-
-
 def group_variances(dims: Dims, s: float | None) -> dict[Group, float]:
     """Return C_G of each group: variance of the initial values times fan-in (eq:init-preview-stem and following).
 
@@ -110,11 +106,11 @@ def learning_rate_factor(
 
     eq:AdamWlambdaG-preview-*, eq:SGDlambdaG-preview-*; M only if `mlp_factor` includes it (table:ViT-NTK). With Muon,
     the bulk's is the spectral norm of a step, sqrt(fan-out / fan-in) (arXiv 2310.17813), which standard does not let
-    fall below 1; the other groups have AdamW's times `MUON_REST_RATIO`.
+    fall below 1; the other groups have AdamW's.
     """
     if optimizer == "muon":
         if group not in BULK:
-            return MUON_REST_RATIO * learning_rate_factor(group, dims, s, "adamw", mlp_factor)
+            return learning_rate_factor(group, dims, s, "adamw", mlp_factor)
         fan_outs = {Group.W: float(dims.mlp_ratio), Group.K: dims.kv_share, Group.V: dims.kv_share}  # over the width
         ratio = 1 / dims.mlp_ratio if group is Group.X else fan_outs.get(group, 1.0)
         return math.sqrt(ratio if s is not None or ratio > 1 else 1.0)

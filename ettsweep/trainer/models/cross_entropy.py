@@ -89,8 +89,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     _add_product(gradients[1], d_CP.T, h_CD * is_counted_C1, is_first=low == 0)
                     del d_CP
                 del log_CP  # before the next chunk's
-        # Gradients by h and by the weight, the latter without padding; nothing if no gradient is needed. Cut off without
-        # a view, to which autograd would not add a tied head's other gradient in place: that makes a third one as large.
+        # Gradients by h and by the weight, the latter without padding; nothing if no gradient is needed. Not as views:
+        # to a view autograd adds a tied head's other gradient by making a third one as large.
         for gradient, x in zip(gradients, (h_ND, weight_VD), strict=False):
             gradient.resize_(x.shape)
         ctx.save_for_backward(*gradients)

@@ -45,7 +45,8 @@ class NotInId:
 class StrictModel(BaseModel):
     """Base of all schemas: immutable, strictly typed, no unknown keys, finite floats only."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+    # A command uses a few of all schemas: each is built at its first use.
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 def expect(description: str, fits: Callable[[Any], bool]) -> BeforeValidator:

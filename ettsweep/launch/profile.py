@@ -425,18 +425,21 @@ def find_profile(name: str) -> Path:
         if not path.is_file():
             raise InputError(f"{path}: no such launch profile")
         return path
-    folders = (Path("launch"), shipped("launch"), *_profile_packages())
-    for folder in folders:
+    known = set[str]()
+    for folder in _profile_folders():
         if (folder / f"{name}.yaml").is_file():
             return folder / f"{name}.yaml"
-    raise unknown_name("launch profile", name, {p.stem for folder in folders for p in folder.glob("*.yaml")})
+        known.update(path.stem for path in folder.glob("*.yaml"))
+    raise unknown_name("launch profile", name, known)
 
 
 PROFILE_PACKAGES = "ettsweep.launch_profiles"
 """Group of entry points by which an installed package adds profiles: NAME = package, a folder of YAML files."""
 
 
-def _profile_packages() -> Iterator[Path]:
+def _profile_folders() -> Iterator[Path]:
+    """Yield folders of profiles, nearest first: installed packages come last, since it takes long to list them."""
+    yield from (Path("launch"), shipped("launch"))
     for point in entry_points(group=PROFILE_PACKAGES):
         with contextlib.suppress(ImportError):  # found, and not imported: its profiles are data
             spec = find_spec(point.value)

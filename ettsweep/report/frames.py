@@ -180,16 +180,11 @@ def _runs_with_columns(family: JudgedFamily) -> Iterator[tuple[Run, tuple[object
     """Yield the runs of a family, each with its values of the columns from `sweep` to `counted`."""
     verdict = family.verdict
     neighbours = {neighbour.point for neighbour in verdict.neighbours}
+    owner, counts = _owner_columns(verdict), family.study_state.is_verdict_seed
     for point, members in family.points.items():
+        columns = *owner, point_text(point), _role(verdict, neighbours, point)
         for run in members:
-            columns = (
-                *_owner_columns(verdict),
-                point_text(point),
-                _role(verdict, neighbours, point),
-                run.id,
-                run.seed,
-            )
-            yield run, (*columns, family.study_state.is_verdict_seed(run.seed))
+            yield run, (*columns, run.id, run.seed, counts(run.seed))
 
 
 def optima_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:

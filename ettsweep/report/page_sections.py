@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-import pandas as pd
-
 from ettsweep.launch.reproduce import find_mixed_versions
 from ettsweep.quantities import score_with_error
 from ettsweep.report import formats, tables, verdict_text
@@ -13,6 +11,7 @@ from ettsweep.report.spike_rates import SPIKE_LABELS, nonzero_counts, sum_spikes
 from ettsweep.report.summary import family_anchor, family_colour, run_cell
 from ettsweep.report.surface_frames import optimum_text
 from ettsweep.report.verdict_text import Row
+from ettsweep.runs.index import Run
 from ettsweep.study.fresh import compare_fresh
 from ettsweep.study.study import StudyKey
 from ettsweep.study.tried import Outcome
@@ -85,7 +84,7 @@ def speed_section(comparison: StrategyComparison) -> Row | None:
     rows = [
         {"label": family.verdict.label, "colour": family_colour(family), **speed}
         for family in comparison.families
-        if (speed := _median_speed(tables.runs_table(family.runs)))
+        if (speed := _median_speed(family.runs))
     ]
     if not rows:
         return None
@@ -98,12 +97,13 @@ def speed_section(comparison: StrategyComparison) -> Row | None:
     }
 
 
-def _median_speed(runs: pd.DataFrame) -> Row | None:
+def _median_speed(runs: Sequence[Run]) -> Row | None:
     """Return medians over the runs whose training was timed; None if none was."""
-    timed = runs[runs["step_s"].notna()]
+    frame = tables.results_frame(runs, (*tables.SPEED_COLUMNS, "devices"))
+    timed = frame[frame["step_s"].notna()]
     if timed.empty:
         return None
-    middle = timed[[*tables.SPEED_COLUMNS, "devices"]].astype("float64").median()
+    middle = timed.astype("float64").median()
     cells = {str(name): run_cell(str(name), value) for name, value in middle.items()}
     return {**cells, "runs": len(timed), "starves": middle["data_wait"] > DATA_WAIT_LIMIT}
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
 from typing import Any
 
 from ettsweep.console import format_count
@@ -99,7 +99,7 @@ class RunHistories:
         if run.result is None:
             return _unfinished_metrics(run)
         try:
-            return run.dir.history()
+            return run.dir.history(run.result)
         except CorruptError as error:
             self.corrupt[run.id] = str(error)
             self._warn(str(error))
@@ -128,7 +128,8 @@ def _unfinished_metrics(run: Run) -> Sequence[Json]:
 def _build_history(run: Run, lines: Sequence[Json], rows: int) -> RunHistory | None:
     steps = [line for line in lines if "loss" in line]
     columns = evaluation_columns(run.base.metric)
-    evaluated = [line for line in lines if not line.keys().isdisjoint(columns)]
+    disjoint = frozenset(columns).isdisjoint
+    evaluated = [line for line in lines if not disjoint(line)]
     if not steps and not evaluated:
         return None
     spec, last = run.base, max(int(line["step"]) for line in (*steps[-1:], *evaluated[-1:]))
@@ -190,17 +191,18 @@ def _window_means(steps: Sequence[Json], width: int) -> tuple[Row, ...]:
 
     Windows start at multiples of `width`, so that the rows of all runs of a family are at the same steps.
     """
-    loss, norm = TRAINING
+    numbers = [int(line["step"]) for line in steps]
+    losses, norms = ([line.get(name) for line in steps] for name in TRAINING)
     # Less one, since steps count from 1: the last step of a full window is a multiple of its width.
-    windows = [list(window) for _, window in groupby(steps, lambda line: (int(line["step"]) - 1) // width)]
+    ends = accumulate(len(list(window)) for _, window in groupby((number - 1) // width for number in numbers))
     return tuple(
-        (int(window[-1]["step"]), _finite_mean(window, loss), _finite_mean(window, norm)) for window in windows
+        (numbers[end - 1], _finite_mean(losses[start:end]), _finite_mean(norms[start:end]))
+        for start, end in pairwise((0, *ends))
     )
 
 
-def _finite_mean(lines: Sequence[Json], name: str) -> float | None:
+def _finite_mean(values: Sequence[Any]) -> float | None:
     """Return the mean of the finite values; None where there is none."""
-    values: list[Any] = [line.get(name) for line in lines]
     try:
         mean = math.fsum(values) / len(values)  # the fast path: nearly always all are numbers
     except (TypeError, ValueError, OverflowError):

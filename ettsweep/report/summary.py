@@ -114,7 +114,8 @@ def _card_lines(family: JudgedFamily, studies_by_family: StudiesByFamily) -> dic
 
 def _other_metric_lines(family: JudgedFamily) -> dict[str, tuple[str, str]]:
     """Return the lines of metrics other than the score, means over all seeds that have a score."""
-    runs, card_lines = tables.runs_table([run for run in family.optimum if run.score is not None]), {}
+    scored, card_lines = [run for run in family.optimum if run.score is not None], {}
+    runs = tables.results_frame(scored, ("best_accuracy", "best_bits", "best_bits_per_byte"))
     if not family.verdict.study.metric.is_fraction and (mean := _mean_text(runs, "best_accuracy")):
         card_lines["accuracy"] = (mean, "")
     if mean := _mean_text(runs, "best_bits"):

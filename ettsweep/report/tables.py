@@ -109,14 +109,6 @@ def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = 
     rows = []
     for run in runs:
         labels = run.labels
-        result = run.result or {}
-        settings = result.get("execution", {})
-        result = result | {
-            "devices": settings.get("processes"),
-            "pack": settings.get("pack"),
-            "pack_mode": settings.get("pack_mode"),
-            "imported": str(run.origin) if run.origin else None,
-        }
         rows.append(
             (
                 *(
@@ -130,12 +122,29 @@ def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = 
                     labels.precision,
                 ),
                 *(run.lr, run.wd, run.seed, run.state.value),
-                *(result.get(name) for name in (*RESULT_COLUMNS, *more)),
+                *_result_values(run, (*RESULT_COLUMNS, *more)),
             )
         )
     order = ["model", "task", "strategy", "family", "lr", "wd", "seed"]
     # Independent of the order in which runs were read from disk.
     return _typed_frame(rows, [*RUN_COLUMNS, *more]).sort_values(order, ignore_index=True)
+
+
+def results_frame(runs: Iterable[Run], columns: Sequence[str]) -> pd.DataFrame:
+    """Return some of `RESULT_COLUMNS` alone, a row for each run in the given order."""
+    return _typed_frame([_result_values(run, columns) for run in runs], columns)
+
+
+def _result_values(run: Run, columns: Sequence[str]) -> tuple[Any, ...]:
+    result = run.result or {}
+    settings = result.get("execution", {})
+    result = result | {
+        "devices": settings.get("processes"),
+        "pack": settings.get("pack"),
+        "pack_mode": settings.get("pack_mode"),
+        "imported": str(run.origin) if run.origin else None,
+    }
+    return tuple(result.get(name) for name in columns)
 
 
 def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[JudgedFamily] = ()) -> pd.DataFrame:

@@ -104,9 +104,9 @@ def test_histories_are_read_once_each(sample: Made, tmp_path: Path, monkeypatch:
     requested = Counter[str]()
     history = RunDir.history
 
-    def counted(self: RunDir) -> list[Json]:
+    def counted(self: RunDir, result: Json | None = None) -> list[Json]:
         requested[self.id] += 1
-        return history(self)
+        return history(self, result)
 
     monkeypatch.setattr(RunDir, "history", counted)
     write_report(sample.results, tmp_path, sample.runs, sample.verdicts, sample.studies_by_family)

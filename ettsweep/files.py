@@ -110,61 +110,6 @@ def read_file(path: Path) -> bytes:
         return file.read()
 
 
-BLOCK_BYTES = 4096
-"""Space is given back in whole blocks; those of common file systems have this size."""
-
-
-def free_space(path: Path, start: int, end: int) -> bool:
-    """Give the space between two offsets of a file back to the file system: it is a hole then, and the size stays.
-
-    Both are multiples of `BLOCK_BYTES`. Whoever writes the file does not notice. False where that is not possible.
-    """
-    import ctypes
-
-    keep_size, punch_hole = 1, 2  # of Linux's falloc.h
-    try:
-        with os.fdopen(open_regular(path, os.O_RDWR), "rb") as file:
-            allocate = ctypes.CDLL(None).fallocate
-            offset, length = ctypes.c_longlong(start), ctypes.c_longlong(end - start)
-            return bool(allocate(file.fileno(), keep_size | punch_hole, offset, length) == 0)
-    except (OSError, AttributeError):  # on macOS there is none
-        return False
-
-
-def data_after(descriptor: int, offset: int) -> tuple[int, int]:
-    """Return where the data of a file go on from an offset, behind a hole if there is one, and where they end."""
-    status = os.fstat(descriptor)
-    if status.st_blocks * 512 >= status.st_size:
-        return offset, status.st_size
-    try:
-        start = os.lseek(descriptor, offset, os.SEEK_DATA)
-        return start, os.lseek(descriptor, start, os.SEEK_HOLE)
-    except OSError:  # at the end of the file
-        return offset, status.st_size
-
-
-def read_printed(path: Path, offset: int = 0) -> tuple[bytes, int]:
-    """Return what was printed to a file from an offset on, with a line in place of each hole, and where it ends.
-
-    Raises:
-        OSError: as `open_regular` does.
-    """
-    parts = list[bytes]()
-    with os.fdopen(open_regular(path), "rb") as file:
-        while True:
-            start, end = data_after(file.fileno(), offset)
-            file.seek(start)
-            if not (data := file.read(max(0, end - start))):
-                return b"".join(parts), offset
-            parts += [left_out_line(start - offset), data] if start > offset else [data]
-            offset = start + len(data)
-
-
-def left_out_line(size: int) -> bytes:
-    """Return the line in place of the middle of a long output."""
-    return f"\n[{size / 2**20:.0f} MiB are left out here]\n".encode()
-
-
 def append_text(path: Path, text: str) -> None:
     """Append to a regular file in one write, and make it if there is none; raises an OSError as `open_regular` does."""
     with os.fdopen(open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:

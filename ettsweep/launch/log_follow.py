@@ -1,12 +1,13 @@
 """Follow the log of a run while it is written, attempt after attempt, until the run is over."""
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ettsweep.console import as_on_screen
-from ettsweep.files import read_printed
+from ettsweep.files import open_regular
 from ettsweep.launch.progress import POLL_REST_FACTOR, POLL_S, ProgressMonitor
 from ettsweep.runs.attempt import NOTHING_LOGGED
 from ettsweep.runs.folder import RunDir
@@ -32,10 +33,10 @@ class LogFollower:
                 # A new attempt: the previous one has ended, so nothing more comes.
                 text += self.read_ending() + f"== attempt {number}\n"
                 self._number, self._offsets = number, {}
-            for path, data, end in self._read_bytes():
+            for path, data in self._read_bytes():
                 # A line still being written waits for the next read, as it may end within a UTF-8 character.
                 lines = data[: data.rfind(b"\n") + 1]
-                self._offsets[path] = end - (len(data) - len(lines))
+                self._offsets[path] = self._offsets.get(path, 0) + len(lines)
                 text += as_on_screen(lines.decode(errors="replace"))
         return text
 
@@ -43,18 +44,19 @@ class LogFollower:
         """Return the unread rest of an ended attempt's log, and why the attempt failed if it did."""
         if not self._number:
             return ""
-        text = as_on_screen("".join(data.decode(errors="replace") for _, data, _ in self._read_bytes()))
+        text = as_on_screen("".join(data.decode(errors="replace") for _, data in self._read_bytes()))
         attempt = self._run.attempt(self._number)
         nothing = "" if any(self._offsets.values()) or text else NOTHING_LOGGED
         return nothing + text + attempt.log_footer()
 
-    def _read_bytes(self) -> Iterator[tuple[Path, bytes, int]]:
-        """Yield what is new in the log, and in what a command has printed, and where each ends."""
+    def _read_bytes(self) -> Iterator[tuple[Path, bytes]]:
+        """Yield what is new in the log, and in what a command has printed."""
         attempt = self._run.attempt(self._number)
         for path in (attempt.log_path, attempt.output_path):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError), os.fdopen(open_regular(path), "rb") as file:
                 # By bytes, not characters: decoding starts anew with each read.
-                yield path, *read_printed(path, self._offsets.get(path, 0))
+                file.seek(self._offsets.get(path, 0))
+                yield path, file.read()
 
 
 def follow_log(

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ettsweep.console import COLOURS
-from ettsweep.files import data_after
 from ettsweep.readers.found_files import open_own
 
 FINGERPRINT_BYTES = 1024
@@ -49,11 +48,10 @@ class Tail:
             restarted = not same and self._identity != (0, 0)
             if not same:
                 self.offset, self._identity, self._path = 0, identity, path
-            self.offset, end = data_after(file.fileno(), self.offset)  # a worker makes a hole in what it has read
             file.seek(self.offset)
-            data = file.read(min(MAX_READ_BYTES, max(0, end - self.offset)))
+            data = file.read(MAX_READ_BYTES)
             self.offset += len(data)
-            if self.offset < status.st_size:
+            if len(data) == MAX_READ_BYTES:
                 self._stamp = ()  # there is more
             self._marks = self._marks_of(file.fileno())
             return restarted, data

@@ -28,7 +28,6 @@ from ettsweep.files import (
     read_file,
     read_json,
     read_lines,
-    read_printed,
     storage_errors,
     sync,
     write_atomic,
@@ -530,7 +529,7 @@ class Attempt:
         except OSError as error:
             text = f"(its log cannot be read: {error.strerror})\n"
         with contextlib.suppress(OSError):
-            output = as_on_screen(read_printed(self.output_path)[0].decode(errors="replace"))
+            output = as_on_screen(read_file(self.output_path).decode(errors="replace"))
             text += output if output.endswith("\n") or not output else f"{output}\n"
         return text + self.log_footer()
 

@@ -17,13 +17,11 @@ from support.commandline import ettsweep, left_as_before, runs_in, status, typed
 from support.own_code import assert_planning_imports_no_torch, only_run, processes_of, result_of, undisturbed_metrics
 
 from ettsweep.launch.profile import Slot, SlurmProfile
-from ettsweep.readers.source import MetricSource
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import LocalLiveness, State
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.tried import Outcome, write_outcome
-from ettsweep.worker.command.own_metrics import PRINTED
 from ettsweep.worker.in_process import train_attempt
 from ettsweep.worker.signals import StopSource
 from ettsweep.worker.work_list import WorkList
@@ -841,37 +839,6 @@ def test_the_middle_of_a_long_output_is_left_out_and_its_metrics_are_not(results
     assert (output.startswith("begin\n"), output.endswith("end\n")) == (True, True)
     assert "MiB are left out here]" in output
     assert 11 * 2**20 < len(output) < 11.1 * 2**20
-
-
-def test_a_long_output_takes_little_space_while_it_grows(tmp_path: Path, results: Path, grid: Ask, let_go: Go) -> None:
-    """Of 64 MiB, with a metric in the middle: all that read it meanwhile, and once its worker is killed, see the ends."""
-    (tmp_path / "flood.py").write_text("""import json, os, time
-print("begin")
-for step in (1, 2):
-    for _ in range(32):
-        print("x" * (2**20 - 1))
-    print("[ettsweep]", json.dumps(dict(step=step, err=1.0)), flush=True)
-while os.path.exists(os.environ["WALK_HOLDS"] + "25"):
-    time.sleep(0.01)
-print("end")
-""")
-    grid([sys.executable, "flood.py", "{lr}", "{seed}"])
-    run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
-    wait_for(lambda: (run.path / "attempts/0001/output.txt").exists(), "its output")
-    output = run.attempt(1).output_path
-    wait_for(lambda: output.stat().st_size > 2**26 and output.stat().st_blocks < 2**25 / 512, "space to be freed")
-    (worker,) = worker_pids(results)
-    os.kill(worker, signal.SIGKILL)
-    wait_for(lambda: run.status().state is State.INTERRUPTED and not processes_of(run), "its end")
-    assert [line["step"] for line in run.attempt(1).history(every_step=False)] == [1, 2]
-    logged = run.attempt(1).log_text()
-    assert len(logged) < 2**25
-    assert "\0" not in logged
-    assert "MiB are left out here]\nx" in logged
-    assert [row["step"] for row in MetricSource(PRINTED, tmp_path, output).rows()] == [2]
-    let_go()
-    ettsweep("retry", run.id, "--results", results)
-    assert result_of(run)["recorded"] == {"err": 2}
 
 
 def test_bars_and_colours_are_shown_as_on_a_screen(results: Path, grid: Ask) -> None:

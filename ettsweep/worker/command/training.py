@@ -16,7 +16,7 @@ from typing import NoReturn, Protocol
 from ettsweep.cgroups import out_of_memory_kills
 from ettsweep.console import as_on_screen
 from ettsweep.errors import CommandFailedError, EttsweepError, InputError, LostProcessError, RunStopped, StorageError
-from ettsweep.files import BLOCK_BYTES, Json, free_space, left_out_line, storage_errors, write_atomic
+from ettsweep.files import Json, storage_errors, write_atomic
 from ettsweep.launch.profile import SlurmProfile
 from ettsweep.launch.project_snapshot import import_folders
 from ettsweep.launch.remedies import gpu_memory_advice, more_memory, more_time
@@ -46,7 +46,7 @@ SIGNAL_WAIT_S = 2.0
 TAIL_BYTES = 16_384
 
 HEAD_BYTES, END_BYTES = 2**20, 10 * 2**20
-"""Of a long output, what is kept after its end, and while it grows, with as much again behind the beginning."""
+"""Of a long output, what is kept after its end."""
 
 _STEP_VARIABLE = re.compile(r"SLURM_(?!CONF|CLUSTER|JOB|ARRAY|SUBMIT|RESTART)")
 
@@ -104,7 +104,6 @@ class CommandTraining:
         self._stop_path = run.attempt.stop_path.resolve()
         self._knows_step = False
         self._output_size = -1
-        self._freed = HEAD_BYTES
         self._active_s = time.monotonic()
         self._kills_before = out_of_memory_kills()
         self._checkpoint: Checkpoint | None = None
@@ -320,9 +319,7 @@ class CommandTraining:
         run, wait_s = self._run, 0.02
         while not child.wait(wait_s):
             wait_s = min(2 * wait_s, POLL_S)
-            printed = self._printed_bytes()
             self._read(metrics)
-            self._free_output(printed)
             if run.stop:
                 self._stop(child, metrics)
                 return True
@@ -380,27 +377,12 @@ class CommandTraining:
         limit_s = self._recipe.stop.silent
         if limit_s is None:
             return
-        size = self._printed_bytes()
+        size = self._output.stat().st_size if self._output.exists() else 0
         if size != self._output_size:
             self._output_size, self._active_s = size, time.monotonic()
         if time.monotonic() - self._active_s > limit_s:
             child.kill()
             raise InputError(f"silent: no output and no metric for {limit_s:g} s")
-
-    def _printed_bytes(self) -> int:
-        try:
-            return self._output.stat().st_size
-        except OSError:
-            return 0
-
-    def _free_output(self, read: int) -> None:
-        """Give back the space of the middle of an output that is long already, of which so many bytes were read."""
-        end = (read - END_BYTES) // BLOCK_BYTES * BLOCK_BYTES
-        if end - self._freed < END_BYTES:
-            return
-        self._run.flush()  # who takes the run over finds no metric there
-        free_space(self._output, self._freed, end)
-        self._freed = end
 
     # --- after its end ---
 
@@ -413,7 +395,8 @@ class CommandTraining:
             head = file.read(HEAD_BYTES)
             file.seek(size - END_BYTES)
             end = file.read()
-            write_atomic(self._output, head + left_out_line(size - HEAD_BYTES - END_BYTES) + end)
+            note = f"\n[{(size - HEAD_BYTES - END_BYTES) / 2**20:.0f} MiB are left out here]\n"
+            write_atomic(self._output, head + note.encode() + end)
 
     def _conclude(self, code: int | None, was_told: bool, metrics: Metrics, tail: Sequence[str]) -> None:
         """Tell how it ended: return if it is whole, or has a reason to go on; else raise."""

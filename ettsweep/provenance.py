@@ -85,14 +85,23 @@ def provenance() -> Json:
     return data
 
 
+def belongs_to_environment(program: Path) -> bool:
+    """Whether a program is a Python, or one that lies in a Python environment of its own."""
+    prefix = program.parent.parent
+    return program.name.startswith("python") or any((prefix / name).exists() for name in ("pyvenv.cfg", "conda-meta"))
+
+
 @cache
-def installed_versions(prefix: Path) -> dict[str, str]:
-    """Return the versions of packages that can change numbers, by name, in the Python environment in a folder.
+def installed_versions(program: Path) -> dict[str, str]:
+    """Return the versions of packages that can change numbers, by name, in the Python environment of a program.
 
     Nothing of it is imported or started, so that it may be that of another interpreter.
     """
+    folders = list(program.parent.parent.glob("lib*/python*"))
+    # A system may have several versions of Python.
+    folders = [each for each in folders if each.name == program.resolve().name] or folders
     found = dict[str, str]()
-    for path in sorted(prefix.glob("lib/python*/*-packages/*.dist-info")):
+    for path in sorted(path for folder in folders for path in folder.glob("*-packages/*.dist-info")):
         name, _, number = path.name.removesuffix(".dist-info").rpartition("-")
         name = name.replace("_", "-").replace(".", "-").lower()
         if name in (*PACKAGES, *OTHER_PACKAGES):

@@ -223,7 +223,7 @@ def _provenance(families: Sequence[JudgedFamily]) -> list[Row]:
         for key in recorded
     ]
     particulars = {
-        f"{family.verdict.study.base.labels.title}: {label}": text
+        f"{family.verdict.study.sweep or family.verdict.study.model}: {label}": text
         for family in families
         for label, text in family.verdict.study.base.particulars().items()
     }

@@ -278,15 +278,23 @@ def other_evaluations_text(verdict: Verdict) -> str:
 MACHINE_FACTS = ("device", "device_name", "driver", "instruction_set", "python", "torch", "numpy")
 """Of what a result says of where it was trained, what may change numbers."""
 
+_PROCESSORS = {"x86_64", "aarch64", "arm64", "ppc64le"}
+
 
 def differing_facts(verdict: Verdict) -> dict[str, dict[str, int]]:
     """Return the machines and packages in which the runs behind a verdict differ: by fact, runs by its value."""
     environments = [each for run in verdict.runs if isinstance(each := (run.result or {}).get("environment"), dict)]
     values: dict[str, Counter[str]] = {name: Counter() for name in MACHINE_FACTS}
     for each in environments:
-        for name in MACHINE_FACTS:
-            if name in each:
-                values[name][str(each[name]).partition(":")[0] if name == "device" else str(each[name])] += 1
+        facts = {name: str(each[name]) for name in MACHINE_FACTS if name in each}
+        if "device" in facts:
+            facts["device"] = facts["device"].partition(":")[0]
+        if facts.get("device") == "cuda" and facts.get("device_name") in _PROCESSORS:
+            del facts["device_name"]  # older versions named the processor where own code trained on a GPU
+        for name, value in facts.items():
+            values[name][value] += 1
+    if verdict.study.base.keeps_checkpoints:
+        del values["python"]  # that of the worker, not of the program that it starts
     packages = [each["packages"] for each in environments if isinstance(each.get("packages"), dict)]
     for name in sorted({name for each in packages for name in each}):
         values[name] = Counter(str(each.get(name, "none")) for each in packages)

@@ -306,10 +306,10 @@ def find_grid(model: str) -> Path:
         _built_in().check_name("model", model)
     except InputError as error:
         base, _, optimizer = model.rpartition("-")
-        if optimizer in OPTIMIZERS:
-            find_grid(base)  # or says why not
+        if optimizer in OPTIMIZERS and base in _built_in().model_names():
             options = f"--model {base} --set optimizer={optimizer} --strategy standard"
-            raise InputError(f"{model} is no model but {base} with an optimizer: {options}") from None
+            place = f"; {find_grid(base)} says for which lr"
+            raise InputError(f"{model} is no model but {base} with an optimizer: {options}{place}") from None
         raise InputError(f"{error}; for a program of your own, {OWN_PROGRAM}") from None
     for candidates in (own_grids(), shipped_grids()):
         # An unreadable file is an error: it may be the model's own, and a shipped grid would replace it unnoticed.

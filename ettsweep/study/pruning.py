@@ -332,7 +332,8 @@ def check_evaluations(name: str, study: Study, finished: Iterable[Run]) -> None:
         InputError: there are some, and all were evaluated once.
     """
     column = study.metric.column
-    counts = [counts[column] for run in finished if (counts := recorded_counts(run.result)) and column in counts]
+    results = [run.result for run in finished if run.state is State.DONE]  # a diverged one may have ended before
+    counts = [counts[column] for each in results if (counts := recorded_counts(each)) and column in counts]
     if name != "none" and counts and max(counts) == 1:
         runs = "run that has finished" if len(counts) == 1 else f"{len(counts)} runs that have finished"
         raise InputError(

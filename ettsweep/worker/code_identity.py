@@ -166,7 +166,7 @@ def data_digest(names: Iterable[str], folder: Path, *, whole: bool = False) -> s
             for path in _named(folder, name):
                 for file in sorted(_files_of(path)):
                     status = file.stat()
-                    stamp = (status.st_size, status.st_mtime_ns, status.st_ino)
+                    stamp = (status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
                     digest.update(f"{file.relative_to(path.parent)}\0{stamp[0]}\0".encode(errors="surrogateescape"))
                     read = _whole_digest if whole and stamp[0] > 2 * SAMPLE_BYTES else _sample
                     digest.update(read(file, *stamp))
@@ -197,7 +197,7 @@ def _files_of(path: Path) -> Iterator[Path]:
 
 
 @cache
-def _sample(path: Path, size: int, mtime_ns: int, inode: int) -> bytes:
+def _sample(path: Path, size: int, mtime_ns: int, inode: int, ctime_ns: int) -> bytes:
     """Return a digest of a file's content, of a large one's both ends. All but the path is for the cache."""
     with path.open("rb") as file:
         if size <= 2 * SAMPLE_BYTES:
@@ -208,10 +208,12 @@ def _sample(path: Path, size: int, mtime_ns: int, inode: int) -> bytes:
 
 
 @cache
-def _whole_digest(path: Path, size: int, mtime_ns: int, inode: int) -> bytes:
+def _whole_digest(path: Path, size: int, mtime_ns: int, inode: int, ctime_ns: int) -> bytes:
     """Return a digest of all of a large file's content, which is kept in the user's cache until the file changes."""
-    key = hashlib.sha256(f"{path.resolve()}\0{size}\0{mtime_ns}\0{inode}".encode(errors="surrogateescape")).hexdigest()
-    is_settled = time.time() - mtime_ns / 1e9 > SETTLED_S
+    # The time of modification may be set back, by copies in place too; that of the last change of any kind may not.
+    stamp = f"{path.resolve()}\0{size}\0{mtime_ns}\0{inode}\0{ctime_ns}"
+    key = hashlib.sha256(stamp.encode(errors="surrogateescape")).hexdigest()
+    is_settled = time.time() - max(mtime_ns, ctime_ns) / 1e9 > SETTLED_S
     kept = cache_folder() / "data" / f"{key[:32]}.json"
     with contextlib.suppress(OSError, EttsweepError, ValueError):  # what others may write to is made anew
         if is_settled and isinstance(text := read_private_json(kept).get("sha256"), str):

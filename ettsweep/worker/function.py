@@ -172,7 +172,9 @@ class FunctionRecipe(OwnCodeRecipe):
         folder, module = Path(self.folder), self.module_path
         roots = [folder, *self.package_folders(folder)]
         own = [*files_of_module(self.function.partition(":")[0].split("."), roots), *matching_files(folder, self.files)]
-        return with_imports(own, roots) if module in own else [module, *matching_files(folder, self.files)]
+        if module.resolve() not in {path.resolve() for path in own}:  # of an installed package
+            return [module, *matching_files(folder, self.files)]
+        return with_imports(own, roots)
 
     def bound_to(self, data: str | None) -> Self:
         return self.model_copy(update={"code": self.code_digest()})

@@ -662,9 +662,10 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, finish_scores: 
         ("scales --model 64x", "unknown model '64x'"),
         (
             "grid --model gpt2-muon",
-            "gpt2-muon is no model but gpt2 with an optimizer: --model gpt2 --set optimizer=muon --strategy standard\n",
+            "gpt2-muon is no model but gpt2 with an optimizer: --model gpt2 --set optimizer=muon --strategy standard; ",
         ),
-        ("grid --model gpt3-muon", "unknown model 'gpt3'; did you mean 'gpt2'?"),
+        ("grid --model gpt3-muon", "unknown model 'gpt3-muon'"),
+        ("grid --model muon", "unknown model 'muon'"),
         ("grid --model 64x4", "no grid file has `model: 64x4`; `ettsweep init --model 64x4` writes one"),
         ("map --lr 1 --wd 1 --from standard --to ntk --model vit", "unknown model 'vit'"),
         ("map --lr 1 --wd 1 --from nkt --to ntk --width 8", "unknown strategy 'nkt'"),

@@ -558,7 +558,13 @@ def test_what_changes_the_numbers_is_part_of_the_id_and_nothing_else(tmp_path: P
     large[len(large) // 2] = 1
     (tmp_path / "data.bin").write_bytes(large)
     assert run_id(data=["data.bin"]) == sampled != full
-    assert run_id(data={"paths": "data.bin", "digest": "full"}) not in (sampled, full)
+    changed = run_id(data={"paths": "data.bin", "digest": "full"})
+    assert changed not in (sampled, full)
+    status = (tmp_path / "data.bin").stat()
+    with (tmp_path / "data.bin").open("r+b") as file:  # as by a copy in place that sets its times back
+        file.write(b"abc")
+    os.utime(tmp_path / "data.bin", ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert run_id(data={"paths": "data.bin", "digest": "full"}) != changed
     versioned = run_id(version="v1")
     assert len({first, versioned, run_id(version="v2")}) == 3
     (tmp_path / "walk.py").write_text(WALK.replace("A random walk", "Some random walk") + "# the end\n")
@@ -758,10 +764,11 @@ for step in range(1 if lr == 0.5 else 3, 10, 1 if lr == 0.5 else 3):
     assert sorted(result_of(run)["recorded"]["err"] for run in runs_in(results)) == [3, 3, 3, 3, 9, 9]
 
 
+@pytest.mark.parametrize("started_by", [["python"], ["sh", "-c", 'exec python "$@"', "sh"]], ids=["python", "a shell"])
 def test_packages_that_runs_of_one_verdict_differ_in_are_named_with_it(
-    tmp_path: Path, results: Path, grid: Ask, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, results: Path, grid: Ask, monkeypatch: pytest.MonkeyPatch, started_by: list[str]
 ) -> None:
-    """Of the interpreter that the command is started by, not of ettsweep's."""
+    """Of the interpreter that the command is started by, not of ettsweep's, nor of the system that has the shell."""
     for name, version in (("old", "2.8.0"), ("new", "2.9.0")):
         bin_folder, site = tmp_path / name / "bin", tmp_path / name / "lib/python3.12/site-packages"
         bin_folder.mkdir(parents=True)
@@ -769,7 +776,7 @@ def test_packages_that_runs_of_one_verdict_differ_in_are_named_with_it(
         for each in (f"torch-{version}", "Flash_Attn-2.7", f"pip-{version}"):
             (site / f"{each}.dist-info").mkdir(parents=True)
     program = "import json; print('[ettsweep]', json.dumps(dict(step=1, err=1.0 + {lr} + {seed} / 100)))"
-    command = ["python", "-c", program]
+    command = [*started_by, "-c", program]
     path = os.environ["PATH"]
     for name, seeds in (("old", "0"), ("new", "0,1")):
         monkeypatch.setenv("PATH", f"{tmp_path / name / 'bin'}:{path}")
@@ -799,6 +806,15 @@ def test_a_search_of_runs_that_were_evaluated_once_has_no_pruner(tmp_path: Path,
     assert "--pruner median judges runs by their curves, but the 2 runs that have finished of " in refused.stderr
     assert "recorded err once; record it more often, or leave out --pruner" in refused.stderr
     assert "recorded err once" not in ettsweep(*search, code=None).stderr
+
+
+def test_a_search_whose_first_runs_diverged_at_their_first_evaluation_has_a_pruner(
+    tmp_path: Path, results: Path, grid: Ask
+) -> None:
+    grid(shell(says(1, err=float("nan"))), "--follow", runs=2, steps=9)
+    assert {run.status().state for run in runs_in(results)} == {State.DIVERGED}
+    search = ("search", "--grid", tmp_path / "sweep.yaml", "--name", "searched", "--dry-run", "--results", results)
+    assert "recorded err once" not in ettsweep(*search, "--pruner", "median", code=None).stderr
 
 
 def test_runs_that_all_end_before_the_stated_step_are_told(results: Path, grid: Ask) -> None:

@@ -21,7 +21,7 @@ from ettsweep.launch.profile import SlurmProfile
 from ettsweep.launch.project_snapshot import import_folders
 from ettsweep.launch.remedies import gpu_memory_advice, more_memory, more_time
 from ettsweep.ownership import problem_of_code
-from ettsweep.provenance import installed_versions
+from ettsweep.provenance import belongs_to_environment, installed_versions
 from ettsweep.runs.attempt import Attempt, StartedCommand
 from ettsweep.runs.stop import StopReason
 from ettsweep.runs.trainable import TRAINING_LOSSES
@@ -123,7 +123,7 @@ class CommandTraining:
         argv = [rendered(word, values) for word in self._words(checkpoint)]
         files = self._write_files(values)
         environment = self._environment(values)
-        run.packages = _packages(argv[0], environment.get("PATH"))
+        run.packages = _packages(argv[0], self._recipe.run_folder, environment.get("PATH"))
         metrics = self._metrics(run.attempt)
         metrics.begin(checkpoint.step if checkpoint else None)
         run.flush()
@@ -476,11 +476,12 @@ class CommandTraining:
             yield from as_on_screen(file.read().decode(errors="replace")).splitlines()[-20:]
 
 
-def _packages(program: str, path: str | None) -> dict[str, str]:
+def _packages(program: str, folder: Path, path: str | None) -> dict[str, str]:
     """Return the versions of what a program trains with: in its own environment, or else in that of `python`."""
-    found = (shutil.which(name, path=path) for name in (program, "python"))
-    folders = (Path(each).parent.parent for each in found if each)
-    return next((packages for folder in folders if (packages := installed_versions(folder))), {})
+    found = shutil.which(str(folder / program) if "/" in program else program, path=path)
+    if not (found and belongs_to_environment(Path(found))):
+        found = shutil.which("python", path=path)
+    return installed_versions(Path(found)) if found else {}
 
 
 def _values_of(row: Json) -> dict[str, float]:

@@ -764,9 +764,9 @@ for step in range(1 if lr == 0.5 else 3, 10, 1 if lr == 0.5 else 3):
     assert sorted(result_of(run)["recorded"]["err"] for run in runs_in(results)) == [3, 3, 3, 3, 9, 9]
 
 
-@pytest.mark.parametrize("started_by", [["python"], ["sh", "-c", 'exec python "$@"', "sh"]], ids=["python", "a shell"])
+@pytest.mark.parametrize("start", ["python", "shell"])
 def test_packages_that_runs_of_one_verdict_differ_in_are_named_with_it(
-    tmp_path: Path, results: Path, grid: Ask, monkeypatch: pytest.MonkeyPatch, started_by: list[str]
+    tmp_path: Path, results: Path, grid: Ask, monkeypatch: pytest.MonkeyPatch, start: str
 ) -> None:
     """Of the interpreter that the command is started by, not of ettsweep's, nor of the system that has the shell."""
     for name, version in (("old", "2.8.0"), ("new", "2.9.0")):
@@ -776,7 +776,12 @@ def test_packages_that_runs_of_one_verdict_differ_in_are_named_with_it(
         for each in (f"torch-{version}", "Flash_Attn-2.7", f"pip-{version}"):
             (site / f"{each}.dist-info").mkdir(parents=True)
     program = "import json; print('[ettsweep]', json.dumps(dict(step=1, err=1.0 + {lr} + {seed} / 100)))"
-    command = [*started_by, "-c", program]
+    system = tmp_path / "system"
+    (system / "lib/python3/dist-packages/torch-1.0.dist-info").mkdir(parents=True)
+    (system / "bin").mkdir()
+    (system / "bin/sh").symlink_to("/bin/sh")
+    shell = [str(system / "bin/sh"), "-c", 'exec python "$@"', "sh"]
+    command = [*(shell if start == "shell" else ["python"]), "-c", program]
     path = os.environ["PATH"]
     for name, seeds in (("old", "0"), ("new", "0,1")):
         monkeypatch.setenv("PATH", f"{tmp_path / name / 'bin'}:{path}")
@@ -811,7 +816,7 @@ def test_a_search_of_runs_that_were_evaluated_once_has_no_pruner(tmp_path: Path,
 def test_a_search_whose_first_runs_diverged_at_their_first_evaluation_has_a_pruner(
     tmp_path: Path, results: Path, grid: Ask
 ) -> None:
-    grid(shell(says(1, err=float("nan"))), "--follow", runs=2, steps=9)
+    grid(shell(says(1, err=1.0) + says(2, err=float("nan"))), "--follow", runs=2, steps=9)
     assert {run.status().state for run in runs_in(results)} == {State.DIVERGED}
     search = ("search", "--grid", tmp_path / "sweep.yaml", "--name", "searched", "--dry-run", "--results", results)
     assert "recorded err once" not in ettsweep(*search, "--pruner", "median", code=None).stderr

@@ -14,8 +14,8 @@ MAX_ENTRIES = 50_000
 MAX_CODE_BYTES = 2**20
 """Of a file of code, what is looked through for paths."""
 
-SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sys", "/usr")
-"""Folders to which no training writes."""
+SYSTEM = ("bin", "dev", "etc", "lib", "lib64", "proc", "sys", "usr")
+"""Folders below / to which no training writes, but for the memory that /dev/shm gives to all programs."""
 
 RESULTS = {
     *(of(Path()).name for of in (runs_dir, sweeps_dir, jobs_dir, code_dir, store_dir)),
@@ -67,10 +67,11 @@ def named_paths(code: Iterable[Path], words: Iterable[str]) -> Iterator[Path]:
     between = str.maketrans(dict.fromkeys("\"'`=(),;<>{}[]", " "))
     names = {os.path.normpath(word) for text in texts for word in text.translate(between).split() if word[0] == "/"}
     # What all programs share has files of others.
-    shared = {"/", os.path.normpath(tempfile.gettempdir()), str(Path.home())}
-    for name in sorted(names - shared):
-        if not name.startswith(SYSTEM) and Path(name).exists():
-            yield Path(name).resolve()
+    shared = {"/", "//", os.path.normpath(tempfile.gettempdir()), str(Path.home()), "/dev/shm"}
+    for path in map(Path, sorted(names - shared)):
+        is_of_system = path.parts[1] in SYSTEM and not path.is_relative_to("/dev/shm")
+        if not is_of_system and path.exists():
+            yield path.resolve()
 
 
 def _files(folder: Path, left_out: Collection[Path], depth: int | None) -> Iterator[Path]:

@@ -52,6 +52,8 @@ def test_files_that_a_script_names_are_found_as_they_change(tmp_path: Path) -> N
     since_ns = now_ns(tmp_path)
     wait_for(lambda: now_ns(tmp_path) > since_ns, "a tick of the file system's clock")
     (outside / "best.txt").touch()
+    # Those of the system are left out.
+    assert list(named_paths([], ["/usr/bin/env", "/dev/null", "/etc/passwd", "/", "//"])) == []
     assert list(named_paths([script], ["train.py", "/usr/bin/python3"])) == [outside, outside / "best.txt"]
     assert written_since(since_ns, outside, ()) == {"best.txt"}
     assert written_since(since_ns, tmp_path, {outside}) == set()

@@ -64,7 +64,7 @@ def remove_an_image(root: Path) -> None:
 
 
 def add_a_class(root: Path) -> None:
-    shutil.copytree(next(root.iterdir()), root / "zebra")
+    shutil.copytree(next(root.glob("n*")), root / "zebra")
 
 
 def fill_an_empty_folder(root: Path) -> None:

@@ -155,8 +155,10 @@ class WatchScreen(App[None]):
 
     @on(Updated)
     def _on_updated(self, message: Updated) -> None:
+        is_news = message.view != self.view or bool(self._error_text)
         self.view, self._error_text = message.view, ""
-        self._draw_panels()
+        if is_news:  # drawing takes longer than reading what has not changed
+            self._draw_panels()
 
     @on(StatusText)
     def _on_status_text(self, message: StatusText) -> None:

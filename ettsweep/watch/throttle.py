@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from ettsweep.launch.progress import POLL_REST_FACTOR
 
-REST_FACTOR = 40
-"""Pause after work, in multiples of its CPU time: reading takes at most 1/40 of a core, as drawing needs some too."""
+REST_FACTOR = 60
+"""Pause after work, in multiples of its CPU time: reading takes at most 1/60 of a core, as drawing needs some too."""
 
 
 @dataclass

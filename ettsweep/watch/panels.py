@@ -23,7 +23,7 @@ FAMILY_COLUMNS = (
     *(
         Column("sweep"),
         Column("model", drop_rank=5),
-        Column("strategy"),
+        Column("strategy", drop_rank=1),
         Column("", drop_rank=4),
         Column("runs", align_right=True),
     ),

@@ -13,6 +13,7 @@ import optuna
 import pytest
 from support.commandline import finish, keep, write_fake_grid
 from support.trainers import write_walk
+from support.watched import choose_all
 
 from ettsweep.launch.resolve import LaunchOptions
 from ettsweep.launch.submissions import submission_folders
@@ -21,6 +22,8 @@ from ettsweep.runs.index import load_run_index
 from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.sweep_store import load_sweep_store
+from ettsweep.watch.panels import family_lines
+from ettsweep.watch.watcher import Watcher
 
 Call = Callable[..., Any]
 Row = tuple[float, float, int, float | str]
@@ -99,6 +102,11 @@ def test_nothing_for_people_names_the_strategy_of_scores_that_have_one_alone(cal
     assert ">mine</a>" in text
     figures = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)
     assert any('"mine"' in figure for figure in figures)
+    watched = Watcher(tmp_path / "results", choose_all, lambda: "").poll()
+    assert [line.plain.split()[:2] for line in family_lines(watched, 130)] == [
+        ["sweep", "runs"],
+        ["mine", "\u2501" * 10],
+    ]
 
 
 def test_an_import_can_be_repeated_and_extended(call: Call, tmp_path: Path) -> None:

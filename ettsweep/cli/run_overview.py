@@ -50,8 +50,8 @@ def _lines(data: Json, run: Run | None) -> Iterator[Line]:
     yield "sweep", format_cell(data["sweep"]) or "none"
     yield "model", format_cell(run.labels.title)
     lr, wd = power_and_decimal(spec.lr), power_and_decimal(spec.wd)
-    strategy = f"{format_cell(shown_strategy(run.base))}, " if run.base.has_strategies else ""
-    yield "point", f"{strategy}lr {lr}, wd {wd}, seed {spec.seed}"
+    place = [format_cell(shown_strategy(run.base)), f"lr {lr}", f"wd {wd}", f"seed {spec.seed}"]
+    yield "point", ", ".join(filter(None, place))
     note = format_cell(state_note(data))
     yield "state", f"{run.state}: {note}" if note else run.state.value
     if last := spec.steps:

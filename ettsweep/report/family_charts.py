@@ -105,9 +105,9 @@ def scores(frames: FamilyFrames) -> Json | None:
 
 def _by_label(rows: pd.DataFrame, frames: FamilyFrames) -> pd.DataFrame:
     """Return rows with the label of their family for its strategy, where that is one alone."""
-    labels = {family.verdict.family: family.verdict.label for family in frames.families}
     if all(family.verdict.study.has_strategies for family in frames.families):
         return rows
+    labels = {family.verdict.family: family.verdict.label for family in frames.families}
     return rows.assign(strategy=rows["family"].map(labels))
 
 

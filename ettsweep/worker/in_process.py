@@ -204,7 +204,7 @@ class RunningRun:
         self.has_own_handlers = False
         self.is_complete = False
         self.postponed = self.advice = ""
-        self.packages: Mapping[str, str] = installed_versions(Path(sys.prefix))
+        self.packages: Mapping[str, str] = installed_versions(Path(sys.executable))
         self._poll = work.stop_source.make_poll(attempt)
         self._stop: StopReason | None = None
         self._told_s = 0.0

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +221,9 @@ def test_a_function_that_lacks_memory_of_its_gpu_is_told_what_helps(results: Pat
 
 def test_a_worker_of_functions_imports_no_torch(results: Path, grid: Ask) -> None:
     grid("torchless")
-    assert result_of(only_run(results))["score"] == 1.0
+    result = result_of(only_run(results))
+    assert result["score"] == 1.0
+    assert result["environment"]["packages"]["torch"] == version("torch"), "though nothing of it was imported"
 
 
 def test_planning_functions_imports_no_torch(tmp_path: Path, grid: Ask, results: Path) -> None:

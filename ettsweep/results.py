@@ -55,9 +55,8 @@ def load(folder: str | Path, *sweeps: str) -> "Results":
     unreadable = {**({} if sweeps else store.broken), **run_index.broken}
     for problem in unreadable.values():
         _warn(problem)
-    histories = RunHistories(_warn)
-    frames = FamilyFrames(judged_families(runs, verdicts), histories, rows_per_run(len(runs)))
-    return Results(folder, runs, frames, store.studies_by_family, unreadable, histories)
+    frames = FamilyFrames(judged_families(runs, verdicts), RunHistories(rows_per_run(len(runs)), _warn))
+    return Results(folder, runs, frames, store.studies_by_family, unreadable)
 
 
 def _check_folder(folder: Path) -> None:
@@ -85,7 +84,6 @@ class Results:
     _frames: FamilyFrames
     _studies_by_family: StudiesByFamily
     _unreadable: dict[str, str]
-    _histories: RunHistories
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -195,7 +193,7 @@ class Results:
 
         Damaged metrics appear once `curves` was read.
         """
-        return self._unreadable | self._histories.corrupt
+        return self._unreadable | self._frames.histories.corrupt
 
     def __repr__(self) -> str:
         # Sweeps come from families, not from disk: an unreadable sweep counts as broken only.

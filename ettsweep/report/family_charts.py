@@ -23,23 +23,19 @@ from ettsweep.report.surface_frames import optimum_frame, surface_frame
 
 
 class FamilyFrames:
-    """The frames of some families, each built on first access; `rows` limits the rows of curves per run.
-
-    `coordinates` are those of maps.
-    """
+    """The frames of some families, each built on first access; `coordinates` are those of maps."""
 
     def __init__(
         self,
         families: Sequence[JudgedFamily],
         histories: RunHistories,
-        rows: int,
         coordinates: Coordinates = "lr,wd",
     ) -> None:
-        self.families, self._histories, self._rows, self.coordinates = families, histories, rows, coordinates
+        self.families, self.histories, self.coordinates = families, histories, coordinates
 
     def for_families(self, families: Sequence[JudgedFamily]) -> "FamilyFrames":
         """Return the frames of other families; histories read so far are shared."""
-        return FamilyFrames(families, self._histories, self._rows, self.coordinates)
+        return FamilyFrames(families, self.histories, self.coordinates)
 
     @cached_property
     def points(self) -> pd.DataFrame:
@@ -49,17 +45,17 @@ class FamilyFrames:
     @cached_property
     def curves(self) -> pd.DataFrame:
         """One row per recorded step and evaluation, see `curves_frame`."""
-        return curves_frame(self.families, self._histories, self._rows)
+        return curves_frame(self.families, self.histories)
 
     @cached_property
     def optima_curves(self) -> pd.DataFrame:
         """The rows of `curves` of the candidates' runs: far fewer than of all."""
-        return curves_frame(self.families, self._histories, self._rows, set(self.optima["run"]))
+        return curves_frame(self.families, self.histories, set(self.optima["run"]))
 
     @cached_property
     def spikes(self) -> pd.DataFrame:
         """One row per spike, see `spikes_frame`."""
-        return spikes_frame(self.families, self._histories, self._rows)
+        return spikes_frame(self.families, self.histories)
 
     @cached_property
     def surface(self) -> pd.DataFrame:

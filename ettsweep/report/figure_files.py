@@ -56,10 +56,9 @@ class Figure:
 class FigureBuilder:
     """Draws the figures of comparisons, and gives each a file name of its own."""
 
-    def __init__(self, histories: RunHistories, rows: int, coordinates: Coordinates = "lr,wd") -> None:
+    def __init__(self, histories: RunHistories, coordinates: Coordinates = "lr,wd") -> None:
         self._histories = histories
         self._coordinates = coordinates
-        self._rows = rows
         self._used_names: set[str] = set()
 
     def build(self, comparison: StrategyComparison) -> Iterator[tuple[StudyKey, Figure]]:
@@ -68,7 +67,7 @@ class FigureBuilder:
         Figures of all strategies have the key of the first. Figures without data are left out.
         """
         families, first = comparison.families, comparison.families[0].verdict
-        frames = FamilyFrames(families, self._histories, self._rows, self._coordinates)
+        frames = FamilyFrames(families, self._histories, self._coordinates)
         title, name = comparison.title, self._unique_name(_series_name(first), first.family)
         for kind, caption, spec in _comparison_specs(frames):
             yield first.key, Figure(kind, f"{name}-{kind}", title, caption, spec)
@@ -124,9 +123,16 @@ def _single_family_specs(frames: FamilyFrames) -> CaptionedSpecs:
 
 
 def _with_captions(frames: FamilyFrames, kinds: Mapping[str, Callable[[FamilyFrames], Json | None]]) -> CaptionedSpecs:
+    seeds = frames.histories.seeds
     for kind, draw in kinds.items():
         if spec := draw(frames):
-            yield kind, CAPTIONS[kind], spec
+            yield kind, CAPTIONS[kind] + (FEWER_CURVES.get(kind, "").format(seeds=seeds) if seeds else ""), spec
+
+
+FEWER_CURVES = dict.fromkeys(
+    ("trajectories", "curves"), " Of so many runs, only the first {seeds} of each point are drawn."
+)
+"""Added to the captions of figures that do not draw the curves of all runs."""
 
 
 CAPTIONS = {

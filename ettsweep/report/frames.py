@@ -118,11 +118,11 @@ def _common_log2(study: Study, point: Point) -> tuple[float | None, float | None
 
 
 def curves_frame(
-    families: Sequence[JudgedFamily], histories: RunHistories, rows: int, runs: Collection[str] | None = None
+    families: Sequence[JudgedFamily], histories: RunHistories, runs: Collection[str] | None = None
 ) -> pd.DataFrame:
-    """Return steps and evaluations of runs, at most `rows` steps and half as many evaluations each.
+    """Return steps and evaluations of runs, thinned.
 
-    All runs of the families, or those with the ids `runs`.
+    All runs of the families whose curves are drawn, or those with the ids `runs`.
 
     Columns:
         role: that of the run's point, as in `points_frame`.
@@ -133,7 +133,7 @@ def curves_frame(
     """
     scored = {column: None for family in families for column in evaluation_columns(family.verdict.study.metric)}
     quantities = [*TRAINING, *dict.fromkeys((*EVALUATIONS, *scored))]
-    table_rows = [row for family in families for row in _curve_rows(family, histories, rows, quantities, runs)]
+    table_rows = [row for family in families for row in _curve_rows(family, histories, quantities, runs)]
     frame = pd.DataFrame(table_rows, columns=[*CURVE_COLUMNS, *quantities])
     return frame.astype({"counted": "bool"} | dict.fromkeys(quantities, "float64"))
 
@@ -141,12 +141,11 @@ def curves_frame(
 def _curve_rows(
     family: JudgedFamily,
     histories: RunHistories,
-    rows: int,
     quantities: Sequence[str],
     runs: Collection[str] | None,
 ) -> Iterable[tuple[object, ...]]:
-    for run, run_columns in _runs_with_columns(family):
-        if (runs is None or run.id in runs) and (history := histories.get(run, rows)):
+    for run, run_columns in _runs_with_columns(family, histories.seeds if runs is None else None):
+        if (runs is None or run.id in runs) and (history := histories.get(run)):
             columns = *run_columns, run.state.value, history.unit
             # Steps and evaluations are rows of their own: they are thinned differently.
             for step, loss, norm in history.training:
@@ -157,8 +156,8 @@ def _curve_rows(
                 yield (*columns, step, step / history.unit_steps, *map(values.get, quantities))
 
 
-def spikes_frame(families: Sequence[JudgedFamily], histories: RunHistories, rows: int) -> pd.DataFrame:
-    """Return one row per spike that a finished run counted, and one where a run diverged.
+def spikes_frame(families: Sequence[JudgedFamily], histories: RunHistories) -> pd.DataFrame:
+    """Return one row per spike that a finished run counted, and one where a run diverged, of runs with curves.
 
     Columns:
         quantity: the column of `curves_frame` that spiked.
@@ -169,21 +168,21 @@ def spikes_frame(families: Sequence[JudgedFamily], histories: RunHistories, rows
         # All but `counted`, which `SPIKE_COLUMNS` lack.
         (*columns[:-1], spike.step, spike.step / history.unit_steps, spike.quantity, spike.value, spike.text)
         for family in families
-        for run, columns in _runs_with_columns(family)
-        if (history := histories.get(run, rows))
+        for run, columns in _runs_with_columns(family, histories.seeds)
+        if (history := histories.get(run))
         for spike in history.spikes
     ]
     return pd.DataFrame(table_rows, columns=list(SPIKE_COLUMNS)).astype({"value": "float64"})
 
 
-def _runs_with_columns(family: JudgedFamily) -> Iterator[tuple[Run, tuple[object, ...]]]:
-    """Yield the runs of a family, each with its values of the columns from `sweep` to `counted`."""
+def _runs_with_columns(family: JudgedFamily, seeds: int | None = None) -> Iterator[tuple[Run, tuple[object, ...]]]:
+    """Yield the runs of a family, or so many of each point, with their values of the columns `sweep` to `counted`."""
     verdict = family.verdict
     neighbours = {neighbour.point for neighbour in verdict.neighbours}
     owner, counts = _owner_columns(verdict), family.study_state.is_verdict_seed
     for point, members in family.points.items():
         columns = *owner, point_text(point), _role(verdict, neighbours, point)
-        for run in members:
+        for run in members[:seeds]:
             yield run, (*columns, run.id, run.seed, counts(run.seed))
 
 

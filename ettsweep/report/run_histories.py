@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby, pairwise
+from itertools import pairwise
 from typing import Any
 
 from ettsweep.console import format_count
@@ -31,7 +31,7 @@ MAX_ROWS, MIN_ROWS = 200, 10
 """Limits to the rows that are kept of a run's steps; of its evaluations, half as many are."""
 
 MAX_TOTAL_ROWS = 100_000
-"""Rows of steps that are kept of all runs together: the page holds them all."""
+"""Rows of steps that the page holds of all runs together."""
 
 Row = tuple[int, float | None, float | None]
 """A step, and the two quantities recorded there."""
@@ -79,20 +79,28 @@ class RunHistories:
 
     A damaged file is reported once, by a call of `warn`.
 
+    Args:
+        rows: of a run's steps that are kept; of its evaluations, half as many are.
+        warn: called with a line for each run whose metrics cannot be used.
+        seeds: how many of a point's runs have curves in figures, lowest seeds first; None for all.
+
     Attributes:
         corrupt: reasons why a history cannot be read, by run id.
     """
 
-    def __init__(self, warn: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(
+        self, rows: int = MAX_ROWS, warn: Callable[[str], None] = lambda text: None, seeds: int | None = None
+    ) -> None:
         self.corrupt: dict[str, str] = {}
-        self._warn = warn
-        self._histories: dict[tuple[str, int], RunHistory | None] = {}
+        self.seeds = seeds
+        self._rows, self._warn = rows, warn
+        self._histories: dict[str, RunHistory | None] = {}
 
-    def get(self, run: Run, rows: int) -> RunHistory | None:
-        """Return the history of a run, thinned to `rows` rows; None where nothing was recorded or it is damaged."""
-        if (run.id, rows) not in self._histories:
-            self._histories[run.id, rows] = _build_history(run, self._read_metrics(run), rows)
-        return self._histories[run.id, rows]
+    def get(self, run: Run) -> RunHistory | None:
+        """Return the thinned history of a run; None where nothing was recorded or it is damaged."""
+        if run.id not in self._histories:
+            self._histories[run.id] = _build_history(run, self._read_metrics(run), self._rows)
+        return self._histories[run.id]
 
     def _read_metrics(self, run: Run) -> Sequence[Json]:
         # Only a finished run has all its metrics in one file; before, each attempt has its own.
@@ -109,6 +117,15 @@ class RunHistories:
 def rows_per_run(runs: int) -> int:
     """Return how many rows to keep of each of so many runs."""
     return max(MIN_ROWS, min(MAX_ROWS, MAX_TOTAL_ROWS // max(1, runs)))
+
+
+def seeds_per_point(runs: int, points: int) -> int | None:
+    """Return of how many runs of each of so many points the page holds curves; None for all.
+
+    All, as long as `MIN_ROWS` of each make no more than `MAX_TOTAL_ROWS`.
+    """
+    most = MAX_TOTAL_ROWS // MIN_ROWS
+    return None if runs <= most else max(1, most // points)
 
 
 def _unfinished_metrics(run: Run) -> Sequence[Json]:
@@ -194,7 +211,8 @@ def _window_means(steps: Sequence[Json], width: int) -> tuple[Row, ...]:
     numbers = [int(line["step"]) for line in steps]
     losses, norms = ([line.get(name) for line in steps] for name in TRAINING)
     # Less one, since steps count from 1: the last step of a full window is a multiple of its width.
-    ends = accumulate(len(list(window)) for _, window in groupby((number - 1) // width for number in numbers))
+    windows = [(number - 1) // width for number in numbers]
+    ends = [end for end, (window, following) in enumerate(pairwise((*windows, None)), 1) if window != following]
     return tuple(
         (numbers[end - 1], _finite_mean(losses[start:end]), _finite_mean(norms[start:end]))
         for start, end in pairwise((0, *ends))

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import pandas as pd
+
 from ettsweep.errors import InputError
 from ettsweep.files import storage_errors, write_atomic
 from ettsweep.report import page, tables
@@ -11,7 +13,7 @@ from ettsweep.report.figure_export import export_all, paths_of
 from ettsweep.report.figure_files import Figure, FigureBuilder
 from ettsweep.report.figures.lattice_map import Coordinates
 from ettsweep.report.manifest import Manifest
-from ettsweep.report.run_histories import RunHistories, rows_per_run
+from ettsweep.report.run_histories import RunHistories, rows_per_run, seeds_per_point
 from ettsweep.runs.index import Run
 from ettsweep.study.study import StudyKey
 from ettsweep.study.sweep_store import StudiesByFamily
@@ -58,13 +60,14 @@ def write_report(
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
     paths = tables.write_tables(out / "tables", runs, verdicts, studies_by_family)
-    comparisons, histories = strategy_comparisons(judged_families(runs, verdicts)), RunHistories(warn)
-    drawing, figures = (
-        FigureBuilder(histories, rows_per_run(len(runs)), coordinates),
-        dict[tuple[StudyKey, str], Figure](),
-    )
-    for comparison in comparisons:
-        figures |= {(key, figure.kind): figure for key, figure in drawing.build(comparison)}
+    families = judged_families(runs, verdicts)
+    comparisons, points = strategy_comparisons(families), sum(len(family.points) for family in families)
+    histories = RunHistories(rows_per_run(len(runs)), warn, seeds_per_point(len(runs), points))
+    drawing, figures = FigureBuilder(histories, coordinates), dict[tuple[StudyKey, str], Figure]()
+    # Texts in Arrow's memory, as pandas has them by default, take long to get in and out of many small frames.
+    with pd.option_context("mode.string_storage", "python"):
+        for comparison in comparisons:
+            figures |= {(key, figure.kind): figure for key, figure in drawing.build(comparison)}
     manifest = Manifest(out)
     if figure_files is None:
         figure_files = len(figures) <= MAX_DEFAULT_FIGURES or manifest.has_figures

@@ -59,7 +59,7 @@ from ettsweep.files import (
     Json,
     PathBelow,
     dumps,
-    loads,
+    loads_fast,
     parse_object,
     read_file,
     read_json,
@@ -366,7 +366,7 @@ class RunDir:
         data = self.metrics_data(result)
         try:
             # Parsed as one array: ten times as fast as line by line.
-            lines: list[Json] = loads(b"[" + b",".join(data.splitlines()) + b"]")
+            lines: list[Json] = loads_fast(b"[" + b",".join(data.splitlines()) + b"]")
         except ValueError as error:
             raise CorruptError(f"{self.metrics_path}: not JSON: {error}; {self._remedy}") from error
         return lines

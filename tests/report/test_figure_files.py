@@ -31,7 +31,7 @@ from ettsweep.study.study import Study
 
 
 def drawn(sample: Made) -> list[Figure]:
-    drawing = FigureBuilder(RunHistories(), 100)
+    drawing = FigureBuilder(RunHistories(100))
     return [
         figure
         for comparison in strategy_comparisons(judged_families(sample.runs, sample.verdicts))
@@ -55,6 +55,14 @@ def finished(results: Path, base: RunSpec, studies: Sequence[Study] | None = Non
     return read(results, [*(studies or [search(base, seeds=(0,))])])
 
 
+def test_captions_say_that_not_all_runs_have_curves(sample: Made) -> None:
+    (comparison,) = strategy_comparisons(judged_families(sample.runs, sample.verdicts))
+    figures = [figure for _, figure in FigureBuilder(RunHistories(10, seeds=2)).build(comparison)]
+    fewer = {figure.kind for figure in figures if "only the first 2 of each point are drawn" in figure.caption}
+    assert fewer == {"trajectories", "curves"}
+    assert "only the first" not in caption(sample, "curves")
+
+
 # --- which ------------------------------------------------------------------------------------------------------------
 
 
@@ -73,7 +81,7 @@ def test_each_family_has_its_figures_and_all_together_theirs(sample: Made) -> No
 
 def test_figures_belong_to_their_family_and_those_of_all_to_the_first(sample: Made) -> None:
     (comparison,) = strategy_comparisons(judged_families(sample.runs, sample.verdicts))
-    by_key = {(key, figure.kind) for key, figure in FigureBuilder(RunHistories(), 100).build(comparison)}
+    by_key = {(key, figure.kind) for key, figure in FigureBuilder(RunHistories(100)).build(comparison)}
     assert (sample.verdict("standard").key, "strategies") in by_key
     assert (sample.verdict("hybrid").key, "map") in by_key
     assert len(by_key) == 3 + 3 * 3

@@ -38,7 +38,7 @@ def points(sample: Made, *strategies: str) -> pd.DataFrame:
 
 
 def curves(sample: Made, strategy: str, rows: int = 1000) -> pd.DataFrame:
-    return frames.curves_frame([family(sample, strategy)], RunHistories(), rows)
+    return frames.curves_frame([family(sample, strategy)], RunHistories(rows))
 
 
 # --- points -----------------------------------------------------------------------------------------------------------
@@ -209,11 +209,21 @@ def test_rows_are_thinned_run_by_run(sample: Made) -> None:
     assert set(map(tuple, steps)) == {(120, 240), (80,)}, "of the one that diverged, all of the first half"
 
 
+def test_of_so_many_runs_the_first_seeds_of_each_point_have_curves_and_spikes(sample: Made) -> None:
+    chosen, histories = family(sample, "standard"), RunHistories(10, seeds=2)
+    frame = frames.curves_frame([chosen], histories)
+    seeds = frame.groupby("point")["seed"].agg(set)
+    assert set(map(frozenset, seeds)) == {frozenset(SEEDS[:2])}
+    assert frames.spikes_frame([chosen], histories).empty, "the one that diverged has the third seed"
+    optimum = {run.id for run in chosen.optimum}
+    assert set(frames.curves_frame([chosen], histories, optimum)["run"]) == optimum, "optima have all of theirs"
+
+
 # --- spikes -----------------------------------------------------------------------------------------------------------
 
 
 def test_where_a_run_diverged_is_a_spike_of_its_loss(sample: Made) -> None:
-    (row,) = frames.spikes_frame([family(sample, "standard")], RunHistories(), 1000).itertuples()
+    (row,) = frames.spikes_frame([family(sample, "standard")], RunHistories(1000)).itertuples()
     assert (row.point, row.seed, row.step, row.quantity) == ("(2^-5, 2^0)", 2, 81, "loss")
     assert row.trained == pytest.approx(81 / 12)
     assert row.value == pytest.approx(loss_at(1, 1, 2) + 0.5), "the last one that was finite"
@@ -263,8 +273,8 @@ def test_where_nothing_was_proposed_there_is_no_course_and_no_range(sample: Made
 
 @pytest.mark.parametrize("made_of", [
     lambda: frames.points_frame([]),
-    lambda: frames.curves_frame([], RunHistories(), 10),
-    lambda: frames.spikes_frame([], RunHistories(), 10),
+    lambda: frames.curves_frame([], RunHistories(10)),
+    lambda: frames.spikes_frame([], RunHistories(10)),
     lambda: frames.optima_frame([]),
 ])  # fmt: skip
 def test_no_families_give_an_empty_frame_with_its_columns(made_of: Any) -> None:
@@ -278,5 +288,5 @@ def test_runs_that_wait_have_no_curves(tmp_path: Path) -> None:
     RunDir.create(tmp_path, base)
     text = read(tmp_path, [search(base, seeds=(0,))])
     families: Sequence[JudgedFamily] = judged_families(text.runs, text.verdicts)
-    assert frames.curves_frame(families, RunHistories(), 10).empty
+    assert frames.curves_frame(families, RunHistories(10)).empty
     assert frames.points_frame(families)["state"].value_counts().to_dict() == {"missing": 9}

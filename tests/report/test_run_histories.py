@@ -8,7 +8,7 @@ from support.made_runs import text_run
 from support.made_sweep import digits_spec
 
 from ettsweep.files import Json
-from ettsweep.report.run_histories import RunHistories, RunHistory, rows_per_run
+from ettsweep.report.run_histories import RunHistories, RunHistory, rows_per_run, seeds_per_point
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run, load_run_index
 from ettsweep.runs.spec import RunSpec
@@ -37,7 +37,7 @@ def recorded(results: Path, lines: list[Json], spec: RunSpec | None = None, **re
 
 
 def history_of(run: Run, rows: int = 1000) -> RunHistory:
-    get_result = RunHistories().get(run, rows)
+    get_result = RunHistories(rows).get(run)
     assert get_result is not None
     return get_result
 
@@ -94,8 +94,18 @@ def test_of_many_runs_fewer_rows_each_are_kept(runs: int, rows: int) -> None:
     assert runs * rows <= 100_000 or rows == 10
 
 
+@pytest.mark.parametrize(
+    ("runs", "points", "seeds"),
+    [(0, 0, None), (10_000, 25, None), (10_001, 25, 400), (100_000, 1000, 10), (60_000, 60_000, 1)],
+)
+def test_the_page_holds_curves_of_as_many_runs_of_each_point_as_there_is_room_for(
+    runs: int, points: int, seeds: int | None
+) -> None:
+    assert seeds_per_point(runs, points) == seeds
+
+
 def test_a_run_that_recorded_nothing_has_no_history(results: Path) -> None:
-    assert RunHistories().get(recorded(results, []), 10) is None
+    assert RunHistories(10).get(recorded(results, [])) is None
 
 
 # --- spikes -----------------------------------------------------------------------------------------------------------
@@ -142,16 +152,16 @@ def test_a_run_that_never_had_a_finite_loss_has_no_value(results: Path) -> None:
 
 
 def test_histories_of_finished_runs_are_read_once(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, remaining = recorded(results, lines_of()), RunHistories()
-    first = remaining.get(run, 10)
+    run, remaining = recorded(results, lines_of()), RunHistories(10)
+    first = remaining.get(run)
     monkeypatch.setattr(RunDir, "history", lambda self: pytest.fail("read again"))
-    assert remaining.get(run, 10) is first
+    assert remaining.get(run) is first
 
 
 def test_damaged_histories_are_remembered_with_what_to_do(results: Path) -> None:
-    run, remaining = recorded(results, lines_of()), RunHistories()
+    run, remaining = recorded(results, lines_of()), RunHistories(10)
     run.dir.metrics_path.write_text('{"step": 1, "loss": 9.0}\n')
-    assert remaining.get(run, 10) is remaining.get(run, 20) is None
+    assert remaining.get(run) is remaining.get(run) is None
     assert list(remaining.corrupt) == [run.id]
     assert f"`ettsweep retry {run.id}`" in remaining.corrupt[run.id]
 
@@ -180,12 +190,12 @@ def test_a_run_that_goes_on_has_what_all_its_attempts_recorded(results: Path) ->
 
 def test_what_an_unfinished_run_records_meanwhile_is_seen(results: Path) -> None:
     folder, run = unfinished(results)
-    run_histories = RunHistories()
-    before = run_histories.get(run, 1000)
+    run_histories = RunHistories(1000)
+    before = run_histories.get(run)
     second = folder.latest_attempt()
     assert second
     second.append(second.metrics_path, lines_of(30, first=26))
-    assert run_histories.get(run, 1000) is before, "figures of one report agree"
+    assert run_histories.get(run) is before, "figures of one report agree"
     assert history_of(run).training[-1][0] == 30
 
 

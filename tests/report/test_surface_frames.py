@@ -198,7 +198,7 @@ def test_one_free_axis_has_a_curve_with_a_band(noisy: Made) -> None:
 def test_captions_say_what_is_fitted(noisy: Made) -> None:
     collected = {}
     for comparison in strategy_comparisons(judged_families(noisy.runs, noisy.verdicts)):
-        for (_, _), figure in FigureBuilder(RunHistories(), 12).build(comparison):
+        for (_, _), figure in FigureBuilder(RunHistories(12)).build(comparison):
             collected[figure.name] = figure.caption
     assert (
         "Contours: where the fitted surface is worse than at its optimum by the margin"

@@ -214,7 +214,7 @@ def test_many_figures_are_files_where_they_are_asked_for_and_kept_up_to_date_fro
 
 
 def test_curves_of_the_optima_are_those_of_all_runs(sample: Made) -> None:
-    frames = FamilyFrames(judged_families(sample.runs, sample.verdicts), RunHistories(), 60)
+    frames = FamilyFrames(judged_families(sample.runs, sample.verdicts), RunHistories(60))
     curves, optima = frames.optima_curves, set(frames.optima["run"])
     assert 0 < curves["run"].nunique() == len(optima) < frames.curves["run"].nunique()
     expected = frames.curves[frames.curves["run"].isin(optima)].reset_index(drop=True)

@@ -12,5 +12,5 @@ ROWS = 60
 
 
 def figures_of(comparisons: Iterable[StrategyComparison]) -> dict[tuple[StudyKey, str], Figure]:
-    drawing = FigureBuilder(RunHistories(), ROWS)
+    drawing = FigureBuilder(RunHistories(ROWS))
     return {(key, figure.kind): figure for comparison in comparisons for key, figure in drawing.build(comparison)}

@@ -23,7 +23,7 @@ def optima(sample: Made) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def curves(sample: Made) -> pd.DataFrame:
-    return curves_frame(judged_families(sample.runs, sample.verdicts), RunHistories(), 100)
+    return curves_frame(judged_families(sample.runs, sample.verdicts), RunHistories(100))
 
 
 def legend_colours(result: Scene) -> dict[str, str]:

@@ -265,7 +265,7 @@ def _runs_of_others(runs: Iterable[Run]) -> set[str]:
 
 def _describe_packs(trained: Iterable[Run]) -> str:
     """Return how many finished runs were trained in packs, and the largest size; empty if none was."""
-    executions = [run.result.get("execution") or {} for run in trained if run.result]
+    executions = [result.get("execution") or {} for run in trained if (result := run.result)]
     packs = [size for execution in executions if (size := execution.get("pack") or 1) > 1]
     fast = ", fast" if any(execution.get("pack_mode") == "fast" for execution in executions) else ""
     return f", {len(packs)} of them in packs of up to {max(packs)}{fast}" if packs else ""
@@ -283,8 +283,8 @@ def cost_so_far(runs: Iterable[Run], studies_by_family: StudiesByFamily) -> str:
         runs: the runs to sum over.
         studies_by_family: studies of all sweeps, by family.
     """
-    trained = [run for run in runs if run.result or run.state is State.PRUNED]
-    finished = [run for run in trained if run.result]
+    trained = [run for run in runs if run.state.finished or run.state is State.PRUNED]
+    finished = [run for run in trained if run.state.finished]
     pruned = f", {len(trained) - len(finished)} pruned" if len(trained) > len(finished) else ""
     device_hours = format_device_hours(sum(run.device_s for run in trained))
     line = f"{format_count(len(finished), 'finished run')}{pruned}: {device_hours}"

@@ -11,6 +11,7 @@ from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
 
+import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -45,6 +46,7 @@ def render(
     comparisons: Sequence[StrategyComparison],
     figures: Figures,
     runs: Sequence[Run],
+    table: pd.DataFrame,
     studies_by_family: StudiesByFamily,
     corrupt: Mapping[str, str],
     notes: Mapping[str, str] | None = None,
@@ -58,6 +60,7 @@ def render(
         comparisons: what the page is about, in its order.
         figures: by key of a verdict and kind.
         runs: all runs of the report.
+        table: `runs_table` of these.
         studies_by_family: the studies of all sweeps, also of sweeps outside of the report.
         corrupt: reasons why a run's history cannot be read, by run id.
         notes: notes of users on sweeps, by name of the sweep.
@@ -80,8 +83,8 @@ def render(
         data=script_json(collect_datasets(figure.spec for figure in figures.values())),
         figure_files=figure_files,
         config=script_json(CONFIG),
-        listing=script_json(page_table(runs, studies_by_family, results, out)),
-        rows=best_rows(runs, studies_by_family, MAX_STATIC_ROWS),
+        listing=script_json(page_table(table, runs, results, out)),
+        rows=best_rows(table, runs, MAX_STATIC_ROWS),
         run_count=len(runs),
         states=[(state.value, number) for state, number in count_states(run.state for run in runs).items()],
         costs=costs(comparisons, runs, studies_by_family),

@@ -16,7 +16,6 @@ from ettsweep.report.page_data import encode_column
 from ettsweep.report.summary import run_cell
 from ettsweep.runs.folder import runs_dir
 from ettsweep.runs.index import Run
-from ettsweep.study.sweep_store import StudiesByFamily
 
 CHOICE_COLUMNS = ("sweep", "family", "model", "task", "strategy", "optimizer", "precision", "state", "pack_mode")
 """Columns with few different texts: their filter is a drop-down list."""
@@ -31,13 +30,13 @@ VISIBLE_IF_DIFFERENT = ("sweep", "model", "task", "optimizer")
 """Columns that are visible at first if runs differ in them."""
 
 
-def page_table(runs: Sequence[Run], studies_by_family: StudiesByFamily, results: Path, out: Path) -> Json:
-    """Return the table for the page's script: row count, folder of the runs, and columns.
+def page_table(table: pd.DataFrame, runs: Sequence[Run], results: Path, out: Path) -> Json:
+    """Return the table for the page's script, from `runs_table` of the runs: row count, folder, and columns.
 
     Each column has a name, label, kind, whether it is shown at first, and values. The folder is relative to `out`, so
     that both can be copied together.
     """
-    frame = _telling_columns(runs, studies_by_family)
+    frame = _telling_columns(table, runs)
     by_id = {run.id: run for run in runs}
     # In the order of the frame, which is sorted: columns are joined by position.
     ordered_runs = [by_id[run] for run in frame["run"]] if len(frame) else []
@@ -104,7 +103,7 @@ def _json_value(value: Any, exact: bool) -> Any:
 
 def _log_path(run: Run) -> str | None:
     """Return the path of a run's log, relative to its folder: of the attempt that finished it, else of the latest."""
-    number = run.result.get("attempts") if run.result else None
+    number = (run.result or {}).get("attempts")
     attempt = run.dir.attempt(number) if isinstance(number, int) else run.dir.latest_attempt()
     if attempt is not None and attempt.output_path.exists():
         return attempt.output_path.relative_to(run.dir.path).as_posix()
@@ -113,8 +112,8 @@ def _log_path(run: Run) -> str | None:
     return attempt.log_path.relative_to(run.dir.path).as_posix()
 
 
-def best_rows(runs: Sequence[Run], studies_by_family: StudiesByFamily, limit: int) -> list[Mapping[str, str]]:
-    """Return the best runs as texts, about as many of each family, `limit` in all."""
+def best_rows(table: pd.DataFrame, runs: Sequence[Run], limit: int) -> list[Mapping[str, str]]:
+    """Return the best runs as texts, about as many of each family, `limit` in all; `table` is `runs_table` of them."""
     families = runs_by_family(runs)
     best: list[Run] = []
     # At least one run of each family, as far as `limit` goes.
@@ -122,11 +121,12 @@ def best_rows(runs: Sequence[Run], studies_by_family: StudiesByFamily, limit: in
     for members in families.values():
         metric = members[0].spec.metric
         best += sorted(members, key=lambda run: metric.sort_key(run.score))[:share]
-    records = _telling_columns(best[:limit], studies_by_family).to_dict("records")
+    rows = table[table["run"].isin([run.id for run in best[:limit]])]
+    records = _telling_columns(rows, runs).to_dict("records")
     return [{str(name): run_cell(str(name), value) for name, value in record.items()} for record in records]
 
 
-def _telling_columns(runs: Sequence[Run], studies_by_family: StudiesByFamily) -> pd.DataFrame:
-    """Return the table of runs without columns that say nothing of them."""
-    frame = tables.drop_empty_columns(tables.runs_table(runs, studies_by_family))
+def _telling_columns(table: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
+    """Return a table of runs without columns that say nothing of them."""
+    frame = tables.drop_empty_columns(table)
     return frame if any(run.base.has_strategies for run in runs) else frame.drop(columns="strategy", errors="ignore")

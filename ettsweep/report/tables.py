@@ -10,7 +10,7 @@ import pandas as pd
 from ettsweep.files import write_atomic
 from ettsweep.powers import POWER_COLUMNS, format_power
 from ettsweep.quantities import as_share
-from ettsweep.report.families import JudgedFamily, judged_families, runs_by_family, runs_by_point
+from ettsweep.report.families import JudgedFamily, runs_by_family, runs_by_point
 from ettsweep.report.formats import mean_std
 from ettsweep.report.spike_rates import SPIKE_LABELS, rate_columns, sum_spikes
 from ettsweep.report.time_scale import time_scale
@@ -298,15 +298,15 @@ def _bound_columns(verdict: Verdict) -> tuple[Any, ...]:
 
 
 def write_tables(
-    folder: Path, runs: Sequence[Run], verdicts: Sequence[Verdict], studies_by_family: StudiesByFamily
+    folder: Path, table: pd.DataFrame, runs: Sequence[Run], families: Sequence[JudgedFamily]
 ) -> list[Path]:
     """Write the tables `runs`, `points` and `optima` as CSV and Parquet, and `optima` as Markdown and LaTeX too.
 
     Args:
         folder: where the files go; it exists.
+        table: `runs_table` of the runs.
         runs: all runs of the report.
-        verdicts: one per family of the report.
-        studies_by_family: the studies of all sweeps, also of those not in the report, which name the sweeps of runs.
+        families: its verdicts, with their runs.
 
     Returns:
         The paths of the files.
@@ -314,15 +314,15 @@ def write_tables(
     Raises:
         StorageError: a file cannot be written.
     """
-    families = judged_families(runs, verdicts)
-    table = runs_table(runs, studies_by_family)
     points, optima = points_table(table, runs, families), optima_table(families)
     known_optima = drop_empty_columns(optima)
     in_paper = [name for name in PAPER_COLUMNS if name in known_optima]
     files: dict[str, str | bytes] = {
         "optima.md": to_markdown(with_units(known_optima)),
         # A paper has the verdict in words.
-        "optima.tex": to_latex(with_units(known_optima[in_paper].assign(verdict=[v.statement for v in verdicts]))),
+        "optima.tex": to_latex(
+            with_units(known_optima[in_paper].assign(verdict=[family.verdict.statement for family in families]))
+        ),
     }
     for name, frame in {"runs": table, "points": points, "optima": optima}.items():
         files |= {f"{name}.csv": frame.to_csv(index=False), f"{name}.parquet": frame.to_parquet(index=False)}

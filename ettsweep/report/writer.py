@@ -59,8 +59,8 @@ def write_report(
     for folder in (out, out / "tables", out / "figures"):
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-    paths = tables.write_tables(out / "tables", runs, verdicts, studies_by_family)
-    families = judged_families(runs, verdicts)
+    families, table = judged_families(runs, verdicts), tables.runs_table(runs, studies_by_family)
+    paths = tables.write_tables(out / "tables", table, runs, families)
     comparisons, points = strategy_comparisons(families), sum(len(family.points) for family in families)
     histories = RunHistories(rows_per_run(len(runs)), warn, seeds_per_point(len(runs), points))
     drawing, figures = FigureBuilder(histories, coordinates), dict[tuple[StudyKey, str], Figure]()
@@ -74,7 +74,7 @@ def write_report(
         if not figure_files:
             warn(f"{len(figures)} figures are on the page alone; --figures writes them as files too")
     html = page.render(
-        results, out, comparisons, figures, runs, studies_by_family, histories.corrupt, notes, figure_files
+        results, out, comparisons, figures, runs, table, studies_by_family, histories.corrupt, notes, figure_files
     )
     # Before the files of figures, which take longest: the page draws its own.
     write_atomic(out / "report.html", html)

@@ -44,7 +44,8 @@ class Run:
         self.lr, self.wd, self.seed = spec.lr, spec.wd, spec.seed
         self.base = spec
         """The spec of a run of its family, without regard to point and seed."""
-        vars(self).update(dir=folder, spec=spec, result=result)
+        self._result = result
+        vars(self).update(dir=folder, spec=spec)
 
     @classmethod
     def kept(cls, runs: str, run_id: str, shard: Shard, row: int) -> "Run":
@@ -58,18 +59,23 @@ class Run:
         )
         return run
 
-    _at: tuple[str, Shard, int]
+    _at: tuple[str, Shard, int] | None = None
+    _result: Json | None = None
 
     @cached_property
     def dir(self) -> RunDir:
+        assert self._at
         return RunDir(Path(self._at[0], self.id))
 
     @cached_property
     def spec(self) -> RunSpec:
         return self.base.with_point(self.lr, self.wd, self.seed)
 
-    @cached_property
+    @property
     def result(self) -> Json | None:
+        """Content of result.json; None if unfinished. Not kept: those of 100,000 runs take half a gigabyte."""
+        if self._at is None:
+            return self._result
         _, shard, row = self._at
         return shard.result(row) or self.dir.result()
 

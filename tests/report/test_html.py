@@ -18,6 +18,7 @@ from ettsweep.report.families import StrategyComparison, judged_families
 from ettsweep.report.page import MAX_STATIC_ROWS, render
 from ettsweep.report.page_sections import Figures
 from ettsweep.report.spike_rates import SPIKE_LABELS
+from ettsweep.report.tables import runs_table
 from ettsweep.report.verdict_text import reason_text
 from ettsweep.runs.point import Point
 from ettsweep.study.reason import Reason, StuckRun
@@ -68,6 +69,7 @@ def page_of(
         values,
         figures(sample, title),
         sample.runs,
+        runs_table(sample.runs, sample.studies_by_family),
         sample.studies_by_family,
         corrupt or {},
         notes=notes,
@@ -108,7 +110,7 @@ def test_the_script_of_figures_is_bundled_once_and_believed_only_as_it_was_writt
 
 
 def empty(results: str = "results") -> str:
-    return render(Path(results), Path("out"), [], {}, [], {}, {})
+    return render(Path(results), Path("out"), [], {}, [], runs_table([]), {}, {})
 
 
 def comparison(sample: Made, title: str) -> StrategyComparison:

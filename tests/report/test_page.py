@@ -20,6 +20,7 @@ from ettsweep.report.families import StrategyComparison, judged_families, strate
 from ettsweep.report.formats import point_text
 from ettsweep.report.page import render
 from ettsweep.report.page_sections import Figures
+from ettsweep.report.tables import runs_table
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.point import Point
 from ettsweep.study.reason import Reason, StuckRun
@@ -44,9 +45,15 @@ def page_of(sample: Made, out: Path, **changes: Any) -> Path:
     """Write the page of a made sweep, and return it."""
     out.mkdir(parents=True, exist_ok=True)
     comparisons, figures = drawn(sample)
-    told = {"comparisons": comparisons, "figures": figures, "runs": sample.runs, "corrupt": {}} | changes
+    told: dict[str, Any] = {
+        "comparisons": comparisons,
+        "figures": figures,
+        "runs": sample.runs,
+        "corrupt": {},
+    } | changes
     page = out / "report.html"
-    page.write_text(render(sample.results, out, **told, studies_by_family=sample.studies_by_family))
+    table = runs_table(told["runs"], sample.studies_by_family)
+    page.write_text(render(sample.results, out, **told, table=table, studies_by_family=sample.studies_by_family))
     return page
 
 

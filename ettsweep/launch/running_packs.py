@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import chain
 
 from ettsweep.console import format_count
 from ettsweep.runs.index import count_states
@@ -20,11 +21,12 @@ def describe_pack(status: Status, size: int) -> str:
     return f"{size} on {status.slot or f'process {status.worker.pid}'}" if status.worker and size > 1 else ""
 
 
-def describe_states(statuses: Mapping[str, Status]) -> list[str]:
-    """Return the number of runs in each state, and in how many packs the running ones train."""
+def describe_states(statuses: Mapping[str, Status], further: Mapping[State, int] | None = None) -> list[str]:
+    """Return the number of runs in each state, and in how many packs the running ones train; `further` are added."""
+    states = chain((s.state for s in statuses.values()), Counter(further or {}).elements())
     return [
         f"{number} {state}" + (_describe_packs(statuses) if state is State.RUNNING else "")
-        for state, number in count_states(s.state for s in statuses.values()).items()
+        for state, number in count_states(states).items()
     ]
 
 

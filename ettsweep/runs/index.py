@@ -8,6 +8,7 @@ what they were when it was read.
 import marshal
 import math
 import os
+import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ from ettsweep.runs.trainable import Labels
 MIN_KEPT = 20
 """New finished runs for which a file is written; fewer are read again by the next command."""
 
+
+TICK_NS = 5 * 10**9
+"""Age of a folder's last change from which on another change has another time, with clocks that differ by seconds."""
 
 MAX_HELD = 10_000
 """Runs that are read before they are kept: the results of so many take some 80 MB."""
@@ -162,6 +166,7 @@ class RunReader:
         self._runs_dir = runs_dir(results)
         self.runs: dict[str, Run] = {}
         self.broken: dict[str, str] = {}
+        self._names, self._listed_ns = list[str](), 0
         self._stamps: dict[str, Stamp] = {}
         self._fresh: dict[str, FinishedRun] = {}
         self._specs = _SpecReader()
@@ -189,12 +194,17 @@ class RunReader:
         return RunIndex(self.runs, dict(self.broken))
 
     def update_names(self) -> list[str]:
-        """Return the ids of all run folders, and forget those that are gone."""
-        names = [name for name in folder_names(self._runs_dir) if is_run_id(name)]
-        for name in (self.runs.keys() | self.broken.keys()) - set(names):
+        """Return the ids of all run folders, and forget those that are gone; the same list if none came or went."""
+        changed_ns = self._runs_dir.stat().st_mtime_ns if self._runs_dir.exists() else 0
+        if changed_ns and changed_ns == self._listed_ns:
+            return self._names
+        # What changes as the clock of the file system ticks may bear the same time as what was listed before.
+        self._listed_ns = changed_ns if time.time_ns() - changed_ns > TICK_NS else 0
+        self._names = [name for name in folder_names(self._runs_dir) if is_run_id(name)]
+        for name in (self.runs.keys() | self.broken.keys()) - set(self._names):
             self.runs.pop(name, None)
             self.broken.pop(name, None)
-        return names
+        return self._names
 
     def read_run(self, run_id: str, liveness: Liveness | None = None) -> Run | None:
         """Read a run folder, unless it is finished and has not changed; None if it is broken."""

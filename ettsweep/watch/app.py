@@ -286,8 +286,10 @@ class WatchScreen(App[None]):
 
     def _is_over(self, run_id: str) -> bool:
         """`True` if a run logs nothing more until it is requested again."""
-        status = self.view.sweep_status.statuses.get(run_id) if self.view else None
-        return status is not None and status.state.over
+        if self.view is None:
+            return False
+        status = self.view.sweep_status.statuses.get(run_id)  # of unfinished runs
+        return status is None or status.state.over
 
     def action_cancel_run(self) -> None:
         """Cancel the selected run after confirmation."""

@@ -72,7 +72,7 @@ def progress_bar(share: float, width: int) -> str:
 def headline(view: ViewModel, results: str) -> list[StyledText]:
     """Return the texts of the first line: numbers of runs, time left, results folder."""
     sweep_status = view.sweep_status
-    texts = [(f"{sweep_status.finished_count}/{format_count(len(sweep_status.statuses), 'run')} finished", "bold")]
+    texts = [(f"{sweep_status.finished_count}/{format_count(sweep_status.run_count, 'run')} finished", "bold")]
     if view.ended:
         texts.append(("all runs have ended", "green" if not sweep_status.unfinished_count else "yellow"))
     if sweep_status.remaining_s:

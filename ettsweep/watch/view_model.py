@@ -92,4 +92,4 @@ class ViewModel:
     @property
     def ended(self) -> bool:
         """`True` if no run trains or waits any more."""
-        return bool(self.sweep_status.statuses) and self.sweep_status.is_over
+        return self.sweep_status.run_count > 0 and self.sweep_status.is_over

@@ -71,6 +71,10 @@ class Watcher:
         self._attempts: dict[str, int] = {}
         self._sweep_store, self._sweep_files = SweepStore(results, {}, {}), list[str]()
         self._selected: dict[str, Run] = {}
+        # A poll looks at unfinished runs alone: there may be a hundred thousand others.
+        self._unfinished: dict[str, Run] = {}
+        self._finished: Counter[State] = Counter()
+        self._names: list[str] | None = None
         self._families: dict[tuple[str, str], WatchedFamily] = {}
         self._sweep_names: dict[str, str] = {}
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
@@ -151,13 +155,18 @@ class Watcher:
 
     def _read_runs(self, liveness: SchedulerLiveness, on_progress: OnProgress) -> bool:
         """Read new runs and those that may have changed; return `True` if runs were added or removed."""
-        before, known = len(self._runs), self._runs.keys() | self._reader.broken.keys()
+        before, new_names, was_removed = len(self._runs), list[str](), False
         if self._runs:
             runs_dir(self._results).stat()  # once runs were seen, a missing folder is an error, not one without runs
+        known = self._names
         names = self._reader.update_names()
-        # `clean`, or the user, may remove run folders.
-        was_removed = bool(known - set(names))
-        unfinished = [run for run in self._runs.values() if not run.state.finished]
+        if names is not known:
+            # `clean`, or the user, may remove run folders.
+            was_removed = bool(set(known or ()) - set(names))
+            self._unfinished = {run_id: run for run_id, run in self._unfinished.items() if run_id in self._runs}
+            new_names = [name for name in names if name not in self._runs and name not in self._reader.broken]
+            self._names = names
+        unfinished = list(self._unfinished.values())
         changing = [run.id for run in unfinished if run.state is State.RUNNING]
         # Runs in training are read at each poll, waiting ones only when their throttle allows: there may be thousands.
         if self._waiting_throttle.is_ready:
@@ -167,7 +176,7 @@ class Watcher:
             self._read(sorted(self._reader.broken), liveness)
             self._waiting_throttle.start(*stopwatch.read())
         self._read(changing, liveness)
-        self._read([name for name in names if name not in known], liveness, on_progress)
+        self._read(new_names, liveness, on_progress)
         self._reader.keep()
         return was_removed or len(self._runs) != before
 
@@ -181,7 +190,10 @@ class Watcher:
             if k % 100 == 0 and len(run_ids) > 100:
                 on_progress(f"reading runs: {k:,} of {len(run_ids):,}")
             previous, attempt_before = self._runs.get(run_id), self._attempts.get(run_id, 0)
-            if not (run := self._reader.read_run(run_id, liveness)) or run is previous:
+            run = self._reader.read_run(run_id, liveness)
+            if run is None:
+                self._unfinished.pop(run_id, None)
+            if run is None or run is previous:
                 continue
             self._note_change(previous, run)
             at = self._clock() if previous or self._has_polled else ""
@@ -198,7 +210,13 @@ class Watcher:
             # A run that goes from queued to running changes the lattice, but no verdict.
             self._outcome_changes[run.family] += not states <= WITHOUT_OUTCOME
         if run.id in self._selected:
+            self._finished -= Counter({previous.state: 1} if previous and previous.state.finished else {})
             self._selected[run.id] = run
+            self._finished[run.state] += run.state.finished
+        if run.state.finished:
+            self._unfinished.pop(run.id, None)
+        else:
+            self._unfinished[run.id] = run
         if run.state.finished:
             # Finished runs teach how fast runs like them train.
             self._times.add(run)
@@ -215,8 +233,10 @@ class Watcher:
             if not self._has_polled:
                 raise
             self._selected = {run: self._runs[run] for run in self._selected if run in self._runs}
+            self._finished = Counter(run.state for run in self._selected.values() if run.state.finished)
             return  # the selected sweeps were renamed, archived or removed: keep showing their runs
         self._selected = {run.id: run for run in runs}
+        self._finished = Counter(run.state for run in runs if run.state.finished)
         self._selected_short_ids = {short_id(run) for run in runs}
         self._ids_by_family = {}
         for run in runs:
@@ -257,24 +277,19 @@ class Watcher:
     # --- view -------------------------------------------------------------------------------------------------------
 
     def _build_view(self, liveness: SchedulerLiveness | None) -> ViewModel:
-        statuses = {run.id: run.status for run in self._selected.values()}
-        unfinished = [run for run, status in statuses.items() if not status.state.finished]
-        if liveness and unfinished:
-            specs = {run: self._selected[run].spec for run in unfinished}
-            active = {run: statuses[run] for run in unfinished}
-            left_s = (
-                None
-                if liveness.slurm_error
-                else self._times.remaining_s(specs, active, liveness.count_active_workers(unfinished))
-            )
-            queued = [run for run in unfinished if statuses[run].state is State.QUEUED]
-            self._sweep_status = SweepStatus(statuses, left_s, liveness.slurm_error, liveness.vacant_slots(queued))
+        runs, finished = self._selected_unfinished(), self._finished.copy()
+        if liveness and runs:
+            specs, statuses = {run.id: run.spec for run in runs}, {run.id: run.status for run in runs}
+            workers = liveness.count_active_workers(statuses)
+            left_s = None if liveness.slurm_error else self._times.remaining_s(specs, statuses, workers)
+            vacant_slots = liveness.vacant_slots([run.id for run in runs if run.state is State.QUEUED])
+            self._sweep_status = SweepStatus(statuses, left_s, liveness.slurm_error, vacant_slots, finished=finished)
         elif liveness:
-            self._sweep_status = SweepStatus(statuses, None)
+            self._sweep_status = SweepStatus({}, None, finished=finished)
         return ViewModel(
             sweep_status=self._sweep_status,
             families=tuple(map(self._family_view, self._families.values())),
-            runs=tuple(self._run_views()),
+            runs=tuple(self._run_views(runs)),
             events=tuple(
                 event for event in self._events if not event.position or event.subject in self._selected_short_ids
             ),
@@ -287,12 +302,13 @@ class Watcher:
         stale, states = self._is_stale(family), +family.states  # + drops states that no run is in
         return FamilyView(family.study, family.title, states, family.lattice, family.verdict, stale)
 
-    def _run_views(self) -> Iterable[RunView]:
+    def _selected_unfinished(self) -> list[Run]:
+        """Return the selected runs that are unfinished, in their order of display."""
+        return sorted((run for run in self._unfinished.values() if run.id in self._selected), key=_run_sort_key)
+
+    def _run_views(self, runs: Sequence[Run]) -> Iterable[RunView]:
         """Yield the first `MAX_LISTED_RUNS` unfinished runs."""
-        runs = [run for run in self._selected.values() if not run.state.finished]
-        runs.sort(key=_run_sort_key)
-        statuses = {run.id: run.status for run in runs}
-        packs = pack_sizes(statuses)
+        packs = pack_sizes({run.id: run.status for run in runs})
         for run in runs[:MAX_LISTED_RUNS]:
             # Looking up sweeps takes long for many runs: once per selection is enough.
             if run.id not in self._sweep_names:

@@ -1,5 +1,6 @@
 """Looks at a results folder: what each finds, what is read again, and what is wrong with the folder."""
 
+import os
 import shutil
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ from support.made_sweep import finish
 from support.watched import MIDDLE, NOON, ask, at, choose_all, claim, family, finish_all, judged, rested, watcher
 
 from ettsweep.errors import InputError
+from ettsweep.files import folder_names
 from ettsweep.runs.folder import RunDir, runs_dir, sweeps_dir
 from ettsweep.runs.index import RunIndex, load_run_index
 from ettsweep.runs.state import State
@@ -64,7 +66,31 @@ def test_finished_runs_are_read_once(results: Path) -> None:
     before = watch.poll()
     for path in runs_dir(results).glob("*/result.json"):
         path.write_text("{")
-    assert watch.poll().sweep_status.statuses == before.sweep_status.statuses
+    assert watch.poll().sweep_status.finished == before.sweep_status.finished == {State.DONE: 18}
+
+
+def test_run_folders_are_listed_again_only_once_some_came_or_went(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (study,) = ask(results)
+    finish(results, at(study, 0, 0), 0.5)
+    listed = list[Path]()
+
+    def counted(folder: Path) -> list[str]:
+        listed.append(folder)
+        return folder_names(folder)
+
+    monkeypatch.setattr("ettsweep.runs.index.folder_names", counted)
+    watch = watcher(results)
+    watch.poll()
+    watch.poll()
+    assert len(listed) == 2, "the folder has just changed: another change may bear the same time"
+    os.utime(runs_dir(results), (time.time() - 60, time.time() - 60))
+    for _ in range(3):
+        watch.poll()
+    assert len(listed) == 3
+    finish(results, at(study, 1, 0), 0.5)
+    assert rested(watch).poll().sweep_status.finished_count == 2
 
 
 def test_a_verdict_is_found_again_only_where_a_run_has_finished_and_after_a_rest(results: Path) -> None:
@@ -98,7 +124,7 @@ def test_runs_and_sweeps_that_come_later_appear(results: Path) -> None:
     view = rested(watch).poll()
     assert [item.title for item in view.families] == ["other standard", "small standard"]
     assert [run.sweep for run in view.runs] == ["other"]
-    assert len(view.sweep_status.statuses) == 2
+    assert (view.sweep_status.run_count, view.sweep_status.finished_count) == (2, 1)
 
 
 def test_what_cannot_be_read_is_told_and_all_else_is_shown(results: Path) -> None:
@@ -175,7 +201,7 @@ def test_once_something_was_seen_what_is_meant_may_go(results: Path) -> None:
     watch = Watcher(results, choose, lambda: NOON)
     watch.poll()
     shutil.rmtree(runs_dir(results) / at(study, 0, 0).run_id)
-    assert len(rested(watch).poll().sweep_status.statuses) == 17
+    assert rested(watch).poll().sweep_status.run_count == 17
 
 
 def test_a_long_first_look_says_how_far_it_is(results: Path) -> None:

@@ -44,9 +44,14 @@ def sets(**more: object) -> list[str]:
 
 @pytest.mark.usefixtures("process", "warm")
 @pytest.mark.parametrize(
-    ("model", "centre"), [("bart-large", 1e-3), pytest.param("gpt2", 6e-4, marks=pytest.mark.slow)]
+    ("model", "strategy", "lr"),
+    [
+        ("bart-large", "ntk", 1e-3 * 32**1.5),
+        pytest.param("gpt2", "ntk", 6e-4 * 32**1.5, marks=pytest.mark.slow),
+        pytest.param("gpt2-muon", "standard", 0.02, marks=pytest.mark.slow),
+    ],
 )
-def test_from_text_files_to_a_report(model: str, centre: float, tmp_path: Path, results: Path) -> None:
+def test_from_text_files_to_a_report(model: str, strategy: str, lr: float, tmp_path: Path, results: Path) -> None:
     write_text(tmp_path / "text")
     tokenise(tmp_path)
 
@@ -54,9 +59,8 @@ def test_from_text_files_to_a_report(model: str, centre: float, tmp_path: Path, 
         output = ettsweep(*arguments, "--results", results, "--format", "json", code=code, cwd=tmp_path)
         return json.loads(output.stdout) if output.stdout else output.stderr
 
-    values = ("grid", "--model", model, "--strategy", "ntk", "--lr-range=0:8:4", "--rule", "paper", *sets())
+    values = ("grid", "--model", model, "--strategy", strategy, "--lr-range=0:8:4", "--rule", "paper", *sets())
     assert "3 of 3 runs finished" in command(*values, "--data", "tokens", "--follow")
-    lr = centre * 32**1.5
     assert [row["lr"] for row in command("status")] == pytest.approx([lr, 16 * lr, 256 * lr])
 
     # The text is remembered, and judged by the lowest loss, at two neighbours.

@@ -3,7 +3,6 @@
 import os
 import re
 import sys
-from collections import Counter
 from pathlib import Path
 
 import typer
@@ -68,13 +67,17 @@ def tasks() -> list[str]:
 
 
 def grid_models() -> list[str]:
-    """Return the models with exactly one grid file, of the user's or else among those shipped."""
-    grids = Counter[str]()
+    """Return what `--model` finds a grid file by: models with one, of the user's or else shipped, and shipped names."""
+    grids: dict[str, list[Path]] = {}
     for paths in (own_grids(), shipped_grids()):
         # The user's grid files hide the shipped ones of the same model.
-        grids += Counter(model for model in map(grid_model, paths) if model not in grids)
-    # With several grid files for a model, --model is refused as ambiguous.
-    return [model for model, count in grids.items() if model and count == 1]
+        models = {path: grid_model(path) for path in paths}
+        grids |= {
+            model: [path for path in paths if models[path] == model] for model in models.values() if model not in grids
+        }
+    # With several grid files for a model, none of which has its name, --model is refused as ambiguous.
+    clear = [model for model, paths in grids.items() if len(paths) == 1 or model in [path.stem for path in paths]]
+    return [*filter(None, clear), *(path.stem for path in shipped_grids() if path.stem not in grids)]
 
 
 def profiles() -> list[str]:

@@ -64,7 +64,7 @@ Grid = Annotated[Path | None, typer.Option("--grid", help="Grid file.", parser=p
 Model = Annotated[
     str | None,
     typer.Option(
-        "--model", help="Model name; uses the grid file of this model.", autocompletion=completion.grid_models
+        "--model", help="Model; uses its grid file, or the one of that name.", autocompletion=completion.grid_models
     ),
 ]
 Strategies = Annotated[

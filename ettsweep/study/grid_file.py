@@ -295,6 +295,8 @@ def choose_grid_path(grid: Path | None, model: str | None, message: str) -> Path
 def find_grid(model: str) -> Path:
     """Return the grid file whose `model:` is this name: the user's, in . or ./grids, or else a shipped one.
 
+    Of several, that is the file which has the name too; where no model has it, the file which does.
+
     Raises:
         InputError: there is no such model, no such file, or several.
     """
@@ -305,15 +307,13 @@ def find_grid(model: str) -> Path:
     try:
         _built_in().check_name("model", model)
     except InputError as error:
-        base, _, optimizer = model.rpartition("-")
-        if optimizer in OPTIMIZERS and base in _built_in().model_names():
-            options = f"--model {base} --set optimizer={optimizer} --strategy standard"
-            place = f"; {find_grid(base)} says for which lr"
-            raise InputError(f"{model} is no model but {base} with an optimizer: {options}{place}") from None
+        if named := [path for path in (*own_grids(), *shipped_grids()) if path.stem == model]:
+            return named[0]
         raise InputError(f"{error}; for a program of your own, {OWN_PROGRAM}") from None
     for candidates in (own_grids(), shipped_grids()):
         # An unreadable file is an error: it may be the model's own, and a shipped grid would replace it unnoticed.
         paths = [path for path in candidates if read_yaml(path).get("model") == model]
+        paths = [path for path in paths if path.stem == model] or paths
         if len(paths) > 1:
             raise InputError(f"several grids are for {model}: {', '.join(map(str, paths))}; choose with --grid FILE")
         if paths:
@@ -328,8 +328,8 @@ def grid_note(path: Path, model: str | None) -> str:
         path: of the grid file.
         model: name by which the file was chosen; None if it was given by its path.
     """
-    of_model = (shipped_path for shipped_path in shipped_grids() if model and grid_model(shipped_path) == model)
-    return describe_choice("grid file", path, next(of_model, None))
+    of_name = [found for found in shipped_grids() if model in (found.stem, grid_model(found))]
+    return describe_choice("grid file", path, min(of_name, key=lambda found: found.stem != model, default=None))
 
 
 def load_sweep_spec(

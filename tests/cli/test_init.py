@@ -42,7 +42,8 @@ def written(call: Call, folder: Path, *options: object) -> Path:
 def test_all_models_and_tasks_have_a_proposal() -> None:
     assert list(SHIPPED_GRIDS) == list(named_models())
     assert list(PROPOSED_MODELS) == list(TASKS)
-    assert {path.stem for path in SHIPPED.glob("*.yaml")} == set(SHIPPED_GRIDS.values())
+    others = {"gpt2-muon"}  # of models that have a grid: `init` starts from that
+    assert {path.stem for path in SHIPPED.glob("*.yaml")} == {*SHIPPED_GRIDS.values(), *others}
 
 
 @pytest.mark.parametrize("task", TASKS)

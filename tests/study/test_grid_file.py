@@ -803,6 +803,31 @@ def test_several_grids_for_a_model_are_listed(path: Path) -> None:
     assert str(error.value) == ("several grids are for vit-digits: grids/a.yaml, grids/b.yaml; choose with --grid FILE")
 
 
+def test_of_several_grids_for_a_model_the_one_of_its_name_is_taken(path: Path) -> None:
+    Path("grids").mkdir()
+    named = path.rename("vit-digits.yaml")
+    Path("grids/vit-digits-long.yaml").write_text(GRID)
+    assert find_grid("vit-digits") == named
+    assert find_grid("vit-digits-long") == Path("grids/vit-digits-long.yaml"), "no model has that name"
+    note = "grid file: vit-digits.yaml; it takes precedence over the shipped vit-digits.yaml"
+    assert grid_note(named, "vit-digits") == note
+
+
+def test_a_grid_of_ones_own_wins_over_the_shipped_one_of_its_name(path: Path) -> None:
+    own = path.rename("gpt2-muon.yaml")
+    assert find_grid("gpt2-muon") == own
+    assert (
+        grid_note(own, "gpt2-muon") == "grid file: gpt2-muon.yaml; it takes precedence over the shipped gpt2-muon.yaml"
+    )
+    own.unlink()
+    assert find_grid("gpt2") == shipped("grids") / "gpt2.yaml"
+
+
+def test_a_file_that_has_a_models_name_and_is_for_another_is_not_the_models(path: Path) -> None:
+    path.rename("vit-b16.yaml")
+    assert find_grid("vit-b16") == shipped("grids") / "vit-b16.yaml"
+
+
 def test_a_broken_grid_of_ones_own_hides_no_other(path: Path) -> None:
     Path("grids").mkdir()
     path.rename("grids/mine.yaml")
@@ -821,12 +846,15 @@ def test_a_model_without_a_grid_says_what_to_do(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(shipped("grids").glob("*.yaml")), ids=lambda p: p.stem)
-def test_shipped_grids_are_valid_and_found_by_their_model(
+def test_shipped_grids_are_valid_and_found_by_their_name_and_their_model(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert load_sweep_spec(path).specs()
-    assert find_grid(yaml.safe_load(path.read_text())["model"]) == path
+    assert find_grid(path.stem) == path
+    model = yaml.safe_load(path.read_text(encoding="utf-8"))["model"]
+    assert (find_grid(model) == path) == (path.stem != "gpt2-muon")
+    assert grid_note(path, path.stem) == f"grid file: {path}, which ettsweep ships"
 
 
 # --- a single run ---------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 Shapes: B batch, T tokens, D width, K outputs of one position.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 
@@ -39,27 +39,31 @@ def observe(network: Network, probe: Probe) -> dict[str, Tensor]:
 def _hook_blocks(
     blocks: nn.ModuleList, stack: str, stem: str, activations: dict[str, Tensor]
 ) -> Iterator[RemovableHandle]:
-    """Register hooks that record the residual stream at the stem and after each branch of each block."""
+    """Register hooks that record the residual stream at the stem and after each branch of each block.
 
-    def enter(module: nn.Module, inputs: tuple[Tensor, ...], *, names: Sequence[str]) -> None:
+    Blocks are numbered as they are called, so that layers which share one are as many.
+    """
+    calls: list[list[str]] = []  # stages of each block that was called
+
+    def enter(block: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        stages = [f"{stack}.{len(calls)}.{branch}" for branch, _ in block.named_children()]
+        names = stages if calls else [stem, *stages]
         activations.update(dict.fromkeys(names, inputs[0]))  # a branch that is never called adds nothing
+        calls.append(stages)
 
     # Stages after a branch accumulate its update, so that each has the stream up to its own branch.
-    def add(module: nn.Module, inputs: object, update: Tensor, *, names: Sequence[str]) -> None:
-        activations.update({name: activations[name] + update for name in names})
+    def add(module: nn.Module, inputs: object, update: Tensor, *, branch: int) -> None:
+        activations.update({name: activations[name] + update for name in calls[-1][branch:]})
 
-    def leave(module: nn.Module, inputs: object, output: Tensor, *, name: str) -> None:
-        activations[name] = output
+    def leave(block: nn.Module, inputs: object, output: Tensor) -> None:
+        activations[calls[-1][-1]] = output
 
-    yield blocks[0].register_forward_pre_hook(partial(enter, names=[stem]))
-    for number, block in enumerate(blocks):
-        branches = dict(block.named_children())
-        stages = [f"{stack}.{number}.{branch}" for branch in branches]
-        yield block.register_forward_pre_hook(partial(enter, names=stages))
-        for i, module in enumerate(branches.values()):
-            yield module.register_forward_hook(partial(add, names=stages[i:]))
+    for block in dict.fromkeys(blocks):
+        yield block.register_forward_pre_hook(enter)
+        for branch, module in enumerate(block.children()):
+            yield module.register_forward_hook(partial(add, branch=branch))
         # The block's own output overrides the computed sum, so that a fault in the residual connection shows.
-        yield block.register_forward_hook(partial(leave, name=stages[-1]))
+        yield block.register_forward_hook(leave)
 
 
 def kernel(x: Tensor) -> tuple[float, float]:

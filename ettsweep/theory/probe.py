@@ -53,7 +53,7 @@ class Checkable:
 
     A model has a field `ln_eps`. Stacks of blocks are `nn.ModuleList`s of the network itself, whose blocks have their
     branches as children, in the order in which they are called: parameters are named `stack.number.branch.weight`, and
-    stages of `kernels` after stack, number and branch.
+    stages of `kernels` after stack, number and branch. In stages, the number is that of the call.
 
     Attributes:
         small: (model, depth) -> the model with few tokens and no dropout, and with that depth unless None.

@@ -34,7 +34,7 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def residual_blocks(self) -> Iterator[nn.Module]:
-        """Yield the residual blocks in the order in which they are called.
+        """Yield the residual blocks, each once, in the order in which they are called.
 
         They are the units of compilation, sharding and activation checkpointing.
         """

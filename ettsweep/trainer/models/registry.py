@@ -144,7 +144,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         activation_bytes=gpt_spec.activation_bytes,
         build="ettsweep.trainer.models.gpt:build",
         example_inputs="ettsweep.trainer.models.gpt:example_inputs",
-        check="ettsweep.theory.gpt_probe:CHECKABLE",
+        check="ettsweep.theory.decoder_probe:CHECKABLE",
         draws_randomly=gpt_spec.draws_randomly,
         beyond_theory=gpt_spec.beyond_theory,
     ),

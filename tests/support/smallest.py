@@ -9,4 +9,4 @@ SMALLEST = {
     for name in [min(entry.presets, key=lambda preset: parameter_count(entry.presets[preset]))]
 }
 
-SMALLEST_OF_TEXT = [name for name, model in SMALLEST.items() if isinstance(model, TextModel)]
+SMALLEST_OF_TEXT = {name: model for name, model in SMALLEST.items() if isinstance(model, TextModel)}

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.smallest import SMALLEST
 
 from ettsweep.errors import DeviceMemoryError, InputError
 from ettsweep.strategies.factors import BULK, Dims, Group
@@ -13,7 +14,7 @@ from ettsweep.theory.exponents import ExponentTest
 from ettsweep.theory.scaling_check import CheckResult, check_scaling
 from ettsweep.trainer.models import build, encdec, parameter_scales
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
-from ettsweep.trainer.models.registry import model_spec
+from ettsweep.trainer.models.registry import architecture, model_spec
 from ettsweep.trainer.training import optimizer, trainer
 
 WIDTHS = (32, 64, 128, 256)
@@ -46,7 +47,6 @@ def off(result: CheckResult) -> dict[str, set[str]]:
 @pytest.mark.parametrize(
     ("model", "strategy", "optimizer"),
     [
-        ("vit-digits", "ntk", "adamw"),
         ("vit-digits", "mup", "muon"),
         pytest.param("encdec-tiny", "mup", "muon", marks=pytest.mark.slow),
         pytest.param("vit-digits", "hybrid", "sgd", marks=pytest.mark.slow),
@@ -59,6 +59,12 @@ def test_a_right_scaling_passes(model: str, strategy: str, optimizer: str) -> No
     check_result = check(strategy, model, optimizer=optimizer, seeds=4 if model == "encdec-tiny" else 8)
     assert check_result.verdict is ExponentTest.OK, check_result.findings
     assert check_result.findings == ()
+
+
+@pytest.mark.parametrize("name", [name for name, model in SMALLEST.items() if architecture(model).check])
+def test_each_architectures_smallest_model_passes(name: str) -> None:
+    result = check_scaling(planned(CheckRequest(model_spec(name), "ntk", seeds=8, steps=2)))
+    assert result.verdict is ExponentTest.OK, result.findings
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import weakref
 
 import pytest
 import torch
+from support.smallest import SMALLEST
 from torch import Tensor
 
 from ettsweep.runs.spec import StrategySpec
@@ -47,13 +48,11 @@ def per_sample(spec: ModelSpec, *, recompute: bool = False) -> float:
     return (kept_bytes(spec, 8, recompute=recompute) - kept_bytes(spec, 4, recompute=recompute)) / 4
 
 
-SMALL = {
-    "vit-digits": model_spec("vit-digits"),
+SMALL = SMALLEST | {
     "vit-cifar10": model_spec("vit-cifar10").model_copy(update={"depth": 3}),
-    "encdec-tiny": model_spec("encdec-tiny"),
     "encdec-tiny with dropout": model_spec("encdec-tiny").model_copy(update={"dropout": 0.1}),
     "long": LONG,
-    "gpt-tiny": model_spec("gpt-tiny").model_copy(update={"tokens": 256}),
+    "gpt, long": model_spec("gpt-tiny").model_copy(update={"tokens": 256}),
     "gpt with dropout": model_spec("gpt-tiny").model_copy(update={"dropout": 0.1, "attention_dropout": 0.1}),
     "gpt of today": model_spec("gpt-tiny").model_copy(
         update={"norm": "rms", "positions": "rotary", "mlp": "swiglu", "kv_heads": 1, "head": "untied", "depth": 4}

@@ -29,6 +29,7 @@ from support.made_runs import (
     trained_through_stops_and_kills,
 )
 from support.resident import forget_peak, peak_resident_bytes
+from support.smallest import SMALLEST_OF_TEXT
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec, StrategySpec, validated_spec
@@ -70,6 +71,11 @@ DECODER = validated_spec(
     "decoder",
 )
 """Three processes have 6, 6 and 4 of the 16 numbers of a gain."""
+READERS = {
+    name: (TEXT if model.reads_source else DECODER).model_copy(update={"model": model})
+    for name, model in SMALLEST_OF_TEXT.items()
+}
+"""A run of the smallest model of each architecture that reads text."""
 
 
 def said(ends: list[list[str]]) -> list[list[Any]]:
@@ -143,7 +149,7 @@ def test_sgd_too(train: Train, trained: Trained, make_spec: MakeSpec, momentum: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", [TEXT, DECODER], ids=["encoder-decoder", "decoder"])
+@pytest.mark.parametrize("spec", [*READERS.values(), DECODER], ids=[*READERS, "gpt of today"])
 def test_text_too(train: Train, trained: Trained, spec: RunSpec) -> None:
     (ddp, sharded), ends = trained((spec, DDP), (spec, SHARDED | {"micro_batch": 2}))
     assert {end for trial in ends for end in trial} == {"ended"}

@@ -43,7 +43,8 @@ ASKS_TO_GO_ON = 75
 SIGNAL_WAIT_S = 2.0
 """Seconds for which the worker waits for a signal of its own where one has ended the command: SLURM signals both."""
 
-TAIL_BYTES = 16_384
+TAIL_BYTES, TAIL_LINES = 16_384, 20
+"""Of the output of a command that has failed, what is looked at: for reasons the last lines."""
 
 HEAD_BYTES, END_BYTES = 2**20, 10 * 2**20
 """Of a long output, what is kept after its end."""
@@ -51,9 +52,14 @@ HEAD_BYTES, END_BYTES = 2**20, 10 * 2**20
 _STEP_VARIABLE = re.compile(r"SLURM_(?!CONF|CLUSTER|JOB|ARRAY|SUBMIT|RESTART)")
 
 _OUT_OF_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError|HIP out of memory")
-_KILLED_BELOW = re.compile(r"Signal \d+ \(SIG(?:KILL|TERM|USR1|USR2)\) received|exitcode\s*:\s*-(?:9|10|12|15)\b")
-"""What torchrun says where one of its processes was killed."""
+_KILLED_BELOW = re.compile(r"Signal \d+ \(SIG(?:KILL|TERM|USR1|USR2)\) received by PID (\d+)")
+"""What torchrun says of each of its processes that was killed, by others or by itself."""
 
+_CLOSED_BELOW = re.compile(r"Sending process (\d+) closing signal")
+"""What torchrun says where it ends those that are left, since one of them has failed."""
+
+_TOLD_TO_END = re.compile(r"SignalException: Process \d+ got signal")
+"""What torchrun says where it was told to end."""
 
 _SAYS_KILLED = re.compile(r"\bkilled\b", re.IGNORECASE)
 """What a program says one of whose processes was killed, such as a worker that loads its data."""
@@ -418,8 +424,8 @@ class CommandTraining:
                 raise LostProcessError(f"exit code {code} asks to be taken up again, and it is no further than before")
             run.postponed = f"asked to be taken up again (exit code {code})"
             return
-        killed_by = _signal_of(code)
-        was_killed = killed_by == "SIGKILL" or any(_KILLED_BELOW.search(line) for line in tail)
+        killed_by, below = _signal_of(code), was_killed_below(tail)
+        was_killed, tail = killed_by == "SIGKILL" or below, tail[-TAIL_LINES:]
         # Others may share the limit: what was killed may be one of theirs.
         if out_of_memory_kills() > self._kills_before and (
             was_killed or any(_SAYS_KILLED.search(line) for line in tail)
@@ -473,7 +479,14 @@ class CommandTraining:
     def _tail(self) -> Iterator[str]:
         with contextlib.suppress(OSError), self._output.open("rb") as file:
             file.seek(max(0, self._output.stat().st_size - TAIL_BYTES))
-            yield from as_on_screen(file.read().decode(errors="replace")).splitlines()[-20:]
+            yield from as_on_screen(file.read().decode(errors="replace")).splitlines()
+
+
+def was_killed_below(output: Sequence[str]) -> bool:
+    """Whether lines of output are those of torchrun that another process has ended, or one of its processes."""
+    text = "\n".join(output)
+    closed = set(_CLOSED_BELOW.findall(text))
+    return bool(_TOLD_TO_END.search(text) or set(_KILLED_BELOW.findall(text)) - closed)
 
 
 def _packages(program: str, folder: Path, path: str | None) -> dict[str, str]:

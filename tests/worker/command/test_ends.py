@@ -1,0 +1,58 @@
+"""What the output of a command tells of its end, on recorded ends of torchrun 2.14 with two processes."""
+
+import pytest
+
+from ettsweep.worker.command.training import was_killed_below
+
+CLOSES = """W1128 02:09:05 7728 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process {} closing signal SIGTERM
+"""
+
+FAILED = """E1128 02:09:05 7728 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: {code}) local_rank: 0 (pid: 7734)
+Traceback (most recent call last):
+  File "/usr/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  rank      : 1 (local_rank: 1)
+  exitcode  : -15 (pid: 7735)  (SIGTERM)
+  error_file: <N/A>
+  traceback : Signal 15 (SIGTERM) received by PID 7735
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  rank      : 0 (local_rank: 0)
+  exitcode  : {code} (pid: 7734)
+  error_file: <N/A>
+  traceback : {traceback}
+============================================================
+"""
+
+OWN = CLOSES.format(7735) + FAILED.format(code=1, traceback="To enable traceback see: https://pytorch.org/")
+
+TOLD = (
+    CLOSES.format(7734)
+    + CLOSES.format(7735)
+    + """Traceback (most recent call last):
+  File "/usr/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.api.SignalException: Process 7728 got signal: 15
+"""
+)
+
+KILLED = [
+    CLOSES.format(7735) + FAILED.format(code=-number, traceback=f"Signal {number} ({name}) received by PID 7734")
+    for number, name in ((9, "SIGKILL"), (15, "SIGTERM"), (10, "SIGUSR1"))
+]
+
+
+@pytest.mark.parametrize("output", [*KILLED, TOLD], ids=["SIGKILL", "SIGTERM", "SIGUSR1", "torchrun told to end"])
+def test_torchrun_or_a_process_of_it_was_killed_by_others(output: str) -> None:
+    assert was_killed_below(output.splitlines())
+
+
+def test_a_process_that_torchrun_ends_since_another_has_failed_was_not_killed_by_others() -> None:
+    assert not was_killed_below(OWN.splitlines())

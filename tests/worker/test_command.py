@@ -275,6 +275,15 @@ def test_a_command_that_is_told_to_stop_may_save_first(tmp_path: Path, results: 
     assert (run.attempt(1).path / "stop").exists(), "what ETTSWEEP_STOP names"
 
 
+def test_a_signal_that_reaches_worker_and_command_at_once_interrupts_the_run(results: Path, grid: Ask) -> None:
+    """As SLURM sends it to all processes of a job: the command ends before its worker has told it to."""
+    both = "sleep 1; set -- $(cat /proc/$PPID/stat); kill -TERM $4; exit 1"  # the parent of its supervisor
+    grid(shell(says(1, loss=1.0) + both))
+    run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
+    wait_for(lambda: run.attempt(1).failure(), "its end")
+    assert run.attempt(1).failure() == {"kind": "interrupted", "reason": "terminated", "details": ""}
+
+
 # --- how runs end -----------------------------------------------------------------------------------------------------
 
 

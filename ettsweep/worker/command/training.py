@@ -440,6 +440,8 @@ class CommandTraining:
                     raise RunStopped
                 time.sleep(0.05)
             raise LostProcessError(f"killed by {killed_by or 'a signal to one of its processes'}")
+        if run.stop:  # it came while the command ended: SLURM signals both
+            raise RunStopped
         self._fail(code, tail)
 
     def _own_lines_hint(self, score: str) -> str:

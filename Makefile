@@ -6,7 +6,8 @@
 # make slurm-up    start a small SLURM cluster on this machine, for tests (root, Debian; tests/devcluster);
 #                  CLUSTERS=3 starts three, for the tests to be done sooner
 # make slurm-down  stop it
-# make chaos       a sweep on that cluster while workers, nodes, daemons and commands are killed at random
+# make chaos       a sweep on that cluster while workers, nodes, daemons and commands are killed at random; then 200
+#                  strikes at runs of commands, on this machine and there (STRIKES=N: fewer; SEED=N: others)
 # make fuzz        2,000 random damages of a results folder, each looked at by status, verify-optimum and report; every
 #                  command with closed and full streams, in odd locales and terminals, without a home (FUZZ=N: fewer)
 # make pictures  those of README, from the real program (Chromium, tmux), after make demo
@@ -97,7 +98,7 @@ slurm-down:
 
 chaos: $(READY)
 	@PYTHONPATH=.:tests $(BIN)/python -m support.chaos $(CHAOS)
-	@STRIKES=200 $(BIN)/python -m pytest -s tests/worker/test_struck_commands.py
+	@STRIKES=$(or $(STRIKES),200) $(BIN)/python -m pytest -s tests/worker/test_struck_commands.py
 
 fuzz: $(READY)
 	@FUZZ=$(or $(FUZZ),2000) $(BIN)/python -m pytest tests/test_fuzz.py --numprocesses $(PROCESSES)

@@ -1,6 +1,6 @@
 """Chaos: a sweep on a SLURM cluster whose workers, nodes, daemons and submitting command are killed at random.
 
-    python tests/chaos.py [--runs 30] [--minutes 4] [--seed 0] [--folder DIR]
+    make chaos CHAOS="[--runs 30] [--minutes 4] [--seed 0] [--folder DIR]"
 
 needs the cluster of tests/devcluster (`make slurm-up`). At the end the tables, and the metrics of every run byte by
 byte, must be those of a calm sweep that trained on this machine. What happens, and in which order, follows from the
@@ -27,7 +27,7 @@ import yaml
 from ettsweep.runs.folder import RunDir
 from support.arrays import write_profile
 from support.commandline import ETTSWEEP, LONG, ettsweep, runs_in, write_grid
-from support.devcluster import Cluster
+from support.devcluster import NO_CLUSTER, Cluster, running_clusters, taken_cluster
 
 EVERY_S = 4.0
 """Mean of the seconds between strikes."""
@@ -211,7 +211,7 @@ def chaos(cluster: Cluster, folder: Path, *, runs: int, seconds: float, seed: in
         runs: of the sweep.
         seconds: how long to disturb; less if all runs are finished before.
         seed: of the disturbances.
-        say: takes a line of what happens.
+        log: takes a line of what happens.
 
     Returns:
         What was done.
@@ -263,20 +263,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, help="an empty folder to keep; a temporary one if not given")
     options = parser.parse_args()
-    cluster = Cluster(Path(os.environ.get("ETTSWEEP_DEVCLUSTER") or "/tmp/ettsweep-devcluster").resolve())
-    os.environ["SLURM_CONF"] = str(cluster.conf)
+    if not running_clusters():
+        print(NO_CLUSTER)
+        return 1
     os.environ["OMP_NUM_THREADS"] = "1"
-    cluster.heal()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="ettsweep-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
     try:
         mapping = {"runs": options.runs, "seconds": 60 * options.minutes, "seed": options.seed}
-        storm = chaos(cluster, folder, **mapping, log=lambda line: print(line, flush=True))
+        with taken_cluster() as cluster:
+            os.environ["SLURM_CONF"] = str(cluster.conf)
+            storm = chaos(cluster, folder, **mapping, log=lambda line: print(line, flush=True))
     except AssertionError as error:
         print(f"FAILED: {error}; see {folder}")
         return 1
-    finally:
-        cluster.heal()
     took = ", ".join(f"{count} runs took {n}" for n, count in sorted(attempts(storm.results).items()))
     print(f"{sum(storm.done.values())} strikes: {yaml.safe_dump(dict(storm.done), default_flow_style=True).strip()}")
     print(f"attempts: {took}")

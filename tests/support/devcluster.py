@@ -191,7 +191,7 @@ class Cluster:
         return idle and self.run("sacctmgr", "--noheader", "show", "cluster", check=False).returncode == 0
 
 
-# ---------- pytest
+# ---------- those that are up
 
 
 def running_clusters() -> list[Path]:
@@ -200,6 +200,36 @@ def running_clusters() -> list[Path]:
     folders = [first, *sorted(first.parent.glob(f"{first.name}-[0-9]"))]
     running = [str(SCRIPTS / "ctl.sh"), "FOLDER", "running", "munged"]
     return [f for f in folders if not subprocess.run([running[0], f, *running[2:]], capture_output=True).returncode]
+
+
+@contextlib.contextmanager
+def taken_cluster() -> Iterator[Cluster]:
+    """Give one that is whole and idle, to this process alone; it is mended afterwards. Waits while others have all."""
+    with contextlib.ExitStack() as stack:
+        locks = [(f, stack.enter_context((f / "run" / "tests.lock").open("a+"))) for f in running_clusters()]
+        folder, lock = wait_for(lambda: _free(locks), "a cluster that no other test has")
+        lock.seek(0)
+        cluster = Cluster(folder, broken=bool(lock.read()))  # a test that was killed left its word there
+        lock.write("a test has it")
+        lock.flush()
+        cluster.heal()
+        try:
+            yield cluster
+        finally:
+            cluster.heal()
+        lock.truncate(0)
+
+
+def _free(locks: list[tuple[Path, TextIO]]) -> tuple[Path, TextIO] | None:
+    """Lock a cluster that nobody else has."""
+    for folder, lock in locks:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return folder, lock
+    return None
+
+
+# ---------- pytest
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -211,32 +241,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """Give a cluster that is whole and idle, to this test alone; SLURM's commands find it. It is mended afterwards.
-
-    Skips if none is up; waits while other tests have them all.
-    """
-    folders = running_clusters()
-    if not folders:
+    """Give a cluster to this test alone, see `taken_cluster`; SLURM's commands find it. Skips if none is up."""
+    if not running_clusters():
         pytest.skip(NO_CLUSTER)
-    with contextlib.ExitStack() as stack:
-        locks = [(folder, stack.enter_context((folder / "run" / "tests.lock").open("a+"))) for folder in folders]
-        folder, lock = wait_for(lambda: _free(locks), "a cluster that no other test has")
-        lock.seek(0)
-        cluster = Cluster(folder, broken=bool(lock.read()))  # a test that was killed left its word there
-        lock.write("a test has it")
-        lock.flush()
-        cluster.heal()
+    with taken_cluster() as cluster:
         monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
         monkeypatch.setattr("support.commandline.PICTURES", [cluster.picture])
         yield cluster
-        cluster.heal()
-        lock.truncate(0)
-
-
-def _free(locks: list[tuple[Path, TextIO]]) -> tuple[Path, TextIO] | None:
-    """Lock a cluster that nobody else has."""
-    for folder, lock in locks:
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return folder, lock
-    return None

@@ -1,6 +1,6 @@
-"""Commands under random strikes: whatever is killed, frozen or signalled, each run ends once, exact, and leaves nothing.
+"""Commands under random strikes: whatever is killed, frozen or lost, each run ends once, exact, and leaves nothing.
 
-STRIKES is the number of strikes (20), SEED what they follow from (0).
+STRIKES is the number of strikes in all (20), SEED what they follow from (0).
 """
 
 import os
@@ -10,11 +10,15 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
-from support.commandline import ETTSWEEP, ettsweep, runs_in, wait_for, worker_pids
+from support.arrays import workers, write_profile
+from support.commandline import ETTSWEEP, ettsweep, runs_in, wait_for
+from support.devcluster import Cluster
 from support.own_code import processes_with
 
 from ettsweep.runs.folder import RunDir
@@ -40,82 +44,193 @@ for step in range(first, 201):
         with open(out + "/part", "w") as file:
             json.dump([step + 1, value, rng.getstate()], file)
         os.rename(out + "/part", f"{out}/{step}.json")
-    if any(process.poll() is not None for process in below):
-        print("Signal 9 (SIGKILL) received by a process", flush=True)
+    if ended := [process.pid for process in below if process.poll() is not None]:
+        print("Signal 9 (SIGKILL) received by PID", ended[0], flush=True)  # as torchrun says it
         sys.exit(1)
     time.sleep(0.02)
 '''
 
+RING = '''"""Processes of torchrun that agree on each step; the first writes checkpoints."""
+import json, os, random, sys, time
+import torch
+import torch.distributed as dist
+
+lr, seed, out = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+dist.init_process_group("gloo")
+rank, value, first = dist.get_rank(), 3.0, 1
+if sys.argv[4:]:
+    with open(sys.argv[4]) as file:
+        first, value = json.load(file)
+for step in range(first, 201):
+    noise = torch.tensor(random.Random(f"{seed} {rank} {step}").gauss(0, lr), dtype=torch.float64)
+    dist.all_reduce(noise)
+    value += 0.05 * (1 - value) + noise.item()
+    if rank == 0:
+        print("[ettsweep]", json.dumps({"step": step, "err": value}), flush=True)
+        if step % 10 == 0:
+            with open(out + "/part", "w") as file:
+                json.dump([step + 1, value], file)
+            os.rename(out + "/part", f"{out}/{step}.json")
+    time.sleep(0.02)
+dist.destroy_process_group()
+'''
+
+
+@dataclass(frozen=True)
+class Leader:
+    """A command to strike at.
+
+    Attributes:
+        words: its first words; then come the script and its arguments.
+        script: what it runs.
+        share: of all strikes, at each place.
+        start_s: seconds in which most attempts come to their first checkpoint.
+    """
+
+    words: tuple[str, ...]
+    script: str
+    share: float
+    start_s: float
+
+
+LEADERS = {
+    "tree.py": Leader((sys.executable,), TREE, 0.35, 0.75),
+    "torchrun": Leader((str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node=2"), RING, 0.15, 4.0),
+}
+each_leader = pytest.mark.parametrize("name", LEADERS)
 pytestmark = pytest.mark.usefixtures("process")
 
 
-def processes(results: Path) -> dict[str, list[int]]:
-    """Return the pids of all processes of all runs, by what they are."""
-    found: dict[str, list[int]] = {"supervisor": [], "leader": [], "below": []}
-    kinds = {b"supervisor.py": "supervisor", b"tree.py": "leader"}
-    for pid, words in processes_with(*(f"ETTSWEEP_RUN={run.id}" for run in runs_in(results))).items():
-        names = (os.path.basename(word) for word in words)  # noqa: PTH119  of bytes
-        found[next((kinds[name] for name in names if name in kinds), "below")].append(pid)
-    return found
+class Storm:
+    """Strikes at the runs of a results folder, and at the jobs and nodes that they are on.
+
+    Attributes:
+        struck: what was struck, by what.
+    """
+
+    def __init__(self, results: Path, cluster: Cluster | None) -> None:
+        self.struck = list[str]()
+        self._results, self._cluster, self._rng = results, cluster, random.Random(SEED)
+
+    def processes(self) -> dict[str, list[int]]:
+        """Return the pids of all processes of all runs, by what they are."""
+        found: dict[str, list[int]] = {"supervisor": [], "leader": [], "below": []}
+        kinds = {b"supervisor.py": "supervisor"} | dict.fromkeys(map(str.encode, LEADERS), "leader")
+        outs = (f"ETTSWEEP_OUT={run.path.resolve() / 'out'}" for run in runs_in(self._results))
+        for pid, words in processes_with(*outs).items():
+            names = (os.path.basename(word) for word in words)  # noqa: PTH119  of bytes
+            found[next((kinds[name] for name in names if name in kinds), "below")].append(pid)
+        return found
+
+    def rest(self, mean_s: float) -> None:
+        """Strike at nothing for about so many seconds; then nodes are back that SLURM has missed."""
+        time.sleep(self._rng.uniform(0.4, 1.6) * mean_s)
+        if self._cluster:
+            for node, state in zip(self._cluster.nodes, self._cluster.resume(), strict=False):
+                if state.startswith("down"):
+                    self._cluster.node("start", node)
+
+    def strike(self) -> None:
+        """Strike at something, if there is anything."""
+        faults: list[Callable[[], str]] = [
+            lambda kind=kind, pids=pids: self._signal(kind, self._rng.choice(sorted(pids)))
+            for kind, pids in {**self.processes(), "worker": workers(self._results)}.items()
+            if pids
+        ]
+        if self._cluster and (jobs := [job for job in self._cluster.squeue() if job["state"] == "RUNNING"]):
+            job = self._rng.choice(jobs)
+            faults += [lambda: self._cancel(job["id"]), lambda: self._lose(job["nodes"])]
+        if faults and (struck := self._rng.choice(faults)()):
+            self.struck.append(struck)
+
+    def _signal(self, kind: str, pid: int) -> str:
+        number, name = self._rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1]), ""
+        try:
+            if self._rng.random() < 0.25:  # frozen first, as by a debugger or a full machine
+                os.kill(pid, signal.SIGSTOP)
+                time.sleep(0.2)
+                os.kill(pid, signal.SIGCONT)
+                name = "STOP+"
+            os.kill(pid, number)
+        except ProcessLookupError:
+            return ""
+        return f"{name}{number.name.removeprefix('SIG')} {kind}"
+
+    def _cancel(self, job: str) -> str:
+        assert self._cluster is not None
+        self._cluster.run("scancel", job)
+        return "scancel job"
+
+    def _lose(self, node: str) -> str:
+        assert self._cluster is not None
+        self._cluster.node("kill", node)
+        return "lost node"
 
 
-@pytest.mark.slow
-def test_runs_under_strikes_end_once_exact_and_leave_nothing(tmp_path: Path, results: Path) -> None:
-    (tmp_path / "tree.py").write_text(TREE)
+def runs_end_once_exact_and_leave_nothing(tmp_path: Path, name: str, cluster: Cluster | None) -> None:
+    """Strike at a sweep, and compare it with a calm one."""
+    leader, results, calm = LEADERS[name], tmp_path / "results", tmp_path / "calm"
+    strikes = round(STRIKES * leader.share)
+    (tmp_path / "tree.py").write_text(leader.script)
     grid = tmp_path / "sweep.yaml"
     block = {
-        "command": [sys.executable, "tree.py", "{lr}", "{seed}", "{out}"],
+        "command": [*leader.words, "tree.py", "{lr}", "{seed}", "{out}"],
         "score": {"name": "err", "mode": "min"},
         "resume": {"checkpoint": r"{out}/(?P<step>\d+)\.json", "add": "{checkpoint}"},
         "stop": {"grace": "1s"},
         "steps": 200,
     }
-    runs = max(4, STRIKES // 5)
-    axes = {"centre": {"lr": 2.0**-8}, "lr": {"range": [0, 1]}, "seeds": list(range(runs // 2))}
-    grid.write_text(yaml.safe_dump({"run": block, **axes}))
-    heart = ("--launch-set", "heartbeat_s=1", "--launch-set", "slots=2")
-    command = [ETTSWEEP, "grid", "--grid", grid, "--results", results, "--follow", *heart]
-    rng, struck = random.Random(SEED), list[str]()
+    seeds = list(range(max(2, strikes // 4)))
+    grid.write_text(yaml.safe_dump({"run": block, "centre": {"lr": 2.0**-8}, "lr": {"range": [0, 0]}, "seeds": seeds}))
+    asked = ("grid", "--grid", grid, "--follow")
+    local = ("--launch", "local", "--launch-set", "heartbeat_s=1", "--launch-set", "slots=2")
+    disturbed = (*asked, "--results", results)
+    disturbed += (
+        ("--launch", write_profile(tmp_path / "slurm.yaml", max_parallel=2, runs_per_job=2)) if cluster else local
+    )
 
     def follow() -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    following = follow()
-    while len(struck) < STRIKES:
-        time.sleep(rng.uniform(0.3, 1.2))
-        if following.poll() is not None:
-            if runs_in(results) and all(run.result() for run in runs_in(results)):
-                break
-            following = follow()
-        targets = processes(results) | {"worker": worker_pids(results) if results.exists() else []}
-        kinds = [kind for kind, pids in targets.items() if pids]
-        if not kinds:
-            continue
-        kind = rng.choice(kinds)
-        pid, number = rng.choice(sorted(targets[kind])), rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1])
-        try:
-            if rng.random() < 0.25:  # frozen first, as by a debugger or a full machine
-                os.kill(pid, signal.SIGSTOP)
-                time.sleep(0.2)
-                os.kill(pid, signal.SIGCONT)
-            os.kill(pid, number)
-        except ProcessLookupError:
-            continue
-        struck.append(f"{signal.Signals(number).name} {kind}")
-    following.wait()
+        # What scancel has cancelled stays so until its user wants it back.
+        ettsweep("retry", "--all", "--yes", "--results", results, code=None)
+        return subprocess.Popen([ETTSWEEP, *disturbed], stdout=log, stderr=log)
 
     def ended() -> bool:
-        ettsweep("grid", "--grid", grid, "--results", results, "--follow", *heart, code=None)
-        return all(run.result() for run in runs_in(results))
+        return bool(runs_in(results)) and all(run.result() for run in runs_in(results))
 
-    wait_for(ended, "the end of all runs")
-    assert [run.status().state for run in runs_in(results)] == [State.DONE] * len(runs_in(results)), struck
-    wait_for(lambda: not any(processes(results).values()), "the end of all processes")
-    calm = tmp_path / "calm"
-    ettsweep("grid", "--grid", grid, "--results", calm, "--follow", "--launch-set", "slots=2")
-    for run in runs_in(results):
-        undisturbed = RunDir(calm / "runs" / run.id)
-        assert run.metrics_path.read_bytes() == undisturbed.metrics_path.read_bytes(), struck
-    failures = [attempt.failure() for run in runs_in(results) for attempt in map(run.attempt, run.attempt_numbers())]
+    storm = Storm(results, cluster)
+    with (tmp_path / "follow.log").open("w") as log:
+        following = follow()
+        while not ended():
+            if following.poll() is not None:
+                following = follow()
+            storm.rest(leader.start_s + (1.5 if cluster else 0))
+            if len(storm.struck) < strikes:
+                storm.strike()
+        following.wait()
+    runs, struck = runs_in(results), storm.struck
+    assert [run.status().state for run in runs] == [State.DONE] * len(seeds), struck
+    wait_for(lambda: not any(storm.processes().values()), "the end of all processes")
+    ettsweep(*asked, *local, "--results", calm)
+    for run in runs:
+        assert run.metrics_path.read_bytes() == RunDir(calm / "runs" / run.id).metrics_path.read_bytes(), struck
+        assert (run.result() or {})["attempts"] == run.attempt_numbers()[-1], struck
+    failures = [attempt.failure() for run in runs for attempt in map(run.attempt, run.attempt_numbers())]
     assert not [each for each in failures if each and each["kind"] == "error"], "no run is called failed"
-    print(f"{len(runs_in(results))} runs, {len(failures)} attempts, {len(struck)} strikes: {dict(Counter(struck))}")
+    assert len(struck) >= strikes / 2, "it was over before it had begun"
+    place = "on SLURM" if cluster else "on this machine"
+    print(f"\n{name} {place}: {len(runs)} runs, {len(failures)} attempts, {len(struck)} strikes")
+    reasons = (f"attempt: {each['reason'] if each else 'done, or did not live to tell'}" for each in failures)
+    print(*(f"{n:5d} {what}" for what, n in sorted((Counter(struck) + Counter(reasons)).items())), sep="\n")
+
+
+@pytest.mark.slow
+@each_leader
+def test_local_runs_under_strikes_end_once_exact_and_leave_nothing(tmp_path: Path, name: str) -> None:
+    runs_end_once_exact_and_leave_nothing(tmp_path, name, None)
+
+
+@each_leader
+def test_runs_on_slurm_under_strikes_end_once_exact_and_leave_nothing(
+    cluster: Cluster, tmp_path: Path, name: str
+) -> None:
+    runs_end_once_exact_and_leave_nothing(tmp_path, name, cluster)

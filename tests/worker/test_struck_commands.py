@@ -137,7 +137,7 @@ class Storm:
             for kind, pids in {**self.processes(), "worker": workers(self._results)}.items()
             if pids
         ]
-        if self._cluster and (jobs := [job for job in self._cluster.squeue() if job["state"] == "RUNNING"]):
+        if faults and self._cluster and (jobs := [job for job in self._cluster.squeue() if job["state"] == "RUNNING"]):
             job = self._rng.choice(jobs)
             faults += [lambda: self._cancel(job["id"]), lambda: self._lose(job["nodes"])]
         if faults and (struck := self._rng.choice(faults)()):
@@ -203,7 +203,7 @@ def runs_end_once_exact_and_leave_nothing(tmp_path: Path, name: str, cluster: Cl
         while not ended():
             if following.poll() is not None:
                 following = follow()
-            storm.rest(leader.start_s + (1.5 if cluster else 0))
+            storm.rest(leader.start_s)
             if len(storm.struck) < strikes:
                 storm.strike()
         following.wait()

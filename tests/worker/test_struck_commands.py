@@ -108,14 +108,15 @@ class Storm:
         struck: what was struck, by what.
     """
 
-    def __init__(self, results: Path, cluster: Cluster | None) -> None:
+    def __init__(self, results: Path, leader: str, cluster: Cluster | None) -> None:
         self.struck = list[str]()
-        self._results, self._cluster, self._rng = results, cluster, random.Random(SEED)
+        self._results, self._leader, self._cluster = results, leader, cluster
+        self._rng = random.Random(SEED)
 
     def processes(self) -> dict[str, list[int]]:
         """Return the pids of all processes of all runs, by what they are."""
         found: dict[str, list[int]] = {"supervisor": [], "leader": [], "below": []}
-        kinds = {b"supervisor.py": "supervisor"} | dict.fromkeys(map(str.encode, LEADERS), "leader")
+        kinds = {b"supervisor.py": "supervisor", self._leader.encode(): "leader"}
         outs = (f"ETTSWEEP_OUT={run.path.resolve() / 'out'}" for run in runs_in(self._results))
         for pid, words in processes_with(*outs).items():
             names = (os.path.basename(word) for word in words)  # noqa: PTH119  of bytes
@@ -197,7 +198,7 @@ def runs_end_once_exact_and_leave_nothing(tmp_path: Path, name: str, cluster: Cl
     def ended() -> bool:
         return bool(runs_in(results)) and all(run.result() for run in runs_in(results))
 
-    storm = Storm(results, cluster)
+    storm = Storm(results, name, cluster)
     with (tmp_path / "follow.log").open("w") as log:
         following = follow()
         while not ended():

@@ -204,7 +204,7 @@ def runs_end_once_exact_and_leave_nothing(tmp_path: Path, name: str, cluster: Cl
         while not ended():
             if following.poll() is not None:
                 following = follow()
-            storm.rest(leader.start_s)
+            storm.rest(leader.start_s + (1.5 if cluster else 0))  # jobs start later
             if len(storm.struck) < strikes:
                 storm.strike()
         following.wait()

@@ -150,6 +150,7 @@ READS = {  # with regular expressions, and what: names, what a person types, and
             "worker.command.recipe",
             "worker.command.template",
             "worker.command.checkpoints",
+            "worker.command.ends",
             "worker.command.training",
             "doctor.command_words",
         ),

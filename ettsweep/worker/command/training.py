@@ -27,6 +27,7 @@ from ettsweep.runs.stop import StopReason
 from ettsweep.runs.trainable import TRAINING_LOSSES
 from ettsweep.worker.command.checkpoints import Checkpoint, newest_checkpoint
 from ettsweep.worker.command.child import OUT_VARIABLE, Child, kill_processes_of
+from ettsweep.worker.command.ends import last_words, was_killed_below
 from ettsweep.worker.command.kept_metrics import put_in_order
 from ettsweep.worker.command.own_metrics import OwnMetrics
 from ettsweep.worker.command.recipe import CommandRecipe
@@ -44,7 +45,7 @@ SIGNAL_WAIT_S = 2.0
 """Seconds for which the worker waits for a signal of its own where one has ended the command: SLURM signals both."""
 
 TAIL_BYTES, TAIL_LINES = 16_384, 20
-"""Of the output of a command that has failed, what is looked at: for reasons the last lines."""
+"""Of the output of a command that has failed, what is read, and the lines that tell whether memory ran out."""
 
 HEAD_BYTES, END_BYTES = 2**20, 10 * 2**20
 """Of a long output, what is kept after its end."""
@@ -52,15 +53,6 @@ HEAD_BYTES, END_BYTES = 2**20, 10 * 2**20
 _STEP_VARIABLE = re.compile(r"SLURM_(?!CONF|CLUSTER|JOB|ARRAY|SUBMIT|RESTART)")
 
 _OUT_OF_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError|HIP out of memory")
-_KILLED_BELOW = re.compile(r"Signal \d+ \(SIG(?:KILL|TERM|USR1|USR2)\) received by PID (\d+)")
-"""What torchrun says of each of its processes that was killed, by others or by itself."""
-
-_CLOSED_BELOW = re.compile(r"Sending process (\d+) closing signal")
-"""What torchrun says where it ends those that are left, since one of them has failed."""
-
-_TOLD_TO_END = re.compile(r"SignalException: Process \d+ got signal")
-"""What torchrun says where it was told to end."""
-
 _SAYS_KILLED = re.compile(r"\bkilled\b", re.IGNORECASE)
 """What a program says one of whose processes was killed, such as a worker that loads its data."""
 
@@ -145,10 +137,10 @@ class CommandTraining:
         self._read(metrics, final=child.code == 0)  # else its last line may be half of one
         end = {"code": child.code, "first_step": self._first_step, "memory_bytes": child.memory_bytes}
         run.attempt.record_end(end | {"left": list(child.left)} | self._stopping)
-        tail = list(self._tail())
+        output = list(self._read_end())
         self._shorten_output()
         run.settle(partial(put_in_order, score=self._recipe.score.name))
-        self._conclude(child.code, was_told, metrics, tail)
+        self._conclude(child.code, was_told, metrics, output)
 
     # --- before it starts ---
 
@@ -404,7 +396,7 @@ class CommandTraining:
             note = f"\n[{(size - HEAD_BYTES - END_BYTES) / 2**20:.0f} MiB are left out here]\n"
             write_atomic(self._output, head + note.encode() + end)
 
-    def _conclude(self, code: int | None, was_told: bool, metrics: Metrics, tail: Sequence[str]) -> None:
+    def _conclude(self, code: int | None, was_told: bool, metrics: Metrics, output: Sequence[str]) -> None:
         """Tell how it ended: return if it is whole, or has a reason to go on; else raise."""
         run = self._run
         if was_told:
@@ -424,11 +416,11 @@ class CommandTraining:
                 raise LostProcessError(f"exit code {code} asks to be taken up again, and it is no further than before")
             run.postponed = f"asked to be taken up again (exit code {code})"
             return
-        killed_by, below = _signal_of(code), was_killed_below(tail)
-        was_killed, tail = killed_by == "SIGKILL" or below, tail[-TAIL_LINES:]
+        killed_by = _signal_of(code)
+        was_killed = killed_by == "SIGKILL" or was_killed_below(output)
         # Others may share the limit: what was killed may be one of theirs.
         if out_of_memory_kills() > self._kills_before and (
-            was_killed or any(_SAYS_KILLED.search(line) for line in tail)
+            was_killed or any(_SAYS_KILLED.search(line) for line in output[-TAIL_LINES:])
         ):
             raise CommandFailedError(
                 f"out of memory, killed by the system (exit code {code}); {self._memory_advice()}", code
@@ -442,7 +434,7 @@ class CommandTraining:
             raise LostProcessError(f"killed by {killed_by or 'a signal to one of its processes'}")
         if run.stop:  # it came while the command ended: SLURM signals both
             raise RunStopped
-        self._fail(code, tail)
+        self._fail(code, output)
 
     def _own_lines_hint(self, score: str) -> str:
         """Return what to do if the program has written the score for ettsweep, and a reader has not found it."""
@@ -471,24 +463,17 @@ class CommandTraining:
             return f"`ettsweep retry {run.id} --launch-set slots={run.workers // 2}` trains fewer runs at once"
         return "a smaller batch takes less"
 
-    def _fail(self, code: int | None, tail: Sequence[str]) -> NoReturn:
-        if any(_OUT_OF_MEMORY.search(line) for line in tail):
+    def _fail(self, code: int | None, output: Sequence[str]) -> NoReturn:
+        said = last_words(output)
+        if any(_OUT_OF_MEMORY.search(line) for line in (*output[-TAIL_LINES:], said)):
             advice = gpu_memory_advice(self._run.id, self._run.slot)
             raise CommandFailedError(f"out of GPU memory (exit code {code}); {advice}", code)
-        last = next((line.strip() for line in reversed(tail) if line.strip()), "it printed nothing")
-        raise CommandFailedError(f"exit code {code}: {last[:200]}", code)
+        raise CommandFailedError(f"exit code {code}: {said[:200]}", code)
 
-    def _tail(self) -> Iterator[str]:
+    def _read_end(self) -> Iterator[str]:
         with contextlib.suppress(OSError), self._output.open("rb") as file:
             file.seek(max(0, self._output.stat().st_size - TAIL_BYTES))
             yield from as_on_screen(file.read().decode(errors="replace")).splitlines()
-
-
-def was_killed_below(output: Sequence[str]) -> bool:
-    """Whether lines of output are those of torchrun that another process has ended, or one of its processes."""
-    text = "\n".join(output)
-    closed = set(_CLOSED_BELOW.findall(text))
-    return bool(_TOLD_TO_END.search(text) or set(_KILLED_BELOW.findall(text)) - closed)
 
 
 def _packages(program: str, folder: Path, path: str | None) -> dict[str, str]:

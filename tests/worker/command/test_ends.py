@@ -2,7 +2,7 @@
 
 import pytest
 
-from ettsweep.worker.command.training import was_killed_below
+from ettsweep.worker.command.ends import last_words, was_killed_below
 
 CLOSES = """W1128 02:09:05 7728 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process {} closing signal SIGTERM
 """
@@ -56,3 +56,16 @@ def test_torchrun_or_a_process_of_it_was_killed_by_others(output: str) -> None:
 
 def test_a_process_that_torchrun_ends_since_another_has_failed_was_not_killed_by_others() -> None:
     assert not was_killed_below(OWN.splitlines())
+
+
+def test_the_first_error_of_a_rank_is_the_reason() -> None:
+    raised = """[rank1]: Traceback (most recent call last):
+[rank1]:   File "train.py", line 4, in <module>
+[rank1]: ValueError: the learning rate is odd
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "train.py", line 5, in <module>
+[rank0]: RuntimeError: Connection closed by peer
+"""
+    assert last_words((raised + OWN).splitlines()) == "ValueError: the learning rate is odd"
+    assert last_words(["a step", "no luck", ""]) == "no luck"
+    assert last_words([]) == "it printed nothing"

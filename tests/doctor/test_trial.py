@@ -22,6 +22,9 @@ ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.usefixtures("process", "warm")
 
+SLOW = {"try": "--slow --pause 0.015"}
+"""Runs that take a second each."""
+
 FAST = ("--launch-set", "slots=2", "--launch-set", "threads=1", "--launch-set", "devices=cpu")
 
 
@@ -263,7 +266,7 @@ def test_memory_on_gpus_is_not_asked_for_where_kills_and_stops_are_timed(
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
     (project := tmp_path / "project").mkdir()
-    tried(write_walk(project), results)
+    tried(write_walk(project, run=SLOW), results)
     looks = [line for line in (tmp_path / "looks").read_text().splitlines() if "--query-compute-apps" in line]
     assert any("/two" in look for look in looks)
     assert not any("/killed" in look or "/stopped" in look for look in looks)
@@ -271,7 +274,7 @@ def test_memory_on_gpus_is_not_asked_for_where_kills_and_stops_are_timed(
 
 def test_runs_that_cannot_share_a_machine_are_seen(tmp_path: Path, results: Path) -> None:
     """Each takes a lock that is no other's, as one with a fixed port does."""
-    grid = write_walk(tmp_path)
+    grid = write_walk(tmp_path, run=SLOW)
     script, lock = tmp_path / "walk.py", tmp_path / "lock"
     taken = f"import fcntl\nheld = open({str(lock)!r}, 'w')\nfcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
     script.write_text(taken + script.read_text())
@@ -305,7 +308,7 @@ def test_a_function_is_tried_too(tmp_path: Path, results: Path) -> None:
 
 
 def test_the_fake_trainable_is_tried_too(tmp_path: Path, results: Path) -> None:
-    run = {"last_step": 100, "every": 10, "step_s": 0.02}
+    run = {"last_step": 100, "every": 10, "step_s": 0.01}
     outcome = tried(write_fake_grid(tmp_path / "fake.yaml", run=run), results)
     assert outcome["resume"] == "exact"
     assert states(outcome) == {}
@@ -329,7 +332,7 @@ def test_transformers_own_trainer_is_exact(tmp_path: Path, results: Path, monkey
 
 
 def test_nothing_is_left_of_a_trial_that_is_interrupted(tmp_path: Path, results: Path) -> None:
-    grid = write_walk(tmp_path, run={"try": "--steps 5000"})
+    grid = write_walk(tmp_path, run={"try": "--slow --steps 5000"})
     command = [sys.executable, "-m", "ettsweep", "try", str(grid), "--results", str(results), *FAST]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     out = wait_for(lambda: list(results.glob(".try-*/alone/runs/*/out/ckpt-10.json")), "its first run")[0].parent

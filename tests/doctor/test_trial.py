@@ -13,7 +13,6 @@ import pytest
 from support.commandline import GRID, PATIENCE_S, ettsweep, wait_for, write_fake_grid, write_grid
 from support.own_code import processes_with
 from support.trainers import write_function, write_nano, write_walk
-from support.undrawn import leave_undrawn
 
 from ettsweep.processes import process_identity
 from ettsweep.runs.folder import TRIAL_PREFIX
@@ -129,10 +128,8 @@ def test_grid_refuses_seeds_that_do_not_differ_until_the_code_has_changed(tmp_pa
     assert "not tried since its code or its command changed" in mended.stderr
 
 
-def test_the_outcome_is_on_the_page_and_in_doctor(
-    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leave_undrawn(monkeypatch)
+@pytest.mark.usefixtures("undrawn")
+def test_the_outcome_is_on_the_page_and_in_doctor(tmp_path: Path, results: Path) -> None:
     grid = write_walk(tmp_path, "nanogpt", run={"steps": 80})
     ettsweep("grid", "--grid", grid, "--results", results, "--follow", *FAST, cwd=tmp_path)
     rows = {row["check"]: row for row in doctor_rows(results)}

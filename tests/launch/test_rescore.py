@@ -154,6 +154,7 @@ def test_metrics_are_not_read_for_a_score_that_they_do_not_have(grid: Ask, resul
     assert read(**norm) == 0
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_runs_that_were_added_are_taken_over(grid: Ask, results: Path) -> None:
     grid("first", "--seeds", "0,1,2")
     assert "9 finished runs are scored anew by err_last, not trained again\n" in grid("second", **LAST)

@@ -333,6 +333,7 @@ def test_a_run_is_not_trained_with_other_code_than_it_was_requested_with(
     assert "the code of walk:main has changed" in only_run(tmp_path / "again").status().reason
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_function_is_swept_to_a_verdict_and_a_report(results: Path, grid: Ask) -> None:
     grid("main", "--follow", runs=4)
     done = ettsweep("verify-optimum", "--rule", "paper", "--follow", "--results", results)

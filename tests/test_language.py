@@ -42,7 +42,7 @@ def sets(**more: object) -> list[str]:
 # --- the path ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("process", "warm")
+@pytest.mark.usefixtures("process", "warm", "undrawn")
 @pytest.mark.parametrize(
     ("model", "strategy", "lr"),
     [

@@ -9,11 +9,22 @@ from typing import Any
 
 import pytest
 import yaml
-from support.commandline import alive, ettsweep, runs_in, status, wait_for, worker_pids, write_grid
+from support.commandline import (
+    alive,
+    end_workers,
+    ettsweep,
+    runs_in,
+    status,
+    wait_for,
+    worker_pids,
+    write_grid,
+)
+from support.slots import held
 
 from ettsweep.launch.submissions import submissions
 
 SCORE = {"name": "err", "mode": "min"}
+ONE_SLOT = ("--launch-set", "slots=1")
 SAYS = """echo '[ettsweep] {{"step": 1, "err": 1.0}}'"""
 
 Ask = Callable[..., Any]
@@ -176,9 +187,11 @@ def test_a_function_has_a_canary_and_the_built_in_trainer_none(tmp_path: Path, r
     block = {"run": {"function": "broken:main", "score": SCORE}, "seeds": [0, 1, 2, 3, 4]}
     own = tmp_path / "own.yaml"
     own.write_text(yaml.safe_dump(block | {"centre": {"lr": 0.25}, "lr": {"range": [0, 0]}}))
-    for path in (own, write_grid(tmp_path / "vit.yaml")):
-        ettsweep("grid", "--grid", path, "--results", results, "--launch-set", "slots=1")
-    functions, built_in = submissions(results)
+    with held("cpu-0"):  # those of the trainer need not train
+        ettsweep("grid", "--grid", write_grid(tmp_path / "vit.yaml"), "--results", tmp_path / "vit", *ONE_SLOT)
+    end_workers(tmp_path / "vit")
+    ettsweep("grid", "--grid", own, "--results", results, *ONE_SLOT)
+    (built_in,), (functions,) = submissions(tmp_path / "vit"), submissions(results)
     assert (len(functions.canaries[0]), built_in.canaries) == (5, ())
     wait_for(
         lambda: (

@@ -248,6 +248,7 @@ def test_a_killed_command_goes_on_where_it_was(folder: Path, long: Options) -> N
     assert open_corpus(out).digest == read_manifest(folder / "undisturbed").digest
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_ends_the_command_which_then_goes_on(folder: Path, long: Options) -> None:
     process = start(*long, "--out", "out")
     wait_for(lambda: len(records(folder / "out")) >= 2, "finished parts")

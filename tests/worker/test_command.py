@@ -606,6 +606,7 @@ def test_a_run_is_not_trained_with_other_code_than_it_was_requested_with(
     assert f"the code of walk.py is no longer in {tmp_path}" in gone.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_a_command_is_swept_to_a_verdict_and_a_report(results: Path, grid: Ask) -> None:
     grid(walk(), "--follow", "--lr-range", "2:3", seeds=2)

@@ -346,6 +346,7 @@ def test_a_function_is_swept_to_a_verdict_and_a_report(results: Path, grid: Ask)
     assert "err_best" in next((results / "report").rglob("runs.csv")).read_text().splitlines()[0]
 
 
+@pytest.mark.slow
 def test_a_climb_and_a_race_add_runs_of_a_function(results: Path, grid: Ask) -> None:
     """The optimum lies beyond the requested points, and one seed tells too little."""
     grid("uphill", "--follow", "--lr-range", "0:1", "--seeds", "0,1")

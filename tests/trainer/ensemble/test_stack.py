@@ -109,7 +109,7 @@ SGD = {"kind": "sgd", "momentum": 0.9}
     [
         (ADAMW, "fp32", None),
         (ADAMW | {"clip_norm": 0.5}, "fp32", 20),
-        (ADAMW, "tf32", 20),
+        pytest.param(ADAMW, "tf32", 20, marks=pytest.mark.slow),
         (SGD, "fp32", 20),
         (SGD | {"clip_norm": 0.5}, "fp32", None),
     ],
@@ -160,7 +160,8 @@ def test_what_was_traced_of_one_task_is_not_taken_for_another(make_spec: MakeSpe
 
 
 @pytest.mark.parametrize(
-    ("precision", "clip_norm", "micro_batch", "rel"), [("bf16", None, 20, 2e-2), ("fp16", 0.5, None, 3e-3)]
+    ("precision", "clip_norm", "micro_batch", "rel"),
+    [pytest.param("bf16", None, 20, 2e-2, marks=pytest.mark.slow), ("fp16", 0.5, None, 3e-3)],
 )
 def test_mixed_precision_trains_within_its_rounding_and_the_trial_says_so(
     make_spec: MakeSpec, precision: str, clip_norm: float | None, micro_batch: int | None, rel: float
@@ -282,7 +283,7 @@ def changed_gradients(monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor]
     monkeypatch.setattr(vmapped, "gradients", gradients)
 
 
-@pytest.mark.parametrize("optimizer", [ADAMW, SGD])
+@pytest.mark.parametrize("optimizer", [ADAMW, pytest.param(SGD, marks=pytest.mark.slow)])
 def test_gradients_in_another_layout_are_laid_out_as_parameters_are(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, optimizer: dict[str, Any]
 ) -> None:
@@ -311,7 +312,7 @@ def test_the_trial_finds_the_gradients_of_runs_alone_and_changes_nothing(make_sp
         assert all(parameter.grad is None for parameter in run.trainer.model.parameters())
 
 
-@pytest.mark.parametrize("zero", ["head_bias", "head"])
+@pytest.mark.parametrize("zero", ["head_bias", pytest.param("head", marks=pytest.mark.slow)])
 def test_the_trial_is_not_deceived_by_what_is_zero_at_first(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, zero: str
 ) -> None:

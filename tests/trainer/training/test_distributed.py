@@ -138,7 +138,9 @@ def test_a_run_that_diverges_ends_once_at_the_same_step(train: Train, trained: T
 # --- out of memory --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sharded", [False, True], ids=["ddp", "fsdp2"])
+@pytest.mark.parametrize(
+    "sharded", [pytest.param(False, id="ddp"), pytest.param(True, marks=pytest.mark.slow, id="fsdp2")]
+)
 def test_where_one_process_is_out_of_memory_all_halve_their_micro_batches(
     trained: Trained, make_spec: MakeSpec, sharded: bool
 ) -> None:

@@ -526,6 +526,7 @@ def test_the_picture_of_runs_names_their_sweeps_where_there_are_several(results:
 # --- a climb within its budget ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process")
 def test_a_climb_stops_where_its_budget_ends_and_else_goes_on_until_it_stands(
     call: Call, results: Path, tmp_path: Path

@@ -68,7 +68,12 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize("fault", KNOWN)
+FURTHER = ("nanogpt", "entropy", "fixed", "coarse", "ignores-checkpoint")
+
+
+@pytest.mark.parametrize(
+    "fault", [pytest.param(fault, marks=[pytest.mark.slow] if fault in FURTHER else []) for fault in KNOWN]
+)
 def test_a_trainer_with_a_fault_is_seen_through(tmp_path: Path, results: Path, fault: str) -> None:
     expected, differ, repeats, resume, seen = KNOWN[fault]
     failed = "failed" in expected.values()
@@ -97,6 +102,7 @@ def test_the_ways_of_nanogpt_are_seen_through(tmp_path: Path, results: Path) -> 
     assert "it restarts its batches" in outcome["of"]["resume"]["seen"]
 
 
+@pytest.mark.slow
 def test_a_program_without_a_seed_is_swept_with_one_run_a_point(tmp_path: Path, results: Path) -> None:
     grid = write_walk(tmp_path, "constant", seeds="none")
     outcome = tried(grid, results)
@@ -128,6 +134,7 @@ def test_grid_refuses_seeds_that_do_not_differ_until_the_code_has_changed(tmp_pa
     assert "not tried since its code or its command changed" in mended.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_the_outcome_is_on_the_page_and_in_doctor(tmp_path: Path, results: Path) -> None:
     grid = write_walk(tmp_path, "nanogpt", run={"steps": 80})
@@ -148,6 +155,7 @@ def doctor_rows(results: Path) -> list[dict[str, str]]:
     return list(json.loads(completed.stdout))
 
 
+@pytest.mark.slow
 def test_runs_are_short_by_the_words_of_try_and_cost_is_that_of_whole_ones(tmp_path: Path, results: Path) -> None:
     outcome = tried(write_walk(tmp_path, run={"try": "--steps 60", "steps": 240}), results)
     assert states(outcome) == {}
@@ -234,6 +242,7 @@ def test_files_are_named_whose_edits_would_go_unnoticed(
     assert "change those that wait: copy it into the project" in start["advice"]
 
 
+@pytest.mark.slow
 def test_code_to_add_is_named_as_the_grid_file_has_to(tmp_path: Path, results: Path) -> None:
     """The project is the repository, where the grid file lies in a folder of its own."""
     for folder in (project := tmp_path / "project", project / ".git", project / "sweeps", project / "parts"):
@@ -251,6 +260,7 @@ def test_code_to_add_is_named_as_the_grid_file_has_to(tmp_path: Path, results: P
     assert tried(grid, results)["of"]["start"]["state"] == "ok"
 
 
+@pytest.mark.slow
 def test_memory_on_gpus_is_not_asked_for_where_kills_and_stops_are_timed(
     tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +291,7 @@ def test_runs_that_cannot_share_a_machine_are_seen(tmp_path: Path, results: Path
     assert outcome["of"]["resume"]["state"] == "ok"
 
 
+@pytest.mark.slow
 def test_what_another_process_writes_in_the_folder_fails_no_trial(tmp_path: Path, results: Path) -> None:
     """It also writes while the project is copied, and a sweep with other results goes on below."""
     grid, other_run = write_walk(tmp_path), tmp_path / "others" / "runs" / "0123456789ab"

@@ -89,6 +89,7 @@ def test_where_the_first_runs_fail_alike_no_more_begin_and_retry_starts_with_one
     assert [len(group[0]) if group else 0 for group in groups] == [8, 8, 5, 0], "the last needs no canary"
 
 
+@pytest.mark.slow
 def test_a_run_that_is_retried_alone_and_finishes_releases_the_others(tmp_path: Path, results: Path, grid: Ask) -> None:
     script = f"test -e mended || {{{{ echo no data; exit 4; }}}}; {SAYS}"
     grid(script)
@@ -125,6 +126,7 @@ def test_a_command_that_follows_says_why_it_has_stopped(results: Path, grid: Ask
     assert verdict["why"]["next"] == [["ettsweep", "retry", "--sweep", "sweep", "--strategy", "standard"]]
 
 
+@pytest.mark.slow
 def test_a_search_ends_whose_runs_fail_alike_round_after_round(tmp_path: Path, results: Path) -> None:
     """Its rounds are of a few runs, each a submission of its own."""
     command = ["sh", "-c", ": {lr} {seed}; exit 3"]
@@ -167,11 +169,13 @@ def test_a_canary_whose_worker_is_killed_does_not_hold_up_the_others(tmp_path: P
     assert [len(run.attempt_numbers()) for run in runs_in(results)].count(2) == 1
 
 
+@pytest.mark.slow
 def test_other_failures_hold_nothing_back(results: Path, grid: Ask) -> None:
     grid("exit $(({seed} + 1))")
     wait_for(lambda: states(results) == {"failed": 8}, "the end")
 
 
+@pytest.mark.slow
 def test_a_point_that_fails_with_all_its_seeds_holds_nothing_back(results: Path, grid: Ask) -> None:
     grid(f"test {{lr}} != 0.125 || {{{{ echo too small; exit 4; }}}}; {SAYS}", seeds=3, reach=1)
     wait_for(lambda: states(results) == {"done": 6, "failed": 3}, "the end")

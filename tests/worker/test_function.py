@@ -382,6 +382,7 @@ def test_two_sweeps_whose_modules_have_one_name_train_their_own_code(tmp_path: P
         assert result_of(only_run(results / name))["score"] == value
 
 
+@pytest.mark.slow
 def test_a_folder_that_has_moved_is_the_same_sweep(tmp_path: Path, results: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir()

@@ -529,7 +529,7 @@ def test_workers_that_cannot_start_are_an_error_not_a_loop(grid: Any, results: P
     assert [row["state"] for row in status(results).values()] == ["missing"]
 
 
-@pytest.mark.parametrize("free_kib", [0, 4])
+@pytest.mark.parametrize("free_kib", [0, pytest.param(4, marks=pytest.mark.slow)])
 def test_full_disk_at_the_start_of_a_worker_is_said_by_the_command(
     grid: Any, small_disk: Callable[[str], Path], free_kib: int
 ) -> None:

@@ -120,6 +120,7 @@ def test_a_cancellation_outweighs_a_pruning(grid: Ask, results: Path) -> None:
     assert_as_if_undisturbed(run)
 
 
+@pytest.mark.slow
 def test_pruned_runs_can_be_cancelled_and_are_retried_by_their_state(grid: Ask, results: Path) -> None:
     grid()
     run, _, worker = prune_in_training(results)

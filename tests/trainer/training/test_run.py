@@ -544,7 +544,9 @@ def test_disk_that_fails_at_any_sync_is_named_and_costs_no_bit(
     assert failed["metrics.jsonl"] > 1, "at each checkpoint, and of the whole run"
 
 
-@pytest.mark.parametrize("step", [0, 10, 21])
+@pytest.mark.parametrize(
+    "step", [pytest.param(0, marks=pytest.mark.slow), 10, pytest.param(21, marks=pytest.mark.slow)]
+)
 def test_disk_that_fills_up_anywhere_costs_no_bit(
     train: Train, undisturbed: Undisturbed, spec: RunSpec, small_disk: Callable[[str], Path], step: int
 ) -> None:

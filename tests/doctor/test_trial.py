@@ -315,6 +315,7 @@ def test_a_function_is_tried_too(tmp_path: Path, results: Path) -> None:
     assert "of memory" in outcome["of"]["cost"]["seen"]
 
 
+@pytest.mark.slow
 def test_the_fake_trainable_is_tried_too(tmp_path: Path, results: Path) -> None:
     run = {"last_step": 100, "every": 10, "step_s": 0.01}
     outcome = tried(write_fake_grid(tmp_path / "fake.yaml", run=run), results)

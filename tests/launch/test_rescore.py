@@ -126,7 +126,7 @@ def test_a_sweep_that_differs_in_its_score_trains_nothing(
 @pytest.mark.parametrize(
     ("run", "block"),
     [
-        (LONG, LOSS),  # every second line without the former score was left out
+        pytest.param(LONG, LOSS, marks=pytest.mark.slow),  # every second line without the former score was left out
         ({"function": "own:main", "with": {"fails": True}}, OTHER),  # training would have ended as diverged
         (COMMAND, {"score": {"name": "norm", "mode": "min"}}),  # it was not kept
         (COMMAND, LAST | {"score": LAST["score"] | {"take": {"step": 5}}}),
@@ -213,6 +213,7 @@ def test_outputs_of_what_was_trained_are_kept_for_the_best_point_of_either_score
     assert not trained & {Path(row["path"]).name for row in rows}
 
 
+@pytest.mark.slow
 def test_other_code_is_another_run(grid: Ask, results: Path, tmp_path: Path, write: Callable[..., Path]) -> None:
     grid("first")
     path = write("second", **LAST)

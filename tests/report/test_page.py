@@ -170,6 +170,7 @@ def axis_title(shown_page: Opened, article: str) -> str:
     return str(shown_page.page.locator(f"{article} figure.curves .role-title-text").text_content())
 
 
+@pytest.mark.slow
 def test_curves_show_the_quantity_that_is_asked_for(sample: Made, shown_page: Opened) -> None:
     """The choices of one family leave those of the others alone."""
     standard, ntk = family(sample, "standard"), family(sample, "ntk")
@@ -213,6 +214,7 @@ def test_an_entry_of_the_legend_hides_and_shows_its_line(sample: Made, shown_pag
         shown_page.page.wait_for_function(f"figure => ({text})(figure) === {number}", arg=figure)
 
 
+@pytest.mark.slow
 def test_a_switch_brings_strategies_to_common_coordinates(sample: Made, shown_page: Opened) -> None:
     """All strategies ran the same points in coordinates of their own, which differ by powers of the width."""
     text = "[...document.querySelectorAll('figure.strategies .mark-text.role-mark text')].map(one => one.getAttribute('transform')).join()"
@@ -350,7 +352,8 @@ def test_the_page_is_accessible_and_fits(browser: Any, short: Path, scheme: str,
         assert shown.overflow <= 0
 
 
-@pytest.mark.parametrize("location", [".claim", pytest.param(".scroll td", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("location", [".claim", ".scroll td"])
 def test_axe_sees_what_is_wrong(browser: Any, short: Path, location: str) -> None:
     with opened(browser, short) as shown:
         shown.page.evaluate(f"document.querySelector('{location}').style.color = '#bbb'")
@@ -369,6 +372,7 @@ def paper(shown_page: Opened) -> tuple[str, str]:
 LIGHT, DARK = ("rgb(255, 255, 255)", "rgb(27, 28, 30)"), ("rgb(22, 24, 27)", "rgb(232, 232, 228)")
 
 
+@pytest.mark.slow
 def test_the_theme_follows_the_system_and_the_button(browser: Any, report: Path) -> None:
     with opened(browser, report, scheme="dark") as shown:
         assert paper(shown) == DARK, "figures too"
@@ -387,7 +391,8 @@ def test_the_theme_follows_the_system_and_the_button(browser: Any, report: Path)
         assert (button.inner_text(), paper(shown)) == ("Theme: auto", LIGHT)
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_an_edge_beyond_which_a_table_goes_on_has_a_shadow(browser: Any, report: Path, scheme: str) -> None:
     """Below its last row a table has a margin of plain paper, but for the shadow."""
     with opened(browser, report, width=390, scheme=scheme) as shown:
@@ -422,6 +427,7 @@ def test_it_prints(browser: Any, report: Path, tmp_path: Path) -> None:
     assert len(data) > 50_000
 
 
+@pytest.mark.slow
 def test_the_keyboard_reaches_everything_in_order(shown_page: Opened) -> None:
     collected = []
     for _ in range(80):
@@ -526,7 +532,8 @@ def test_all_diverged(browser: Any, tmp_path: Path) -> None:
     assert "nan" not in text.lower().split()
 
 
-@pytest.mark.parametrize("apart", [1e-9, pytest.param(1e9, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("apart", [1e-9, 1e9])
 def test_scores_that_differ_by_very_little_or_very_much(browser: Any, tmp_path: Path, apart: float) -> None:
     made_of_result = made_of(
         tmp_path / "results", lambda i, j, seed: 0.1 + apart * (1 + 3 * (i * i + j * j + i * j) + 0.1 * seed)

@@ -171,6 +171,7 @@ def test_only_figures_that_have_changed_are_drawn_again(
     assert all("ntk" not in name for name in changed)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_many_figures_are_files_where_they_are_asked_for_and_kept_up_to_date_from_then_on(
     sample: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -241,6 +241,7 @@ def test_no_thread_of_a_worker_is_bound_to_a_core(
     assert log.read_text().startswith("OMP_PROC_BIND, OMP_PLACES, GOMP_CPU_AFFINITY, KMP_AFFINITY ignored: ")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="has one core only")
 def test_a_command_that_loads_torch_starts_workers_that_are_bound_to_no_core() -> None:
     code = "from ettsweep import cli; import os, sys\ntry: cli.main()\nexcept SystemExit: import torch\n"

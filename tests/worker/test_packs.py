@@ -260,6 +260,7 @@ def test_auto_stacks_on_a_gpu_where_bits_may_differ(
     assert pack_size(LocalProfile(), spec, gpu, 70, 2) == (1, 0, text)
 
 
+@pytest.mark.slow
 def test_a_worker_makes_one_trial_for_all_of_its_packs(
     make_spec: MakeSpec,
     results: Path,

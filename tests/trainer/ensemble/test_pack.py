@@ -116,6 +116,7 @@ def test_members_with_other_seeds_schedules_and_batches_go_through_their_own(
     assert [numbers(run) for run in runs] == [undisturbed(spec) for spec in others]
 
 
+@pytest.mark.slow
 def test_micro_batches_are_those_of_single_runs(pack: TrainPack, specs: list[RunSpec], results: Path) -> None:
     specs_kept = [run for spec in specs for run in pack([spec], folder=results / "alone", micro_batch=12)]
     assert list(map(numbers, pack(specs, micro_batch=12))) == list(map(numbers, specs_kept))

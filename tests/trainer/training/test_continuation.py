@@ -141,6 +141,7 @@ def test_metric_loggers_have_what_it_inherits(
     assert losses == pytest.approx({line["step"]: line["loss"] for line in run.history() if "loss" in line})
 
 
+@pytest.mark.slow
 def test_reproduction_names_what_was_other_than_in_the_run_that_is_continued(
     train: Train, short: RunSpec, continued: RunSpec
 ) -> None:

@@ -67,6 +67,7 @@ def test_curves_agree_on_any_number_of_processes_and_with_accumulation(
         assert attempt.log_path.read_text().count("finished") == 1
 
 
+@pytest.mark.slow
 def test_weights_that_do_not_move_are_evaluated_alike_and_each_image_counts_once(
     train: Train, trained: Trained, make_spec: MakeSpec
 ) -> None:

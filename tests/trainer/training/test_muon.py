@@ -224,7 +224,9 @@ def test_two_processes_train_what_one_does(
     assert numbers(resumed) == numbers(two)
 
 
-@pytest.mark.parametrize("sharded", [False, True], ids=["ddp", "fsdp2"])
+@pytest.mark.parametrize(
+    "sharded", [pytest.param(False, marks=pytest.mark.slow, id="ddp"), pytest.param(True, id="fsdp2")]
+)
 @pytest.mark.parametrize("model", [GPT_TINY, pytest.param(TODAYS, marks=pytest.mark.slow)], ids=["plain", "today's"])
 def test_two_processes_train_gpt_tiny_as_one_does(
     train: Train, trained: Trained, model: GptSpec, sharded: bool

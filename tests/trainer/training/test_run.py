@@ -161,10 +161,15 @@ OPTIMIZERS: dict[str, dict[str, object]] = {
     ("optimizer", "seed", "beside"),
     [
         ("adamw", 0, False),
-        ("muon", 5, False),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
-            for case in (("momentum", 1, False), ("clipped", 2, False), ("adamw", 3, True), ("adamw", 4, True))
+            for case in (
+                ("muon", 5, False),
+                ("momentum", 1, False),
+                ("clipped", 2, False),
+                ("adamw", 3, True),
+                ("adamw", 4, True),
+            )
         ),
     ],
 )

@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,20 @@ def hold_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([path, os.environ["PYTHONPATH"]]))
     monkeypatch.setenv(VARIABLE, str(tmp_path / "holds"))
     return functools.partial(ask_for_holds, tmp_path / "holds")
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have reports of this process leave the files of figures empty: drawing takes most of a report's time."""
+
+    def export_all(figures: Sequence[tuple[str, Path]]) -> None:
+        from ettsweep.report.figure_export import paths_of
+
+        for _, stem in figures:
+            for path in paths_of(stem):
+                path.touch()
+
+    monkeypatch.setattr("ettsweep.report.writer.export_all", export_all)
 
 
 @pytest.fixture

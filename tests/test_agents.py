@@ -16,7 +16,6 @@ import typer
 import yaml
 from support.commandline import ettsweep, keep, write_fake_grid
 from support.made_check import made_check
-from support.undrawn import leave_undrawn
 
 from ettsweep import cli
 from ettsweep.doctor.checks import CheckState
@@ -317,10 +316,10 @@ def printed(folder: Path, command: str) -> Json:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.usefixtures("undrawn")
 def test_json_has_the_documented_fields(
     name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leave_undrawn(monkeypatch)
     monkeypatch.setattr(sys, "executable", "/bin/false")  # doctor asks it about torch, for seconds
     (tmp_path / "sh").symlink_to("/bin/sh")
     monkeypatch.setenv("PATH", str(tmp_path))  # no SLURM answers

@@ -21,7 +21,6 @@ from typing import Any
 
 import pytest
 from support.commandline import ettsweep, left_as_before, undisturbed
-from support.undrawn import leave_undrawn
 
 from ettsweep import cli
 from ettsweep.processes import boot_id
@@ -224,11 +223,6 @@ def earlier(unpacked: Path, tmp_path: Path) -> Path:
     for name in ("results", "near"):
         (tmp_path / name).symlink_to(unpacked / name)
     return tmp_path / "results"
-
-
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    leave_undrawn(monkeypatch)
 
 
 def tidy(data: Json) -> Json:

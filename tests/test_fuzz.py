@@ -25,7 +25,6 @@ import pytest
 from support.claims import claimed, train
 from support.commandline import ETTSWEEP, ettsweep, write_grid
 from support.commandline import PATIENCE_S as COMMAND_PATIENCE_S
-from support.undrawn import leave_undrawn
 
 from ettsweep import cli
 from ettsweep.processes import boot_id
@@ -72,9 +71,8 @@ def old_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def undrawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def alone(undrawn: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Leave figures empty, and let nothing of this machine be seen."""
-    leave_undrawn(monkeypatch)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
 
 

@@ -70,6 +70,7 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
     return run
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_sweep_of_an_architecture_and_a_task_from_outside(tmp_path: Path, results: Path, call: Call) -> None:
     grid = tmp_path / "toy.yaml"
     grid.write_text(yaml.safe_dump(GRID))

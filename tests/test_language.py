@@ -42,13 +42,14 @@ def sets(**more: object) -> list[str]:
 # --- the path ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("process", "warm")
+@pytest.mark.slow
+@pytest.mark.usefixtures("process", "warm", "undrawn")
 @pytest.mark.parametrize(
     ("model", "strategy", "lr"),
     [
         ("bart-large", "ntk", 1e-3 * 32**1.5),
-        pytest.param("gpt2", "ntk", 6e-4 * 32**1.5, marks=pytest.mark.slow),
-        pytest.param("gpt2-muon", "standard", 0.02, marks=pytest.mark.slow),
+        ("gpt2", "ntk", 6e-4 * 32**1.5),
+        ("gpt2-muon", "standard", 0.02),
     ],
 )
 def test_from_text_files_to_a_report(model: str, strategy: str, lr: float, tmp_path: Path, results: Path) -> None:

@@ -256,6 +256,7 @@ def with_layer_params(spec: dict[str, Any]) -> dict[str, Any]:
     return spec | ({"params": variables} if variables else {})
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_figures_are_those_of_the_page_in_its_colours(folder: Path, loaded: Results, tmp_path: Path) -> None:
     page, figures = page_of(folder, tmp_path), loaded.figures
     mapping = {

@@ -87,6 +87,7 @@ def test_a_grid_that_only_knows_where_adamw_starts_is_refused_and_nothing_is_wri
     assert {(row["lr"], row["wd"]) for row in rows} == {(lr, 1e-4) for lr in (2, 4, 8)}
 
 
+@pytest.mark.slow
 def test_what_needs_no_centre_asks_for_none(folder: Path) -> None:
     sgd = ("--grid", "adamw.yaml", "--set", "optimizer=sgd", "--results", "results", "--launch-set", "threads=1")
     ettsweep("train", *sgd, "--set", "schedule.total_steps=5", "--lr", 0.5, "--wd", 0, cwd=folder)

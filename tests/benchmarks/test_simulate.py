@@ -58,6 +58,7 @@ def test_what_cannot_be_simulated_is_refused(
     assert message in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_interrupted_simulation_shows_what_it_has_found() -> None:
     terminal, stderr = pty.openpty()  # where progress is shown
     command = [*COMMAND, "--surface", "bowl", "--rule", "paper", "--sweeps", "100000", "--format", "json"]

@@ -17,7 +17,7 @@ from ettsweep.trainer.models.registry import model_spec
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("name", ["vit-b16", "vit-digits"])
+@pytest.mark.parametrize("name", [pytest.param("vit-b16", marks=pytest.mark.slow), "vit-digits"])
 def test_timm_has_our_parameters_and_those_of_norms_and_patches(name: str) -> None:
     model = model_spec(name)
     spec = run_spec(model, "fp32", 1)

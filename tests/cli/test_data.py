@@ -134,8 +134,8 @@ def test_a_mistake_is_told_in_a_line_and_leaves_nothing(
     ("options", "mode"),
     [
         ([*SMALL, "--val-fraction", 0.2], "--val-fraction 0.005"),
-        ([*SMALL[:6], "--bpe-tokens", 600], "a tokenizer of 400 tokens"),
-        ([*SMALL, "--input", "more.jsonl"], "--input {folder}/a.jsonl"),
+        pytest.param([*SMALL[:6], "--bpe-tokens", 600], "a tokenizer of 400 tokens", marks=pytest.mark.slow),
+        pytest.param([*SMALL, "--input", "more.jsonl"], "--input {folder}/a.jsonl", marks=pytest.mark.slow),
         ([*SMALL, "--documents", "line", "--shard-mib", 1], "--documents blank-line --shard-mib 16.0"),
     ],
 )
@@ -248,6 +248,7 @@ def test_a_killed_command_goes_on_where_it_was(folder: Path, long: Options) -> N
     assert open_corpus(out).digest == read_manifest(folder / "undisturbed").digest
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_ends_the_command_which_then_goes_on(folder: Path, long: Options) -> None:
     process = start(*long, "--out", "out")
     wait_for(lambda: len(records(folder / "out")) >= 2, "finished parts")

@@ -72,6 +72,7 @@ def test_numbers_alone_have_the_verdict_that_they_have_unkept(call: Call, tmp_pa
     assert "imported" not in expected
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_imported_runs_are_marked_in_tables_json_and_on_the_page(call: Call, tmp_path: Path) -> None:
     call("import", table(tmp_path / "<b>scores.csv", made_rows()), "--min", "--name", "mine")
     origin = f"{tmp_path}/<b>scores.csv, line 2"
@@ -90,6 +91,7 @@ def test_imported_runs_are_marked_in_tables_json_and_on_the_page(call: Call, tmp
         assert {each["imported"] for each in csv.DictReader(file)} >= {origin}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_nothing_for_people_names_the_strategy_of_scores_that_have_one_alone(call: Call, tmp_path: Path) -> None:
     call("import", table(tmp_path / "scores.csv", made_rows()), "--min", "--name", "mine")
     run = json.loads(call("status", "--format", "json").out)[0]["run"]
@@ -482,6 +484,7 @@ def test_a_study_of_optuna_is_read_and_not_written(call: Call, tmp_path: Path) -
     assert (tmp_path / "empty.db").read_bytes() == b""
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_journal_that_report_wrote_is_read_back(call: Call, tmp_path: Path) -> None:
     path = table(tmp_path / "scores.csv", made_rows(seeds=1))
     call("import", path, "--min")

@@ -192,6 +192,7 @@ def test_what_is_written_for_images_of_ones_own_fits_them_and_trains(call: Call,
     assert len(trained(path, results, *SMALL, *sets)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process", "warm")
 def test_few_images_in_class_folders_get_a_recipe_that_a_cpu_trains(call: Call, results: Path, tmp_path: Path) -> None:
     files = {name.removeprefix("train/"): image for name, image in pictures(counts={"train": 40}).items()}

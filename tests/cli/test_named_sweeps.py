@@ -74,6 +74,7 @@ def states(call: Call, results: Path, *options: object) -> dict[str, tuple[str, 
 # --- a verdict belongs to a sweep -----------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_no_later_question_changes_a_verdict(call: Call, results: Path, request_sweep: Ask, tmp_path: Path) -> None:
     request_sweep("both", falling, **BOTH)
     free = verdicts(call, results, code=1)
@@ -128,6 +129,7 @@ def test_no_later_question_changes_a_verdict(call: Call, results: Path, request_
     assert "wd is searched in steps of 1 / fixed at 2^-3" in page
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_report_says_of_which_sweep_a_run_is_as_status_does(call: Call, results: Path, request_sweep: Ask) -> None:
     """Not of each whose lattice it lies on: of those that ask for it, or had it trained beyond what they asked for."""
     low = request_sweep("low", falling, lr={"range": [-1, 0]})
@@ -150,6 +152,7 @@ def test_the_report_says_of_which_sweep_a_run_is_as_status_does(call: Call, resu
 
 
 @pytest.mark.parametrize("in_result", [True, False], ids=["by their results", "by their attempts"])
+@pytest.mark.usefixtures("undrawn")
 def test_runs_of_other_versions_are_named_in_a_verdict(
     call: Call, results: Path, request_sweep: Ask, *, in_result: bool
 ) -> None:
@@ -523,6 +526,7 @@ def test_the_picture_of_runs_names_their_sweeps_where_there_are_several(results:
 # --- a climb within its budget ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process")
 def test_a_climb_stops_where_its_budget_ends_and_else_goes_on_until_it_stands(
     call: Call, results: Path, tmp_path: Path

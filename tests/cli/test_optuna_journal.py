@@ -32,6 +32,7 @@ def values(path: Path) -> dict[str, list[float | None]]:
     }
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_report_writes_a_journal_of_the_families_that_it_is_of(call: Call, results: Path, journal: Path) -> None:
     cases = ("report", "--results", results, "--optuna", journal)
     assert f"wrote {journal}: 3 trials of 2 studies, for optuna-dashboard\n" in call(*cases).err
@@ -51,6 +52,7 @@ def test_a_study_of_somebody_else_is_left_alone(call: Call, results: Path, journ
     assert not (results / "report").exists(), "it is seen before anything is written"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_where_it_cannot_be_written_the_option_is_named(call: Call, results: Path, journal: Path) -> None:
     result = call("report", "--results", results, "--optuna", journal / "nowhere" / "w8.journal", code=1)
     assert "choose another folder with --optuna" in result.err

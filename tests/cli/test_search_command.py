@@ -54,7 +54,7 @@ def proposed(results: Path, sweep: str = "w8") -> dict[str, list[float]]:
 
 
 @pytest.mark.usefixtures("process")
-@pytest.mark.parametrize("sampler", ["surface", "tpe"])
+@pytest.mark.parametrize("sampler", ["surface", pytest.param("tpe", marks=pytest.mark.slow)])
 def test_a_search_ends_in_a_verified_optimum_and_goes_nowhere_when_asked_again(
     call: Call, results: Path, tmp_path: Path, sampler: str
 ) -> None:

@@ -10,7 +10,6 @@ import pytest
 from rich.console import Console
 from support.commandline import GRID, Call, keep, write_grid
 from support.made_sweep import digits_spec, imagenet_spec
-from support.undrawn import leave_undrawn
 
 from ettsweep.cli.verdict_tables import score_note
 from ettsweep.launch.progress import ProgressMonitor, render_progress
@@ -93,11 +92,6 @@ def test_what_is_neither_a_number_nor_a_power_is_refused(option: str, call: Call
     mapping = {"--lr": "1", "--wd": "1", "--from": "ntk", "--to": "mup", "--width": "8"} | {option: "2^x"}
     result = call("map", *(token for pair in mapping.items() for token in pair), code=2)
     assert f"Invalid value for '{option}': '2^x' is not a number; expected something like 0.01 or 2^-6" in result.err
-
-
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    leave_undrawn(monkeypatch)
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -192,6 +186,7 @@ def test_a_hint_for_one_sweep_does_not_stand_for_another_of_the_family(
         assert result.err.count(f"`ettsweep retry {spec.run_id} --results") == 1
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_holds_for_several_families_is_said_once_and_names_their_models(
     call: Call, request_sweep: Ask, results: Path
 ) -> None:
@@ -202,9 +197,7 @@ def test_what_holds_for_several_families_is_said_once_and_names_their_models(
     names = f"{eight} standard, {eight} ntk, {four} standard, {four} ntk"
     text = f"{names}: edge: 6 of 6 neighbours had not been asked for\n"
     for command, code in (("verify-optimum --dry-run", 1), ("seeds", 1), ("seeds --dry-run", 1), ("report", 0)):
-        with pytest.MonkeyPatch.context() as patch:
-            leave_undrawn(patch)
-            result = call(*command.split(), "--results", results, code=code)
+        result = call(*command.split(), "--results", results, code=code)
         assert text in result.err
         assert result.err.count("had not been asked for") == 1
         assert (f"not rerun, since not verified: {names}\n" in result.err) == command.startswith("seeds")

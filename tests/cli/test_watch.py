@@ -27,7 +27,15 @@ def training(results: Path) -> Study:
 
 @pytest.mark.usefixtures("training")
 @pytest.mark.parametrize(
-    ("method", "code"), [("q", 0), ("C-c", 0), (signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("method", "code"),
+    [
+        ("q", 0),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in [("C-c", 0), (signal.SIGINT, 0), (signal.SIGHUP, 129)]
+        ),
+        (signal.SIGTERM, 143),
+    ],
 )
 def test_the_terminal_is_left_as_it_was(method: str | signal.Signals, code: int, results: Path) -> None:
     with Terminal(80, 24) as terminal:

@@ -13,7 +13,6 @@ import pytest
 from support.commandline import GRID, PATIENCE_S, ettsweep, wait_for, write_fake_grid, write_grid
 from support.own_code import processes_with
 from support.trainers import write_function, write_nano, write_walk
-from support.undrawn import leave_undrawn
 
 from ettsweep.processes import process_identity
 from ettsweep.runs.folder import TRIAL_PREFIX
@@ -21,6 +20,9 @@ from ettsweep.runs.folder import TRIAL_PREFIX
 ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.usefixtures("process", "warm")
+
+SLOW = {"try": "--slow --pause 0.015"}
+"""Runs that take a second each."""
 
 FAST = ("--launch-set", "slots=2", "--launch-set", "threads=1", "--launch-set", "devices=cpu")
 
@@ -66,7 +68,12 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize("fault", KNOWN)
+FURTHER = ("nanogpt", "entropy", "fixed", "coarse", "ignores-checkpoint")
+
+
+@pytest.mark.parametrize(
+    "fault", [pytest.param(fault, marks=[pytest.mark.slow] if fault in FURTHER else []) for fault in KNOWN]
+)
 def test_a_trainer_with_a_fault_is_seen_through(tmp_path: Path, results: Path, fault: str) -> None:
     expected, differ, repeats, resume, seen = KNOWN[fault]
     failed = "failed" in expected.values()
@@ -95,6 +102,7 @@ def test_the_ways_of_nanogpt_are_seen_through(tmp_path: Path, results: Path) -> 
     assert "it restarts its batches" in outcome["of"]["resume"]["seen"]
 
 
+@pytest.mark.slow
 def test_a_program_without_a_seed_is_swept_with_one_run_a_point(tmp_path: Path, results: Path) -> None:
     grid = write_walk(tmp_path, "constant", seeds="none")
     outcome = tried(grid, results)
@@ -126,10 +134,9 @@ def test_grid_refuses_seeds_that_do_not_differ_until_the_code_has_changed(tmp_pa
     assert "not tried since its code or its command changed" in mended.stderr
 
 
-def test_the_outcome_is_on_the_page_and_in_doctor(
-    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leave_undrawn(monkeypatch)
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
+def test_the_outcome_is_on_the_page_and_in_doctor(tmp_path: Path, results: Path) -> None:
     grid = write_walk(tmp_path, "nanogpt", run={"steps": 80})
     ettsweep("grid", "--grid", grid, "--results", results, "--follow", *FAST, cwd=tmp_path)
     rows = {row["check"]: row for row in doctor_rows(results)}
@@ -148,6 +155,7 @@ def doctor_rows(results: Path) -> list[dict[str, str]]:
     return list(json.loads(completed.stdout))
 
 
+@pytest.mark.slow
 def test_runs_are_short_by_the_words_of_try_and_cost_is_that_of_whole_ones(tmp_path: Path, results: Path) -> None:
     outcome = tried(write_walk(tmp_path, run={"try": "--steps 60", "steps": 240}), results)
     assert states(outcome) == {}
@@ -234,6 +242,7 @@ def test_files_are_named_whose_edits_would_go_unnoticed(
     assert "change those that wait: copy it into the project" in start["advice"]
 
 
+@pytest.mark.slow
 def test_code_to_add_is_named_as_the_grid_file_has_to(tmp_path: Path, results: Path) -> None:
     """The project is the repository, where the grid file lies in a folder of its own."""
     for folder in (project := tmp_path / "project", project / ".git", project / "sweeps", project / "parts"):
@@ -251,6 +260,7 @@ def test_code_to_add_is_named_as_the_grid_file_has_to(tmp_path: Path, results: P
     assert tried(grid, results)["of"]["start"]["state"] == "ok"
 
 
+@pytest.mark.slow
 def test_memory_on_gpus_is_not_asked_for_where_kills_and_stops_are_timed(
     tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,7 +273,7 @@ def test_memory_on_gpus_is_not_asked_for_where_kills_and_stops_are_timed(
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
     (project := tmp_path / "project").mkdir()
-    tried(write_walk(project), results)
+    tried(write_walk(project, run=SLOW), results)
     looks = [line for line in (tmp_path / "looks").read_text().splitlines() if "--query-compute-apps" in line]
     assert any("/two" in look for look in looks)
     assert not any("/killed" in look or "/stopped" in look for look in looks)
@@ -271,7 +281,7 @@ def test_memory_on_gpus_is_not_asked_for_where_kills_and_stops_are_timed(
 
 def test_runs_that_cannot_share_a_machine_are_seen(tmp_path: Path, results: Path) -> None:
     """Each takes a lock that is no other's, as one with a fixed port does."""
-    grid = write_walk(tmp_path)
+    grid = write_walk(tmp_path, run=SLOW)
     script, lock = tmp_path / "walk.py", tmp_path / "lock"
     taken = f"import fcntl\nheld = open({str(lock)!r}, 'w')\nfcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
     script.write_text(taken + script.read_text())
@@ -281,6 +291,7 @@ def test_runs_that_cannot_share_a_machine_are_seen(tmp_path: Path, results: Path
     assert outcome["of"]["resume"]["state"] == "ok"
 
 
+@pytest.mark.slow
 def test_what_another_process_writes_in_the_folder_fails_no_trial(tmp_path: Path, results: Path) -> None:
     """It also writes while the project is copied, and a sweep with other results goes on below."""
     grid, other_run = write_walk(tmp_path), tmp_path / "others" / "runs" / "0123456789ab"
@@ -304,8 +315,9 @@ def test_a_function_is_tried_too(tmp_path: Path, results: Path) -> None:
     assert "of memory" in outcome["of"]["cost"]["seen"]
 
 
+@pytest.mark.slow
 def test_the_fake_trainable_is_tried_too(tmp_path: Path, results: Path) -> None:
-    run = {"last_step": 100, "every": 10, "step_s": 0.02}
+    run = {"last_step": 100, "every": 10, "step_s": 0.01}
     outcome = tried(write_fake_grid(tmp_path / "fake.yaml", run=run), results)
     assert outcome["resume"] == "exact"
     assert states(outcome) == {}
@@ -329,7 +341,7 @@ def test_transformers_own_trainer_is_exact(tmp_path: Path, results: Path, monkey
 
 
 def test_nothing_is_left_of_a_trial_that_is_interrupted(tmp_path: Path, results: Path) -> None:
-    grid = write_walk(tmp_path, run={"try": "--steps 5000"})
+    grid = write_walk(tmp_path, run={"try": "--slow --steps 5000"})
     command = [sys.executable, "-m", "ettsweep", "try", str(grid), "--results", str(results), *FAST]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     out = wait_for(lambda: list(results.glob(".try-*/alone/runs/*/out/ckpt-10.json")), "its first run")[0].parent

@@ -167,7 +167,7 @@ def test_a_run_of_earlier_code_goes_on_with_that_code(project: Path, results: Pa
 
 
 @pytest.mark.usefixtures("process")
-@pytest.mark.parametrize("snapshot", [True, False])
+@pytest.mark.parametrize("snapshot", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_failed_run_may_be_retried_with_the_code_of_now(
     project: Path, results: Path, grid: Ask, snapshot: bool
 ) -> None:
@@ -241,6 +241,7 @@ def test_other_code_is_another_copy_and_clean_removes_the_one_that_no_run_needs(
     assert first not in [each.path for each in project_snapshots(results)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process")
 def test_a_script_above_the_grid_file_is_copied_too(project: Path, results: Path) -> None:
     (project / "sweeps").mkdir()
@@ -275,7 +276,9 @@ def test_a_project_may_be_trained_in_place(project: Path, results: Path, grid: A
 
 
 @pytest.mark.usefixtures("process")
-@pytest.mark.parametrize("place", ["src", "lib/src", "lib"])
+@pytest.mark.parametrize(
+    "place", ["src", pytest.param("lib/src", marks=pytest.mark.slow), pytest.param("lib", marks=pytest.mark.slow)]
+)
 def test_an_installed_package_of_the_project_is_imported_from_the_copy(
     project: Path, results: Path, grid: Ask, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
@@ -317,6 +320,7 @@ def test_an_installed_package_of_the_project_belongs_to_the_code(
     assert run_id("-m", "mine.factor") != module
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process")
 def test_a_copy_that_others_can_write_to_is_made_anew(project: Path, results: Path, grid: Ask) -> None:
     grid("--follow")
@@ -329,6 +333,7 @@ def test_a_copy_that_others_can_write_to_is_made_anew(project: Path, results: Pa
     assert only_copy(results).path.stat().st_mode & 0o022 == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process")
 def test_a_link_that_leads_nowhere_harms_nobody(project: Path, results: Path, grid: Ask) -> None:
     shutil.rmtree(project / "data")
@@ -361,6 +366,7 @@ def assert_waiting_runs_are_refused(results: Path, why: str) -> None:
     assert all(why in row["reason"] for row in failed)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process")
 def test_an_edit_of_a_script_that_is_named_by_an_absolute_path_is_seen(project: Path, results: Path, grid: Ask) -> None:
     edit = f"Path({str(project / 'factor.py')!r}).write_text('def of(lr):\\n    return 100\\n')"
@@ -408,6 +414,7 @@ def test_runs_that_wait_keep_their_copy_when_others_are_submitted(
     assert errs(results) == [1.25, 1.5, 200.0]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process")
 def test_new_code_that_has_counted_once_does_not_let_in_all_later_code(project: Path, results: Path, grid: Ask) -> None:
     (project / "factor.py").write_text("def of(lr):\n    raise SystemExit('a mistake')\n")
@@ -446,6 +453,7 @@ def test_data_in_a_linked_folder_are_the_same_data(project: Path, results: Path,
     assert errs(results) == [1.25]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process")
 def test_a_folder_of_data_is_one_link_although_git_tracks_a_file_in_it(project: Path, results: Path, grid: Ask) -> None:
     for number in range(1100):

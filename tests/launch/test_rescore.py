@@ -94,15 +94,15 @@ def outcomes(results: Path) -> dict[str, tuple[bytes, str, float | None, int]]:
     }
 
 
-CASES = {
-    "last": (COMMAND, LAST),
-    "name": (COMMAND, LOSS),
-    "function": ({"function": "own:main"}, LAST),
-    "name in a function": ({"function": "own:main"}, OTHER),
-}
-
-
-@pytest.mark.parametrize(("run", "block"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(
+    ("run", "block"),
+    [
+        pytest.param(COMMAND, LAST, id="last"),
+        pytest.param(COMMAND, LOSS, id="name", marks=pytest.mark.slow),
+        pytest.param({"function": "own:main"}, LAST, id="function", marks=pytest.mark.slow),
+        pytest.param({"function": "own:main"}, OTHER, id="name in a function"),
+    ],
+)
 def test_a_sweep_that_differs_in_its_score_trains_nothing(
     grid: Ask, results: Path, tmp_path: Path, run: dict[str, Any], block: dict[str, Any]
 ) -> None:
@@ -126,7 +126,7 @@ def test_a_sweep_that_differs_in_its_score_trains_nothing(
 @pytest.mark.parametrize(
     ("run", "block"),
     [
-        (LONG, LOSS),  # every second line without the former score was left out
+        pytest.param(LONG, LOSS, marks=pytest.mark.slow),  # every second line without the former score was left out
         ({"function": "own:main", "with": {"fails": True}}, OTHER),  # training would have ended as diverged
         (COMMAND, {"score": {"name": "norm", "mode": "min"}}),  # it was not kept
         (COMMAND, LAST | {"score": LAST["score"] | {"take": {"step": 5}}}),
@@ -141,6 +141,7 @@ def test_what_is_not_known_is_trained(grid: Ask, run: dict[str, Any], block: dic
     assert "scored anew" not in dry
 
 
+@pytest.mark.slow
 def test_metrics_are_not_read_for_a_score_that_they_do_not_have(grid: Ask, results: Path) -> None:
     grid("first")
     loss = {"score": {"name": "loss", "mode": "min"}}
@@ -154,6 +155,8 @@ def test_metrics_are_not_read_for_a_score_that_they_do_not_have(grid: Ask, resul
     assert read(**norm) == 0
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_runs_that_were_added_are_taken_over(grid: Ask, results: Path) -> None:
     grid("first", "--seeds", "0,1,2")
     assert "9 finished runs are scored anew by err_last, not trained again\n" in grid("second", **LAST)
@@ -173,6 +176,7 @@ def test_a_rescoring_that_was_killed_is_repeated(write: Callable[..., Path], gri
     assert {row["state"] for row in status(results).values()} == {"done"}
 
 
+@pytest.mark.slow
 def test_what_cannot_be_submitted_changes_nothing(grid: Ask, results: Path) -> None:
     grid("first")
     before = set(outcomes(results))
@@ -193,6 +197,7 @@ def test_a_run_that_was_scored_anew_is_reproduced_as_it_was_trained(
     assert (tmp_path / f"reproduced-{scored.id}" / "out" / "model.pt").read_text() == "weights"
 
 
+@pytest.mark.slow
 def test_outputs_of_what_was_trained_are_kept_for_the_best_point_of_either_score(grid: Ask, results: Path) -> None:
     run = COMMAND | {"keep": ["nothing"]}
     grid("first", "--lr-range", "-1:2", run=run)
@@ -208,6 +213,7 @@ def test_outputs_of_what_was_trained_are_kept_for_the_best_point_of_either_score
     assert not trained & {Path(row["path"]).name for row in rows}
 
 
+@pytest.mark.slow
 def test_other_code_is_another_run(grid: Ask, results: Path, tmp_path: Path, write: Callable[..., Path]) -> None:
     grid("first")
     path = write("second", **LAST)

@@ -310,6 +310,7 @@ def test_a_job_is_not_refused_where_the_file_system_keeps_no_owners_or_modes(
     assert check_owner(tmp_path / "code") == []
 
 
+@pytest.mark.slow
 def test_a_job_starts_while_others_compile_its_code(tmp_path: Path) -> None:
     script = CHECK_OWNER.format(path=shlex.quote(str(tmp_path))) + "\necho started"
     ended = threading.Event()

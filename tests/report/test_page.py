@@ -155,6 +155,7 @@ def test_a_click_on_a_hexagon_shows_the_curves_of_that_point(sample: Made, shown
     shown_page.page.wait_for_function(text, arg=f"{article} figure.curves")
 
 
+@pytest.mark.slow
 def test_the_keyboard_chooses_a_point_too(sample: Made, shown_page: Opened) -> None:
     article = family(sample, "ntk")
     shown_page.page.locator(f"{article} .points").focus()
@@ -169,6 +170,7 @@ def axis_title(shown_page: Opened, article: str) -> str:
     return str(shown_page.page.locator(f"{article} figure.curves .role-title-text").text_content())
 
 
+@pytest.mark.slow
 def test_curves_show_the_quantity_that_is_asked_for(sample: Made, shown_page: Opened) -> None:
     """The choices of one family leave those of the others alone."""
     standard, ntk = family(sample, "standard"), family(sample, "ntk")
@@ -188,6 +190,7 @@ def labels(shown_page: Opened, selector: str) -> list[str]:
     return list(shown_page.page.locator(f"{selector} .role-axis-label text").all_text_contents())
 
 
+@pytest.mark.slow
 def test_axes_of_curves_may_be_logarithmic(sample: Made, shown_page: Opened) -> None:
     figure = f"{family(sample, 'standard')} figure.curves"
     before = labels(shown_page, figure)
@@ -200,6 +203,7 @@ def test_axes_of_curves_may_be_logarithmic(sample: Made, shown_page: Opened) -> 
     assert {"0.2", "0.5", "1"} <= set(labels(shown_page, figure))
 
 
+@pytest.mark.slow
 def test_an_entry_of_the_legend_hides_and_shows_its_line(sample: Made, shown_page: Opened) -> None:
     figure = f"{family(sample, 'standard')} figure.curves"
     text = "figure => [...document.querySelectorAll(`${figure} .mark-line path`)].filter(one => one.getAttribute('opacity') !== '0').length"
@@ -210,6 +214,7 @@ def test_an_entry_of_the_legend_hides_and_shows_its_line(sample: Made, shown_pag
         shown_page.page.wait_for_function(f"figure => ({text})(figure) === {number}", arg=figure)
 
 
+@pytest.mark.slow
 def test_a_switch_brings_strategies_to_common_coordinates(sample: Made, shown_page: Opened) -> None:
     """All strategies ran the same points in coordinates of their own, which differ by powers of the width."""
     text = "[...document.querySelectorAll('figure.strategies .mark-text.role-mark text')].map(one => one.getAttribute('transform')).join()"
@@ -221,6 +226,7 @@ def test_a_switch_brings_strategies_to_common_coordinates(sample: Made, shown_pa
     shown_page.page.wait_for_function(f"before => {text} === before", arg=before)
 
 
+@pytest.mark.slow
 def test_a_switch_hides_the_fitted_surface(sample: Made, shown_page: Opened) -> None:
     figure = f"{family(sample, 'standard')} figure.map"
     drawn = "figure => [...document.querySelectorAll(`${figure} .mark-line path`)].filter(one => one.getAttribute('opacity') !== '0').length"
@@ -311,6 +317,7 @@ def test_links_lead_to_the_folder_and_to_the_log_of_a_run(sample: Made, browser:
         assert links == [f"{run.path.as_uri()}/", attempt.log_path.as_uri()]
 
 
+@pytest.mark.slow
 def test_ten_thousand_runs_are_shown_window_by_window(sample: Made, browser: Any, tmp_path: Path) -> None:
     """Sizes of pages with the curves of as many runs are measured where these are drawn."""
     runs = list(itertools.islice(itertools.cycle(sample.runs), 10_000))
@@ -330,8 +337,13 @@ def test_ten_thousand_runs_are_shown_window_by_window(sample: Made, browser: Any
 # --- how it looks -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("scheme", "width"),
+    [
+        ("light", 1280),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in [("light", 390), ("dark", 1280), ("dark", 390)]),
+    ],
+)
 def test_the_page_is_accessible_and_fits(browser: Any, short: Path, scheme: str, width: int) -> None:
     with opened(browser, short, width=width, scheme=scheme) as shown:
         assert shown.overflow <= 0
@@ -340,6 +352,7 @@ def test_the_page_is_accessible_and_fits(browser: Any, short: Path, scheme: str,
         assert shown.overflow <= 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("location", [".claim", ".scroll td"])
 def test_axe_sees_what_is_wrong(browser: Any, short: Path, location: str) -> None:
     with opened(browser, short) as shown:
@@ -359,6 +372,7 @@ def paper(shown_page: Opened) -> tuple[str, str]:
 LIGHT, DARK = ("rgb(255, 255, 255)", "rgb(27, 28, 30)"), ("rgb(22, 24, 27)", "rgb(232, 232, 228)")
 
 
+@pytest.mark.slow
 def test_the_theme_follows_the_system_and_the_button(browser: Any, report: Path) -> None:
     with opened(browser, report, scheme="dark") as shown:
         assert paper(shown) == DARK, "figures too"
@@ -377,6 +391,7 @@ def test_the_theme_follows_the_system_and_the_button(browser: Any, report: Path)
         assert (button.inner_text(), paper(shown)) == ("Theme: auto", LIGHT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_an_edge_beyond_which_a_table_goes_on_has_a_shadow(browser: Any, report: Path, scheme: str) -> None:
     """Below its last row a table has a margin of plain paper, but for the shadow."""
@@ -400,6 +415,7 @@ def test_an_edge_beyond_which_a_table_goes_on_has_a_shadow(browser: Any, report:
         assert table.evaluate("table => getComputedStyle(table).backgroundImage") == "none"
 
 
+@pytest.mark.slow
 def test_it_prints(browser: Any, report: Path, tmp_path: Path) -> None:
     with opened(browser, report, scheme="dark") as shown:
         data = shown.page.pdf(path=tmp_path / "report.pdf")
@@ -411,6 +427,7 @@ def test_it_prints(browser: Any, report: Path, tmp_path: Path) -> None:
     assert len(data) > 50_000
 
 
+@pytest.mark.slow
 def test_the_keyboard_reaches_everything_in_order(shown_page: Opened) -> None:
     collected = []
     for _ in range(80):
@@ -443,6 +460,7 @@ def test_a_command_is_copied(browser: Any, report: Path, sample: Made) -> None:
         assert copied.endswith(f" --reproduce --results {sample.results}")
 
 
+@pytest.mark.slow
 def test_a_command_is_copied_where_there_is_no_clipboard_to_ask(browser: Any, report: Path) -> None:
     with opened(browser, report) as shown:
         shown.page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
@@ -495,6 +513,7 @@ def test_no_run_at_all(browser: Any, tmp_path: Path) -> None:
     assert "0 runs in" in text
 
 
+@pytest.mark.slow
 def test_one_run(browser: Any, tmp_path: Path) -> None:
     base = digits_spec(None)
     finish(tmp_path / "results", base, 0.1)
@@ -505,6 +524,7 @@ def test_one_run(browser: Any, tmp_path: Path) -> None:
     assert re.search(r"\b1 runs|\b1 finished runs|\b1 points", text) is None
 
 
+@pytest.mark.slow
 def test_all_diverged(browser: Any, tmp_path: Path) -> None:
     made_of_result = made_of(tmp_path / "results", lambda i, j, seed: 9.0, diverged=True)
     text = texts(browser, page_of(made_of_result, tmp_path / "report"))
@@ -512,6 +532,7 @@ def test_all_diverged(browser: Any, tmp_path: Path) -> None:
     assert "nan" not in text.lower().split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apart", [1e-9, 1e9])
 def test_scores_that_differ_by_very_little_or_very_much(browser: Any, tmp_path: Path, apart: float) -> None:
     made_of_result = made_of(

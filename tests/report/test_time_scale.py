@@ -62,6 +62,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_report_has_it_in_tables_and_hovers_and_draws_it(folder: Path) -> None:
     ettsweep("report", "--coordinates", "lr,lr*wd", cwd=folder, code=None)
     report = folder / "results" / "report"

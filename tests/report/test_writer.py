@@ -9,7 +9,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from support.made_sweep import Made, digits_spec, finish, finish_at, read, search, searched
-from support.undrawn import leave_undrawn
 
 from ettsweep.errors import StorageError
 from ettsweep.files import Json, sha256_of
@@ -26,12 +25,6 @@ from ettsweep.study.criterion import Criterion
 from ettsweep.study.judgement import evaluate
 from ettsweep.study.lattice import Axis
 from ettsweep.study.verdict import Verdict
-
-
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write figures as empty files: what they show is of no matter."""
-    leave_undrawn(monkeypatch)
 
 
 def test_report_writes_everything_it_returns(sample: Made, tmp_path: Path) -> None:
@@ -178,6 +171,7 @@ def test_only_figures_that_have_changed_are_drawn_again(
     assert all("ntk" not in name for name in changed)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_many_figures_are_files_where_they_are_asked_for_and_kept_up_to_date_from_then_on(
     sample: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

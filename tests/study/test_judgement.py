@@ -622,7 +622,7 @@ SHAPES = [(1, 1, 0), (1, 1, 1), (1, 0.1, 0), (0.1, 1, 0), (0.1, 0.1, 1), (0.01, 
 NINE = range(-4, 5)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [SHAPES[0], *(pytest.param(each, marks=pytest.mark.slow) for each in SHAPES[1:])])
 def test_a_climb_ends_at_the_optimum_of_a_convex_surface(search_of: Callable[..., Study], shape: Any) -> None:
     study = search_of(lr="{range: [-1, 1]}", wd="{range: [-1, 1]}")
     for optimum in itertools.product(NINE, NINE):

@@ -47,7 +47,9 @@ def known(
 
 
 @pytest.mark.parametrize("half", [(1, 2), (4,)])
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "gp" else []) for name in SAMPLERS]
+)
 def test_each_place_of_the_box_is_named_once_at_most(name: str, half: tuple[int, ...]) -> None:
     propose, start = make_sampler(name), (0,) * len(half)
     collected: tuple[LatticePosition, ...] = ()

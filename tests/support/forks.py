@@ -17,6 +17,8 @@ from typing import IO, Any
 
 import pytest
 
+from support import holds
+
 
 class Forks:
     """The process that others are forked from, as tests see it."""
@@ -158,6 +160,8 @@ def _start(function: str, arguments: list[Any], env: dict[str, str], output: str
     _be_quiet(log)
     os.environ.clear()
     os.environ.update(env)
+    if holds.VARIABLE in env:
+        holds.hold_at_checkpoints()
     code = 1
     try:
         code = _resolve(function)(*arguments)

@@ -30,6 +30,7 @@ from ettsweep.trainer.training.distributed import ProcessGroup, full_tensor, par
 from ettsweep.trainer.training.run import environment, prepare, train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings, broadcast_job, dismiss_followers, received_jobs
 from ettsweep.trainer.training.trainer import initial_network
+from ettsweep.worker.devices import join_job_group
 from support.resident import forget_peak, peak_resident_bytes
 
 CPU = torch.device("cpu")
@@ -280,3 +281,10 @@ def make(message: dict[str, Any]) -> list[str]:
                 text = pipe.read()
             ends.append(text or {0: "ended", signal.SIGKILL: "killed"}.get(os.waitpid(pid, 0)[1], "?"))
     return ends
+
+
+def meet(name: str) -> None:
+    """Join the processes of a job, say what rank the last of them has, and stay."""
+    group = join_job_group(CPU, name)
+    print(*group.all_max(group.rank), flush=True)
+    signal.pause()

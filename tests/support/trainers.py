@@ -7,7 +7,10 @@ from typing import Any
 
 import yaml
 
-WALK = '''"""Fits a number to noisy batches, a step at a time; its faults are options."""
+WALK = '''"""Fits a number to noisy batches, a step at a time; its faults are options.
+
+It takes its time where a trial is to meet it in training, or always if it is slow.
+"""
 import argparse, json, os, random, signal, subprocess, sys, time
 
 parser = argparse.ArgumentParser()
@@ -16,7 +19,8 @@ parser.add_argument("--seed", type=int)
 parser.add_argument("--out")
 parser.add_argument("--resume")
 parser.add_argument("--steps", type=int, default=80)
-parser.add_argument("--pause", type=float, default=0.015)
+parser.add_argument("--pause", type=float, default=0.03)
+parser.add_argument("--slow", action="store_true")
 parser.add_argument("--faults", default="")
 options = parser.parse_args()
 faults = options.faults.split(",")
@@ -30,6 +34,8 @@ if options.resume and "ignores-checkpoint" not in faults:
         rng = random.Random()
     elif "nanogpt" not in faults:
         rng.setstate((state["random"][0], tuple(state["random"][1]), state["random"][2]))
+is_met = bool({"killed", "stopped"} & set(options.out.split("/"))) and not options.resume
+pause = options.pause if is_met or options.slow else 0.0
 signal.signal(signal.SIGTERM, signal.SIG_IGN if "deaf" in faults else lambda *_: told.append(1))
 if "children" in faults:
     subprocess.Popen(["sleep", "1000"], start_new_session=True)
@@ -54,7 +60,7 @@ for step in range(first, options.steps + 1):
         save(step)
     if told:
         sys.exit(1)
-    time.sleep(options.pause * (3 if "deaf" in faults else 1))
+    time.sleep(pause)
 '''
 
 NANO = '''"""nanoGPT's ways: counts from 0, one file of a checkpoint, the first batches again after it, a constant for a seed."""
@@ -77,7 +83,7 @@ for step in range(first, 81):
             os.rename(out + "/part", out + "/ckpt.pt")
     print(f"iter {step}: loss {loss:.4f}, time 12.30ms, mfu 3.00%", flush=True)
     value += lr * (batch - value)
-    time.sleep(0.015)
+    time.sleep(0.03 if {"killed", "stopped"} & set(out.split("/")) and options.get("init_from") != "resume" else 0)
 '''
 
 FUNCTION = '''"""The same as a function."""

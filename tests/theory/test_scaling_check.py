@@ -47,7 +47,7 @@ def off(result: CheckResult) -> dict[str, set[str]]:
 @pytest.mark.parametrize(
     ("model", "strategy", "optimizer"),
     [
-        ("vit-digits", "mup", "muon"),
+        pytest.param("vit-digits", "mup", "muon", marks=pytest.mark.slow),
         pytest.param("encdec-tiny", "mup", "muon", marks=pytest.mark.slow),
         pytest.param("vit-digits", "hybrid", "sgd", marks=pytest.mark.slow),
         pytest.param("vit-digits", "mup", "sgd", marks=pytest.mark.slow),

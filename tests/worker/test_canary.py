@@ -9,11 +9,22 @@ from typing import Any
 
 import pytest
 import yaml
-from support.commandline import alive, ettsweep, runs_in, status, wait_for, worker_pids, write_grid
+from support.commandline import (
+    alive,
+    end_workers,
+    ettsweep,
+    runs_in,
+    status,
+    wait_for,
+    worker_pids,
+    write_grid,
+)
+from support.slots import held
 
 from ettsweep.launch.submissions import submissions
 
 SCORE = {"name": "err", "mode": "min"}
+ONE_SLOT = ("--launch-set", "slots=1")
 SAYS = """echo '[ettsweep] {{"step": 1, "err": 1.0}}'"""
 
 Ask = Callable[..., Any]
@@ -78,6 +89,7 @@ def test_where_the_first_runs_fail_alike_no_more_begin_and_retry_starts_with_one
     assert [len(group[0]) if group else 0 for group in groups] == [8, 8, 5, 0], "the last needs no canary"
 
 
+@pytest.mark.slow
 def test_a_run_that_is_retried_alone_and_finishes_releases_the_others(tmp_path: Path, results: Path, grid: Ask) -> None:
     script = f"test -e mended || {{{{ echo no data; exit 4; }}}}; {SAYS}"
     grid(script)
@@ -114,6 +126,7 @@ def test_a_command_that_follows_says_why_it_has_stopped(results: Path, grid: Ask
     assert verdict["why"]["next"] == [["ettsweep", "retry", "--sweep", "sweep", "--strategy", "standard"]]
 
 
+@pytest.mark.slow
 def test_a_search_ends_whose_runs_fail_alike_round_after_round(tmp_path: Path, results: Path) -> None:
     """Its rounds are of a few runs, each a submission of its own."""
     command = ["sh", "-c", ": {lr} {seed}; exit 3"]
@@ -156,11 +169,13 @@ def test_a_canary_whose_worker_is_killed_does_not_hold_up_the_others(tmp_path: P
     assert [len(run.attempt_numbers()) for run in runs_in(results)].count(2) == 1
 
 
+@pytest.mark.slow
 def test_other_failures_hold_nothing_back(results: Path, grid: Ask) -> None:
     grid("exit $(({seed} + 1))")
     wait_for(lambda: states(results) == {"failed": 8}, "the end")
 
 
+@pytest.mark.slow
 def test_a_point_that_fails_with_all_its_seeds_holds_nothing_back(results: Path, grid: Ask) -> None:
     grid(f"test {{lr}} != 0.125 || {{{{ echo too small; exit 4; }}}}; {SAYS}", seeds=3, reach=1)
     wait_for(lambda: states(results) == {"done": 6, "failed": 3}, "the end")
@@ -176,9 +191,11 @@ def test_a_function_has_a_canary_and_the_built_in_trainer_none(tmp_path: Path, r
     block = {"run": {"function": "broken:main", "score": SCORE}, "seeds": [0, 1, 2, 3, 4]}
     own = tmp_path / "own.yaml"
     own.write_text(yaml.safe_dump(block | {"centre": {"lr": 0.25}, "lr": {"range": [0, 0]}}))
-    for path in (own, write_grid(tmp_path / "vit.yaml")):
-        ettsweep("grid", "--grid", path, "--results", results, "--launch-set", "slots=1")
-    functions, built_in = submissions(results)
+    with held("cpu-0"):  # those of the trainer need not train
+        ettsweep("grid", "--grid", write_grid(tmp_path / "vit.yaml"), "--results", tmp_path / "vit", *ONE_SLOT)
+    end_workers(tmp_path / "vit")
+    ettsweep("grid", "--grid", own, "--results", results, *ONE_SLOT)
+    (built_in,), (functions,) = submissions(tmp_path / "vit"), submissions(results)
     assert (len(functions.canaries[0]), built_in.canaries) == (5, ())
     wait_for(
         lambda: (

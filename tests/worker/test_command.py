@@ -157,7 +157,14 @@ def test_a_run_that_was_resumed_is_scored_anew_from_all_its_attempts(
     assert again.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, again)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGKILL,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(signal.SIGUSR1, marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_whose_command_is_killed_is_no_failed_one_and_goes_on_exactly(
     tmp_path: Path, results: Path, grid: Ask, let_go: Go, number: int
 ) -> None:
@@ -403,6 +410,7 @@ def test_an_attempt_that_ends_before_its_first_metric_loses_none_of_those_before
     assert [line["step"] for line in run.history()] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_run_that_starts_again_for_lack_of_a_checkpoint_keeps_no_metric_of_before(results: Path, grid: Ask) -> None:
     ends = "if [ $ETTSWEEP_ATTEMPT = 1 ]; then " + says(4, err=0.01) + "kill -9 $$; fi; "
     grid(shell(ends + says(5, err=2.0)), resume=RESUME)
@@ -412,6 +420,7 @@ def test_a_run_that_starts_again_for_lack_of_a_checkpoint_keeps_no_metric_of_bef
     assert run.history() == [{"step": 5, "err": 2.0}]
 
 
+@pytest.mark.slow
 def test_runs_of_one_id_in_two_folders_leave_each_other_alone(
     tmp_path: Path, results: Path, grid: Ask, let_go: Go, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -606,6 +615,8 @@ def test_a_run_is_not_trained_with_other_code_than_it_was_requested_with(
     assert f"the code of walk.py is no longer in {tmp_path}" in gone.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_a_command_is_swept_to_a_verdict_and_a_report(results: Path, grid: Ask) -> None:
     grid(walk(), "--follow", "--lr-range", "2:3", seeds=2)
     done = ettsweep("verify-optimum", "--follow", "--margin", "20%", "--max-runs", "40", "--results", results)
@@ -759,6 +770,7 @@ for step in range(1, 8 if lr == 0.5 else 10):
     assert "2 of 4 runs ended at another step than 9, where most did" in judged.stderr
 
 
+@pytest.mark.slow
 def test_runs_that_were_evaluated_more_often_than_the_others_are_named_with_the_verdict(
     results: Path, grid: Ask
 ) -> None:
@@ -773,7 +785,7 @@ for step in range(1 if lr == 0.5 else 3, 10, 1 if lr == 0.5 else 3):
     assert sorted(result_of(run)["recorded"]["err"] for run in runs_in(results)) == [3, 3, 3, 3, 9, 9]
 
 
-@pytest.mark.parametrize("start", ["python", "shell"])
+@pytest.mark.parametrize("start", ["python", pytest.param("shell", marks=pytest.mark.slow)])
 def test_packages_that_runs_of_one_verdict_differ_in_are_named_with_it(
     tmp_path: Path, results: Path, grid: Ask, monkeypatch: pytest.MonkeyPatch, start: str
 ) -> None:
@@ -822,6 +834,7 @@ def test_a_search_of_runs_that_were_evaluated_once_has_no_pruner(tmp_path: Path,
     assert "recorded err once" not in ettsweep(*search, code=None).stderr
 
 
+@pytest.mark.slow
 def test_a_search_whose_first_runs_diverged_at_their_first_evaluation_has_a_pruner(
     tmp_path: Path, results: Path, grid: Ask
 ) -> None:

@@ -4,18 +4,18 @@ Whatever happens to either process, a run that is finished has the bits of one t
 """
 
 import contextlib
+import itertools
 import os
 import random
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.commandline import alive, end_workers, ettsweep, runs_in, status, wait_for, worker_pids, write_grid
+from support.forks import Forks
 from support.holds import is_stopped
 from support.slots import held, owner, wait_for_results, waiting
 
@@ -324,14 +324,6 @@ def test_what_a_follower_alone_cannot_do_is_told_and_not_tried_again(
 
 # --- where those of a job meet --------------------------------------------------------------------------------------
 
-MEET = """
-import sys, torch
-from ettsweep.worker.devices import join_job_group
-group = join_job_group(torch.device("cpu"), sys.argv[1])
-print(*group.all_max(group.rank), flush=True)
-sys.stdin.read()
-"""
-
 
 def listening(pid: int) -> set[tuple[str, int]]:
     """Return the addresses at which a process waits for connections, as the kernel lists them."""
@@ -351,24 +343,30 @@ def listening(pid: int) -> set[tuple[str, int]]:
     return set_result
 
 
-@contextlib.contextmanager
-def meeting(
-    name: str, nodes: int = 1, selected: str = "elsewhere", **also: str
-) -> "Iterator[list[subprocess.Popen[str]]]":
-    """Start both processes of job 7 of a cluster, in a submission of that name, and end them."""
-    job = {"SUBMITIT_EXECUTOR": "slurm", "SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "SLURM_JOB_NODELIST": selected}
-    job |= {"SLURM_JOB_NUM_NODES": str(nodes), "SLURM_LOCALID": "0", "SLURM_NODEID": "0"} | also
-    with contextlib.ExitStack() as exit_stack:
-        peers = []
-        for rank in range(2):
+Meet = Callable[..., list[int]]
+
+
+@pytest.fixture
+def meet(forks: Forks, tmp_path: Path) -> Iterator[Meet]:
+    """Return a function that has both processes of job 7 of a cluster meet, and returns them; they end with the test."""
+    pids = list[int]()
+
+    def meet(*names: str, nodes: int = 1, selected: str = "elsewhere", **also: str) -> list[int]:
+        job = {"SUBMITIT_EXECUTOR": "slurm", "SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "SLURM_JOB_NODELIST": selected}
+        job |= {"SLURM_JOB_NUM_NODES": str(nodes), "SLURM_LOCALID": "0", "SLURM_NODEID": "0"} | also
+        outputs = list[Path]()
+        for rank, name in itertools.product(range(2), names):
             env = os.environ | job | {"SLURM_PROCID": str(rank)}
             env.pop("SLURM_LAUNCH_NODE_IPADDR", None)
-            command = [sys.executable, "-c", MEET, name]
-            peer = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            exit_stack.enter_context(peer)
-            exit_stack.callback(peer.kill)
-            peers.append(peer)
-        yield peers
+            outputs.append(tmp_path / f"{name}-{rank}.txt")
+            outputs[-1].touch()
+            pids.append(forks.start("support.side_by_side:meet", name, env=env, output=outputs[-1]))
+        wait_for(lambda: [output.read_text() for output in outputs] == ["1\n"] * len(outputs), "them to have met")
+        return pids
+
+    yield meet
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
 
 
 def free_port(address: str) -> int:
@@ -384,26 +382,19 @@ def free_port(address: str) -> int:
     ("nodes", "selected", "address"), [(1, "elsewhere", "127.0.0.1"), (2, "127.0.0.2", "127.0.0.2")]
 )
 def test_processes_of_a_job_listen_where_the_others_reach_them_and_nowhere_else(
-    nodes: int, selected: str, address: str
+    meet: Meet, nodes: int, selected: str, address: str
 ) -> None:
     port = free_port(address)
-    with meeting("vit.1a2b3c4d", nodes, selected, MASTER_PORT=str(port)) as peers:
-        assert [peer.stdout and peer.stdout.readline() for peer in peers] == ["1\n", "1\n"], "they have met"
-        leader, follower = (listening(peer.pid) for peer in peers)
+    pids = meet("vit.1a2b3c4d", nodes=nodes, selected=selected, MASTER_PORT=str(port))
+    leader, follower = map(listening, pids)
     assert (address, port) in leader
     assert not {"0.0.0.0", "::"} & {folder for folder, _ in leader | follower}
 
 
-def test_jobs_of_one_number_meet_side_by_side() -> None:
+def test_jobs_of_one_number_meet_side_by_side(meet: Meet) -> None:
     """Two clusters on a machine count their jobs from 1; nor may a port be one that the system gives to anybody."""
-    with meeting("vit.1a2b3c4d") as meeting_result, meeting("vit.5e6f7a8b") as meeting_value:
-        for peer in (meeting_result[0], meeting_value[0], meeting_result[1], meeting_value[1]):
-            assert peer.stdout
-            assert peer.stdout.readline() == "1\n", "they have met"
-        ports = [
-            {port for _, port in listening(peers[0].pid)} & {*devices.PORTS}
-            for peers in (meeting_result, meeting_value)
-        ]
+    leaders = meet("vit.1a2b3c4d", "vit.5e6f7a8b")[:2]
+    ports = [{port for _, port in listening(pid)} & {*devices.PORTS} for pid in leaders]
     assert [len(own_part) for own_part in ports] == [1, 1]
     assert ports[0] != ports[1]
     assert devices.PORTS.stop <= int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])

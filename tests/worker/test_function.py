@@ -333,6 +333,7 @@ def test_a_run_is_not_trained_with_other_code_than_it_was_requested_with(
     assert "the code of walk:main has changed" in only_run(tmp_path / "again").status().reason
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_function_is_swept_to_a_verdict_and_a_report(results: Path, grid: Ask) -> None:
     grid("main", "--follow", runs=4)
     done = ettsweep("verify-optimum", "--rule", "paper", "--follow", "--results", results)
@@ -345,6 +346,7 @@ def test_a_function_is_swept_to_a_verdict_and_a_report(results: Path, grid: Ask)
     assert "err_best" in next((results / "report").rglob("runs.csv")).read_text().splitlines()[0]
 
 
+@pytest.mark.slow
 def test_a_climb_and_a_race_add_runs_of_a_function(results: Path, grid: Ask) -> None:
     """The optimum lies beyond the requested points, and one seed tells too little."""
     grid("uphill", "--follow", "--lr-range", "0:1", "--seeds", "0,1")
@@ -380,6 +382,7 @@ def test_two_sweeps_whose_modules_have_one_name_train_their_own_code(tmp_path: P
         assert result_of(only_run(results / name))["score"] == value
 
 
+@pytest.mark.slow
 def test_a_folder_that_has_moved_is_the_same_sweep(tmp_path: Path, results: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir()

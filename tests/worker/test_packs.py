@@ -15,7 +15,6 @@ import pytest
 import torch
 from support.commandline import (
     GRID,
-    LONG,
     assert_as_if_undisturbed,
     ettsweep,
     runs_in,
@@ -24,7 +23,7 @@ from support.commandline import (
     write_grid,
 )
 from support.made_runs import CPU, MakeSpec, result_of
-from support.slots import end_stopped, held, owner, wait_for_results, waiting
+from support.slots import end_stopped, held, owner, stopped_at_checkpoint, wait_for_results, waiting
 
 from ettsweep.launch.profile import LocalProfile, Slot
 from ettsweep.launch.submissions import Submission
@@ -46,15 +45,18 @@ from ettsweep.worker.signals import POLL_S
 from ettsweep.worker.trainer_runner import NO_COMPANIONS, TrainerWork
 from ettsweep.worker.worker import Worker
 
+RECIPE = {"batch_size": 32, "schedule": {"total_steps": 100, "warmup_steps": 4, "eval_every": 25}}
+
 Ask = Callable[..., Any]
+Held = Callable[[], tuple[list[RunDir], int]]
 
 
 @pytest.fixture
 def grid(tmp_path: Path, results: Path) -> Ask:
-    """Return a function that asks for some runs of seconds, in packs of three."""
+    """Return a function that asks for some runs, in packs of three."""
 
     def ask(*launch: str, runs: int = 3, **grid: Any) -> Any:
-        path = write_grid(tmp_path / "grid.yaml", **{"recipe": LONG, "lr": {"range": [0, runs - 1]}} | grid)
+        path = write_grid(tmp_path / "grid.yaml", **{"recipe": RECIPE, "lr": {"range": [0, runs - 1]}} | grid)
         options = ["threads=1", "checkpoint_every_steps=25", *(launch or ("slots=1", "trainer.pack=3"))]
         options_kept = [section for option in options for section in ("--launch-set", option)]
         return ettsweep("grid", "--grid", path, "--results", results, *options_kept)
@@ -62,14 +64,21 @@ def grid(tmp_path: Path, results: Path) -> Ask:
     return ask
 
 
-def all_trained(results: Path, count: int) -> list[RunDir]:
-    """Wait until so many runs have checkpoints."""
+@pytest.fixture
+def held_pack(results: Path, hold_runs: Callable[[int], None]) -> Callable[[], tuple[list[RunDir], int]]:
+    """Have a pack of three hold with a checkpoint of each; return what waits for that, and returns runs and worker."""
+    hold_runs(3)
 
-    def look() -> list[RunDir]:
-        runs = [run for run in runs_in(results) if (attempt := run.latest_attempt()) and attempt.has_checkpoint()]
-        return runs if len(runs) == count else []
+    def wait() -> tuple[list[RunDir], int]:
+        for saved in (1, 2, 3):  # one after the other
+            worker = owner(stopped_at_checkpoint(results))
+            runs = [run for run in runs_in(results) if run.attempt_numbers() and run.attempt(1).has_checkpoint()]
+            assert len(runs) == saved
+            if saved < 3:
+                os.kill(worker, signal.SIGCONT)
+        return runs, worker
 
-    return list(wait_for(look, f"checkpoints of {count} runs"))
+    return wait
 
 
 def pack_of(run: RunDir) -> int:
@@ -95,11 +104,9 @@ class TestWorkers:
         stdout = ettsweep("show", runs[0].id, "--results", results).stdout
         assert "pack" in stdout
 
-    def test_runs_that_train_together_are_shown_so(self, grid: Ask, results: Path) -> None:
+    def test_runs_that_train_together_are_shown_so(self, grid: Ask, results: Path, held_pack: Held) -> None:
         grid("slots=1", "trainer.pack=3", runs=4)
-        all_trained(results, 3)
-        worker = owner(runs_in(results)[0].attempt(1))
-        os.kill(worker, signal.SIGSTOP)
+        _, worker = held_pack()
         result = ettsweep("status", "--results", results)
         assert re.search(r"1 queued, 3 running in 1 pack$", result.stderr, re.MULTILINE)
         assert result.stdout.count("pack of 3 on cpu-0") == 3
@@ -115,11 +122,9 @@ class TestWorkers:
         assert len({owner(run.attempt(1)) for run in runs}) == 2
         assert [pack_of(run) for run in runs] == [2] * 4
 
-    def test_one_of_a_pack_is_cancelled_and_the_others_go_on(self, grid: Ask, results: Path) -> None:
+    def test_one_of_a_pack_is_cancelled_and_the_others_go_on(self, grid: Ask, results: Path, held_pack: Held) -> None:
         grid()
-        runs = all_trained(results, 3)
-        worker = owner(runs[0].attempt(1))
-        os.kill(worker, signal.SIGSTOP)
+        runs, worker = held_pack()
         assert "1 run cancelled" in ettsweep("cancel", runs[1].id, "--results", results).stderr
         time.sleep(POLL_S)  # it looks at its next step, however lately it has looked
         os.kill(worker, signal.SIGCONT)
@@ -130,11 +135,10 @@ class TestWorkers:
 
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
     def test_a_pack_that_is_ended_goes_on_exactly_alone_or_in_another(
-        self, grid: Ask, results: Path, number: signal.Signals
+        self, grid: Ask, results: Path, held_pack: Held, number: signal.Signals
     ) -> None:
         grid()
-        worker = owner(all_trained(results, 3)[0].attempt(1))
-        os.kill(worker, signal.SIGSTOP)
+        _, worker = held_pack()
         end_stopped(worker, number)
         if number == signal.SIGTERM:
             reasons = [run.attempt(1).failure() for run in runs_in(results)]
@@ -256,6 +260,7 @@ def test_auto_stacks_on_a_gpu_where_bits_may_differ(
     assert pack_size(LocalProfile(), spec, gpu, 70, 2) == (1, 0, text)
 
 
+@pytest.mark.slow
 def test_a_worker_makes_one_trial_for_all_of_its_packs(
     make_spec: MakeSpec,
     results: Path,

@@ -31,6 +31,8 @@ from ettsweep.worker.signals import StopSource
 pytestmark = pytest.mark.usefixtures("process")
 
 ONE_SLOT = ("--launch-set", "slots=1", "--launch-set", "threads=1")
+SHORT = LONG_FAKE | {"last_step": 200}
+"""From its first checkpoint, where it holds, it takes longer than from one look at its folder to the next."""
 WHY = "median pruner: best_loss 2.31, the median of 7 others 1.92"
 PRUNED = ("pruned", f"at step 25: {WHY}")
 
@@ -39,11 +41,11 @@ Ask = Callable[..., Any]
 
 @pytest.fixture
 def grid(tmp_path: Path, results: Path, hold_runs: Callable[[int], None]) -> Ask:
-    """Return a function that asks for some runs of seconds, with one slot; the first holds at its first checkpoint."""
+    """Return a function that asks for some short runs, with one slot; the first holds at its first checkpoint."""
     hold_runs(1)
 
     def ask(*options: object, runs: int = 1) -> Any:
-        path = write_fake_grid(tmp_path / "grid.yaml", run=LONG_FAKE, lr={"range": [0, runs - 1]})
+        path = write_fake_grid(tmp_path / "grid.yaml", run=SHORT, lr={"range": [0, runs - 1]})
         return ettsweep("grid", "--grid", path, "--results", results, *ONE_SLOT, *options)
 
     return ask
@@ -118,6 +120,7 @@ def test_a_cancellation_outweighs_a_pruning(grid: Ask, results: Path) -> None:
     assert_as_if_undisturbed(run)
 
 
+@pytest.mark.slow
 def test_pruned_runs_can_be_cancelled_and_are_retried_by_their_state(grid: Ask, results: Path) -> None:
     grid()
     run, _, worker = prune_in_training(results)

@@ -42,7 +42,8 @@ ASKS_TO_GO_ON = 75
 """Exit code of a command that wants to be taken up again: EX_TEMPFAIL of sysexits.h."""
 
 SIGNAL_WAIT_S = 2.0
-"""Seconds for which the worker waits for a signal of its own where one has ended the command: SLURM signals both."""
+"""Seconds for which the worker of a job waits for a signal of its own where one has ended the command: SLURM signals
+both, not at the same instant."""
 
 TAIL_BYTES, TAIL_LINES = 16_384, 20
 """Of the output of a command that has failed, what is read, and the lines that tell whether memory ran out."""
@@ -426,11 +427,11 @@ class CommandTraining:
                 f"out of memory, killed by the system (exit code {code}); {self._memory_advice()}", code
             )
         if killed_by or was_killed:
-            until_s = time.monotonic() + SIGNAL_WAIT_S
-            while time.monotonic() < until_s:
-                if run.stop:
-                    raise RunStopped
+            until_s = time.monotonic() + (SIGNAL_WAIT_S if "SLURM_JOB_ID" in os.environ else 0.0)
+            while not run.stop and time.monotonic() < until_s:
                 time.sleep(0.05)
+            if run.stop:
+                raise RunStopped
             raise LostProcessError(f"killed by {killed_by or 'a signal to one of its processes'}")
         if run.stop:  # it came while the command ended: SLURM signals both
             raise RunStopped

@@ -116,12 +116,16 @@ def test_members_with_other_seeds_schedules_and_batches_go_through_their_own(
     assert [numbers(run) for run in runs] == [undisturbed(spec) for spec in others]
 
 
+@pytest.mark.slow
 def test_micro_batches_are_those_of_single_runs(pack: TrainPack, specs: list[RunSpec], results: Path) -> None:
     specs_kept = [run for spec in specs for run in pack([spec], folder=results / "alone", micro_batch=12)]
     assert list(map(numbers, pack(specs, micro_batch=12))) == list(map(numbers, specs_kept))
 
 
-@pytest.mark.parametrize("make", [text_run, decoder_run], ids=["encoder-decoder", "decoder"])
+@pytest.mark.parametrize(
+    "make",
+    [pytest.param(text_run, marks=pytest.mark.slow, id="encoder-decoder"), pytest.param(decoder_run, id="decoder")],
+)
 def test_members_draw_their_own_dropout(pack: TrainPack, undisturbed: Undisturbed, make: MakeSpec) -> None:
     base = make()
     texts = [base, base.with_point(0.5, 0.0, 3), base.with_point(0.5, 1e-3, 4)]

@@ -108,8 +108,8 @@ SGD = {"kind": "sgd", "momentum": 0.9}
     ("optimizer", "precision", "micro_batch"),
     [
         (ADAMW, "fp32", None),
-        (ADAMW | {"clip_norm": 0.5}, "fp32", 20),
-        (ADAMW, "tf32", 20),
+        pytest.param(ADAMW | {"clip_norm": 0.5}, "fp32", 20, marks=pytest.mark.slow),
+        pytest.param(ADAMW, "tf32", 20, marks=pytest.mark.slow),
         (SGD, "fp32", 20),
         (SGD | {"clip_norm": 0.5}, "fp32", None),
     ],
@@ -159,8 +159,10 @@ def test_what_was_traced_of_one_task_is_not_taken_for_another(make_spec: MakeSpe
         assert_alike(together, single)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("precision", "clip_norm", "micro_batch", "rel"), [("bf16", None, 20, 2e-2), ("fp16", 0.5, None, 3e-3)]
+    ("precision", "clip_norm", "micro_batch", "rel"),
+    [("bf16", None, 20, 2e-2), ("fp16", 0.5, None, 3e-3)],
 )
 def test_mixed_precision_trains_within_its_rounding_and_the_trial_says_so(
     make_spec: MakeSpec, precision: str, clip_norm: float | None, micro_batch: int | None, rel: float
@@ -282,7 +284,7 @@ def changed_gradients(monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor]
     monkeypatch.setattr(vmapped, "gradients", gradients)
 
 
-@pytest.mark.parametrize("optimizer", [ADAMW, SGD])
+@pytest.mark.parametrize("optimizer", [ADAMW, pytest.param(SGD, marks=pytest.mark.slow)])
 def test_gradients_in_another_layout_are_laid_out_as_parameters_are(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, optimizer: dict[str, Any]
 ) -> None:
@@ -299,7 +301,7 @@ def some_batches(runs: Sequence[Alone]) -> list[list[Batch]]:
     return [[next(run.batches) for _ in run.trainer.share.slices] for run in runs]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.slow)])
 def test_the_trial_finds_the_gradients_of_runs_alone_and_changes_nothing(make_spec: MakeSpec, precision: str) -> None:
     runs = runs_of(make_spec, micro_batch=20, precision=precision)
     stacked = stack_of(runs)
@@ -311,7 +313,7 @@ def test_the_trial_finds_the_gradients_of_runs_alone_and_changes_nothing(make_sp
         assert all(parameter.grad is None for parameter in run.trainer.model.parameters())
 
 
-@pytest.mark.parametrize("zero", ["head_bias", "head"])
+@pytest.mark.parametrize("zero", ["head_bias", pytest.param("head", marks=pytest.mark.slow)])
 def test_the_trial_is_not_deceived_by_what_is_zero_at_first(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, zero: str
 ) -> None:

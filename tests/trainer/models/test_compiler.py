@@ -83,6 +83,7 @@ def test_blocks_that_are_alike_are_compiled_once_for_each_shape(compiled: list[o
     assert not messages
 
 
+@pytest.mark.slow
 def test_more_shapes_than_torch_would_keep_are_all_compiled(compiled: list[object]) -> None:
     model = network()
     for samples in range(2, 22):

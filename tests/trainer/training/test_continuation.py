@@ -141,6 +141,7 @@ def test_metric_loggers_have_what_it_inherits(
     assert losses == pytest.approx({line["step"]: line["loss"] for line in run.history() if "loss" in line})
 
 
+@pytest.mark.slow
 def test_reproduction_names_what_was_other_than_in_the_run_that_is_continued(
     train: Train, short: RunSpec, continued: RunSpec
 ) -> None:
@@ -151,7 +152,9 @@ def test_reproduction_names_what_was_other_than_in_the_run_that_is_continued(
     assert f"{line}: no run from the start reproduces that" in reproduce(run, continued, run.result()).notes
 
 
-@pytest.mark.parametrize("sharded", [False, True], ids=["ddp", "fsdp2"])
+@pytest.mark.parametrize(
+    "sharded", [pytest.param(False, id="ddp"), pytest.param(True, marks=pytest.mark.slow, id="fsdp2")]
+)
 @pytest.mark.parametrize("decoder", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_two_processes_continue_what_they_or_one_kept(
     train: Train, trained: Trained, make_spec: MakeSpec, tmp_path: Path, decoder: bool, sharded: bool

@@ -67,6 +67,7 @@ def test_curves_agree_on_any_number_of_processes_and_with_accumulation(
         assert attempt.log_path.read_text().count("finished") == 1
 
 
+@pytest.mark.slow
 def test_weights_that_do_not_move_are_evaluated_alike_and_each_image_counts_once(
     train: Train, trained: Trained, make_spec: MakeSpec
 ) -> None:
@@ -138,7 +139,9 @@ def test_a_run_that_diverges_ends_once_at_the_same_step(train: Train, trained: T
 # --- out of memory --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sharded", [False, True], ids=["ddp", "fsdp2"])
+@pytest.mark.parametrize(
+    "sharded", [pytest.param(False, id="ddp"), pytest.param(True, marks=pytest.mark.slow, id="fsdp2")]
+)
 def test_where_one_process_is_out_of_memory_all_halve_their_micro_batches(
     trained: Trained, make_spec: MakeSpec, sharded: bool
 ) -> None:

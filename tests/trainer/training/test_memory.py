@@ -276,6 +276,7 @@ def test_memory_of_this_machine_is_what_it_has_left_and_what_this_process_has() 
     assert 0 < memory.available_bytes(CPU) <= 1024 * int(total["MemTotal:"][0])
 
 
+@pytest.mark.slow
 def test_what_a_samples_activations_take_is_what_a_step_really_adds(make_spec: MakeSpec) -> None:
     """Peaks of the process, which know nothing of the formula."""
     spec = make_spec(model=WIDE)

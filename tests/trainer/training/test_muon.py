@@ -204,7 +204,10 @@ def test_spec_is_read_as_it_is_written(make_spec: MakeSpec) -> None:
     assert validated_spec(spec.model_dump(mode="json"), "spec.json") == spec
 
 
-@pytest.mark.parametrize("method", [{"sharded": False}, {"sharded": True}], ids=["ddp", "fsdp2"])
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param({"sharded": False}, id="ddp"), pytest.param({"sharded": True}, marks=pytest.mark.slow, id="fsdp2")],
+)
 def test_two_processes_train_what_one_does(
     train: Train, trained: Trained, make_spec: MakeSpec, method: dict[str, Any]
 ) -> None:
@@ -221,7 +224,9 @@ def test_two_processes_train_what_one_does(
     assert numbers(resumed) == numbers(two)
 
 
-@pytest.mark.parametrize("sharded", [False, True], ids=["ddp", "fsdp2"])
+@pytest.mark.parametrize(
+    "sharded", [pytest.param(False, marks=pytest.mark.slow, id="ddp"), pytest.param(True, id="fsdp2")]
+)
 @pytest.mark.parametrize("model", [GPT_TINY, pytest.param(TODAYS, marks=pytest.mark.slow)], ids=["plain", "today's"])
 def test_two_processes_train_gpt_tiny_as_one_does(
     train: Train, trained: Trained, model: GptSpec, sharded: bool

@@ -161,10 +161,15 @@ OPTIMIZERS: dict[str, dict[str, object]] = {
     ("optimizer", "seed", "beside"),
     [
         ("adamw", 0, False),
-        ("muon", 5, False),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
-            for case in (("momentum", 1, False), ("clipped", 2, False), ("adamw", 3, True), ("adamw", 4, True))
+            for case in (
+                ("muon", 5, False),
+                ("momentum", 1, False),
+                ("clipped", 2, False),
+                ("adamw", 3, True),
+                ("adamw", 4, True),
+            )
         ),
     ],
 )
@@ -544,7 +549,9 @@ def test_disk_that_fails_at_any_sync_is_named_and_costs_no_bit(
     assert failed["metrics.jsonl"] > 1, "at each checkpoint, and of the whole run"
 
 
-@pytest.mark.parametrize("step", [0, 10, 21])
+@pytest.mark.parametrize(
+    "step", [pytest.param(0, marks=pytest.mark.slow), 10, pytest.param(21, marks=pytest.mark.slow)]
+)
 def test_disk_that_fills_up_anywhere_costs_no_bit(
     train: Train, undisturbed: Undisturbed, spec: RunSpec, small_disk: Callable[[str], Path], step: int
 ) -> None:

@@ -285,6 +285,7 @@ def undisturbed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Calla
     return of
 
 
+@pytest.mark.slow
 def test_where_there_is_no_memory_for_a_copy_the_leader_writes_at_once(trained: Trained, make_spec: MakeSpec) -> None:
     spec = long_spec(make_spec)
     (run, calm), ends = trained(

@@ -63,7 +63,7 @@ def test_a_right_scaling_passes(model: str, strategy: str, optimizer: str) -> No
 
 @pytest.mark.parametrize("name", [name for name, model in SMALLEST.items() if architecture(model).check])
 def test_each_architectures_smallest_model_passes(name: str) -> None:
-    result = check_scaling(planned(CheckRequest(model_spec(name), "ntk", seeds=8, steps=2)))
+    result = check_scaling(planned(CheckRequest(model_spec(name), "ntk", seeds=4, steps=2)))
     assert result.verdict is ExponentTest.OK, result.findings
 
 

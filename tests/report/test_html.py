@@ -122,7 +122,7 @@ def test_the_answer_is_on_the_page(sample: Made) -> None:
     assert "Best, by seeds that chose the points, of 2 verified optima" in text, (
         "hybrid's line of three points, and standard"
     )
-    assert "<strong>hybrid</strong> at <strong>lr 2^" in page_of(sample)
+    assert "<strong>standard</strong> at <strong>lr 2^-6" in page_of(sample)
     assert "over 3 search seeds" in text, "hybrid has no fresh ones"
     assert "0.1004 ± 0.0002" in text, "the search's seeds: 0.1000, 0.1004, 0.1008"
     assert "0.1106 ± 0.0002" in text, "the fresh seeds: 0.1104, 0.1108"

@@ -25,7 +25,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from ettsweep.errors import InputError, StorageError
-from ettsweep.files import Json, loads, number, open_regular, write_atomic
+from ettsweep.files import Json, loads_fast, number, open_regular, write_atomic
 from ettsweep.ownership import problem_of
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec, validated_spec
@@ -197,7 +197,7 @@ class Shard:
         data = self.raw_result(row)
         if data is None:
             return None
-        result: Json = loads(data)
+        result: Json = loads_fast(data)
         result.pop("sha256", None)
         return result
 

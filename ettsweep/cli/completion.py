@@ -76,7 +76,8 @@ def grid_models() -> list[str]:
             model: [path for path in paths if models[path] == model] for model in models.values() if model not in grids
         }
     # With several grid files for a model, none of which has its name, --model is refused as ambiguous.
-    clear = [model for model, paths in grids.items() if len(paths) == 1 or model in [path.stem for path in paths]]
+    stems = {model: [path.stem for path in paths] for model, paths in grids.items()}
+    clear = [model for model, names in stems.items() if len(names) == 1 or names.count(model) == 1]
     return [*filter(None, clear), *(path.stem for path in shipped_grids() if path.stem not in grids)]
 
 

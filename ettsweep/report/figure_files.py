@@ -124,6 +124,8 @@ def _single_family_specs(frames: FamilyFrames) -> CaptionedSpecs:
 
 def _with_captions(frames: FamilyFrames, kinds: Mapping[str, Callable[[FamilyFrames], Json | None]]) -> CaptionedSpecs:
     seeds = frames.histories.seeds
+    if seeds and all(len(runs) <= seeds for family in frames.families for runs in family.points.values()):
+        seeds = None
     for kind, draw in kinds.items():
         if spec := draw(frames):
             yield kind, CAPTIONS[kind] + (FEWER_CURVES.get(kind, "").format(seeds=seeds) if seeds else ""), spec

@@ -125,7 +125,7 @@ def seeds_per_point(runs: int, points: int) -> int | None:
     All, as long as `MIN_ROWS` of each make no more than `MAX_TOTAL_ROWS`.
     """
     most = MAX_TOTAL_ROWS // MIN_ROWS
-    return None if runs <= most else max(1, most // points)
+    return None if runs <= most else max(1, most // max(1, points))
 
 
 def _unfinished_metrics(run: Run) -> Sequence[Json]:

@@ -195,16 +195,20 @@ class RunReader:
 
     def update_names(self) -> list[str]:
         """Return the ids of all run folders, and forget those that are gone; the same list if none came or went."""
-        changed_ns = self._runs_dir.stat().st_mtime_ns if self._runs_dir.exists() else 0
+        try:
+            changed_ns = self._runs_dir.stat().st_mtime_ns
+        except OSError:  # the listing says what is wrong
+            changed_ns = 0
         if changed_ns and changed_ns == self._listed_ns:
             return self._names
+        names = [name for name in folder_names(self._runs_dir) if is_run_id(name)]
         # What changes as the clock of the file system ticks may bear the same time as what was listed before.
         self._listed_ns = changed_ns if time.time_ns() - changed_ns > TICK_NS else 0
-        self._names = [name for name in folder_names(self._runs_dir) if is_run_id(name)]
-        for name in (self.runs.keys() | self.broken.keys()) - set(self._names):
+        self._names = names
+        for name in (self.runs.keys() | self.broken.keys()) - set(names):
             self.runs.pop(name, None)
             self.broken.pop(name, None)
-        return self._names
+        return names
 
     def read_run(self, run_id: str, liveness: Liveness | None = None) -> Run | None:
         """Read a run folder, unless it is finished and has not changed; None if it is broken."""

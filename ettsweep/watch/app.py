@@ -282,14 +282,14 @@ class WatchScreen(App[None]):
         if (run := self.run_in_view) is None:
             self._notify_user("no run is selected")
             return
-        self.push_screen(LogScreen(run.dir, run_title(run), lambda: self._is_over(run.id)))
+        self.push_screen(LogScreen(run.dir, run_title(run), lambda: self._is_over(run)))
 
-    def _is_over(self, run_id: str) -> bool:
+    def _is_over(self, run: Run) -> bool:
         """`True` if a run logs nothing more until it is requested again."""
         if self.view is None:
             return False
-        status = self.view.sweep_status.statuses.get(run_id)  # of unfinished runs
-        return status is None or status.state.over
+        status = self.view.sweep_status.statuses.get(run.id)  # of unfinished runs
+        return run.dir.result_path.exists() if status is None else status.state.over
 
     def action_cancel_run(self) -> None:
         """Cancel the selected run after confirmation."""

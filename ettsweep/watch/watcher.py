@@ -165,7 +165,6 @@ class Watcher:
             was_removed = bool(set(known or ()) - set(names))
             self._unfinished = {run_id: run for run_id, run in self._unfinished.items() if run_id in self._runs}
             new_names = [name for name in names if name not in self._runs and name not in self._reader.broken]
-            self._names = names
         unfinished = list(self._unfinished.values())
         changing = [run.id for run in unfinished if run.state is State.RUNNING]
         # Runs in training are read at each poll, waiting ones only when their throttle allows: there may be thousands.
@@ -177,6 +176,7 @@ class Watcher:
             self._waiting_throttle.start(*stopwatch.read())
         self._read(changing, liveness)
         self._read(new_names, liveness, on_progress)
+        self._names = names
         self._reader.keep()
         return was_removed or len(self._runs) != before
 
@@ -210,7 +210,6 @@ class Watcher:
             # A run that goes from queued to running changes the lattice, but no verdict.
             self._outcome_changes[run.family] += not states <= WITHOUT_OUTCOME
         if run.id in self._selected:
-            self._finished -= Counter({previous.state: 1} if previous and previous.state.finished else {})
             self._selected[run.id] = run
             self._finished[run.state] += run.state.finished
         if run.state.finished:

@@ -44,4 +44,5 @@ for step in range(first, 101):
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "random": random, "step": step}
             torch.save(state, f"{options.out}/part")
             Path(options.out, "part").rename(f"{options.out}/step-{step}.pt")
+del model  # before what it communicates through: a process that ends with both at once may abort
 dist.destroy_process_group()

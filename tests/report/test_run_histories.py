@@ -96,7 +96,14 @@ def test_of_many_runs_fewer_rows_each_are_kept(runs: int, rows: int) -> None:
 
 @pytest.mark.parametrize(
     ("runs", "points", "seeds"),
-    [(0, 0, None), (10_000, 25, None), (10_001, 25, 400), (100_000, 1000, 10), (60_000, 60_000, 1)],
+    [
+        (0, 0, None),
+        (10_000, 25, None),
+        (10_001, 25, 400),
+        (100_000, 1000, 10),
+        (60_000, 60_000, 1),
+        (10_001, 0, 10_000),
+    ],
 )
 def test_the_page_holds_curves_of_as_many_runs_of_each_point_as_there_is_room_for(
     runs: int, points: int, seeds: int | None

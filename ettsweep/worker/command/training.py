@@ -401,11 +401,7 @@ class CommandTraining:
         """Tell how it ended: return if it is whole, or has a reason to go on; else raise."""
         run = self._run
         if was_told:
-            profile = run.profile
-            if run.stop == StopReason.OUT_OF_TIME and isinstance(profile, SlurmProfile) and not self._recipe.resume:
-                advice = more_time(run.id, profile.time_min)
-                run.advice = f"without `resume` it starts again from the beginning: {advice} lets it end"
-            raise RunStopped
+            self._raise_stopped()
         if code == 0:
             run.is_complete = True
             score = self._recipe.score.name
@@ -427,14 +423,14 @@ class CommandTraining:
                 f"out of memory, killed by the system (exit code {code}); {self._memory_advice()}", code
             )
         if killed_by or was_killed:
-            until_s = time.monotonic() + (SIGNAL_WAIT_S if "SLURM_JOB_ID" in os.environ else 0.0)
+            until_s = time.monotonic() + SIGNAL_WAIT_S * (1 if "SLURM_JOB_ID" in os.environ else 0.1)
             while not run.stop and time.monotonic() < until_s:
                 time.sleep(0.05)
             if run.stop:
-                raise RunStopped
+                self._raise_stopped()
             raise LostProcessError(f"killed by {killed_by or 'a signal to one of its processes'}")
         if run.stop:  # it came while the command ended: SLURM signals both
-            raise RunStopped
+            self._raise_stopped()
         self._fail(code, output)
 
     def _own_lines_hint(self, score: str) -> str:
@@ -463,6 +459,13 @@ class CommandTraining:
         if run.workers > 1:
             return f"`ettsweep retry {run.id} --launch-set slots={run.workers // 2}` trains fewer runs at once"
         return "a smaller batch takes less"
+
+    def _raise_stopped(self) -> NoReturn:
+        run, profile = self._run, self._run.profile
+        if run.stop == StopReason.OUT_OF_TIME and isinstance(profile, SlurmProfile) and not self._recipe.resume:
+            advice = more_time(run.id, profile.time_min)
+            run.advice = f"without `resume` it starts again from the beginning: {advice} lets it end"
+        raise RunStopped
 
     def _fail(self, code: int | None, output: Sequence[str]) -> NoReturn:
         said = last_words(output)

@@ -58,6 +58,11 @@ def test_a_process_that_torchrun_ends_since_another_has_failed_was_not_killed_by
     assert not was_killed_below(OWN.splitlines())
 
 
+def test_where_one_node_has_failed_and_another_was_told_to_end_it_has_failed() -> None:
+    assert not was_killed_below((OWN + TOLD).splitlines())
+    assert was_killed_below((OWN + KILLED[0]).splitlines()), "one was killed, the other failed for lack of it"
+
+
 def test_the_first_error_of_a_rank_is_the_reason() -> None:
     raised = """[rank1]: Traceback (most recent call last):
 [rank1]:   File "train.py", line 4, in <module>
@@ -67,5 +72,13 @@ def test_the_first_error_of_a_rank_is_the_reason() -> None:
 [rank0]: RuntimeError: Connection closed by peer
 """
     assert last_words((raised + OWN).splitlines()) == "ValueError: the learning rate is odd"
+    logged = "[rank0]: step 10, loss 3.2\n" + raised.replace("[rank0]: Traceback", "[rank1]: Traceback")
+    assert last_words(logged.splitlines()) == "ValueError: the learning rate is odd", "no line that a rank has logged"
+    chained = """[rank1]: KeyError: 'lr'
+[rank1]: During handling of the above exception, another exception occurred:
+[rank1]: Traceback (most recent call last):
+[rank1]: ValueError: no lr
+"""
+    assert last_words(("[rank1]: Traceback (most recent call last):\n" + chained).splitlines()) == "ValueError: no lr"
     assert last_words(["a step", "no luck", ""]) == "no luck"
     assert last_words([]) == "it printed nothing"

@@ -5,7 +5,7 @@ import pytest
 
 from ettsweep.errors import InputError
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
-from ettsweep.trainer.models.registry import model_name, model_spec, named_models, short_form
+from ettsweep.trainer.models.registry import ARCHITECTURES, model_name, model_spec, named_models, short_form
 from ettsweep.trainer.models.vit_spec import VitSpec
 
 
@@ -87,6 +87,12 @@ def test_a_model_without_a_name_is_described() -> None:
 SHARED = {"width": 96, "depth": 3, "heads": 8, "mlp_ratio": 2, "ln_eps": 1e-4}
 VIT = SHARED | {"patch_size": 32, "image_size": 64, "channels": 1, "classes": 2}
 ENCDEC = SHARED | {"vocabulary": 99, "tokens": 32, "dropout": 0.2, "attention_dropout": 0.2}
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_descriptions_know_every_field_of_a_model(kind: str) -> None:
+    entry = ARCHITECTURES[kind]
+    assert {"kind", "width", "depth", "heads", *entry.name_letters} == set(entry.spec.model_fields)
 
 
 @pytest.mark.parametrize(("name", "changes"), [("vit-b16", VIT), ("bart-large", ENCDEC)])

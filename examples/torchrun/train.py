@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from pathlib import Path
 
 import torch
@@ -44,5 +45,5 @@ for step in range(first, 101):
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "random": random, "step": step}
             torch.save(state, f"{options.out}/part")
             Path(options.out, "part").rename(f"{options.out}/step-{step}.pt")
-del model  # before what it communicates through: a process that ends with both at once may abort
 dist.destroy_process_group()
+os._exit(0)  # all is done: some versions of torch abort now and then as a process with gloo ends

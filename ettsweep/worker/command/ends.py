@@ -44,4 +44,5 @@ def last_words(output: Sequence[str]) -> str:
         errors = [text for rank, text in raised if rank == first[0] and text[:1].strip()]
         if errors := [text for text in errors if not text.startswith(_NO_REASONS)]:
             return errors[-1]
-    return next((line.strip() for line in reversed(output) if line.strip()), "it printed nothing")
+    telling = (line.strip() for line in reversed(output) if any(map(str.isalnum, line)))  # no rules
+    return next(telling, "it printed nothing")

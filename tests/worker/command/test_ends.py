@@ -81,4 +81,5 @@ def test_the_first_error_of_a_rank_is_the_reason() -> None:
 """
     assert last_words(("[rank1]: Traceback (most recent call last):\n" + chained).splitlines()) == "ValueError: no lr"
     assert last_words(["a step", "no luck", ""]) == "no luck"
+    assert last_words([*KILLED[0].splitlines()]) == "traceback : Signal 9 (SIGKILL) received by PID 7734"
     assert last_words([]) == "it printed nothing"

@@ -264,6 +264,7 @@ dist.all_reduce(value)
 if dist.get_rank() == 0:
     print('[ettsweep] {"step": 1, "err": %f}' % value.item(), flush=True)
 dist.destroy_process_group()
+os._exit(0)  # some versions of torch abort now and then as a process with gloo ends
 """
     command = [str(Path(sys.executable).with_name("torchrun")), "run.py", "{lr}", "{seed}", "{out}"]
     submit_command(tmp_path, code, {"nodes": 2, "gpus": 1, "command": command}, **TWO_NODES)

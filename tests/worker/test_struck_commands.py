@@ -73,6 +73,7 @@ for step in range(first, 201):
             os.rename(out + "/part", f"{out}/{step}.json")
     time.sleep(0.02)
 dist.destroy_process_group()
+os._exit(0)  # some versions of torch abort now and then as a process with gloo ends
 '''
 
 

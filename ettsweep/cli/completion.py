@@ -9,7 +9,7 @@ import typer
 
 from ettsweep.errors import InputError
 from ettsweep.files import expand_home
-from ettsweep.shipped_files import grid_model, own_grids, shipped, shipped_grids
+from ettsweep.shipped_files import grid_model, own_grids, prefer_named, shipped, shipped_grids
 
 COMPLETE_VARIABLE = "_ETTSWEEP_COMPLETE"
 """Environment variable that the shell's completion script sets, with the name of the shell."""
@@ -76,9 +76,8 @@ def grid_models() -> list[str]:
             model: [path for path in paths if models[path] == model] for model in models.values() if model not in grids
         }
     # With several grid files for a model, none of which has its name, --model is refused as ambiguous.
-    stems = {model: [path.stem for path in paths] for model, paths in grids.items()}
-    clear = [model for model, names in stems.items() if len(names) == 1 or names.count(model) == 1]
-    return [*filter(None, clear), *(path.stem for path in shipped_grids() if path.stem not in grids)]
+    clear = [model for model, paths in grids.items() if model and len(prefer_named(model, paths)) == 1]
+    return [*clear, *(path.stem for path in shipped_grids() if path.stem not in grids)]
 
 
 def profiles() -> list[str]:

@@ -214,13 +214,12 @@ class Watcher:
             self._finished[run.state] += run.state.finished
         if run.state.finished:
             self._unfinished.pop(run.id, None)
-        else:
-            self._unfinished[run.id] = run
-        if run.state.finished:
             # Finished runs teach how fast runs like them train.
             self._times.add(run)
-        elif numbers := run.dir.attempt_numbers():
-            self._attempts[run.id] = numbers[-1]
+        else:
+            self._unfinished[run.id] = run
+            if numbers := run.dir.attempt_numbers():
+                self._attempts[run.id] = numbers[-1]
 
     # --- selection --------------------------------------------------------------------------------------------------
 
@@ -231,11 +230,9 @@ class Watcher:
         except InputError:
             if not self._has_polled:
                 raise
-            self._selected = {run: self._runs[run] for run in self._selected if run in self._runs}
-            self._finished = Counter(run.state for run in self._selected.values() if run.state.finished)
+            self._select([self._runs[run] for run in self._selected if run in self._runs])
             return  # the selected sweeps were renamed, archived or removed: keep showing their runs
-        self._selected = {run.id: run for run in runs}
-        self._finished = Counter(run.state for run in runs if run.state.finished)
+        self._select(runs)
         self._selected_short_ids = {short_id(run) for run in runs}
         self._ids_by_family = {}
         for run in runs:
@@ -251,6 +248,10 @@ class Watcher:
                 family.verdict_version = previous_family.verdict_version if previous_family.study == study else -1
             self._families[study.key] = family
         self._sweep_names = {}
+
+    def _select(self, runs: Sequence[Run]) -> None:
+        self._selected = {run.id: run for run in runs}
+        self._finished = Counter(run.state for run in runs if run.state.finished)
 
     # --- families ---------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ import inspect
 import json
 import re
 import sys
-import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,6 +15,7 @@ import typer
 import yaml
 from support.commandline import ettsweep, keep, write_fake_grid
 from support.made_check import made_check
+from support.recorded_folder import write_recorded
 
 from ettsweep import cli
 from ettsweep.doctor.checks import CheckState
@@ -227,10 +227,9 @@ def write_scores(path: Path, rows: Iterable[tuple[object, ...]], head: str = "lr
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with two results folders: `made`, of a program, and `results`, of an earlier version's trainer."""
+    """Return a folder with two results folders: `made`, of a program, and `results`, the recorded one."""
     folder = tmp_path_factory.mktemp("agents")
-    with tarfile.open(FROZEN / "results.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
+    write_recorded(folder)
     sweep_spec = load_sweep_spec(write_command_grid(folder, "made"))
     keep(folder / "made", sweep_spec)
     for spec in sweep_spec.specs():

@@ -1,7 +1,8 @@
-"""What must stay as it is: ids, the demo's numbers, columns, and how results folders of earlier versions are read.
+"""Goldens: ids, scores, readings, verdicts, columns, the demo's numbers, and the JSON of each command that reads.
 
-The records in tests/frozen were made by the code as it was on the day that they are of. `ETTSWEEP_FREEZE=1` writes them
-anew instead of comparing: for whoever adds a column or a shipped grid, and means to.
+They are compared with the records in tests/frozen, on results folders that `support/recorded_folder.py` writes through
+the code as it is today. `ETTSWEEP_FREEZE=1` records them anew, for a change of columns, or of a number on purpose.
+`test_exact_resume.py` has those of interrupted runs.
 """
 
 import csv
@@ -13,7 +14,6 @@ import re
 import shutil
 import socket
 import sys
-import tarfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +21,9 @@ from typing import Any
 
 import pytest
 from support.commandline import ettsweep, left_as_before, undisturbed
+from support.recorded_folder import BROKEN, HERE, write_recorded
 
 from ettsweep import cli
-from ettsweep.processes import boot_id
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_sweep_spec
 
@@ -159,8 +159,8 @@ TABLES = {
 }
 CHECK = "check-scaling --model vit-digits --widths 64,128,256 --seeds 3 --steps 1 --depth 1"
 DATA = "data text --input a.txt --out tokens --bpe-tokens 300 --val-fraction 0.2 --workers 1"
-DONE, BROKEN = "a86cc2981aa4", "0123456789ab"
-"""Runs of the archive."""
+DONE = "a86cc2981aa4"
+"""A run of the recorded folder."""
 
 
 @pytest.fixture
@@ -189,31 +189,14 @@ def test_columns_of_check_scaling(call: Call) -> None:
     assert_frozen("columns", {"check-scaling": by_form})
 
 
-# --- results folders of earlier versions ----------------------------------------------------------------------------
-
-HERE = "HERE"
-"""In a claim of the archive: this machine, whose process has ended."""
-
-
-def claimed_here(claim: str) -> str:
-    """Return a claim in which this machine, as it is now, stands for `HERE`."""
-    here = f'"host": {json.dumps(socket.gethostname())}, "boot_id": {json.dumps(boot_id())}'
-    return claim.replace(f'"host": "{HERE}", "boot_id": "before"', here)
+# --- the recorded results folders -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Unpack two results folders that an earlier version has written, for all tests here: they only read.
-
-    `results` holds three sweeps, two of them of one family; an optimum that a climb reached, with fresh seeds; runs in
-    all states but running; one that no grid asked for; a folder that is no run; a submission to SLURM.
-    `near` holds runs at points that are 1e-7 apart in log2(lr).
-    """
+    """Write the two recorded results folders, for all tests here: they only read."""
     folder = tmp_path_factory.mktemp("earlier")
-    with tarfile.open(FROZEN / "results.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    for path in folder.rglob("claim.json"):
-        path.write_text(claimed_here(path.read_text()))
+    write_recorded(folder)
     return folder
 
 
@@ -325,6 +308,50 @@ def columns_of_file(path: Path) -> list[str]:
 def test_a_typed_point_means_the_one_nearby(at: str, call: Call, earlier: Path) -> None:
     result = call("verify-optimum", "--at", f"{at},0.01203", "--dry-run", "--results", "near", "--format", "json")
     assert_frozen("readings", {f"near: verify-optimum --at {at}": tidy(result.json)})
+
+
+def test_scores_by_run_id(earlier: Path) -> None:
+    """Scores, spikes and ends are made of the recorded metrics as the worker makes them."""
+    collected = {}
+    for folder in ("results", "near"):
+        for path in sorted((earlier.parent / folder / "runs").glob("*/result.json")):
+            result = json.loads(path.read_text())
+            collected[f"{folder}: {path.parent.name}"] = {key: result[key] for key in SCORES}
+    assert_frozen("scores", {"scores": {run: list(values.values()) for run, values in collected.items()}})
+
+
+SCORES = ("status", "score", "best_accuracy", "final_loss", "loss_spikes", "grad_spikes", "eval_loss_spikes", "steps")
+
+SCORES_CSV = "lr,wd,seed,loss\n" + "".join(
+    f"{2.0**-i},{2.0**-j},{seed},{0.1 * (1 + 0.2 * ((i - 5) ** 2 + (j - 2) ** 2) + 0.03 * (seed % 3) + 0.01 * i)}\n"
+    for i in (4, 5, 6)
+    for j in (1, 2, 3)
+    for seed in (0, 1, 2)
+)
+LOG = "".join(f"step {step} train_loss={4 / step} val_loss={5 / step}\n" for step in range(1, 5))
+READ = {
+    "verdict": "verdict scores.csv --column score=loss --min",
+    "compare": "compare a.csv b.csv --min --column score=loss",
+    "compare of sweeps": "compare grid/ntk grid-2 --results results",
+    "read": "read train.log",
+    "sweeps": "sweeps --results results",
+    "search --dry-run": "search --grid {grids}/vit-digits.yaml --strategy ntk --sampler qmc --trials 5 --dry-run --results other",
+    "map": "map --lr 0.01 --wd 0.5 --from standard --to ntk --width 48",
+    "scales": "scales --model vit-digits --lr 0.5",
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_commands_that_read_print(name: str, call: Call, earlier: Path, tmp_path: Path) -> None:
+    (tmp_path / "scores.csv").write_text(SCORES_CSV)
+    (tmp_path / "a.csv").write_text("seed,loss\n0,3.1\n1,3.2\n2,3.0\n")
+    (tmp_path / "b.csv").write_text("seed,loss\n0,3.2\n1,3.3\n2,3.4\n")
+    (tmp_path / "train.log").write_text(LOG)
+    result = call(*READ[name].format(grids=GRIDS).split(), "--format", "json")
+    output = result.json
+    for row in output if isinstance(output, list) else [output]:
+        row.pop("last change", None)
+    assert_frozen("commands", {name: [tidy(output)], f"{name}: code": [result.code]})
 
 
 def without(row: dict[str, Json], *keys: str) -> dict[str, Json]:

@@ -15,7 +15,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
@@ -25,13 +24,12 @@ import pytest
 from support.claims import claimed, train
 from support.commandline import ETTSWEEP, ettsweep, write_grid
 from support.commandline import PATIENCE_S as COMMAND_PATIENCE_S
+from support.recorded_folder import write_recorded
 
 from ettsweep import cli
-from ettsweep.processes import boot_id
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, runs_dir
 
-FROZEN = Path(__file__).with_name("frozen") / "results.tar.xz"
 COUNT, FIRST = int(os.environ.get("FUZZ", "100")), int(os.environ.get("FUZZ_FROM", "0"))
 AT_ONCE = 25
 PATIENCE_S = 120
@@ -49,17 +47,13 @@ STRAYS = ("²", "٣", "0001", "-1", "x.yaml", "0009.yaml", ".x.tmp", "0002", "re
 
 @pytest.fixture(scope="module")
 def old_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of an earlier version, with runs in all states, some of whose sweeps have a note or are archived.
+    """Return the recorded folder, with runs in all states, some of whose sweeps have a note or are archived.
 
     One run trains on, in the name of this process.
     """
     folder = tmp_path_factory.mktemp("fuzz")
-    with tarfile.open(FROZEN) as archive:
-        archive.extractall(folder, filter="data")
+    write_recorded(folder)
     results = folder / "results"
-    for path in results.rglob("claim.json"):
-        here = f'"host": {json.dumps(socket.gethostname())}, "boot_id": {json.dumps(boot_id())}'
-        path.write_text(path.read_text().replace('"host": "HERE", "boot_id": "before"', here))
     ettsweep("sweeps", "note", "grid-2", "damaged soon", "--results", results)
     ettsweep("sweeps", "archive", "grid", "--results", results)
     rows = json.loads(ettsweep("status", "--results", results, "--format", "json", code=None).stdout)

@@ -21,11 +21,12 @@ from support.forks import Forks, warm_workers
 from support.holds import VARIABLE, ask_for_holds
 
 from ettsweep.runs.spec import RunSpec, validated_spec
+from ettsweep.runs.trainables import TRAINABLES
 
 pytest_plugins = ["support.devcluster", "support.scheduling"]
 
 LEAN = Path(__file__).parent / "support" / "lean"
-"""What processes run first that tests start, see `lean.py` there."""
+"""What processes run first that tests start, see `sitecustomize.py` there."""
 
 MARKING = ("process", "cluster", "statistics")
 
@@ -34,7 +35,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["OMP_WAIT_POLICY"] = "passive"  # workers of several threads that wait spinning take minutes beside others
 TESTS = str(Path(__file__).parent)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(LEAN), TESTS, os.environ.get("PYTHONPATH")]))
-os.environ["ETTSWEEP_PLUGINS"] = "support.fake"  # what most runs of tests train, here and in other processes
+TRAINABLES["fake"] = "support.fake:FakeRecipe"  # what most runs of tests train; other processes: support/lean
 
 # Compiling the package anew costs each process half a second.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -30,7 +30,7 @@ def commands(name: str) -> Iterator[list[str]]:
             words = shlex.split(line.partition(" #")[0].partition(" | ")[0].partition(" && ")[0])
         except ValueError:  # a line that goes on
             continue
-        yield words[3:] if words[1:2] == ["--plugin"] else words[1:]
+        yield words[1:]
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -13,7 +13,7 @@ PACKAGE = Path(ettsweep.__file__).parent
 
 LAYERS = [  # each may import those after it; those of one layer do not import each other
     {"__main__"},
-    {"cli", "results", "testing"},
+    {"cli", "results"},
     {"theory", "doctor", "watch"},
     {"report", "worker"},
     {"launch"},

@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -38,19 +37,8 @@ from ettsweep.errors import EttsweepError
 
 def root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
-    plugin: Annotated[
-        list[str] | None,
-        typer.Option(help="Module with further trainables, also for workers; repeatable.", metavar="MODULE"),
-    ] = None,
 ) -> None:
-    """Print the version for --version; use the plugins of --plugin."""
-    if plugin:
-        # Workers, which this command starts, have the same environment.
-        os.environ["ETTSWEEP_PLUGINS"] = ",".join(plugin)
-        # A module in the working folder, as `python -m` finds it.
-        folder = str(Path.cwd())
-        sys.path.insert(0, folder)
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+    """Print the version for --version."""
     if version:
         print(f"ettsweep {__version__}")
         raise typer.Exit

@@ -5,8 +5,6 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import entry_points
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -426,24 +424,11 @@ def find_profile(name: str) -> Path:
             raise InputError(f"{path}: no such launch profile")
         return path
     known = set[str]()
-    for folder in _profile_folders():
+    for folder in (Path("launch"), shipped("launch")):
         if (folder / f"{name}.yaml").is_file():
             return folder / f"{name}.yaml"
         known.update(path.stem for path in folder.glob("*.yaml"))
     raise unknown_name("launch profile", name, known)
-
-
-PROFILE_PACKAGES = "ettsweep.launch_profiles"
-"""Group of entry points by which an installed package adds profiles: NAME = package, a folder of YAML files."""
-
-
-def _profile_folders() -> Iterator[Path]:
-    """Yield folders of profiles, nearest first: installed packages come last, since it takes long to list them."""
-    yield from (Path("launch"), shipped("launch"))
-    for point in entry_points(group=PROFILE_PACKAGES):
-        with contextlib.suppress(ImportError):  # found, and not imported: its profiles are data
-            spec = find_spec(point.value)
-            yield from map(Path, (spec and spec.submodule_search_locations) or ())
 
 
 def profile_note(name: str) -> str:

@@ -1,36 +1,27 @@
-"""The registry of readers: those that ship, those of installed packages, and those that a grid file describes."""
+"""The registry of readers: those that ship, and those that a grid file describes."""
 
 import re
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
 from ettsweep.config import read_yaml
-from ettsweep.errors import InputError, error_line, unknown_name
+from ettsweep.errors import InputError, unknown_name
 from ettsweep.readers.reader import OUTPUT, Reader
 from ettsweep.schema import Source, validate
 
 DATA = Path(__file__).parent / "data"
 """Folder of the readers that ship: NAME.yaml."""
 
-ENTRY_POINTS = "ettsweep.readers"
-"""Group of entry points by which an installed package adds readers: NAME = module:attribute, a Reader or a dict."""
-
 PRIMITIVES = ("csv", "jsonl", "json", "stdout", "tensorboard")
 """Readers of a form, not of a trainer."""
 
 
-@cache
-def _installed() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
-
-
 def reader_names() -> tuple[str, ...]:
-    """Return the names of all readers: of trainers, then of forms, then of installed packages."""
+    """Return the names of all readers: of trainers, then of forms."""
     shipped = sorted(path.stem for path in DATA.glob("*.yaml"))
     trainers = [name for name in shipped if name not in PRIMITIVES]
-    return (*trainers, *PRIMITIVES, *sorted(_installed().keys() - set(shipped)))
+    return (*trainers, *PRIMITIVES)
 
 
 @cache
@@ -38,7 +29,7 @@ def named_reader(name: str) -> Reader:
     """Return a reader by name.
 
     Raises:
-        InputError: there is none, or its package cannot be imported or has no reader there.
+        InputError: there is none.
     """
     if name not in reader_names():
         raise InputError(
@@ -46,18 +37,7 @@ def named_reader(name: str) -> Reader:
             "'step (?P<step>\\d+).*val loss (?P<val_loss>\\S+)'"
         )
     path = DATA / f"{name}.yaml"
-    if path.is_file():
-        return _validated(read_yaml(path) | {"name": name}, str(path))
-    point = _installed()[name]
-    try:
-        loaded = point.load()
-    except Exception as error:  # of somebody else's package
-        raise InputError(f"reader {name}: {point.value} cannot be imported: {error_line(error)}") from None
-    if isinstance(loaded, Reader):
-        return loaded.model_copy(update={"name": name})
-    if not isinstance(loaded, dict):
-        raise InputError(f"reader {name}: {point.value} is no ettsweep.readers.reader.Reader and no dict")
-    return _validated(loaded | {"name": name}, f"reader {name}: {point.value}")
+    return _validated(read_yaml(path) | {"name": name}, str(path))
 
 
 def reader_of(value: object, folder: Path = Path(), source: str | Source = "reader") -> Reader:

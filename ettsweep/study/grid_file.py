@@ -14,7 +14,7 @@ from ettsweep.errors import EttsweepError, InputError, ValuesAsRangeError, with_
 from ettsweep.powers import parse_number
 from ettsweep.runs.spec import Seeds
 from ettsweep.runs.trainable import BUILT_IN, Trainable
-from ettsweep.runs.trainables import trainable_class, trainable_names
+from ettsweep.runs.trainables import TRAINABLES, trainable_class
 from ettsweep.schema import (
     HomeExpanded,
     Key,
@@ -407,7 +407,7 @@ def make_sweep_spec(
         name = override.removeprefix("strategy.") if override in factor_overrides else override
         _check_override(name, run if isinstance(run := data.get("run"), dict) else _built_in().model_fields)
     if not data.keys() & {"run", "model", "task", "recipe"}:
-        misplaced = [name for name in trainable_names() if name in data]
+        misplaced = [name for name in TRAINABLES if name in data]
         hint = f"; {misplaced[0]}: belongs into it, as `run: {{{misplaced[0]}: ...}}`" if misplaced else ""
         raise InputError(f"{path}: run: or model: is missing, which says what to train{hint}")
     _check_ranges(data, path, overrides, options or {})
@@ -469,10 +469,10 @@ def _run_grid(data: dict[str, Any], source: Source, overrides: Sequence[str]) ->
     has_no_seed = data.get("seeds") == NO_SEEDS
     grid = validate(RunGrid, data | ({"seeds": [0]} if has_no_seed else {}), source)
     # `function: ...` is short for `trainable: function`.
-    names = [name for name in trainable_names() if name in grid.run and name != BUILT_IN]
+    names = [name for name in TRAINABLES if name in grid.run and name != BUILT_IN]
     name = grid.run.get("trainable", names[0] if names else None)
     if not isinstance(name, str):
-        known = ", ".join(f"{each}: ..." for each in trainable_names() if each != BUILT_IN)
+        known = ", ".join(f"{each}: ..." for each in TRAINABLES if each != BUILT_IN)
         given = f", got {', '.join(map(str, grid.run))}" if grid.run else ""
         raise InputError(f"{source.file}: run: one of {known} is expected{given}")
     with locating(Source(source.file)):

@@ -1,15 +1,13 @@
 """What `reader:` of a grid file may be, and what is said of what it may not."""
 
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ettsweep.errors import InputError
-from ettsweep.readers import registry
 from ettsweep.readers.reader import OUTPUT, Reader
-from ettsweep.readers.registry import named_reader, reader_names, reader_of
+from ettsweep.readers.registry import reader_of
 
 MINE: dict[str, Any] = {"kind": "csv", "files": "mine.csv", "step": "round"}
 READER = Reader.model_validate(MINE)
@@ -50,26 +48,3 @@ def test_a_name_a_pattern_a_file_and_a_mapping_are_readers(tmp_path: Path) -> No
 def test_what_is_no_reader_is_refused(value: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         reader_of(value, source="where")
-
-
-@pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Add entry points to what is installed: a reader, a dict, something else, and what is not there."""
-    values = {"ours": "READER", "dict": "MINE", "other": "__doc__", "gone": "nothing", "timm": "MINE"}
-    points = {name: EntryPoint(name, f"{__name__}:{value}", registry.ENTRY_POINTS) for name, value in values.items()}
-    monkeypatch.setattr(registry, "_installed", lambda: points)
-    named_reader.cache_clear()
-
-
-@pytest.mark.usefixtures("installed")
-def test_installed_packages_add_readers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(EntryPoint, "load", lambda point: globals()[point.attr])
-    assert reader_names()[-4:] == ("dict", "gone", "other", "ours")
-    for name in ("ours", "dict"):
-        assert named_reader(name) == READER.model_copy(update={"name": name})
-    assert named_reader("timm").files == ("**/summary.csv",)  # what ships has precedence
-    with pytest.raises(InputError, match=r"reader other: .*:__doc__ is no .*Reader and no dict"):
-        named_reader("other")
-    with pytest.raises(InputError, match=r"reader gone: .*:nothing cannot be imported: KeyError"):
-        named_reader("gone")
-    named_reader.cache_clear()

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import os
 import random
 import shutil
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 import pytest
 
 from ettsweep.errors import MetricsError
+from ettsweep.files import Json
+from ettsweep.readers.found_files import natural_key
 from ettsweep.readers.looking import looks
-from ettsweep.readers.reader import Reader
+from ettsweep.readers.reader import OUTPUT, Reader
 from ettsweep.readers.registry import named_reader, reader_names
 from ettsweep.readers.source import MetricSource
-from ettsweep.testing import ReaderSuite
 
 DATA = Path(__file__).parent / "data"
 CURVES: dict[str, dict[str, dict[int, float]]] = {  # as they stand in the files, read by eye
@@ -92,9 +94,91 @@ def recorded(name: str) -> Path:
     return folder if folder.is_dir() else DATA / name / "output.txt"
 
 
-for name, (first, last) in ENDS.items():
-    attributes = {"reader": name, "recorded": recorded(name), "first": first, "last": last}
-    globals()[f"Test_{name}"] = type(f"Test_{name}", (ReaderSuite,), attributes)
+def files_of(name: str) -> dict[str, bytes]:
+    """Return what was recorded for a reader, by relative path in the order of writing; a log is `output`."""
+    source = recorded(name)
+    if source.is_file():
+        return {OUTPUT: source.read_bytes()}
+    paths = [path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()]
+    return {path: (source / path).read_bytes() for path in sorted(paths, key=natural_key)}
+
+
+def write(folder: Path, files: dict[str, bytes]) -> None:
+    """Write files of a run, each a second after the one before."""
+    for second, (name, data) in enumerate(files.items()):
+        path = folder / OUTPUT if name == OUTPUT else folder / "run" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        os.utime(path, (second, second))
+
+
+def source_in(folder: Path, name: str) -> MetricSource:
+    return MetricSource(named_reader(name), folder / "run", folder / OUTPUT)
+
+
+def rows_of(folder: Path, name: str, files: dict[str, bytes]) -> list[Json]:
+    """Return the rows of files that are there from the start."""
+    write(folder, files)
+    return comparable(source_in(folder, name).rows(final=True))
+
+
+def comparable(rows: list[Json]) -> list[Json]:
+    """Return rows with nan as text, which is equal to itself."""
+    return [{key: "nan" if value != value else value for key, value in row.items()} for row in rows]
+
+
+@pytest.mark.parametrize("name", reader_names())
+def test_the_first_and_the_last_row_have_what_was_recorded(name: str, tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, name, files_of(name))
+    for row, expected in zip((rows[0], rows[-1]), ENDS[name], strict=True):
+        assert {key: row.get(key) for key in expected} == expected
+
+
+@pytest.mark.parametrize("name", reader_names())
+def test_files_that_grow_have_the_same_rows(name: str, tmp_path: Path) -> None:
+    """A file that grows by some bytes at a time is cut at every kind of place."""
+    files = files_of(name)
+    expected = rows_of(tmp_path / "whole", name, files)
+    written, rows, source = dict[str, bytes](), [], source_in(tmp_path, name)
+    for path, data in files.items():
+        part = max(7, len(data) // 300)
+        for end in range(0, len(data) + part, part):
+            written[path] = data[:end]
+            write(tmp_path, written)
+            rows += source.rows()
+    assert comparable(rows + source.rows(final=True)) == expected
+
+
+@pytest.mark.parametrize("name", reader_names())
+def test_rows_from_before_an_attempt_are_left_out(name: str, tmp_path: Path) -> None:
+    files = files_of(name)
+    whole, before = rows_of(tmp_path / "whole", name, files), half(name, files)
+    earlier = rows_of(tmp_path, name, before)
+    source = source_in(tmp_path, name)
+    source.begin()
+    assert source.rows() == []
+    write(tmp_path, files)
+    assert earlier + comparable(source.rows(final=True)) == whole
+    assert source.rows(final=True) == []
+
+
+def half(name: str, files: dict[str, bytes]) -> dict[str, bytes]:
+    """Return what an attempt had written when it was stopped, in the middle: whole lines, or whole documents."""
+    left, written = sum(map(len, files.values())) // 2, dict[str, bytes]()
+    for path, data in files.items():
+        if len(data) > left:
+            if named_reader(name).kind != "json":
+                written[path] = data[: data.rfind(b"\n", 0, left) + 1]
+            break
+        written[path], left = data, left - len(data)
+    return written
+
+
+@pytest.mark.parametrize("name", [name for name in reader_names() if named_reader(name).kind != "tensorboard"])
+def test_lines_with_carriage_returns_are_read(name: str, tmp_path: Path) -> None:
+    files = files_of(name)
+    windows = {path: data.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n") for path, data in files.items()}
+    assert rows_of(tmp_path / "windows", name, windows) == rows_of(tmp_path / "as-it-is", name, files)
 
 
 def metrics_of(name: str) -> dict[str, dict[int, float]]:

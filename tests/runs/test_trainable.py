@@ -1,37 +1,18 @@
-"""Trainables of others: held to the contract, found as plugins and as installed packages, swept by local workers."""
+"""A trainable by its contract alone: named by a grid file, with fields and settings of its own, swept by local workers."""
 
 import json
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from support.commandline import ettsweep, status, typed, wait_for
+from support.commandline import ettsweep, status
 from support.fake import FakeRecipe, FakeSettings
 
 from ettsweep.errors import InputError
 from ettsweep.launch.profile import LocalProfile, read_profile
-from ettsweep.runs import trainables
 from ettsweep.runs.trainable import Settings, Trainable
-from ettsweep.runs.trainables import trainable_class, trainable_names
-from ettsweep.testing import TrainableSuite
+from ettsweep.runs.trainables import trainable_class
 from ettsweep.trainer.settings import TrainerSettings
-
-SUPPORT = Path(__file__).parents[1]
-
-
-class TestFake(TrainableSuite):
-    recipe = FakeRecipe()
-
-
-@pytest.fixture(autouse=True)
-def _fresh_registry() -> Iterator[None]:
-    for function in (trainables._added_trainables, trainable_class):
-        function.cache_clear()
-    yield
-    for function in (trainables._added_trainables, trainable_class):
-        function.cache_clear()
 
 
 def write_grid(path: Path, **block: object) -> Path:
@@ -48,7 +29,7 @@ def write_grid(path: Path, **block: object) -> Path:
 
 
 @pytest.mark.usefixtures("process")
-def test_a_plugin_is_swept_to_a_verdict(tmp_path: Path, results: Path) -> None:
+def test_a_trainable_is_swept_to_a_verdict(tmp_path: Path, results: Path) -> None:
     grid = write_grid(tmp_path / "fake.yaml")
     ettsweep("grid", "--grid", grid, "--results", results, "--launch-set", "slots=2", "--follow")
     assert {row["state"] for row in status(results).values()} == {"done"}
@@ -59,48 +40,9 @@ def test_a_plugin_is_swept_to_a_verdict(tmp_path: Path, results: Path) -> None:
     assert run["best_score"] == pytest.approx(best + (4 - best) * 0.5**20)
 
 
-@pytest.mark.usefixtures("process")
-def test_an_installed_package_adds_a_trainable_and_a_launch_profile(
-    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site = tmp_path / "site"
-    (site / "outside" / "profiles").mkdir(parents=True)
-    (site / "outside" / "__init__.py").write_text("")
-    (site / "outside" / "profiles" / "ours.yaml").write_text("kind: local\nslots: 1\ndevices: cpu\n")
-    source = (SUPPORT / "support" / "fake.py").read_text().replace('"fake"', '"outside"')
-    (site / "outside" / "recipe.py").write_text(source)
-    metadata = site / "outside-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(
-        "[ettsweep.trainables]\noutside = outside.recipe:FakeRecipe\n\n"
-        "[ettsweep.launch_profiles]\noutside = outside.profiles\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")])))
-    grid = write_grid(tmp_path / "outside.yaml", trainable="outside")
-    typed("grid", "--grid", grid, "--results", results, "--launch", "ours")
-    rows = wait_for(
-        lambda: [
-            row for row in json.loads(typed("status", "--results", results, "--format", "json").stdout)
-            if row["state"] == "done"
-        ][17:],
-        "the runs",
-    )  # fmt: skip
-    assert rows[0]["model"] == "outside"
-
-
-def test_what_is_no_trainable_is_refused(tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_trainable_is_refused() -> None:
     with pytest.raises(InputError, match="unknown trainable 'fucntion'; did you mean 'function'"):
         trainable_class("fucntion")
-    for plugin, problem in (("support.no_such", "cannot be imported"), ("support.toy", "has no subclass of Trainable")):
-        trainables._added_trainables.cache_clear()
-        monkeypatch.setenv("ETTSWEEP_PLUGINS", plugin)
-        with pytest.raises(InputError, match=problem):
-            trainable_names()
-    monkeypatch.delenv("ETTSWEEP_PLUGINS")
-    trainables._added_trainables.cache_clear()
-    done = ettsweep("grid", "--grid", write_grid(tmp_path / "a.yaml"), "--results", results, code=2)
-    assert "unknown trainable 'fake'" in done.stderr
 
 
 def test_fields_of_a_trainable_are_checked(tmp_path: Path, results: Path) -> None:

@@ -42,7 +42,7 @@ HELD_STEP = 60
 GONE = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED")
 
 HOLD = '''
-import lean
+import lean, registering
 import os, select, signal
 from pathlib import Path
 

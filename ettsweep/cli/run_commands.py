@@ -47,7 +47,7 @@ RunId = Annotated[str, typer.Argument(help="Run id, or a prefix of it.", autocom
 STATUS_COLUMNS = ("run", "sweep", "model", "strategy", "lr", "wd", "seed", "state", "progress", "best_score", "reason")
 STATUS_KEYS = (
     *("run", "sweep", "family", "model", "task", "strategy", "lr", "wd", "log2_lr", "log2_wd", "seed"),
-    *("state", "progress", "best_score", "reason", "where", "job", "slot", "pack", "left_s"),
+    *("state", "progress", "best_score", "reason", "where", "job", "slot", "left_s"),
 )
 
 
@@ -61,18 +61,14 @@ def status(
     from ettsweep.cli.run_tables import idle_reason, run_sort_key, state_note, status_row
     from ettsweep.launch.follow import read_run_index
     from ettsweep.launch.liveness import SchedulerLiveness
-    from ettsweep.launch.running_packs import describe_states, pack_sizes
+    from ettsweep.runs.index import count_states
     from ettsweep.runs.state import State
     from ettsweep.study.sweep_store import run_sweeps_text
 
     run_index, sweep_store = read_run_index(results), run_options.load(results)
-    # Packs are counted over all runs: a selected run may train with others.
-    runs, packs = (
-        run_options.runs(run_index, sweep_store),
-        pack_sizes({r.id: r.status for r in run_index.runs.values()}),
-    )
+    runs = run_options.runs(run_index, sweep_store)
     rows = [
-        status_row(r, run_sweeps_text(sweep_store.studies_by_family, r.family, r.point, r.seed), packs.get(r.id))
+        status_row(r, run_sweeps_text(sweep_store.studies_by_family, r.family, r.point, r.seed))
         for r in sorted(runs, key=run_sort_key)
     ]
     if form in (Format.TABLE, Format.MARKDOWN):
@@ -84,7 +80,8 @@ def status(
     else:
         print_table(rows, form, STATUS_KEYS)
     if form is Format.TABLE:
-        states = ", ".join(describe_states({r.id: r.status for r in runs})) or "none"
+        counts = count_states(r.state for r in runs)
+        states = ", ".join(f"{number} {state}" for state, number in counts.items()) or "none"
         print_note(f"{format_count(len(runs), 'run')} in {results}: {states}")
         if not (run_index.runs or run_index.broken):
             print_note("no runs yet; `ettsweep grid --model vit-digits` starts some")

@@ -11,7 +11,6 @@ from ettsweep.files import number as as_number
 from ettsweep.launch.follow import SubmitResult, VerificationResult
 from ettsweep.launch.progress import format_duration
 from ettsweep.launch.reproduce import reproduce
-from ettsweep.launch.running_packs import pack_sizes
 from ettsweep.launch.submissions import read_submission, submissions
 from ettsweep.provenance import summary
 from ettsweep.runs.attempt import Attempt
@@ -185,11 +184,8 @@ def run_sort_key(run: Run) -> tuple[object, ...]:
     return run.labels.model, -1.0 if s is None else s, run.lr, run.wd, run.seed, run.id
 
 
-def status_row(run: Run, sweeps: str, pack: int | None = None) -> Json:
-    """Return the row of a run for `status`, in which log2_lr and log2_wd are base-2 logarithms of lr and wd.
-
-    `pack` is the number of runs that its worker trains at once.
-    """
+def status_row(run: Run, sweeps: str) -> Json:
+    """Return the row of a run for `status`, in which log2_lr and log2_wd are base-2 logarithms of lr and wd."""
     labels = run.labels
     return {
         "run": run.id,
@@ -210,7 +206,6 @@ def status_row(run: Run, sweeps: str, pack: int | None = None) -> Json:
         "where": run.status.host or None,
         "job": run.status.job or None,
         "slot": run.status.slot or None,
-        "pack": pack,
         "left_s": run.status.remaining_s,
         **({"imported": str(run.origin)} if run.origin else {}),
     }
@@ -242,8 +237,7 @@ def describe_run(run_index: RunIndex, run_id: str, studies_by_family: StudiesByF
     run = run_index.runs.get(run_id)
     if run is None:
         return {"run": run_id, "state": State.FAILED.value, "reason": run_index.broken[run_id]}
-    packs = pack_sizes({r.id: r.status for r in run_index.runs.values()})
-    row = status_row(run, run_sweeps_text(studies_by_family, run.family, run.point, run.seed), packs.get(run_id))
+    row = status_row(run, run_sweeps_text(studies_by_family, run.family, run.point, run.seed))
     attempts = []
     for number in run.dir.attempt_numbers():
         attempt = run.dir.attempt(number)
@@ -275,12 +269,11 @@ def state_note(row: dict[str, Any]) -> str:
     """Return a short note on where a run trains, how much time is left, and the reason for its state."""
     # Many reasons name the job already.
     job = f"job {row['job']}" if row["job"] and str(row["job"]) not in row["reason"] else ""
-    location, pack, left = "", "", ""
+    location, left = "", ""
     if row["state"] == State.RUNNING:
         location = f"on {row['where']}" if row["where"] else ""
-        pack = f"pack of {row['pack']} on {row['slot']}" if (row["pack"] or 1) > 1 else ""
         left = f"about {format_duration(row['left_s'])} left" if row["left_s"] is not None else ""
-    return ", ".join(filter(None, [location, job, pack, left, row["reason"]]))
+    return ", ".join(filter(None, [location, job, left, row["reason"]]))
 
 
 def idle_reason(results: Path, idle: Sequence[Run]) -> str:

@@ -1,7 +1,6 @@
 """Estimated and actual cost of runs, only from measured times of runs of the same recipe."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +14,8 @@ from ettsweep.launch.profile import AnyProfile, LocalProfile
 from ettsweep.launch.progress import format_duration
 from ettsweep.launch.submissions import try_read_submission
 from ettsweep.processes import Process, process_identity
-from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, jobs_dir
 from ettsweep.runs.index import Run, RunIndex, count_states
-from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.runs.timing import RunTimes, makespan_s
 from ettsweep.study.budget import Forecast
@@ -87,15 +84,9 @@ class Devices:
 
 def fraction_left(run: RunDir) -> float:
     """Return the fraction of its steps that a run still has to train after its last checkpoint."""
-    saved = _last_saved(run)
-    return 1 - saved.progress() if saved else 1.0
-
-
-def _last_saved(run: RunDir) -> Attempt | None:
-    """Return the attempt from which a run would resume."""
     # The latest attempt may have died before its first checkpoint: then an earlier one is resumed.
     attempts = map(run.attempt, reversed(run.attempt_numbers()))
-    return next((attempt for attempt in attempts if attempt.has_checkpoint()), None)
+    return next((1 - attempt.progress() for attempt in attempts if attempt.has_checkpoint()), 1.0)
 
 
 def describe_runs(profile: AnyProfile, devices: Devices, device_s: Sequence[float], start_s: float) -> str:
@@ -169,21 +160,14 @@ class CostEstimator:
         self._fraction_left |= {p.id: fraction_left(runs[p.id].dir) if p.id in runs else 1.0 for p in new}
         head = f"{format_count(len(new), 'run')} {'in this round' if self.in_rounds else 'to train'}"
         count = len(new)
-        notes = Counter(filter(None, (self._resume_note(p.spec, runs[p.id].dir) for p in new if p.id in runs)))
-        mixed = "".join(f"; {number} of them {note}" for note, number in notes.items())
         if forecast:
             launched_before = len(self._fraction_left) - len(new)
             if launched_before + forecast.at_least < 2 * self._announced_runs:
-                return f"{head}{mixed}" if mixed else ""
+                return ""
             self._announced_runs = launched_before + forecast.at_least
             head, count = str(forecast), forecast.at_least
         cost = self._describe_device_hours(new, plan.run_index, count, terse=not is_first)
-        return ": ".join(filter(None, [head, cost])) + mixed
-
-    def _resume_note(self, spec: RunSpec, run: RunDir) -> str:
-        """Return what changes for a run that resumes under this profile; empty for nothing."""
-        saved = _last_saved(run)
-        return self.profile.settings(spec.settings).resume_note(saved.execution()) if saved else ""
+        return ": ".join(filter(None, [head, cost]))
 
     def _describe_device_hours(
         self, planned: Sequence[PlannedRun], run_index: RunIndex, count: int, *, terse: bool
@@ -231,7 +215,6 @@ class CostEstimator:
             label = label if len(trained) == len(self._fraction_left) else f"{len(trained)} of {label}"
             states = count_states(run.state for run in stopped)
             label = ", ".join([f"{label} trained", *(f"{number} {state}" for state, number in states.items())])
-            label += _describe_packs(trained)
             sentences.append(
                 f"{label}: {format_device_hours(device_s)} in {format_duration(self.clock() - self._began_s)}"
             )
@@ -261,14 +244,6 @@ def _runs_of_others(runs: Iterable[Run]) -> set[str]:
         if owner is not None and owner != process_identity():
             others.add(run.id)
     return others
-
-
-def _describe_packs(trained: Iterable[Run]) -> str:
-    """Return how many finished runs were trained in packs, and the largest size; empty if none was."""
-    executions = [result.get("execution") or {} for run in trained if (result := run.result)]
-    packs = [size for execution in executions if (size := execution.get("pack") or 1) > 1]
-    fast = ", fast" if any(execution.get("pack_mode") == "fast" for execution in executions) else ""
-    return f", {len(packs)} of them in packs of up to {max(packs)}{fast}" if packs else ""
 
 
 # --- saved ----------------------------------------------------------------------------------------------------------

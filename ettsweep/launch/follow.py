@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,6 @@ from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.index import Run, RunIndex, RunReader, load_run_index
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.runs.trainable import Trainable
 from ettsweep.study.controller import Controller
 from ettsweep.study.plan import Plan, make_plan
 from ettsweep.study.study import Study
@@ -335,8 +334,7 @@ def verify_rounds(controller: Controller, context: CommandContext) -> Verificati
     Raises:
         InputError: its start is no point of a study, or a point has more seeds than its budget allows.
     """
-    recipes = [study.base for study in controller.studies]
-    controller.capacity = 1 if context.dry_run else count_parallel_runs(context.profile, recipes)
+    controller.capacity = 1 if context.dry_run else count_parallel_runs(context.profile)
     controller.follows = context.follows
     families = {study.family for study in controller.studies}
     plan = _next_plan(controller, read_index_to_plan(context, lambda run: run.family in families), context)
@@ -351,9 +349,8 @@ def verify_rounds(controller: Controller, context: CommandContext) -> Verificati
         return VerificationResult(controller, SubmitResult(plan, context), problem)
 
 
-def count_parallel_runs(profile: AnyProfile, recipes: Iterable[Trainable]) -> int:
+def count_parallel_runs(profile: AnyProfile) -> int:
     """Return how many runs a profile trains in parallel; a default if only the scheduler decides."""
     if isinstance(profile, LocalProfile):
-        at_once = (r.runs_at_once(profile.settings(r.settings), profile.devices_per_run) for r in recipes)
-        return len(profile.resolve_slots()) * min(at_once, default=1)
+        return len(profile.resolve_slots())
     return (profile.max_parallel or DEFAULT_PARALLEL_JOBS) * profile.runs_per_job

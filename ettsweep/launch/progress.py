@@ -2,19 +2,20 @@
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ettsweep.console import STYLES, format_cell, format_count
 from ettsweep.launch.liveness import NO_ANSWER, SchedulerLiveness
-from ettsweep.launch.running_packs import describe_pack, describe_states, pack_sizes
 from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import VacantSlot
 from ettsweep.powers import format_power
 from ettsweep.runs.folder import RunDir, runs_dir
-from ettsweep.runs.index import RunReader
+from ettsweep.runs.index import RunReader, count_states
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
 from ettsweep.runs.timing import RunTimes
@@ -103,9 +104,14 @@ class SweepStatus:
         slots = ", ".join(v.slot for v in self.vacant_slots if v.died)
         return f"no worker in {slots}: it died" if slots else ""
 
+    def state_counts(self) -> list[str]:
+        """Return the number of runs in each state that occurs, in words."""
+        states = chain((s.state for s in self.statuses.values()), Counter(self.finished).elements())
+        return [f"{number} {state}" for state, number in count_states(states).items()]
+
     def summary(self) -> str:
         """Return a line with the number of finished runs, the states, and the remaining time."""
-        states = ", ".join(describe_states(self.statuses, self.finished))
+        states = ", ".join(self.state_counts())
         left = f"; about {format_duration(self.remaining_s)} left" if self.remaining_s else ""
         wait_reasons = "".join(f"; {reason}" for reason in (self.wait_reason, self.idle_slots) if reason)
         slurm_note = f"; {NO_ANSWER}: {self.slurm_error}" if self.slurm_error else ""
@@ -207,9 +213,6 @@ def render_progress(monitor: ProgressMonitor, sweep_status: SweepStatus, title: 
     name_columns = ["sweep"] if monitor.has_several_sweeps else []
     has_several_models = len({spec.labels.model for spec in monitor.specs.values()}) > 1
     name_columns += ["model"] if has_several_models else []
-    sizes = pack_sizes(statuses)
-    packs = {run: describe_pack(statuses[run], size) for run, size in sizes.items()}
-    pack_column = ["pack"] if any(packs.values()) else []
     for column in (
         "run",
         *name_columns,
@@ -220,7 +223,6 @@ def render_progress(monitor: ProgressMonitor, sweep_status: SweepStatus, title: 
         "state",
         "step",
         "left",
-        *pack_column,
         "where",
     ):
         table.add_column(column, justify="right" if column in ("lr", "wd", "seed", "step", "left") else "left")
@@ -247,9 +249,8 @@ def render_progress(monitor: ProgressMonitor, sweep_status: SweepStatus, title: 
         # Such a reason may be cut off in the table.
         is_in_footer = status.reason == sweep_status.wait_reason
         location_cell = Text(format_cell(location), overflow="ellipsis", no_wrap=is_in_footer)
-        pack_cell = [Text(format_cell(packs.get(run_id, "")))] if pack_column else []
-        table.add_row(*map(Text, map(format_cell, names)), *point, state, step, left, *pack_cell, location_cell)
-    footer = Text("  ".join(describe_states(statuses)), style="dim")
+        table.add_row(*map(Text, map(format_cell, names)), *point, state, step, left, location_cell)
+    footer = Text("  ".join(sweep_status.state_counts()), style="dim")
     for reason in filter(None, (sweep_status.wait_reason, sweep_status.idle_slots)):
         footer.append(f"  {format_cell(reason)}", style="yellow")
     if sweep_status.slurm_error:

@@ -72,10 +72,6 @@ class Settings(StrictModel):
     recorded: ClassVar[tuple[str, ...]] = ()
     """Fields that `execution.json` of an attempt has, and that whoever reproduces its run sets."""
 
-    def resume_note(self, execution: Json) -> str:
-        """Return what changes for a run that resumes what was trained so, as the end of a sentence; "" for nothing."""
-        return ""
-
 
 TRAINING_LOSSES = ("loss", "train_loss", "train/loss")
 """Names of metrics that are training losses: where one is not finite, the run has diverged."""
@@ -168,15 +164,11 @@ class Trainable(GridFileHooks, ViewHooks, LaunchHooks, OwnCodeHooks):
     settings: ClassVar[type[Settings]] = Settings
     """Schema of what the block `trainer` of a launch profile may set for its runs."""
 
-    def runs_at_once(self, settings: Any, devices: int) -> int:
-        """Return how many runs one worker may train at once with these settings, each on so many devices."""
-        return 1
-
     def train(self, run: "RunContext") -> None:
         """Train a run to its end, a divergence or `run.stop`; called in a worker's process.
 
-        Whatever it raises makes the run a failed one. A trainable whose runs take several processes, or are packed,
-        names a `runner` instead.
+        Whatever it raises makes the run a failed one. A trainable whose runs take several processes names a `runner`
+        instead.
         """
         raise NotImplementedError
 

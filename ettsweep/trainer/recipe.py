@@ -41,10 +41,6 @@ AnyOptimizerSpec = Annotated[
 ]
 
 
-DEFAULT_PACK = 8
-"""Most runs that `pack: auto` trains together without a stack. Eight share one loader, so that loading costs an eighth
-of what it would per run. Larger packs save little more, lose more work at a kill and delay the first result."""
-
 TRIAL_STEPS = 100
 """Steps of a run of `ettsweep try`: enough for a few checkpoints, few enough for a large model."""
 
@@ -193,15 +189,6 @@ class TransformerRecipe(Trainable):
         check_size(self.model, self.optimizer, memory_bytes, owner)
 
     settings: ClassVar[type[Settings]] = TrainerSettings
-
-    def runs_at_once(self, settings: TrainerSettings, devices: int) -> int:
-        # Runs on several devices are never packed: the devices already work on one run together.
-        if devices > 1:
-            return 1
-        if settings.pack != "auto":
-            return settings.pack
-        # Packaged data are in memory, so there is no loading to share.
-        return DEFAULT_PACK if self.data_kind else 1
 
     runner: ClassVar[str] = "ettsweep.worker.trainer_runner:Runner"
 

@@ -4,7 +4,6 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ettsweep.files import Json
 from ettsweep.runs.trainable import Settings
 from ettsweep.schema import Count, PositiveFloat, expect, is_whole
 
@@ -17,12 +16,6 @@ Switch = Annotated[
     expect("true, false or auto", lambda v: v == "auto" or isinstance(v, bool)),
 ]
 PackMode = Literal["exact", "fast"]
-
-MIXED_MODES_NOTE = (
-    "began with pack_mode=exact and may resume in fast packs, which round differently; trainer.pack_mode=exact keeps "
-    "them exact"
-)
-"""Ends the note on runs that would resume in another pack mode; their logs say at which step they did."""
 
 
 class TrainerSettings(Settings):
@@ -61,6 +54,3 @@ class TrainerSettings(Settings):
 
     per_core: ClassVar[tuple[str, ...]] = ("loader_workers",)
     recorded: ClassVar[tuple[str, ...]] = ("micro_batch", "compile", "activation_checkpointing", "sharded")
-
-    def resume_note(self, execution: Json) -> str:
-        return MIXED_MODES_NOTE if self.pack_mode == "fast" and execution.get("pack_mode") != "fast" else ""

@@ -34,7 +34,7 @@ FAMILY_COLUMNS = (
         Column("score", align_right=True, drop_rank=3),
     ),
     *(Column("running", align_right=True, drop_rank=6), Column("cancelled", align_right=True, drop_rank=2)),
-    *(Column("stuck", align_right=True, drop_rank=1), Column("", drop_rank=7)),
+    *(Column("stuck", align_right=True, drop_rank=1), Column("", drop_rank=6)),
 )
 
 STUCK_STATES = (State.FAILED, State.HELD, State.UNKNOWN)
@@ -73,7 +73,7 @@ def _family_row(family: FamilyView, several_models: bool) -> list[StyledText]:
 
 # Ranks: of the columns that may be dropped, sweep, model and try matter least.
 RUN_COLUMNS = (
-    *(Column("run"), Column("sweep", drop_rank=7), Column("model", drop_rank=9), Column("strategy", drop_rank=1)),
+    *(Column("run"), Column("sweep", drop_rank=6), Column("model", drop_rank=8), Column("strategy", drop_rank=1)),
     *(
         Column("lr", align_right=True),
         Column("wd", align_right=True),
@@ -87,8 +87,7 @@ RUN_COLUMNS = (
     ),
     *(
         Column("left", align_right=True),
-        Column("try", align_right=True, drop_rank=8),
-        Column("pack", drop_rank=6),
+        Column("try", align_right=True, drop_rank=7),
         Column("", drop_rank=5),
     ),
 )
@@ -142,7 +141,6 @@ def _run_row(run: RunView, several_sweeps: bool, several_models: bool, digits: i
         (per_second(run.steps_per_s) if run.steps_per_s is not None else "", ""),
         (short_duration(status.remaining_s) if running and status.remaining_s is not None else "", "cyan"),
         (str(run.attempt) if run.attempt > 1 else "", ""),
-        (format_cell(run.pack), ""),
         (format_cell(location), "dim"),
     ]
 

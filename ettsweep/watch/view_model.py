@@ -54,7 +54,6 @@ class RunView:
         sweep: Names of the sweeps that the run belongs to.
         loss: Loss of the last step.
         steps_per_s: Training speed.
-        pack: Description of the pack in which it trains; "" if it trains alone.
         attempt: Number of its last attempt; 0 before the first.
     """
 
@@ -62,7 +61,6 @@ class RunView:
     sweep: str
     loss: float | None = None
     steps_per_s: float | None = None
-    pack: str = ""
     attempt: int = 0
 
     @property

@@ -9,7 +9,6 @@ from ettsweep.console import format_cell, format_count
 from ettsweep.errors import InputError
 from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.progress import SweepStatus
-from ettsweep.launch.running_packs import describe_pack, pack_sizes
 from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.runs.folder import RunDir, runs_dir, sweeps_dir
 from ettsweep.runs.index import Run, RunIndex, RunReader
@@ -308,7 +307,6 @@ class Watcher:
 
     def _run_views(self, runs: Sequence[Run]) -> Iterable[RunView]:
         """Yield the first `MAX_LISTED_RUNS` unfinished runs."""
-        packs = pack_sizes({run.id: run.status for run in runs})
         for run in runs[:MAX_LISTED_RUNS]:
             # Looking up sweeps takes long for many runs: once per selection is enough.
             if run.id not in self._sweep_names:
@@ -319,8 +317,7 @@ class Watcher:
             loss, speed = None, None
             if number and run.state is State.RUNNING:
                 loss, speed = read_loss(run.dir.attempt(number)), read_speed(run.dir.attempt(number))
-            pack = describe_pack(run.status, packs.get(run.id, 1))
-            yield RunView(run, self._sweep_names[run.id], loss, speed, pack, number)
+            yield RunView(run, self._sweep_names[run.id], loss, speed, number)
 
     def _problems(self) -> Iterable[str]:
         if broken := self._reader.broken:

@@ -42,6 +42,8 @@ PACK_MEMORY_FRACTION = 0.5
 MAX_STACK = {"cpu": 8, "cuda": 32}
 """Most runs of a stack under `auto`, by device: activations of more runs no longer fit the caches of some CPUs."""
 
+DEFAULT_PACK = 8
+
 MIN_TRIAL_STEPS = 5000
 """Least steps of all runs left to a worker for which `auto` tries a stack. A trial takes as long as some 200 steps of
 the smallest models, at 2 to 4 ms each: half a second to trace the stack, and five steps of each member."""
@@ -197,7 +199,7 @@ def pack_size(profile: AnyProfile, spec: TransformerRun, device: "torch.device",
     reason = auto_stack_obstacle(settings, spec, device, size, fair_share)
     if not reason:
         return PackSize(size, stack_size=size)
-    size = max(1, min(spec.runs_at_once(settings, profile.devices_per_run), fair_share, fitting))
+    size = max(1, min(DEFAULT_PACK if spec.data_kind else 1, fair_share, fitting))
     return PackSize(size, 0, f"no stack: {reason}" if size > 1 else f"trains alone, without a stack: {reason}")
 
 

@@ -247,7 +247,7 @@ def test_a_dry_run_of_a_finished_grid_keeps_its_runs(trained: Path, call: Call) 
 # --- status, show, logs ---------------------------------------------------------------------------------------------
 
 STATUS_KEYS = (
-    ["run", "sweep", "family", "model", "task", "strategy", "lr", "wd", "log2_lr", "log2_wd", "seed", "state", "progress", "best_score", "reason", "where", "job", "slot", "pack", "left_s"]
+    ["run", "sweep", "family", "model", "task", "strategy", "lr", "wd", "log2_lr", "log2_wd", "seed", "state", "progress", "best_score", "reason", "where", "job", "slot", "left_s"]
 )  # fmt: skip
 
 

@@ -54,9 +54,8 @@ def test_a_status_row_says_what_the_run_is_and_how_far(results: Path, spec: RunS
     evaluate(attempt, 6, 0.9, 0.8)
     first, last = {"step": 3, "progress": 0.125, "wall_s": 9.0}, {"step": 6, "progress": 0.25, "wall_s": 9.5}
     attempt.append(attempt.timings_path, [first, last])  # 4 s a run, once it has started
-    row = status_row(load_run_index(results).runs[spec.run_id], "w8", pack=3)
-    assert state_note(row) == f"on {socket.gethostname()}, pack of 3 on cpu-0, about 3 s left"
-    assert state_note(row | {"pack": 1}) == f"on {socket.gethostname()}, about 3 s left"
+    row = status_row(load_run_index(results).runs[spec.run_id], "w8")
+    assert state_note(row) == f"on {socket.gethostname()}, about 3 s left"
     assert row == {
         "run": spec.run_id,
         "sweep": "w8",
@@ -76,7 +75,6 @@ def test_a_status_row_says_what_the_run_is_and_how_far(results: Path, spec: RunS
         "where": socket.gethostname(),
         "job": None,
         "slot": "cpu-0",
-        "pack": 3,
         "left_s": 3.0,
     }
 

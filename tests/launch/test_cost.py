@@ -27,7 +27,6 @@ from ettsweep.study.lattice import Axis
 from ettsweep.study.plan import make_plan
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import group_by_family
-from ettsweep.trainer.settings import MIXED_MODES_NOTE, TrainerSettings
 
 HERE = LocalProfile(devices="cpu", slots=2, threads=1)
 CPU: dict[str, Any] = {"device": "cpu", "threads": 1}
@@ -228,36 +227,6 @@ def test_what_another_command_trained_meanwhile_is_its_cost(results: Path, make_
     )
     opened = audited("open", lambda: account.describe_cost(run_index))
     assert sum(path.endswith("submission.json") for path in opened) == 2, "each is read once: it lists all its runs"
-
-
-def test_it_is_told_how_many_runs_were_trained_in_packs(results: Path, make_spec: Specs) -> None:
-    specs = [make_spec(seed=seed) for seed in range(4)]
-    account = CostEstimator(HERE, clock=lambda: 0.0)
-    account.describe_estimate(make_plan(specs, load_run_index(results)))
-    for spec, settings in zip(specs[:3], ({}, {"pack": 3}, {"pack": 2}), strict=True):
-        finish(results, spec, 900, **settings)
-    describe_cost_result = account.describe_cost(load_run_index(results))
-    assert describe_cost_result == "3 of 4 runs trained, 2 of them in packs of up to 3: 0.75 device hours in 0 s"
-    finish(results, specs[3], 900, pack=3, pack_mode="fast")
-    assert "3 of them in packs of up to 3, fast: " in account.describe_cost(load_run_index(results))
-
-
-def test_fast_is_said_to_change_runs_that_were_begun_exact(results: Path, make_spec: Specs) -> None:
-    fresh, exact, fast, single = (make_spec(seed=seed) for seed in range(4))
-    stop(results, exact, 0.5).record_execution({"pack": 4, "pack_mode": "exact"})
-    stop(results, fast, 0.5).record_execution({"pack": 4, "pack_mode": "fast"})
-    stop(results, single, 0.5).record_execution({"processes": 1})
-    runs = [fresh, exact, fast, single]
-    in_fast_packs = HERE.model_copy(update={"trainer": TrainerSettings(pack_mode="fast")})
-    before_result = before(results, runs, in_fast_packs)
-    assert before_result == f"4 runs to train; 2 of them {MIXED_MODES_NOTE}"
-    assert before(results, runs) == "4 runs to train"
-    # Also in a round whose cost needs no announcement.
-    in_rounds = CostEstimator(in_fast_packs, in_rounds=True)
-    run_index = load_run_index(results)
-    assert in_rounds.describe_estimate(make_plan([fresh], run_index), Forecast(9, 100)).startswith("at least 9 runs")
-    of_round = in_rounds.describe_estimate(make_plan([exact, fast], run_index), Forecast(8, 99))
-    assert of_round == f"2 runs in this round; 1 of them {MIXED_MODES_NOTE}"
 
 
 def test_the_cost_to_come_is_announced_at_first_and_when_it_has_doubled(results: Path, make_spec: Specs) -> None:

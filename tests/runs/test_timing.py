@@ -1,19 +1,15 @@
 """How long runs still take: closed forms, on made ledgers and as the monitor reads them from real folders."""
 
 import gzip
-import io
 import json
 import os
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
-from support.commandline import ettsweep
 
-from ettsweep.launch.progress import ProgressMonitor, SweepStatus, render_progress
+from ettsweep.launch.progress import ProgressMonitor, SweepStatus
 from ettsweep.processes import process_identity
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import load_run_index
@@ -65,15 +61,15 @@ def test_time_left_is_measured_or_not_told(make_spec: Any) -> None:
     assert left(pace, (first, half), (second, QUEUED)) == pytest.approx(100 + (20 + 100) / (0.25 + 0.5))
 
 
-def test_what_workers_that_pack_runs_have_left_is_shared_out(make_spec: Any) -> None:
-    """Of a pack of K each run takes a K-th of its worker's seconds; in whatever packs, as much is left to do."""
+def test_what_workers_that_train_several_runs_have_left_is_shared_out(make_spec: Any) -> None:
+    """Of K runs in an ensemble, each takes a K-th of its worker's seconds; in whatever ensembles, as much is left."""
     specs = [make_spec(seed=seed) for seed in range(13)]
     item, other = process_identity(), replace(process_identity(), pid=1)
-    # Two packs: at one half of 100 s for each of four runs; at three quarters, for each of two.
-    packed = Status(State.RUNNING, progress=0.5, remaining_s=200.0, remaining_slot_s=50.0, worker=item)
+    # Two ensembles: at one half of 100 s for each of four runs; at three quarters, for each of two.
+    together = Status(State.RUNNING, progress=0.5, remaining_s=200.0, remaining_slot_s=50.0, worker=item)
     ahead = Status(State.RUNNING, progress=0.75, remaining_s=50.0, remaining_slot_s=25.0, worker=other)
-    runs = [*((spec, packed) for spec in specs[:4]), *((spec, ahead) for spec in specs[4:6])]
-    assert left(RunTimes(), *runs, at_once=2) == 200, "as long as the longer pack, and not 50 s"
+    runs = [*((spec, together) for spec in specs[:4]), *((spec, ahead) for spec in specs[4:6])]
+    assert left(RunTimes(), *runs, at_once=2) == 200, "as long as the longer one, and not 50 s"
     queued = [(spec, QUEUED) for spec in specs[6:]]
     assert left(RunTimes(), *runs, *queued[:1], at_once=2) == 200, "the other worker has it in 50 s + 100 s"
     assert left(RunTimes(), *runs, *queued, at_once=2) == (200 + 50 + 7 * 100 + 50) / 2, (
@@ -86,7 +82,7 @@ def test_what_workers_that_pack_runs_have_left_is_shared_out(make_spec: Any) -> 
     ("result", "seconds"),
     [
         ({"wall_s": 80.0, "device_s": 80.0}, 80),
-        ({"wall_s": 80.0, "device_s": 10.0, "execution": {"processes": 1, "pack": 8}}, 10),
+        ({"wall_s": 80.0, "device_s": 10.0, "execution": {"processes": 1, "ensemble": 8}}, 10),
         ({"wall_s": 80.0, "device_s": 160.0, "execution": {"processes": 2}}, 80),
         ({}, None),
     ],
@@ -94,7 +90,7 @@ def test_what_workers_that_pack_runs_have_left_is_shared_out(make_spec: Any) -> 
 def test_a_finished_run_took_its_part_of_a_worker(
     results: Path, make_spec: Any, result: dict[str, Any], seconds: float | None
 ) -> None:
-    """Of a pack an eighth, of two devices the time of one."""
+    """Of eight runs at once an eighth, of two devices the time of one."""
     spec = make_spec()
     assert RunDir.create(results, spec).finish({"status": "done", "score": 1.0} | result, [])
     times = RunTimes.of(load_run_index(results))
@@ -130,13 +126,13 @@ def submitted(results: Path, specs: list[RunSpec], workers: dict[str, dict[str, 
 def trains(results: Path, spec: RunSpec, *pace: tuple[float, float], pid: int | None = None, **execution: int) -> None:
     """Write an attempt of a process, this one by default, with so many seconds at each share of its steps.
 
-    A pack of so many has had the device for all of them.
+    An ensemble of so many has had the device for all of them.
     """
     attempt = RunDir(results / "runs" / spec.run_id).claim({"slot": "cpu-0"}, after=0)
     assert attempt
     attempt.claim_path.write_text(json.dumps(attempt.claim() | {"process": process_identity(pid).to_json()}))
     attempt.record_execution(execution)
-    devices = execution.get("processes", 1) / execution.get("pack", 1)
+    devices = execution.get("processes", 1) / execution.get("ensemble", 1)
     lines = [{"progress": share, "wall_s": seconds, "device_s": devices * seconds} for share, seconds in pace]
     attempt.append(attempt.timings_path, lines)
 
@@ -167,7 +163,7 @@ def test_the_first_look_counts_all_slots_and_not_how_long_a_run_took_to_start(
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_what_a_device_had_is_told_from_what_went_by(results: Path, make_spec: Any, processes: int) -> None:
-    """Two devices that train a run together are one worker; packs are of runs that have one device."""
+    """Two devices that train a run together are one worker."""
     spec = make_spec()
     RunDir.create(results, spec)
     trains(results, spec, (0.25, 20.0), (0.5, 50.0), processes=processes)
@@ -175,31 +171,18 @@ def test_what_a_device_had_is_told_from_what_went_by(results: Path, make_spec: A
     assert (status.remaining_s, status.remaining_slot_s) == (60, 60)
 
 
-def test_a_pack_is_seen_and_reckoned_with(results: Path, make_spec: Any) -> None:
+def test_runs_that_share_a_worker_take_their_part_of_its_time(results: Path, make_spec: Any) -> None:
     specs = [make_spec(seed=seed) for seed in range(11)]
     for spec in specs:
         RunDir.create(results, spec)
     submitted(results, specs, {"cpu-0": {}, "cpu-1": {}})
     for spec in specs[:4]:  # 30 s go by for a quarter of each, so that a run takes 30 s of its worker
-        trains(results, spec, (0.25, 20.0), (0.5, 50.0), pack=4, processes=1)
+        trains(results, spec, (0.25, 20.0), (0.5, 50.0), ensemble=4, processes=1)
     trains(results, specs[4], (0.25, 20.0), (0.5, 50.0), pid=os.getppid())  # and alone 120 s
     sweep_status = look(results, specs)
     assert {s.remaining_s for s in sweep_status.statuses.values() if s.worker} == {60.0}
     each_s = (4 * 15 + 60) / 2.5
     assert sweep_status.remaining_s == pytest.approx(60 + 3 * each_s)
-    assert sweep_status.summary().startswith("0/11 runs finished (6 queued, 5 running (4 in 1 pack)); about ")
-    monitor = ProgressMonitor(results, specs)
-    (console := Console(file=io.StringIO(), width=200)).print(render_progress(monitor, monitor.poll(), "all"))
-    getvalue_result = console.file.getvalue()
-    assert getvalue_result.count("4 on cpu-0") == 4
-    assert "6 queued  5 running (4 in 1 pack)" in getvalue_result
-    rows = json.loads(ettsweep("status", "--results", results, "--format", "json").stdout)
-    assert Counter(row["pack"] for row in rows) == {4: 4, 1: 1, None: 6}
-    getvalue_result = json.loads(ettsweep("show", specs[0].run_id, "--results", results, "--format", "json").stdout)
-    assert (getvalue_result["pack"], getvalue_result["slot"]) == (4, "cpu-0")
-    result = ettsweep("status", "--results", results)
-    assert result.stdout.count("pack of 4 on cpu-0, about 1 min 0 s left") == 4
-    assert "6 queued, 5 running (4 in 1 pack)" in result.stderr
 
 
 def test_workers_that_wait_for_a_slot_are_no_help(results: Path, make_spec: Any) -> None:
@@ -240,10 +223,10 @@ def replay(results: Path, history: dict[str, Any], at_s: float) -> list[RunSpec]
         run = RunDir.create(results, spec)
         specs.append(spec)
         if item["ended_s"] <= at_s:
-            execution = {"execution": {"processes": 1, "pack": item["pack"]}}
+            execution = {"execution": {"processes": 1, "ensemble": item["pack"]}}
             assert run.finish(item["result"] | {"score": 1.0} | execution, [])
         elif item["claimed_s"] <= at_s:
-            trains(results, spec, pid=pids[item["worker"]], processes=1, pack=item["pack"])
+            trains(results, spec, pid=pids[item["worker"]], processes=1, ensemble=item["pack"])
             attempt = run.latest_attempt()
             assert attempt
             lines = [dict(zip(("time", "progress", "wall_s", "device_s"), line, strict=True)) for line in item["lines"]]

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import time
 from collections import Counter
@@ -103,16 +102,6 @@ class TestWorkers:
             assert result_of(run)["environment"]["code"] == run.attempt(1).provenance()["code"]
         stdout = ettsweep("show", runs[0].id, "--results", results).stdout
         assert "pack" in stdout
-
-    def test_runs_that_train_together_are_shown_so(self, grid: Ask, results: Path, held_pack: Held) -> None:
-        grid("slots=1", "trainer.pack=3", runs=4)
-        _, worker = held_pack()
-        result = ettsweep("status", "--results", results)
-        assert re.search(r"1 queued, 3 running in 1 pack$", result.stderr, re.MULTILINE)
-        assert result.stdout.count("pack of 3 on cpu-0") == 3
-        os.kill(worker, signal.SIGCONT)
-        wait_for_results(results, 4)
-        assert "4 done" in ettsweep("status", "--results", results).stderr
 
     def test_each_slot_is_left_its_part(self, grid: Ask, results: Path) -> None:
         with held("cpu-0", "cpu-1"):  # so that both begin at once

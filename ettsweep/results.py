@@ -277,17 +277,6 @@ class Figures:
             family_charts.curves(self._family_frames(strategy, sweep)), "nothing has been recorded yet"
         )
 
-    def course(self, strategy: str | None = None, sweep: str | None = None) -> "alt.LayerChart":
-        """Return the best score after each finished run of `ettsweep search`.
-
-        Raises:
-            InputError: no point was suggested, no such strategy, or several families match.
-        """
-        return _themed_chart(
-            family_charts.course(self._family_frames(strategy, sweep)),
-            "no points were suggested; only `ettsweep search` suggests points",
-        )
-
     # --- selection ---
 
     def _comparison_frames(self, sweep: str | None) -> FamilyFrames:

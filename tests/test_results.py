@@ -151,10 +151,6 @@ WRONG: list[tuple[Callable[[Results], object], str]] = [
     ),
     (lambda r: r.figures.lattice("mup"), "unknown strategy 'mup'. Known: ntk, standard"),
     (lambda r: r.figures.lattice("ntk", "w9"), "unknown sweep 'w9'. Known: w8"),
-    (
-        lambda r: r.figures.course("ntk"),
-        "nothing to draw: no points were suggested; only `ettsweep search` suggests points",
-    ),
     (lambda r: load(r.folder, "w9"), "unknown sweep 'w9'. Known: w8"),
 ]
 

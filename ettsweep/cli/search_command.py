@@ -83,7 +83,6 @@ def search(
 
     The same command resumes a search that was interrupted.
     """
-    from ettsweep.cli.search_history import show_history
     from ettsweep.cli.verification_summary import show_verification
     from ettsweep.launch.follow import CommandContext, read_run_index
     from ettsweep.launch.profile import profile_note
@@ -143,7 +142,6 @@ def search(
                 trials=resolve_trials(sampler, trials),
                 pruner=pruner,
             )
-    show_history(result.controller.studies, result.submit_result.plan.run_index, form)
     search_options = {"--sampler": (sampler, "surface"), "--trials": (trials, None), "--pruner": (pruner, "none")}
     # Options at their defaults are left out, to keep the suggested command short.
     option_arguments = [

@@ -15,7 +15,6 @@ from ettsweep.report.frames import (
     optima_frame,
     points_frame,
     ranges_frame,
-    search_history_frame,
     spikes_frame,
 )
 from ettsweep.report.run_histories import RunHistories
@@ -133,13 +132,6 @@ def curves(frames: FamilyFrames) -> Json | None:
     if frames.is_empty or frames.curves.empty:
         return None
     return figures.curves(frames.curves, frames.spikes, frames.points)
-
-
-def course(frames: FamilyFrames) -> Json | None:
-    """Draw the best score after each finished run of a search; None if no point was suggested."""
-    (family,) = frames.families
-    history = search_history_frame(family)
-    return None if frames.is_empty or history.empty else figures.course(history, frames.points)
 
 
 def _has_evaluations(curves: pd.DataFrame, scored: pd.DataFrame) -> bool:

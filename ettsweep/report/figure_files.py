@@ -118,7 +118,7 @@ def _single_family_specs(frames: FamilyFrames) -> CaptionedSpecs:
     """Draw the figures of one family."""
     if spec := family_charts.lattice(frames):
         yield "map", _map_caption(frames), spec
-    kinds = {"trajectories": family_charts.trajectories, "curves": family_charts.curves, "course": family_charts.course}
+    kinds = {"trajectories": family_charts.trajectories, "curves": family_charts.curves}
     yield from _with_captions(frames, kinds)
 
 
@@ -152,11 +152,6 @@ CAPTIONS = {
     "curves": (
         "Means over the search's seeds, in brackets ± standard error; triangles: spikes of the candidate and its "
         "neighbours. A click on the map shows all runs of a point, with their spikes."
-    ),
-    "course": (
-        "Best score after each finished run: first the suggested points, in the order of suggestion, then all other "
-        "runs that count for the verdict, in the order in which they ended. The best single run is partly luck: "
-        "verdicts compare means."
     ),
 }
 """Captions of the figures whose captions do not depend on the data."""

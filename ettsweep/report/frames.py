@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import pandas as pd
 
 from ettsweep.powers import log2
-from ettsweep.quantities import score_text, score_with_error
+from ettsweep.quantities import score_with_error
 from ettsweep.report.families import JudgedFamily
 from ettsweep.report.formats import point_text, standard_error
 from ettsweep.report.run_histories import EVALUATIONS, TRAINING, RunHistories, evaluation_columns
@@ -13,7 +13,6 @@ from ettsweep.report.time_scale import time_scale
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
 from ettsweep.strategies.strategy import map_point
-from ettsweep.study.history import search_history
 from ettsweep.study.study import Study
 from ettsweep.study.verdict import Verdict
 
@@ -199,35 +198,6 @@ def optima_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
     ]
     columns = [*OWNER_COLUMNS, "point", "role", "run", "seed", "counted", "metric", "score"]
     return pd.DataFrame(rows, columns=columns).astype({"score": "float64", "counted": "bool"})
-
-
-def search_history_frame(family: JudgedFamily) -> pd.DataFrame:
-    """Return one row per finished run of a search, in the order of `study.history`; empty if nothing was suggested.
-
-    Columns:
-        number: 1, 2, ...
-        proposal: the number of the suggestion that requested this run; missing for other runs.
-        score, best: of the run, and the best so far.
-        told: the score as text.
-    """
-    metric = family.verdict.study.metric
-    rows = [
-        (
-            n,
-            point_text(step.point),
-            step.run.id,
-            step.run.seed,
-            step.suggestion_number,
-            step.run.score,
-            step.best_score,
-        )
-        for n, step in enumerate(search_history(family.study_state), 1)
-    ]
-    columns = ["number", "point", "run", "seed", "proposal", "score", "best"]
-    frame = pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(("proposal", "score", "best"), "float64"))
-    # NaN differs from itself: a run without a score diverged.
-    texts = ["diverged" if score != score else score_text(score, metric) for score in frame["score"]]
-    return frame.assign(told=texts)
 
 
 def ranges_frame(family: JudgedFamily) -> pd.DataFrame | None:

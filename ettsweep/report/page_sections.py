@@ -75,7 +75,7 @@ def _family_section(family: JudgedFamily, figures: Figures, others: Mapping[Stud
         "known": verdict_text.bound_row(verdict),
         "neighbours": verdict_text.neighbour_rows(verdict),
         "place": optimum_text(verdict),
-        **{kind: figures.get((verdict.key, kind)) for kind in ("map", "curves", "course")},
+        **{kind: figures.get((verdict.key, kind)) for kind in ("map", "curves")},
     }
 
 

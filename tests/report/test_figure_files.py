@@ -92,18 +92,12 @@ def test_all_can_be_drawn_with_data_that_they_name(sample: Made, noisy: Made) ->
         assert scene(figure.spec).marks, figure.name
 
 
-def test_what_was_searched_has_its_course(tmp_path: Path) -> None:
+def test_suggested_points_are_numbered_on_the_map(tmp_path: Path) -> None:
     searched_result = searched(digits_spec(0.0), [(0, 0), (2, 2), (-2, 1)])
-    for ended_s, steps in enumerate([(0, 0), (2, 2)]):
-        finish_at(tmp_path, searched_result, steps, 0.1 + ended_s, ended_s=ended_s)
+    for n, steps in enumerate([(0, 0), (2, 2)]):
+        finish_at(tmp_path, searched_result, steps, 0.1 + n)
     text = read(tmp_path, [searched_result])
-    assert [figure.kind for figure in figures_of(text)] == [
-        "seeds",
-        "map",
-        "trajectories",
-        "curves",
-        "course",
-    ]
+    assert [figure.kind for figure in figures_of(text)] == ["seeds", "map", "trajectories", "curves"]
     assert "Numbers: the order in which points were suggested" in caption(text)
 
 

@@ -160,8 +160,8 @@ def test_as_good_are_the_points_that_the_verdict_names(noisy: Made) -> None:
 
 def test_proposals_have_their_numbers(tmp_path: Path) -> None:
     searched_result = searched(digits_spec(0.0), [(0, 0), (2, 2), (-2, 1)])
-    for ended_s, steps in enumerate([(0, 0), (2, 2)]):
-        finish_at(tmp_path, searched_result, steps, 0.1 + ended_s, ended_s=ended_s)
+    for n, steps in enumerate([(0, 0), (2, 2)]):
+        finish_at(tmp_path, searched_result, steps, 0.1 + n)
     frame = points(read(tmp_path, [searched_result]), "ntk").dropna(subset="proposal")
     numbered = {(row.lr_steps, row.wd_steps): (row.proposal, row.state) for row in frame.itertuples()}
     assert numbered == {(0, 0): (1, "done"), (2, 2): (2, "done"), (-2, 1): (3, "missing")}
@@ -230,7 +230,7 @@ def test_where_a_run_diverged_is_a_spike_of_its_loss(sample: Made) -> None:
     assert row.told == "diverged at step 81: the loss was not finite"
 
 
-# --- optima, course, ranges -------------------------------------------------------------------------------------------
+# --- optima, ranges ---------------------------------------------------------------------------------------------------
 
 
 def test_optima_are_the_finished_runs_of_candidates_fresh_ones_too(sample: Made) -> None:
@@ -242,33 +242,17 @@ def test_optima_are_the_finished_runs_of_candidates_fresh_ones_too(sample: Made)
     assert set(frame["role"]) == {"candidate"}
 
 
-def test_a_course_has_a_row_for_each_finished_run_in_order(tmp_path: Path) -> None:
-    searched_result = searched(digits_spec(None), [(0, 0), (1, 0), (0, 1)])
-    for ended_s, (steps, loss) in enumerate({(1, 0): 1.0, (0, 0): 2.0, (-1, 0): 1.5}.items()):
-        finish_at(tmp_path, searched_result, steps, loss, ended_s=ended_s, diverged=steps == (0, 0))
-    text = read(tmp_path, [searched_result])
-    frame = frames.search_history_frame(family(text, "standard"))
-    assert frame["number"].tolist() == [1, 2, 3]
-    assert frame["point"].tolist() == [CENTRE, "(2^-5, 2^-1)", "(2^-7, 2^-1)"]
-    assert frame["told"].tolist() == ["diverged", "1.0000", "1.5000"]
-    pd.testing.assert_series_equal(frame["proposal"], pd.Series([1, 2, None], dtype="float64"), check_names=False)
-    pd.testing.assert_series_equal(frame["score"], pd.Series([None, 1, 1.5], dtype="float64"), check_names=False)
-    pd.testing.assert_series_equal(frame["best"], pd.Series([None, 1, 1], dtype="float64"), check_names=False)
-
-
 def test_ranges_are_the_corners_in_steps_from_the_candidate(tmp_path: Path) -> None:
     searched_result = searched(digits_spec(None), [(0, 0), (1, 0)], reach=3)
-    for ended_s, (steps, loss) in enumerate({(0, 0): 2.0, (1, 0): 1.0}.items()):
-        finish_at(tmp_path, searched_result, steps, loss, ended_s=ended_s)
+    for steps, loss in {(0, 0): 2.0, (1, 0): 1.0}.items():
+        finish_at(tmp_path, searched_result, steps, loss)
     frame = frames.ranges_frame(family(read(tmp_path, [searched_result]), "standard"))
     assert frame is not None
     assert frame.to_numpy().tolist() == [[-4, -3], [2, 3]], "the candidate is one step from the centre"
 
 
-def test_where_nothing_was_proposed_there_is_no_course_and_no_range(sample: Made) -> None:
-    standard = family(sample, "standard")
-    assert frames.search_history_frame(standard).empty
-    assert frames.ranges_frame(standard) is None
+def test_where_nothing_was_proposed_there_is_no_range(sample: Made) -> None:
+    assert frames.ranges_frame(family(sample, "standard")) is None
 
 
 @pytest.mark.parametrize("made_of", [

@@ -170,18 +170,6 @@ class Results:
         """
         return self._frames.spikes
 
-    @cached_property
-    def surface(self) -> pd.DataFrame:
-        """The fitted surface behind each verdict, on a mesh; no rows where there is none.
-
-        Columns:
-            lr_steps, wd_steps: lattice steps from the candidate.
-            score, low, high: the fit, and the fit minus and plus a standard error where only one axis is searched.
-            worse: the distance to the optimum in the unit of `margin`, a share of the loss or a difference of
-                accuracies.
-        """
-        return self._frames.surface
-
     @property
     def figures(self) -> "Figures":
         """The figures of the report's page, as Altair charts."""

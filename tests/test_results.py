@@ -20,7 +20,7 @@ from ettsweep.results import Results, load
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.sweep_updates import extend_sweep
 
-FRAMES = ("runs", "verdicts", "points", "curves", "spikes", "surface")
+FRAMES = ("runs", "verdicts", "points", "curves", "spikes")
 SEEDS, FRESH = (0, 1), 10
 SCHEDULE = {"total_steps": 240, "warmup_steps": 24, "eval_every": 40}
 

@@ -18,7 +18,7 @@ from ettsweep.report.frames import (
     spikes_frame,
 )
 from ettsweep.report.run_histories import RunHistories
-from ettsweep.report.surface_frames import optimum_frame, surface_frame
+from ettsweep.report.surface_frames import fitted_curve_frame, optimum_frame
 
 
 class FamilyFrames:
@@ -57,9 +57,9 @@ class FamilyFrames:
         return spikes_frame(self.families, self.histories)
 
     @cached_property
-    def surface(self) -> pd.DataFrame:
-        """The fitted surfaces on a mesh, see `surface_frame`."""
-        return surface_frame(self.families)
+    def optimum(self) -> pd.DataFrame:
+        """The optima of the fitted surfaces, see `optimum_frame`."""
+        return optimum_frame(self.families)
 
     @cached_property
     def optima(self) -> pd.DataFrame:
@@ -114,8 +114,8 @@ def lattice(frames: FamilyFrames) -> Json | None:
     (family,) = frames.families
     if frames.is_empty:
         return None
-    ranges, optimum = ranges_frame(family), optimum_frame([family])
-    return figures.lattice(frames.points, frames.surface, optimum, ranges, frames.coordinates)
+    curve, ranges = fitted_curve_frame([family]), ranges_frame(family)
+    return figures.lattice(frames.points, curve, frames.optimum, ranges, frames.coordinates)
 
 
 def trajectories(frames: FamilyFrames) -> Json | None:

@@ -158,7 +158,7 @@ CAPTIONS = {
 
 
 def _map_caption(frames: FamilyFrames) -> str:
-    verdict, points, fitted = frames.families[0].verdict, frames.points, len(frames.surface) > 0
+    verdict, points, fitted = frames.families[0].verdict, frames.points, len(frames.optimum) > 0
     sentences = [f"Mean{' ± standard error' * bool(points['error'].notna().any())} over n of the search's seeds."]
     sentences += ["Red: the candidate."] * (verdict.point is not None)
     if len(verdict.neighbours) == 6:
@@ -166,10 +166,7 @@ def _map_caption(frames: FamilyFrames) -> str:
     if fitted and len(verdict.neighbours) == 2:
         sentences.append("Curve: fitted, with its standard error; its optimum is the cross.")
     elif fitted:
-        sentences.append(
-            "Contours: where the fitted surface is worse than at its optimum by the margin, twice and four times that, "
-            "and so on; its optimum, the cross, with one standard error."
-        )
+        sentences.append("Cross: the optimum of the fitted surface, with one standard error.")
     if off_lattice := int(points["lr_steps"].isna().sum()):
         sentences.append(
             f"{format_count(off_lattice, 'point')} off this lattice {'is' if off_lattice == 1 else 'are'} not drawn."

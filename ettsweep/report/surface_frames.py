@@ -1,4 +1,4 @@
-"""The fitted surface behind a verdict, as frames: its values on a mesh, and its optimum with an error.
+"""The fitted surface behind a verdict, as frames: the curve along a single axis, and the optimum with an error.
 
 Shapes: P points, D axes, Z positions, S seeds.
 """
@@ -9,16 +9,12 @@ import numpy as np
 import pandas as pd
 
 from ettsweep.report.families import JudgedFamily
-from ettsweep.report.hexagons import nearest_positions
 from ettsweep.study.posterior import Posterior
 from ettsweep.study.seed_noise import Array
 from ettsweep.study.surface_optimum import SurfaceOptimum, find_optimum, mesh_over
 from ettsweep.study.verdict import Verdict
 
-OVERHANG_STEPS = 0.7
-"""Lattice steps by which the mesh exceeds the fitted points: a hexagon reaches 2/3 from its centre."""
-
-SURFACE_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "worse", "score", "low", "high", "margin")
+CURVE_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "score", "low", "high")
 OPTIMUM_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "score", "lr_variance", "wd_variance", "covariance")
 
 
@@ -52,19 +48,15 @@ def optimum_text(verdict: Verdict) -> str:
     )
 
 
-def surface_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
-    """Return the values of each family's surface, in lattice steps from the candidate.
-
-    They are on a mesh over the points that the surface is fitted to: along a line, or on their hexagons.
+def fitted_curve_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
+    """Return the fitted curve of each family with one free axis, in lattice steps from the candidate.
 
     Columns:
-        worse: the distance to the optimum, as a share of the loss or a difference of accuracies.
         score, low, high: the fit, and the fit minus and plus its standard error. The error is that of the shape: of
             scores less their mean over all points.
-        margin: of the sweep's criterion, in the unit of `worse`.
     """
-    rows = [row for family in families for row in _mesh_rows(family.verdict)]
-    return pd.DataFrame(rows, columns=list(SURFACE_COLUMNS))
+    rows = [row for family in families for row in _curve_rows(family.verdict)]
+    return pd.DataFrame(rows, columns=list(CURVE_COLUMNS))
 
 
 def optimum_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
@@ -83,26 +75,18 @@ def optimum_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(OPTIMUM_COLUMNS)).astype(dict.fromkeys(OPTIMUM_COLUMNS[2:], "float64"))
 
 
-def _mesh_rows(verdict: Verdict) -> Iterator[tuple[object, ...]]:
+def _curve_rows(verdict: Verdict) -> Iterator[tuple[object, ...]]:
     if (surface := fitted_surface(verdict)) is None:
         return
-    posterior, best = surface
+    posterior, _ = surface
     x_PD = posterior.surface.layout.x_PD
-    is_line = x_PD.shape[1] == 1
-    if is_line:
-        mesh_ZD = mesh_over(x_PD.min(0), x_PD.max(0))
-    else:
-        mesh_ZD = mesh_over(x_PD.min(0) - OVERHANG_STEPS, x_PD.max(0) + OVERHANG_STEPS)
-        # Points without scores, or far behind, are not in the fit: there the surface would only extrapolate.
-        mesh_ZD = mesh_ZD[(nearest_positions(mesh_ZD)[:, None] == x_PD.round()).all(2).any(1)]
-    f_Z = posterior.surface.means_at(mesh_ZD)
-    error_Z = _standard_errors(posterior, mesh_ZD) if is_line else np.zeros(len(f_Z))
-    # A surface of log losses differs by ratios; expm1 turns them into shares of the optimum's loss.
-    worse_Z = np.expm1(f_Z - best.value) if posterior.is_log else (f_Z - best.value) / posterior.level
+    if x_PD.shape[1] > 1:
+        return
+    mesh_ZD = mesh_over(x_PD.min(0), x_PD.max(0))
+    f_Z, error_Z = posterior.surface.means_at(mesh_ZD), _standard_errors(posterior, mesh_ZD)
     ends = (_to_scores(verdict, posterior, f_Z + sign * error_Z) for sign in (0, -1, 1))
-    margin = verdict.study.criterion.margin_for(verdict.study.metric)
-    for at_D, worse_by, *scores in zip(mesh_ZD, worse_Z.tolist(), *(end.tolist() for end in ends), strict=True):
-        yield (*verdict.key, *_lattice_steps(verdict, at_D), worse_by, *scores, margin)
+    for at_D, *scores in zip(mesh_ZD, *(end.tolist() for end in ends), strict=True):
+        yield (*verdict.key, *_lattice_steps(verdict, at_D), *scores)
 
 
 def _lattice_steps(verdict: Verdict, at_D: Array) -> tuple[float, float]:

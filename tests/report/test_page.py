@@ -226,15 +226,6 @@ def test_a_switch_brings_strategies_to_common_coordinates(sample: Made, shown_pa
     shown_page.page.wait_for_function(f"before => {text} === before", arg=before)
 
 
-@pytest.mark.slow
-def test_a_switch_hides_the_fitted_surface(sample: Made, shown_page: Opened) -> None:
-    figure = f"{family(sample, 'standard')} figure.map"
-    drawn = "figure => [...document.querySelectorAll(`${figure} .mark-line path`)].filter(one => one.getAttribute('opacity') !== '0').length"
-    assert shown_page.page.evaluate(drawn, figure) > 0
-    shown_page.page.locator(figure).get_by_label("fitted surface").uncheck()
-    shown_page.page.wait_for_function(f"figure => ({drawn})(figure) === 0", arg=figure)
-
-
 def test_every_figure_is_drawn_with_links_to_its_files(sample: Made, shown_page: Opened) -> None:
     figures = shown_page.page.locator("figure[data-figure]")
     kinds = Counter(figures.evaluate_all("all => all.map(one => one.dataset.kind)"))

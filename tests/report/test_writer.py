@@ -21,7 +21,6 @@ from ettsweep.report.writer import write_report
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import load_run_index
 from ettsweep.runs.point import Point
-from ettsweep.study.criterion import Criterion
 from ettsweep.study.judgement import evaluate
 from ettsweep.study.lattice import Axis
 from ettsweep.study.verdict import Verdict
@@ -161,8 +160,8 @@ def test_only_figures_that_have_changed_are_drawn_again(
     (tmp_path / "figures" / "vit-digits-scores.pdf").write_text("edited")
     assert write(sample.verdicts) == ["vit-digits-ntk-map", "vit-digits-scores"]
     standard = sample.verdict("standard")
-    wider = replace(standard, study=replace(standard.study, criterion=Criterion(margin=0.5)))
-    changed = write([wider if verdict is standard else verdict for verdict in sample.verdicts])
+    fewer = replace(standard, neighbours=standard.neighbours[1:])
+    changed = write([fewer if verdict is standard else verdict for verdict in sample.verdicts])
     assert 0 < len(changed) < len(first)
     assert all("ntk" not in name for name in changed)
 

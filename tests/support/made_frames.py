@@ -103,10 +103,10 @@ def run_of(steps: Steps, seed: int) -> str:
 
 
 def no_surface() -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return frames of a surface and its optimum where there is none."""
-    from ettsweep.report.surface_frames import optimum_frame, surface_frame
+    """Return frames of a fitted curve and an optimum where there is no surface."""
+    from ettsweep.report.surface_frames import fitted_curve_frame, optimum_frame
 
-    return surface_frame([]), optimum_frame([])
+    return fitted_curve_frame([]), optimum_frame([])
 
 
 def searched(low: Steps, high: Steps) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import product, takewhile
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -19,9 +19,8 @@ from ettsweep.report.figures.chart_data import (
     significant_digits,
     value_if,
 )
-from ettsweep.report.figures.contours import contours
 from ettsweep.report.figures.line_map import line_map
-from ettsweep.report.figures.selection import pick_layer, surface_opacity, surface_switch, tooltip_frame
+from ettsweep.report.figures.selection import pick_layer, tooltip_frame
 from ettsweep.report.figures.shapes import CROSS, HEXAGON, STATE_SIGNS, suggestion_numbers
 from ettsweep.report.formats import axis_title_and_factor, cell_text, error_text
 from ettsweep.report.hexagons import hexagon_xy, hexagon_xy_by_decay
@@ -54,28 +53,27 @@ NEIGHBOUR_STEPS = ((1, 0), (0, 1), (-1, 1), (-1, 0), (0, -1), (1, -1))
 
 def lattice(
     points: pd.DataFrame,
-    surface: pd.DataFrame,
+    fitted_curve: pd.DataFrame,
     optimum: pd.DataFrame,
     ranges: pd.DataFrame | None = None,
     coordinates: Coordinates = "lr,wd",
 ) -> Json:
     """Draw the map of one family: hexagons if both axes are free, scores along a line if one is.
 
-    Hovering a point shows its mean and error, seeds, state and runs; a click selects it (`picked`). A switch shows the
-    fitted surface, as contours where scores are worse than at its optimum by 1, 2, 4, ... margins; the optimum has an
-    ellipse of one standard error.
+    Hovering a point shows its mean and error, seeds, state and runs; a click selects it (`picked`). The optimum of the
+    fitted surface is a cross with an ellipse of one standard error.
 
     Args:
         points: the rows of `points_frame` of one family.
-        surface: its rows of `surface_frame`; none if there is no surface.
-        optimum: its rows of `optimum_frame`.
+        fitted_curve: its rows of `fitted_curve_frame`.
+        optimum: its rows of `optimum_frame`; none if there is no surface.
         ranges: `lr_steps` and `wd_steps` of two corners of the ranges that samplers searched.
         coordinates: what rows and columns have in common; rows of one lr * wd take steps of lr and wd that are equal.
     """
     placed = points.dropna(subset=["lr_steps", "wd_steps"])
     if placed["lr_steps"].nunique() < 2 or placed["wd_steps"].nunique() < 2:
-        return line_map(placed, surface, optimum, ranges)
-    return _HexagonMap(placed, surface, optimum, ranges, coordinates).spec()
+        return line_map(placed, fitted_curve, optimum, ranges)
+    return _HexagonMap(placed, optimum, ranges, coordinates).spec()
 
 
 class _HexagonMap:
@@ -84,12 +82,11 @@ class _HexagonMap:
     def __init__(
         self,
         placed: pd.DataFrame,
-        surface: pd.DataFrame,
         optimum: pd.DataFrame,
         ranges: pd.DataFrame | None,
         coordinates: Coordinates,
     ) -> None:
-        self.points, self.surface, self.optimum, self.ranges = placed, surface, optimum, ranges
+        self.points, self.optimum, self.ranges = placed, optimum, ranges
         self.by_decay = coordinates == "lr,lr*wd"
         self.hexagon_xy = hexagon_xy_by_decay if self.by_decay else hexagon_xy
         self.data = Datasets()
@@ -108,9 +105,9 @@ class _HexagonMap:
     def spec(self) -> Json:
         hexagons, halos, texts = self._scored_layers()
         layers = [self._empty_layer(), hexagons, *self._unscored_layers(), *self._outline_layers()]
-        if len(self.surface):
-            # Lines end beside the numbers, which have halos; the cross is one mark, and must not vanish.
-            layers += [*self._contour_layers(), *self._error_layers(), *halos, *self._optimum_layers()]
+        if len(self.optimum):
+            # The ellipse ends beside the numbers, which have halos; the cross is one mark, and must not vanish.
+            layers += [*self._error_layers(), *halos, *self._optimum_layers()]
         layers += texts
         # The layer that takes clicks is on top, else others would catch them.
         layers += [
@@ -125,7 +122,6 @@ class _HexagonMap:
         }
         return self.data.attach_to(
             {
-                **surface_switch(self.surface),
                 "width": width,
                 "height": height,
                 "encoding": encoding,
@@ -196,7 +192,6 @@ class _HexagonMap:
                 "encoding": {
                     "text": nominal(column),
                     "stroke": quantitative("score", scale=scale, legend=None),
-                    "opacity": surface_opacity(),
                 },
             }
             for column, dy, size in shown
@@ -246,28 +241,6 @@ class _HexagonMap:
 
     # --- the surface ---
 
-    def _contour_layers(self) -> Iterator[Json]:
-        """Draw contours within the hexagons of the points that the surface is fitted to."""
-        mesh = self.surface.pivot(index="wd_steps", columns="lr_steps", values="worse")
-        lr, wd = np.meshgrid(mesh.columns.to_numpy(float), mesh.index.to_numpy(float))
-        x, y = self.hexagon_xy(lr, wd)
-        worse_by = mesh.to_numpy(float)
-        margin, largest = float(self.surface["margin"].iloc[0]), float(np.nanmax(worse_by))
-        rows = [
-            (f"{k}/{n}", order, level, *xy)
-            for k, level in enumerate(contour_levels(margin, largest))
-            for n, line in enumerate(contours(x, y, worse_by, level))
-            for order, xy in enumerate(line.tolist())
-        ]
-        data = self.data.add(pd.DataFrame(rows, columns=["line", "place", "level", "x", "y"]))
-        # White on a dark edge is visible on every colour of the scale.
-        for width, colour in ((2.4, "#00000050"), (1.1, "#fff")):
-            yield {
-                "data": data,
-                "mark": {"type": "line", "stroke": colour, "strokeWidth": width, "interpolate": "linear"},
-                "encoding": {"detail": nominal("line"), "order": IN_PLACE, "opacity": surface_opacity()},
-            }
-
     def _error_layers(self) -> Iterator[Json]:
         """Draw an ellipse of one standard error around the optimum of the surface, if its covariance is known."""
         best = self.optimum.iloc[0]
@@ -284,7 +257,7 @@ class _HexagonMap:
             yield {
                 "data": ring,
                 "mark": {"type": "line", "stroke": colour, "strokeWidth": width},
-                "encoding": {"order": IN_PLACE, "opacity": surface_opacity()},
+                "encoding": {"order": IN_PLACE},
             }
 
     def _optimum_layers(self) -> Iterator[Json]:
@@ -296,7 +269,7 @@ class _HexagonMap:
             yield {
                 "data": data,
                 "mark": {**cross, "stroke": colour, "strokeWidth": width},
-                "encoding": {"opacity": surface_opacity(), "tooltip": {"value": "optimum of the fitted surface"}},
+                "encoding": {"tooltip": {"value": "optimum of the fitted surface"}},
             }
 
     # --- searched ranges, and labels ---
@@ -408,10 +381,3 @@ def _visible_ranges(placed: pd.DataFrame, ranges: pd.DataFrame | None) -> Positi
 
 def _is_within(index: tuple[int, int], ends: PositionRanges) -> bool:
     return all(low <= k <= high for k, (low, high) in zip(index, ends, strict=True))
-
-
-def contour_levels(margin: float, largest: float) -> list[float]:
-    """Return the contour levels: the margin, doubled up to the largest value."""
-    # Without a margin, a 32nd of the largest value gives five contours.
-    first = margin or largest / 32
-    return list(takewhile(lambda level: level < largest, (first * 2.0**k for k in range(12)))) if largest > 0 else []

@@ -6,7 +6,7 @@ import pandas as pd
 
 from ettsweep.files import Json
 from ettsweep.report.figures.chart_data import Datasets, clipped_range, nominal, quantitative
-from ettsweep.report.figures.selection import pick_layer, surface_opacity, surface_switch, tooltip_frame
+from ettsweep.report.figures.selection import pick_layer, tooltip_frame
 from ettsweep.report.figures.shapes import CROSS, STATE_SIGNS, suggestion_numbers
 from ettsweep.report.formats import axis_title_and_factor, strategy_colour
 from ettsweep.report.theme import CANDIDATE, INK
@@ -15,7 +15,9 @@ CLIP_REACH = 8
 """Scores farther from the best than this many times the median's distance are clamped to the worse edge."""
 
 
-def line_map(points: pd.DataFrame, surface: pd.DataFrame, optimum: pd.DataFrame, ranges: pd.DataFrame | None) -> Json:
+def line_map(
+    points: pd.DataFrame, fitted_curve: pd.DataFrame, optimum: pd.DataFrame, ranges: pd.DataFrame | None
+) -> Json:
     """Draw scores with standard errors against log2 of the free axis; points without a score are at the worse edge.
 
     The arguments are those of `lattice`.
@@ -48,7 +50,7 @@ def line_map(points: pd.DataFrame, surface: pd.DataFrame, optimum: pd.DataFrame,
     scores, candidate = data.add(scored[["x", "y", "low", "high"]]), scored[scored["role"] == "candidate"]
     ring = {"filled": False, "stroke": CANDIDATE, "strokeWidth": 2.2, "size": 170, "opacity": 1}
     layers = [
-        *_fitted_layers(data, points, surface, optimum, along, factor, colour),
+        *_fitted_layers(data, points, fitted_curve, optimum, along, factor, colour),
         {
             "data": scores,
             "mark": {"type": "rule", "stroke": colour, "strokeWidth": 1.4},
@@ -63,9 +65,7 @@ def line_map(points: pd.DataFrame, surface: pd.DataFrame, optimum: pd.DataFrame,
         layers += _search_layers(data, at, ranges, along, factor * (high if (metric.mode == "max") else low))
     tooltip_rows = data.add(tooltip_frame(at).assign(x=at["x"], y=at["y"]))
     layers.append(pick_layer(tooltip_rows, {"shape": "circle", "size": 260, "opacity": 1}))
-    return data.attach_to(
-        {**surface_switch(surface), "width": "container", "height": 260, "encoding": encoding, "layer": layers}
-    )
+    return data.attach_to({"width": "container", "height": 260, "encoding": encoding, "layer": layers})
 
 
 def _score_range(points: pd.DataFrame, accuracy: bool) -> tuple[float, float]:
@@ -110,7 +110,7 @@ def _search_layers(data: Datasets, at: pd.DataFrame, ranges: pd.DataFrame, along
 def _fitted_layers(
     data: Datasets,
     points: pd.DataFrame,
-    surface: pd.DataFrame,
+    fitted_curve: pd.DataFrame,
     optimum: pd.DataFrame,
     along: str,
     factor: float,
@@ -118,37 +118,32 @@ def _fitted_layers(
 ) -> list[Json]:
     """Draw the fitted curve with a band of its standard error, and its optimum; without a fit, join the scores."""
     scored = points.dropna(subset=["score"]).sort_values(f"log2_{along}")
-    if surface.empty:
+    if fitted_curve.empty:
         line = pd.DataFrame({"x": scored[f"log2_{along}"], "y": factor * scored["score"]})
         return [{"data": data.add(line), "mark": {"type": "line", "stroke": colour, "strokeWidth": 1.2}}]
     origin, step = _log2_origin_and_step(points, along)
-    mesh = surface.assign(x=origin + step * surface[f"{along}_steps"])
+    mesh = fitted_curve.assign(x=origin + step * fitted_curve[f"{along}_steps"])
     mesh = mesh.assign(**{name: factor * mesh[name] for name in ("score", "low", "high")}, y=factor * mesh["score"])
     best = optimum.assign(x=origin + step * optimum[f"{along}_steps"], y=factor * optimum["score"])
     # na_action: at the edge of the fitted points the optimum has no variance.
     error = step * best[f"{along}_variance"].map(math.sqrt, na_action="ignore")
     best = best.assign(left=best["x"] - error, right=best["x"] + error)[["x", "y", "left", "right"]]
-    fitted, cross, opacity = data.add(mesh[["x", "y", "low", "high"]]), data.add(best), surface_opacity()
+    fitted, cross = data.add(mesh[["x", "y", "low", "high"]]), data.add(best)
     return [
         {
             "data": fitted,
-            "mark": {"type": "area", "fill": colour},
-            "encoding": {"y": quantitative("low"), "y2": {"field": "high"}, "opacity": surface_opacity(0.2)},
+            "mark": {"type": "area", "fill": colour, "opacity": 0.2},
+            "encoding": {"y": quantitative("low"), "y2": {"field": "high"}},
         },
-        {
-            "data": fitted,
-            "mark": {"type": "line", "stroke": colour, "strokeWidth": 1.4},
-            "encoding": {"opacity": opacity},
-        },
+        {"data": fitted, "mark": {"type": "line", "stroke": colour, "strokeWidth": 1.4}},
         {
             "data": cross,
             "mark": {"type": "rule", "stroke": CANDIDATE, "strokeWidth": 1.8},
-            "encoding": {"x": quantitative("left"), "x2": {"field": "right"}, "opacity": opacity},
+            "encoding": {"x": quantitative("left"), "x2": {"field": "right"}},
         },
         {
             "data": cross,
-            "mark": {"type": "point", "shape": CROSS, "size": 70, "stroke": CANDIDATE, "strokeWidth": 2},
-            "encoding": {"opacity": opacity},
+            "mark": {"type": "point", "shape": CROSS, "size": 70, "stroke": CANDIDATE, "strokeWidth": 2, "opacity": 1},
         },
     ]
 

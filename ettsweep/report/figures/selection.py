@@ -1,13 +1,10 @@
-"""Interaction with a map: tooltips, the selected point, and the switch of the fitted surface."""
+"""Interaction with a map: tooltips, and the selected point."""
 
 import pandas as pd
 
 from ettsweep.files import Json
 from ettsweep.report.figures.chart_data import nominal, quantitative, value_if
 from ettsweep.report.theme import INK
-
-FITTED = "fitted"
-"""Vega parameter: `true` while the fitted surface is shown."""
 
 PICKED = "picked"
 """Vega selection: the value of the column `point` of the selected point."""
@@ -63,15 +60,3 @@ def pick_layer(data: Json, mark: Json) -> Json:
         # By default, an empty selection contains all points.
         "encoding": {"strokeOpacity": value_if({"param": PICKED, "empty": False}, 1, 0), "tooltip": TOOLTIP},
     }
-
-
-def surface_opacity(opacity: float = 1) -> Json:
-    """Return the opacity of the surface: the switch turns it on and off."""
-    return value_if({"test": FITTED}, opacity, 0)
-
-
-def surface_switch(surface: pd.DataFrame) -> Json:
-    """Return the parameters of a map: the switch of the fitted surface, if there is one."""
-    if surface.empty:
-        return {}
-    return {"params": [{"name": FITTED, "value": True, "bind": {"input": "checkbox", "name": "fitted surface "}}]}

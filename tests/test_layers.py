@@ -143,7 +143,7 @@ READS = {  # with regular expressions, and what: names, what a person types, and
     "what trainers write": {
         f"readers.{name}" for name in ("reader", "registry", "numbers", "entries", "parsers", "tail")
     }
-    | {"readers.found_files", "readers.source", "doctor.trial_record"},
+    | {"readers.found_files", "readers.source", "doctor.trial"},
     "what a person types of a command, and what programs print as they end": {
         *(
             "worker.own_code",

@@ -31,10 +31,10 @@ def try_(
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Try what trains a sweep: does it start, use its seed, save, go on, stop, leave nothing, and what will it cost?
+    """Check a program with five short runs: does it start, use its seed, resume and stop, and what will the sweep cost?
 
-    Five short runs at the centre, one of them killed, train as those of the sweep will. What is seen is kept with the
-    sweep. The exit code is 1 if something failed.
+    They train at the centre, as those of the sweep will, and the outcome is kept with the sweep. The exit code is 1 if
+    something failed.
     """
     from ettsweep.doctor.try_sweep import try_sweep
     from ettsweep.study.grid_file import choose_grid_path, grid_note, load_sweep_spec
@@ -57,4 +57,4 @@ def _show(outcome: "Outcome", kept: Path | None, sweep: str, form: Format) -> No
     data = {"sweep": sweep, "kept": str(kept) if kept else None, **outcome.model_dump(exclude={"version"})}
     print_table(rows, form, data=data)
     if kept:
-        print_note(f"the runs of the trial are kept in {kept} until `ettsweep clean`, for a look at what they printed")
+        print_note(f"{kept} keeps the runs of the trial, with what they printed, until `ettsweep clean`")

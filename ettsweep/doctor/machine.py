@@ -28,8 +28,6 @@ from ettsweep.runs.folder import RunDir, is_run_id, runs_dir
 from ettsweep.shipped_files import own_grids, shipped_grids
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.sweep_spec import SweepSpec
-from ettsweep.study.sweep_store import load_sweep_store
-from ettsweep.study.tried import outcomes
 from ettsweep.trainer.models.model_cost import checkpoint_bytes
 from ettsweep.trainer.models.registry import model_name
 from ettsweep.trainer.recipe import TransformerRun
@@ -62,7 +60,6 @@ def examine(
         run_check("runs", lambda: _check_runs(results)),
         run_check("grids", _check_grids),
         run_check("timm", lambda: version("timm"), "absent"),
-        *_trial_rows(results),
     ]
     for name, entry in TASKS.items():
         task, data = task_spec(name), None
@@ -170,17 +167,6 @@ def _check_runs(results: Path) -> str:
     if damaged:
         raise CorruptError(f"{format_count(len(damaged), 'run')} with damaged files; the first: {damaged[0]}")
     return f"{format_count(count, 'finished run')}, as they were written"
-
-
-def _trial_rows(results: Path) -> Iterator[DoctorCheck]:
-    """Yield what `try` saw of each sweep, and which sweeps of users' own code were never tried."""
-    tried = dict(outcomes(results))
-    for name, outcome in tried.items():
-        yield DoctorCheck(f"tried {name}", "ok" if outcome.state == "ok" else "warning", outcome.summary)
-    for sweep in load_sweep_store(results).select():
-        if sweep.name not in tried and sweep.sweep_specs[-1].recipe.own_code():
-            grid = sweep.sweep_specs[-1].grid
-            yield DoctorCheck(f"tried {sweep.name}", "absent", f"never tried: `ettsweep try {grid}`")
 
 
 def _check_grids() -> str:

@@ -1,12 +1,20 @@
 """`ettsweep try`: a trial of a sweep's runs, from its spec to the outcome that is kept with it."""
 
-from collections.abc import Callable
+import contextlib
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 from ettsweep.doctor.observations import conclude
-from ettsweep.doctor.trial import Trial, kept_mark, scratch_folder
+from ettsweep.doctor.trial import Trial
+from ettsweep.files import dumps, storage_errors, write_atomic
 from ettsweep.launch.resolve import load_launch
 from ettsweep.launch.submit import check_resources
+from ettsweep.processes import process_identity
+from ettsweep.runs.folder import TRIAL_OWNER, TRIAL_PREFIX
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.tried import Outcome, write_outcome
 
@@ -34,12 +42,36 @@ def try_sweep(
     check_resources([study.base], profile)
     study.base.check_results(results)
     sweep_spec.recipe.check_data(sweep_spec.data)
-    seeds = [*sweep_spec.seeds, max(sweep_spec.seeds) + 1]
-    with scratch_folder(results) as folder:
-        record = Trial(study.base, seeds[1], profile, data, folder, notify).run()
+    seeds, kept = [*sweep_spec.seeds, max(sweep_spec.seeds) + 1], None
+    with storage_errors(results):  # workers on other machines must see its runs
+        results.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=TRIAL_PREFIX, dir=results))
+    try:
+        write_atomic(folder / TRIAL_OWNER, dumps(process_identity().to_json()))
+        with _interrupted_by_signals():
+            record = Trial(study.base, seeds[1], profile, data, folder, notify).run()
         outcome = conclude(record, study.family, len(sweep_spec.specs()), study.criterion, profile, results)
         write_outcome(results, name, outcome)
-        if outcome.state != "failed":
-            return outcome, None
-        kept_mark(folder).touch()
-        return outcome, folder
+        kept = folder if outcome.state == "failed" else None
+    finally:
+        if not kept:
+            shutil.rmtree(folder, ignore_errors=True)
+    return outcome, kept
+
+
+@contextlib.contextmanager
+def _interrupted_by_signals() -> Iterator[None]:
+    """Have TERM and the end of the terminal interrupt as Ctrl-C does, once, so that no run is left."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)

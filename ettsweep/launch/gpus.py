@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -60,14 +60,6 @@ def gpu_bytes() -> int:
     """Return the memory of the largest GPU of this machine in bytes; 0 if the driver reports none."""
     output = _nvidia_smi("--query-gpu=memory.total", "--format=csv,noheader,nounits")
     return 2**20 * max((int(mib) for mib in output.split() if mib.isdigit()), default=0)
-
-
-def gpu_bytes_of(pids: Collection[int]) -> int:
-    """Return the memory that these processes have on all GPUs of this machine, in bytes; 0 if the driver names none."""
-    output = _nvidia_smi("--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits")
-    cells = (line.split(",") for line in output.splitlines())
-    used = [(each[0].strip(), each[1].strip()) for each in cells if len(each) == 2]
-    return 2**20 * sum(int(mib) for pid, mib in used if pid.isdigit() and mib.isdigit() and int(pid) in pids)
 
 
 def gpu_names() -> dict[str, str]:

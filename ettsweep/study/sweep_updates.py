@@ -15,7 +15,7 @@ from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.sweep import ImportedPoint, Suggestion, Sweep, SweepVersion
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.sweep_store import NAME, SweepStore, load_sweep_store, name_candidates, sanitize_name
-from ettsweep.study.tried import outcome_path, tried_names
+from ettsweep.study.tried import outcome_path
 
 MAX_TOLD = 32
 """Characters of a difference that a suggested name may have."""
@@ -204,7 +204,7 @@ def rename_sweep(results: Path, name: str, new: str) -> None:
 
 
 def delete_sweep(results: Path, name: str) -> None:
-    """Delete a sweep, also one that cannot be read or was only tried; its runs stay.
+    """Delete a sweep, also one that cannot be read; its runs stay.
 
     Raises:
         InputError: there is no such sweep, or a command follows it.
@@ -214,8 +214,8 @@ def delete_sweep(results: Path, name: str) -> None:
 
 
 def check_deletable(sweep_store: SweepStore, name: str) -> None:
-    """Raise InputError if there is neither a sweep nor a trial of this name, or a command follows it."""
-    names = {*sweep_store.sweeps, *sweep_store.broken, *tried_names(sweep_store.results)}
+    """Raise InputError if there is no sweep of this name, or a command follows it."""
+    names = {*sweep_store.sweeps, *sweep_store.broken}
     if name not in names:
         raise unknown_name("sweep", name, names)
     _refuse_followed(sweep_store.results, name)

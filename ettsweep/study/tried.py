@@ -1,22 +1,20 @@
 """What `ettsweep try` saw of a sweep's runs, as it is kept with the sweep: sweeps/<name>/try.json."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from ettsweep.errors import EttsweepError, InputError
-from ettsweep.files import folder_names, read_json, storage_errors, write_atomic
+from ettsweep.files import read_json, storage_errors, write_atomic
 from ettsweep.runs.folder import sweeps_dir
 from ettsweep.schema import StrictModel, validate
 from ettsweep.study.study import Study
-from ettsweep.study.sweep_store import NAME
 
 TrialState = Literal["ok", "warning", "failed", "absent"]
 
 ResumeClass = Literal["exact", "resumes", "restarts"]
-"""How a killed run goes on: with the numbers of one that never was; its curve goes on; it starts again."""
+"""How a killed run goes on: with the numbers of an uninterrupted one, with others, or from the start."""
 
 
 class Observation(StrictModel):
@@ -25,8 +23,8 @@ class Observation(StrictModel):
     Attributes:
         observation: what, in a word.
         state: `ok`; `warning` if it works, but not as one may expect; `failed` if a sweep would be worth nothing, or
-            fail; `absent` if it could not be looked at.
-        seen: what was seen.
+            fail; `absent` if the trial could not see it.
+        seen: what it saw.
         advice: what to do; empty for nothing.
     """
 
@@ -66,11 +64,9 @@ class Outcome(StrictModel):
 
     @property
     def summary(self) -> str:
-        """What is not as it should be, by name; else that nothing is."""
-        noted = [
-            f"{each.observation}: {each.seen}" for each in self.observations if each.state in ("failed", "warning")
-        ]
-        return f"tried {self.made}: " + ("; ".join(noted) or f"all is well, runs are {self.resume or 'not resumed'}")
+        """The warnings and failures in a line, or that there are none."""
+        noted = [each for each in self.observations if each.state in ("failed", "warning")]
+        return f"`try`, {self.made}: " + ("; ".join(f"{each.observation}: {each.seen}" for each in noted) or "passed")
 
 
 def write_outcome(results: Path, name: str, outcome: Outcome) -> None:
@@ -94,22 +90,6 @@ def read_outcome(results: Path, name: str) -> Outcome | None:
         return None  # a trial can be repeated at any time
 
 
-def tried_names(results: Path) -> list[str]:
-    """Return the names under which a trial is kept, also those of no sweep yet, and of trials that cannot be read."""
-    return [
-        name
-        for name in folder_names(sweeps_dir(results))
-        if NAME.fullmatch(name) and outcome_path(results, name).is_file()
-    ]
-
-
-def outcomes(results: Path) -> Iterator[tuple[str, Outcome]]:
-    """Yield the names of sweeps that were tried, also of those that are still to be made, with their outcomes."""
-    for name in tried_names(results):
-        if outcome := read_outcome(results, name):
-            yield name, outcome
-
-
 def outcome_of(results: Path, study: Study) -> Outcome | None:
     """Return the outcome of a study's own runs, as they are now; None if they were not tried."""
     outcome = read_outcome(results, study.sweep)
@@ -117,7 +97,7 @@ def outcome_of(results: Path, study: Study) -> Outcome | None:
 
 
 def check_tried(results: Path, name: str, study: Study, grid: str) -> str:
-    """Return a line on what a trial saw of a sweep that is asked for; empty if there is nothing to say.
+    """Return a line on the trial of a sweep that is asked for; empty if there is nothing to say.
 
     The models that ship have tests of their own, and nothing is said of them.
 
@@ -134,14 +114,13 @@ def check_tried(results: Path, name: str, study: Study, grid: str) -> str:
     if study.base.own_code() is None:
         return ""
     if outcome is None:
-        return f"never tried: {command} says in minutes whether seeds, checkpoints and signals work"
+        return f"never tried: {command} checks seeds, checkpoints and signals in minutes"
     if outcome.family != study.family:
-        return f"not tried since its code or its command changed: {command}"
+        return f"not tried since its code or command changed: {command}"
     if outcome.seeds_differ is False and study.base.is_seeded:
         raise InputError(
-            f"sweep {name}: {command} saw two seeds give the same numbers, so that repeats would be copies of one run, "
-            "and any bound a lie; have the program use its seed, and try it again, or write `seeds: none` for one run "
-            "a point"
+            f"sweep {name}: in {command}, two seeds gave the same numbers: repeats would be copies, and the bound "
+            "would be wrong; have the program use its seed and try again, or write `seeds: none` for one run a point"
         )
     return outcome.summary if outcome.state == "failed" else ""
 

@@ -1,76 +1,17 @@
-"""What is concluded from curves and files: against draws whose origin is known."""
+"""What is concluded from curves that are known."""
 
-import os
-import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.commandline import wait_for
 
-from ettsweep.doctor.observations import conclude, repeats_batches, repeats_itself, resume_class, seeds_differ
-from ettsweep.doctor.trial_record import Record, Resumed, TrialRun, Written
-from ettsweep.doctor.written_files import named_paths, now_ns, written_since
+from ettsweep.doctor.observations import conclude, repeats_itself, resume_class, seeds_differ
+from ettsweep.doctor.trial import Record, Resumed, TrialRun
 from ettsweep.launch.profile import LocalProfile
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.tried import Observation
-
-STEPS, STEP = 60, 20
-
-
-def curve(batches: random.Random, first: int, noise: float) -> list[dict[str, float]]:
-    """Return losses that fall, with a share that each batch adds."""
-    return [{"step": s, "loss": 2 * 0.95**s + batches.gauss(0, noise)} for s in range(first, STEPS + 1)]
-
-
-def resumed(undisturbed: list[dict[str, float]], batches: random.Random, noise: float) -> list[dict[str, float]]:
-    return undisturbed[:STEP] + curve(batches, STEP + 1, noise)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_batches_that_come_again_are_told_from_others(seed: int) -> None:
-    undisturbed = curve(random.Random(seed), 1, 0.1)
-    assert repeats_batches(undisturbed, resumed(undisturbed, random.Random(seed), 0.1), STEP)
-    assert not repeats_batches(undisturbed, resumed(undisturbed, random.Random(seed + 100), 0.1), STEP)
-    assert not repeats_batches(undisturbed, undisturbed, STEP), "as if it had never been killed"
-
-
-def test_a_smooth_curve_says_nothing_of_batches() -> None:
-    smooth = curve(random.Random(0), 1, 0.0)
-    assert not repeats_batches(smooth, resumed(smooth, random.Random(0), 0.0), STEP)
-    assert not repeats_batches(smooth[:25], smooth[:25], STEP), "too short"
-
-
-def test_files_that_a_script_names_are_found_as_they_change(tmp_path: Path) -> None:
-    outside, script = tmp_path / "outside", tmp_path / "train.py"
-    outside.mkdir()
-    script.write_text(f"open('{outside}/best.txt', 'w')  # and not {tmp_path}/nowhere\nsave(\"{outside}\")\n")
-    (outside / "old.txt").touch()
-    os.utime(outside / "old.txt", ns=(0, 0))
-    since_ns = now_ns(tmp_path)
-    wait_for(lambda: now_ns(tmp_path) > since_ns, "a tick of the file system's clock")
-    (outside / "best.txt").touch()
-    # Those of the system are left out.
-    assert list(named_paths([], ["/usr/bin/env", "/dev/null", "/etc/passwd", "/", "//"])) == []
-    assert list(named_paths([script], ["train.py", "/usr/bin/python3"])) == [outside, outside / "best.txt"]
-    assert written_since(since_ns, outside, ()) == {"best.txt"}
-    assert written_since(since_ns, tmp_path, {outside}) == set()
-    assert written_since(since_ns, outside / "best.txt", ()) == {""}
-
-
-def test_what_ettsweep_keeps_below_a_folder_is_left_out(tmp_path: Path) -> None:
-    for name in ("a/runs/0123456789ab", "a/report", "b/sweeps/mine", "b/jobs/1", "runs/Nov27", "runs/sweeps"):
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "file").touch()
-    (tmp_path / "b" / "sweeps" / "mine" / "0001.yaml").touch()
-    (tmp_path / "a" / "notes.txt").touch()
-    assert written_since(0, tmp_path, ()) == {"a/notes.txt", "runs/Nov27/file", "runs/sweeps/file"}
-    assert written_since(0, tmp_path / "b", ()) == set(), "also where it is that folder"
-
-
-# --- two seeds --------------------------------------------------------------------------------------------------------
 
 
 def recorded(
@@ -84,7 +25,7 @@ def recorded(
         line["train_loss"] = loss
     for line, each in zip(history, seconds or (), strict=False):
         line["step_time_s"] = each
-    return TrialRun(spec, Status(State.DONE), history, {"code": 0}, (), 1.0, 1.0, 0, 1)
+    return TrialRun(spec, Status(State.DONE), history, {"code": 0})
 
 
 def trial(spec: RunSpec, alone: TrialRun, other: TrialRun, again: TrialRun | None = None) -> Record:
@@ -105,7 +46,7 @@ def test_a_score_at_chance_for_two_seeds_says_nothing_of_them(spec: RunSpec, tmp
     assert seeds_differ(record) is None
     seeds = observed(record, "seeds", tmp_path)
     assert seeds.state == "warning"
-    assert f"the same {spec.metric.column}, and differ in train_loss" in seeds.seen
+    assert f"differ in train_loss, but give the same {spec.metric.column}" in seeds.seen
     assert "it has not moved yet" in seeds.seen
 
 
@@ -122,7 +63,7 @@ def test_seeds_whose_numbers_all_coincide_are_one(spec: RunSpec, tmp_path: Path)
     seeds = observed(record, "seeds", tmp_path)
     assert (seeds.state, "loss too" in seeds.advice) == ("failed", False)
     without_loss = trial(spec, recorded(spec, CHANCE), recorded(spec, CHANCE))
-    assert "have it record its loss too" in observed(without_loss, "seeds", tmp_path).advice
+    assert "record the training loss too" in observed(without_loss, "seeds", tmp_path).advice
 
 
 def test_rounding_of_any_metric_makes_no_other_seed(spec: RunSpec) -> None:
@@ -149,8 +90,7 @@ def test_one_seed_repeats_itself_only_if_all_that_it_recorded_is_the_same(spec: 
     assert repeats_itself(trial(spec, alone, other, recorded(spec, CHANCE, LOSSES))) is True
     record = trial(spec, alone, other, recorded(spec, CHANCE, OTHER_LOSSES))
     assert repeats_itself(record) is False
-    seen = observed(record, "repeat", tmp_path).seen
-    assert f"the same {spec.metric.column}, but other numbers of train_loss, the second time, by up to 0.43%" in seen
+    assert "the second time (train_loss, by up to 0.43%)" in observed(record, "repeat", tmp_path).seen
 
 
 @pytest.mark.parametrize(
@@ -170,10 +110,8 @@ def test_a_killed_run_is_exact_by_all_that_it_recorded(
     record = trial(spec, alone, recorded(spec, LOSSES))
     record.resumed = Resumed(recorded(spec, scores, losses, seconds=[2.0] * 4), from_step=2, first_step=3)
     assert resume_class(record) == expected
-    seen = observed(record, "resume", tmp_path).seen
-    assert (f"though its {spec.metric.column} is the same: train_loss differ" in seen) == (
-        expected == "resumes" and scores[-1] == 0.2
-    )
+    only_loss = "than an uninterrupted run (train_loss)" in observed(record, "resume", tmp_path).seen
+    assert only_loss == (expected == "resumes" and scores[-1] == 0.2)
 
 
 @pytest.mark.parametrize(
@@ -200,11 +138,7 @@ def test_a_running_mean_makes_no_killed_run_inexact(
     record = trial(spec, alone, recorded(spec, OTHER_LOSSES))
     record.resumed = Resumed(run(scores, [4.0, 3.5, 2.0, 1.5]), from_step=1, first_step=2)
     assert resume_class(record) == expected
-    resume = observed(record, "resume", tmp_path)
-    assert resume.state == ("ok" if expected == "exact" else "warning")
-    assert ("but for train_loss, which may be a mean since the program has started" in resume.seen) == (
-        expected == "exact"
-    )
+    assert observed(record, "resume", tmp_path).state == ("ok" if expected == "exact" else "warning")
 
 
 @pytest.mark.parametrize(
@@ -236,37 +170,12 @@ def test_what_one_seed_does_not_repeat_makes_no_killed_run_inexact(spec: RunSpec
     assert resume_class(record) == "resumes"
 
 
-# --- two at once ------------------------------------------------------------------------------------------------------
+# --- cost -------------------------------------------------------------------------------------------------------------
 
 
-def written(*by_runs: str, by_any: tuple[str, ...] = ()) -> Written:
-    return Written(frozenset(by_runs), frozenset(by_any))
-
-
-@pytest.mark.parametrize(
-    ("alone", "both", "state", "seen"),
-    [
-        (written(), written(), "ok", "all below {out}"),
-        (written("best.txt"), written("best.txt"), "failed", "each run writes best.txt"),
-        (written("best.txt", "1.log"), written("best.txt", "2.log", "3.log"), "failed", "each run writes best.txt:"),
-        (written("best-0.txt"), written("best-0.txt", "best-1.txt"), "warning", "best-0.txt, best-1.txt"),
-        (written("best.txt"), written(), "warning", "two at once write apart"),
-        (written(by_any=("log",)), written(by_any=("log",)), "warning", "or by another process"),
-        (written(), written(by_any=("log",)), "warning", "changed log"),
-        (written("log"), written(by_any=("log",)), "warning", "changed log"),
-    ],
-)
-def test_only_what_each_of_two_runs_wrote_has_failed(
-    alone: Written, both: Written, state: str, seen: str, spec: RunSpec, tmp_path: Path
-) -> None:
-    record = trial(spec, recorded(spec, LOSSES), recorded(spec, OTHER_LOSSES))
-    record.written = (alone, both)
-    observation = observed(record, "side by side", tmp_path)
-    assert (observation.state, seen in observation.seen) == (state, True), observation.seen
-
-
-def test_memory_on_gpus_is_told_where_it_is_known(spec: RunSpec, tmp_path: Path) -> None:
-    alone, other = recorded(spec, LOSSES), recorded(spec, OTHER_LOSSES)
-    assert "GPU" not in observed(trial(spec, alone, other), "cost", tmp_path).seen
-    record = trial(spec, replace(alone, gpu_bytes=3 * 2**30), other)
-    assert "3 GiB on GPUs of" in observed(record, "cost", tmp_path).seen
+def test_the_start_of_a_program_counts_once_in_the_cost_of_a_whole_run(spec: RunSpec, tmp_path: Path) -> None:
+    """Ten seconds until the first step, then one a step: 3 of some hundred steps take 13 seconds."""
+    alone = replace(recorded(spec, LOSSES), wall_s=13.0, device_s=13.0, step_s=1.0)
+    record = replace(trial(spec, alone, alone), base=spec.with_point(spec.lr, spec.wd, 7))
+    assert record.whole.steps
+    assert f"a run takes {10 + record.whole.steps:.3g} s, by 3 of its" in observed(record, "cost", tmp_path).seen

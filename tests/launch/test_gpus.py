@@ -15,7 +15,7 @@ import torch
 
 from ettsweep.errors import InputError, LaunchError
 from ettsweep.launch import gpus
-from ettsweep.launch.gpus import cuda_devices, gpu_bytes_of, gpu_name, gpu_names, listed_cards, visible_gpus
+from ettsweep.launch.gpus import cuda_devices, gpu_name, gpu_names, listed_cards, visible_gpus
 from ettsweep.launch.profile import LocalProfile, Slot
 from ettsweep.worker.devices import prepare_device
 from ettsweep.worker.in_process import device_facts
@@ -320,15 +320,3 @@ def test_a_job_to_which_slurm_shows_no_gpu_says_so(results: Path) -> None:
         "ettsweep: SLURM shows this job no GPU (CUDA_VISIBLE_DEVICES=NoDevFiles), but its profile has gpus=2; "
         "gpus=0 trains on the CPU\n",
     )
-
-
-def test_the_memory_of_processes_is_summed_over_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool = tmp_path / "nvidia-smi"
-    says = "12, 100\\n13, [N/A]\\n14, 7\\n12, 20\\n"  # as a real one prints; [N/A] in a container, or of MIG
-    tool.write_text(f"#!/bin/sh\n[ \"$1\" = --query-compute-apps=pid,used_memory ] && printf '{says}'\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert gpu_bytes_of({12, 13}) == 120 * 2**20
-    assert gpu_bytes_of({15}) == 0
-    tool.unlink()
-    assert gpu_bytes_of({12}) == 0, "no driver"

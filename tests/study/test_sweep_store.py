@@ -23,7 +23,6 @@ from ettsweep.study.sweep_updates import (
     append_version,
     check_name,
     check_note,
-    delete_sweep,
     extend_sweep,
     find_followers,
     mark_followed,
@@ -31,7 +30,7 @@ from ettsweep.study.sweep_updates import (
     rename_sweep,
     try_append,
 )
-from ettsweep.study.tried import Outcome, outcomes, read_outcome, write_outcome
+from ettsweep.study.tried import Outcome, read_outcome, write_outcome
 
 Ask = Callable[..., SweepSpec]
 
@@ -274,19 +273,6 @@ def test_a_sweep_takes_a_name_that_was_only_tried(make_sweep_spec: Ask, results:
     assert only(results).name == "width-8"
     assert read_outcome(results, "width-8") == (trial("own") if is_tried else None), "not that of another sweep"
     assert [path.name for path in (results / "sweeps").iterdir()] == ["width-8"]
-
-
-def test_a_sweep_that_was_only_tried_can_be_deleted(make_sweep_spec: Ask, results: Path) -> None:
-    extend_sweep(results, "w8", make_sweep_spec())
-    write_outcome(results, "tried", trial("own"))
-    write_outcome(results, "broken", trial("own"))
-    (results / "sweeps" / "broken" / "try.json").write_text("{")
-    for name in ("tried", "broken"):
-        delete_sweep(results, name)
-    assert not list(outcomes(results))
-    assert [path.name for path in (results / "sweeps").iterdir()] == ["w8"]
-    with pytest.raises(InputError, match="unknown sweep 'tried'"):
-        delete_sweep(results, "tried")
 
 
 def test_no_two_sweeps_differ_in_case_alone(make_sweep_spec: Ask, results: Path) -> None:

@@ -32,16 +32,13 @@ if options.resume and "ignores-checkpoint" not in faults:
     first, value = state["step"] + 1, state["value"]
     if "forgets-random" in faults:
         rng = random.Random()
-    elif "nanogpt" not in faults:
+    else:
         rng.setstate((state["random"][0], tuple(state["random"][1]), state["random"][2]))
 is_met = bool({"killed", "stopped"} & set(options.out.split("/"))) and not options.resume
 pause = options.pause if is_met or options.slow else 0.0
 signal.signal(signal.SIGTERM, signal.SIG_IGN if "deaf" in faults else lambda *_: told.append(1))
 if "children" in faults:
     subprocess.Popen(["sleep", "1000"], start_new_session=True)
-if "fixed" in faults:
-    with open("best.txt", "w") as file:
-        file.write(str(options.seed))
 
 
 def save(step):
@@ -61,29 +58,6 @@ for step in range(first, options.steps + 1):
     if told:
         sys.exit(1)
     time.sleep(pause)
-'''
-
-NANO = '''"""nanoGPT's ways: counts from 0, one file of a checkpoint, the first batches again after it, a constant for a seed."""
-import json, os, random, sys, time
-
-options = dict(word.lstrip("-").split("=") for word in sys.argv[1:])
-lr, out, first, value = float(options["learning_rate"]), options["out_dir"], 0, 3.0
-rng = random.Random(1337)
-if options.get("init_from") == "resume":
-    with open(out + "/ckpt.pt") as file:
-        first, value = json.load(file)
-for step in range(first, 81):
-    batch = rng.gauss(1, 0.3)
-    loss = (value - batch) ** 2
-    if step % 10 == 0:
-        print(f"step {step}: train loss {loss:.4f}, val loss {(value - 1) ** 2 + 0.1:.4f}")
-        with open(out + "/part", "w") as file:
-            json.dump([step, value], file)
-        if step:
-            os.rename(out + "/part", out + "/ckpt.pt")
-    print(f"iter {step}: loss {loss:.4f}, time 12.30ms, mfu 3.00%", flush=True)
-    value += lr * (batch - value)
-    time.sleep(0.03 if {"killed", "stopped"} & set(out.split("/")) and options.get("init_from") != "resume" else 0)
 '''
 
 FUNCTION = '''"""The same as a function."""
@@ -124,21 +98,6 @@ def write_walk(
     path = folder / f"{name}.yaml"
     axes = {"centre": {"lr": 0.25}, "lr": {"range": [-1, 1]}, "seeds": [0, 1]}
     path.write_text(yaml.safe_dump({"run": block | (run or {}), **axes, **grid}))
-    return path
-
-
-def write_nano(folder: Path) -> Path:
-    """Write the one of nanoGPT's ways and a grid file that sweeps it; return the file."""
-    (folder / "nano.py").write_text(NANO)
-    block = {
-        "command": f"{shlex.quote(sys.executable)} nano.py --learning_rate={{lr}} --out_dir={{out}}",
-        "reader": "nanogpt",
-        "score": {"name": "val_loss", "mode": "min"},
-        "resume": {"checkpoint": "{out}/ckpt.pt", "add": "--init_from=resume"},
-    }
-    path = folder / "nano.yaml"
-    content = {"run": block, "centre": {"lr": 0.2}, "lr": {"range": [-1, 1]}, "seeds": "none"}
-    path.write_text(yaml.safe_dump(content))
     return path
 
 

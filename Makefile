@@ -11,6 +11,7 @@
 # make fuzz        2,000 random damages of a results folder, each looked at by status, verify-optimum and report; every
 #                  command with closed and full streams, in odd locales and terminals, without a home (FUZZ=N: fewer)
 # make pictures  those of README, from the real program (Chromium, tmux), after make demo
+# make vega      the page's script of figures, ettsweep/report/vega.js, after an update of vl-convert
 # make bench   set up, then the speed of the tool itself. Of those below, BENCH=--help prints the options:
 # make bench-data  images/s that a core makes ready for training, and how many cores a GPU needs
 # make bench-text  tokens/s that cores make of text, peak memory, and how fast blocks are found and read
@@ -35,7 +36,7 @@ CLUSTERS ?= 1
 PROCESSES ?= auto
 BENCHES := $(addprefix bench-,data text busy verdicts compare search pack beside vit encdec gpt)
 
-.PHONY: help install demo test test-all test-slurm examples lint check slurm-up slurm-down chaos fuzz pictures clean
+.PHONY: help install demo test test-all test-slurm examples lint check slurm-up slurm-down chaos fuzz pictures vega clean
 .PHONY: bench bench-all-gpu $(BENCHES)
 
 help:
@@ -105,6 +106,10 @@ fuzz: $(READY)
 
 pictures: $(READY)
 	@PYTHONPATH=.:tests $(BIN)/python -m bench.pictures $(RESULTS)
+
+vega: $(READY)
+	@$(BIN)/python -c 'import vl_convert; print(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"), end="")' \
+		> ettsweep/report/vega.js
 
 bench: $(READY)
 	@$(BIN)/python -m bench.tool

@@ -11,6 +11,7 @@
     ├── LostProcessError    exit 1   another process of the run is gone
     └── FailedError         exit 1   the input was fine, the world was not
         ├── DataMissingError         a data set is not where it should be
+        ├── PackageMissingError      a package of an extra is not installed
         ├── StorageError             a folder cannot be written, the disk is full
         ├── OwnershipError           what would be executed or written to is not this user's alone
         ├── CorruptError             a file of ours is truncated or was edited by hand
@@ -98,6 +99,10 @@ class FailedError(EttsweepError):
 
 class DataMissingError(FailedError):
     """A data set is not where it should be."""
+
+
+class PackageMissingError(FailedError):
+    """A package that the core does without is needed, and is not installed."""
 
 
 class StorageError(FailedError):

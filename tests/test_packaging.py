@@ -28,6 +28,7 @@ def test_wheel_and_source_hold_what_they_need_and_nothing_else(tmp_path: Path) -
         "ettsweep/report/*.j2",
         "ettsweep/report/*.css",
         "ettsweep/report/*.js",
+        "ettsweep/report/vega-licences.txt",
     )
     shipped = files("grids/*.yaml", "launch/*.yaml")
     (wheel,) = tmp_path.glob("*.whl")

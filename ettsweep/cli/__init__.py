@@ -33,6 +33,7 @@ from ettsweep.cli import (
 from ettsweep.cli.options import expand_option_groups
 from ettsweep.console import escape_control, print_note
 from ettsweep.errors import EttsweepError
+from ettsweep.extras import INSTALL, missing_text
 
 
 def root(
@@ -106,6 +107,12 @@ def _run_app() -> None:
     except EttsweepError as error:
         print_note(f"ettsweep: {error}")
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module not in INSTALL:
+            raise
+        print_note(f"ettsweep: {missing_text('this', module)}")
+        sys.exit(1)
     finally:
         sys.stdout.flush()  # at exit it would be too late to say that it cannot be written
 

@@ -10,6 +10,7 @@ from ettsweep.console import format_count as counted
 from ettsweep.console import progress
 from ettsweep.doctor.checks import DoctorCheck
 from ettsweep.errors import DataMissingError, UndecodableError
+from ettsweep.extras import TRAIN
 from ettsweep.process_pool import open_pool
 from ettsweep.processes import cores
 from ettsweep.trainer.specs import ImageModel, ModelSpec
@@ -74,7 +75,7 @@ def examine_images(task: ImageTask, model: ModelSpec | None, data: str, images: 
 
         train, val = open_sides(task, sides)
     except ImportError as error:
-        return [DoctorCheck("form", "failed", f"{error}: pip install 'ettsweep[vision]'")]
+        return [DoctorCheck("form", "failed", f"{error}: {TRAIN}")]
     except DataMissingError as error:
         return [DoctorCheck("form", "failed", str(error))]
     rows = [DoctorCheck("form", "ok", _describe_form(sides))]

@@ -24,6 +24,7 @@ from ettsweep.errors import (
     SlurmUnavailableError,
     SubmissionUnknownError,
 )
+from ettsweep.extras import check_installed
 from ettsweep.files import Json, dumps, storage_errors, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.gpus import NO_MPS_NOTE, mps_is_running
@@ -36,6 +37,7 @@ from ettsweep.runs.folder import RunDir, code_dir, jobs_dir
 from ettsweep.runs.index import RunIndex
 from ettsweep.runs.point import Point, from_the_middle
 from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.trainable import BUILT_IN
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.plan import Plan, PlannedRun
 
@@ -401,6 +403,8 @@ def check_resources(specs: Sequence[RunSpec], profile: AnyProfile) -> None:
             option = f"--launch-set nodes={spec.job_nodes}"
             where = f"jobs of {nodes}: {option}" if isinstance(profile, SlurmProfile) else "none but this machine"
             raise InputError(f"nodes: a run of this sweep takes {spec.job_nodes}, and the launch profile has {where}")
+        if spec.trainable == BUILT_IN and not (isinstance(profile, SlurmProfile) and profile.python):
+            check_installed(f"training {spec.labels.model}", "torch")
         spec.check_resources(profile.devices_per_run, *profile.memory_limit())
 
 

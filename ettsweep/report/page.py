@@ -1,12 +1,11 @@
 """The page: one self-contained HTML file, which loads nothing from the network."""
 
 import base64
-import contextlib
 import hashlib
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import partial
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
@@ -17,10 +16,7 @@ from markupsafe import Markup, escape
 
 from ettsweep import __version__
 from ettsweep.console import DEFAULT_RESULTS, escape_control, format_count, with_results_option
-from ettsweep.errors import EttsweepError
-from ettsweep.files import cache_folder, dumps, write_atomic
 from ettsweep.launch.cost import cost_so_far
-from ettsweep.ownership import read_private_json
 from ettsweep.powers import power_and_decimal
 from ettsweep.quantities import confidence_text, hours_text, three_digits
 from ettsweep.report import formats, summary, verdict_text
@@ -69,7 +65,7 @@ def render(
     families = [family for comparison in comparisons for family in comparison.families]
     others = verdict_text.other_sweeps([family.verdict for family in families])
     tried = {family.verdict.key: outcome_of(results, family.verdict.study) for family in families}
-    scripts = {name: _read_script(name) for name in ("theme", "figures", "runs", "page")} | {"vega": _vega_script()}
+    scripts = {name: _read_script(name) for name in ("vega", "theme", "figures", "runs", "page")}
     return _environment(str(results)).get_template("page.html.j2").render(
         results=escape_control(str(results)),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -137,27 +133,6 @@ def _read_script(name: str) -> Markup:
     return Markup(_read_resource(f"{name}.js"))
 
 
-@cache
-def _vega_script() -> Markup:
-    """Return Vega, Vega-Lite and vega-embed as one script, kept in the user's cache folder: bundling takes a second."""
-    path = cache_folder() / f"vega-{version('vl-convert-python')}.json"
-    with contextlib.suppress(OSError, EttsweepError):  # what is damaged, or others may write to, is made anew
-        kept = read_private_json(path)
-        if isinstance(script := kept.get("script"), str) and kept.get("sha256") == _sha256(script):
-            return Markup(script)
-    import vl_convert
-
-    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    with contextlib.suppress(OSError, EttsweepError):  # without a cache, it is bundled each time
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomic(path, dumps({"sha256": _sha256(script), "script": script}), mode=0o644)
-    return Markup(script)
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def _content_security_policy(scripts: Iterable[str]) -> str:
     """Return the page's Content-Security-Policy: only its own scripts run, and nothing is loaded.
 
@@ -218,9 +193,7 @@ def _provenance(families: Sequence[JudgedFamily]) -> list[Row]:
             for key, value in (attempt.claim() if attempt else {}).items():
                 if key in ("torch", "device_name", "instruction_set", "threads", "ettsweep", "python", "git"):
                     recorded.setdefault(key, set()).add(str(value))
-    made_by = f"ettsweep {__version__}, Python {platform.python_version()}, " + ", ".join(
-        f"{name} {version(name)}" for name in ("pandas", "vl-convert-python")
-    )
+    made_by = f"ettsweep {__version__}, Python {platform.python_version()}, pandas {version('pandas')}"
     trained = [
         {"label": f"optima trained with: {key.replace('_', ' ')}", "value": ", ".join(sorted(recorded[key]))}
         for key in recorded

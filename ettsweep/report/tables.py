@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from ettsweep.extras import is_installed
 from ettsweep.files import write_atomic
 from ettsweep.powers import POWER_COLUMNS, format_power
 from ettsweep.quantities import as_share
@@ -300,7 +301,9 @@ def _bound_columns(verdict: Verdict) -> tuple[Any, ...]:
 def write_tables(
     folder: Path, table: pd.DataFrame, runs: Sequence[Run], families: Sequence[JudgedFamily]
 ) -> list[Path]:
-    """Write the tables `runs`, `points` and `optima` as CSV and Parquet, and `optima` as Markdown and LaTeX too.
+    """Write the tables `runs`, `points` and `optima` as CSV, and `optima` as Markdown and LaTeX too.
+
+    With pyarrow, the three are written as Parquet as well.
 
     Args:
         folder: where the files go; it exists.
@@ -325,7 +328,9 @@ def write_tables(
         ),
     }
     for name, frame in {"runs": table, "points": points, "optima": optima}.items():
-        files |= {f"{name}.csv": frame.to_csv(index=False), f"{name}.parquet": frame.to_parquet(index=False)}
+        files[f"{name}.csv"] = frame.to_csv(index=False)
+        if is_installed("pyarrow"):
+            files[f"{name}.parquet"] = frame.to_parquet(index=False)
     for name, content in files.items():
         write_atomic(folder / name, content)
     return [folder / name for name in files]

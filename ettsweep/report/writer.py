@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from ettsweep.errors import InputError
+from ettsweep.extras import check_installed, is_installed, missing_text
 from ettsweep.files import storage_errors, write_atomic
 from ettsweep.report import page, tables
 from ettsweep.report.families import judged_families, strategy_comparisons
@@ -53,9 +54,12 @@ def write_report(
 
     Raises:
         InputError: a sweep has no map in these coordinates.
+        PackageMissingError: figures are asked for as files, and what draws them is not installed.
         StorageError: a file cannot be written.
     """
     check_coordinates(coordinates, verdicts)
+    if figure_files:
+        check_installed("--figures", "vl_convert")
     for folder in (out, out / "tables", out / "figures"):
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -69,7 +73,11 @@ def write_report(
         for comparison in comparisons:
             figures |= {(key, figure.kind): figure for key, figure in drawing.build(comparison)}
     manifest = Manifest(out)
-    if figure_files is None:
+    if figure_files is None and (text := missing_text("more than the page and CSV", "vl_convert", "pyarrow")):
+        warn(text)
+    if not is_installed("vl_convert"):
+        figure_files = False
+    elif figure_files is None:
         figure_files = len(figures) <= MAX_DEFAULT_FIGURES or manifest.has_figures
         if not figure_files:
             warn(f"{len(figures)} figures are on the page alone; --figures writes them as files too")

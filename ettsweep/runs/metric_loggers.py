@@ -62,7 +62,7 @@ def check_loggers(names: Iterable[str]) -> None:
     """
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
-        raise InputError.of(f"log: {name} is not installed: pip install 'ettsweep[{name}]'" for name in missing)
+        raise InputError.of(f"log: {name} is not installed: pip install {name}" for name in missing)
 
 
 def open_loggers(

@@ -4,14 +4,14 @@ Each round, a sampler of Optuna gets a new in-memory study: points with scores a
 running ones. So no state of a sampler is stored: the runs on disk are the only truth.
 """
 
-import importlib.util
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ettsweep.errors import InputError, unknown_name
+from ettsweep.errors import unknown_name
+from ettsweep.extras import check_installed
 from ettsweep.seeding import derive_seed
 from ettsweep.study.budget import MAX_TRIALS
 from ettsweep.study.surface_sampler import LatticePosition, Observations, Sampler, suggest_by_surface
@@ -48,14 +48,14 @@ def make_sampler(name: str, seed: int = 0) -> Sampler:
         seed: seed of all random draws of Optuna's samplers.
 
     Raises:
-        InputError: the name is unknown, or the sampler needs a package that is not installed.
+        InputError: the name is unknown.
+        PackageMissingError: the sampler needs a package that is not installed.
     """
     if name == "surface":
         return suggest_by_surface
     if name not in OPTUNA:
         raise unknown_name("sampler", name, SAMPLERS)
-    if name == "cmaes" and importlib.util.find_spec("cmaes") is None:
-        raise InputError(f"--sampler {name}: it needs cmaes: pip install 'ettsweep[cmaes]'")
+    check_installed(f"--sampler {name}", *{"gp": ("torch",), "cmaes": ("cmaes",)}.get(name, ()))
     return partial(_ask_optuna, name, seed)
 
 

@@ -8,12 +8,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-import vl_convert
 from support.drawn_figures import figures_of
 from support.made_sweep import Made, changed
 
-from ettsweep.files import cache_folder
-from ettsweep.report import page
 from ettsweep.report.families import StrategyComparison, judged_families
 from ettsweep.report.page import MAX_STATIC_ROWS, render
 from ettsweep.report.page_sections import Figures
@@ -74,39 +71,6 @@ def page_of(
         corrupt or {},
         notes=notes,
     )
-
-
-def test_the_script_of_figures_is_bundled_once_and_believed_only_as_it_was_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bundled, bundle = list[str](), cache(vl_convert.javascript_bundle)
-
-    def counted(snippet: str) -> str:
-        bundled.append(snippet)
-        return bundle(snippet)
-
-    monkeypatch.setattr(vl_convert, "javascript_bundle", counted)
-
-    def script() -> str:
-        page._vega_script.cache_clear()  # as another process
-        return page._vega_script()
-
-    try:
-        first = script()
-        assert "vegaEmbed" in first
-        assert script() == first
-        assert len(bundled) == 1
-        (kept,) = cache_folder().glob("vega-*.json")
-        whole = kept.read_text()
-        for damaged in (whole[:-9], whole.replace("vegaEmbed", "evilEmbed")):
-            kept.write_text(damaged)
-            assert script() == first
-            assert kept.read_text() == whole, "made anew"
-        kept.chmod(0o666)
-        assert script() == first
-        assert len(bundled) == 4, "what others may write to is not believed"
-    finally:
-        page._vega_script.cache_clear()
 
 
 def empty(results: str = "results") -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from ettsweep.errors import DataMissingError
+from ettsweep.extras import check_installed
 
 Side = Literal["train", "val"]
 
@@ -31,11 +32,13 @@ def digits_file() -> Path:
     """Return the file of digits that comes with scikit-learn, found without importing the package.
 
     Raises:
-        DataMissingError: scikit-learn is not installed, or no longer keeps the file there.
+        PackageMissingError: scikit-learn is not installed.
+        DataMissingError: it no longer keeps the file there.
     """
+    check_installed("task digits", "sklearn")
     package = find_spec("sklearn")
     folder = Path(package.origin).parent if package and package.origin else Path("sklearn")
     path = folder / "datasets" / "data" / "digits.csv.gz"
     if not path.is_file():
-        raise DataMissingError(f"task digits: {path} is missing; pip install scikit-learn")
+        raise DataMissingError(f"task digits: {path} is missing: install scikit-learn anew")
     return path

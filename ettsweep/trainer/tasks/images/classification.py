@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ettsweep.errors import DataMissingError
+from ettsweep.extras import check_installed
 from ettsweep.seeding import derive_seed
 from ettsweep.trainer.specs import ImageModel
 from ettsweep.trainer.tasks.images.augmentation import (
@@ -101,7 +102,8 @@ class Images(Classification):
     the number of processes, the micro-batch or the workers.
 
     Raises:
-        DataMissingError: timm is not installed, or the images are missing or differ from the task.
+        PackageMissingError: timm is not installed.
+        DataMissingError: the images are missing or differ from the task.
     """
 
     def __init__(
@@ -113,10 +115,9 @@ class Images(Classification):
         share: BatchShare,
         loading: LoaderSettings,
     ) -> None:
-        try:
-            from timm.data.mixup import Mixup
-        except ImportError:
-            raise DataMissingError(f"task {spec.kind} needs timm: pip install 'ettsweep[vision]'") from None
+        check_installed(f"task {spec.kind}", "timm")
+        from timm.data.mixup import Mixup
+
         train, validation = open_sources(spec, model.classes, loading.data)
         crop, transform = training_crop(spec, model.image_size), training_transform(spec, model.image_size)
         self._train = TrainingImages(train, transform, seed, crop)

@@ -5,12 +5,12 @@ import re
 import shlex
 import time
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 from ettsweep.errors import DataMissingError
+from ettsweep.extras import check_installed
 from ettsweep.runs.data_location import data_env, resolve_data
 from ettsweep.trainer.specs import ImageModel, ModelSpec
 from ettsweep.trainer.tasks.data_location import Side
@@ -113,8 +113,8 @@ def _find_classes(root: Path, folders: list[str]) -> StoredSide | None:
 
 def _both_sides(form: Format, name: str) -> tuple[StoredSide, StoredSide]:
     # Before jobs are submitted, each of which would fail.
-    if form in ("parquet files", "hub data set") and find_spec("datasets") is None:
-        raise DataMissingError(f"{name}: reading {form} needs datasets: pip install 'ettsweep[hub]'")
+    if form in ("parquet files", "hub data set"):
+        check_installed(f"{name}: reading {form}", "datasets")
     return StoredSide("train", form, (name,)), StoredSide("val", form, (name,))
 
 

@@ -17,7 +17,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, Literal, NamedTuple
 
-from ettsweep.errors import DataMissingError, EttsweepError, FailedError, InputError, error_line, short_message
+from ettsweep.errors import (
+    DataMissingError,
+    EttsweepError,
+    FailedError,
+    InputError,
+    PackageMissingError,
+    error_line,
+    short_message,
+)
+from ettsweep.extras import missing_text
 from ettsweep.files import expand_home
 from ettsweep.trainer.tasks.text.corpus_manifest import DocumentUnit
 
@@ -174,7 +183,7 @@ def _import_datasets(text: str) -> ModuleType:
     try:
         import datasets
     except ImportError:
-        raise DataMissingError(f"--input {text}: reading it needs datasets: pip install 'ettsweep[text]'") from None
+        raise PackageMissingError(missing_text(f"--input {text}: reading it", "datasets")) from None
     # Ours shows the progress of all sources.
     datasets.disable_progress_bars()
     datasets.config.TORCH_AVAILABLE = False  # streams would import torch: half a gigabyte of memory, and seconds

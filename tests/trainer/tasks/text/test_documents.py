@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.texts import TOPICS
 
-from ettsweep.errors import DataMissingError, EttsweepError, FailedError, InputError
+from ettsweep.errors import DataMissingError, EttsweepError, FailedError, InputError, PackageMissingError
 from ettsweep.trainer.tasks.text import documents as reading
 from ettsweep.trainer.tasks.text.corpus_manifest import DocumentUnit
 from ettsweep.trainer.tasks.text.documents import find_sources, read_documents
@@ -150,8 +150,8 @@ def test_a_data_set_says_what_reading_it_needs(tmp_path: Path, monkeypatch: pyte
     Dataset.from_dict({"text": ["a"]}).save_to_disk(str(tmp_path / "saved"))
     monkeypatch.setitem(sys.modules, "datasets", None)
     for text in (f"{tmp_path}/saved", "hfds/owner/name"):
-        message = f"--input {text}: reading it needs datasets: pip install 'ettsweep[text]'"
-        with pytest.raises(DataMissingError, match=re.escape(message)):
+        message = f"--input {text}: reading it needs datasets, which is not installed: pip install 'ettsweep[train]'"
+        with pytest.raises(PackageMissingError, match=re.escape(message)):
             read(text)
 
 

@@ -205,7 +205,6 @@ STYLES = {
     "running": "cyan",
     "failed": "red",
     "diverged": "yellow",
-    "pruned": "yellow",
     "cancelled": "yellow",
     "refuted": "red",
     "edge": "yellow",

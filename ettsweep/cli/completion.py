@@ -117,8 +117,3 @@ def readers() -> list[str]:
     """Return the readers that ship."""
     # By their files, without a YAML parser, nor the packages that are installed.
     return sorted(path.stem for path in (Path(__file__).parents[1] / "readers" / "data").glob("*.yaml"))
-
-
-def pruners() -> list[str]:
-    """Return the pruners, as the help of --pruner lists them."""
-    return ["none", "median", "hyperband"]

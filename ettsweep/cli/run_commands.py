@@ -258,7 +258,7 @@ def retry(
     yes: Yes = False,
     results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
-    """Retry failed, cancelled, pruned or corrupt runs, from their last checkpoint if there is one.
+    """Retry failed, cancelled or corrupt runs, from their last checkpoint if there is one.
 
     Those that were held back, since the first of their sweep failed alike, start with one run again.
     """
@@ -272,8 +272,7 @@ def retry(
     for prefix in run_options.run or []:
         find_intact_run(run_index, prefix)  # raises for a broken run folder, which cannot be trained
     selected = run_options.runs(run_index, sweep_store)
-    # Pruned runs were stopped on purpose: only ids or --state pruned select them.
-    runs = retryable(selected, by_id=bool(run_options.run), states=run_options.state or ())
+    runs = retryable(selected, by_id=bool(run_options.run))
     confirm(f"retry {len(runs)} runs?", yes or len(runs) < 2)
     # Unless options say otherwise, runs train where their sweeps do, on the same data.
     studies = run_options.studies_of_runs(runs, sweep_store)

@@ -53,13 +53,6 @@ def search(
         int | None,
         typer.Option(min=1, help="Maximum number of points per strategy; by default 30; no limit with surface."),
     ] = None,
-    pruner: Annotated[
-        str,
-        typer.Option(
-            help="Pruner that stops poor runs early: none, or Optuna's median, hyperband.",
-            autocompletion=completion.pruners,
-        ),
-    ] = "none",
     source: Annotated[
         str | None,
         typer.Option(
@@ -88,7 +81,6 @@ def search(
     from ettsweep.launch.profile import profile_note
     from ettsweep.launch.resolve import load_launch, plan_grid
     from ettsweep.launch.search_rounds import SearchTarget, search_rounds
-    from ettsweep.study.pruning import check_evaluations, check_pruner
     from ettsweep.study.samplers import make_sampler, resolve_trials
     from ettsweep.study.sweep_store import load_sweep_store
     from ettsweep.study.sweep_updates import mark_followed
@@ -96,8 +88,6 @@ def search(
 
     suggest = make_sampler(sampler)  # raises for an unknown sampler before anything is read
     name, requested_spec, notes = _load_spec(grid_options, sweep, verdict_options, results)
-    # Also before anything is read or written.
-    check_pruner(pruner, requested_spec.recipe)
     with suggest_command():
         sweep_spec = training_options.launch_options().resolve_grid(
             requested_spec, results, name, same_numbers=grid_options.same_numbers
@@ -115,8 +105,6 @@ def search(
     target = SearchTarget.create(name, sweep_spec, sweep_store)
     budget = budget_options.budget(target.studies)
     run_index = read_run_index(results)
-    for study in target.studies:
-        check_evaluations(pruner, study, run_index.family_runs(study.family))
     start_points = find_starts(target.studies, target.sweep_store, run_index, source, unverified=unverified)
     new = [study for study in target.studies if not study.suggested_points]
     # Starting points matter only before the first suggestion.
@@ -140,9 +128,8 @@ def search(
                 sampler=sampler,
                 suggest=suggest,
                 trials=resolve_trials(sampler, trials),
-                pruner=pruner,
             )
-    search_options = {"--sampler": (sampler, "surface"), "--trials": (trials, None), "--pruner": (pruner, "none")}
+    search_options = {"--sampler": (sampler, "surface"), "--trials": (trials, None)}
     # Options at their defaults are left out, to keep the suggested command short.
     option_arguments = [
         argument

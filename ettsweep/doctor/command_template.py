@@ -43,7 +43,7 @@ COMMENTS = {
 OPTIONAL = (
     ("# code: [conf.yaml]", "# further files whose changes make new runs, such as those a framework reads by itself"),
     ("# try: --max-steps 50", "# words that make a run short, for `ettsweep try`"),
-    ("# steps: 5000", "# number of the last step, for progress, time left and pruning"),
+    ("# steps: 5000", "# number of the last step, for progress and time left"),
     (r"# resume: {checkpoint: '{out}/step-(?P<step>\d+)\.pt', add: '--resume {checkpoint}'}", "# else from the start"),
 )
 """Lines with keys that init cannot know, commented out."""

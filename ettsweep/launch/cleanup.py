@@ -198,10 +198,6 @@ def _run_waste(run: RunDir, liveness: SchedulerLiveness, any_live: bool) -> Iter
         ):
             yield _measure_waste(temporary, "left by a kill")
     attempts = [run.attempt(number) for number in run.attempt_numbers()]
-    if status.state is State.PRUNED:
-        for attempt in attempts:
-            if attempt.has_checkpoint() and _is_removable(attempt.path):
-                yield _measure_waste(attempt.saved_path(), "checkpoint of a pruned run")
     if status.state.finished:
         # The last attempt has the metrics and logs of the result; longer runs go on from what another has kept.
         kept = [attempt for attempt in attempts[:-1] if attempt.kept_path.exists()]

@@ -110,7 +110,7 @@ def describe_runs(profile: AnyProfile, devices: Devices, device_s: Sequence[floa
 
 
 TRAINED_STATES = (State.DONE, State.DIVERGED)
-STOPPED_STATES = (State.PRUNED, State.FAILED, State.CANCELLED)
+STOPPED_STATES = (State.FAILED, State.CANCELLED)
 """States of runs that used device time and will not continue by themselves."""
 
 # --- before and after -----------------------------------------------------------------------------------------------
@@ -258,11 +258,9 @@ def cost_so_far(runs: Iterable[Run], studies_by_family: StudiesByFamily) -> str:
         runs: the runs to sum over.
         studies_by_family: studies of all sweeps, by family.
     """
-    trained = [run for run in runs if run.state.finished or run.state is State.PRUNED]
-    finished = [run for run in trained if run.state.finished]
-    pruned = f", {len(trained) - len(finished)} pruned" if len(trained) > len(finished) else ""
-    device_hours = format_device_hours(sum(run.device_s for run in trained))
-    line = f"{format_count(len(finished), 'finished run')}{pruned}: {device_hours}"
+    finished = [run for run in runs if run.state.finished]
+    device_hours = format_device_hours(sum(run.device_s for run in finished))
+    line = f"{format_count(len(finished), 'finished run')}: {device_hours}"
     shared = [(run, sweeps) for run in finished if (sweeps := count_sweeps(run, studies_by_family)) > 1]
     if shared:
         saved_s = sum((sweeps - 1) * run.device_s for run, sweeps in shared)

@@ -4,7 +4,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from ettsweep.launch.cost import CostEstimator
 from ettsweep.launch.liveness import NO_ANSWER, SchedulerLiveness, watch_hearts
 from ettsweep.launch.local_workers import WorkerRespawner, respawn_workers
 from ettsweep.launch.profile import AnyProfile, LocalProfile
-from ettsweep.launch.progress import RELAUNCH_S, ProgressMonitor, SweepStatus, follow_progress
+from ettsweep.launch.progress import RELAUNCH_S, ProgressMonitor, follow_progress
 from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import batch_scripts, submit
@@ -129,7 +128,7 @@ def execute_plan(plan: Plan, context: CommandContext, controller: Controller | N
     Args:
         plan: the runs to launch and to keep.
         context: how to carry it out.
-        controller: makes the plan of the next round, and stops hopeless runs; by default it is for the same runs.
+        controller: makes the plan of the next round; by default it is for the same runs.
 
     Raises:
         StorageError: the results folder cannot be written.
@@ -200,7 +199,7 @@ class _Follower:
     def follow(self, plan: Plan) -> Plan:
         """Follow a plan and those of later rounds; return the last one.
 
-        This ends: a dead worker is replaced, but a run whose attempts keep dying fails, and no run is pruned twice.
+        This ends: a dead worker is replaced, but a run whose attempts keep dying fails.
         """
         if not plan.all_runs:
             return plan
@@ -212,7 +211,10 @@ class _Follower:
             self._monitor.watch(watched)
             self._submit(plan)
             follow_progress(
-                self._monitor, self._context.title, self._console, on_poll=partial(self._poll, plan.run_index)
+                self._monitor,
+                self._context.title,
+                self._console,
+                on_poll=lambda sweep_status: self._respawner.poll(sweep_status.vacant_slots),
             )
             run_index = self._reader.read(SchedulerLiveness(self._context.results, self._monitor.slurm_cache))
             self._check_started(watched, run_index)
@@ -231,22 +233,13 @@ class _Follower:
             self._folders = folders
             self._submission_counts.update(attempts)
 
-    def _poll(self, run_index: RunIndex, sweep_status: SweepStatus) -> None:
-        """Prune hopeless runs and replace dead workers."""
-        if self._controller:
-            for line in self._controller.prune(self._monitor.specs, sweep_status.statuses, run_index):
-                self._context.notify(line)
-        self._respawner.poll(sweep_status.vacant_slots)
-
     def _check_started(self, watched: Sequence[RunSpec], run_index: RunIndex) -> None:
         """Check that submissions start runs.
 
         Raises:
             LaunchError: all runs that could start have been submitted as often as they may be.
         """
-        # A pruned run counts as ended here: launching it again would undo the pruning.
-        startable = [spec for spec in watched if run_index.status_of(spec.run_id).state is not State.PRUNED]
-        attempts = _launch_attempts(self._context.results, make_plan(startable, run_index))
+        attempts = _launch_attempts(self._context.results, make_plan(watched, run_index))
         if attempts and all(self._submission_counts[run] >= self._max_submissions for run in attempts):
             last_output = read_submission(self._folders[0]).last_output()
             raise LaunchError(f"the workers ended without starting a run: {last_output}")

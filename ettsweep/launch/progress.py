@@ -85,8 +85,8 @@ class SweepStatus:
 
     @property
     def unfinished_count(self) -> int:
-        """Number of runs that are neither finished nor pruned."""
-        return sum(not (s.state.finished or s.state is State.PRUNED) for s in self.statuses.values())
+        """Number of runs that are not finished."""
+        return sum(not s.state.finished for s in self.statuses.values())
 
     @property
     def wait_reason(self) -> str:

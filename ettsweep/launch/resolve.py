@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -263,9 +263,9 @@ def load_launch(sweep_spec: SweepSpec) -> tuple[AnyProfile, dict[str, str]]:
 RETRY_STATES = (State.FAILED, State.CANCELLED, State.INTERRUPTED, State.MISSING)
 """States of runs that `retry` selects by default."""
 
-RETRY_NAMED_STATES = (*RETRY_STATES, State.PRUNED, State.UNKNOWN, State.DONE, State.DIVERGED)
-"""States of runs that `retry` accepts by run id: unknown owners are given up only on demand, a finished run may have
-lost its metrics, and a pruned run was stopped on purpose."""
+RETRY_NAMED_STATES = (*RETRY_STATES, State.UNKNOWN, State.DONE, State.DIVERGED)
+"""States of runs that `retry` accepts by run id: unknown owners are given up only on demand, and a finished run may
+have lost its metrics."""
 
 
 def plan_grid(
@@ -343,9 +343,9 @@ def plan_seeds(studies: Sequence[Study], context: CommandContext, count: int) ->
     return make_plan(specs, run_index), unverified
 
 
-def retryable(runs: Sequence[Run], *, by_id: bool, states: Collection[str] = ()) -> list[Run]:
-    """Return the runs that `retry` may train again: more states if the user gave run ids, or asked for pruned runs."""
-    states_to_retry = RETRY_NAMED_STATES if by_id else (*RETRY_STATES, *({State.PRUNED} & set(states)))
+def retryable(runs: Sequence[Run], *, by_id: bool) -> list[Run]:
+    """Return the runs that `retry` may train again: more states if the user gave run ids."""
+    states_to_retry = RETRY_NAMED_STATES if by_id else RETRY_STATES
     return [run for run in runs if run.state in states_to_retry or run.status.is_held_back]
 
 

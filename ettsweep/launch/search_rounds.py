@@ -3,12 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from ettsweep.launch.follow import CommandContext, VerificationResult, verify_rounds
 from ettsweep.study.budget import Budget
 from ettsweep.study.controller import Controller
-from ettsweep.study.pruning import Pruner
 from ettsweep.study.study import Study, StudyKey
 from ettsweep.study.suggesting import StartPoint, Suggester
 from ettsweep.study.surface_sampler import Sampler
@@ -58,7 +56,6 @@ def search_rounds(
     sampler: str,
     suggest: Sampler,
     trials: int,
-    pruner: str,
 ) -> VerificationResult:
     """Train suggested points until verdicts are final: one round, or all rounds if the context follows.
 
@@ -70,7 +67,6 @@ def search_rounds(
         sampler: name of the sampler.
         suggest: the sampler.
         trials: most suggestions per study.
-        pruner: name of the pruner, or none.
     """
     # In a dry run the sweep is not on disk: nothing is recorded or read back.
     studies, is_recorded = target.studies, not context.dry_run
@@ -87,13 +83,6 @@ def search_rounds(
         studies,
         budget=budget,
         suggester=suggester,
-        pruner=None if pruner == "none" else _make_pruner(context.results, pruner, target),
         other_studies=[study for study in target.sweep_store.studies if study.sweep != target.name],
     )
     return verify_rounds(controller, replace(context, studies=studies))
-
-
-def _make_pruner(results: Path, name: str, target: SearchTarget) -> Pruner:
-    """Return a pruner that leaves the runs of other sweeps alone."""
-    others = [sweep for sweep in target.sweep_store.select() if sweep.name != target.name]
-    return Pruner(results, name, {spec.run_id for sweep in others for spec in sweep.specs()})

@@ -58,8 +58,6 @@ def submit(
 ) -> list[Path]:
     """Create the run folders of a plan, start workers for them, and return the folders of the submissions.
 
-    Pruned runs are reset first: whoever submits a run wants its result.
-
     Args:
         results: the results folder.
         plan: runs to launch.
@@ -80,7 +78,6 @@ def submit(
         projects = take_project_snapshots(results, (planned.spec for planned in plan.to_launch))
         for planned in plan.to_launch:
             run = RunDir.create(results, planned.spec)
-            run.unprune()
             run.give_up(plan.run_index.status_of(planned.id).attempt)
         canaries = _canary_groups(plan.to_launch, plan.run_index) if has_canary else []
         return _submit_planned(results, plan.to_launch, profile, data or {}, projects, canaries)

@@ -24,7 +24,6 @@ class SweepCost:
     label: str
     runs: int
     diverged: int
-    pruned: int
     device_s: float
     reused_s: float
 
@@ -48,7 +47,6 @@ def cost_of(label: str, runs: Iterable[Run], studies_by_family: StudiesByFamily)
         label,
         sum(state.finished for state in states),
         states.count(State.DIVERGED),
-        states.count(State.PRUNED),
         sum(run.device_s for run in unique_runs),
         sum(run.device_s for run in shared),
     )
@@ -73,5 +71,5 @@ def costs(
     ]
     sweep_run_ids = {run.id for comparison in comparisons for family in comparison.families for run in family.runs}
     rows.append(cost_of("in no sweep", [run for run in runs if run.id not in sweep_run_ids], studies_by_family))
-    rows = [row for row in rows if row.runs or row.pruned or row.device_s]
+    rows = [row for row in rows if row.runs or row.device_s]
     return [*rows, cost_of("all", runs, studies_by_family)] if len(rows) > 1 else rows

@@ -18,7 +18,6 @@ from ettsweep.files import dumps, write_atomic
 from ettsweep.metric import Metric
 from ettsweep.runs.index import Run, RunIndex
 from ettsweep.runs.point import Point
-from ettsweep.runs.state import State
 from ettsweep.study.judgement import evaluate_all
 from ettsweep.study.samplers import quiet_optuna
 from ettsweep.study.study import Study
@@ -84,7 +83,7 @@ def _is_replaceable(path: Path) -> bool:
 
 
 def _add_study(storage: JournalStorage, study_state: StudyState, samplers: Mapping[Point, str]) -> int:
-    """Add the points of a family that have a result or were pruned; return how many there are.
+    """Add the points of a family that have a result; return how many there are.
 
     Suggested points come first, in the order of suggestion, then all others by lr and wd.
     """
@@ -121,9 +120,8 @@ def _add_study(storage: JournalStorage, study_state: StudyState, samplers: Mappi
 
 
 def _runs_of_trial(runs: Sequence[Run]) -> list[Run]:
-    """Return the finished runs of a point, lowest seed first; if there is none, those that were pruned."""
-    in_order = sorted(runs, key=lambda run: run.seed)
-    return [run for run in in_order if run.state.finished] or [run for run in in_order if run.state is State.PRUNED]
+    """Return the finished runs of a point, lowest seed first."""
+    return sorted((run for run in runs if run.state.finished), key=lambda run: run.seed)
 
 
 def _mean_score(runs: Sequence[Run]) -> float | None:
@@ -144,10 +142,7 @@ def _make_trial(
 
     A point that diverged gets the worst mean of the study; where no point has a mean, its trial failed.
     """
-    # The first run tells for all: `_runs_of_trial` returns pruned ones only if none is finished.
-    if runs[0].state is State.PRUNED:
-        state, value, attrs = TrialState.PRUNED, None, attrs | {"pruned": runs[0].status.reason}
-    elif (value := _mean_score(runs)) is not None:
+    if (value := _mean_score(runs)) is not None:
         state, attrs = TrialState.COMPLETE, attrs | {"scores": [run.score for run in runs]}
     else:
         state, value = (TrialState.FAIL if worst is None else TrialState.COMPLETE), worst

@@ -6,7 +6,6 @@ what is kept of finished runs (`store`); and
     runs/<run id>/
       spec.json             the RunSpec, written first
       cancel.json           a request to stop by `ettsweep cancel`, obeyed at the next step, removed by `retry`
-      prune.json            a request to stop by a pruner, with step and reason; removed when the run is resumed
       attempts/0001/        the first attempt; then 0002/ and so on
         claim.json          the owner; there as soon as the folder is
         provenance.json     the code version of the owner
@@ -156,7 +155,6 @@ class RunDir:
 
     spec_path = PathBelow("spec.json")
     cancel_path = PathBelow("cancel.json")
-    prune_path = PathBelow("prune.json")
     attempts_path = PathBelow("attempts")
     metrics_path = PathBelow("metrics.jsonl")
     result_path = PathBelow("result.json")
@@ -400,30 +398,6 @@ class RunDir:
         """Request that the run stop at its next step, whoever trains it now or later."""
         write_atomic(self.cancel_path, dumps({"process": process_identity().to_json()}))
 
-    def prune(self, step: int, reason: str) -> bool:
-        """Request that the run stop at its next step, since its metrics up to `step` are unpromising.
-
-        Returns:
-            `False` if this was requested before.
-        """
-        content = {"step": step, "reason": reason, "process": process_identity().to_json()}
-        return write_atomic(self.prune_path, dumps(content), exclusive=True)
-
-    def prune_reason(self) -> str | None:
-        """Return step and reason of a pruning, for people; None if the run is not pruned."""
-        try:
-            request = read_json(self.prune_path)
-        except FileNotFoundError:
-            return None
-        except CorruptError as error:
-            return str(error)
-        return f"at step {request.get('step')}: {request.get('reason')}"
-
-    def unprune(self) -> None:
-        """Turn a pruned run into an interrupted one, which is resumed from its checkpoint."""
-        with storage_errors(self.path):
-            self.prune_path.unlink(missing_ok=True)
-
     def give_up(self, number: int) -> None:
         """Leave the run to another owner: that of attempt `number` is known to be dead, but not by its process.
 
@@ -435,13 +409,12 @@ class RunDir:
                 attempt.mark_lost()
 
     def retry(self) -> None:
-        """Make the run trainable again: undo a cancellation or pruning, ignore failures, delete a damaged result.
+        """Make the run trainable again: undo a cancellation, ignore failures, delete a damaged result.
 
         So is an imported one, which gives way to a score of its own.
 
         The caller makes sure that nobody trains it: an owner whose liveness is unknown counts as dead from now on.
         """
-        self.unprune()
         with storage_errors(self.path):
             self.cancel_path.unlink(missing_ok=True)
             try:
@@ -491,7 +464,7 @@ class RunDir:
 
     def _facts(self, latest: Attempt | None) -> RunFacts:
         if latest is None:
-            return RunFacts(is_cancelled=self.cancel_path.exists(), prune_reason=self.prune_reason())
+            return RunFacts(is_cancelled=self.cancel_path.exists())
         failure, pace, claim = latest.failure(), latest.estimate_progress(), latest.claim()
         return RunFacts(
             has_attempt=True,
@@ -501,7 +474,6 @@ class RunDir:
             remaining_s=pace.remaining_s,
             remaining_slot_s=pace.remaining_slot_s,
             is_cancelled=self.cancel_path.exists(),  # read after failure.json, which a cancelled attempt writes
-            prune_reason=self.prune_reason(),
             job=latest.job_id(),
             worker=Process.from_json(claim.get("process")),
             slot=str(claim.get("slot") or ""),

@@ -113,10 +113,7 @@ class Run:
 
     @cached_property
     def device_s(self) -> float:
-        """Device seconds of a finished or pruned run; 0 for any other."""
-        if self.state is State.PRUNED:  # it has no result, but its attempts record the time
-            latest = self.dir.latest_attempt()
-            return latest.time_spent().device_s if latest else 0.0
+        """Device seconds of a finished run; 0 for any other."""
         return (number(self.result.get("device_s")) if self.result else None) or 0.0
 
 

@@ -25,7 +25,6 @@ class State(StrEnum):
     QUEUED = "queued"
     INTERRUPTED = "interrupted"
     MISSING = "missing"
-    PRUNED = "pruned"
     DIVERGED = "diverged"
     DONE = "done"
 
@@ -37,7 +36,7 @@ class State(StrEnum):
     @property
     def over(self) -> bool:
         """`True` if nothing more happens to the run unless a person requests it."""
-        return self.finished or self in (State.FAILED, State.CANCELLED, State.PRUNED)
+        return self.finished or self in (State.FAILED, State.CANCELLED)
 
     @property
     def stuck(self) -> bool:
@@ -46,7 +45,7 @@ class State(StrEnum):
 
     @property
     def pending(self) -> bool:
-        """`True` if the run is to come and ends by itself. A pruned one is neither: it resumes when needed."""
+        """`True` if the run is to come and ends by itself."""
         return self in (State.RUNNING, State.QUEUED, State.INTERRUPTED, State.MISSING)
 
 
@@ -157,7 +156,6 @@ class RunFacts:
         remaining_s, remaining_slot_s: as in `Status`.
         is_cancelled: whether there is a cancel.json.
         job: the scheduler's id of the job that made the claim.
-        prune_reason: step and reason from prune.json; None if there is none.
         worker, slot: the process that made the claim, and its slot.
     """
 
@@ -168,7 +166,6 @@ class RunFacts:
     remaining_s: float | None = None
     is_cancelled: bool = False
     job: str = ""
-    prune_reason: str | None = None
     remaining_slot_s: float | None = None
     worker: Process | None = None
     slot: str = ""
@@ -216,7 +213,7 @@ def unfinished_status(
     if facts.has_attempt and not failure and not facts.is_retried:
         holder = owner()
         if holder.life == "alive":
-            reason = "cancelling" if facts.is_cancelled else "" if facts.prune_reason is None else "pruning"
+            reason = "cancelling" if facts.is_cancelled else ""
             seconds = facts.remaining_s, facts.remaining_slot_s
             return Status(State.RUNNING, reason, progress, holder.host, facts.job, *seconds, facts.worker, facts.slot)
         if holder.life == "unknown":
@@ -230,8 +227,6 @@ def unfinished_status(
             )
     if facts.is_cancelled:
         return Status(State.CANCELLED, "", progress)
-    if facts.prune_reason is not None:
-        return Status(State.PRUNED, facts.prune_reason, progress)
     if failure and failure.get("kind") == "error" and not facts.is_retried:
         return Status(State.FAILED, str(failure.get("reason", "")), progress)
     if count := count_consecutive_lost(lost):

@@ -8,7 +8,6 @@ class StopReason(StrEnum):
 
     TERMINATED = "terminated"
     OUT_OF_TIME = "out of time or preempted"
-    PRUNED = "pruned"
     CANCELLED = "cancelled"
     SUPERSEDED = "superseded"
 

@@ -284,7 +284,9 @@ class BoundRule(StudyState):
         runs = [self._runs.get(self.point_at(position, candidate.point), {}) for position in pair]
         used = [{seed for seed in members if self.is_verdict_seed(seed)} for members in runs]
         # A run that ended without a score, or needs a person, gets no second; seeds that one of the two has come first.
-        lost = {seed for members in runs for seed, run in members.items() if run.score is None and not _goes_on(run)}
+        lost = {
+            seed for members in runs for seed, run in members.items() if run.score is None and not run.state.pending
+        }
         shared = {seed for seed in used[0] & used[1] if all(members[seed].score is not None for members in runs)}
         seeds = [seed for seed in seed_order(self.study) if seed not in lost | shared]
         seeds.sort(key=lambda seed: sum(seed not in own for own in used))
@@ -401,10 +403,7 @@ class BoundRule(StudyState):
         extended = self._extended_posteriors[candidate.point]
         for position in extended.positions:
             runs = self._runs.get(self.point_at(position, candidate.point), {})
-            # A pruned run does not count as used: racing may choose it, and it is resumed then.
-            used_seeds[position] = [
-                s for s, run in runs.items() if self.is_verdict_seed(s) and run.state is not State.PRUNED
-            ]
+            used_seeds[position] = [seed for seed in runs if self.is_verdict_seed(seed)]
             under_way += [(position, seed) for seed in used_seeds[position] if runs[seed].state.pending]
         return BoundQuery(
             extended,
@@ -426,11 +425,6 @@ def seeds_to_decide(posterior: Posterior, candidate: Position, others: Sequence[
         return 0
     shared = posterior.shared_seeds(candidate, posterior.decider(candidate, others))
     return max(0, DECIDING_SEEDS - shared)
-
-
-def _goes_on(run: Run) -> bool:
-    """`True` if a run may still have a score without a person's help."""
-    return run.state.pending or run.state is State.PRUNED
 
 
 def _is_behind(position: Position, other: Position) -> bool:

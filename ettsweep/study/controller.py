@@ -17,12 +17,11 @@ from ettsweep.quantities import score_text
 from ettsweep.runs.index import RunIndex
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.state import State, Status
+from ettsweep.runs.state import State
 from ettsweep.runs.timing import RunTimes
 from ettsweep.study.budget import EXTRA_RUNS, MAX_TRIALS, NO_BUDGET, Budget, Forecast, fair_shares, whole_shares
 from ettsweep.study.judgement import evaluate_all
 from ettsweep.study.plan import Plan, PlannedRun, make_plan
-from ettsweep.study.pruning import Pruner
 from ettsweep.study.study import Study, StudyKey, study_titles
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.verdict import Verdict
@@ -112,7 +111,6 @@ class Controller:
         capacity: runs that can train at the same time; racing adds that many per round.
         follows: race, and climb on from better neighbours of `start`.
         suggester: suggests points of studies, which are judged once it is done; None without a search.
-        pruner: stops hopeless runs that were only suggested; None trains all to their end.
         verdicts: one per study, from the last round.
         forecast: runs to come from the last plan on.
         other_studies: of sweeps that are not verified; the runs that they request are not counted as extra runs.
@@ -130,7 +128,6 @@ class Controller:
     capacity: int = 1
     follows: bool = False
     suggester: SuggestionSource | None = None
-    pruner: Pruner | None = None
     other_studies: Sequence[Study] = ()
     verdicts: list[Verdict] = field(default_factory=list)
     forecast: Forecast = field(default_factory=Forecast)
@@ -235,30 +232,6 @@ class Controller:
     def search_over_budget(self) -> bool:
         """Whether the budget ended the search for suggestions."""
         return bool(self.suggester and self.suggester.budget_exhausted)
-
-    def prune(self, specs: Mapping[str, RunSpec], statuses: Mapping[str, Status], run_index: RunIndex) -> list[str]:
-        """Ask hopeless runs in training to stop; return a line on each.
-
-        Args:
-            specs: specs of the runs that are watched, by id.
-            statuses: their current statuses, by id.
-            run_index: all runs before this round, which are compared with as well.
-
-        Raises:
-            StorageError: a run folder cannot be written.
-        """
-        return self.pruner.prune(specs, statuses, run_index, self.prunable_ids()) if self.pruner else []
-
-    def prunable_ids(self) -> set[str]:
-        """Return the ids of runs that may be pruned: suggested ones that no grid requested and no verdict compares."""
-        run_ids = set()
-        for v in self.verdicts:
-            compared = {scored_point.point for scored_point in v.compared_points}
-            for point in set(v.study.suggested_points) - set(v.study.grid_points) - compared:
-                run_ids |= {
-                    v.study.base.with_point(point.lr, point.wd, seed).run_id for seed in v.study.seeds_by_point[point]
-                }
-        return run_ids
 
     def _used_runs(self, run_index: RunIndex, key: StudyKey) -> int:
         """Return how many runs of a study were paid for; one that is interrupted is paid for when it is resumed."""

@@ -54,8 +54,8 @@ class MeansRule(StudyState):
         return verdict
 
     def _neighbours_are_known(self, verdict: Verdict) -> bool:
-        """`True` if no neighbour is pending or pruned, or one of these is out of reach: then none is trained."""
-        awaited = [n.point for n in verdict.neighbours if n.state.pending or n.state is State.PRUNED]
+        """`True` if no neighbour is pending, or one of these is out of reach: then none is trained."""
+        awaited = [n.point for n in verdict.neighbours if n.state.pending]
         return not awaited or self._any_out_of_reach(point for point in awaited if not self._is_requested(point))
 
     def _refutation(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> Reason | None:

@@ -32,7 +32,7 @@ class Plan:
 
     Attributes:
         submit: never started.
-        retry: interrupted or pruned; resumed from their checkpoints.
+        retry: interrupted; resumed from their checkpoints.
         keep: finished, running or queued: nothing to do.
         blocked: failed, cancelled, held or unknown: a person decides.
         run_index: the index from which the plan was made.
@@ -68,7 +68,7 @@ class Plan:
 
 ACTION_BY_STATE = {
     State.MISSING: "submit",
-    **dict.fromkeys((State.INTERRUPTED, State.PRUNED), "retry"),
+    State.INTERRUPTED: "retry",
     **dict.fromkeys((State.DONE, State.DIVERGED, State.RUNNING, State.QUEUED), "keep"),
     # An unknown owner may be alive: launching the run would train it twice.
     **dict.fromkeys((State.FAILED, State.CANCELLED, State.HELD, State.UNKNOWN), "blocked"),

@@ -36,7 +36,7 @@ class BoundQuery:
 
     Attributes:
         seed_order: seeds in the order in which each position gets them.
-        used_seeds: seeds of the runs at each position, finished or not; a pruned run does not count.
+        used_seeds: seeds of the runs at each position, finished or not.
         under_way: runs, as (position, seed), without a score yet.
         max_seeds: most seeds of a position.
     """

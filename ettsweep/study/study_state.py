@@ -224,14 +224,8 @@ class StudyState(ABC):
         return None, stuck if candidate.score is not None else ()
 
     def _pending_points(self) -> list[Point]:
-        """Return the requested points with runs missing or under way, and pruned ones if a grid requested them."""
-        grid_points = set(self.study.grid_points)
-        return [
-            point
-            for point, seeds in self._requested_points.items()
-            if self.is_pending(point, seeds)
-            or (point in grid_points and self._unfinished_state(point, seeds) is State.PRUNED)
-        ]
+        """Return the requested points with runs missing or under way."""
+        return [point for point, seeds in self._requested_points.items() if self.is_pending(point, seeds)]
 
     def _unfinished_state(self, point: Point, seeds: Sequence[int]) -> State | None:
         """Return the state that stands for a point's unfinished runs; None if all are finished."""
@@ -313,16 +307,8 @@ class StudyState(ABC):
         return self.specs(dict.fromkeys([candidate.point, *verdict.missing_points, *unrequested]), self.initial_seeds)
 
     def pending_specs(self) -> list[RunSpec]:
-        """Return the runs of the pending points, without pruned ones that no grid requested."""
-        grid_points, specs = set(self.study.grid_points), list[RunSpec]()
-        for point in self._pending_points():
-            runs = self._runs.get(point, {})
-            specs += [
-                spec
-                for spec in self.specs([point], self._requested_points[point])
-                if point in grid_points or spec.seed not in runs or runs[spec.seed].state is not State.PRUNED
-            ]
-        return specs
+        """Return the runs of the pending points."""
+        return [spec for point in self._pending_points() for spec in self.specs([point], self._requested_points[point])]
 
     def extra_runs(self, others: Iterable[Study] = ()) -> list[Run]:
         """Return existing runs that nobody requested and whose seeds count: all those of climbs and races.

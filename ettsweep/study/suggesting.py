@@ -15,7 +15,7 @@ from ettsweep.study.study_state import StudyState
 from ettsweep.study.surface_sampler import LatticePosition, Observations, Sampler
 from ettsweep.study.sweep import Suggestion
 
-IDLE = (State.MISSING, State.INTERRUPTED, State.PRUNED)
+IDLE = (State.MISSING, State.INTERRUPTED)
 """States of runs that only continue if a sweep requests them."""
 
 

@@ -9,7 +9,7 @@ from ettsweep.runs.state import State
 from ettsweep.study.study import shown_strategy
 from ettsweep.study.verdict import Verdict
 
-EVENT_STATES = (State.FAILED, State.DIVERGED, State.INTERRUPTED, State.CANCELLED, State.HELD, State.PRUNED)
+EVENT_STATES = (State.FAILED, State.DIVERGED, State.INTERRUPTED, State.CANCELLED, State.HELD)
 """States that are an event when a run enters them."""
 
 INITIAL_EVENT_STATES = (State.FAILED, State.DIVERGED)

@@ -22,19 +22,17 @@ STATE_SIGNS = {
     State.MISSING: "·",
     State.INTERRUPTED: "·",
     State.DIVERGED: "×",
-    State.PRUNED: "–",
     State.FAILED: "!",
     State.CANCELLED: "⊘",
     State.HELD: "!",
     State.UNKNOWN: "?",
 }
-STATE_LEGEND = "● finished  ▸ training  ○ queued  · to come  × diverged  – pruned  ⊘ cancelled  ! needs you  ? unknown"
+STATE_LEGEND = "● finished  ▸ training  ○ queued  · to come  × diverged  ⊘ cancelled  ! needs you  ? unknown"
 MARK_LEGEND = "[ ] the candidate  ( ) its neighbours"
 
 STATE_STYLES = {
     State.RUNNING: "cyan",
     State.DIVERGED: "yellow",
-    State.PRUNED: "yellow",
     State.CANCELLED: "yellow",
     State.FAILED: "bold red",
     State.HELD: "bold magenta",

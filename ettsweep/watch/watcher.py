@@ -334,7 +334,7 @@ WITHOUT_OUTCOME = frozenset({State.QUEUED, State.RUNNING, State.MISSING, State.I
 
 def _run_sort_key(run: Run) -> tuple[object, ...]:
     # Those in training first, those that were ended on purpose last.
-    urgency = run.state is not State.RUNNING, run.state in (State.CANCELLED, State.PRUNED), ORDER[run.state]
+    urgency = run.state is not State.RUNNING, run.state is State.CANCELLED, ORDER[run.state]
     return *urgency, run.labels.model, strategy_name(run.base.strategy.s), run.lr, run.wd, run.seed
 
 

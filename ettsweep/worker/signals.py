@@ -1,4 +1,4 @@
-"""Reasons for a run to stop before its last step: signals, a cancellation, a pruning, or a newer attempt."""
+"""Reasons for a run to stop before its last step: signals, a cancellation, or a newer attempt."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.stop import StopReason
 
 POLL_S = 0.5
-"""Seconds between checks for a cancellation, a pruning or a newer attempt; each reads the run's folder."""
+"""Seconds between checks for a cancellation or a newer attempt; each reads the run's folder."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 """Signals that stop a worker after its current step; SIGUSR2 is SLURM's warning that the job's time is almost up."""
@@ -77,9 +77,7 @@ class StopSource:
             polled_s = now_s
             if attempt.is_superseded():
                 return StopReason.SUPERSEDED
-            if run.cancel_path.exists():
-                return StopReason.CANCELLED
-            return StopReason.PRUNED if run.prune_path.exists() else None
+            return StopReason.CANCELLED if run.cancel_path.exists() else None
 
         return poll
 

@@ -274,7 +274,7 @@ class OwnerLiveness(SchedulerLiveness):
 def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, data: str | None = None) -> State:
     """Train one run in this process; return its state.
 
-    A failed, cancelled or pruned run is retried, since the user has requested it explicitly.
+    A failed or cancelled run is retried, since the user has requested it explicitly.
 
     Args:
         results: results folder.
@@ -291,7 +291,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
     )  # a dead loader process then raises BrokenPipeError instead of killing this one
     run = RunDir.create(results, spec)
     liveness = OwnerLiveness(results, watch_hearts(results, [run.id], print_note, of_this_name=True))
-    if run.status(liveness).state in (State.FAILED, State.CANCELLED, State.PRUNED):
+    if run.status(liveness).state in (State.FAILED, State.CANCELLED):
         run.retry()
     if (state := run.status().state).finished:
         return state

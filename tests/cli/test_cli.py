@@ -593,7 +593,6 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, finish_scores: 
         ("grid --grid grid.yaml --log WANDB", "unknown metric logger 'WANDB'; did you mean 'wandb'?"),
         ("grid --grid grid.yaml --set optimizer=SGD", "unknown kind 'SGD'; did you mean 'sgd'?"),
         ("search --grid grid.yaml --sampler TPE", "unknown sampler 'TPE'; did you mean 'tpe'?"),
-        ("search --grid grid.yaml --pruner MEDIAN", "unknown pruner 'MEDIAN'; did you mean 'median'?"),
         ("search --grid grid.yaml --from NTK", "unknown strategy or sweep 'NTK'; did you mean 'ntk'?"),
         ("init --task DIGITS", "unknown task 'DIGITS'; did you mean 'digits'?"),
         ("status --state DONE --results empty", "unknown state 'DONE'; did you mean 'done'?"),

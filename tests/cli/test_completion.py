@@ -24,7 +24,6 @@ from ettsweep.shipped_files import shipped
 from ettsweep.strategies.strategy import STRATEGIES
 from ettsweep.study.criterion import Rule
 from ettsweep.study.grid_file import find_grid, load_sweep_spec
-from ettsweep.study.pruning import PRUNERS
 from ettsweep.study.samplers import SAMPLERS
 from ettsweep.trainer.models.registry import named_models
 from ettsweep.trainer.tasks.registry import TASKS
@@ -159,7 +158,6 @@ def test_runs_are_offered(command: str, folder: Path, offered: Offer, spec: RunS
         ("cancel --state", [state.value for state in State]),
         ("retry --log", METRIC_LOGGERS),
         ("search --sampler", SAMPLERS),
-        ("search --pruner", PRUNERS),
         ("read x --reader", sorted(reader_names())),
         ("init --task", TASKS),
         ("init --model", named_models()),

@@ -267,8 +267,6 @@ def test_a_sweep_all_of_whose_runs_diverged_is_no_start(call: Call, results: Pat
     [
         ("--grid w8.yaml --sampler tpee", "unknown sampler 'tpee'"),
         ("--grid w8.yaml --lr-range fixed", "lr and wd are both fixed: there is nothing to search"),
-        ("--grid w8.yaml --pruner median --set every=24", "every: 24: --pruner median"),
-        ("--grid w8.yaml --pruner medain", "unknown pruner 'medain'"),
         ("--grid w8.yaml --from nobody", "unknown strategy or sweep 'nobody'"),
         ("--grid w8.yaml --unverified", "--unverified needs --from STRATEGY or --from SWEEP"),
         ("--grid w8.yaml --from standard", "--from standard: this is the strategy being searched"),

@@ -1,4 +1,4 @@
-"""What can be thrown away of the checkpoints of interrupted, finished and pruned runs."""
+"""What can be thrown away of the checkpoints of interrupted and finished runs."""
 
 from pathlib import Path
 
@@ -44,19 +44,3 @@ def test_the_checkpoint_of_a_finished_run_goes(results: Path, spec: RunSpec) -> 
     remove(waste)
     assert not attempt.has_checkpoint()
     assert run.result() is not None
-
-
-def test_the_checkpoint_of_a_pruned_run_goes_and_that_of_one_which_is_wanted_stays(
-    results: Path, spec: RunSpec
-) -> None:
-    run = RunDir.create(results, spec)
-    attempt = run.claim({}, after=0)
-    assert attempt is not None
-    attempt.checkpoint_path.write_bytes(b"weights")
-    attempt.record_failure("interrupted", "pruned")
-    assert run.prune(8, "why")
-    assert [(item.path, item.reason) for item in find_waste(results)] == [
-        (attempt.checkpoint_path, "checkpoint of a pruned run")
-    ]
-    run.unprune()
-    assert find_waste(results) == []

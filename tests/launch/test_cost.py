@@ -275,17 +275,6 @@ def test_what_several_sweeps_ask_for_is_trained_once(results: Path, make_spec: S
     assert told(*values) == "4 finished runs: 2 device hours; 2 of them for several sweeps: 1.5 device hours saved"
 
 
-def test_what_pruned_runs_took_is_part_of_the_cost(results: Path, make_spec: Specs) -> None:
-    result, pruned = make_spec(seed=0), make_spec(seed=1)
-    account = CostEstimator(HERE, clock=lambda: 0.0)
-    account.describe_estimate(make_plan([result, pruned], load_run_index(results)))
-    finish(results, result, 36.0)
-    attempt = stop(results, pruned, 0.5)
-    attempt.append(attempt.timings_path, [{"progress": 0.5, "wall_s": 36.0}])
-    RunDir(attempt.run).prune(12, "why")
-    assert account.describe_cost(load_run_index(results)) == "1 of 2 runs trained, 1 pruned: 0.02 device hours in 0 s"
-
-
 def test_what_runs_took_that_were_cancelled_or_failed_is_part_of_the_cost(results: Path, make_spec: Specs) -> None:
     """Where nothing was trained to its end too; of a run that was begun before, what it has had since."""
     fresh, running_set, failed, never = (make_spec(seed=seed) for seed in range(4))

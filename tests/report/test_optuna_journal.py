@@ -177,23 +177,6 @@ def test_where_all_diverged_none_has_a_value(results: Path, tmp_path: Path) -> N
     assert (trial.state, trial.values) == (TrialState.FAIL, None)
 
 
-def test_a_pruned_point_has_its_curve_and_one_that_is_not_finished_is_left_out(searched_sweep: Made) -> None:
-    searched_sweep.propose((1.0, 0.25), (1.0, 0.5))
-    RunDir.create(searched_sweep.results, searched_sweep.spec((1.0, 0.5)))
-    run = RunDir.create(searched_sweep.results, searched_sweep.spec((1.0, 0.25)))
-    attempt = run.claim({}, after=0)
-    assert attempt
-    attempt.append(attempt.metrics_path, [{"step": 8, "val_loss": 3.0}])
-    assert run.prune(8, "median pruner")
-    attempt.record_failure("interrupted", "pruned")
-    searched_sweep.write()
-    *_, last = trials(searched_sweep)
-    assert len(trials(searched_sweep)) == 5
-    assert (last.state, last.intermediate_values) == (TrialState.PRUNED, {8: 3.0})
-    assert last.params == {"lr": 1.0, "wd": 0.25}
-    assert last.user_attrs["pruned"] == "at step 8: median pruner"
-
-
 def test_each_strategy_is_a_study_that_says_what_it_is_of(searched_sweep: Made) -> None:
     finish(searched_sweep.results, spec := searched_sweep.spec((1.0, 0.5), strategy="mup"), 1.5)
     searched_sweep.write()

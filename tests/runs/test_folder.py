@@ -271,35 +271,6 @@ def test_only_ids_become_paths() -> None:
         assert not is_run_id(name), name
 
 
-# --- pruned ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_run_is_pruned_once_until_it_is_wanted(run: RunDir) -> None:
-    claimed(run).record_failure("interrupted", "pruned")
-    assert (run.prune_reason(), run.prune(8, "first"), run.prune(16, "second")) == (None, True, False)
-    assert run.prune_reason() == "at step 8: first"
-    assert process_identity() == Process.from_json(json.loads(run.prune_path.read_text())["process"])
-    run.unprune()
-    run.unprune()
-    assert (run.prune_reason(), state(run)) == (None, (State.INTERRUPTED, "pruned"))
-    assert temporaries(run.path) == []
-
-
-def test_retrying_takes_a_pruned_run_on(run: RunDir) -> None:
-    claimed(run).record_failure("interrupted", "pruned")
-    run.prune(8, "why")
-    run.cancel()
-    run.retry()
-    assert state(run) == (State.INTERRUPTED, "pruned")
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]"])
-def test_a_damaged_pruning_is_one_that_names_the_file(run: RunDir, content: str) -> None:
-    run.prune_path.write_text(content)
-    assert state(run)[0] is State.PRUNED
-    assert str(run.prune_path) in state(run)[1]
-
-
 def test_evaluations_are_those_of_the_lineage_and_then_of_the_result(run: RunDir) -> None:
     def steps() -> list[int]:
         return [line["step"] for line in run.evaluations("val_loss") if line["val_loss"] == 2 / line["step"]]

@@ -151,22 +151,3 @@ def test_a_run_is_found_by_the_start_of_its_id(results: Path, make_spec: MakeSpe
 def test_a_broken_run_is_found_too(results: Path, spec: RunSpec) -> None:
     RunDir.create(results, spec).spec_path.write_text("{")
     assert find_run_id(load_run_index(results), spec.run_id[:5]) == spec.run_id
-
-
-# --- pruned ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def pruned(results: Path, spec: RunSpec) -> RunSpec:
-    """Prune a run that two processes have trained for five seconds."""
-    attempt = start(results, spec)
-    attempt.record_execution({"processes": 2})
-    attempt.append(attempt.timings_path, [{"progress": 0.5, "wall_s": 5.0}])
-    RunDir(attempt.run).prune(8, "why")
-    attempt.record_failure("interrupted", "pruned")
-    return spec
-
-
-def test_a_pruned_run_has_no_score_and_has_cost_what_it_took(results: Path, pruned: RunSpec) -> None:
-    run = load_run_index(results).runs[pruned.run_id]
-    assert (run.state, run.score, run.result, run.device_s) == (State.PRUNED, None, None, 10.0)

@@ -68,30 +68,6 @@ def test_cancellation_is_obeyed_before_it_is_true(run: RunDir) -> None:
     assert state(run) == (State.INTERRUPTED, "cancelled")
 
 
-def test_pruning_is_obeyed_before_it_is_true(run: RunDir) -> None:
-    attempt = claimed(run)
-    assert run.prune(400, "median pruner: no hope")
-    assert state(run) == (State.RUNNING, "pruning")
-    attempt.record_failure("interrupted", "pruned")
-    assert state(run) == state(run, run.id) == (State.PRUNED, "at step 400: median pruner: no hope")
-    assert not State.PRUNED.finished
-    run.cancel()
-    assert state(run) == (State.CANCELLED, "")
-    run.cancel_path.unlink()
-    run.unprune()
-    assert state(run) == (State.INTERRUPTED, "pruned")
-    assert state(run, run.id) == (State.QUEUED, "to be resumed")
-    finished(run)
-    run.prune(400, "median pruner: no hope")
-    assert run.status().state is State.DONE
-
-
-def test_a_run_whose_worker_died_before_it_obeyed_is_pruned(run: RunDir) -> None:
-    claimed(run, dead_process())
-    run.prune(8, "why")
-    assert state(run, run.id) == (State.PRUNED, "at step 8: why")
-
-
 def test_owner_on_another_machine_is_unknown(run: RunDir) -> None:
     claimed(run, Process("node7", "its boot", 1, "1"))
     assert state(run, run.id) == (State.UNKNOWN, "claimed on node7, which cannot be asked from here")
@@ -259,12 +235,6 @@ def asked_too_early() -> None:
         (RunFacts(True, is_cancelled=True), Owner("dead"), Status(State.CANCELLED)),
         (RunFacts(True, {"kind": "lost", "reason": "no"}, is_cancelled=True), None, Status(State.CANCELLED)),
         (RunFacts(True, {"kind": "error", "reason": "no"}), None, Status(State.FAILED, "no")),
-        (RunFacts(True, prune_reason="why", progress=0.5), Owner("alive"), Status(State.RUNNING, "pruning", 0.5)),
-        (RunFacts(True, prune_reason="why", is_cancelled=True), Owner("alive"), Status(State.RUNNING, "cancelling")),
-        (RunFacts(True, prune_reason="why"), Owner("unknown", "n1", "no"), Status(State.UNKNOWN, "no", 0, "n1")),
-        (RunFacts(True, prune_reason="why", progress=0.5), Owner("dead"), Status(State.PRUNED, "why", 0.5)),
-        (RunFacts(True, {"kind": "error", "reason": "no"}, prune_reason=""), None, Status(State.PRUNED)),
-        (RunFacts(True, prune_reason="why", is_cancelled=True), Owner("dead"), Status(State.CANCELLED)),
     ],
 )
 def test_state_of_which_the_folder_and_its_owner_decide(facts: RunFacts, owner: Owner | None, expected: Status) -> None:

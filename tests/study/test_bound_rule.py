@@ -647,17 +647,15 @@ def test_where_a_budget_is_enough_for_one_of_two_it_is_the_same_one_in_any_order
         assert reason.startswith("second ")
 
 
-@pytest.mark.parametrize(("state", "launched"), [(State.INTERRUPTED, 3), (State.PRUNED, 0)])
-def test_a_run_that_is_interrupted_counts_once(search_of: Callable[..., Study], state: State, launched: int) -> None:
-    """One that was pruned was paid for, and costs again."""
+def test_a_run_that_is_interrupted_counts_once(search_of: Callable[..., Study]) -> None:
     study = replace(search_of(seeds=[0]), grid_points=tuple(CENTRE.moved(lr, 0) for lr in range(9)))
     verification = Controller([study], budget=Budget(9), follows=True)
     first = verification.plan(RunIndex({}, {})).to_launch
     assert len(first) == 9
     ended = {p.id: Run(RunDir(Path("runs") / p.id), p.spec, Status(State.DONE), {"score": 1.0}) for p in first}
-    ended |= {p.id: Run(RunDir(Path("runs") / p.id), p.spec, Status(state), None) for p in first[:3]}
+    ended |= {p.id: Run(RunDir(Path("runs") / p.id), p.spec, Status(State.INTERRUPTED), None) for p in first[:3]}
     plan = verification.plan(RunIndex(ended, {}))
-    assert {p.id for p in plan.to_launch} == {p.id for p in first[:launched]}
+    assert {p.id for p in plan.to_launch} == {p.id for p in first[:3]}
 
 
 def test_a_climb_that_swings_ends_at_the_point_least_behind(search_of: Callable[..., Study]) -> None:
@@ -711,22 +709,3 @@ def test_bound_and_confidence_are_those_of_the_sweep(search_of: Callable[..., St
     assert bounds[0.99] is not None
     assert bounds[0.6] < bounds[0.99]
     assert "(99%)" in verdicts[0.99].statement
-
-
-def test_a_race_takes_a_pruned_run_on_where_it_would_have_its_point_and_else_leaves_it(
-    search_of: Callable[..., Study],
-) -> None:
-    study = search_of(seeds=(0, 1), margin="1%")
-    runs = noisy(study, SEVEN, 0.03)
-    verdict = judged(study, runs)
-    assert (verdict.verdict, offset_of(verdict.point)) == ("unresolved", (0, 0))
-    free = BoundRule(study, runs).racing_specs(verdict, 12)
-    new = next(item for item in asked(free) if item[0] not in SEVEN)
-    everywhere = [o for o in product(range(-3, 4), repeat=2) if o not in SEVEN]
-    pruned = [run_at(study, offset, 0, None, State.PRUNED) for offset in everywhere]
-    bound_rule = BoundRule(study, [*runs, *pruned])
-    assert bound_rule.verdict() == verdict
-    chosen = bound_rule.racing_specs(bound_rule.verdict(), 12)
-    assert asked(chosen) == asked(free), "what was pruned is no reason to have it, and none not to"
-    assert new in asked(chosen)
-    assert {run.id for run in pruned} & {spec.run_id for spec in chosen}

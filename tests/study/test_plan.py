@@ -86,9 +86,3 @@ def test_planning_is_repeatable(make_spec: MakeSpec) -> None:
     specs = [make_spec(seed=seed) for seed in range(3)]
     run_index = ledger_of({specs[0]: State.DONE, specs[1]: State.FAILED})
     assert make_plan(specs, run_index) == make_plan(specs, run_index)
-
-
-def test_a_pruned_run_goes_on_for_whoever_wants_it(spec: RunSpec) -> None:
-    plan = make_plan([spec], ledger_of({spec: State.PRUNED}))
-    assert [(p.id, p.state) for p in plan.retry] == [(spec.run_id, State.PRUNED)]
-    assert plan.is_unfinished

@@ -825,25 +825,6 @@ print("[ettsweep]", json.dumps(dict(step=1, err=round(lr / 3 + seed / 70, {digit
     assert (told in judged.stderr) is is_told
 
 
-def test_a_search_of_runs_that_were_evaluated_once_has_no_pruner(tmp_path: Path, results: Path, grid: Ask) -> None:
-    grid(shell(says(9, err=1.0)), "--follow", runs=2, steps=9)
-    search = ("search", "--grid", tmp_path / "sweep.yaml", "--name", "searched", "--dry-run", "--results", results)
-    refused = ettsweep(*search, "--pruner", "median", code=2)
-    assert "--pruner median judges runs by their curves, but the 2 runs that have finished of " in refused.stderr
-    assert "recorded err once; record it more often, or leave out --pruner" in refused.stderr
-    assert "recorded err once" not in ettsweep(*search, code=None).stderr
-
-
-@pytest.mark.slow
-def test_a_search_whose_first_runs_diverged_at_their_first_evaluation_has_a_pruner(
-    tmp_path: Path, results: Path, grid: Ask
-) -> None:
-    grid(shell(says(1, err=1.0) + says(2, err=float("nan"))), "--follow", runs=2, steps=9)
-    assert {run.status().state for run in runs_in(results)} == {State.DIVERGED}
-    search = ("search", "--grid", tmp_path / "sweep.yaml", "--name", "searched", "--dry-run", "--results", results)
-    assert "recorded err once" not in ettsweep(*search, "--pruner", "median", code=None).stderr
-
-
 def test_runs_that_all_end_before_the_stated_step_are_told(results: Path, grid: Ask) -> None:
     grid(shell(says(7, err=1.0)), "--follow", runs=2, steps=9)
     judged = ettsweep("verify-optimum", "--dry-run", "--results", results, code=None)

@@ -238,7 +238,7 @@ def test_a_state_without_a_score_has_a_sign_of_its_own_and_a_word_in_the_legend(
         "a circle for `missing`, and for a mean of none"
     )
     assert {mark.stroke for mark in result.of("symbol", strokeWidth=1.8)} == {INK}
-    assert {"diverged", "failed", "pruned", "running", "queued", "missing"} <= set(result.legend)
+    assert {"diverged", "failed", "running", "queued", "missing"} <= set(result.legend)
 
 
 def test_awful_points_do_not_wash_out_the_rest() -> None:

@@ -287,7 +287,7 @@ COMMANDS: dict[str, tuple[str, list[str]]] = {
     "compare": ("`compare A B`", ["compare a.csv b.csv --min"]),
     "read": ("`read FOLDER_OR_LOG`", ["read train.log"]),
     "read --reader": ("`read FOLDER_OR_LOG --reader NAME`", ["read train.log --reader stdout"]),
-    "list readers": ("`list readers`", ["list readers"]),
+    "read, without a path": ("`read`, without a path", ["read"]),
     "clean": ("`clean`", ["clean --dry-run --results results"]),
     "doctor": ("`doctor`", ["doctor --launch-set slots=1 --results other"]),
     "data text": (

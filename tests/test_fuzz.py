@@ -298,7 +298,6 @@ COMMANDS = {
     "sweeps archive": "sweeps archive grid-2",
     "read": "read {text}",
     "read --reader": "read {text} --reader stdout",
-    "list readers": "list readers",
     "try": "try {grid} --launch-set slots=1",
     "import": "import {scores} --min --name numbers",
     "verdict": "verdict {scores} --min",
@@ -388,7 +387,7 @@ def output_of(command: list[str], folder: Path, variables: Mapping[str, str], at
 
 def test_every_command_meets_every_condition() -> None:
     typed = {line.split()[0] for line in COMMANDS.values()}
-    assert typed >= cli.COMMANDS.keys() | {"sweeps", "data", "list"}
+    assert typed >= cli.COMMANDS.keys() | {"sweeps", "data"}
 
 
 @pytest.mark.usefixtures("process")

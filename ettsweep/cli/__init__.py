@@ -90,7 +90,7 @@ def make_app(name: str = "") -> typer.Typer:
     for command in [name] if name else COMMANDS:
         app.command(command)(expand_option_groups(COMMANDS[command]))
     if not name:
-        for group in (named_sweeps.app, data_text.app, reader_commands.app):
+        for group in (named_sweeps.app, data_text.app):
             app.add_typer(group)
     return app
 

@@ -1,4 +1,4 @@
-"""Commands on readers: read, list readers."""
+"""The command read: which readers ship, and what they see."""
 
 import shlex
 from pathlib import Path
@@ -10,36 +10,24 @@ from ettsweep.cli import completion
 from ettsweep.cli.options import Form
 from ettsweep.cli.parsers import parse_path
 from ettsweep.console import Format, print_note, print_table
-from ettsweep.errors import FailedError
-
-app = typer.Typer(name="list", help="List what ships or is installed.", no_args_is_help=True, rich_markup_mode=None)
-
-
-@app.callback()
-def list_() -> None:
-    """List what ships or is installed."""
-
-
-@app.command("readers")
-def list_readers(form: Form = Format.TABLE) -> None:
-    """List the readers, which take metrics from what a trainer writes."""
-    from ettsweep.readers.looking import reader_rows
-
-    print_table(reader_rows(), form, ["name", "about"] if form is Format.TABLE else None)
+from ettsweep.errors import FailedError, InputError
 
 
 def read(
     *,
     path: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
-            help="A run's folder, or a log.", metavar="FOLDER_OR_LOG", parser=parse_path, show_default=False
+            help="A run's folder, or a log; without one, the readers that ship are listed.",
+            metavar="[FOLDER_OR_LOG]",
+            parser=parse_path,
+            show_default=False,
         ),
-    ],
+    ] = None,
     reader: Annotated[
         str | None,
         typer.Option(
-            help="Reader: a name of `ettsweep list readers`, a pattern with named groups, or a YAML file; by default "
+            help="Reader: a name that `ettsweep read` lists, a pattern with named groups, or a YAML file; by default "
             "all are tried.",
             metavar="NAME_OR_PATTERN",
             autocompletion=completion.readers,
@@ -51,7 +39,13 @@ def read(
 
     The exit code is 1 if there are none, or if training and validation are not told apart.
     """
-    if reader is None:
+    if path is None and reader is not None:
+        raise InputError(f"--reader {reader}: name the folder or log that it is to read")
+    if path is None:
+        from ettsweep.readers.looking import reader_rows
+
+        print_table(reader_rows(), form, ["name", "about"] if form is Format.TABLE else None)
+    elif reader is None:
         _show_all(path, form)
     else:
         _show(path, reader, form)

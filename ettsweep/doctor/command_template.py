@@ -30,7 +30,7 @@ COMMENTS = {
     "command": "split as by a shell, without one; each run has its own {lr}, {wd}, {seed} and folder {out}",
     "workdir": "where the command runs, relative to this file",
     "env": "environment variables",
-    "reader": "what finds its metrics: a name of `ettsweep list readers`, or a regular expression",
+    "reader": "what finds its metrics: a name of `ettsweep read`, or a regular expression",
     "score": "what verdicts compare; also take: best, last or {step: 5000}",
     "centre": "centre of the ranges",
     "lr": "log2 from the centre, multiples of the step; or fixed",

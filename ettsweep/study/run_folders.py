@@ -82,7 +82,7 @@ def _check_stated(folder: Path, rows: Sequence[Row], keys: Sequence[str], readin
 def _readers_of(run: Path, score: str) -> str:
     """Return which readers see a score in a run, as the end of a sentence."""
     found = [each.reader.name for each in looks(run) if score in each.metrics]
-    return f"; {score} is seen in {run} by {', '.join(found)}" if found else ", of `ettsweep list readers`"
+    return f"; {score} is seen in {run} by {', '.join(found)}" if found else ", of `ettsweep read`"
 
 
 def _runs(folder: Path, names: Sequence[str]) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""`ettsweep read` and `ettsweep list readers`."""
+"""`ettsweep read`."""
 
 import json
 import shutil
@@ -60,7 +60,7 @@ def test_a_log_in_a_folder_is_read(call: Call, tmp_path: Path) -> None:
         (["nowhere", "--reader", "timm"], 2, "nowhere: there is no such folder or file"),
         ([LOG, "--reader", "timmm"], 2, "did you mean 'timm'"),
         ([LOG, "--reader", "loss (.*)"], 2, "needs named groups"),
-        ([], 2, "Missing argument"),
+        (["--reader", "timm"], 2, "--reader timm: name the folder or log that it is to read"),
         ([LOG, "--reader", "torchtitan"], 1, "no metric in 66 lines; seen: "),
         (["empty"], 1, "empty: no reader sees a metric; --reader NAME says what that one sees"),
         (["empty", "--reader", "timm"], 1, "no file matches **/summary.csv in empty; there is none"),
@@ -83,10 +83,9 @@ def test_a_folder_with_a_newline_and_brackets_is_read(call: Call, tmp_path: Path
 
 
 def test_readers_are_listed(call: Call) -> None:
-    rows = json.loads(call("list", "readers", "--format", "json").out)
+    rows = json.loads(call("read", "--format", "json").out)
     assert tuple(row["name"] for row in rows) == reader_names()
-    assert all(f"{name}  " in call("list", "readers").out for name in reader_names())
-    assert "readers" in call("list", code=None).out + call("list", "--help").out
+    assert all(f"{name}  " in call("read").out for name in reader_names())
 
 
 def test_the_page_on_readers_has_them_all() -> None:

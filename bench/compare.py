@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from bench.tables import facts
-from ettsweep.study.comparison import compare
+from ettsweep.study.compare import compare
 
 Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]
 

@@ -24,7 +24,7 @@ from ettsweep.runs.data_location import data_env
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.study.comparison import Comparison
+from ettsweep.study.compare import Comparison
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.reason import Code
 from ettsweep.study.study_state import REACH
@@ -252,7 +252,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for seed in (0, 1)
     ]
     write_scores(folder / "scores.csv", bowl[:-4])
-    ettsweep("import", "scores.csv", "--min", "--results", "imported", cwd=folder)
     write_scores(folder / "a.csv", [(0, 3.1), (1, 3.2), (2, 3.0)], "seed,score")
     write_scores(folder / "b.csv", [(0, 3.2), (1, 3.3), (2, 3.4)], "seed,score")
     return folder
@@ -261,16 +260,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 RUN = "a86cc2981aa4"
 """A run of the archive, trained by the trainer."""
 
-IMPORTED_RUN = "09399da1664d"
-"""A run of the results folder `imported`."""
-
 OF_VERDICTS = "`verify-optimum`, `search`, `seeds`, `report`"
 OF_PLANS = "`grid --dry-run`, `seeds --dry-run`"
 
 COMMANDS: dict[str, tuple[str, list[str]]] = {
     "verify-optimum": (
         OF_VERDICTS,
-        [f"verify-optimum --dry-run --results {results}" for results in ("made", "results", "imported")],
+        [f"verify-optimum --dry-run --results {results}" for results in ("made", "results")],
     ),
     "search": (OF_VERDICTS, ["search --grid made.yaml --name searched --dry-run --results other"]),
     "seeds": (OF_VERDICTS, ["seeds --results results"]),
@@ -279,9 +275,8 @@ COMMANDS: dict[str, tuple[str, list[str]]] = {
     "grid --dry-run": (OF_PLANS, ["grid --grid made.yaml --dry-run --results planned"]),
     "try": ("`try GRID`", ["try made.yaml --launch-set slots=1 --results tried"]),
     "verdict": ("`verdict SCORES`", ["verdict scores.csv --min"]),
-    "import": ("`import SCORES`", ["import scores.csv --min --results unkept --dry-run"]),
-    "status": ("`status`", ["status --results made", "status --results results", "status --results imported"]),
-    "show": ("`show RUN`", [f"show {RUN} --results results", f"show {IMPORTED_RUN} --results imported"]),
+    "status": ("`status`", ["status --results made", "status --results results"]),
+    "show": ("`show RUN`", [f"show {RUN} --results results"]),
     "show --reproduce": ("`show RUN --reproduce`", [f"show {RUN} --reproduce --results results"]),
     "sweeps": ("`sweeps`", ["sweeps --all --results made"]),
     "compare": ("`compare A B`", ["compare a.csv b.csv --min"]),

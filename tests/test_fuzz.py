@@ -299,7 +299,6 @@ COMMANDS = {
     "read": "read {text}",
     "read --reader": "read {text} --reader stdout",
     "try": "try {grid} --launch-set slots=1",
-    "import": "import {scores} --min --name numbers",
     "verdict": "verdict {scores} --min",
     "verdict of the paper": "verdict {scores} --max --rule paper --format json",
     "compare": "compare {scores} {scores} --min --column seed=wd",

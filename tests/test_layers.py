@@ -138,7 +138,6 @@ READS = {  # with regular expressions, and what: names, what a person types, and
         *("runs.folder", "study.sweep_store", "launch.submissions", "strategies.strategy", "trainer.models.registry"),
         *("trainer.tasks.text.corpus_folder", "trainer.tasks.images.image_data", "trainer.tasks.images.image_task"),
     },
-    "names of runs of other tools, and what their files begin with": {"study.score_rows", "study.score_sources"},
     "control characters": {"console"},
     "what trainers write": {
         f"readers.{name}" for name in ("reader", "registry", "numbers", "entries", "parsers", "tail")

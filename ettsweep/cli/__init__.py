@@ -19,7 +19,6 @@ from ettsweep.cli import (
     completion,
     data_text,
     doctor,
-    import_command,
     init_command,
     named_sweeps,
     reader_commands,
@@ -67,7 +66,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "read": reader_commands.read,
     "verdict": verdict_command.verdict,
     "compare": compare_command.compare,
-    "import": import_command.import_,
     "doctor": doctor.doctor,
 }
 """Commands by name, in the order of `--help`."""

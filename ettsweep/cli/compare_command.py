@@ -1,19 +1,18 @@
 """The command that compares scores: compare."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ettsweep.cli import completion
-from ettsweep.cli.options import DEFAULT_RESULTS, Form, Results, VerdictOptions
+from ettsweep.cli.options import DEFAULT_RESULTS, Form, Lowest, Results, VerdictOptions
 from ettsweep.cli.parsers import parse_location
-from ettsweep.cli.reading_options import Lowest, ReadingOptions
 from ettsweep.console import Format, format_count, print_note, print_table
 from ettsweep.errors import InputError
 
 if TYPE_CHECKING:
-    from ettsweep.study.comparison import Comparison
+    from ettsweep.study.compare import Comparison
 
 
 def compare(
@@ -21,9 +20,8 @@ def compare(
     first: Annotated[
         str,
         typer.Argument(
-            help="Scores: CSV with a header, lines of JSON, a number a line, an export of Weights & Biases, a folder "
-            "of runs, a storage of Optuna; or a sweep, SWEEP/STRATEGY or STRATEGY: its best point, or with :LR,WD "
-            "another one.",
+            help="Scores: a table (CSV, TSV, JSON, Parquet), or a number a line; or a sweep, SWEEP/STRATEGY or "
+            "STRATEGY: its best point, or with :LR,WD another one.",
             metavar="A",
             parser=parse_location,
             autocompletion=completion.sweeps,
@@ -41,9 +39,8 @@ def compare(
     lowest: Lowest = None,
     column: Annotated[
         list[str] | None,
-        typer.Option(help="Name of a column, metric or parameter: seed= or score=; repeatable.", metavar="COLUMN=NAME"),
+        typer.Option(help="Name of a column: seed= or score=; repeatable.", metavar="COLUMN=NAME"),
     ] = None,
-    reading_options: ReadingOptions,
     confidence: Annotated[str, typer.Option(help="Confidence of the interval.", metavar="SHARE")] = "95%",
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
@@ -51,21 +48,21 @@ def compare(
     """Say whether scores of A are better or worse than those of B, by how much, and how many more seeds would tell.
 
     They are compared seed by seed where both have the same. The exit code is 0 where it is told which, 1 where it is
-    not. Of sweeps and studies of Optuna, --min and --max are known.
+    not. Of sweeps, --min and --max are known.
     """
-    from ettsweep.study.compared import read_sides
-    from ettsweep.study.comparison import compare as compare_scores
-    from ettsweep.study.comparison import summary
-    from ettsweep.study.stated_scores import column_names
+    from ettsweep.study.compare import compare as compare_scores
+    from ettsweep.study.compare import read_sides, summary
+    from ettsweep.study.scores import LIST_COLUMNS, column_names
 
-    reading = reading_options.reading(column_names(column or [], ("seed", "score")), lowest=lowest)
+    names = column_names(column or [], LIST_COLUMNS)
     stated = VerdictOptions(confidence=confidence).criterion_options().confidence
     assert stated is not None
-    a, b, mode = read_sides(first, second, reading, None if lowest is None else reading.mode, results)
+    mode: Literal["min", "max"] | None = None if lowest is None else "min" if lowest else "max"
+    a, b, best = read_sides(first, second, names, mode, results)
     for side in (a, b):
         if sum(score is not None for score in side.scores.values()) < 2:
             raise InputError(f"{side.name}: at least two scores are needed, to tell a difference from luck")
-    result = compare_scores(a.scores, b.scores, mode, stated, a.has_seeds and b.has_seeds)
+    result = compare_scores(a.scores, b.scores, best, stated, a.has_seeds and b.has_seeds)
     rows = [
         {**summary(side.name, side.scores), "lr": side.point and side.point.lr, "wd": side.point and side.point.wd}
         for side in (a, b)

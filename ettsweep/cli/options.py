@@ -106,6 +106,10 @@ SweepNames = Annotated[
         autocompletion=completion.sweeps,
     ),
 ]
+Lowest = Annotated[
+    bool | None,
+    typer.Option("--min/--max", help="Whether low or high scores are better.", show_default=False),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan; change nothing.")]
 Follow = Annotated[bool, typer.Option("--follow", help="Show progress until the runs end; Ctrl-C only detaches.")]
 Form = Annotated[Format, typer.Option("--format", help="Output format.")]

@@ -207,7 +207,6 @@ def status_row(run: Run, sweeps: str) -> Json:
         "job": run.status.job or None,
         "slot": run.status.slot or None,
         "left_s": run.status.remaining_s,
-        **({"imported": str(run.origin)} if run.origin else {}),
     }
 
 

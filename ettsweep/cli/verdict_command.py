@@ -5,17 +5,30 @@ from typing import Annotated, Literal
 
 import typer
 
-from ettsweep.cli.options import Form, VerdictOptions
-from ettsweep.cli.reading_options import Columns, Lowest, ReadingOptions, Scores, stated_mode
+from ettsweep.cli.options import Form, Lowest, VerdictOptions
+from ettsweep.cli.parsers import parse_location
 from ettsweep.console import Format, print_note, print_table
+from ettsweep.errors import InputError
 
 
 def verdict(
     *,
-    source: Scores,
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="Scores: CSV or TSV with a header, JSON, Parquet; - for standard input.",
+            metavar="SCORES",
+            parser=parse_location,
+            show_default=False,
+        ),
+    ],
     lowest: Lowest = None,
-    column: Columns = None,
-    reading_options: ReadingOptions,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name of a column: lr=learning_rate, wd=, seed= or score=; repeatable.", metavar="COLUMN=NAME"
+        ),
+    ] = None,
     runs: Annotated[int, typer.Option(min=0, help="Name at most this many runs that would tell more.")] = 6,
     rule: Annotated[
         Literal["bound", "paper"], typer.Option(help="Rule for an optimum: a confidence bound, or the paper's means.")
@@ -36,15 +49,15 @@ def verdict(
     from ettsweep.cli.verdict_tables import note_reasons, score_note, show_families, verdict_json, verdict_row
     from ettsweep.study.criterion import resolve_criterion
     from ettsweep.study.judgement import evaluate
-    from ettsweep.study.score_rows import COLUMNS, STANDARD_INPUT
-    from ettsweep.study.stated_scores import column_names, make_study, read_scores, shown_seed
+    from ettsweep.study.scores import COLUMNS, STANDARD_INPUT, column_names, make_study, read_scores, shown_seed
 
     criterion = resolve_criterion([VerdictOptions(rule, confidence, margin).criterion_options()])
-    reading = reading_options.reading(column_names(column or [], COLUMNS), lowest=lowest)
-    scores, found = read_scores(source, reading)
-    mode = stated_mode(lowest, found)
+    names = column_names(column or [], COLUMNS)
+    if lowest is None:
+        raise InputError("--min or --max says whether low or high scores are better")
+    scores, table = read_scores(source, names)
     title = "standard input" if source == STANDARD_INPUT else Path(source).name
-    study, members, notes = make_study(scores, title, found.score, mode, criterion)
+    study, members, notes = make_study(scores, title, table.name("score"), "min" if lowest else "max", criterion)
     state = evaluate(study, members)
     judged = state.verdict()
     known = {run.id for run in members}
@@ -55,7 +68,7 @@ def verdict(
         print_table([], form, data={**verdict_json(judged), "next": following})
     else:
         show_families([verdict_row(judged)], [study], form)
-    for note in (*found.notes, *notes):
+    for note in (*table.notes, *notes):
         print_note(note)
     note_reasons([judged])
     if following and form is Format.TABLE:

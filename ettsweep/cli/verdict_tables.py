@@ -12,7 +12,6 @@ from ettsweep.metric import Metric
 from ettsweep.quantities import difference_text, score_text
 from ettsweep.report.verdict_text import (
     differing_facts,
-    imported_runs,
     reason_text,
     resume_cell,
     resume_class,
@@ -279,7 +278,6 @@ def verdict_json(v: Verdict) -> dict[str, Any]:
             else {}
         ),
         **({"differs": differs} if (differs := differing_facts(v)) else {}),
-        **({"imported": imported} if (imported := [run.id for run in imported_runs(v)]) else {}),
         "reason": reason_text(v),
         "why": v.reason.to_json(),
     }
@@ -320,13 +318,11 @@ def sweep_row(
     seconds = sum(run.device_s for run in runs)
     paths = [run.dir.result_path for run in runs] + list((sweeps_dir(sweep_store.results) / sweep.name).glob("*.yaml"))
     changed_s = max(map(_modified_s, paths), default=0.0) or None
-    count = sum(run.origin is not None for run in runs)
-    imported = f" ({count} imported)" if count else ""
     return {
         "sweep": sweep.name,
         "note": sweep.note,
         "families": len(sweep.studies),
-        "runs": ", ".join(f"{n} {state}" for state, n in count_states(states).items()) + imported,
+        "runs": ", ".join(f"{n} {state}" for state, n in count_states(states).items()),
         "device h": round(seconds / 3600, 4),
         "verdicts": ", ".join(
             f"{v.strategy} {v.statement}" if v.study.has_strategies else v.statement for v in verdicts

@@ -10,7 +10,6 @@ from ettsweep.launch.follow import VerificationResult
 from ettsweep.runs.state import State
 from ettsweep.study.budget import Budget, ample_runs
 from ettsweep.study.plan import PlannedRun
-from ettsweep.study.verdict import Verdict
 
 
 def show_verification(
@@ -49,7 +48,7 @@ def show_verification(
     _note_interrupted(over_budget)
     # Without --follow, unresolved verdicts need another command.
     if context.console is None and any(
-        v.verdict == "unresolved" and v.bound and _can_race(v) for v in controller.verdicts
+        v.verdict == "unresolved" and v.bound and v.study.base.is_seeded for v in controller.verdicts
     ):
         print_note(f"{shell_command(*command)} trains the seeds that decide most")
     note_blocked(result.submit_result.plan, controller.verdicts, selection)
@@ -58,10 +57,6 @@ def show_verification(
         raise result.problem
     print_note(score_note([v.study for v in controller.verdicts]))
     return 0 if all(v.verdict == "optimal" for v in controller.verdicts) else 1
-
-
-def _can_race(verdict: Verdict) -> bool:
-    return verdict.study.base.is_seeded and not verdict.study.base.no_program
 
 
 def _note_interrupted(over_budget: Sequence[PlannedRun]) -> None:

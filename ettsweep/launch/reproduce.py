@@ -13,7 +13,6 @@ from pathlib import Path
 from ettsweep import __version__
 from ettsweep.files import Json
 from ettsweep.launch.project_snapshot import placed
-from ettsweep.launch.submit import check_programs
 from ettsweep.provenance import provenance
 from ettsweep.runs.attempt import Attempt, StartedCommand
 from ettsweep.runs.data_location import data_env
@@ -53,11 +52,7 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
         run: folder of the run.
         spec: its spec.
         result: its result; None if it is not finished, then the latest attempt is reproduced.
-
-    Raises:
-        LaunchError: there is no program for it: its score was imported.
     """
-    check_programs([spec])
     attempt = _finishing_attempt(run, result)
     claim = attempt.claim() if attempt else {}
     notes = []
@@ -88,12 +83,9 @@ def reproduce(run: RunDir, spec: RunSpec, result: Json | None) -> Reproduction:
 
 
 def group_by_version(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Group finished runs by the version and code of ettsweep that trained them, as recorded.
-
-    Imported runs, which ettsweep has not trained, are left out.
-    """
+    """Group finished runs by the version and code of ettsweep that trained them, as recorded."""
     groups: dict[str, list[Run]] = {}
-    for run in (run for run in runs if run.origin is None):
+    for run in runs:
         recorded = (run.result or {}).get("environment") or {}
         # Results of earlier versions do not have the code, for which files of the attempt are read.
         if "code" not in recorded and (attempt := _finishing_attempt(run.dir, run.result)):

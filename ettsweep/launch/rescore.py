@@ -54,7 +54,7 @@ def _of_family(base: RunSpec, runs: Sequence[Run], run_index: RunIndex) -> Itera
     identity = family_identity(base)
     for run in runs:
         run_id = id_of_run(identity, run.lr, run.wd, run.seed)
-        if run.state not in (State.DONE, State.DIVERGED) or run.origin or not _is_to_come(run_id, run_index):
+        if run.state not in (State.DONE, State.DIVERGED) or not _is_to_come(run_id, run_index):
             continue
         if (history := _history(run, base)) is not None:
             yield Rescorable(run, base.with_point(run.lr, run.wd, run.seed), history)

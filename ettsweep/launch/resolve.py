@@ -13,7 +13,7 @@ from ettsweep.launch.follow import CommandContext, read_index_to_plan, read_run_
 from ettsweep.launch.profile import AnyProfile, LocalProfile, load_profile, profile_file
 from ettsweep.launch.rescore import find_rescorable, rescore
 from ettsweep.launch.slurm_cache import watch_heartbeats
-from ettsweep.launch.submit import check_plan, check_programs, check_resources
+from ettsweep.launch.submit import check_plan, check_resources
 from ettsweep.ownership import problem_of
 from ettsweep.runs.data_location import resolve_data
 from ettsweep.runs.folder import sweeps_dir
@@ -23,7 +23,6 @@ from ettsweep.runs.state import State
 from ettsweep.runs.trainable import Trainable
 from ettsweep.schema import Source, identity, locating, validate
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.importing import is_numbers_alone
 from ettsweep.study.judgement import evaluate_all
 from ettsweep.study.lattice import POINT_OPTIONS, Centre
 from ettsweep.study.plan import Plan, make_plan
@@ -79,9 +78,7 @@ class LaunchOptions:
             DataMissingError: its runs depend on data that are missing.
         """
         sweep_store = load_sweep_store(results)
-        # Of numbers alone none was ever launched.
-        others = (sweep for sweep in sweep_store.select() if not is_numbers_alone(sweep))
-        sweeps = [sweep_store.sweeps[name]] if name in sweep_store.sweeps else list(others)
+        sweeps = [sweep_store.sweeps[name]] if name in sweep_store.sweeps else sweep_store.select()
         # Only the latest spec of a sweep counts: it may have moved to another profile.
         profiles = {(last.launch, last.launch_set) for last in (sweep.sweep_specs[-1] for sweep in sweeps)}
         if len(profiles) == 1:
@@ -188,7 +185,6 @@ class LaunchOptions:
             DataMissingError: the data set is missing.
             InputError: the profile is for SLURM, or the model does not fit into memory.
         """
-        check_programs([spec])
         data = absolute_data_path(self.data, spec) if self.data else None
         spec.check_data(data)
         profile = load_profile(self.launch or "local", self.launch_set)
@@ -380,7 +376,6 @@ def plan_retries(
     else:
         notify(_old_code_note(context.results, specs))
     # Before any run is reset: an error must leave all of them as they were.
-    check_programs(specs)
     check_plan(context.results, make_plan(specs, run_index, force_ids=ids), context.profile)
     for run in chosen:
         run.dir.retry()

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -66,11 +66,10 @@ def submit(
         has_canary: whether one run goes ahead of code that has finished none yet.
 
     Raises:
-        LaunchError: no worker could be started; the message has SLURM's own. Or there is no program for the runs.
+        LaunchError: no worker could be started; the message has SLURM's own.
     """
     if not plan.to_launch:
         return []
-    check_programs(planned.spec for planned in plan.to_launch)
     from ettsweep.launch.code_snapshot import release_snapshots
     from ettsweep.launch.project_snapshot import take_project_snapshots
 
@@ -117,11 +116,11 @@ def _submit_planned(
 
 
 def _canary_groups(planned: Sequence[PlannedRun], run_index: RunIndex) -> list[list[str]]:
-    """Return the ids of runs of which one goes ahead, in order: of each family that has finished none here yet.
+    """Return the ids of runs of which one goes ahead, in order: of each family that has finished none yet.
 
     Those that follow each other are of different points, from the middle outwards: all seeds of one may fail.
     """
-    proven = {run.family for run in run_index.runs.values() if run.state.finished and run.origin is None}
+    proven = {run.family for run in run_index.runs.values() if run.state.finished}
     groups: dict[str, dict[Point, list[str]]] = {}
     for each in planned:
         if each.spec.has_canary and (family := each.spec.family_id) not in proven:
@@ -375,17 +374,6 @@ def check_plan(results: Path, plan: Plan, profile: AnyProfile) -> None:
         spec.check_results(results)
     for script in batch_scripts(results, plan, profile):
         expected_start(script)
-
-
-def check_programs(specs: Iterable[RunSpec]) -> None:
-    """Check that there is a program that could train runs.
-
-    Raises:
-        LaunchError: there is none: their scores were imported.
-    """
-    for spec in specs:
-        if reason := spec.no_program:
-            raise LaunchError(reason)
 
 
 def check_resources(specs: Sequence[RunSpec], profile: AnyProfile) -> None:

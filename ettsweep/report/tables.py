@@ -72,7 +72,6 @@ TEXT_COLUMNS = {
     "noise_known",
     "caveat",
     "pack_mode",
-    "imported",
 }
 COUNT_COLUMNS = {"seed", "seeds", "fresh_seeds", "more_runs", "as_good", "runs", *SPIKE_LABELS, "steps"}
 COUNT_COLUMNS |= {"devices", "pack", "corrupt_images"}
@@ -105,8 +104,6 @@ def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = 
     Results are missing where a run is unfinished or diverged. Scores with names of their own have columns at the end.
     """
     more = sorted({run.base.metric.name for run in runs} - set(METRIC_COLUMNS))
-    # Where scores are from has a column if any were imported.
-    more += ["imported"] if any(run.origin for run in runs) else []
     rows = []
     for run in runs:
         labels = run.labels
@@ -143,7 +140,6 @@ def _result_values(run: Run, columns: Sequence[str]) -> tuple[Any, ...]:
         "devices": settings.get("processes"),
         "pack": settings.get("pack"),
         "pack_mode": settings.get("pack_mode"),
-        "imported": str(run.origin) if run.origin else None,
     }
     return tuple(result.get(name) for name in columns)
 
@@ -180,7 +176,7 @@ def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[Ju
     )
     # The table has all sweeps of a run in one cell; here a run has a row for each.
     work = table.drop(columns="sweep").merge(coordinates, on="run")
-    metrics = [*METRIC_COLUMNS, *(str(name) for name in table if name not in (*RUN_COLUMNS, "imported"))]
+    metrics = [*METRIC_COLUMNS, *(str(name) for name in table if name not in RUN_COLUMNS)]
     diverged = work["state"] == "diverged"
     # 1 or 0 per run: sums over a group count its seeds.
     work["diverged"] = diverged.astype("Int64")

@@ -225,20 +225,6 @@ def resumed_text(verdict: Verdict) -> str:
     return f"{len(resumed)} of {len(verdict.runs)} {were} resumed by the program itself, {how}"
 
 
-def imported_runs(verdict: Verdict) -> list[Run]:
-    """Return the runs behind a verdict that were trained elsewhere."""
-    return [run for run in verdict.runs if run.origin]
-
-
-def imported_text(verdict: Verdict) -> str:
-    """Return how many runs were imported, and from where; empty for none."""
-    if not (imported := imported_runs(verdict)):
-        return ""
-    files = dict.fromkeys(run.origin.file for run in imported if run.origin)
-    were = "runs was" if len(imported) == 1 else "runs were"
-    return f"{len(imported)} of {len(verdict.runs)} {were} imported from {', '.join(files)}, not trained here"
-
-
 def other_ends_text(verdict: Verdict) -> str:
     """Return which runs ended at other steps than the rest, or than was stated; empty if all ended there."""
     results = [run.result or {} for run in verdict.runs if run.state is State.DONE]
@@ -314,7 +300,6 @@ def differing_facts_text(verdict: Verdict) -> str:
 def run_notes(verdict: Verdict) -> list[str]:
     """Return what there is to know of the runs behind a verdict."""
     texts = (
-        imported_text(verdict),
         resumed_text(verdict),
         other_ends_text(verdict),
         other_evaluations_text(verdict),

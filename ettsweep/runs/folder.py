@@ -33,9 +33,6 @@ what is kept of finished runs (`store`); and
       metrics.jsonl         the stitched metrics of all attempts, written with the result
       result.json           written last, once: its presence means finished
 
-A run that was imported has no attempts: only spec.json, metrics.jsonl and result.json, whose entry `imported` says
-where its score is from.
-
 An attempt's folder is renamed into place with its claim inside, so creating, claiming and taking over are one atomic
 operation. An attempt writes only into its own folder, so an owner that has been superseded cannot do harm. Whole files
 are written under a temporary name, synced and renamed; metrics are appended, and a truncated last line is ignored.
@@ -69,7 +66,6 @@ from ettsweep.files import (
 )
 from ettsweep.processes import Process, process_identity
 from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.result import origin_of
 from ettsweep.runs.spec import RunSpec, validated_spec
 from ettsweep.runs.state import (
     Liveness,
@@ -334,27 +330,6 @@ class RunDir:
         content["sha256"] = _checksum(content)
         return write_atomic(self.result_path, json.dumps(content, allow_nan=False, indent=1) + "\n", exclusive=True)
 
-    def import_result(self, result: Json, history: Iterable[Json]) -> bool:
-        """Write a result that was made elsewhere, in place of an earlier import; `False` if the run is trained here.
-
-        Args:
-            result: as `imported_result` returns it.
-            history: lines of its metrics.
-        """
-        existing = self.result()
-        if self.attempt_numbers() or (existing is not None and origin_of(existing) is None):
-            return False
-        self._withdraw()  # whole first: of a result and the metrics of another one nothing would be believed
-        written = self.finish(result, history)
-        if self.attempt_numbers():  # it was claimed at this moment
-            self._withdraw()
-            return False
-        return written
-
-    def _withdraw(self) -> None:
-        with storage_errors(self.path):
-            self.result_path.unlink(missing_ok=True)
-
     def history(self, result: Json | None = None) -> list[Json]:
         """Return the metrics of a finished run, one mapping a line; its result is read unless it is given.
 
@@ -411,24 +386,19 @@ class RunDir:
     def retry(self) -> None:
         """Make the run trainable again: undo a cancellation, ignore failures, delete a damaged result.
 
-        So is an imported one, which gives way to a score of its own.
-
         The caller makes sure that nobody trains it: an owner whose liveness is unknown counts as dead from now on.
         """
         with storage_errors(self.path):
             self.cancel_path.unlink(missing_ok=True)
             try:
-                if (result := self.result()) is not None:
-                    if origin_of(result):
-                        return self._withdraw()
+                if self.result() is not None:
                     self.history()
-                    return None  # finished and intact: training again would give the same numbers
+                    return  # finished and intact: training again would give the same numbers
             except CorruptError:
                 for path in (self.result_path, self.metrics_path):
                     path.unlink(missing_ok=True)
             for number in self.attempt_numbers():
                 self.attempt(number).mark_retried()
-        return None
 
     def status(self, liveness: Liveness | None = None) -> Status:
         """Derive the status; without `liveness`, only processes of this machine are looked at.

@@ -20,7 +20,6 @@ from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import Json, cache_folder, folder_names, number, read_file
 from ettsweep.runs.folder import RunDir, is_run_id, runs_dir, store_dir
 from ettsweep.runs.point import Point, snap_point
-from ettsweep.runs.result import Origin, origin_of
 from ettsweep.runs.spec import RunSpec, family_identity, id_of_run
 from ettsweep.runs.state import Liveness, State, Status, finished_status
 from ettsweep.runs.store import FinishedRun, RunStore, Shard, Stamp, discard_unused, stamp_of
@@ -105,11 +104,6 @@ class Run:
     def score(self) -> float | None:
         """Score that verdicts compare; None if the run diverged or is unfinished."""
         return number(self.result.get("score")) if self.result else None
-
-    @cached_property
-    def origin(self) -> Origin | None:
-        """Where the score of an imported run is from; None of any other."""
-        return origin_of(self.result) if self.result else None
 
     @cached_property
     def device_s(self) -> float:
@@ -256,10 +250,8 @@ class RunReader:
             result = folder.result_from(data)
         except (CorruptError, OSError):
             return None
-        # Imported runs are read anew by each command: a store has no column for where they are from.
-        if origin_of(result) is None:
-            finished = FinishedRun(folder.id, family, spec, spec.lr, spec.wd, spec.seed, result, data, stamp)
-            self._fresh[folder.id] = finished
+        finished = FinishedRun(folder.id, family, spec, spec.lr, spec.wd, spec.seed, result, data, stamp)
+        self._fresh[folder.id] = finished
         return Run(folder, spec, finished_status(result), result)
 
     def _release(self) -> None:

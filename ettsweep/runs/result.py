@@ -1,7 +1,7 @@
-"""The result of a run, made from what was recorded, whoever trained it; or imported, where it was trained elsewhere."""
+"""The result of a run, made from what was recorded, whoever trained it."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ettsweep.errors import InputError
 from ettsweep.files import Json
@@ -14,64 +14,14 @@ MAX_SEEN = 20
 """Most names of recorded metrics that a message lists."""
 
 
-IMPORTED = "imported"
-"""Entry of the result of a run that was trained elsewhere: where its score is from."""
-
-
 RECORDED = "recorded"
 """Entry of the result of a run of own code: how many values each of its metrics has."""
-
-
-class Origin(NamedTuple):
-    """Where an imported score is from.
-
-    Attributes:
-        file: a file, a folder, or the address of a storage.
-        place: in it, such as line 3; empty for the whole.
-        sha256: of the file, or of the files of the run; None where there is no file.
-    """
-
-    file: str
-    place: str = ""
-    sha256: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.file}, {self.place}" if self.place else self.file
-
-
-def origin_of(result: Mapping[str, Any]) -> Origin | None:
-    """Return where the score of an imported run is from; None of a run that was trained here."""
-    stated = result.get(IMPORTED)
-    if not isinstance(stated, dict):
-        return None
-    sha256 = stated.get("sha256")
-    return Origin(str(stated.get("file", "")), str(stated.get("place", "")), None if sha256 is None else str(sha256))
 
 
 def recorded_counts(result: Mapping[str, Any] | None) -> dict[str, int] | None:
     """Return how many values each metric of a finished run has; None if that was not noted."""
     counts = (result or {}).get(RECORDED)
     return counts if isinstance(counts, dict) and all(isinstance(each, int) for each in counts.values()) else None
-
-
-def imported_result(spec: "RunSpec", score: float | None, history: Sequence[Json], origin: Origin) -> Json:
-    """Return the entries of result.json of an imported run: nothing is known of its time, and it has no attempt.
-
-    Args:
-        spec: the run.
-        score: None if it diverged.
-        history: its metrics, as lines of metrics.jsonl; empty where the score alone is known.
-        origin: where all of it is from.
-    """
-    status = "done" if score is not None else "diverged"
-    result: Json = {spec.metric.name: score, "status": status, "score": score, IMPORTED: origin._asdict()}
-    if history:
-        from ettsweep.runs.spikes import count_spikes  # as below
-
-        result |= {**count_spikes(history, spec), "steps": history[-1]["step"]}
-        if score is None:
-            result["diverged_step"] = history[-1]["step"]
-    return result
 
 
 def make_result(

@@ -8,7 +8,6 @@ from typing import Protocol
 from ettsweep.files import Json
 from ettsweep.processes import Life, Process
 from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.result import origin_of
 
 MAX_LOST_ATTEMPTS = 6
 """Attempts in a row that start at the same step and die without an error, at which a run counts as failed."""
@@ -186,9 +185,8 @@ class LostAttempt:
 
 def finished_status(result: Json) -> Status:
     """Return the status of a run with a result."""
-    step, origin = result.get("diverged_step"), origin_of(result)
-    reasons = (f"at step {step}" if step is not None else "", f"imported from {origin}" if origin else "")
-    return Status(State(result["status"]), "; ".join(filter(None, reasons)), 1.0)
+    step = result.get("diverged_step")
+    return Status(State(result["status"]), f"at step {step}" if step is not None else "", 1.0)
 
 
 def unfinished_status(

@@ -133,11 +133,6 @@ class LaunchHooks(StrictModel):
         """
         return ""
 
-    @property
-    def no_program(self) -> str:
-        """Why none of its runs can be trained, and what to do, for people; empty if they can."""
-        return ""
-
     def check_resources(self, devices: int, memory_bytes: int, owner: str) -> None:
         """Check that a run fits on this many devices with this memory in all, which `owner` names.
 

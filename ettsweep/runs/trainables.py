@@ -17,9 +17,6 @@ TRAINABLES = {
 }
 """`module:class` of each trainable."""
 
-IMPORTED = {"imported": "ettsweep.study.stated_scores:ImportedRecipe"}
-"""`module:class` of runs that are not trained here, which no grid file can ask for."""
-
 
 @cache
 def trainable_class(name: str) -> type[Trainable]:
@@ -28,10 +25,9 @@ def trainable_class(name: str) -> type[Trainable]:
     Raises:
         InputError: there is none.
     """
-    location = (TRAINABLES | IMPORTED).get(name)
-    if location is None:
+    if name not in TRAINABLES:
         raise unknown_name("trainable", name, TRAINABLES)
-    found: type[Trainable] = resolve_name(location)
+    found: type[Trainable] = resolve_name(TRAINABLES[name])
     return found
 
 

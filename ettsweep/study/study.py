@@ -30,7 +30,7 @@ class Study:
         box: two opposite corners of the ranges in which samplers suggest points; empty without a sampler.
         suggested_points: points that samplers suggested, in order.
         start: point from which the sampler started; None before it did.
-        stated_seeds: all points with the seeds of each, where their runs are not trained here.
+        stated_seeds: all points with the seeds of each, of a study of scores in a table.
     """
 
     base: RunSpec

@@ -10,7 +10,7 @@ from pydantic import Field
 from ettsweep.errors import InputError
 from ettsweep.metric import Metric
 from ettsweep.runs.point import Point, snap_point
-from ettsweep.runs.spec import RunSpec, Seeds
+from ettsweep.runs.spec import RunSpec
 from ettsweep.schema import StrictModel
 from ettsweep.strategies.strategy import parse_strategy
 from ettsweep.study.criterion import Criterion, CriterionOptions, resolve_criterion
@@ -41,19 +41,6 @@ class Suggestion(StrictModel):
     start: Centre | None = None
 
 
-class ImportedPoint(StrictModel):
-    """A point whose scores are imported, without a program that could train others of its family.
-
-    Attributes:
-        lr, wd: of the point.
-        seeds: those with a score.
-    """
-
-    lr: float
-    wd: float
-    seeds: Seeds
-
-
 class SweepVersion(StrictModel):
     """Content of one file of a sweep. All fields are optional, and later files override earlier ones.
 
@@ -61,7 +48,6 @@ class SweepVersion(StrictModel):
         version: of the file format.
         asked: a resolved grid file, added to those of earlier versions.
         proposed: suggestions of samplers, added to those of earlier versions.
-        imported: points of scores without a program, added to those of earlier versions.
         criterion: options of the verdict; each field overrides that of earlier versions.
         note: a user's note.
         archived: whether commands without sweep names leave the sweep out.
@@ -70,7 +56,6 @@ class SweepVersion(StrictModel):
     version: int = FORMAT_VERSION
     asked: SweepSpec | None = None
     proposed: Annotated[tuple[Suggestion, ...], Field(strict=False)] | None = None
-    imported: Annotated[tuple[ImportedPoint, ...], Field(strict=False)] | None = None
     criterion: CriterionOptions | None = None
     note: str | None = None
     archived: bool | None = None
@@ -160,7 +145,6 @@ class Sweep:
                 study,
                 suggested_points=tuple(self.sampler_by_point(study)),
                 start=self._sampler_start(study.strategy),
-                stated_seeds=self.imported_seeds,
             )
             for study in merged.values()
         )
@@ -174,20 +158,6 @@ class Sweep:
                 for centre in suggestion.points:
                     points.setdefault(snap_point(Point(centre.lr, centre.wd), grid_points), suggestion.sampler)
         return points
-
-    @cached_property
-    def imported_seeds(self) -> dict[Point, Seeds]:
-        """Points of scores without a program, each with its seeds; empty where runs can be trained."""
-        seeds: dict[Point, Seeds] = {}
-        for each in (point for entry in self.versions for point in entry.imported or ()):
-            point = snap_point(Point(each.lr, each.wd), seeds)
-            seeds[point] = tuple(dict.fromkeys((*seeds.get(point, ()), *each.seeds)))
-        return seeds
-
-    def has_imported(self, imported: ImportedPoint) -> bool:
-        """Whether a point was imported before, with all of these seeds."""
-        point = snap_point(Point(imported.lr, imported.wd), self.imported_seeds)
-        return set(imported.seeds) <= set(self.imported_seeds.get(point, ()))
 
     @cached_property
     def suggestions(self) -> tuple[Suggestion, ...]:

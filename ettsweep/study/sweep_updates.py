@@ -12,7 +12,7 @@ from ettsweep.processes import Process, process_identity
 from ettsweep.runs.folder import is_run_id, sweeps_dir
 from ettsweep.study.compatibility import sweep_differences
 from ettsweep.study.criterion import CriterionOptions
-from ettsweep.study.sweep import ImportedPoint, Suggestion, Sweep, SweepVersion
+from ettsweep.study.sweep import Suggestion, Sweep, SweepVersion
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.sweep_store import NAME, SweepStore, load_sweep_store, name_candidates, sanitize_name
 from ettsweep.study.tried import outcome_path
@@ -93,7 +93,6 @@ def extend_sweep(
     name: str,
     sweep_spec: SweepSpec,
     note: str | None = None,
-    imported: Sequence[ImportedPoint] = (),
 ) -> str:
     """Make a sweep, or add a spec to it if that adds anything; an archived sweep is archived no longer.
 
@@ -102,7 +101,6 @@ def extend_sweep(
         name: of the sweep.
         sweep_spec: what is added.
         note: the user's.
-        imported: points of scores without a program.
 
     Returns:
         A line on the change, for people; empty if nothing changed.
@@ -116,14 +114,13 @@ def extend_sweep(
         sweep = find_compatible(sweep_store, name, sweep_spec)
         version = SweepVersion(
             asked=None if sweep and sweep.covers(sweep_spec) else sweep_spec,
-            imported=tuple(each for each in imported if not (sweep and sweep.has_imported(each))) or None,
             note=None if sweep and note == sweep.note else note,
             archived=False if sweep and sweep.is_archived else None,
         )
         if version == SweepVersion():
             return ""
         if try_append(results, sweep_store, name, version):
-            change = "extended" if sweep and (version.asked or version.imported) else "changed" if sweep else "made"
+            change = "extended" if sweep and version.asked else "changed" if sweep else "made"
             criterion = sweep.criterion_changes(sweep_spec.criterion) if sweep else ""
             return (
                 f"sweep {name} is {change}"

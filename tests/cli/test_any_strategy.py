@@ -77,7 +77,6 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "grid": ("--grid", "small.yaml", "--dry-run", "--results", "results"),
     "search": ("--grid", "small.yaml", "--dry-run", "--results", "results"),
     "try": ("small.yaml", "--results", "results"),
-    "import": ("scores.csv", "--min", "--grid", "small.yaml", "--results", "results"),
     "verify-optimum": ("--dry-run", "--results", "results"),
     "seeds": ("--dry-run", "--results", "results"),
     "report": ("--results", "results"),

@@ -1,11 +1,15 @@
-"""The command that compares two lists of scores, in tables, lists of numbers, lines of JSON."""
+"""The command that compares two lists of scores: of tables, lists of numbers, sweeps and their points."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commandline import finish, keep, write_fake_grid
+
+from ettsweep.study.grid_file import load_sweep_spec
 
 Call = Callable[..., Any]
 
@@ -67,3 +71,72 @@ def test_what_cannot_be_compared_is_told(
     (tmp_path / "b.txt").write_text("1\n2\n")
     result = call("compare", path, tmp_path / "b.txt", "--min", *arguments, code=2)
     assert problem in result.err
+
+
+# --- sweeps -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, results: Path) -> Callable[..., None]:
+    """Return a function that makes a sweep of finished runs, which are best at lr and wd 0.25."""
+
+    def make(name: str, worse: float, fresh: int = 0, **grid: Any) -> None:
+        seeds = [0, 1, 2]
+        sweep_spec = load_sweep_spec(write_fake_grid(tmp_path / f"{name}.yaml", seeds=seeds, **grid))
+        keep(results, sweep_spec)
+        for spec in sweep_spec.specs():
+            finish(results, spec, 0.5 + worse + abs(math.log2(spec.lr / 0.25)) + 0.01 * spec.seed)
+        for seed in range(3, 3 + fresh):
+            finish(results, sweep_spec.specs()[0].with_point(0.25, 0.25, seed), 0.5 + worse + 0.05 * seed)
+
+    return make
+
+
+def test_sweeps_and_their_points_are_compared_by_seed(call: Call, tmp_path: Path, sweep: Callable[..., None]) -> None:
+    sweep("a", 0.0)
+    sweep("b", 0.2, run={"every": 4})
+    data = json.loads(call("compare", "a", "b:best", "--format", "json").out)
+    assert (data["verdict"], data["pairs"], data["advantage"]) == ("better", 3, pytest.approx(0.2))
+    assert [(row["lr"], row["wd"]) for row in data["scores"]] == [(0.25, 0.25)] * 2
+    assert json.loads(call("compare", "b/standard:0.25,0.25", "a", "--format", "json").out)["verdict"] == "worse"
+    assert "flatter the point that they chose" in call("compare", "a", "b").err
+    assert "flatter" not in call("compare", "a:0.25,0.25", "b:0.25,0.25").err
+    assert json.loads(call("compare", "a:0.25,0.25", "a:0.5,0.25", "--format", "json").out)["verdict"] == "better"
+    (tmp_path / "hand.csv").write_text("seed,score\n0,2.0\n1,2.02\n2,2.01\n")
+    assert json.loads(call("compare", "a", "hand.csv", "--format", "json").out)["pairs"] == 3
+    for first, problem in [
+        ("nosuch", "neither a file nor, in results, a sweep"),
+        ("standard", "one of a/standard, b/standard is expected"),
+        ("a/mup", "no sweep of results has this strategy"),
+        ("a:0.3,0.1", "a:0.3,0.1: lr 0.3 is no point of a"),
+        ("a:x", "a:x: LR,WD is expected"),
+    ]:
+        assert problem in call("compare", first, "b", code=2).err
+    assert (
+        "--max: of a standard at (2^-2, 2^-2) the other end is best" in call("compare", "a", "b", "--max", code=2).err
+    )
+    assert "--min or --max" in call("compare", "hand.csv", "hand.csv", code=2).err
+
+
+def test_fresh_seeds_of_best_points_are_compared_where_both_have_some(call: Call, sweep: Callable[..., None]) -> None:
+    sweep("one", 0.0, fresh=2, run={"width": 8})
+    sweep("two", 0.1, fresh=2, run={"width": 16})
+    data = json.loads(call("compare", "one", "two", "--format", "json", code=None).out)
+    assert [row["mean"] for row in data["scores"]] == pytest.approx([0.675, 0.775])
+    assert [row["runs"] for row in data["scores"]] == [2, 2]
+
+
+def test_sweeps_with_other_scores_are_not_compared(call: Call, tmp_path: Path, results: Path) -> None:
+    (tmp_path / "train.py").write_text("def main(run): pass\n")
+    for take in ("best", "last"):
+        grid = tmp_path / f"{take}.yaml"
+        grid.write_text(
+            f"run: {{function: 'train:main', score: {{name: err, mode: min, take: {take}}}}}\n"
+            "centre: {lr: 1}\nlr: {range: [-1, 1]}\n"
+        )
+        sweep_spec = load_sweep_spec(grid).bound()
+        keep(results, sweep_spec)
+        for spec in sweep_spec.specs():
+            finish(results, spec, 1 + abs(math.log2(spec.lr)))
+    refused = call("compare", "best", "last", code=2).err
+    assert "they have different scores: best at (2^0, 0) lowest err and last at (2^0, 0) final err" in refused

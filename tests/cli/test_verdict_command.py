@@ -1,4 +1,4 @@
-"""Verdicts on scores that somebody has already: those of the same runs in a results folder, and what cannot be read."""
+"""Verdicts on scores in a table: those of the same runs in a results folder, and tables that cannot be read."""
 
 import csv
 import json
@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import optuna
+import pandas as pd
 import pytest
 from support.commandline import finish, keep, write_grid
 
@@ -62,6 +64,42 @@ def test_columns_have_any_name_and_further_ones_are_left_alone(call: Call, tmp_p
     assert call("verdict", tmp_path / "a.jsonl", "--min", *names).out == text
     (tmp_path / "a.tsv").write_text(path.read_text().replace(",", "\t"))
     assert call("verdict", tmp_path / "a.tsv", "--min", *names).out == text
+
+
+def test_a_table_may_be_a_list_of_objects_or_parquet(call: Call, tmp_path: Path) -> None:
+    frame = pd.read_csv(table(tmp_path / "a.csv"))
+    expected = call("verdict", tmp_path / "a.csv", "--min").out
+    frame.to_json(tmp_path / "a.json", orient="records", double_precision=15)
+    frame.to_parquet(tmp_path / "a.parquet")
+    for name in ("a.json", "a.parquet"):
+        assert call("verdict", tmp_path / name, "--min").out == expected, name
+
+
+def test_runs_that_did_not_finish_are_left_out_of_what_optuna_and_wandb_export(call: Call, tmp_path: Path) -> None:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(direction="maximize")
+    space = {name: optuna.distributions.FloatDistribution(0, 1000) for name in ("lr", "wd", "seed")}
+    rows = [(lr, wd, seed, 1 - score / 10) for lr, wd, seed, score in ROWS]
+    for lr, wd, seed, score in rows:
+        params = {"lr": lr, "wd": wd, "seed": float(seed)}
+        study.add_trial(optuna.create_trial(params=params, distributions=space, value=score))
+    pruned = optuna.trial.TrialState.PRUNED
+    params = {"lr": 1.0, "wd": 0.1, "seed": 0.0}
+    study.add_trial(optuna.create_trial(params=params, distributions=space, value=9.0, state=pruned))
+    study.trials_dataframe().to_csv(tmp_path / "trials.csv", index=False)
+    names = [f"--column={key}=params_{key}" for key in ("lr", "wd", "seed")]
+    result = call("verdict", tmp_path / "trials.csv", "--max", *names, "--column", "score=value", "--format", "json")
+    expected = call("verdict", table(tmp_path / "a.csv", rows), "--max", "--format", "json")
+    for key in ("lr", "wd", "score", "evidence", "neighbours"):
+        assert json.loads(result.out)[key] == json.loads(expected.out)[key], key
+    assert f"trials.csv: 1 run left out, not finished: line {len(rows) + 2}" in result.err
+    exported = [(f"run-{k}", "finished", *row) for k, row in enumerate(rows)]
+    exported += [("run-x", "crashed", 0.5, 0.1, 0, ""), ("run-y", "running", 0.5, 0.1, 1, 0.1)]
+    with (tmp_path / "wandb.csv").open("w", newline="") as file:
+        writer = csv.writer(file, quoting=csv.QUOTE_ALL)
+        writer.writerows([("Name", "State", "lr", "wd", "seed", "val/acc"), *exported])
+    result = call("verdict", tmp_path / "wandb.csv", "--max", "--column", "score=val/acc")
+    assert f"2 runs left out, not finished: line {len(rows) + 2}, line {len(rows) + 3}" in result.err
 
 
 def test_of_accuracies_the_highest_is_best(call: Call, tmp_path: Path) -> None:
@@ -136,9 +174,10 @@ def test_values_that_people_write_are_a_lattice(call: Call, tmp_path: Path) -> N
             "0.1 and 0.10000000000000002 differ by rounding",
         ),
         ('{}\n{"lr": 0.1}', [], "no column score. It has lr"),
-        ("Step,lr=0.1 - score", [("inf", 1)], "column lr=0.1 - score: line 2: the step 'inf' is no whole number"),
-        ("Step,lr=0.1 - score", [("1e300", 1)], "column lr=0.1 - score: line 2: the step '1e300' is no whole number"),
-        ('{"Step": 1, "lr=0.1 - score": 1}\n{"lr=0.1 - score": 2}', [], "line 2: the step None is no whole number"),
+        ('[{"lr": 0.1, "score": 1}, 2]', [], "scores.csv, row 2: an object is expected"),
+        ('[{"lr": 0.1, "score": 1},', [], "scores.csv: Expecting value"),
+        ("lr,score,State", [(0.1, 1, "crashed")], "its column State is never finished, complete, done, diverged"),
+        ("PAR1", [], "cannot be read as Parquet"),
         ('{"Name": "a", "State": "finished", "lr": 0.1}\n{"Name": "b"}', [], "no column score"),
         ("lr,score", [(0.1, 1), (0.2,)], "line 3: 1 cell, the header has 2: an empty score is that of a run that"),
         (

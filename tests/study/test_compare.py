@@ -6,7 +6,7 @@ from scipy import stats
 
 from bench.compare import CASES, held_of
 from ettsweep.errors import InputError
-from ettsweep.study.comparison import MAX_SEEDS, compare
+from ettsweep.study.compare import MAX_SEEDS, compare
 
 
 def lists(seed: int, n: int, m: int, shared: float = 0.0) -> tuple[dict[int, float | None], dict[int, float | None]]:

@@ -349,7 +349,7 @@ def train(
     The exit code is 0 if the run is done, 1 if it diverged, failed or was cancelled.
     """
     from ettsweep.launch.cost import CostEstimator
-    from ettsweep.launch.follow import continuation_note, read_run_index
+    from ettsweep.launch.follow import read_run_index
     from ettsweep.launch.project_snapshot import placed
     from ettsweep.launch.resolve import resolve_run
     from ettsweep.runs.folder import RunDir, read_spec
@@ -383,7 +383,6 @@ def train(
     # force_ids: a run that failed or was cancelled is blocked otherwise.
     plan = make_plan([spec], read_run_index(results), force_ids={spec.run_id})
     print_note(account.describe_estimate(plan))
-    print_note(continuation_note(results, plan))
     state = train_in_foreground(results, spec, profile, data)
     print_note(account.describe_cost(read_run_index(results)))
     status(run_options=RunOptions(run=[spec.run_id]), results=results)

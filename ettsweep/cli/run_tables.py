@@ -13,7 +13,6 @@ from ettsweep.launch.progress import format_duration
 from ettsweep.launch.reproduce import reproduce
 from ettsweep.launch.submissions import read_submission, submissions
 from ettsweep.provenance import summary
-from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import runs_dir
 from ettsweep.runs.index import Run, RunIndex
 from ettsweep.runs.state import State
@@ -248,7 +247,7 @@ def describe_run(run_index: RunIndex, run_id: str, studies_by_family: StudiesByF
         attempts.append(
             {
                 "attempt": number,
-                "from": f"attempt {parent}, step {step}" if parent else _start_of(attempt),
+                "from": f"attempt {parent}, step {step}" if parent else "the start",
                 "host": owner.get("host") if isinstance(owner, dict) else None,
                 **{key: claim.get(key) for key in ("device", "device_name", "threads", "torch", "slot", "job")},
                 "ended": failure.get("reason"),
@@ -257,11 +256,6 @@ def describe_run(run_index: RunIndex, run_id: str, studies_by_family: StudiesByF
         )
     spec = run.spec.model_dump(mode="json")
     return {**row, "folder": str(run.dir.path), "spec": spec, "attempts": attempts, "result": run.result}
-
-
-def _start_of(attempt: Attempt) -> str:
-    continued = attempt.continued_from()
-    return f"run {continued.run}, step {continued.step}" if continued else "the start"
 
 
 def state_note(row: dict[str, Any]) -> str:

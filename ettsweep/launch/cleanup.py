@@ -119,7 +119,6 @@ def _unused_runs(results: Path, liveness: SchedulerLiveness) -> set[str]:
     runs = {run.id: run for run in runs_without_sweep(all_runs.values(), load_sweep_store(results))}
     wanted = [run for run in all_runs.values() if run.id not in runs]
     sources = {source_of(run) for run in wanted}
-    sources |= {c[0].run_id for run in wanted if run.base.continued and (c := run.spec.continued)}
     return {
         run.id
         for run in runs.values()
@@ -199,12 +198,11 @@ def _run_waste(run: RunDir, liveness: SchedulerLiveness, any_live: bool) -> Iter
             yield _measure_waste(temporary, "left by a kill")
     attempts = [run.attempt(number) for number in run.attempt_numbers()]
     if status.state.finished:
-        # The last attempt has the metrics and logs of the result; longer runs go on from what another has kept.
-        kept = [attempt for attempt in attempts[:-1] if attempt.kept_path.exists()]
+        # The last attempt has the metrics and logs of the result.
         for attempt in attempts[:-1]:
-            if attempt not in kept and _is_removable(attempt.path):
+            if _is_removable(attempt.path):
                 yield _measure_waste(attempt.path, "attempt of a finished run that another one finished")
-        for attempt in [*kept, *attempts[-1:]]:
+        for attempt in attempts[-1:]:
             if attempt.has_checkpoint() and _is_removable(attempt.path):
                 yield _measure_waste(attempt.saved_path(), "checkpoint of a finished run")
 

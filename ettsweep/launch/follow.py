@@ -137,7 +137,6 @@ def execute_plan(plan: Plan, context: CommandContext, controller: Controller | N
     cost_estimator = CostEstimator(context.profile, in_rounds=controller is not None)
     forecast = controller.forecast if controller and context.follows else None
     context.notify(cost_estimator.describe_estimate(plan, forecast))
-    context.notify(continuation_note(context.results, plan))
     # Slots of dead workers go to the runs that are queued already, before new ones are submitted.
     vacancies = SchedulerLiveness(context.results).vacant_slots([p.id for p in plan.keep if p.state is State.QUEUED])
     if context.dry_run:
@@ -153,23 +152,6 @@ def execute_plan(plan: Plan, context: CommandContext, controller: Controller | N
     last_plan = _Follower(context, context.console, controller, cost_estimator).follow(plan)
     context.notify(cost_estimator.describe_cost(last_plan.run_index))
     return SubmitResult(last_plan, context)
-
-
-def continuation_note(results: Path, plan: Plan) -> str:
-    """Return a note on runs to launch whose beginning no other run has trained; empty if there are none."""
-    continued = [each for planned in plan.submit if (each := planned.spec.continued)]
-    waiting = [
-        (shorter.run_id, step)
-        for shorter, step in continued
-        if not RunDir(runs_dir(results) / shorter.run_id).kept_attempts()
-    ]
-    if not waiting:
-        return ""
-    (first_id, step), count = waiting[0], len(waiting)
-    return (
-        f"{format_count(count, 'run')} of {len(plan.submit)} will train from the start, with the same numbers: of what "
-        f"{'it continues' if count == 1 else 'they continue'} there is no checkpoint, as of {first_id} at step {step}"
-    )
 
 
 class _Follower:

@@ -258,16 +258,13 @@ def _code_notes(attempt: Attempt) -> Iterator[str]:
 
 def _resume_notes(run: RunDir, attempt: Attempt) -> Iterator[str]:
     """Yield where a run went on under other conditions, which no run from the start can reproduce."""
-    previous = run.source(attempt)
+    previous = attempt.parent()
     if not previous or not previous.claim():
         return
     # Oldest first: each attempt is compared with the one that it goes on from.
-    yield from _resume_notes(RunDir(previous.run), previous)
-    continuation, (_, step) = attempt.continued_from(), attempt.resumed_from()
-    if continuation:
-        start = f"run {run.id} went on from run {continuation.run} at step {continuation.step}"
-    else:
-        start = f"attempt {attempt.number} resumed at step {step}"
+    yield from _resume_notes(run, previous)
+    _, step = attempt.resumed_from()
+    start = f"attempt {attempt.number} resumed at step {step}"
     previous_facts = {**attempt_facts(previous), "threads": previous.claim().get("threads"), **previous.execution()}
     resumed_facts = {**attempt_facts(attempt), "threads": attempt.claim().get("threads"), **attempt.execution()}
     for line in compare_facts(previous_facts, resumed_facts):

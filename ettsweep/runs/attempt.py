@@ -85,14 +85,6 @@ class StartedCommand(NamedTuple):
     files: dict[str, str]
 
 
-class Continuation(NamedTuple):
-    """What an attempt goes on from that another run has trained; the run is not checked to be an id."""
-
-    run: str
-    attempt: int
-    step: int
-
-
 def device_share(first: Json, last: Json) -> float:
     """Return the share of its worker's time that a run had between two lines of timings.jsonl; 1 unless packed."""
     wall_s, device_s = (
@@ -118,7 +110,6 @@ class Attempt:
     log_path = PathBelow("log.txt")
     output_path = PathBelow("output.txt")
     checkpoint_path = PathBelow("checkpoint.pt")
-    kept_path = PathBelow("plateau.pt")
     states_path = PathBelow("states")
     failure_path = PathBelow("failure.json")
 
@@ -243,32 +234,10 @@ class Attempt:
         """Return the (attempt, step) that this attempt resumed from; (0, 0) for a fresh start."""
         data = json_or_empty(self.resume_path)
         attempt, step = data.get("attempt"), data.get("step")
-        if "run" in data:
-            return 0, 0  # another run's, see `continued_from`
         # A parent with a higher number would make the lineage a circle, and `history` recurse for ever.
         if isinstance(attempt, int) and isinstance(step, int) and 0 < attempt < self.number:
             return attempt, step
         return 0, 0
-
-    def record_continuation(self, run: str, attempt: int, step: int) -> None:
-        """Record which checkpoint of another run this attempt goes on from."""
-        check_private(self.path)
-        write_atomic(self.resume_path, dumps({"run": run, "attempt": attempt, "step": step}))
-
-    def continued_from(self) -> Continuation | None:
-        """Return the run, attempt and step that this one goes on from; None if that is this run."""
-        data = json_or_empty(self.resume_path)
-        run, attempt, step = (data.get(key) for key in ("run", "attempt", "step"))
-        if isinstance(run, str) and isinstance(attempt, int) and isinstance(step, int) and attempt > 0 and step > 0:
-            return Continuation(run, attempt, step)
-        return None
-
-    def untrained_steps(self) -> int:
-        """Return the steps at the beginning that another run has trained, in whose place this one goes on."""
-        if continued := self.continued_from():
-            return continued.step
-        parent = self.parent()
-        return parent.untrained_steps() if parent else 0
 
     def parent(self) -> "Attempt | None":
         """Return the attempt that this one resumed from; None for a fresh start."""
@@ -445,17 +414,14 @@ class Attempt:
     def _digest_path(self, step: int) -> Path:
         return self.states_path / f"{step}.sha256"
 
-    def save_checkpoint(self, write: Callable[[Path], None], *, keep: bool = False) -> None:
-        """Replace checkpoint.pt atomically; `write` is called with the temporary path to write to.
-
-        With `keep` it is plateau.pt, from which longer runs go on.
-        """
+    def save_checkpoint(self, write: Callable[[Path], None]) -> None:
+        """Replace checkpoint.pt atomically; `write` is called with the temporary path to write to."""
         check_private(self.path)
         # Metrics first: a checkpoint whose metrics are lost in a crash could never be stitched to a full history.
         with storage_errors(self.metrics_path):
             if self.metrics_path.exists():
                 sync(self.metrics_path)
-        write_atomic(self.kept_path if keep else self.checkpoint_path, write)
+        write_atomic(self.checkpoint_path, write)
 
     # --- end ----------------------------------------------------------------------------------------------------------
 

@@ -15,14 +15,13 @@ what is kept of finished runs (`store`); and
         stop                of a command: there once it is to stop
         end.json            of a command: exit code, first step, peak of memory, what it left, how it stopped
         heartbeat           a counter that the owner increments
-        resume.json         the attempt and step that this one resumed from, with the run if that is another one
+        resume.json         the attempt and step that this one resumed from
         metrics.jsonl       a line for each step, and one for each evaluation after its step
         timings.jsonl       progress and elapsed seconds
         log.txt             log output
         output.txt          what a command prints
         skipped-0.txt       unreadable samples left out by process 0 of the run
         checkpoint.pt       the newest checkpoint of the built-in trainer
-        plateau.pt          its checkpoint at the beginning of the decay, from which longer runs go on
         states/<step>       the newest state of another trainable, a file or folder; <step>.sha256 tells the metrics
                             up to it
         failure.json        the reason for ending without a result
@@ -270,17 +269,6 @@ class RunDir:
         """Return the newest attempt; None before the first."""
         numbers = self.attempt_numbers()
         return self.attempt(numbers[-1]) if numbers else None
-
-    def kept_attempts(self) -> list[Attempt]:
-        """Return the attempts with a checkpoint for longer runs, the newest first."""
-        attempts = [self.attempt(number) for number in reversed(self.attempt_numbers())]
-        return [attempt for attempt in attempts if attempt.kept_path.exists()]
-
-    def source(self, attempt: Attempt) -> Attempt | None:
-        """Return the attempt that one goes on from, maybe of the run that this one continues; None from the start."""
-        if (continuation := attempt.continued_from()) and (continued := self.spec().continued):
-            return RunDir(self.path.parent / continued[0].run_id).attempt(continuation.attempt)
-        return attempt.parent()
 
     def claim(self, details: Json, after: int) -> Attempt | None:
         """Create the attempt that follows number `after`, and so become the owner of the run.

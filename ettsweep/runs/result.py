@@ -56,7 +56,7 @@ def make_result(
         "steps": step,
         "wall_s": spent.wall_s,
         "device_s": spent.device_s,
-        "steps_per_s": (step - attempt.untrained_steps()) / max(spent.wall_s, 1e-9),
+        "steps_per_s": step / max(spent.wall_s, 1e-9),
         "corrupt_images": len(attempt.skipped_samples()),
         "attempts": attempt.number,
     }

@@ -88,14 +88,6 @@ class RunSpec(Trainable):
         # Strategy, point and seed hardly change time and memory.
         return self.model_copy(update={"strategy": StrategySpec(s=None)}).with_point(1.0, 0.0, 0)
 
-    @property
-    def continued(self) -> "tuple[RunSpec, int] | None":
-        """The run from whose kept checkpoint this one goes on, and its step; None for a run of its own.
-
-        Up to that step both train alike, so that a run whose checkpoint is gone has the same numbers from the start.
-        """
-        return None
-
     def with_point(self, lr: float, wd: float, seed: int) -> Self:
         """Return the spec of the same family at another point and seed."""
         return self.model_copy(update={"lr": lr, "wd": wd, "seed": seed})

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from ettsweep.config import options_by_key, set_nested, split_override
 from ettsweep.console import format_count
 from ettsweep.errors import InputError
-from ettsweep.schema import Key, Source, locating, validate
+from ettsweep.schema import Source, locating, validate
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.specs import EPOCH_KEYS, STEPS_FIELD_OF, ScheduleSpec
 from ettsweep.trainer.tasks.registry import steps_per_epoch, task_spec
@@ -41,7 +41,7 @@ def resolve_recipe(schema: type[Recipe], block: dict[str, Any], overrides: Seque
         apply_override(data, override)
     if "schedule" in data:
         data["schedule"] = _epochs_to_steps(schema, data["schedule"], block.get("schedule"), data, source)
-    return validate(schema, data, source, _epoch_keys(data))
+    return validate(schema, data, source, EPOCH_KEYS)
 
 
 def recipe_problems(
@@ -65,7 +65,7 @@ def recipe_problems(
             apply_override(data, override)
         if isinstance(schedule := data.get("schedule"), dict) and _has_epochs(schedule):
             data["schedule"] = _PLACEHOLDER_SCHEDULE
-        validate(schema, data, Source(location, options_by_key(overrides)), _epoch_keys(data))
+        validate(schema, data, Source(location, options_by_key(overrides)), EPOCH_KEYS)
     except InputError as error:
         # A line for each problem, so that they can be listed with those of the rest of the file.
         return str(error).splitlines()
@@ -94,21 +94,18 @@ def _epochs_to_steps(
     if not isinstance(schedule, dict):
         return schedule
     steps = _steps_per_epoch(schema, schedule, data, source)
-    converted = _in_steps(schedule, ("schedule",), steps, source)
-    if isinstance(schedule.get("continues"), dict):
-        converted["continues"] = _in_steps(schedule["continues"], ("schedule", "continues"), steps, source)
+    converted = _in_steps(schedule, steps, source)
     _check_lengths(schedule, converted, file_schedule, source)
     return converted
 
 
-def _in_steps(schedule: dict[str, Any], key: Key, steps: int, source: Source) -> dict[str, Any]:
-    """Return the fields of a schedule under a key, with those in epochs of so many steps converted."""
+def _in_steps(schedule: dict[str, Any], steps: int, source: Source) -> dict[str, Any]:
+    """Return the fields of a schedule, with those in epochs of so many steps converted."""
     converted = {name: value for name, value in schedule.items() if name not in STEPS_FIELD_OF}
-    dotted = ".".join(key)
     for name, field in STEPS_FIELD_OF.items():
         if name not in schedule:
             continue
-        value, at = schedule[name], f"{source.of((*key, name))}: {dotted}"
+        value, at = schedule[name], f"{source.of(('schedule', name))}: schedule"
         # bool is a subclass of int: YAML's `yes` would be one epoch.
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e9:
             raise InputError(f"{at}.{name}: a number of epochs is expected, got {value!r}")
@@ -122,17 +119,8 @@ def _in_steps(schedule: dict[str, Any], key: Key, steps: int, source: Source) ->
     return converted
 
 
-def _epoch_keys(data: dict[str, Any]) -> list[Key]:
-    """Return the keys in epochs of a recipe."""
-    schedule = data.get("schedule")
-    is_continued = isinstance(schedule, dict) and isinstance(schedule.get("continues"), dict)
-    continued = [("schedule", "continues", *key[1:]) for key in EPOCH_KEYS] if is_continued else []
-    return [*EPOCH_KEYS, *continued]
-
-
 def _has_epochs(schedule: dict[str, Any]) -> bool:
-    shorter = schedule.get("continues")
-    return bool(STEPS_FIELD_OF.keys() & (schedule | (shorter if isinstance(shorter, dict) else {})).keys())
+    return bool(STEPS_FIELD_OF.keys() & schedule.keys())
 
 
 def _steps_per_epoch(schema: type[BaseModel], schedule: dict[str, Any], data: dict[str, Any], source: Source) -> int:
@@ -203,9 +191,8 @@ def apply_override(data: dict[str, Any], override: str) -> None:
     """Set `a.b=value` in nested plain data, in place; the schema validates key and value later."""
     set_nested(data, *(pair := split_override(override)))
     *parents, last = pair[0].split(".")
-    if parents in (["schedule"], ["schedule", "continues"]):
-        block = data["schedule"] if len(parents) == 1 else data["schedule"]["continues"]
+    if parents == ["schedule"]:
         for lengths in STEPS_FIELD_OF.items():
             if last in lengths:  # a length in steps overrides one in epochs, and vice versa
                 for name in {*lengths} - {last}:
-                    block.pop(name, None)
+                    data["schedule"].pop(name, None)

@@ -210,12 +210,6 @@ class TransformerRun(TransformerRecipe, RunSpec):
                 return data | {"strategy": StrategySpec(s=strategy.s)}
         return data
 
-    @property
-    def continued(self) -> tuple[RunSpec, int] | None:
-        if (shorter := self.schedule.continues) is None or (step := shorter.kept_step) is None:
-            return None
-        return self.model_copy(update={"schedule": shorter}), step
-
 
 def as_transformer(recipe: Trainable) -> TransformerRecipe:
     """Return a recipe of this trainer.

@@ -89,8 +89,6 @@ class ScheduleSpec(StrictModel):
         floor: last learning rate as a share of the peak, which is the same at all points; `lr_min` is absolute.
         decay_share: of `wsd`: share of `total_steps` that decays; None for the others.
         decay_shape: of `wsd`: falls linearly, or as 1 - sqrt(share of the decay that is done).
-        continues: schedule of the run that this one continues, from the checkpoint which that kept at its `kept_step`;
-            what it does not state is as here.
     """
 
     total_steps: Positive
@@ -102,15 +100,11 @@ class ScheduleSpec(StrictModel):
     floor: Annotated[Fraction, OmitFromIdAt(0.0)] = 0.0
     decay_share: Annotated[Annotated[float, Field(gt=0, le=1)] | None, OmitFromIdAt(None)] = None
     decay_shape: Annotated[Literal["linear", "sqrt"], OmitFromIdAt("linear")] = "linear"
-    continues: Annotated["ScheduleSpec | None", OmitFromIdAt(None)] = None
 
     @model_serializer(mode="wrap")
     def _as_before(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what older specs do not have, where it is as in them, but in a run that is continued state all."""
-        data = without_omitted(self, serialise(self))
-        if self.continues is not None:
-            data["continues"] |= {"floor": self.continues.floor, "decay_shape": self.continues.decay_shape}
-        return data
+        """Leave out what older specs do not have, where it is as in them."""
+        return without_omitted(self, serialise(self))
 
     @model_validator(mode="before")
     @classmethod
@@ -123,9 +117,6 @@ class ScheduleSpec(StrictModel):
             data.pop("stop_step", None)
         if data.get("decay") == "wsd" and data.get("decay_share") is None:
             data["decay_share"] = DEFAULT_DECAY_SHARE
-        if isinstance(shorter := data.get("continues"), dict):
-            own = {key: value for key, value in data.items() if key not in ("continues", "stop_step")}
-            data["continues"] = own | shorter
         return data
 
     @model_validator(mode="after")
@@ -148,38 +139,7 @@ class ScheduleSpec(StrictModel):
                 f"decay_share {self.decay_share:g} is a decay of {self.decay_steps} steps, and the run has "
                 f"{after_warmup} after its warmup; give at most {at_most:g}"
             )
-        if self.continues is not None:
-            self._check_continues(self.continues)
         return self
-
-    def _check_continues(self, shorter: "ScheduleSpec") -> None:
-        """Check that this run's lr is that of the one it continues up to the checkpoint.
-
-        Raises:
-            ValueError: it is not, or nothing is left to train.
-        """
-        step = shorter.kept_step
-        if shorter == self.model_copy(update={"continues": shorter.continues}):
-            raise ValueError("continues: states nothing in which that run differs from this one; give its total_steps")
-        if step is None:
-            raise ValueError("continues: only a run with decay: wsd, in both, keeps a checkpoint to go on from")
-        if self.decay != "wsd" or shorter.warmup_steps != self.warmup_steps:
-            raise ValueError(
-                f"continues: decay wsd and warmup_steps {shorter.warmup_steps} are expected here too, got {self.decay} "
-                f"and {self.warmup_steps}: up to step {step} both runs must train alike"
-            )
-        if self.eval_every % shorter.eval_every:
-            raise ValueError(
-                f"continues: eval_every {self.eval_every} is no multiple of that run's, {shorter.eval_every}: "
-                f"evaluations up to step {step} would be missing"
-            )
-        if step > self.plateau_end:
-            raise ValueError(
-                f"continues: that run keeps its checkpoint at step {step}, where this one decays already (from "
-                f"{self.plateau_end}); give more than its total_steps {shorter.total_steps}, or a smaller decay_share"
-            )
-        if self.last_step <= step:
-            raise ValueError(f"continues: this run ends at step {self.last_step}, that one gets to {step} already")
 
     @property
     def last_step(self) -> int:
@@ -197,11 +157,6 @@ class ScheduleSpec(StrictModel):
     def plateau_end(self) -> int:
         """Last step at the peak."""
         return self.total_steps - self.decay_steps
-
-    @property
-    def kept_step(self) -> int | None:
-        """Step after which a checkpoint is kept for longer runs: the plateau's last, or the run's; None without any."""
-        return min(self.plateau_end, self.last_step) or None if self.decay == "wsd" else None
 
 
 STEPS_FIELD_OF = {

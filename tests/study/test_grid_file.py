@@ -14,7 +14,6 @@ from ettsweep.shipped_files import shipped
 from ettsweep.strategies.optimizers import SgdSpec
 from ettsweep.study.grid_file import find_grid, grid_note, load_sweep_spec
 from ettsweep.study.lattice import PLACEHOLDER_CENTRE, Centre
-from ettsweep.trainer.recipe import TransformerRecipe
 
 GRID = """\
 model: vit-digits
@@ -476,21 +475,6 @@ def test_a_mistake_in_epochs_is_answered_in_epochs(path: Path, given: str, messa
     source, _, problem = refusal(path, overrides=[given]).partition(": schedule")
     assert source.removeprefix("g.yaml with ") == f"--set {given}"
     assert problem[1:].strip() == message
-
-
-def test_epochs_of_the_run_that_is_continued_are_steps_too(path: Path) -> None:
-    change(path, "total_steps: 240, warmup_steps: 24", "epochs: 20, warmup_epochs: 2")
-    given = ["schedule.decay=wsd", "schedule.continues.total_steps=100", "schedule.continues.epochs=10"]
-    recipe = load_sweep_spec(path, overrides=given).recipe
-    assert isinstance(recipe, TransformerRecipe)
-    schedule = recipe.schedule
-    assert schedule.continues is not None
-    assert (schedule.total_steps, schedule.continues.total_steps, schedule.continues.kept_step) == (240, 120, 96)
-    assert schedule.continues.warmup_steps == 24
-    assert refusal(path, overrides=["schedule.decay=wsd", "schedule.continues.epochs=0"]) == (
-        "--set schedule.continues.epochs=0: schedule.continues.epochs: at least one step is expected, which is 0.0833 "
-        "epochs, got 0"
-    )
 
 
 def test_a_mistake_in_epochs_of_the_file_is_answered_in_epochs(path: Path) -> None:

@@ -28,13 +28,10 @@ class AsyncCheckpointWriter:
         self._pending_write: Future[None] | None = None
         self._copies: dict[str, Tensor] = {}
 
-    def save(
-        self, attempt: Attempt, trainer: Trainer, history: Sequence[Json], *, keep: bool = False
-    ) -> Callable[[], None]:
+    def save(self, attempt: Attempt, trainer: Trainer, history: Sequence[Json]) -> Callable[[], None]:
         """Save a run's current state; return a function that waits until it is on disk and raises any error of that.
 
-        All processes of the run must call this: the leader gathers sharded tensors, and writes. With `keep`, it is the
-        checkpoint from which longer runs go on.
+        All processes of the run must call this: the leader gathers sharded tensors, and writes.
 
         Raises:
             StorageError: the checkpoint cannot be written; the earlier one is untouched.
@@ -53,14 +50,13 @@ class AsyncCheckpointWriter:
                 attempt,
                 header,
                 {name: full_tensor(tensor).cpu() for name, tensor in state.items()} if sharded else state,
-                keep=keep,
             )
             return lambda: None
         for name, tensor in state.items():
             self._copies[name].copy_(full_tensor(tensor), non_blocking=True)
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()  # the next step overwrites the parameters in place
-        self._pending_write = self._executor.submit(write, attempt, header, self._copies, keep=keep)
+        self._pending_write = self._executor.submit(write, attempt, header, self._copies)
         return self._pending_write.result
 
     def close(self) -> None:

@@ -58,14 +58,14 @@ def build_header(attempt: Attempt, trainer: Trainer, history: Sequence[Json]) ->
     }
 
 
-def write(attempt: Attempt, header: Json, state: Mapping[str, Tensor], *, keep: bool = False) -> None:
-    """Replace the checkpoint of an attempt atomically; with `keep`, that from which longer runs go on.
+def write(attempt: Attempt, header: Json, state: Mapping[str, Tensor]) -> None:
+    """Replace the checkpoint of an attempt atomically.
 
     Raises:
         StorageError: it cannot be written; the earlier checkpoint is untouched.
     """
     compacted = {name: _compact(tensor) for name, tensor in state.items()}
-    attempt.save_checkpoint(lambda path: _write(header | {"tensors": compacted}, path), keep=keep)
+    attempt.save_checkpoint(lambda path: _write(header | {"tensors": compacted}, path))
 
 
 def _compact(tensor: Tensor) -> Tensor:
@@ -116,14 +116,14 @@ class CheckpointState:
     tensors: dict[str, Tensor]
 
 
-def load_checkpoint(attempt: Attempt, *, kept: bool = False) -> CheckpointState:
-    """Read and verify the checkpoint of an attempt; with `kept`, that from which longer runs go on.
+def load_checkpoint(attempt: Attempt) -> CheckpointState:
+    """Read and verify the checkpoint of an attempt.
 
     Raises:
         FileNotFoundError: there is none.
         CorruptError: it is truncated, was edited, or belongs to another run.
     """
-    path = attempt.kept_path if kept else attempt.checkpoint_path
+    path = attempt.checkpoint_path
     if not path.exists():
         raise FileNotFoundError(path)
     try:

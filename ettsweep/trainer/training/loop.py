@@ -113,9 +113,8 @@ def run_loop(
         stop, saves, drains = poll_processes()
         every = settings.checkpoint_every_steps
         saves = (saves or bool(every and step % every == 0)) and step < last_step
-        keeps = step == schedule.kept_step
         evaluates = step % schedule.eval_every == 0 or step == last_step
-        if evaluates or keeps or saves or stop or drains or len(buffer) >= DRAIN_STEPS:
+        if evaluates or saves or stop or drains or len(buffer) >= DRAIN_STEPS:
             # Drain before a checkpoint: a diverged state must not be saved, nor a step that is not in the metrics.
             diverged_step = drain()
             if diverged_step is not None:
@@ -130,9 +129,6 @@ def run_loop(
             )
             if line["val_loss"] is None and step == last_step:  # earlier, the next training loss shows it
                 return LoopEnd(step, diverged=True)
-        if keeps:
-            with timings.not_training():
-                logger.keep_checkpoint(trainer)
         if saves:
             with timings.not_training():
                 logger.checkpoint(trainer)

@@ -24,7 +24,7 @@ def previous_execution(run: RunDir, attempt: Attempt, group: ProcessGroup) -> Js
     Its thread count, micro-batch size and so on keep a resume bit-exact. They do not carry over to another number of
     processes, so the record is empty in that case too.
     """
-    for earlier in [*_earlier_attempts(run, attempt), *_kept_attempts(run)]:
+    for earlier in _earlier_attempts(run, attempt):
         if execution := earlier.execution():
             # Older records have no threads of their own; the claim has those of the slot.
             execution = {"threads": earlier.claim().get("threads")} | execution
@@ -39,66 +39,30 @@ def _earlier_attempts(run: RunDir, attempt: Attempt) -> list[Attempt]:
 def resume(run: RunDir, attempt: Attempt, group: ProcessGroup, logger: RunLogger, trainer: Trainer) -> None:
     """Load the newest usable checkpoint of earlier attempts, if any, into the trainer and the logger's history.
 
-    Without any, it is that of the run which this one continues, whose metrics become its own. The leader reads it and
-    distributes it; all processes of the group must call this. A run without checkpoint starts at step 0.
+    The leader reads it and distributes it; all processes of the group must call this. A run without checkpoint starts
+    at step 0.
     """
     earlier = _earlier_attempts(run, attempt)
-    newest, is_own = None, True
-    if group.is_leader:
-        newest = next(_usable_checkpoints(earlier, trainer, logger), None)
-        if newest is None:
-            is_own = False
-            newest = next(_kept_checkpoints(run, trainer, logger), None)
-    message = group.broadcast(newest and {"history": newest[2], "continues": not is_own})
+    newest = next(_usable_checkpoints(earlier, trainer, logger), None) if group.is_leader else None
+    message = group.broadcast(newest and {"history": newest[2]})
     if message is None:
-        if continued := trainer.spec.continued:
-            shorter, step = continued
-            logger.log(f"run {shorter.run_id} has no usable checkpoint of step {step}: starts at step 0")
-        elif earlier:
+        if earlier:
             logger.log("no usable checkpoint: starts at step 0")
         return
     logger.history = message["history"]
     checkpoint.restore(newest and newest[1], trainer)
-    _record_source(attempt, newest, is_own, logger, trainer)
-    if message["continues"] and trainer.step == trainer.spec.schedule.kept_step:
-        logger.keep_checkpoint(trainer)  # the loop, which keeps it after that step, does not take it again
-
-
-def _record_source(attempt: Attempt, newest: Usable | None, is_own: bool, logger: RunLogger, trainer: Trainer) -> None:
-    """Record which checkpoint was loaded; only the leader knows."""
-    if newest and is_own:
+    if newest:  # only the leader has it
         parent, _, _ = newest
         trainer.spent = parent.time_spent(trainer.step)
         attempt.record_resume(parent.number, trainer.step)
         logger.log(f"resumed from attempt {parent.number} at step {trainer.step}")
-    elif newest:
-        kept, _, lines = newest
-        attempt.append(attempt.metrics_path, lines)
-        attempt.record_continuation(kept.run.name, kept.number, trainer.step)
-        logger.log(f"continues run {kept.run.name} at step {trainer.step}")
 
 
-def _kept_attempts(run: RunDir) -> list[Attempt]:
-    """Return the attempts of the run that this one continues which have a checkpoint for it."""
-    continued = run.spec().continued
-    return RunDir(run.path.parent / continued[0].run_id).kept_attempts() if continued else []
-
-
-def _kept_checkpoints(run: RunDir, trainer: Trainer, logger: RunLogger) -> Iterator[Usable]:
-    """Yield usable checkpoints of the run that this one continues, with the metrics that this run would have so far."""
-    every = trainer.spec.schedule.eval_every
-    for attempt, saved, lines in _usable_checkpoints(_kept_attempts(run), trainer, logger, kept=True):
-        # A run that ends in its plateau is evaluated there.
-        yield attempt, saved, [line for line in lines if "loss" in line or line["step"] % every == 0]
-
-
-def _usable_checkpoints(
-    attempts: Iterable[Attempt], trainer: Trainer, logger: RunLogger, *, kept: bool = False
-) -> Iterator[Usable]:
-    """Yield attempts with a usable checkpoint, which may be the kept one, that checkpoint, and the metrics up to it."""
+def _usable_checkpoints(attempts: Iterable[Attempt], trainer: Trainer, logger: RunLogger) -> Iterator[Usable]:
+    """Yield attempts with a usable checkpoint, that checkpoint, and the metrics up to it."""
     for attempt in attempts:
         try:
-            saved = checkpoint.load_checkpoint(attempt, kept=kept)
+            saved = checkpoint.load_checkpoint(attempt)
             checkpoint.check_fits(saved, trainer)
             yield attempt, saved, checkpoint.load_history(saved, attempt)
         except FileNotFoundError:
@@ -113,7 +77,7 @@ def environment_changes(spec: TransformerRun, attempt: Attempt) -> Iterator[str]
     Raises:
         DataMissingError: the tokens of a text task have changed, so that the run cannot be resumed.
     """
-    earlier = RunDir(attempt.run).source(attempt)
+    earlier = attempt.parent()
     if earlier is None:
         return
     # A run alone records no pack mode, but computes the bits of an exact pack.

@@ -154,14 +154,9 @@ def _train_attempt(claimed: ClaimedRun, pack: Pack, logger: RunLogger) -> RunCor
         attempt.record_execution(execution)
         for change in environment_changes(spec, attempt):
             warn(change)
-        # What the run has from another one, no earlier attempt has written there.
-        inherited = logger.history if attempt.continued_from() else []
         logger.metric_loggers = open_loggers(
-            settings.sinks, run.path.parent.parent, run.id, _labels(spec), 0 if inherited else trainer.step, warn
+            settings.sinks, run.path.parent.parent, run.id, _labels(spec), trainer.step, warn
         )
-        for metric_logger in logger.metric_loggers:
-            for line in inherited:
-                metric_logger.write(line)
     for remark in filter(None, (pack.opening_remark, pack.no_stack_reason(trainer))):
         logger.log(remark)
     group.all_max(0)  # a barrier with a timeout: a process that failed above must not leave the others waiting in NCCL

@@ -61,15 +61,6 @@ class RunLogger:
             self._wait_for_write = self._checkpoint_writer.save(self._attempt, trainer, self.history)
             self._saved_step = trainer.step
 
-    def keep_checkpoint(self, trainer: Trainer) -> None:
-        """Save the state after the trainer's last step for longer runs to go on from, as `checkpoint` does.
-
-        Raises:
-            StorageError: this checkpoint, or the previous one, cannot be written.
-        """
-        self.wait_saved()
-        self._wait_for_write = self._checkpoint_writer.save(self._attempt, trainer, self.history, keep=True)
-
     def wait_saved(self) -> None:
         """Wait until the last checkpoint is on disk.
 

@@ -13,7 +13,6 @@
         ├── DataMissingError         a data set is not where it should be
         ├── PackageMissingError      a package of an extra is not installed
         ├── StorageError             a folder cannot be written, the disk is full
-        ├── OwnershipError           what would be executed or written to is not this user's alone
         ├── CorruptError             a file of ours is truncated or was edited by hand
         ├── MetricsError             what a trainer wrote does not fit its reader
         └── LaunchError              jobs could not be submitted
@@ -107,10 +106,6 @@ class PackageMissingError(FailedError):
 
 class StorageError(FailedError):
     """A folder cannot be written, or the disk is full."""
-
-
-class OwnershipError(FailedError):
-    """What would be executed or written to belongs to another user, or can be written by others."""
 
 
 class CorruptError(FailedError):

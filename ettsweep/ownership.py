@@ -1,52 +1,122 @@
-"""Ownership: in a folder that several users share, what one of them executes or writes to belongs to this user alone.
+"""Whose folder: nothing is executed from a folder that others may write to, unless its group is trusted.
 
-A file or folder is private if this user owns it, nobody else can write to it, and it is no link. Others may read it.
+Others are an owner who is neither this user nor root, all users, and a group that is not its owner's private one: the
+primary group, of the owner's name, without members. Folders above count too, unless they are sticky: whoever may write
+there could put another folder in its place.
 """
 
 import contextlib
+import grp
 import os
 import pwd
+import shlex
 import stat
-import tempfile
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
-from ettsweep.errors import CorruptError, OwnershipError
-from ettsweep.files import Json, open_regular, parse_object
+from ettsweep.errors import InputError
+
+TRUST_VARIABLE = "ETTSWEEP_TRUST_GROUP"
+"""Set by --trust-group, so that workers and jobs have it too."""
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
+UMASK = os.umask(0o077)
+"""The umask that this process was started with."""
+os.umask(UMASK)
 
-def problem_of(path: Path, status: os.stat_result | None = None) -> str:
-    """Return why a file or folder is not private; empty if it is, or if it does not exist.
+
+def trusts_group() -> bool:
+    """`True` if folders of other users, and those that a group may write to, are trusted."""
+    return os.environ.get(TRUST_VARIABLE, "0") not in ("", "0")
+
+
+def trust_group(trusted: bool) -> None:
+    """Trust groups, in this process and those that it starts; else let no group write to what they make."""
+    os.environ.pop(TRUST_VARIABLE, None)
+    if trusted:
+        os.environ[TRUST_VARIABLE] = "1"
+    os.umask(UMASK if trusted else UMASK | OTHERS_WRITE)
+
+
+def check_folder(folder: Path, *, whole: bool = False) -> None:
+    """Check that nobody else may change what is executed from a folder, which need not exist yet.
 
     Args:
-        path: the file or folder.
-        status: of what was opened under this path; by default what lies there now, which may be a link.
+        folder: a folder, or a file.
+        whole: whether to look at all that is in it too.
+
+    Raises:
+        InputError: somebody else may.
     """
-    if status is None:
-        try:
-            status = path.lstat()
-        except FileNotFoundError:
-            return ""
-        except OSError as error:
-            return f"cannot be read ({error.strerror})"
-    if stat.S_ISLNK(status.st_mode):
-        return "is a link"
-    uid, has_modes = os.geteuid(), True
-    if status.st_uid != uid or status.st_mode & OTHERS_WRITE:
-        uid, has_modes = _kept_by(path.parent, status.st_dev)
-    if status.st_uid != uid:
-        return f"belongs to {user_name(status.st_uid)}"
-    return "can be written by others" if has_modes and status.st_mode & OTHERS_WRITE else ""
+    _check(folder, _tree(folder.resolve()) if whole else ())
 
 
-def keeps_owners(folder: Path) -> bool:
-    """`True` if files in a folder show who owns them and who may write; `True` also if it does not exist."""
+def check_run_folder(run: Path) -> None:
+    """Check the folder of a run as `check_folder` does, and that no link in it leads elsewhere, whoever is trusted.
+
+    What lies in `out`, or in what a run has saved, is its program's own.
+
+    Raises:
+        InputError: somebody else may change it, or it has a link.
+    """
+    run = run.parent.resolve() / run.name
+    attempts = list(_entries(run / "attempts"))
+    paths = [run, *_entries(run), *attempts, *(path for attempt in attempts for path in _entries(attempt))]
+    if link := next((path for path in paths if path.is_symlink()), None):
+        raise InputError(f"{link} is a link, and ettsweep follows no link in the folder of a run: remove it")
+    _check(run, paths)
+
+
+def _check(folder: Path, inside: Iterable[Path]) -> None:
+    real = folder.resolve()
+    above = dict.fromkeys((*real.parents, *folder.absolute().parents))  # a link on the way could be replaced too
+    found = [other for path in above if (other := _others(path, is_above=True))]
+    found += [other for path in (real, *inside) if (other := _others(path))]
+    if not found:
+        return
+    first = next((other for other in found if not other.bits), found[0])
+    if not first.bits:
+        ways = "use a folder of yours, or trust its owner and group with --trust-group"
+    elif first.bits == "g-w":
+        ways = f"take that right away ({_chmod(real, found)}), or trust the group with --trust-group"
+    elif first.path.lstat().st_mode & stat.S_ISVTX:  # such as /tmp
+        ways = "use a folder of yours in it"
+    else:
+        ways = f"take that right away ({_chmod(real, found)}), or use a folder of yours"
+    executed = "it" if first.path == real and real.is_file() else f"what lies in {folder}"
+    raise InputError(f"{first.path} {first.text}, and ettsweep executes {executed}: {ways}")
+
+
+class _Others(NamedTuple):
+    """Who else may write to a path that has an owner; `bits` are what chmod takes away, none from another owner."""
+
+    path: Path
+    uid: int
+    text: str
+    bits: str = ""
+
+
+def _others(path: Path, *, is_above: bool = False) -> _Others | None:
     try:
-        return _kept_by(folder, folder.stat().st_dev) == (os.geteuid(), True)
+        status = path.lstat()
     except OSError:
-        return True
+        return None  # nothing is executed from what is not there
+    uid, mode, own = status.st_uid, status.st_mode, (0, os.geteuid())
+    if stat.S_ISLNK(mode) or (is_above and mode & stat.S_ISVTX):
+        return None
+    if not mode & OTHERS_WRITE and (is_above or uid in own):
+        return None
+    shown_uid, has_modes = _kept_by(path if stat.S_ISDIR(mode) else path.parent, status.st_dev)
+    if not (is_above or uid in (*own, shown_uid) or trusts_group()):
+        return _Others(path, uid, f"belongs to {_user_name(uid)}")
+    if has_modes and mode & stat.S_IWOTH:
+        return _Others(path, uid, "can be written by all users", "go-w")
+    if has_modes and mode & stat.S_IWGRP and not (trusts_group() or _is_private(path, status)):
+        return _Others(path, uid, f"can be written by group {_group_name(status.st_gid)}", "g-w")
+    return None
 
 
 @cache
@@ -55,76 +125,60 @@ def _kept_by(folder: Path, device: int) -> tuple[int, bool]:
 
     File systems such as SMB or sshfs may show one owner or mode for all files: then it says nothing.
     """
+    import tempfile  # takes long to import, and is rarely needed
+
     with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=folder) as probe:  # made with mode 600
         status = os.fstat(probe.fileno())
-        if status.st_dev == device and not folder.is_symlink():
+        if status.st_dev == device:
             return status.st_uid, not status.st_mode & OTHERS_WRITE
     return os.geteuid(), True
 
 
-def user_name(uid: int) -> str:
-    """Return the name of a user, or the number of one without a name."""
+def _is_private(path: Path, status: os.stat_result) -> bool:
+    """Return whether the group of a path has nobody but the path's owner."""
+    try:
+        user, group = pwd.getpwuid(status.st_uid), grp.getgrgid(status.st_gid)
+    except KeyError:
+        return False
+    is_own = (user.pw_gid, user.pw_name) == (group.gr_gid, group.gr_name) and {*group.gr_mem} <= {user.pw_name}
+    # Beside an access list, the bits of the group are those of all that it names.
+    return is_own and not (hasattr(os, "listxattr") and "system.posix_acl_access" in os.listxattr(path))
+
+
+def _chmod(folder: Path, others: Iterable[_Others]) -> str:
+    """Return the command, in backticks, that takes the right to write away from all others."""
+    bits = "go-w" if any(other.bits == "go-w" for other in others) else "g-w"
+    above = list(dict.fromkeys(str(other.path) for other in others if other.path in folder.parents))
+    commands = [shlex.join(["chmod", bits, *above])] if above else []
+    if any(other.path == folder or folder in other.path.parents for other in others):
+        commands.append(shlex.join(["chmod", *(["-R"] if folder.is_dir() else []), bits, str(folder)]))
+    owners = {other.uid for other in others} - {os.geteuid()}
+    by = f" by {' and '.join(map(_user_name, sorted(owners)))}" if owners and os.geteuid() != 0 else ""
+    return f"`{' && '.join(commands)}`{by}"
+
+
+def _user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"user {uid}"
 
 
-def problem_of_code(path: Path) -> str:
-    """Return why code is not executed: it belongs to another user, or all may write to it; empty if it may be."""
-    status = path.stat()
-    if status.st_uid not in (0, os.geteuid()):
-        return f"belongs to {user_name(status.st_uid)}"
-    return "can be written by all" if status.st_mode & stat.S_IWOTH else ""
-
-
-def check_private(path: Path, status: os.stat_result | None = None) -> None:
-    """Check that a file or folder is private, see `problem_of`.
-
-    Raises:
-        OwnershipError: it is not.
-    """
-    if problem := problem_of(path, status):
-        raise OwnershipError(
-            f"{path}: {problem}: nothing is executed from there, or written to it, but by its owner alone "
-            "(docs/shared-filesystems.md)"
-        )
-
-
-def tree_problem(folder: Path) -> str:
-    """Return which file or folder of a tree is not private, and why; empty if all are."""
-    if problem := problem_of(folder):
-        return f"{folder}: {problem}"
-    for parent, folders, names in os.walk(folder):
-        for name in (*folders, *names):
-            if problem := problem_of(path := Path(parent, name)):
-                return f"{path}: {problem}"
-    return ""
-
-
-def make_private(folder: Path) -> None:
-    """Take away from all others the right to write into a tree of this user, whatever its umask."""
-    for parent, folders, names in os.walk(folder):
-        for path in (Path(parent), *(Path(parent, name) for name in (*folders, *names))):
-            if (mode := path.lstat().st_mode) & OTHERS_WRITE and not stat.S_ISLNK(mode):
-                path.chmod(stat.S_IMODE(mode) & ~OTHERS_WRITE)
-
-
-def read_private_json(path: Path) -> Json:
-    """Read a JSON object from a private file in a private folder.
-
-    Raises:
-        FileNotFoundError: there is none.
-        OwnershipError: it is not private.
-        CorruptError: it is no JSON object, or cannot be read.
-    """
-    check_private(path.parent)
-    check_private(path)
+def _group_name(gid: int) -> str:
     try:
-        with os.fdopen(open_regular(path), "rb") as file:
-            check_private(path, os.fstat(file.fileno()))  # of what was opened: the name may lead elsewhere by now
-            return parse_object(path, file.read())
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise CorruptError(f"{path}: cannot be read: {error.strerror}") from error
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    """Yield what is in a folder; nothing if there is none, or it is a link."""
+    with contextlib.suppress(OSError):
+        if not folder.is_symlink():
+            yield from folder.iterdir()
+
+
+def _tree(folder: Path) -> Iterator[Path]:
+    """Yield all that is in a folder; links are not followed."""
+    for parent, folders, names in os.walk(folder):
+        yield from (Path(parent, name) for name in (*folders, *names))

@@ -485,7 +485,7 @@ def test_words_of_other_commands(heading: str, path: str, words: list[str]) -> N
 
 def test_environment_variables() -> None:
     texts = [path.read_text() for path in PACKAGE.rglob("*.py")]
-    named = {name for text in texts for name in re.findall(r"(?<!\w)ETTSWEEP_[A-Z]+(?!\w)", text)}
+    named = {name for text in texts for name in re.findall(r"(?<!\w)ETTSWEEP_[A-Z]+(?:_[A-Z]+)*(?!\w)", text)}
     data = {data_env(data) for kind in TASKS.values() if (data := kind.data_kind(kind.spec()))}
     assert_same(first_words(AGENTS, "Environment"), named | data)
 

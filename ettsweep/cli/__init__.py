@@ -33,12 +33,14 @@ from ettsweep.cli.options import expand_option_groups
 from ettsweep.console import escape_control, print_note
 from ettsweep.errors import EttsweepError
 from ettsweep.extras import INSTALL, missing_text
+from ettsweep.ownership import trust_group, trusts_group
 
 
 def root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
 ) -> None:
     """Print the version for --version."""
+    trust_group(trusts_group())
     if version:
         print(f"ettsweep {__version__}")
         raise typer.Exit

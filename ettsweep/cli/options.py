@@ -16,6 +16,7 @@ from ettsweep.cli.prompts import repeat_option
 from ettsweep.console import DEFAULT_RESULTS as DEFAULT_RESULTS
 from ettsweep.console import Format, print_note
 from ettsweep.errors import CorruptError, InputError, nearest_name, unknown_name
+from ettsweep.ownership import TRUST_VARIABLE, trust_group
 
 if TYPE_CHECKING:
     from ettsweep.launch.resolve import LaunchOptions
@@ -56,6 +57,11 @@ def _results_option(callback: Callable[[Path], Path] | None = None) -> Any:
         metavar="DIR",
         callback=callback,
     )
+
+
+def _trust_group(trusted: bool) -> bool:
+    trust_group(trusted)
+    return trusted
 
 
 Results = Annotated[Path, _results_option()]
@@ -109,6 +115,15 @@ SweepNames = Annotated[
 Lowest = Annotated[
     bool | None,
     typer.Option("--min/--max", help="Whether low or high scores are better.", show_default=False),
+]
+TrustGroup = Annotated[
+    bool,
+    typer.Option(
+        "--trust-group",
+        envvar=TRUST_VARIABLE,
+        help="Run what lies in folders of other users, or that a group can write to.",
+        callback=_trust_group,
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan; change nothing.")]
 Follow = Annotated[bool, typer.Option("--follow", help="Show progress until the runs end; Ctrl-C only detaches.")]
@@ -388,6 +403,7 @@ class TrainingOptions:
         ),
     ] = None
     data: Data = None
+    trust_group: TrustGroup = False
 
     def launch_options(self) -> "LaunchOptions":
         """Return these options as `LaunchOptions`.

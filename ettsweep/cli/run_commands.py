@@ -349,6 +349,7 @@ def train(
     The exit code is 0 if the run is done, 1 if it diverged, failed or was cancelled.
     """
     from ettsweep.launch.cost import CostEstimator
+    from ettsweep.launch.folders import check_folders
     from ettsweep.launch.follow import read_run_index
     from ettsweep.launch.project_snapshot import placed
     from ettsweep.launch.resolve import resolve_run
@@ -377,6 +378,7 @@ def train(
         spec, launch_options = resolve_run(path, strategy, set_ or [], lr, wd, seed, launch_options)
         note = grid_note(path, model)
     profile, data = launch_options.resolve_local(spec)
+    check_folders(results, [spec])
     RunDir.create(results, spec)  # a folder that cannot be written is an error before anything is announced
     print_note(note)
     account = CostEstimator(profile)

@@ -177,7 +177,7 @@ def _unused_snapshots(results: Path, liveness: SchedulerLiveness) -> dict[Path, 
 
 
 def _is_removable(path: Path) -> bool:
-    """`True` if this user may empty a folder: submissions, snapshots and attempts can be written by their owners alone.
+    """`True` if this user may empty a folder: in a shared results folder, some may be another's.
 
     A link, which ettsweep never makes, may lead anywhere.
     """

@@ -13,16 +13,14 @@ Launch profiles are not copied: a worker needs only its submission's, and they m
 import contextlib
 import hashlib
 import json
-import os
 import shutil
-import stat
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from ettsweep.errors import CorruptError, LaunchError, OwnershipError
+from ettsweep.errors import CorruptError, LaunchError
 from ettsweep.files import Json, dumps, read_json, storage_errors, sync, write_atomic
-from ettsweep.ownership import make_private, problem_of, tree_problem
+from ettsweep.ownership import check_folder
 from ettsweep.processes import Process, process_identity
 from ettsweep.provenance import PROVENANCE_FILE, code_digest, code_files, package_dir, provenance
 from ettsweep.runs.folder import code_dir
@@ -39,8 +37,7 @@ def take_snapshot(results: Path) -> Path:
         LaunchError: the code cannot be read.
     """
     files = snapshot_files(package_dir())
-    # One made with another umask by an older version: others may have put something into it.
-    folder, temporary = reserve_snapshot(results, code_digest(files), lambda folder: bool(tree_problem(folder)))
+    folder, temporary = reserve_snapshot(results, code_digest(files))
     if folder.is_dir():
         _repair(folder, files)
     else:
@@ -48,45 +45,21 @@ def take_snapshot(results: Path) -> Path:
     return folder
 
 
-def reserve_snapshot(results: Path, digest: str, is_unsafe: Callable[[Path], bool]) -> tuple[Path, Path]:
+def reserve_snapshot(results: Path, digest: str) -> tuple[Path, Path]:
     """Return the folder of a snapshot, which may exist, and one to make it in before it is renamed.
 
-    One that is unsafe is removed. From here on `clean` leaves the snapshot alone, see `take_snapshot`.
+    From here on `clean` leaves the snapshot alone, see `take_snapshot`.
 
     Raises:
         StorageError: the results folder cannot be written.
-        OwnershipError: another user has taken both names that it could have.
+        InputError: others may change the snapshot.
     """
     code, owner_id = code_dir(results.resolve()), _owner_id()
     with storage_errors(code):
         code.mkdir(parents=True, exist_ok=True)
-    name = _own_name(code, digest)
-    write_atomic(code / f".{name}.{owner_id}.json", dumps({"process": process_identity().to_json()}))
-    folder = code / name
-    if folder.is_dir() and is_unsafe(folder):
-        old = code / f".{name}.{owner_id}.{uuid.uuid4().hex}.tmp"
-        with storage_errors(folder):
-            folder.rename(old)
-        shutil.rmtree(old, ignore_errors=True)
-    return folder, code / f".{name}.{owner_id}.{uuid.uuid4().hex}.tmp"
-
-
-def _own_name(code: Path, digest: str) -> str:
-    """Return the name of this user's snapshot: the digest, unless another user's has it.
-
-    Raises:
-        OwnershipError: another user has taken both names.
-    """
-    names = (digest, f"{digest}-{os.geteuid()}")
-    for name in names:
-        if not problem_of(code / name) or _is_own_folder(code / name):
-            return name
-    raise OwnershipError(f"{code / names[-1]}: {problem_of(code / names[-1])}: remove it, or choose another --results")
-
-
-def _is_own_folder(path: Path) -> bool:
-    status = path.lstat()
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    write_atomic(code / f".{digest}.{owner_id}.json", dumps({"process": process_identity().to_json()}))
+    check_folder(code / digest, whole=True)
+    return code / digest, code / f".{digest}.{owner_id}.{uuid.uuid4().hex}.tmp"
 
 
 def release_snapshots(results: Path) -> None:
@@ -137,19 +110,14 @@ def _write_snapshot(temporary: Path, folder: Path, files: Mapping[str, bytes], o
 
 @contextlib.contextmanager
 def moving_into_place(temporary: Path, folder: Path) -> Iterator[None]:
-    """Context in which a snapshot is made in a folder, which then gets its name in one rename, private to its owner.
+    """Context in which a snapshot is made in a folder, which then gets its name in one rename.
 
     If another process was faster, its equal copy is kept.
     """
     with storage_errors(folder):
         try:
-            temporary.mkdir(0o700)  # nobody else reaches it before it is complete
+            temporary.mkdir()
             yield
-            # Python would make the folders of compiled modules with the umask, and others could write into them.
-            for parent in {path.parent for path in temporary.rglob("*.py") if not path.is_symlink()}:
-                (parent / "__pycache__").mkdir(exist_ok=True)
-            make_private(temporary)
-            temporary.chmod(0o755)
             temporary.rename(folder)  # fails on a folder that is not empty
         except OSError:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -169,8 +137,6 @@ def _repair(folder: Path, files: Mapping[str, bytes]) -> None:
         write_atomic(path, content)
     if not (folder / PROVENANCE_FILE).is_file():
         write_atomic(folder / PROVENANCE_FILE, json.dumps(provenance() | {"snapshot": folder.name}, indent=1) + "\n")
-    with storage_errors(folder):
-        make_private(folder)
 
 
 # --- what nobody needs any more ---------------------------------------------------------------------------------------

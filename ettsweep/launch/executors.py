@@ -10,11 +10,10 @@ from submitit.core.utils import JobPaths
 from submitit.local.local import LocalExecutor
 from submitit.slurm.slurm import SlurmExecutor
 
-from ettsweep.errors import OwnershipError
 from ettsweep.files import storage_errors, write_atomic
 from ettsweep.launch.job_environment import export_lines
 from ettsweep.launch.profile import RESERVED_OPTIONS, SlurmProfile
-from ettsweep.ownership import keeps_owners, tree_problem
+from ettsweep.ownership import TRUST_VARIABLE, trusts_group
 
 BLOCK_WARNING = 'hold=; env --block-signal=USR2 true 2>/dev/null && hold="env --block-signal=USR2"'
 """Shell command that blocks SIGUSR2 until the worker handles it; a warning before that would kill the job."""
@@ -40,15 +39,6 @@ exit $code
 Outside a container there is scontrol, and the script can retry while the controller does not answer."""
 
 
-CHECK_OWNER = (
-    '[ -z "$(find {path} ! -name "*.pyc.*" \\( ! -user "$(id -u)" -o -perm /022 \\) -print -quit 2>&1)" ] || '
-    '{{ echo "ettsweep: this is missing, is not yours, or can be changed by others:" {path}; exit 1; }}'
-)
-"""Shell command that ends the job unless a file or folder that it executes is its user's alone.
-
-Of the modules that other jobs compile meanwhile, temporary files come and go (`x.pyc.123`); nothing executes them."""
-
-
 class SlotExecutor(LocalExecutor):
     """Starts the workers of a submission on this machine, each in its own session.
 
@@ -58,7 +48,6 @@ class SlotExecutor(LocalExecutor):
 
     def __init__(self, folder: Path, code: str = "") -> None:
         super().__init__(folder)
-        self._code = code
         self._environment = os.environ | code_environment(code, os.environ.get("PYTHONPATH"))
 
     def start(self, slot: str) -> int:
@@ -67,11 +56,8 @@ class SlotExecutor(LocalExecutor):
         Raises:
             StorageError: the file of its output cannot be written.
             OSError: it cannot be started.
-            OwnershipError: others can change its code.
         """
         command = f"{worker_command(self.python, self.folder)} --slot {shlex.quote(slot)}"
-        if self._code and (problem := tree_problem(Path(self._code))):
-            raise OwnershipError(f"{problem}: this code is not executed")
         # The output needs a file before the process id that names it exists.
         output = self.folder / f"{uuid.uuid4().hex}_log.out"
         with storage_errors(output):
@@ -115,7 +101,8 @@ class ArrayExecutor(SlurmExecutor):
         workers, cpus = (1, profile.cpus * profile.workers) if one_process else (profile.workers, profile.cpus)
         first_node = ["--nodes=1", "--ntasks=1"] if one_process and profile.nodes > 1 else []
         path = profile.environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
-        self._variables = {**profile.environment, **code_environment(code, path)}
+        trust = {TRUST_VARIABLE: "1"} if trusts_group() else {}
+        self._variables = {**profile.environment, **code_environment(code, path), **trust}
         self._variables_path = Path(folder) / "environment.sh"
         self.update_parameters(
             job_name=name,
@@ -139,7 +126,6 @@ class ArrayExecutor(SlurmExecutor):
             setup=[
                 BLOCK_WARNING,
                 *self._source_variables(),
-                *(check_owner(Path(code)) if code else []),
                 # A failed setup command ends the job, instead of training without the module or data.
                 *(f"{{ {line}\n}} || exit" for line in profile.setup),
             ],
@@ -160,8 +146,7 @@ class ArrayExecutor(SlurmExecutor):
         """Return the shell lines that read the variables; the script itself is shown, and SLURM may archive it."""
         if not self._variables:
             return []
-        path = self._variables_path
-        return [*check_owner(path), f". {shlex.quote(str(path))} || exit  # {', '.join(self._variables)}"]
+        return [f". {shlex.quote(str(self._variables_path))} || exit  # {', '.join(self._variables)}"]
 
     @classmethod
     def affinity(cls) -> int:
@@ -198,13 +183,7 @@ class ArrayExecutor(SlurmExecutor):
             write_atomic(self._variables_path, export_lines(self._variables), mode=0o600)
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        submission_file_path.chmod(0o644)  # whatever the umask: it is executed
         return [*sbatch_command(self.script()), str(submission_file_path)]
-
-
-def check_owner(path: Path) -> list[str]:
-    """Return the shell line that checks a path; none on a file system that keeps no owners, where it would fail."""
-    return [CHECK_OWNER.format(path=shlex.quote(str(path)))] if keeps_owners(path.parent) else []
 
 
 def worker_command(python: str, folder: Path) -> str:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ettsweep.console import format_count
-from ettsweep.errors import LaunchError, OwnershipError, StorageError
+from ettsweep.errors import LaunchError, StorageError
 from ettsweep.files import dumps, json_or_empty, storage_errors, write_atomic
-from ettsweep.launch.submissions import VacantSlot, read_own_submission
+from ettsweep.launch.folders import check_submission
+from ettsweep.launch.submissions import VacantSlot, read_submission
 from ettsweep.processes import Process, process_identity
 
 MAX_RESPAWNS = 2
@@ -27,10 +28,11 @@ def respawn_worker(vacancy: VacantSlot) -> bool:
 
     Raises:
         LaunchError: it could not be started.
-        OwnershipError: others can write to the submission or to its code.
+        InputError: others may change what it would execute.
         StorageError: the submission cannot be written.
     """
-    submission, slot = read_own_submission(vacancy.submission.path), vacancy.slot
+    submission, slot = read_submission(vacancy.submission.path), vacancy.slot
+    check_submission(submission)
     path = submission.report_path(slot)
     moved_path = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     with storage_errors(path):
@@ -65,15 +67,10 @@ def respawn_worker(vacancy: VacantSlot) -> bool:
 
 def respawn_workers(vacancies: Collection[VacantSlot]) -> str:
     """Start a worker in each slot; return a line on how many were started, empty for none."""
-    worker_count, lines = 0, []
-    for vacancy in vacancies:
-        try:
-            worker_count += respawn_worker(vacancy)
-        except OwnershipError as error:  # the runs are not to blame: they train elsewhere
-            lines.append(f"slot {vacancy.slot} gets no new worker: {error}")
-    if worker_count:
-        lines.append(f"{format_count(worker_count, 'idle slot')} {'has' if worker_count == 1 else 'have'} a new worker")
-    return "\n".join(lines)
+    worker_count = sum(map(respawn_worker, vacancies))
+    if not worker_count:
+        return ""
+    return f"{format_count(worker_count, 'idle slot')} {'has' if worker_count == 1 else 'have'} a new worker"
 
 
 @dataclass

@@ -413,6 +413,10 @@ def profile_file(name: str) -> Path | None:
     return Path(expand_home(name)) if name.endswith((".yaml", ".yml")) or os.sep in name else None
 
 
+PROFILES_HERE = Path("launch")
+"""Folder of a project's own profiles."""
+
+
 def find_profile(name: str) -> Path:
     """Return the path of a profile, given as a file or by name.
 
@@ -424,7 +428,7 @@ def find_profile(name: str) -> Path:
             raise InputError(f"{path}: no such launch profile")
         return path
     known = set[str]()
-    for folder in (Path("launch"), shipped("launch")):
+    for folder in (PROFILES_HERE, shipped("launch")):
         if (folder / f"{name}.yaml").is_file():
             return folder / f"{name}.yaml"
         known.update(path.stem for path in folder.glob("*.yaml"))

@@ -25,7 +25,7 @@ from typing import TypeVar
 from ettsweep.errors import CorruptError, GitError, LaunchError
 from ettsweep.files import dumps, folder_names, read_json, storage_errors, write_atomic
 from ettsweep.launch.code_snapshot import moving_into_place, reserve_snapshot, snapshots
-from ettsweep.ownership import OTHERS_WRITE, problem_of, problem_of_code
+from ettsweep.ownership import OTHERS_WRITE
 from ettsweep.provenance import code_digest, git_files
 from ettsweep.runs.trainable import Trainable
 from ettsweep.runs.trainable_hooks import OwnCode
@@ -72,15 +72,12 @@ def take_project_snapshots(results: Path, recipes: Iterable[Trainable]) -> dict[
 
     Raises:
         StorageError: the results folder cannot be written.
-        LaunchError: a project cannot be read, or others may have written its code.
+        LaunchError: a project cannot be read.
     """
     names = dict[str, str]()
     for code, recipe in {code: recipe for recipe in recipes if (code := recipe.own_code())}.items():
         if code.is_copied and not recipe.changes() and not _is_copy(results, code.folder):
             paths = list(recipe.code_paths())
-            for path in (code.folder, *code.other_folders, *paths):
-                if problem := problem_of_code(path):  # a copy would be this user's own, whoever wrote the original
-                    raise LaunchError(f"{path}: {problem}, so that it is not executed")
             if root := project_root(code):
                 names[code.digest] = _take(results.resolve(), root, recipe, code, paths)
     return names
@@ -90,7 +87,7 @@ def _take(results: Path, root: Path, recipe: Trainable, code: OwnCode, paths: It
     try:
         contents = {name: (root / name).read_bytes() for name in sorted(_copied_files(root, paths, results))}
         digest = code_digest({**contents, "\0project": os.fsencode(root)})
-        folder, temporary = reserve_snapshot(results, digest, lambda folder: bool(problem_of(folder)))
+        folder, temporary = reserve_snapshot(results, digest)
         if folder.is_dir():
             _refresh(folder / COPY, root, contents, results)
         else:
@@ -261,9 +258,8 @@ def package_folders(folder: Path, root: Path) -> list[Path]:
 
 
 def project_snapshots(results: Path) -> list[ProjectSnapshot]:
-    """Return the copies of this user, which nobody else can have changed."""
-    found = (_read(path) for path in snapshots(results.resolve()) if not problem_of(path))
-    return [snapshot for snapshot in found if snapshot]
+    """Return all copies."""
+    return [snapshot for path in snapshots(results.resolve()) if (snapshot := _read(path))]
 
 
 def find_unused_projects(results: Path, recipes: Iterable[Trainable]) -> list[Path]:

@@ -1,7 +1,6 @@
 """Resolve what a command requests and on which machines: a grid, fresh seeds, retries, or one run in this process."""
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,9 +13,7 @@ from ettsweep.launch.profile import AnyProfile, LocalProfile, load_profile, prof
 from ettsweep.launch.rescore import find_rescorable, rescore
 from ettsweep.launch.slurm_cache import watch_heartbeats
 from ettsweep.launch.submit import check_plan, check_resources
-from ettsweep.ownership import problem_of
 from ettsweep.runs.data_location import resolve_data
-from ettsweep.runs.folder import sweeps_dir
 from ettsweep.runs.index import Run
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
@@ -28,7 +25,6 @@ from ettsweep.study.lattice import POINT_OPTIONS, Centre
 from ettsweep.study.plan import Plan, make_plan
 from ettsweep.study.seeds import fresh_seeds
 from ettsweep.study.study import Study
-from ettsweep.study.sweep import Sweep
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.sweep_store import SweepStore, load_sweep_store
 from ettsweep.study.sweep_updates import extend_sweep, find_compatible
@@ -82,8 +78,6 @@ class LaunchOptions:
         # Only the latest spec of a sweep counts: it may have moved to another profile.
         profiles = {(last.launch, last.launch_set) for last in (sweep.sweep_specs[-1] for sweep in sweeps)}
         if len(profiles) == 1:
-            if self.launch is None:
-                check_launch_source(results, sweeps)
             launch, sets = profiles.pop()
             sweep_spec = sweep_spec.model_copy(update={"launch": launch, "launch_set": sets})
         if name in sweep_store.sweeps and sweep_spec.data is None:
@@ -115,8 +109,6 @@ class LaunchOptions:
         data: dict[str, str] = {}
         missing: dict[str, list[str]] = {}
         for sweep in sweep_store.select(list({study.sweep for study in studies})) if studies else ():
-            if self.launch is None and not dry_run:
-                check_launch_source(sweep_store.results, [sweep])
             resolved = self.apply_to(sweep.sweep_specs[-1])
             sweep_by_profile.setdefault((resolved.launch, resolved.launch_set), sweep.name)
             if resolved.data:
@@ -210,31 +202,6 @@ def _code_hint(results: Path, before: Trainable, now: Trainable) -> str:
         f"; where what has changed{files} leaves all numbers as they were, --same-numbers goes on with this sweep, and "
         f"so does `version: {code.digest}` under `run:`"
     )
-
-
-EXECUTED_FIELDS = {"python", "setup", "environment", "sbatch"}
-"""Fields of a launch profile by which its author can have commands run in the name of whoever launches runs with it."""
-
-
-def check_launch_source(results: Path, sweeps: Sequence[Sweep]) -> None:
-    """Check the launch profile that some sweeps have in common: another user may not say what this one executes.
-
-    Raises:
-        InputError: the profile runs commands, and none of the sweeps was launched with it by this user.
-    """
-    problems = []
-    for sweep in sweeps:
-        number = max(number for number, version in enumerate(sweep.versions, 1) if version.asked)
-        path, last = sweeps_dir(results) / sweep.name / f"{number:04d}.yaml", sweep.sweep_specs[-1]
-        executed = [key for text in last.launch_set if (key := re.split(r"[.=]", text)[0]) in EXECUTED_FIELDS]
-        profile_path = profile_file(last.launch)
-        if profile_path and profile_path.exists() and profile_path.stat().st_uid != 0 and problem_of(profile_path):
-            executed.append(last.launch)
-        if not executed or not (problem := problem_of(path)):
-            return
-        problems.append(f"{path}: {problem}, and its launch profile runs commands ({', '.join(executed)})")
-    if problems:
-        raise InputError(f"{problems[0]}; name a profile of yours with --launch")
 
 
 def absolute_data_path(data: str, recipe: Trainable) -> str:

@@ -20,7 +20,7 @@ import contextlib
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -41,7 +41,6 @@ from ettsweep.files import (
     write_counter,
 )
 from ettsweep.launch.slots import held_slots
-from ettsweep.ownership import read_private_json
 from ettsweep.processes import Life, Process
 from ettsweep.runs.folder import RunDir, is_run_id, jobs_dir, runs_dir
 
@@ -202,8 +201,7 @@ class Submission:
 
     def request_withdrawal(self) -> None:
         """Request that jobs that wait only for cancelled or finished runs be withdrawn."""
-        # A file for each request: one that is made while SLURM answers another must stay. Beside the folder, which is
-        # its owner's alone: other members of a group cancel runs too.
+        # A file for each request: one that is made while SLURM answers another must stay.
         write_atomic(self.path.with_name(f"{self.path.name}.withdraw-{uuid.uuid4().hex}"), "")
 
     @property
@@ -320,28 +318,14 @@ class VacantSlot:
     died: bool
 
 
-def read_own_submission(folder: Path) -> Submission:
-    """Read a submission whose workers are executed: nobody but this user may have written it.
-
-    Raises:
-        CorruptError: submission.json is missing or invalid.
-        OwnershipError: it belongs to another user, or others can write to it.
-    """
-    return read_submission(folder, read_private_json)
-
-
-def read_submission(folder: Path, read: Callable[[Path], Json] = read_json) -> Submission:
+def read_submission(folder: Path) -> Submission:
     """Read a submission from its folder.
-
-    Args:
-        folder: the folder.
-        read: reads submission.json.
 
     Raises:
         CorruptError: submission.json is missing or invalid.
     """
     try:
-        content = read(folder / "submission.json")
+        content = read_json(folder / "submission.json")
     except FileNotFoundError:
         raise CorruptError(f"{folder}: has no submission.json") from None
     kind, runs = content.get("kind", "local"), content.get("runs")

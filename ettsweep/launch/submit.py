@@ -27,6 +27,7 @@ from ettsweep.errors import (
 from ettsweep.extras import check_installed
 from ettsweep.files import Json, dumps, storage_errors, write_atomic
 from ettsweep.launch import slurm
+from ettsweep.launch.folders import check_folders
 from ettsweep.launch.gpus import NO_MPS_NOTE, mps_is_running
 from ettsweep.launch.profile import AnyProfile, LocalProfile, Slot, SlurmProfile
 from ettsweep.launch.slots import lock_dir, sort_free_first
@@ -67,9 +68,11 @@ def submit(
 
     Raises:
         LaunchError: no worker could be started; the message has SLURM's own.
+        InputError: others may change what would be executed.
     """
     if not plan.to_launch:
         return []
+    check_folders(results, [planned.spec for planned in plan.to_launch])
     from ettsweep.launch.code_snapshot import release_snapshots
     from ettsweep.launch.project_snapshot import take_project_snapshots
 
@@ -168,9 +171,9 @@ def _write_submission(results: Path, content: Json) -> Submission:
     folder = jobs_dir(results.resolve()) / next_name(results)
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(0o755)  # whatever the umask: workers take what they execute from here
+        folder.mkdir()
     # First of all files: a folder without it counts as unreadable, and its jobs would find no list.
-    write_atomic(folder / "submission.json", json.dumps(content), mode=0o644)
+    write_atomic(folder / "submission.json", json.dumps(content))
     return read_submission(folder)
 
 
@@ -361,11 +364,13 @@ def check_plan(results: Path, plan: Plan, profile: AnyProfile) -> None:
 
     Raises:
         InputError: a device of the profile or the folder of slots does not exist, a batch is smaller than
-            `devices_per_run`, a model does not fit into memory, or runs cannot be trained in such a results folder.
+            `devices_per_run`, a model does not fit into memory, runs cannot be trained in such a results folder, or
+            others may change what would be executed.
         LaunchError: SLURM refuses the profile, or does not answer.
     """
     if not plan.to_launch:
         return
+    check_folders(results, [planned.spec for planned in plan.to_launch])
     if isinstance(profile, LocalProfile):
         profile.resolve_slots()
         lock_dir()

@@ -1,4 +1,4 @@
-"""Which files of a run a reader reads: by globs, inside the run's folder, and of the folder's owner alone."""
+"""Which files of a run a reader reads: by globs, inside the run's folder."""
 
 import os
 import re
@@ -82,23 +82,10 @@ def is_match(glob: str, name: str) -> bool:
     return _pattern(glob).fullmatch(name) is not None
 
 
-def open_own(path: Path, owner: int) -> int:
-    """Open a file of this user or of another owner, and return its descriptor.
+def open_found(path: Path) -> int:
+    """Open a file, and return its descriptor; a link that has taken its place is not followed.
 
     Raises:
-        OSError: it cannot be opened, is no file, or belongs to somebody else.
+        OSError: it cannot be opened, or is no file.
     """
-    descriptor = open_regular(path, os.O_RDONLY | os.O_NOFOLLOW)
-    status = os.fstat(descriptor)
-    if status.st_uid not in (owner, os.geteuid()):
-        os.close(descriptor)
-        raise PermissionError(1, "it belongs to another user", str(path))
-    return descriptor
-
-
-def owner_of(folder: Path) -> int:
-    """Return who owns a folder; this user if it does not exist."""
-    try:
-        return folder.stat().st_uid
-    except OSError:
-        return os.geteuid()
+    return open_regular(path, os.O_RDONLY | os.O_NOFOLLOW)

@@ -10,7 +10,7 @@ from ettsweep.errors import MetricsError
 from ettsweep.files import Json
 from ettsweep.readers.entries import Conflicts, Entry, Shaper, Sightings, matches
 from ettsweep.readers.events import records, scalars
-from ettsweep.readers.found_files import found_files, owner_of
+from ettsweep.readers.found_files import found_files
 from ettsweep.readers.numbers import step_number
 from ettsweep.readers.parsers import LINE_PARSERS, PatternParser, document_entries
 from ettsweep.readers.reader import OUTPUT, Reader
@@ -151,8 +151,7 @@ class MetricSource:
             key = name or " or ".join(self.reader.files)
             stream = self._streams.get(key)
             if stream is None:
-                owner = owner_of(path if name == OUTPUT else self.out)
-                stream = self._streams[key] = _Stream(self.reader, self._sightings, owner)
+                stream = self._streams[key] = _Stream(self.reader, self._sightings)
             stream.label = label
             yield stream, path
 
@@ -262,11 +261,11 @@ class _EventContent:
 class _Stream:
     """A file that is polled."""
 
-    def __init__(self, reader: Reader, sightings: Sightings, owner: int) -> None:
+    def __init__(self, reader: Reader, sightings: Sightings) -> None:
         self.label = ""
         self.known = _Known()
         self._reader, self._sightings = reader, sightings
-        self._tail, self._whole = Tail(owner), Whole(owner)
+        self._tail, self._whole = Tail(), Whole()
         self._content: _Content | None = None
 
     @property

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ettsweep.console import COLOURS
-from ettsweep.readers.found_files import open_own
+from ettsweep.readers.found_files import open_found
 
 FINGERPRINT_BYTES = 1024
 SETTLED_S = 2.0
@@ -23,7 +23,6 @@ class Tail:
     A file is read anew if it is another one, became shorter, or no longer has what was read: loggers rewrite files.
     """
 
-    owner: int
     offset: int = 0
     _identity: tuple[int, int] = (0, 0)
     _stamp: tuple[object, ...] = ()
@@ -34,9 +33,9 @@ class Tail:
         """Return whether reading starts again, and the new bytes.
 
         Raises:
-            OSError: it cannot be read, see `open_own`.
+            OSError: it cannot be read, see `open_found`.
         """
-        with os.fdopen(open_own(path, self.owner), "rb") as file:
+        with os.fdopen(open_found(path), "rb") as file:
             status = os.fstat(file.fileno())
             stamp = (str(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
             if stamp == self._stamp:
@@ -71,7 +70,6 @@ MAX_READ_BYTES = 2**24
 class Whole:
     """A file that is rewritten as a whole: each call gives its content, if that has changed."""
 
-    owner: int
     _stamp: tuple[object, ...] = ()
     _digest: bytes = b""
 
@@ -79,9 +77,9 @@ class Whole:
         """Return the content; None if it is as it was.
 
         Raises:
-            OSError: it cannot be read, see `open_own`, or is too large.
+            OSError: it cannot be read, see `open_found`, or is too large.
         """
-        with os.fdopen(open_own(path, self.owner), "rb") as file:
+        with os.fdopen(open_found(path), "rb") as file:
             status = os.fstat(file.fileno())
             if status.st_size > MAX_WHOLE_BYTES:
                 raise OSError(errno.EFBIG, f"it is larger than {MAX_WHOLE_BYTES >> 20} MiB", str(path))

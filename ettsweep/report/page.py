@@ -28,6 +28,7 @@ from ettsweep.report.run_table import best_rows, page_table
 from ettsweep.report.theme import CONFIG
 from ettsweep.report.verdict_text import Row
 from ettsweep.runs.index import Run, count_states
+from ettsweep.runs.result import TRUSTED_GROUP
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.sweep_store import StudiesByFamily
 from ettsweep.study.tried import outcome_of
@@ -92,7 +93,7 @@ def render(
         confidences=_confidences(families),
         rules={family.verdict.study.criterion.rule for family in families} or {Criterion().rule},
         corrupt=sorted(corrupt.items()),
-        provenance=_provenance(families),
+        provenance=[*_provenance(families), *_trusted(runs)],
     )  # fmt: skip
 
 
@@ -205,3 +206,12 @@ def _provenance(families: Sequence[JudgedFamily]) -> list[Row]:
     }
     stated = [{"label": label, "value": text} for label, text in particulars.items()]
     return [{"label": "report made by", "value": made_by}, *trained, *stated]
+
+
+def _trusted(runs: Sequence[Run]) -> list[Row]:
+    """Return how many runs were trained with --trust-group; nothing for none."""
+    count = sum(bool((run.result or {}).get(TRUSTED_GROUP)) for run in runs)
+    if not count:
+        return []
+    text = f"{format_count(count, 'run')} trained from folders that others could write to (--trust-group)"
+    return [{"label": "trusted group", "value": text}]

@@ -33,7 +33,6 @@ from ettsweep.files import (
     write_atomic,
     write_counter,
 )
-from ettsweep.ownership import check_private
 from ettsweep.processes import Life, Process
 
 NOTHING_LOGGED = "(it logged nothing)\n"
@@ -117,7 +116,7 @@ class Attempt:
         self.run = run
         self.number = number
         self.path = run / "attempts" / f"{number:04d}"
-        self.retried_path = run / "attempts" / f"{number:04d}.retried"  # beside the folder, which is its owner's alone
+        self.retried_path = run / "attempts" / f"{number:04d}.retried"
         self.lost_path = run / "attempts" / f"{number:04d}.lost"
 
     # --- owner --------------------------------------------------------------------------------------------------------
@@ -171,7 +170,6 @@ class Attempt:
 
     def write_heartbeat(self, count: int) -> None:
         """Write the heartbeat counter."""
-        check_private(self.path)
         write_counter(self.heartbeat_path, count)
 
     def heartbeat_interval_s(self) -> float | None:
@@ -187,7 +185,6 @@ class Attempt:
 
     def record_provenance(self, data: Json) -> None:
         """Write provenance.json: the code version that the owner runs, see `provenance.provenance`."""
-        check_private(self.path)
         write_atomic(self.provenance_path, json.dumps(data, indent=1) + "\n")
 
     def provenance(self) -> Json:
@@ -200,7 +197,6 @@ class Attempt:
 
     def record_execution(self, data: Json) -> None:
         """Write execution.json: devices, kernels and all else that may change the last bits of the numbers."""
-        check_private(self.path)
         write_atomic(self.execution_path, dumps(data))
 
     def execution(self) -> Json:
@@ -209,7 +205,6 @@ class Attempt:
 
     def record_command(self, started: StartedCommand) -> None:
         """Write command.json: the program that is started for the run."""
-        check_private(self.path)
         data = {"command": started.words, "folder": started.folder}
         write_atomic(self.command_path, dumps(data | {"variables": started.variables, "files": started.files}))
 
@@ -227,7 +222,6 @@ class Attempt:
 
     def record_resume(self, attempt: int, step: int) -> None:
         """Record which checkpoint this attempt resumes from."""
-        check_private(self.path)
         write_atomic(self.resume_path, dumps({"attempt": attempt, "step": step}))
 
     def resumed_from(self) -> tuple[int, int]:
@@ -246,7 +240,6 @@ class Attempt:
 
     def append(self, path: Path, lines: Iterable[Json]) -> None:
         """Append lines to metrics.jsonl or timings.jsonl in one write."""
-        check_private(self.path)
         text = "".join(dumps(line) + "\n" for line in lines)
         with storage_errors(path):
             append_text(path, text)
@@ -323,7 +316,6 @@ class Attempt:
 
     def record_skipped_sample(self, rank: int, text: str) -> None:
         """Append a line on a sample that process `rank` could not read and left out."""
-        check_private(self.path)
         with storage_errors(self.path):
             append_text(self.path / f"skipped-{rank}.txt", text + "\n")
 
@@ -370,7 +362,6 @@ class Attempt:
             StorageError: it cannot be written.
             InputError: `write` made nothing.
         """
-        check_private(self.path)
         if self.state_path(step).exists():
             return
         with storage_errors(self.states_path):
@@ -416,7 +407,6 @@ class Attempt:
 
     def save_checkpoint(self, write: Callable[[Path], None]) -> None:
         """Replace checkpoint.pt atomically; `write` is called with the temporary path to write to."""
-        check_private(self.path)
         # Metrics first: a checkpoint whose metrics are lost in a crash could never be stitched to a full history.
         with storage_errors(self.metrics_path):
             if self.metrics_path.exists():
@@ -441,7 +431,6 @@ class Attempt:
             details: a traceback, or empty.
             exit_code: of a command that has failed.
         """
-        check_private(self.path)
         failure: Json = {"kind": kind, "reason": reason, "details": details}
         if exit_code is not None:
             failure["exit_code"] = exit_code
@@ -458,7 +447,6 @@ class Attempt:
 
     def record_end(self, data: Json) -> None:
         """Write end.json: how the program of the run ended."""
-        check_private(self.path)
         write_atomic(self.end_path, dumps(data))
 
     def end(self) -> Json:
@@ -483,7 +471,6 @@ class Attempt:
 
     def log(self, line: str) -> None:
         """Append a line to log.txt."""
-        check_private(self.path)
         append_text(self.log_path, line)
 
     def log_text(self) -> str:

@@ -287,7 +287,7 @@ class RunDir:
         temporary = self.attempts_path / f".{token}.tmp"
         with storage_errors(temporary):
             temporary.parent.mkdir(parents=True, exist_ok=True)
-            temporary.mkdir(0o755)  # whatever the umask: only its owner writes into an attempt
+            temporary.mkdir()
             try:
                 content = {**details, "token": token, "process": process_identity().to_json()}
                 claim = temporary / attempt.claim_path.name

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ettsweep.errors import InputError
 from ettsweep.files import Json
+from ettsweep.ownership import trusts_group
 from ettsweep.runs.attempt import Attempt, TimeSpent
 
 if TYPE_CHECKING:  # pydantic, and states of runs are completed in a shell
@@ -16,6 +17,10 @@ MAX_SEEN = 20
 
 RECORDED = "recorded"
 """Entry of the result of a run of own code: how many values each of its metrics has."""
+
+
+TRUSTED_GROUP = "trusted_group"
+"""Entry of the result of a run whose worker had --trust-group."""
 
 
 def recorded_counts(result: Mapping[str, Any] | None) -> dict[str, int] | None:
@@ -59,6 +64,7 @@ def make_result(
         "steps_per_s": step / max(spent.wall_s, 1e-9),
         "corrupt_images": len(attempt.skipped_samples()),
         "attempts": attempt.number,
+        **({TRUSTED_GROUP: True} if trusts_group() else {}),
     }
 
 

@@ -26,7 +26,6 @@ from pathlib import Path
 
 from ettsweep.errors import InputError, StorageError
 from ettsweep.files import Json, loads_fast, number, open_regular, write_atomic
-from ettsweep.ownership import problem_of
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec, validated_spec
 from ettsweep.runs.state import State, Status, finished_status
@@ -111,9 +110,6 @@ class Shard:
         self._descriptor = open_regular(path)
         try:
             status = os.fstat(self._descriptor)
-            # Of what was opened: the name may lead elsewhere by now. What another user made up is not believed.
-            if problem := problem_of(path, status):
-                raise ValueError(problem)
             self.written_ns = status.st_mtime_ns
             with os.fdopen(os.dup(self._descriptor), "rb") as file:
                 magic, _, rest = file.readline(200).partition(b"|")
@@ -215,7 +211,7 @@ class RunStore:
         with contextlib.suppress(OSError):
             for name in os.listdir(folder):
                 path = folder / name
-                if name.endswith(ENDING) and not name.startswith(".") and not problem_of(path):
+                if name.endswith(ENDING) and not name.startswith("."):
                     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                         shards.append(Shard(path))
         self._set(shards)
@@ -240,7 +236,7 @@ class RunStore:
         path = self.folder / f"{uuid.uuid4().hex}{ENDING}"
         with contextlib.suppress(OSError, StorageError):
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, _encode(rows), mode=0o644)  # what others may write to is not believed
+            write_atomic(path, _encode(rows))
             for shard in merged:
                 shard.path.unlink(missing_ok=True)
             self._set([*(shard for shard in self.shards if shard not in merged), Shard(path)])

@@ -264,9 +264,7 @@ def _write_version(path: Path, version: SweepVersion, *, is_first: bool) -> bool
         with storage_errors(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        return write_atomic(
-            path, dump_yaml(version.model_dump(mode="json", exclude_none=True)), exclusive=True, mode=0o644
-        )
+        return write_atomic(path, dump_yaml(version.model_dump(mode="json", exclude_none=True)), exclusive=True)
     except StorageError:
         if is_first or path.parent.is_dir():
             raise

@@ -78,7 +78,7 @@ def write_outcome(results: Path, name: str, outcome: Outcome) -> None:
     path = outcome_path(results, name)
     with storage_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, outcome.model_dump_json(indent=1) + "\n", mode=0o644)
+    write_atomic(path, outcome.model_dump_json(indent=1) + "\n")
 
 
 def read_outcome(results: Path, name: str) -> Outcome | None:

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING
 from ettsweep.console import prepare_streams
 from ettsweep.errors import EttsweepError, LaunchError, LostProcessError
 from ettsweep.files import set_missing_home
+from ettsweep.launch.folders import check_submission
 from ettsweep.launch.gpus import visible_entries
 from ettsweep.launch.profile import Slot
 from ettsweep.launch.slots import lock_paths, lock_slot, unlock
-from ettsweep.launch.submissions import Submission, read_own_submission
+from ettsweep.launch.submissions import Submission, read_submission
+from ettsweep.ownership import trust_group, trusts_group
 from ettsweep.provenance import package_dir
 from ettsweep.runs.folder import RunDir
 from ettsweep.worker.devices import join_job_group, join_leader_group, prepare_device
@@ -44,8 +46,10 @@ def run_in_slot(folder: Path, slot_name: str) -> int:
 
     Raises:
         LaunchError: this process imports other code than the submission's.
+        InputError: others may change what it executes.
     """
-    submission = read_own_submission(folder)
+    submission = read_submission(folder)
+    check_submission(submission)
     _check_code(submission)
     slot = next(Slot.from_json(data) for data in submission.slots if data["name"] == slot_name)
     # Until torch is loaded, a signal ends the process at once; StopSource replaces these handlers.
@@ -103,10 +107,12 @@ def run_task(folder: Path) -> int:
 
     Raises:
         LaunchError: this is no array task, or it imports other code than the submission's.
+        InputError: others may change what it executes.
     """
     job = SlurmJob.current()
     stop_source = StopSource()
-    submission = read_own_submission(folder)
+    submission = read_submission(folder)
+    check_submission(submission)
     _check_code(submission)
     submission.record_array(job.id.partition("_")[0])
     profile = submission.profile
@@ -150,6 +156,7 @@ def main(arguments: Sequence[str]) -> int:
     """Return the exit code of `python -m ettsweep.worker`."""
     prepare_streams(lossy=("stdout", "stderr"))
     set_missing_home()
+    trust_group(trusts_group())
     try:
         match arguments:
             case ["--follow", meeting_json]:

@@ -11,8 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from ettsweep.errors import DataMissingError, EttsweepError
-from ettsweep.files import cache_folder, dumps, write_atomic
-from ettsweep.ownership import read_private_json
+from ettsweep.files import cache_folder, dumps, read_json, write_atomic
 
 DIGEST_DIGITS = 12
 """Hex digits of a digest of code or data in a spec."""
@@ -215,13 +214,13 @@ def _whole_digest(path: Path, size: int, mtime_ns: int, inode: int, ctime_ns: in
     key = hashlib.sha256(stamp.encode(errors="surrogateescape")).hexdigest()
     is_settled = time.time() - max(mtime_ns, ctime_ns) / 1e9 > SETTLED_S
     kept = cache_folder() / "data" / f"{key[:32]}.json"
-    with contextlib.suppress(OSError, EttsweepError, ValueError):  # what others may write to is made anew
-        if is_settled and isinstance(text := read_private_json(kept).get("sha256"), str):
+    with contextlib.suppress(OSError, EttsweepError, ValueError):
+        if is_settled and isinstance(text := read_json(kept).get("sha256"), str):
             return bytes.fromhex(text)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").digest()
     if is_settled:
         with contextlib.suppress(OSError, EttsweepError):  # a full disk, or no home: it is read each time
             kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_atomic(kept, dumps({"sha256": digest.hex()}), mode=0o644)
+            write_atomic(kept, dumps({"sha256": digest.hex()}))
     return digest

@@ -12,7 +12,6 @@ from pydantic import Field, model_validator
 
 from ettsweep.errors import DataMissingError, InputError, unknown_name
 from ettsweep.launch.project_snapshot import import_folders
-from ettsweep.ownership import problem_of_code
 from ettsweep.runs.score_spec import StatedScore
 from ettsweep.runs.trainable import Labels, RunContext
 from ettsweep.runs.trainable_hooks import override_block
@@ -188,15 +187,12 @@ class FunctionRecipe(OwnCodeRecipe):
         """Import the function and call it.
 
         Raises:
-            InputError: its code is not that of the run, or belongs to another user.
+            InputError: its code is not that of the run.
         """
         path, folder = self.module_path.resolve(), Path(self.folder).resolve()
         folders = [folder, *import_folders(folder)]
         if changed := self.changes():
             raise InputError(f"{changed[0]}; restore it, or request new runs: `ettsweep grid` with another --name")
-        for each in dict.fromkeys((path, path.parent, folder, *self.code_paths())):
-            if problem := problem_of_code(each):
-                raise InputError(f"{each}: {problem}, so that its code is not executed")
         # Anew: an earlier run of this process may have had another module of this name, or have changed it.
         for name, module in list(sys.modules.items()):
             if name in _IMPORTED or _lies_in(module, folders):

@@ -19,17 +19,16 @@ from ettsweep.errors import (
     EttsweepError,
     InputError,
     LostProcessError,
-    OwnershipError,
     RunDiverged,
     RunStopped,
     error_line,
 )
 from ettsweep.files import Json, finite
+from ettsweep.launch.folders import check_project
 from ettsweep.launch.gpus import driver_version, gpu_name
 from ettsweep.launch.profile import AnyProfile, Slot
 from ettsweep.launch.project_snapshot import placed
 from ettsweep.launch.remedies import gpu_memory_advice
-from ettsweep.ownership import tree_problem, user_name
 from ettsweep.provenance import installed_versions
 from ettsweep.runs.attempt import NO_TIME, Attempt, TimeSpent
 from ettsweep.runs.folder import RunDir
@@ -68,8 +67,7 @@ class Runner:
                 if attempt is None:
                     continue
                 claimed = True
-                with contextlib.suppress(OwnershipError):
-                    attempt.record_provenance(work.code)
+                attempt.record_provenance(work.code)
                 with heartbeat([attempt], work.profile.heartbeat_s):
                     stop = train_attempt(run, attempt, work)
                 work.on_end(attempt, stop)
@@ -117,12 +115,9 @@ def train_attempt(run: RunDir, attempt: Attempt, work: WorkList) -> StopReason |
     context: RunningRun | None = None
     try:
         spec = run.spec()
-        if (owner := run.spec_path.lstat().st_uid) != os.geteuid():
-            raise InputError(
-                f"{run.spec_path} belongs to {user_name(owner)}: what another user asks for is not executed"
-            )
         if code := spec.own_code():
             spec = placed(run.path.parent.parent, spec, work.projects.get(code.digest))
+            check_project(spec)
         context = RunningRun(run, spec, attempt, work)
         context.log(f"run {run.id} attempt {attempt.number} on {work.slot.device}, pid {os.getpid()}")
         attempt.record_execution({"processes": 1, "threads": work.slot.threads})
@@ -237,9 +232,6 @@ class RunningRun:
     def _usable_states(self, attempts: Iterator[Attempt]) -> Iterator[tuple[Attempt, int, list[Json]]]:
         for attempt in attempts:
             for step in attempt.saved_steps():
-                if problem := tree_problem(attempt.states_path):  # what loads it may execute what is in it
-                    self.log(f"warning: {problem}; not used")
-                    break
                 try:
                     yield attempt, step, attempt.history_at_state(step, every_step=self._spec.records_every_step)
                 except CorruptError as error:
@@ -330,7 +322,7 @@ class RunningRun:
 
     def log(self, text: str) -> None:
         """Add a line to the run's log; a full disk costs the line, not the run."""
-        with contextlib.suppress(OSError, OwnershipError):
+        with contextlib.suppress(OSError):
             self.attempt.log(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {escape_control(text)}\n")
 
     # --- of commands, which keep their own checkpoints ---

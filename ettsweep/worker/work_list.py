@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from ettsweep.errors import CorruptError, OwnershipError
+from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import Json, last_json_line
 from ettsweep.launch.profile import AnyProfile, Slot
+from ettsweep.ownership import check_run_folder
 from ettsweep.processes import background_thread
 from ettsweep.provenance import provenance
 from ettsweep.runs.attempt import Attempt
@@ -67,12 +68,22 @@ class WorkList:
     projects: Mapping[str, str] = field(default_factory=dict)
 
     def claim(self, run: RunDir, device_facts: Json) -> Attempt | None:
-        """Claim a run; None if the worker or the run is to wait, the run does not, or another worker was faster."""
+        """Claim a run; None if the worker or the run is to wait, the run does not, or another worker was faster.
+
+        A run fails at once if somebody else may have changed its folder.
+        """
         if self.stop_source.stop_reason or not self.may_begin(run):
             return None
         attempt = claim_run(run, self.claim_facts | device_facts, self.liveness)
-        if attempt:
-            self.on_claim()
+        if attempt is None:
+            return None
+        self.on_claim()
+        try:
+            check_run_folder(run.path)
+        except InputError as error:
+            attempt.record_failure("error", str(error))
+            self.on_end(attempt, None)
+            return None
         return attempt
 
     def data_of(self, run: RunDir) -> str | None:
@@ -133,7 +144,7 @@ def heartbeat(owned: Sequence[Beating], interval_s: float) -> AbstractContextMan
         count = 0
         while True:
             for item in tuple(owned):
-                with contextlib.suppress(OSError, OwnershipError):  # a full disk costs a beat, not the run
+                with contextlib.suppress(OSError):  # a full disk costs a beat, not the run
                     item.write_heartbeat(count)
             count += 1
             if ended.wait(interval_s):

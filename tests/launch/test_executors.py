@@ -20,6 +20,7 @@ from ettsweep.launch.follow import read_run_index
 from ettsweep.launch.profile import SlurmProfile
 from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import batch_scripts, check_plan, submit
+from ettsweep.ownership import TRUST_VARIABLE
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.plan import Plan, make_plan
 from ettsweep.trainer.tasks.registry import task_spec
@@ -224,19 +225,15 @@ def test_variables_reach_the_worker_as_they_are(tmp_path: Path, run_script: Any,
     assert not (tmp_path / "hurt").exists()
 
 
-def test_variables_that_another_user_may_have_written_are_not_read(tmp_path: Path) -> None:
-    array_executor = executor(tmp_path, environment={"A": "1"})
-    array_executor.write_variables()
-    lines = [line for line in array_executor.script().splitlines() if "environment.sh" in line]
-    script = "\n".join([*lines, "echo $A"])
-
-    def said() -> str:
-        return subprocess.run(["bash", "-c", script], capture_output=True, text=True).stdout
-
-    assert said() == "1\n"
-    variables = tmp_path / "environment.sh"
-    variables.chmod(0o620)
-    assert said() == f"ettsweep: this is missing, is not yours, or can be changed by others: {variables}\n"
+def test_jobs_trust_the_group_where_the_command_did(
+    tmp_path: Path, run_script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(TRUST_VARIABLE, raising=False)
+    assert TRUST_VARIABLE not in run_script(executor(tmp_path).script())[1]
+    monkeypatch.setenv(TRUST_VARIABLE, "1")
+    trusting = executor(tmp_path)
+    monkeypatch.delenv(TRUST_VARIABLE)  # as sbatch may pass no variables
+    assert run_script(trusting.script())[1][TRUST_VARIABLE] == "1"
 
 
 def test_the_script_exports_exactly_the_variables_of_the_profile(tmp_path: Path, run_script: Any) -> None:
@@ -304,7 +301,7 @@ def test_a_snapshot_comes_first_where_python_looks_for_modules(
     if shell:
         monkeypatch.setenv("PYTHONPATH", shell)
     code = tmp_path / "code"
-    code.mkdir(0o755)
+    code.mkdir()
     _, environment = run_script(executor(tmp_path, code=str(code), environment=profile).script())
     assert environment["PYTHONPATH"].split(":") == [str(code), *path]
     assert environment["PYTHONSAFEPATH"] == "1"

@@ -1,25 +1,19 @@
-"""A results folder of a group (setgid, umask 002): what one member executes or writes to is never another's to choose.
+"""A results folder of a group (setgid, umask 002): nothing is executed from it, unless the group is trusted.
 
 Two users that exist nowhere else share a group; root starts processes in their names.
 """
 
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.commandline import write_fake_grid
-
-from ettsweep.launch.executors import CHECK_OWNER, check_owner
-from ettsweep.ownership import tree_problem
-from ettsweep.runs.attempt import Attempt
 
 pytestmark = [
     pytest.mark.skipif(os.getuid() != 0, reason="becomes other users"),
@@ -54,6 +48,7 @@ class Group:
         """Run Python in the name of a user, and return all that it prints."""
         home = self.folder / f"home-{uid}"
         env = os.environ | {"HOME": str(home), "TMPDIR": str(home), "ETTSWEEP_SLOTS": str(home / "slots")}
+        env.pop("ETTSWEEP_TRUST_GROUP", None)
         command = [*become(uid), "sh", "-c", 'umask 002; exec "$@"', "sh", sys.executable, *map(str, arguments)]
         ran = subprocess.run(
             command, env=env, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300
@@ -68,14 +63,6 @@ class Group:
     def submission(self) -> Path:
         (folder,) = (self.results / "jobs").iterdir()
         return folder
-
-    def mine(self, uid: int, name: str) -> Path:
-        """Return a file of a user that others cannot write."""
-        path = self.folder / f"home-{uid}" / name
-        path.write_text("precious")
-        os.chown(path, uid, GROUP)
-        path.chmod(0o644)
-        return path
 
 
 @pytest.fixture
@@ -96,108 +83,79 @@ def group() -> Iterator[Group]:
         shutil.rmtree(folder)
 
 
-REPLACE = """
-import json, os, sys
-from pathlib import Path
-folder, evil = Path(sys.argv[1]), sys.argv[2]
-content = json.loads((folder / "submission.json").read_text()) | {"code": evil}
-folder.rename(folder.with_name("aside"))
-folder.mkdir()
-(folder / "submission.json").write_text(json.dumps(content))
-"""
-
-PLANT = """
-import os, sys
-from pathlib import Path
-attempt, target = Path(sys.argv[1]), sys.argv[2]
-try:
-    (attempt / "log.txt").unlink()
-except PermissionError:
-    print("refused")
-attempt.rename(attempt.with_name("aside"))
-attempt.mkdir()
-for name in ("heartbeat", "log.txt", "metrics.jsonl", "checkpoint.pt"):
-    (attempt / name).symlink_to(target)
-"""
-
-WRITE = """
-import contextlib, sys
-from pathlib import Path
-from ettsweep.errors import OwnershipError
-from ettsweep.ownership import tree_problem
-from ettsweep.runs.attempt import Attempt
-attempt = Attempt(Path(sys.argv[1]), 1)
-writes = [
-    lambda: attempt.write_heartbeat(1),
-    lambda: attempt.log("text"),
-    lambda: attempt.append(attempt.metrics_path, [{"step": 1}]),
-    lambda: attempt.save_checkpoint(lambda path: path.write_bytes(b"weights")),
-    lambda: attempt.record_failure("error", "reason"),
-]
-for write in writes:
-    try:
-        write()
-    except OwnershipError as error:
-        print(error)
-"""
+TRUST = "--trust-group"
 
 
-@pytest.mark.slow
-def test_members_extend_read_and_judge_what_others_submit(group: Group) -> None:
+def test_a_folder_of_a_group_is_read_and_nothing_is_submitted_to_it(group: Group) -> None:
+    said = group.ettsweep(A, "grid", "--grid", group.grid, *LAUNCH, code=2)
+    assert f"{group.folder} can be written by group {GROUP}, and ettsweep executes what lies in" in said
+    assert f"take that right away (`chmod g-w {group.folder}`), or trust the group with --trust-group" in said
+    assert not group.results.exists(), "nothing is recorded"
+    group.ettsweep(A, "grid", "--grid", group.grid, *LAUNCH, "--dry-run")
+    subprocess.run(["chmod", "g-w", group.folder], check=True)
     group.ettsweep(A, "grid", "--grid", group.grid, *LAUNCH, "--follow")
-    said = group.ettsweep(B, "grid", "--grid", group.grid, "--seeds", "0,1", "--follow")
-    assert "4 of 4 runs finished" in said, said
+    writable = [path for path in group.results.rglob("*") if not path.is_symlink() and path.stat().st_mode & 0o022]
+    assert writable == [], "what ettsweep makes is unwritable for the group, whatever the umask"
+    group.results.chmod(0o2775)
+    again = group.ettsweep(A, "grid", "--grid", group.grid, "--seeds", "0,1", code=2)
+    assert f"{group.results} can be written by group {GROUP}" in again
+    assert f"`chmod -R g-w {group.results}`" in again
     for uid in (A, B):
         rows = json.loads(group.ettsweep(uid, "status", "--format", "json"))
-        assert [row["state"] for row in rows] == ["done"] * 4
+        assert [row["state"] for row in rows] == ["done"] * 2
         group.ettsweep(uid, "verify-optimum", "--dry-run", code=None)
         group.ettsweep(uid, "report", "--out", group.folder / f"home-{uid}" / "report", code=None)
-    owners = {path.stat().st_uid for path in (group.results / "runs").glob("*/attempts/0001")}
-    assert owners == {A, B}
-    writable = [
-        path
-        for part in ("jobs", "code")
-        for path in (group.results / part).glob("*/**/*")
-        if path.name == "submission.json" or "code" in path.parts
-        if path.stat().st_mode & 0o022
-    ]
-    assert writable == [], "others can change what is executed"
-    assert len({path.stat().st_uid for path in (group.results / "code").iterdir()}) == 2, "each has code of their own"
+
+
+def test_a_worker_refuses_a_folder_that_a_group_can_write_to_by_now(group: Group) -> None:
+    group.folder.chmod(0o755)
+    group.ettsweep(A, "grid", "--grid", group.grid, *LAUNCH, "--follow")
+    group.results.chmod(0o2775)
+    said = group.python(A, "-m", "ettsweep.worker", group.submission(), "--slot", "cpu-0", code=2)
+    assert f"{group.results} can be written by group {GROUP}" in said
+    said = group.python(B, "-m", "ettsweep.worker", group.submission(), "--slot", "cpu-0", code=2)
+    assert f"belongs to user {A}" in said
 
 
 @pytest.mark.slow
-def test_a_submission_that_another_member_replaced_is_not_executed(group: Group) -> None:
-    group.ettsweep(A, "grid", "--grid", group.grid, *LAUNCH, "--follow")
-    submission, mark = group.submission(), group.folder / f"home-{A}" / "mark"
-    write = "import sys; open(sys.argv[1], 'a').close()"
-    with pytest.raises(AssertionError, match="PermissionError"):
-        group.python(B, "-c", write, submission / "submission.json")
-    evil = group.folder / f"home-{B}" / "evil"
-    (evil / "ettsweep").mkdir(parents=True)
-    (evil / "ettsweep" / "__init__.py").write_text(f"open({str(mark)!r}, 'w')\n")
-    group.python(B, "-c", REPLACE, submission, evil)
-    said = group.python(A, "-m", "ettsweep.worker", submission, "--slot", "cpu-0", code=1)
-    assert f"belongs to user {B}" in said
-    assert not mark.exists()
+def test_members_who_trust_their_group_extend_read_and_judge_what_others_submit(group: Group) -> None:
+    group.ettsweep(A, "grid", "--grid", group.grid, *LAUNCH, "--follow", TRUST)
+    said = group.ettsweep(B, "grid", "--grid", group.grid, "--seeds", "0,1", "--follow", TRUST)
+    assert "4 of 4 runs finished" in said, said
+    owners = {path.stat().st_uid for path in (group.results / "runs").glob("*/attempts/0001")}
+    assert owners == {A, B}
+    group.ettsweep(B, "verify-optimum", "--dry-run", code=None)
+    out = group.folder / f"home-{B}" / "report"
+    group.ettsweep(B, "report", "--out", out, code=None)
+    assert "4 runs trained from folders that others could write to (--trust-group)" in (out / "report.html").read_text()
 
 
-def test_links_that_another_member_laid_are_not_written_through(group: Group) -> None:
-    claim = (
-        "import sys; from pathlib import Path; from ettsweep.runs.folder import RunDir\n"
-        "run = RunDir(Path(sys.argv[1])); run.attempts_path.mkdir(parents=True)\n"
-        "attempt = run.claim({}, after=0); attempt.log('text'); print(attempt.path)"
-    )
-    run = group.results / "runs" / "0123456789ab"
-    attempt = Path(group.python(A, "-c", claim, run).strip())
-    retry = "import sys; from pathlib import Path; from ettsweep.runs.folder import RunDir; RunDir(Path(sys.argv[1])).retry()"
-    group.python(B, "-c", retry, run)
-    assert Attempt(run, 1).is_retried(), "what a member may ask for lies beside the attempt"
-    precious = group.mine(A, "precious")
-    assert group.python(B, "-c", PLANT, attempt, precious) == "refused\n", "an attempt is its owner's alone"
-    said = group.python(A, "-c", WRITE, run)
-    assert said.count(f"belongs to user {B}") == 5, said
-    assert precious.read_text() == "precious"
-    assert sorted(path.name for path in attempt.iterdir()) == ["checkpoint.pt", "heartbeat", "log.txt", "metrics.jsonl"]
+LAY_LINK = "import os, sys; out, target = sys.argv[1:]; os.rmdir(out); os.symlink(target, out)"
+WORK = """
+import os, sys
+from ettsweep.worker.__main__ import main
+os.environ["ETTSWEEP_TRUST_GROUP"] = "1"
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_link_for_out_is_not_followed_under_trust_either(group: Group) -> None:
+    launch = (*LAUNCH, "--launch-set", "snapshot=false", TRUST)
+    group.ettsweep(A, "grid", "--grid", group.grid, *launch, "--follow")
+    run = next((group.results / "runs").iterdir())
+    for left in ("result.json", "metrics.jsonl"):
+        (run / left).unlink()
+    private = group.folder / f"home-{A}" / "private"
+    private.mkdir()
+    os.chown(private, A, GROUP)
+    group.python(B, "-c", LAY_LINK, run / "out", private)
+    refusal = f"{run / 'out'} is a link, and ettsweep follows no link in the folder of a run: remove it"
+    assert refusal in group.ettsweep(A, "retry", run.name, *launch, code=2)
+    group.python(A, "-c", WORK, group.submission(), "--slot", "cpu-0")
+    (row,) = json.loads(group.ettsweep(A, "status", run.name, "--format", "json"))
+    assert (row["state"], row["reason"]) == ("failed", refusal)
+    assert list(private.iterdir()) == []
 
 
 SUBMIT = """
@@ -226,110 +184,3 @@ def test_a_member_cancels_runs_whose_jobs_are_anothers(group: Group) -> None:
     withdraw = "import sys; from pathlib import Path; from ettsweep.launch.cancellation import withdraw_jobs\n"
     withdraw += "print([withdraw_jobs(Path(sys.argv[1])), len([*Path(sys.argv[1], 'jobs').glob('*.withdraw-*')])])"
     assert group.python(B, "-c", withdraw, group.results) == "['', 2]\n", "left to who may"
-
-
-def test_code_that_another_member_laid_in_the_way_is_not_executed(group: Group) -> None:
-    take = "import sys; from pathlib import Path; from ettsweep.launch.code_snapshot import take_snapshot\n"
-    take += "print(take_snapshot(Path(sys.argv[1])))"
-    theirs = Path(group.python(B, "-c", take, group.results).strip())
-    mine = Path(group.python(A, "-c", take, group.results).strip())
-    assert mine == theirs.with_name(f"{theirs.name}-{A}")
-    assert (theirs.stat().st_uid, mine.stat().st_uid) == (B, A)
-    assert Path(group.python(A, "-c", take, group.results).strip()) == mine
-    shutil.rmtree(mine)
-    theirs.rename(mine)
-    theirs.mkdir()
-    os.chown(theirs, B, GROUP)
-    with pytest.raises(AssertionError, match=f"OwnershipError.*belongs to user {B}"):
-        group.python(A, "-c", take, group.results)
-
-
-@pytest.mark.slow
-def test_a_profile_in_which_another_member_runs_commands_is_not_taken(group: Group) -> None:
-    sweep = group.results / "sweeps" / "small"
-    group.ettsweep(A, "grid", "--grid", group.grid, *LAUNCH, "--follow")
-    first = sweep / "0001.yaml"
-    assert first.stat().st_mode & 0o022 == 0
-    text = first.read_text().replace("launch: local", "launch: slurm")
-    text = text.replace("launch_set:", "launch_set:\n  - setup=[touch /tmp/x]")
-    copy = f"import sys; from pathlib import Path; Path({str(sweep / '0002.yaml')!r}).write_text(sys.argv[1])"
-    group.python(B, "-c", copy, text)
-    for command in (("grid", "--grid", group.grid), ("verify-optimum",)):
-        said = group.ettsweep(A, *command, code=2)
-        assert f"0002.yaml: belongs to user {B}, and its launch profile runs commands (setup)" in said
-        assert "--launch" in said
-    theirs = group.mine(A, "theirs.yaml")
-    theirs.write_text("kind: slurm\nsetup: [touch /tmp/x]\n")
-    os.chown(theirs, B, GROUP)
-    by_file = copy.replace("0002", "0003")
-    group.python(B, "-c", by_file, first.read_text().replace("launch: local", "launch: theirs.yaml"))
-    said = group.ettsweep(A, "grid", "--grid", group.grid, code=2)
-    assert f"0003.yaml: belongs to user {B}, and its launch profile runs commands (theirs.yaml)" in said
-
-
-def add_link(code: Path) -> None:
-    (code / "ettsweep" / "link.py").symlink_to("x.py")
-
-
-def give_away(code: Path) -> None:
-    os.chown(code / "ettsweep", B, GROUP)
-
-
-@pytest.mark.parametrize(
-    ("change", "starts"),
-    [
-        (lambda code: None, True),
-        (lambda code: (code / "ettsweep" / "x.py").chmod(0o664), False),
-        (lambda code: code.chmod(0o2775), False),
-        (add_link, False),
-        (give_away, False),
-        (shutil.rmtree, False),
-    ],
-    ids=["private", "a file of the group", "a folder of the group", "a link", "a folder of another", "gone"],
-)
-def test_a_job_starts_only_from_code_that_is_its_users_alone(
-    tmp_path: Path, change: Callable[[Path], None], starts: bool
-) -> None:
-    code = tmp_path / "a b"
-    (code / "ettsweep").mkdir(parents=True)
-    (code / "ettsweep" / "x.py").touch(0o644)
-    change(code)
-    script = CHECK_OWNER.format(path=shlex.quote(str(code))) + "\necho started"
-    said = subprocess.run(["bash", "-c", script], capture_output=True, text=True).stdout
-    assert (said == "started\n") is starts
-    assert bool(tree_problem(code)) is not (starts or not code.exists())
-
-
-@pytest.mark.parametrize("kept", [(os.geteuid() + 1, True), (os.geteuid(), False)], ids=["owner", "mode"])
-def test_a_job_is_not_refused_where_the_file_system_keeps_no_owners_or_modes(
-    tmp_path: Path, kept: tuple[int, bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As some SMB and sshfs mounts, which show one owner or mode for all files."""
-    assert len(check_owner(tmp_path / "code")) == len(check_owner(tmp_path / "none" / "code")) == 1
-    monkeypatch.setattr("ettsweep.ownership._kept_by", lambda folder, device: kept)
-    assert check_owner(tmp_path / "code") == []
-
-
-@pytest.mark.slow
-def test_a_job_starts_while_others_compile_its_code(tmp_path: Path) -> None:
-    script = CHECK_OWNER.format(path=shlex.quote(str(tmp_path))) + "\necho started"
-    ended = threading.Event()
-
-    def compile_modules(job: int) -> None:
-        while not ended.is_set():
-            for module in range(20):
-                temporary = tmp_path / f"{module}.pyc.{job}"
-                temporary.touch(0o644)
-                temporary.replace(tmp_path / f"{module}.pyc")
-
-    threads = [threading.Thread(target=compile_modules, args=[job]) for job in range(3)]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(100):
-            said = subprocess.run(["bash", "-c", script], capture_output=True, text=True).stdout
-            assert said == "started\n"
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()

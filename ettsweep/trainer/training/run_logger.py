@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ettsweep.console import escape_control
-from ettsweep.errors import OwnershipError, error_line
+from ettsweep.errors import error_line
 from ettsweep.files import Json
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.metric_loggers import MetricLogger
@@ -84,7 +84,7 @@ class RunLogger:
         if not self._writes:
             return
         logging.getLogger("ettsweep").info("%s %s", self._attempt.run.name, escape_control(text))
-        with contextlib.suppress(OSError, OwnershipError):
+        with contextlib.suppress(OSError):
             self._attempt.log(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 
     def skip(self, text: str) -> None:

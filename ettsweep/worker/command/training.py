@@ -20,7 +20,6 @@ from ettsweep.files import Json, storage_errors, write_atomic
 from ettsweep.launch.profile import SlurmProfile
 from ettsweep.launch.project_snapshot import import_folders
 from ettsweep.launch.remedies import gpu_memory_advice, more_memory, more_time
-from ettsweep.ownership import problem_of_code
 from ettsweep.provenance import belongs_to_environment, installed_versions
 from ettsweep.runs.attempt import Attempt, StartedCommand
 from ettsweep.runs.stop import StopReason
@@ -87,9 +86,6 @@ def train_command(recipe: CommandRecipe, run: object) -> None:
         raise InputError(f"{changed[0]}; restore it, or request new runs: `ettsweep grid` with another --name")
     if not recipe.run_folder.is_dir():
         raise InputError(f"workdir: there is no folder {recipe.run_folder}")
-    for path in (Path(recipe.folder), recipe.run_folder, *recipe.code_paths()):
-        if problem := problem_of_code(path):
-            raise InputError(f"{path}: {problem}, so that it is not executed")
     CommandTraining(recipe, run).train()
 
 

@@ -1,0 +1,195 @@
+"""Who else may write to a folder: real owners, groups and modes; file systems that keep none are imitated."""
+
+import grp
+import os
+import pwd
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from ettsweep import ownership
+from ettsweep.errors import InputError
+from ettsweep.ownership import check_folder, check_run_folder, trust_group
+
+GROUP, OTHER = 54321, 54323
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders of others")
+
+
+@pytest.fixture(autouse=True)
+def untrusting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ownership.TRUST_VARIABLE, raising=False)
+    ownership._kept_by.cache_clear()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "lab" / "results"
+    (made / "sweeps").mkdir(parents=True)
+    (made / "sweeps" / "a.yaml").touch()
+    return made
+
+
+def refusal(folder: Path, *, whole: bool = False) -> str:
+    with pytest.raises(InputError) as refused:
+        check_folder(folder, whole=whole)
+    return str(refused.value)
+
+
+def test_a_folder_of_a_group_is_refused_in_a_sentence_with_both_ways_on(folder: Path) -> None:
+    check_folder(folder, whole=True)
+    os.chown(folder, 0, GROUP)
+    folder.chmod(0o2775)
+    assert refusal(folder) == (
+        f"{folder} can be written by group {GROUP}, and ettsweep executes what lies in {folder}: take that right away "
+        f"(`chmod -R g-w {folder}`), or trust the group with --trust-group"
+    )
+    subprocess.run(["chmod", "-R", "g-w", folder], check=True)
+    check_folder(folder, whole=True)
+
+
+def test_a_file_of_a_group_counts_where_a_whole_folder_is_checked(folder: Path) -> None:
+    file = folder / "sweeps" / "a.yaml"
+    os.chown(file, 0, GROUP)
+    file.chmod(0o664)
+    check_folder(folder)
+    assert f"{file} can be written by group {GROUP}" in refusal(folder, whole=True)
+
+
+def test_a_folder_above_counts_unless_it_is_sticky(folder: Path) -> None:
+    """As /tmp: whoever may write there cannot put another folder in place of this one."""
+    lab = folder.parent
+    os.chown(lab, 0, GROUP)
+    for mode, bits in ((0o775, "g-w"), (0o777, "go-w")):
+        lab.chmod(mode)
+        for each in (folder, folder / "new"):
+            assert f"(`chmod {bits} {lab}`)" in refusal(each)
+        lab.chmod(mode | 0o1000)
+        check_folder(folder)
+        check_folder(folder / "new")
+    assert (
+        f"{lab} can be written by all users, and ettsweep executes what lies in {lab}: use a folder of yours in it"
+        in refusal(lab)
+    )
+
+
+def test_the_folder_that_a_link_lies_in_counts_too(folder: Path, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "link").symlink_to(folder)
+    check_folder(shared / "link")
+    shared.chmod(0o777)
+    assert f"{shared} can be written by all users" in refusal(shared / "link")
+    check_folder(folder)
+
+
+def test_a_folder_of_another_user_is_refused(folder: Path) -> None:
+    os.chown(folder, OTHER, GROUP)
+    assert refusal(folder) == (
+        f"{folder} belongs to user {OTHER}, and ettsweep executes what lies in {folder}: use a folder of yours, or trust "
+        "its owner and group with --trust-group"
+    )
+
+
+def test_a_trusted_group_may_own_and_write_but_not_all_users(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ownership.TRUST_VARIABLE, "1")
+    os.chown(folder, OTHER, GROUP)
+    folder.chmod(0o2775)
+    check_folder(folder, whole=True)
+    folder.chmod(0o2777)
+    assert f"(`chmod -R go-w {folder}`), or use a folder of yours" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "gid", "is_private"),
+    [
+        ("ann", [], GROUP, True),
+        ("ann", ["ann"], GROUP, True),
+        ("ann", ["ann", "bob"], GROUP, False),
+        ("lab", [], GROUP, False),
+        ("ann", [], GROUP + 1, False),
+    ],
+    ids=["empty", "the owner", "a member", "another name", "not primary"],
+)
+def test_a_users_private_group_is_nobody_else(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, members: list[str], gid: int, is_private: bool
+) -> None:
+    """As with a umask of 002, where each user has a group of their own."""
+    user = SimpleNamespace(pw_name="ann", pw_gid=GROUP)
+    group = SimpleNamespace(gr_name=name, gr_gid=gid, gr_mem=members)
+    monkeypatch.setattr(ownership, "pwd", SimpleNamespace(getpwuid=lambda uid: user))
+    monkeypatch.setattr(ownership, "grp", SimpleNamespace(getgrgid=lambda gid: group))
+    folder.chmod(0o775)
+    if is_private:
+        check_folder(folder)
+    else:
+        assert "can be written by group" in refusal(folder)
+
+
+def test_roots_own_group_is_private() -> None:
+    assert pwd.getpwuid(0).pw_gid == 0
+    assert grp.getgrgid(0).gr_name == pwd.getpwuid(0).pw_name
+
+
+@pytest.mark.skipif(shutil.which("setfacl") is None, reason="needs setfacl")
+def test_an_access_list_lets_others_write_beside_a_private_group(folder: Path) -> None:
+    folder.chmod(0o775)
+    check_folder(folder)
+    if subprocess.run(["setfacl", "-m", f"u:{OTHER}:rwx", folder], capture_output=True).returncode:
+        pytest.skip("this file system has no access lists")
+    assert "can be written by group" in refusal(folder)
+    folder.chmod(0o755)
+    check_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("shown", "change"),
+    [((OTHER, True), lambda path: os.chown(path, OTHER, GROUP)), ((0, False), lambda path: path.chmod(0o777))],
+    ids=["one owner", "one mode"],
+)
+def test_file_systems_that_show_one_owner_or_mode_for_all_are_not_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, shown: tuple[int, bool], change: Callable[[Path], None]
+) -> None:
+    """As some mounts by sshfs and SMB do: what this user makes looks the same there."""
+    change(folder)
+    refusal(folder)
+    monkeypatch.setattr(ownership, "_kept_by", lambda path, device: shown)
+    check_folder(folder)
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+@pytest.mark.parametrize("name", ["out", "attempts", "attempts/0001", "attempts/0001/log.txt", "spec.json"])
+def test_a_link_in_the_folder_of_a_run_is_refused_whoever_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, trusted: bool
+) -> None:
+    monkeypatch.setenv(ownership.TRUST_VARIABLE, str(int(trusted)))
+    run, elsewhere = tmp_path / "0123456789ab", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (run / name).parent.mkdir(parents=True)
+    (run / "out").mkdir()
+    (run / "out" / "last.ckpt").symlink_to(elsewhere)  # its program's own
+    check_run_folder(run)
+    (run / "out" / "last.ckpt").rename(run / "last.ckpt")
+    (run / "out").rmdir()
+    (run / "last.ckpt").rename(run / name)
+    with pytest.raises(InputError, match=f"^{run / name} is a link"):
+        check_run_folder(run)
+
+
+def test_what_is_made_cannot_be_written_by_a_group_that_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "UMASK", 0o002)
+    before = os.umask(0o002)
+    try:
+        for trusted, mode in ((False, 0o755), (True, 0o775)):
+            trust_group(trusted)
+            made = tmp_path / str(trusted)
+            made.mkdir()
+            assert made.stat().st_mode & 0o777 == mode
+    finally:
+        os.umask(before)

@@ -112,13 +112,7 @@ def main() -> None:
 
         figure("python -c pass", median(lambda: cpu_s(sys.executable, "-c", "pass"), 9), "-")
         figure("ettsweep --help", median(lambda: cpu_s(ETTSWEEP, "--help"), 9), "0.15")
-        for number in range(1000):
-            (folder / "many" / "runs" / f"{number:012x}").mkdir(parents=True)
-        (folder / "many" / "sweeps" / "vit-digits").mkdir(parents=True)
-        values = ["status", "--results", "many"]
         figure("completion of an option", median(lambda: completion_s("status", "--"), 9), "0.2")
-        figure("completion of a sweep, of 1,000 runs", median(lambda: completion_s(*values, "-s", ""), 9), "0.2")
-        figure("completion of a run among 1,000", median(lambda: completion_s(*values, ""), 9), "0.2")
         figure("plan of 100 runs (--dry-run)", median(lambda: cpu_s(*submit, "--dry-run"), 5), "0.5")
         seconds = wall_s(lambda: subprocess.run([*submit, "--follow"], check=True, stderr=subprocess.DEVNULL))
         figure("100 trivial runs on 2 local slots, wall", seconds, "6")

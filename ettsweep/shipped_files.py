@@ -2,10 +2,9 @@
 
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
-# Regular expressions instead of a YAML parser, whose import would be most of the time of a completion.
+# Regular expressions instead of a YAML parser: files of other programs lie beside grid files, and may be anything.
 _MODEL = re.compile(r"""^model:[ \t]*["']?([\w.-]+)""", re.MULTILINE)
 _GRID_KEY = re.compile(r"^(recipe|centre):", re.MULTILINE)
 
@@ -37,11 +36,6 @@ def grid_model(path: Path) -> str:
     """Return the name of a grid file's model; "" if the file describes the model in full, or cannot be read."""
     match = _MODEL.search(_read(path))
     return match[1] if match else ""
-
-
-def prefer_named(model: str, paths: Sequence[Path]) -> Sequence[Path]:
-    """Return, of the grid files for a model, those that have its name, if there are any."""
-    return [path for path in paths if path.stem == model] or paths
 
 
 def describe_choice(kind: str, path: Path, shipped_path: Path | None) -> str:

@@ -132,7 +132,6 @@ def test_what_plans_and_reports_loads_no_torch() -> None:
 
 
 READS = {  # with regular expressions, and what: names, what a person types, and what other programs print
-    "a shell's completion": {"cli.completion"},
     "grid files and overrides": {"config", "schema", "shipped_files", "study.grid_file", "powers"},
     "names of files, sweeps, runs, models, strategies": {
         *("runs.folder", "study.sweep_store", "launch.submissions", "strategies.strategy", "trainer.models.registry"),

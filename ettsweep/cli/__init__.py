@@ -16,7 +16,6 @@ import typer
 from ettsweep import __version__
 from ettsweep.cli import (
     compare_command,
-    completion,
     data_text,
     doctor,
     init_command,
@@ -121,13 +120,9 @@ def main() -> None:
     """Run the command line. An `EttsweepError` or `OSError` becomes a message and an exit code, without a traceback."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # so that `ettsweep status | head` ends quietly
-    # The shell waits for an answer at each press of the tab key.
-    if completion.COMPLETE_VARIABLE in os.environ:
-        completion.skip_slow_imports()
-    else:
-        from ettsweep.processes import unbind_threads
+    from ettsweep.processes import unbind_threads
 
-        unbind_threads()  # before a command imports torch and starts workers
+    unbind_threads()  # before a command imports torch and starts workers
     try:
         _run_app()
     except OSError as error:

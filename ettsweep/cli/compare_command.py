@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ettsweep.cli import completion
 from ettsweep.cli.options import DEFAULT_RESULTS, Form, Lowest, Results, VerdictOptions
 from ettsweep.cli.parsers import parse_location
 from ettsweep.console import Format, format_count, print_note, print_table
@@ -24,7 +23,6 @@ def compare(
             "STRATEGY: its best point, or with :LR,WD another one.",
             metavar="A",
             parser=parse_location,
-            autocompletion=completion.sweeps,
         ),
     ],
     second: Annotated[
@@ -33,7 +31,6 @@ def compare(
             help="Scores that they are compared with.",
             metavar="B",
             parser=parse_location,
-            autocompletion=completion.sweeps,
         ),
     ],
     lowest: Lowest = None,

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ettsweep.cli import completion
 from ettsweep.cli.options import Grid, Model, Sets, Strategies
 from ettsweep.cli.prompts import suggest_command
 from ettsweep.errors import InputError
@@ -33,7 +32,6 @@ class GridOptions:
         typer.Option(
             "--name",
             help="Name of the sweep to create or extend; by default the grid file's.",
-            autocompletion=completion.sweeps,
         ),
     ] = None
     same_numbers: Annotated[

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ettsweep.cli import completion
 from ettsweep.cli.options import Data, Strategies
 from ettsweep.cli.parsers import parse_path
 from ettsweep.cli.prompts import suggest_command
@@ -28,13 +27,9 @@ def init(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            help="Model name, or WIDTHxDEPTH; by default one that fits the task.", autocompletion=completion.models
-        ),
+        typer.Option(help="Model name, or WIDTHxDEPTH; by default one that fits the task."),
     ] = None,
-    task: Annotated[
-        str | None, typer.Option(help="Task, such as images or text.", autocompletion=completion.tasks)
-    ] = None,
+    task: Annotated[str | None, typer.Option(help="Task, such as images or text.")] = None,
     data: Data = None,
     strategy: Strategies = None,
     lr_range: Annotated[

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from ettsweep.cli import completion
 from ettsweep.cli.options import DEFAULT_RESULTS, ExistingResults, Form, Results, Yes, require_folder
 from ettsweep.cli.prompts import confirm, repeat_option, shell_command
 from ettsweep.console import Format, format_count, print_note, print_table
@@ -20,11 +19,11 @@ app = typer.Typer(
 
 Name = Annotated[
     str,
-    typer.Argument(help="Name of a sweep.", metavar="NAME", show_default=False, autocompletion=completion.sweeps),
+    typer.Argument(help="Name of a sweep.", metavar="NAME", show_default=False),
 ]
 Names = Annotated[
     list[str],
-    typer.Argument(help="Names of sweeps.", metavar="NAME...", show_default=False, autocompletion=completion.sweeps),
+    typer.Argument(help="Names of sweeps.", metavar="NAME...", show_default=False),
 ]
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from ettsweep.cli import completion
 from ettsweep.cli.parsers import parse_location, parse_path
 from ettsweep.cli.prompts import repeat_option
 from ettsweep.console import DEFAULT_RESULTS as DEFAULT_RESULTS
@@ -69,16 +68,13 @@ ExistingResults = Annotated[Path, _results_option(require_folder)]
 Grid = Annotated[Path | None, typer.Option("--grid", help="Grid file.", parser=parse_path, metavar="FILE")]
 Model = Annotated[
     str | None,
-    typer.Option(
-        "--model", help="Model; uses its grid file, or the one of that name.", autocompletion=completion.grid_models
-    ),
+    typer.Option("--model", help="Model; uses its grid file, or the one of that name."),
 ]
 Strategies = Annotated[
     list[str] | None,
     typer.Option(
         "--strategy",
         help="Scaling strategy: standard, ntk, hybrid, mup or s=0.25; repeatable.",
-        autocompletion=completion.strategies,
     ),
 ]
 Sets = Annotated[
@@ -91,7 +87,6 @@ Launch = Annotated[
         help="Launch profile: a file or a name; by default the grid's, else local.",
         parser=parse_location,
         metavar="PROFILE",
-        autocompletion=completion.profiles,
     ),
 ]
 LaunchSets = Annotated[
@@ -109,7 +104,6 @@ SweepNames = Annotated[
         "-s",
         help="Sweep name; repeatable. By default all sweeps that are not archived.",
         metavar="NAME",
-        autocompletion=completion.sweeps,
     ),
 ]
 Lowest = Annotated[
@@ -172,7 +166,7 @@ class FamilyOptions:
     sweep: SweepNames = None
     model: Annotated[
         list[str] | None,
-        typer.Option(help="Model name, or WIDTHxDEPTH; repeatable.", autocompletion=completion.models),
+        typer.Option(help="Model name, or WIDTHxDEPTH; repeatable."),
     ] = None
     strategy: Strategies = None
     family: Annotated[list[str] | None, typer.Option(help="Family id or a prefix of it; repeatable.")] = None
@@ -314,9 +308,7 @@ def _matches(item: "Run | Study", attribute: str, names: Sequence[str]) -> bool:
 class ModelOptions:
     """Options that name a model for commands on scaling theory, with what scales it."""
 
-    model: Annotated[str | None, typer.Option(help="Model name, or WIDTHxDEPTH.", autocompletion=completion.models)] = (
-        None
-    )
+    model: Annotated[str | None, typer.Option(help="Model name, or WIDTHxDEPTH.")] = None
     grid: Annotated[
         Path | None,
         typer.Option(help="Grid file with the model and its optimizer.", parser=parse_path, metavar="FILE"),
@@ -348,11 +340,11 @@ class RunOptions(FamilyOptions):
 
     run: Annotated[
         list[str] | None,
-        typer.Argument(help="Run ids, or prefixes of them.", show_default=False, autocompletion=completion.runs),
+        typer.Argument(help="Run ids, or prefixes of them.", show_default=False),
     ] = None
     state: Annotated[
         list[str] | None,
-        typer.Option(help="State of a run, such as failed; repeatable.", autocompletion=completion.states),
+        typer.Option(help="State of a run, such as failed; repeatable."),
     ] = None
 
     @property
@@ -399,7 +391,6 @@ class TrainingOptions:
         typer.Option(
             help="Log metrics to tensorboard or wandb too; repeatable.",
             metavar="LOGGER",
-            autocompletion=completion.metric_loggers,
         ),
     ] = None
     data: Data = None

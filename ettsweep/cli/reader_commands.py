@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from ettsweep.cli import completion
 from ettsweep.cli.options import Form
 from ettsweep.cli.parsers import parse_path
 from ettsweep.console import Format, print_note, print_table
@@ -30,7 +29,6 @@ def read(
             help="Reader: a name that `ettsweep read` lists, a pattern with named groups, or a YAML file; by default "
             "all are tried.",
             metavar="NAME_OR_PATTERN",
-            autocompletion=completion.readers,
         ),
     ] = None,
     form: Form = Format.TABLE,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ettsweep.cli import completion
 from ettsweep.cli.options import (
     DEFAULT_RESULTS,
     DryRun,
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from ettsweep.study.study import Study
     from ettsweep.study.sweep_store import SweepStore
 
-RunId = Annotated[str, typer.Argument(help="Run id, or a prefix of it.", autocompletion=completion.runs)]
+RunId = Annotated[str, typer.Argument(help="Run id, or a prefix of it.")]
 
 # People read the table; scripts read the keys of CSV and JSON, which must not change.
 STATUS_COLUMNS = ("run", "sweep", "model", "strategy", "lr", "wd", "seed", "state", "progress", "best_score", "reason")
@@ -325,7 +324,7 @@ def train(
     *,
     run: Annotated[
         str | None,
-        typer.Argument(help="Id of an existing run.", show_default=False, autocompletion=completion.runs),
+        typer.Argument(help="Id of an existing run.", show_default=False),
     ] = None,
     model: Model = None,
     grid: Grid = None,
@@ -335,7 +334,7 @@ def train(
     ] = None,
     strategy: Annotated[
         str | None,
-        typer.Option(help="Scaling strategy; the grid's first by default.", autocompletion=completion.strategies),
+        typer.Option(help="Scaling strategy; the grid's first by default."),
     ] = None,
     lr: Annotated[float | None, power_option("Learning rate; the grid's centre by default.")] = None,
     wd: Annotated[float | None, power_option("Weight decay; the grid's centre by default.")] = None,

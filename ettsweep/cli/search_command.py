@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ettsweep.cli import completion
 from ettsweep.cli.grid_options import GridOptions
 from ettsweep.cli.options import (
     DEFAULT_RESULTS,
@@ -38,15 +37,12 @@ def search(
     grid_options: GridOptions,
     sweep: Annotated[
         str | None,
-        typer.Option(
-            "--sweep", "-s", help="Search an existing sweep.", metavar="NAME", autocompletion=completion.sweeps
-        ),
+        typer.Option("--sweep", "-s", help="Search an existing sweep.", metavar="NAME"),
     ] = None,
     sampler: Annotated[
         str,
         typer.Option(
             help="Sampler: surface, or Optuna's tpe, gp, cmaes, random, qmc.",
-            autocompletion=completion.samplers,
         ),
     ] = "surface",
     trials: Annotated[

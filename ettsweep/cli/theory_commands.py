@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ettsweep.cli import completion
 from ettsweep.cli.options import DEFAULT_RESULTS, Form, ModelOptions, Results
 from ettsweep.cli.parsers import parse_path, power_option
 from ettsweep.console import Format, print_note, print_table
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 Strategy = Annotated[
     str,
-    typer.Option(help="Scaling strategy: standard, ntk, hybrid, mup or s=0.25.", autocompletion=completion.strategies),
+    typer.Option(help="Scaling strategy: standard, ntk, hybrid, mup or s=0.25."),
 ]
 
 
@@ -26,10 +25,8 @@ def map_(
     *,
     lr: Annotated[float, power_option("Learning rate under --from.")],
     wd: Annotated[float, power_option("Weight decay under --from.")],
-    from_: Annotated[
-        str, typer.Option("--from", help="Strategy that lr and wd belong to.", autocompletion=completion.strategies)
-    ],
-    to: Annotated[str, typer.Option("--to", help="Strategy to map to.", autocompletion=completion.strategies)],
+    from_: Annotated[str, typer.Option("--from", help="Strategy that lr and wd belong to.")],
+    to: Annotated[str, typer.Option("--to", help="Strategy to map to.")],
     width: Annotated[int | None, typer.Option(min=1, help="Width n, in place of a model.")] = None,
     model_options: ModelOptions,
     form: Form = Format.TABLE,

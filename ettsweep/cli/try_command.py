@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ettsweep.cli import completion
 from ettsweep.cli.options import DEFAULT_RESULTS, Form, Model, Results, Sets, Strategies, TrainingOptions
 from ettsweep.cli.parsers import parse_path
 from ettsweep.cli.prompts import suggest_command
@@ -25,7 +24,7 @@ def try_(
     set_: Sets = None,
     name: Annotated[
         str | None,
-        typer.Option("--name", help="Name of the sweep; by default the grid file's.", autocompletion=completion.sweeps),
+        typer.Option("--name", help="Name of the sweep; by default the grid file's."),
     ] = None,
     training_options: TrainingOptions,
     form: Form = Format.TABLE,

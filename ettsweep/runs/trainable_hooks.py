@@ -50,16 +50,6 @@ class GridFileHooks(StrictModel):
             InputError: there is none of that name.
         """
 
-    @classmethod
-    def model_names(cls) -> Sequence[str]:
-        """Return names that `--model` can have, for completion."""
-        return ()
-
-    @classmethod
-    def task_names(cls) -> Sequence[str]:
-        """Return names that `--task` can have, for completion."""
-        return ()
-
 
 class ViewHooks(StrictModel):
     """Units and names of what tables and figures show of its runs."""

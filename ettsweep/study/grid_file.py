@@ -27,7 +27,7 @@ from ettsweep.schema import (
     locating,
     validate,
 )
-from ettsweep.shipped_files import describe_choice, grid_model, own_grids, prefer_named, shipped_grids
+from ettsweep.shipped_files import describe_choice, grid_model, own_grids, shipped_grids
 from ettsweep.strategies.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from ettsweep.strategies.strategy import check_strategy, map_point, parse_strategy, strategy_name
 from ettsweep.study.criterion import CriterionOptions
@@ -312,7 +312,8 @@ def find_grid(model: str) -> Path:
         raise InputError(f"{error}; for a program of your own, {OWN_PROGRAM}") from None
     for candidates in (own_grids(), shipped_grids()):
         # An unreadable file is an error: it may be the model's own, and a shipped grid would replace it unnoticed.
-        paths = prefer_named(model, [path for path in candidates if read_yaml(path).get("model") == model])
+        paths = [path for path in candidates if read_yaml(path).get("model") == model]
+        paths = [path for path in paths if path.stem == model] or paths
         if len(paths) > 1:
             raise InputError(f"several grids are for {model}: {', '.join(map(str, paths))}; choose with --grid FILE")
         if paths:

@@ -17,12 +17,11 @@ from ettsweep.strategies.optimizers import DEFAULT_OPTIMIZER, OptimizerSpec, Sgd
 from ettsweep.trainer.grid_recipe import recipe_problems, resolve_recipe
 from ettsweep.trainer.models.model_cost import check_size
 from ettsweep.trainer.models.parameter_scales import check_matrices
-from ettsweep.trainer.models.registry import model_name, model_spec, named_models, short_form
+from ettsweep.trainer.models.registry import model_name, model_spec, short_form
 from ettsweep.trainer.schedule_check import check_schedule
 from ettsweep.trainer.settings import TrainerSettings
 from ettsweep.trainer.specs import EPOCH_KEYS, ModelSpec, Precision, ScheduleSpec, TaskSpec, TextModel
 from ettsweep.trainer.tasks.registry import (
-    TASKS,
     bind_to_data,
     check_compatible,
     check_data,
@@ -77,14 +76,6 @@ class TransformerRecipe(Trainable):
     @classmethod
     def check_name(cls, field: str, name: str) -> None:
         model_spec(name) if field == "model" else task_spec(name)
-
-    @classmethod
-    def model_names(cls) -> Sequence[str]:
-        return tuple(named_models())
-
-    @classmethod
-    def task_names(cls) -> Sequence[str]:
-        return tuple(TASKS)
 
     # --- what it is ---
 

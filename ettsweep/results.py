@@ -256,7 +256,7 @@ class Figures:
         )
 
     def curves(self, strategy: str | None = None, sweep: str | None = None) -> "alt.LayerChart":
-        """Return the explorer of a strategy's losses and gradient norms, with spikes.
+        """Return the losses and gradient norms of a strategy, means over seeds, with spikes.
 
         Raises:
             InputError: nothing has been recorded yet, no such strategy, or several families match.

@@ -128,8 +128,8 @@ def trajectories(frames: FamilyFrames) -> Json | None:
 
 
 def curves(frames: FamilyFrames) -> Json | None:
-    """Draw the explorer of a family's curves; None if nothing was recorded."""
-    if frames.is_empty or frames.curves.empty:
+    """Draw a family's curves; None if no run that counts has recorded anything."""
+    if frames.is_empty or not frames.curves["counted"].any():
         return None
     return figures.curves(frames.curves, frames.spikes, frames.points)
 

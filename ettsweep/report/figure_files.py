@@ -151,7 +151,7 @@ CAPTIONS = {
     ),
     "curves": (
         "Means over the search's seeds, in brackets ± standard error; triangles: spikes of the candidate and its "
-        "neighbours. A click on the map shows all runs of a point, with their spikes."
+        "neighbours."
     ),
 }
 """Captions of the figures whose captions do not depend on the data."""

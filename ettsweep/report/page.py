@@ -10,7 +10,6 @@ from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
 
-import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -24,7 +23,7 @@ from ettsweep.report.cost_table import costs
 from ettsweep.report.families import JudgedFamily, StrategyComparison
 from ettsweep.report.page_data import collect_datasets, script_json, without_data
 from ettsweep.report.page_sections import Figures, comparison_section, speed_section, spike_section
-from ettsweep.report.run_table import best_rows, page_table
+from ettsweep.report.run_table import run_table
 from ettsweep.report.theme import CONFIG
 from ettsweep.report.verdict_text import Row
 from ettsweep.runs.index import Run, count_states
@@ -33,9 +32,6 @@ from ettsweep.study.criterion import Criterion
 from ettsweep.study.sweep_store import StudiesByFamily
 from ettsweep.study.tried import outcome_of
 
-MAX_STATIC_ROWS = 300
-"""Runs in the table for browsers without JavaScript."""
-
 
 def render(
     results: Path,
@@ -43,13 +39,12 @@ def render(
     comparisons: Sequence[StrategyComparison],
     figures: Figures,
     runs: Sequence[Run],
-    table: pd.DataFrame,
     studies_by_family: StudiesByFamily,
     corrupt: Mapping[str, str],
     notes: Mapping[str, str] | None = None,
     figure_files: bool = True,
 ) -> str:
-    """Render the page: the answer, figures, a table of all runs, costs, and the histories that could not be read.
+    """Render the page: the answer, figures, a table of runs, costs, and the histories that could not be read.
 
     Args:
         results: the results folder; links to the folders of runs lead there.
@@ -57,7 +52,6 @@ def render(
         comparisons: what the page is about, in its order.
         figures: by key of a verdict and kind.
         runs: all runs of the report.
-        table: `runs_table` of these.
         studies_by_family: the studies of all sweeps, also of sweeps outside of the report.
         corrupt: reasons why a run's history cannot be read, by run id.
         notes: notes of users on sweeps, by name of the sweep.
@@ -66,7 +60,7 @@ def render(
     families = [family for comparison in comparisons for family in comparison.families]
     others = verdict_text.other_sweeps([family.verdict for family in families])
     tried = {family.verdict.key: outcome_of(results, family.verdict.study) for family in families}
-    scripts = {name: _read_script(name) for name in ("vega", "theme", "figures", "runs", "page")}
+    scripts = {name: _read_script(name) for name in ("vega", "theme", "figures", "page")}
     return _environment(str(results)).get_template("page.html.j2").render(
         results=escape_control(str(results)),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -80,8 +74,7 @@ def render(
         data=script_json(collect_datasets(figure.spec for figure in figures.values())),
         figure_files=figure_files,
         config=script_json(CONFIG),
-        listing=script_json(page_table(table, runs, results, out)),
-        rows=best_rows(table, runs, MAX_STATIC_ROWS),
+        runs=run_table(runs, studies_by_family, results, out),
         run_count=len(runs),
         states=[(state.value, number) for state, number in count_states(run.state for run in runs).items()],
         costs=costs(comparisons, runs, studies_by_family),

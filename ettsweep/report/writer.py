@@ -82,7 +82,7 @@ def write_report(
         if not figure_files:
             warn(f"{len(figures)} figures are on the page alone; --figures writes them as files too")
     html = page.render(
-        results, out, comparisons, figures, runs, table, studies_by_family, histories.corrupt, notes, figure_files
+        results, out, comparisons, figures, runs, studies_by_family, histories.corrupt, notes, figure_files
     )
     # Before the files of figures, which take longest: the page draws its own.
     write_atomic(out / "report.html", html)

@@ -1,4 +1,4 @@
-"""The page in a browser: hover, click, sort, filter, fold, dark, a phone, print, the keyboard; and bad input."""
+"""The page in a browser: hover, click, dark, a phone, print, the keyboard; and bad input."""
 
 import itertools
 import math
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.browser import PATIENCE_MS, Opened, chromium, opened
+from support.browser import Opened, chromium, opened
 from support.drawn_figures import figures_of
 from support.made_sweep import Made, changed, digits_spec, finish, read, search, strategy_of
 
@@ -20,7 +20,6 @@ from ettsweep.report.families import StrategyComparison, judged_families, strate
 from ettsweep.report.formats import point_text
 from ettsweep.report.page import render
 from ettsweep.report.page_sections import Figures
-from ettsweep.report.tables import runs_table
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.point import Point
 from ettsweep.study.reason import Reason, StuckRun
@@ -52,8 +51,7 @@ def page_of(sample: Made, out: Path, **changes: Any) -> Path:
         "corrupt": {},
     } | changes
     page = out / "report.html"
-    table = runs_table(told["runs"], sample.studies_by_family)
-    page.write_text(render(sample.results, out, **told, table=table, studies_by_family=sample.studies_by_family))
+    page.write_text(render(sample.results, out, **told, studies_by_family=sample.studies_by_family))
     return page
 
 
@@ -70,34 +68,15 @@ def short(sample: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return page_of(sample, tmp_path_factory.mktemp("short"), runs=list(mapping.values()))
 
 
-@pytest.fixture(scope="module")
-def plain(sample: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page without figures."""
-    return page_of(sample, tmp_path_factory.mktemp("plain"), figures={})
-
-
-@pytest.fixture
-def listed_page(browser: Any, plain: Path) -> Iterator[Opened]:
-    with opened(browser, plain) as opened_result:
-        yield opened_result
-
-
 @pytest.fixture
 def shown_page(browser: Any, report: Path) -> Iterator[Opened]:
     with opened(browser, report) as opened_result:
         yield opened_result
 
 
-def column(shown_page: Opened, name: str) -> list[str]:
-    """Return the cells of a column of the table of runs."""
-    headings = shown_page.page.locator("#listing th[data-name]").evaluate_all("all => all.map(one => one.dataset.name)")
-    cells = shown_page.page.locator(f"#listing tbody td:nth-child({headings.index(name) + 1})")
-    return list(cells.all_inner_texts())
-
-
 def family(sample: Made, strategy: str) -> str:
     """Return what selects the part of a strategy."""
-    return f'article[data-family="{"-".join(sample.verdict(strategy).key)}"]'
+    return f'article[id="{"-".join(sample.verdict(strategy).key)}"]'
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
@@ -131,39 +110,6 @@ def test_hovering_over_a_hexagon_tells_its_score_error_seeds_state_and_runs(samp
         "(lr, wd)": point, "state": "done", "score": "lowest validation loss",
         "mean ± standard error": f"{mean:.4f} ± {error:.4f}", "seeds": "3", "runs": " ".join(run.id for run in runs),
     }  # fmt: skip
-
-
-SEEDS_SHOWN = """selector => [...document.querySelectorAll(`${selector} .mark-text text`)].map(one => one.textContent)
-    .filter(text => text.startsWith('seed ')).length"""
-
-
-def seeds_shown(shown_page: Opened, article: str, number: int) -> None:
-    """Wait until the curves of a family are those of so many runs of one point."""
-    expression = f"selector => ({SEEDS_SHOWN})(selector) === {number}"
-    shown_page.page.wait_for_function(expression, arg=f"{article} figure.curves", timeout=PATIENCE_MS)
-
-
-def test_a_click_on_a_hexagon_shows_the_curves_of_that_point(sample: Made, shown_page: Opened) -> None:
-    article = family(sample, "standard")
-    point, drawn = hexagon(sample, shown_page, "standard", 2)
-    seeds_shown(shown_page, article, 0)
-    drawn.click()
-    seeds_shown(shown_page, article, 3)
-    assert shown_page.page.locator(f"{article} .points").input_value() == point
-    assert shown_page.page.locator(f"{article} figure.curves.chosen").count() == 1
-    text = "path => { const box = document.querySelector(path).getBoundingClientRect(); return box.top >= 0 && box.bottom <= innerHeight + 1; }"
-    shown_page.page.wait_for_function(text, arg=f"{article} figure.curves")
-
-
-@pytest.mark.slow
-def test_the_keyboard_chooses_a_point_too(sample: Made, shown_page: Opened) -> None:
-    article = family(sample, "ntk")
-    shown_page.page.locator(f"{article} .points").focus()
-    shown_page.page.keyboard.press("ArrowDown")
-    seeds_shown(shown_page, article, 3)
-    shown_page.page.locator(f"{article} .points").focus()
-    shown_page.page.keyboard.press("ArrowUp")
-    seeds_shown(shown_page, article, 0)
 
 
 def axis_title(shown_page: Opened, article: str) -> str:
@@ -238,63 +184,6 @@ def test_every_figure_is_drawn_with_links_to_its_files(sample: Made, shown_page:
 # --- the table of runs ------------------------------------------------------------------------------------------------
 
 
-def test_the_table_sorts_by_a_click_and_by_the_keyboard(sample: Made, listed_page: Opened) -> None:
-    heading = listed_page.page.locator('#listing th[data-name="best_loss"]')
-    scores = sorted(run.score for run in sample.runs if run.state.finished and run.result and run.score is not None)
-    heading.locator("button").click()
-    assert heading.get_attribute("aria-sort") == "ascending"
-    floats = [float(text) for text in column(listed_page, "best_loss") if text]
-    assert floats == sorted(floats)
-    assert floats[0] == pytest.approx(scores[0], rel=1e-3)
-    assert column(listed_page, "best_loss")[-1] == "", "what is missing comes last"
-    heading.locator("button").focus()
-    listed_page.page.keyboard.press("Enter")
-    assert heading.get_attribute("aria-sort") == "descending"
-    repeated = [float(text) for text in column(listed_page, "best_loss") if text]
-    assert repeated == sorted(floats, reverse=True)
-    assert column(listed_page, "best_loss")[-1] == ""
-    listed_page.page.keyboard.press("Enter")
-    assert heading.get_attribute("aria-sort") == "none"
-
-
-def told(shown_page: Opened) -> str:
-    return str(shown_page.page.locator("#listing .matches").inner_text())
-
-
-def test_the_table_filters_by_text_and_by_column(sample: Made, listed_page: Opened) -> None:
-    assert told(listed_page) == "65 of 65 runs"
-    run = sample.runs[5].id
-    listed_page.page.locator("#listing input[type=search]").fill(run[:8])
-    assert (told(listed_page), column(listed_page, "run")) == ("1 of 65 runs", [run])
-    listed_page.page.locator("#listing .clear").click()
-    listed_page.page.get_by_label("Filter state").select_option("diverged")
-    assert told(listed_page) == "4 of 65 runs"
-    assert set(column(listed_page, "state")) == {"diverged"}
-    listed_page.page.get_by_label("Filter strategy").select_option("standard")
-    assert told(listed_page) == "1 of 65 runs"
-    listed_page.page.locator("#listing .clear").click()
-    listed_page.page.get_by_label("Filter lr").fill(">=2^-5")
-    assert len(column(listed_page, "lr")) == sum(run.spec.lr >= 2**-5 for run in sample.runs)
-    listed_page.page.get_by_label("Filter seed").fill("=1")
-    assert len(column(listed_page, "lr")) == sum(run.spec.lr >= 2**-5 and run.spec.seed == 1 for run in sample.runs)
-    listed_page.page.locator("#listing .clear").click()
-    listed_page.page.get_by_label("Filter best loss").fill("<0.11")
-    below = [run for run in sample.runs if run.result and run.result["best_loss"] < 0.11]
-    assert len(column(listed_page, "run")) == len(below) > 0
-
-
-def test_columns_fold_and_unfold(listed_page: Opened) -> None:
-    boxes = listed_page.page.locator("#listing .boxes input")
-    listed_page.page.locator("#listing .fold summary").click()
-    assert listed_page.page.locator('#listing th[data-name="loss_spikes"]').count() == 0
-    listed_page.page.get_by_label("loss spikes", exact=True).check()
-    assert set(column(listed_page, "loss_spikes")) >= {"0", "1", "2"}
-    listed_page.page.get_by_label("seed", exact=True).uncheck()
-    assert listed_page.page.locator('#listing th[data-name="seed"]').count() == 0
-    listed_page.page.keyboard.press("Escape")
-    assert not boxes.first.is_visible()
-
-
 def test_links_lead_to_the_folder_and_to_the_log_of_a_run(sample: Made, browser: Any, tmp_path: Path) -> None:
     base = digits_spec(None)
     run = RunDir.create(tmp_path / "a b#c", base)
@@ -304,25 +193,8 @@ def test_links_lead_to_the_folder_and_to_the_log_of_a_run(sample: Made, browser:
     text = read(tmp_path / "a b#c", [search(base, seeds=(0,))])
     for out in (tmp_path / "a b#c" / "report", tmp_path / "elsewhere"):
         with opened(browser, page_of(text, out)) as shown:
-            links = shown.page.locator("#listing tbody a").evaluate_all("all => all.map(one => one.href)")
+            links = shown.page.locator("#runs tbody a").evaluate_all("all => all.map(one => one.href)")
         assert links == [f"{run.path.as_uri()}/", attempt.log_path.as_uri()]
-
-
-@pytest.mark.slow
-def test_ten_thousand_runs_are_shown_window_by_window(sample: Made, browser: Any, tmp_path: Path) -> None:
-    """Sizes of pages with the curves of as many runs are measured where these are drawn."""
-    runs = list(itertools.islice(itertools.cycle(sample.runs), 10_000))
-    copies = [changed(run, folder=RunDir(run.dir.path.with_name(f"{number:012x}"))) for number, run in enumerate(runs)]
-    page = page_of(sample, tmp_path, runs=copies)
-    assert page.stat().st_size < 5e6
-    with opened(browser, page) as shown:
-        assert told(shown) == "10000 of 10000 runs, the first 200 shown"
-        assert shown.page.locator("#listing tbody tr").count() == 200
-        shown.page.locator("#listing .more").click()
-        assert shown.page.locator("#listing tbody tr").count() == 400
-        shown.page.locator('#listing th[data-name="best_loss"] button').click()
-        shown.page.locator("#listing input[type=search]").fill("0000000000ff")
-        assert column(shown, "run") == ["0000000000ff"]
 
 
 # --- how it looks -----------------------------------------------------------------------------------------------------
@@ -338,9 +210,7 @@ def test_ten_thousand_runs_are_shown_window_by_window(sample: Made, browser: Any
 def test_the_page_is_accessible_and_fits(browser: Any, short: Path, scheme: str, width: int) -> None:
     with opened(browser, short, width=width, scheme=scheme) as shown:
         assert shown.overflow <= 0
-        shown.page.locator("#listing .fold summary").click()
         assert shown.violations() == []
-        assert shown.overflow <= 0
 
 
 @pytest.mark.slow
@@ -412,7 +282,7 @@ def test_it_prints(browser: Any, report: Path, tmp_path: Path) -> None:
         data = shown.page.pdf(path=tmp_path / "report.pdf")
         shown.page.emulate_media(media="print")
         assert not shown.page.locator("#theme").is_visible()
-        assert shown.page.locator("#listing tbody tr").last.is_visible()
+        assert shown.page.locator("#runs tbody tr").last.is_visible()
     assert data.startswith(b"%PDF")
     assert len(re.findall(rb"/Type\s*/Page\b", data)) >= 3
     assert len(data) > 50_000
@@ -428,7 +298,6 @@ def test_the_keyboard_reaches_everything_in_order(shown_page: Opened) -> None:
         )
     assert collected[:2] == ["Answer", "Strategies"]
     assert collected.index("theme") < collected.index("copy"), "commands come after the bar"
-    assert "points" in collected, "and then points of the maps"
     outline = "getComputedStyle(document.activeElement).outlineStyle"
     assert shown_page.page.evaluate(outline) != "none"
 
@@ -463,10 +332,9 @@ def test_a_command_is_copied_where_there_is_no_clipboard_to_ask(browser: Any, re
 def test_without_scripts_the_answer_and_a_table_are_there(browser: Any, report: Path) -> None:
     with opened(browser, report, script=False) as shown:
         assert shown.page.locator(".card").count() == 4
-        assert not shown.page.locator("#listing").is_visible()
         assert not shown.page.locator(".copy").first.is_visible()
-        assert shown.page.get_by_text("65 of 65 runs.").is_visible()
-        assert shown.page.get_by_role("region", name="Table of the best runs").locator("tr").count() == 66
+        assert shown.page.get_by_text("65 of 65 runs,").is_visible()
+        assert shown.page.get_by_role("region", name="Table of runs").locator("tr").count() == 66
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
@@ -532,8 +400,6 @@ def test_scores_that_differ_by_very_little_or_very_much(browser: Any, tmp_path: 
     page = page_of(made_of_result, tmp_path / "report")
     with opened(browser, page) as shown:
         assert shown.overflow <= 0
-        column_result = column(shown, "best_loss")
-        assert len(set(column_result)) == len({run.score for run in made_of_result.runs}), "each has its own digits"
         score = shown.page.locator(".line", has_text="lowest validation loss").locator(".value").inner_text()
     mean, error = re.fullmatch(r"\(?([\d.]+) ± ([\d.]+)(?:\)e9)? 3 search seeds", " ".join(score.split())).groups()  # type: ignore[union-attr]
     scale = 1e9 if ")e9" in score else 1
@@ -560,9 +426,6 @@ def test_names_in_any_script_and_hostile_ones_are_texts(sample: Made, browser: A
         assert shown.page.locator("img").count() == 0
         assert shown.page.locator("h3", has_text=HOSTILE.replace("\u2028", "")[:20]).count() >= 1
         assert shown.page.locator(".note").inner_text().replace("\n", "\u2028") == HOSTILE
-        shown.page.locator("#listing .fold summary").click()
-        shown.page.get_by_label("reason", exact=True).check()
-        assert HOSTILE.split("\u2028")[0] in column(shown, "reason")[0]
         shown.page.locator("figure.strategies .mark-symbol.role-mark path").last.hover()
         tooltip = shown.page.locator("#vg-tooltip-element")
         tooltip.wait_for(state="visible")

@@ -1,49 +1,50 @@
-"""The table of runs as the page takes it."""
+"""The table of runs on the page."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.made_sweep import Made, digits_spec, finish, read, search
+from support.made_sweep import Made, changed, digits_spec, finish, read, search, strategy_of
 
-from ettsweep.report.run_table import page_table, relative_url
-from ettsweep.report.tables import runs_table
-
-
-def values(column: dict[str, Any]) -> list[Any]:
-    result = column["values"]
-    return result if isinstance(result, list) else [result["texts"][location] for location in result["at"]]
+from ettsweep.report import run_table
+from ettsweep.report.run_table import relative_url
+from ettsweep.report.verdict_text import Row
 
 
-def test_all_runs_are_there_with_what_is_known_of_them(sample: Made) -> None:
-    table = page_table(runs_table(sample.runs), sample.runs, sample.results, sample.results / "report")
-    columns = {column["name"]: column for column in table["columns"]}
-    assert table["rows"] == len(sample.runs)
-    assert all(len(values(column)) == len(sample.runs) for column in columns.values())
+def table_of(made: Made) -> Row:
+    return run_table.run_table(made.runs, made.studies_by_family, made.results, made.results / "report")
+
+
+def test_all_runs_are_there_with_their_scores_best_first_in_each_strategy(sample: Made) -> None:
+    table = table_of(sample)
+    names = [column["name"] for column in table["columns"]]
+    assert names == ["run", "strategy", "lr", "wd", "seed", "state", "best_loss", "device_s"], "one model, one sweep"
+    rows = [dict(zip(names, row["cells"], strict=True)) for row in table["rows"]]
     by_id = {run.id: run for run in sample.runs}
-    for run, score, state in zip(*(values(columns[name]) for name in ("run", "best_loss", "state")), strict=True):
-        assert state == by_id[run].state
-        result = by_id[run].result
-        assert score == (result["best_loss"] if result else None)
-    assert (columns["lr"]["kind"], columns["best_accuracy"]["kind"], columns["state"]["kind"]) == (
-        "power",
-        "share",
-        "choice",
+    assert {row["run"] for row in rows} == by_id.keys()
+    for row in rows:
+        run = by_id[row["run"]]
+        assert row["best_loss"] == ("" if run.score is None else f"{run.score:.4f}")
+        assert (row["strategy"], row["state"]) == (strategy_of(run), run.state.value)
+    standard = [row["best_loss"] for row in rows if row["strategy"] == "standard"]
+    assert standard == [*sorted(filter(None, standard), key=float), ""], "the one that diverged is last"
+
+
+def test_columns_in_which_runs_differ_are_shown(sample: Made) -> None:
+    first = sample.runs[0]
+    spec = type(first.spec).model_validate(first.spec.model_dump() | {"optimizer": {"kind": "muon"}})
+    made = Made(sample.results, [first, changed(first, spec=spec)], [])
+    names = [column["name"] for column in table_of(made)["columns"]]
+    assert "optimizer" in names
+
+
+def test_of_too_many_runs_each_family_keeps_its_best(sample: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_table, "MAX_ROWS", 6)
+    rows = [row["cells"] for row in table_of(sample)["rows"]]
+    assert [cells[1] for cells in rows].count("hybrid") == 2
+    best = min(
+        (run for run in sample.runs if strategy_of(run) == "hybrid" and run.score), key=lambda run: run.score or 0
     )
-    assert [name for name, column in columns.items() if column["shown"]] == [
-        "run", "strategy", "lr", "wd", "seed", "state", "best_loss", "device_s", "log",
-    ]  # fmt: skip
-    assert "best_bits" not in columns, "no run of digits has any"
-
-
-def test_scores_keep_all_their_digits(tmp_path: Path) -> None:
-    base = digits_spec(None)
-    for seed in (0, 1):
-        finish(tmp_path, base.with_point(base.lr, base.wd, seed), 0.1 + seed * 1e-9)
-    text = read(tmp_path, [search(base)])
-    table = page_table(runs_table(text.runs), text.runs, tmp_path, tmp_path / "report")
-    scores = next(values(column) for column in table["columns"] if column["name"] == "best_loss")
-    assert scores == [0.1, 0.1 + 1e-9]
+    assert best.id in {cells[0] for cells in rows}
 
 
 @pytest.mark.parametrize(
@@ -65,19 +66,9 @@ def test_the_log_is_that_of_the_attempt_that_finished_the_run(tmp_path: Path) ->
         attempt = run.attempt(number)
         attempt.path.mkdir(parents=True)
         attempt.log_path.write_text("a step\n")
-    text = read(tmp_path, [search(base)])
-    (log,) = [
-        column
-        for column in page_table(runs_table(text.runs), text.runs, tmp_path, tmp_path)["columns"]
-        if column["name"] == "log"
-    ]
-    assert values(log) == ["attempts/0002/log.txt"]
-    (only,) = text.runs
+    made = read(tmp_path, [search(base)])
+    assert [row["log"] for row in table_of(made)["rows"]] == ["attempts/0002/log.txt"]
+    (only,) = made.runs
     assert only.result is not None
     only.result["attempts"] = 1
-    (log,) = [
-        column
-        for column in page_table(runs_table(text.runs), text.runs, tmp_path, tmp_path)["columns"]
-        if column["name"] == "log"
-    ]
-    assert values(log) == ["attempts/0001/log.txt"]
+    assert [row["log"] for row in table_of(made)["rows"]] == ["attempts/0001/log.txt"]

@@ -1,4 +1,4 @@
-"""The explorer of a family's curves: steps, evaluations and spikes, by point and by run."""
+"""The curves of a family: steps, evaluations and spikes, means over seeds."""
 
 import json
 from collections.abc import Sequence
@@ -7,16 +7,21 @@ import pandas as pd
 
 from ettsweep.files import Json
 from ettsweep.metric import Metric
-from ettsweep.report.figures.chart_data import HIDDEN, IS_HIDDEN, Datasets, legend_columns, nominal, quantitative
+from ettsweep.report.figures.chart_data import (
+    HIDDEN,
+    IS_HIDDEN,
+    Datasets,
+    legend_columns,
+    nominal,
+    quantitative,
+    value_if,
+)
 from ettsweep.report.figures.highlights import NEIGHBOUR_COLOURS, label_points
 from ettsweep.report.run_histories import EVALUATIONS, TRAINING, quantity_label
-from ettsweep.report.theme import CANDIDATE, INK
+from ettsweep.report.theme import CANDIDATE
 
 MAX_OTHER_POINTS = 12
 """Further points drawn in grey, the best first; more where there are no neighbours."""
-
-CHOSEN_POINT = "chosen"
-"""Vega parameter: the label of the point whose runs are drawn one by one; empty for none. The page sets it."""
 
 LOG_TICKS = [
     round(exponent + log_mantissa, 5) for exponent in range(-9, 10) for log_mantissa in (0.0, 0.30103, 0.69897)
@@ -30,19 +35,21 @@ def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> 
     """Draw training loss, gradient norm, validation loss or accuracy of a family, as chosen by a control.
 
     It starts with the scored quantity. Lines are means over the seeds that count: of the candidate, its neighbours and,
-    in grey, the best other points; choosing a point adds the curves of all its runs. Controls set the quantity, the
-    width of the smoothing bins, and logarithmic axes; a click on a legend entry hides or shows its line. Spikes are
-    marked, with details on hover.
+    in grey, the best other points. Controls set the quantity, the width of the smoothing bins, and logarithmic axes; a
+    click on a legend entry hides or shows its line. Spikes of the candidate and its neighbours are marked, with details
+    on hover.
 
     Args:
-        curves: the rows of `curves_frame` of one family; at least one.
+        curves: the rows of `curves_frame` of one family; at least one of a seed that counts.
         spikes: its rows of `spikes_frame`.
         points: its rows of `points_frame`.
     """
+    curves = curves[curves["counted"]]
     data, drawn = Datasets(), points[points["point"].isin(curves["point"])]
     # Without neighbours there is room for as many others.
     room = MAX_OTHER_POINTS + (0 if (drawn["role"] == "neighbour").any() else len(NEIGHBOUR_COLOURS))
     labelled = label_points(drawn, room)
+    curves = curves[curves["point"].isin(labelled["point"])]
     metric: Metric = points["metric"].iloc[0]
     scored = metric.column
     names = dict.fromkeys((*TRAINING, *EVALUATIONS, scored))
@@ -50,13 +57,11 @@ def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> 
     quantity = scored if scored in quantities else quantities[0]
     unit, longest = str(curves["unit"].iloc[0]), float(curves["trained"].max())
     percent = curves.assign(val_accuracy=100 * curves["val_accuracy"])
-    # how="left" keeps points without a label: a click on the map may choose any of them.
-    runs = curves[["run", "point", "seed", "counted"]].drop_duplicates("run").merge(labelled, on="point", how="left")
-    rows, chosen_quantity = data.add(percent[["run", "trained", *quantities]]), _quantity_transform(data, runs)
+    runs = curves[["run", "point"]].drop_duplicates().merge(labelled[["point", "label"]], on="point")
+    rows = data.add(percent[["run", "trained", *quantities]])
     layers = [
-        {"data": rows, **_mean_layer(chosen_quantity, labelled, unit)},
-        *({"data": rows, **layer} for layer in _run_layers(chosen_quantity, unit)),
-        _spike_layer(data, spikes, runs),
+        {"data": rows, **_mean_layer(_quantity_transform(data, runs), labelled, unit)},
+        _spike_layer(data, spikes[spikes["run"].isin(runs["run"]) & (spikes["role"] != "other")]),
     ]
     labels = {name: quantity_label(name) + _unit_suffix(name, metric) for name in quantities}
     controls = [
@@ -64,7 +69,6 @@ def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> 
         {"name": "smoothing", "value": 0, "bind": _smoothing_slider(f"smoothing, {unit}s ", longest)},
         {"name": "logx", "value": False, "bind": {"input": "checkbox", "name": f"log {unit}s "}},
         {"name": "logy", "value": False, "bind": {"input": "checkbox", "name": "log scale "}},
-        {"name": CHOSEN_POINT, "value": ""},
     ]
     title = {"text": {"expr": f"({json.dumps(labels)})[quantity]"}, "fontWeight": "normal", "fontSize": 12}
     # A scale's type cannot depend on a parameter: logarithms are taken of the data, and undone in the labels.
@@ -87,13 +91,12 @@ def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> 
 
 def _quantity_transform(data: Datasets, runs: pd.DataFrame) -> list[Json]:
     """Return how the chosen quantity of each run is found: `value` over `t`, the middle of its smoothing bin."""
-    fields = ["point", "seed", "counted", "label"]
     return [
         {"calculate": "datum[quantity]", "as": "value"},
         # Rows of steps have no evaluations, and the reverse.
         {"filter": "isValid(datum.value)"},
         # Looked up by run, since repeating them in each row would bloat the page.
-        {"lookup": "run", "from": {"data": data.add(runs[["run", *fields]]), "key": "run", "fields": fields}},
+        {"lookup": "run", "from": {"data": data.add(runs), "key": "run", "fields": ["point", "label"]}},
         {
             "calculate": "smoothing > 0 ? (floor(datum.trained / smoothing) + 0.5) * smoothing : datum.trained",
             "as": "t",
@@ -119,11 +122,10 @@ def _axis(log: str) -> Json:
 
 
 def _mean_layer(chosen_quantity: list[Json], labelled: pd.DataFrame, unit: str) -> Json:
-    """Draw the mean over seeds of each point, up to where its shortest run ends; faint while a point is chosen."""
+    """Draw the mean over seeds of each point, up to where its shortest run ends."""
     kinds = labelled.drop_duplicates("label")
     candidate = next(iter(labelled.loc[labelled["role"] == "candidate", "point"]), "")
     means = [
-        {"filter": "datum.counted && isValid(datum.label)"},
         {
             "aggregate": [MEAN_VALUE, {"op": "distinct", "field": "run", "as": "runs"}],
             "groupby": ["point", "label", "t"],
@@ -147,63 +149,26 @@ def _mean_layer(chosen_quantity: list[Json], labelled: pd.DataFrame, unit: str) 
             "detail": nominal("point"),
             "color": nominal("label", scale=colours, legend=legend),
             "strokeWidth": {"condition": {"test": {"field": "point", "equal": candidate}, "value": 2.6}, "value": 1.3},
-            "opacity": {
-                "condition": [{**IS_HIDDEN, "value": 0}, {"test": f"{CHOSEN_POINT} != ''", "value": 0.3}],
-                "value": 1,
-            },
+            "opacity": value_if(IS_HIDDEN, 0, 1),
             "tooltip": [
                 nominal("point", title="(lr, wd)"),
-                *_position_tooltips(unit),
+                quantitative("t", title=unit, format=".4~g"),
+                quantitative("value", format=".4~g"),
                 quantitative("runs", title="seeds"),
             ],
         },
     }
 
 
-def _run_layers(chosen_quantity: list[Json], unit: str) -> list[Json]:
-    """Draw the runs of the chosen point, labelled with their seeds at the right end."""
-    chosen = [
-        *chosen_quantity,
-        {"filter": f"{CHOSEN_POINT} != '' && datum.point == {CHOSEN_POINT}"},
-        {"aggregate": [MEAN_VALUE], "groupby": ["run", "point", "seed", "t"]},
-    ]
-    last = [
-        {"joinaggregate": [{"op": "max", "field": "t", "as": "end"}], "groupby": ["run"]},
-        {"filter": "datum.t == datum.end"},
-        # Runs end at the same step: their labels are stacked.
-        {"window": [{"op": "row_number", "as": "row"}], "sort": [{"field": "value"}]},
-        {"calculate": "'seed ' + datum.seed", "as": "name"},
-    ]
-    lines = {
-        "transform": [*chosen, *AXES_TRANSFORM],
-        "mark": {"type": "line", "stroke": INK, "strokeWidth": 1.8},
-        "encoding": {
-            "detail": nominal("run"),
-            "tooltip": [nominal("run"), nominal("seed"), *_position_tooltips(unit)],
-        },
-    }
-    names = {
-        "transform": [*chosen, *last, *AXES_TRANSFORM],
-        "mark": {"type": "text", "align": "right", "dy": {"expr": "4 - 11 * datum.row"}, "fontSize": 10},
-        "encoding": {"text": nominal("name")},
-    }
-    return [lines, names]
-
-
-def _spike_layer(data: Datasets, spikes: pd.DataFrame, runs: pd.DataFrame) -> Json:
-    """Mark spikes in the means of the candidate and its neighbours, or those of the chosen point."""
+def _spike_layer(data: Datasets, spikes: pd.DataFrame) -> Json:
+    """Mark the spikes of the quantity that is shown."""
     # As in `curves`, which draws accuracies in percent.
     percent = spikes["value"].where(spikes["quantity"] != "val_accuracy", 100 * spikes["value"])
-    marked = spikes[["point", "role", "run", "seed", "quantity", "told"]].assign(t=spikes["trained"], value=percent)
-    rows = marked.merge(runs[["run", "counted"]], on="run")
-    is_visible = f"{CHOSEN_POINT} == '' ? datum.counted && datum.role != 'other' : datum.point == {CHOSEN_POINT}"
+    rows = spikes[["point", "run", "seed", "quantity", "told"]].assign(t=spikes["trained"], value=percent)
     triangle = {"shape": TRIANGLE, "size": 60, "yOffset": -7, "opacity": 1, "fill": CANDIDATE, "stroke": "#fff"}
     return {
         "data": data.add(rows),
-        "transform": [
-            {"filter": f"datum.quantity == quantity && isValid(datum.value) && ({is_visible})"},
-            *AXES_TRANSFORM,
-        ],
+        "transform": [{"filter": "datum.quantity == quantity && isValid(datum.value)"}, *AXES_TRANSFORM],
         "mark": {"type": "point", **triangle},
         "encoding": {
             "tooltip": [
@@ -214,10 +179,6 @@ def _spike_layer(data: Datasets, spikes: pd.DataFrame, runs: pd.DataFrame) -> Js
             ]
         },
     }
-
-
-def _position_tooltips(unit: str) -> list[Json]:
-    return [quantitative("t", title=unit, format=".4~g"), quantitative("value", format=".4~g")]
 
 
 def _quantity_radio(names: Sequence[str]) -> Json:

@@ -20,8 +20,8 @@ from ettsweep.report.figures.chart_data import (
     value_if,
 )
 from ettsweep.report.figures.line_map import line_map
-from ettsweep.report.figures.selection import pick_layer, tooltip_frame
 from ettsweep.report.figures.shapes import CROSS, HEXAGON, STATE_SIGNS, suggestion_numbers
+from ettsweep.report.figures.tooltips import hover_layer, tooltip_frame
 from ettsweep.report.formats import axis_title_and_factor, cell_text, error_text
 from ettsweep.report.hexagons import hexagon_xy, hexagon_xy_by_decay
 from ettsweep.report.theme import CANDIDATE, INK
@@ -60,8 +60,8 @@ def lattice(
 ) -> Json:
     """Draw the map of one family: hexagons if both axes are free, scores along a line if one is.
 
-    Hovering a point shows its mean and error, seeds, state and runs; a click selects it (`picked`). The optimum of the
-    fitted surface is a cross with an ellipse of one standard error.
+    Hovering over a point shows its mean and error, seeds, state and runs. The optimum of the fitted surface is a cross
+    with an ellipse of one standard error.
 
     Args:
         points: the rows of `points_frame` of one family.
@@ -77,7 +77,7 @@ def lattice(
 
 
 class _HexagonMap:
-    """Builds the layers of a map: lattice, scores, surface, and what can be selected."""
+    """Builds the layers of a map: lattice, scores, optimum of the surface, and tooltips."""
 
     def __init__(
         self,
@@ -109,11 +109,11 @@ class _HexagonMap:
             # The ellipse ends beside the numbers, which have halos; the cross is one mark, and must not vanish.
             layers += [*self._error_layers(), *halos, *self._optimum_layers()]
         layers += texts
-        # The layer that takes clicks is on top, else others would catch them.
+        # The layer with tooltips is on top, else others would cover it.
         layers += [
             *self._search_layers(),
             *self._label_layers(),
-            pick_layer(self._at_steps(tooltip_frame(self.points)), self._hexagon_look(0.92)),
+            hover_layer(self._at_steps(tooltip_frame(self.points)), self._hexagon_look(0.92)),
         ]
         width, height = (round((b - a) * self.unit) for a, b in (self.x, self.y))
         encoding = {
@@ -239,7 +239,7 @@ class _HexagonMap:
                 look = {**self._hexagon_look(share), "filled": False, "stroke": colour, "strokeWidth": width}
                 yield {"data": self._at_steps(rows[["lr_steps", "wd_steps"]]), "mark": {"type": "point", **look}}
 
-    # --- the surface ---
+    # --- the optimum of the surface ---
 
     def _error_layers(self) -> Iterator[Json]:
         """Draw an ellipse of one standard error around the optimum of the surface, if its covariance is known."""

@@ -6,8 +6,8 @@ import pandas as pd
 
 from ettsweep.files import Json
 from ettsweep.report.figures.chart_data import Datasets, clipped_range, nominal, quantitative
-from ettsweep.report.figures.selection import pick_layer, tooltip_frame
 from ettsweep.report.figures.shapes import CROSS, STATE_SIGNS, suggestion_numbers
+from ettsweep.report.figures.tooltips import hover_layer, tooltip_frame
 from ettsweep.report.formats import axis_title_and_factor, strategy_colour
 from ettsweep.report.theme import CANDIDATE, INK
 
@@ -64,7 +64,7 @@ def line_map(
     if ranges is not None:
         layers += _search_layers(data, at, ranges, along, factor * (high if (metric.mode == "max") else low))
     tooltip_rows = data.add(tooltip_frame(at).assign(x=at["x"], y=at["y"]))
-    layers.append(pick_layer(tooltip_rows, {"shape": "circle", "size": 260, "opacity": 1}))
+    layers.append(hover_layer(tooltip_rows, {"shape": "circle", "size": 260, "opacity": 1}))
     return data.attach_to({"width": "container", "height": 260, "encoding": encoding, "layer": layers})
 
 

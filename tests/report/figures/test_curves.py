@@ -1,4 +1,4 @@
-"""The explorer of curves: what its controls make of steps, evaluations and spikes."""
+"""Curves of a family: what their controls make of steps, evaluations and spikes."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,6 @@ from support.scene import Mark, Scene, scene
 from ettsweep.files import Json
 from ettsweep.report.figures.curves import MAX_OTHER_POINTS, TRIANGLE, curves
 from ettsweep.report.formats import GREY, strategy_colour
-from ettsweep.report.theme import INK
 
 SCORES: dict[Steps, float | None] = {
     **{(0, 0): 0.1, (1, 0): 0.3, (-1, 0): 0.2, (0, 1): None},
@@ -50,7 +49,7 @@ def spec(points: pd.DataFrame) -> Json:
 
 def lines(result: Scene) -> dict[str, Mark]:
     """Return the means by the name of their point."""
-    return {line.told["point"]: line for line in result.of("line") if "point" in line.told and line.stroke != INK}
+    return {line.told["point"]: line for line in result.of("line") if "point" in line.told}
 
 
 def triangles(result: Scene) -> list[tuple[float, float]]:
@@ -128,7 +127,6 @@ def test_spikes_are_marked_where_they_are_and_only_of_what_is_shown(spec: Json) 
     assert triangles(scene(spec, quantity="loss")) == [(2, 0.7), (1, 0.3)], "of candidate and neighbours"
     assert triangles(scene(spec, quantity="grad_norm")) == [(2, 4.0)]
     assert triangles(scene(spec)) == [], "the run of a fresh seed is in no mean"
-    assert triangles(scene(spec, chosen=named((0, 0)))) == [(1, 9.0)]
     messages = scene(spec, quantity="loss").of("symbol", shape=TRIANGLE)[0].told
     assert (messages["spike"], messages["(lr, wd)"], messages["run"]) == (
         "loss went up at 2",
@@ -158,20 +156,6 @@ def test_smoothing_is_the_mean_of_bins_at_their_middle(width: float) -> None:
     expected = series.groupby((series.index // width + 0.5) * width).mean()
     (line,) = drawing.of("line")
     np.testing.assert_allclose(drawing.at(line), list(expected.items()), rtol=1e-3)
-
-
-def test_a_chosen_point_shows_its_runs_named_by_seed_and_fades_the_means(spec: Json) -> None:
-    drawing = scene(spec, chosen=named((0, 0)))
-    runs = {line.told["run"]: [y for _, y in drawing.at(line)] for line in drawing.of("line", stroke=INK)}
-    assert runs == {
-        run_of((0, 0), seed): pytest.approx(along)
-        for seed, along in {**LOSSES[0, 0], 10: [9.0, 9.0, 9.0]}.items()
-    }  # fmt: skip
-    assert sorted(drawing.texts()) == ["seed 0", "seed 1", "seed 10"]
-    assert {line.opacity for line in lines(drawing).values()} == {0.3}
-    other = scene(spec, chosen=named((5, 0)), quantity="loss")
-    assert triangles(other) == [(2, 0.5)], "spikes are those of the chosen point"
-    assert scene(spec, chosen="").of("line", stroke=INK) == []
 
 
 def test_without_a_candidate_the_best_points_are_drawn() -> None:

@@ -223,7 +223,7 @@ def test_numbers_of_proposals_cover_no_other_text(columns: int, rows: int) -> No
 def test_the_candidate_is_outlined_in_red_above_all_hexagons(bowl_map: Scene) -> None:
     ((steps, _),) = hexagons(bowl_map, stroke=CANDIDATE).items()
     assert steps == (0, 0)
-    order = [mark.stroke for mark in bowl_map.marks if mark.shape == HEXAGON and mark.strokeWidth != 2.5]
+    order = [mark.stroke for mark in bowl_map.marks if mark.shape == HEXAGON and mark.strokeOpacity != 0]
     assert order[-1] == CANDIDATE
 
 

@@ -1,13 +1,10 @@
-"""Interaction with a map: tooltips, and the selected point."""
+"""What hovering over a point of a map shows."""
 
 import pandas as pd
 
 from ettsweep.files import Json
-from ettsweep.report.figures.chart_data import nominal, quantitative, value_if
+from ettsweep.report.figures.chart_data import nominal, quantitative
 from ettsweep.report.theme import INK
-
-PICKED = "picked"
-"""Vega selection: the value of the column `point` of the selected point."""
 
 MAX_TOOLTIP_RUNS = 6
 """Most run ids in a tooltip."""
@@ -46,17 +43,10 @@ TOOLTIP = [
 ]
 
 
-def pick_layer(data: Json, mark: Json) -> Json:
-    """Return an invisible layer that takes hovers and clicks, with a frame around the selected point."""
-    selection = {
-        "name": PICKED,
-        "select": {"type": "point", "fields": ["point"], "on": "click", "clear": "dblclick"},
-    }
-    frame = {"fill": INK, "fillOpacity": 0, "stroke": INK, "strokeWidth": 2.5, "cursor": "pointer"}
+def hover_layer(data: Json, mark: Json) -> Json:
+    """Return an invisible layer that shows a tooltip for each point."""
     return {
         "data": data,
-        "params": [selection],
-        "mark": {"type": "point", **mark, **frame},
-        # By default, an empty selection contains all points.
-        "encoding": {"strokeOpacity": value_if({"param": PICKED, "empty": False}, 1, 0), "tooltip": TOOLTIP},
+        "mark": {"type": "point", **mark, "fill": INK, "fillOpacity": 0, "strokeOpacity": 0},
+        "encoding": {"tooltip": TOOLTIP},
     }

@@ -132,7 +132,14 @@ def test_what_plans_and_reports_loads_no_torch() -> None:
 
 
 READS = {  # with regular expressions, and what: names, what a person types, and what other programs print
-    "grid files and overrides": {"config", "schema", "shipped_files", "study.grid_file", "powers"},
+    "grid files and overrides": {
+        "config",
+        "schema",
+        "shipped_files",
+        "study.grid_file",
+        "powers",
+        "doctor.grid_template",
+    },
     "names of files, sweeps, runs, models, strategies": {
         *("runs.folder", "study.sweep_store", "launch.submissions", "strategies.strategy", "trainer.models.registry"),
         *("trainer.tasks.text.corpus_folder", "trainer.tasks.images.image_data", "trainer.tasks.images.image_task"),

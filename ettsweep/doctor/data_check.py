@@ -10,10 +10,10 @@ from ettsweep.doctor.checks import DoctorCheck
 from ettsweep.errors import DataMissingError, InputError
 from ettsweep.runs.data_location import resolve_data
 from ettsweep.study.sweep_spec import SweepSpec
-from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.recipe import as_transformer
 from ettsweep.trainer.specs import ModelSpec, TaskSpec
-from ettsweep.trainer.tasks.images.image_data import guess_task
+from ettsweep.trainer.tasks.images.image_data import guess_task, with_own_counts
+from ettsweep.trainer.tasks.images.image_task import ImageTask
 from ettsweep.trainer.tasks.registry import task_kind, task_spec
 from ettsweep.trainer.tasks.text.corpus_manifest import is_corpus
 
@@ -49,9 +49,9 @@ def _fitted_task(data: str) -> TaskSpec:
     """Return the task that data at hand seem to be for, with their own numbers of images."""
     path = resolve_data(data)
     guess = task_spec("text" if is_corpus(Path(path)) else guess_task(data))
-    if guess.name == "imagenet":
+    if isinstance(guess, ImageTask) and guess.accepts_any_images:
         with suppress(DataMissingError):  # the checks say so
-            guess, _ = task_kind(guess).fit_to_data(guess, model_spec("vit-ti16"), path)
+            guess = with_own_counts(guess, path)
     return guess
 
 

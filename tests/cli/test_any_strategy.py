@@ -73,7 +73,6 @@ def test_what_is_no_strategy_is_refused_with_what_works(call: Call, text: str) -
 # --- options --------------------------------------------------------------------------------------------------------
 
 OTHERS: dict[str, tuple[str, ...]] = {
-    "init": ("--out", "first.yaml"),
     "grid": ("--grid", "small.yaml", "--dry-run", "--results", "results"),
     "search": ("--grid", "small.yaml", "--dry-run", "--results", "results"),
     "try": ("small.yaml", "--results", "results"),

@@ -182,7 +182,7 @@ def test_a_model_is_named_in_one_way_wherever_it_is_named(call: Call, tmp_path: 
     # What `init` writes for a size is the grid file of a model of that name.
     assert "`ettsweep init --model 16x1`" in call("grid", "--model", "16x1", "--dry-run", code=2).err
     call("init", "--model", "16x1")
-    assert "16x1-digits.yaml" in call("grid", "--model", "16x1", "--dry-run").err
+    assert "16x1.yaml" in call("grid", "--model", "16x1", "--dry-run").err
 
 
 def test_runs_are_selected_by_the_size_of_their_model(call: Call, results: Path, tmp_path: Path) -> None:
@@ -594,7 +594,6 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, finish_scores: 
         ("grid --grid grid.yaml --set optimizer=SGD", "unknown kind 'SGD'; did you mean 'sgd'?"),
         ("search --grid grid.yaml --sampler TPE", "unknown sampler 'TPE'; did you mean 'tpe'?"),
         ("search --grid grid.yaml --from NTK", "unknown strategy or sweep 'NTK'; did you mean 'ntk'?"),
-        ("init --task DIGITS", "unknown task 'DIGITS'; did you mean 'digits'?"),
         ("status --state DONE --results empty", "unknown state 'DONE'; did you mean 'done'?"),
         ("status --results asked --sweep GRID", "unknown sweep 'GRID'; did you mean 'grid'?"),
         ("status --results asked --model VIT-N8-L1-H2-P4-I8-C1-K10", "no run or study matches; did you mean 'vit-n8"),

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -52,9 +53,8 @@ def test_the_command_says_what_it_has_made_and_what_comes_next(folder: Path) -> 
     total = manifest.train.tokens + manifest.val.tokens
     assert re.search(rf"^{total:,} tokens in [\d.]+ s: [\d,]+ tokens/s on 1 process$", result.stderr, re.MULTILINE)
     assert f"out: corpus {manifest.digest}, vocabulary 408\n" in result.stderr
-    assert "next: `ettsweep init --data out` writes a grid file for it" in result.stderr
-    ettsweep("init", "--data", "out", "--out", "proposed.yaml")
-    assert yaml.safe_load((folder / "proposed.yaml").read_text())["model"]["vocabulary"] == 408
+    (command,) = re.findall(r"next: `ettsweep (grid [^`]+)`", result.stderr)
+    assert "3 runs would be submitted" in ettsweep(*shlex.split(command), "--strategy=ntk", "--dry-run").stderr
     output = ettsweep(*SMALL, "--val-fraction", 0.1, "--format", "json")
     assert "the corpus was complete already" in output.stderr
     data = json.loads(output.stdout)

@@ -90,7 +90,6 @@ def test_who_detaches_is_told_how_to_see_the_same_runs(capsys: pytest.CaptureFix
         "grid --grid w8.yaml --lr-range=1e-4:1e-2 --dry-run",
         "grid --lr-range 1e-4:1e-2 --grid w8.yaml --seeds 0 --name other --dry-run --wd-range 0.1:0.4",
         "search --grid w8.yaml --wd-range=2^-4:2^-2 --dry-run",
-        "init --lr-range 1e-4:1e-2 --out mine.yaml",
     ],
 )
 def test_a_range_in_values_is_answered_with_the_command_in_steps(arguments: str, call: Call, tmp_path: Path) -> None:

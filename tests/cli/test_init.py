@@ -1,129 +1,68 @@
-"""`ettsweep init`: that what it writes loads, plans and trains, that data decide what is proposed, and what it refuses."""
+"""`ettsweep init`: a grid file for a model or for a command: what it finds, what it names as missing, what it refuses."""
 
 import json
-import shutil
-from itertools import pairwise
+import shlex
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.commandline import Call, ettsweep, status, write_grid
-from support.pictures import CLASSES, COUNTS, pictures, write_folders
-from support.texts import TOPICS, small_tokenizer
+import yaml
+from support.commandline import Call, status
 
-from ettsweep.doctor.grid_template import PROPOSED_MODELS, SHIPPED_GRIDS
-from ettsweep.study.criterion import resolve_criterion
+from ettsweep.config import read_yaml
+from ettsweep.doctor.grid_template import SHIPPED_GRIDS
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.trainer.models.registry import named_models
-from ettsweep.trainer.tasks.registry import TASKS, task_kind, task_spec
 
 SHIPPED = Path(__file__).parents[2] / "grids"
 
-FEW = ("--strategy", "ntk", "--lr-range", "0:1", "--wd-range", "fixed")
-SMALL = [f"model.{field}" for field in ("width=8", "depth=1", "heads=2")]
+
+# --- models that ship -------------------------------------------------------------------------------------------------
 
 
-def trained(grid: Path, results: Path, *sets: str) -> list[float]:
-    """Train what a grid asks for with one seed, to its end; return the best scores."""
-    options = [token for value in sets for token in ("--set", value)]
-    ettsweep(
-        *("grid", "--grid", grid, "--follow", "--results", results, "--launch-set", "slots=1", "--seeds", "0"), *options
-    )
-    rows = status(results).values()
-    assert {row["state"] for row in rows} == {"done"}
-    return [row["best_score"] for row in rows]
-
-
-def written(call: Call, folder: Path, *options: object) -> Path:
-    """Return the file that is written with some options."""
-    call("init", "--out", "mine.yaml", "--force", *options)
-    return folder / "mine.yaml"
-
-
-def test_all_models_and_tasks_have_a_proposal() -> None:
+def test_all_models_have_a_grid_to_begin_with() -> None:
     assert list(SHIPPED_GRIDS) == list(named_models())
-    assert list(PROPOSED_MODELS) == list(TASKS)
-    others = {"gpt2-muon"}  # of models that have a grid: `init` starts from that
+    others = {"gpt2-muon"}  # of models that have a grid
     assert {path.stem for path in SHIPPED.glob("*.yaml")} == {*SHIPPED_GRIDS.values(), *others}
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_the_template_for_each_task_is_one_that_grid_takes(task: str, call: Call, tmp_path: Path) -> None:
-    err = call("init", "--task", task, "--out", "mine.yaml").err
-    assert load_sweep_spec(tmp_path / "mine.yaml").recipe.task.kind == task_spec(task).kind
-    plan = ("grid", "--grid", "mine.yaml", "--dry-run")
-    if not TASKS[task].data_kind(task_spec(task)):
-        assert "`ettsweep grid --grid mine.yaml --dry-run` prints the plan" in err
-    else:
-        assert "`ettsweep grid --grid mine.yaml --data PATH --dry-run` prints the plan" in err
-        assert "--data" in call("grid", "--grid", "mine.yaml", code=1).err
-    if TASKS[task].sample == "text" and task != "pydoc":  # whose runs are bound to the text at hand
-        assert "no text given; pass --data DIR" in call(*plan, code=1).err
-    else:
-        assert "sweep mine would be created" in call(*plan).err
-
-
 @pytest.mark.parametrize("model", named_models())
-def test_the_template_for_each_model_makes_the_runs_of_its_shipped_grid(model: str, call: Call, tmp_path: Path) -> None:
-    grid = SHIPPED / f"{SHIPPED_GRIDS[model]}.yaml"
-    path = written(call, tmp_path, "--model", model)
-    result, shipped = load_sweep_spec(path), load_sweep_spec(grid)
-    if f"model: {model}" in grid.read_text():
+def test_the_template_for_each_model_is_one_that_grid_takes(model: str, call: Call, tmp_path: Path) -> None:
+    err = call("init", "--model", model).err
+    result, shipped = (
+        load_sweep_spec(tmp_path / f"{model}.yaml"),
+        load_sweep_spec(SHIPPED / f"{SHIPPED_GRIDS[model]}.yaml"),
+    )
+    assert f"wrote {model}.yaml: {len(result.specs())} runs of" in err
+    assert f"`ettsweep grid --grid {model}.yaml" in err
+    if model in SHIPPED_GRIDS.values() or model == "encdec-tiny":
         assert result.specs() == shipped.specs()
-        criteria = [resolve_criterion([sweep_spec.criterion]) for sweep_spec in (result, shipped)]
-        assert not criteria[0].differing_fields(criteria[1], task_kind(result.recipe.task).metric)
     else:
         assert result.recipe.model == named_models()[model]
-    assert max(map(len, path.read_text().splitlines())) <= 120
-
-
-def test_each_key_has_a_comment_and_all_choices_are_named(call: Call, tmp_path: Path) -> None:
-    lines = written(call, tmp_path, "--task", "digits").read_text().splitlines()
-    for before, line in pairwise(lines):
-        if not line.startswith("#") and "{lr:" not in line:  # a centre, whose key has one
-            assert "#" in line or before.lstrip().startswith("#"), line
-    for token in (
-        *(name for name, kind in TASKS.items() if kind.sample == "image"),
-        *("tf32", "bf16", "sgd", "linear", "fixed", "s=0.25", "paper"),
-    ):
-        assert token in "".join(lines)
+        assert result.centres.keys() == shipped.centres.keys()
 
 
 def test_another_width_starts_where_theory_carries_the_centre(call: Call, tmp_path: Path) -> None:
     """From 768 to 384 channels, the standard lr rises by 2, and wd falls by 2: from 1e-3 and 0.8, to powers of two."""
-    centres = load_sweep_spec(written(call, tmp_path, "--model", "vit-s16")).centres
+    call("init", "--model", "vit-s16")
+    centres = load_sweep_spec(tmp_path / "vit-s16.yaml").centres
     assert (centres["standard"].lr, centres["standard"].wd) == (2.0**-9, 2.0**-1)
-    sgd = load_sweep_spec(written(call, tmp_path, "--model", "encdec-small"), (), ["optimizer=sgd"]).centres
+    call("init", "--model", "encdec-small", "--out", "mine.yaml")
+    sgd = load_sweep_spec(tmp_path / "mine.yaml", (), ["optimizer=sgd"]).centres
     assert sgd["standard"].lr == 8.0, "with sgd the standard lr is that of maximal update at any width"
     assert sgd["ntk"].lr == 2 * 128.0
-
-
-def test_options_fill_it_in(call: Call, tmp_path: Path) -> None:
-    options = ("--strategy", "ntk", "--strategy", "s=0.1", "--lr-range=-2:1", "--wd-range=-1:1:0.5")
-    path = written(call, tmp_path, "--model", "vit-digits", *options)
-    sweep_spec = load_sweep_spec(path)
-    assert list(sweep_spec.centres) == ["ntk", "s=0.1"]
-    assert sweep_spec.lr.offsets() == [-2, -1, 0, 1]
-    assert sweep_spec.wd.offsets() == [-1, -0.5, 0, 0.5, 1]
-    assert load_sweep_spec(written(call, tmp_path, "--wd-range", "fixed")).wd.fixed
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--task digitz", "unknown task 'digitz'; did you mean 'digits'?"),
         ("--model vit-s61", "unknown model 'vit-s61'; did you mean 'vit-s16'?"),
-        ("--task text --model vit-b16", "task text needs a model that reads a source, such as kind encdec, got vit"),
-        ("--task digits --model vit-b16", "task digits has 8, got 224"),
-        ("--strategy mpu", "unknown strategy 'mpu'; did you mean 'mup'?"),
-        ("--strategy ntk --strategy s=0", "strategy ntk is given twice"),
-        ("--lr-range 1:0", "--lr-range: empty range: 1 is above 0"),
-        ("--lr-range wide", "--lr-range: low:high, low:high:step or fixed is expected"),
-        ("--wd-range=-1:1:0.3", "-1 is no multiple of the step 0.3"),
-        ("--data . --task digits", "--data: task digits has its data from a package"),
+        ("--model vit-b16 --command x", "--command and --model: give one of them"),
         ("--out .", "--out: . is a folder; name a file in it, such as vit-digits.yaml"),
         ("--out no-sweep:.yaml", "--out 'no-sweep:'"),
         ("--out 0123456789ab.yaml", "--out 0123456789ab: that could be a run's id"),
-        ("--out mine.ya*ml", "--out 'mine.ya*ml'"),
     ],
 )
 def test_what_cannot_run_is_refused_and_nothing_is_written(
@@ -133,137 +72,14 @@ def test_what_cannot_run_is_refused_and_nothing_is_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_data_that_are_not_there_or_are_others_are_refused(call: Call, tmp_path: Path) -> None:
-    assert "nowhere does not exist" in call("init", "--data", "nowhere", code=1).err
-    write_folders(tmp_path / "few")
-    assert "3 classes, the model has 10" in call("init", "--task", "cifar10", "--data", "few", code=1).err
-    (tmp_path / "few" / "words.txt").write_text("n01443537 goldfish")
-    assert "3 classes" in call("init", "--data", "few", "--task", "cifar10", code=1).err
-    assert "holds text" not in call("init", "--data", "few", "--out", "few/grid.yaml").err
-    shutil.rmtree(tmp_path / "few")
-    (tmp_path / "corpus").mkdir()
-    (tmp_path / "corpus" / "a.jsonl.gz").touch()
-    for text in ("corpus", "corpus/a.jsonl.gz"):
-        err = call("init", "--data", text, code=1).err
-        assert f"{text} holds text: `ettsweep data text --input {tmp_path / text} --out DIR` makes token shards" in err
-    shutil.rmtree(tmp_path / "corpus")
-    err = call("init", "--task", "text", "--data", "nowhere", code=1).err
-    assert "`ettsweep data text --input FILES --out DIR` creates one" in err
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_file_that_is_there_is_written_over_only_when_that_is_said(call: Call, tmp_path: Path) -> None:
+def test_a_file_that_is_there_is_overwritten_with_force_alone(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("kept")
     assert "mine.yaml exists already: --force overwrites it" in call("init", "--out", path, code=2).err
     assert path.read_text() == "kept"
     call("init", "--out", path, "--force")
     assert load_sweep_spec(path).recipe == load_sweep_spec(SHIPPED / "vit-digits.yaml").recipe
-    assert "wrote vit-digits.yaml" in call("init").err
-    assert "vit-digits.yaml exists already" in call("init", code=2).err
-
-
-def test_a_folder_that_is_not_there_is_told(call: Call) -> None:
     assert "choose another folder with --out" in call("init", "--out", "none/mine.yaml", code=1).err
-
-
-@pytest.mark.usefixtures("process", "warm")
-def test_what_is_written_for_digits_trains(call: Call, results: Path, tmp_path: Path) -> None:
-    path = written(call, tmp_path, "--task", "digits", *FEW)
-    scores = trained(path, results)
-    assert len(scores) == 2
-    assert all(0 < score < 1 for score in scores)  # ln(10) is 2.30
-
-
-@pytest.mark.usefixtures("process", "warm")
-def test_what_is_written_for_images_of_ones_own_fits_them_and_trains(call: Call, results: Path, tmp_path: Path) -> None:
-    data = write_folders(tmp_path / "data")
-    path = written(call, tmp_path, "--data", data, *FEW)
-    recipe = load_sweep_spec(path).recipe
-    fields = recipe.model_dump()
-    assert recipe.model.width == named_models()["vit-mini"].width, "so few images have the smallest model"
-    assert fields["model"]["classes"] == len(CLASSES)
-    assert (fields["task"]["train_size"], fields["task"]["val_size"]) == tuple(
-        n * len(CLASSES) for n in COUNTS.values()
-    )
-    assert recipe.batch_size == 2  # a tenth of 36 images, as a power of two
-    assert load_sweep_spec(path).data == str(data)
-    sets = ["model.image_size=32", "precision=fp32", "batch_size=12", "schedule.epochs=1", "schedule.warmup_epochs=0"]
-    assert len(trained(path, results, *SMALL, *sets)) == 2
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("process", "warm")
-def test_few_images_in_class_folders_get_a_recipe_that_a_cpu_trains(call: Call, results: Path, tmp_path: Path) -> None:
-    files = {name.removeprefix("train/"): image for name, image in pictures(counts={"train": 40}).items()}
-    write_folders(tmp_path / "pets", files)
-    # The advice of a plan without a split is the command that makes one.
-    write_grid(tmp_path / "own.yaml", model={"width": 8, "depth": 1, "heads": 2, "patch_size": 8, "image_size": 32, "classes": 3},
-        task={"kind": "images", "train_size": 96, "val_size": 24, "resize": 32})  # fmt: skip
-    refusal = call("grid", "--grid", "own.yaml", "--data", "pets", "--results", results, code=1).err
-    assert f"`ettsweep init --data {tmp_path / 'pets'}" in refusal
-    err = call("init", "--data", "pets").err
-    assert "pets has no validation images: 24 of its 120 images are held out, the same ones in every run" in err
-    text = (tmp_path / "vit-mini-images.yaml").read_text()
-    assert "kind: images" in text
-    assert "split_seed: 0" in text
-    sweep_spec = load_sweep_spec(tmp_path / "vit-mini-images.yaml")
-    recipe = sweep_spec.recipe
-    assert (recipe.precision, recipe.batch_size, recipe.model.model_dump()["classes"]) == ("fp32", 8, 3)
-    # On 24 images, an accuracy of one half has a standard error of 10 points.
-    assert resolve_criterion([sweep_spec.criterion]).margin_for(task_kind(recipe.task).metric) == 0.1
-    assert "can be decoded" in call("doctor", "--grid", "vit-mini-images.yaml", "--results", results).out
-    sets = ["model.image_size=32", "schedule.epochs=1", "schedule.warmup_epochs=0", "schedule.eval_every_epochs=1"]
-    options = ("--strategy", "ntk", "--lr-range", "0:0", "--wd-range", "fixed")
-    assert (
-        "1 run would be submitted"
-        in call("grid", "--grid", "vit-mini-images.yaml", *options, "--seeds", 0, "--dry-run").err
-    )
-    path = written(call, tmp_path, "--data", "pets", *options)
-    assert len(trained(path, results, *SMALL, *sets)) == 1
-
-
-@pytest.mark.usefixtures("process", "warm")
-def test_what_is_written_for_text_of_ones_own_fits_it_and_trains(
-    call: Call, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "tokenizer").mkdir()
-    (tmp_path / "tokenizer" / "tokenizer.json").write_text(small_tokenizer().to_json())
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TOPICS))
-    call("data", "text", "--input", "a.jsonl", "--out", "out", "--tokenizer", "tokenizer", "--val-fraction", 0.1)
-    path = written(call, tmp_path, "--data", "out", *FEW)
-    sweep_spec = load_sweep_spec(path)
-    assert sweep_spec.recipe.model_dump()["model"]["vocabulary"] == 408
-    assert sweep_spec.data == str(tmp_path / "out")
-    assert "sweep mine would be created" in call("grid", "--grid", "mine.yaml", "--dry-run").err
-    sets = (*SMALL, "batch_size=4", "schedule.total_steps=6", "schedule.warmup_steps=0", "schedule.eval_every=3")
-    assert len(trained(path, results, *sets)) == 2
-
-
-@pytest.mark.parametrize(
-    ("images", "model"),
-    [(20, "vit-mini"), (6_000, "vit-ti16"), pytest.param(50_000, "vit-s16", marks=pytest.mark.slow)],
-)
-def test_more_images_have_a_larger_model(images: int, model: str, call: Call, tmp_path: Path) -> None:
-    """Images are counted by the names of their files."""
-    for side in ("train", "val"):
-        for k in range(2):
-            (folder := tmp_path / "data" / side / f"class{k}").mkdir(parents=True)
-            for number in range(images // 2 if side == "train" else 1):
-                (folder / f"{number}.png").touch()
-    assert f"wrote {model}-images.yaml" in call("init", "--data", "data").err
-    recipe = load_sweep_spec(tmp_path / f"{model}-images.yaml").recipe
-    assert recipe.model == named_models()[model].model_copy(update={"classes": 2})
-    assert recipe.model_dump()["task"]["train_size"] == images
-
-
-def test_images_that_no_glance_counts_are_taken_for_imagenet(call: Call, tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    for side in ("train", "val"):
-        (tmp_path / "data" / f"{side}.tar").touch()
-    recipe = load_sweep_spec(written(call, tmp_path, "--data", tmp_path / "data")).recipe
-    assert recipe == load_sweep_spec(SHIPPED / "vit-b16.yaml").recipe
 
 
 @pytest.mark.parametrize(("command", "code"), [("grid", 0), ("search", 1)])
@@ -276,3 +92,243 @@ def test_a_plan_says_that_it_takes_the_file_that_init_wrote(command: str, code: 
     short = ("--set", "schedule.total_steps=3", "--set", "schedule.warmup_steps=1", "--set", "model.width=8")
     assert line in call("train", "--model", "vit-digits", *short).err
     assert line in call("doctor", "--model", "vit-digits").err
+
+
+# --- a command: what is found -----------------------------------------------------------------------------------------
+
+AROUND = {"range": [-2, 2], "step": 1}
+REST = "--weight-decay .1 --seed 0 --out runs/a"
+PLACED = "--weight-decay {wd} --seed {seed} --out {out}"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Return a folder with scripts, of which these tests train none."""
+    for name in ("train.py", "train.sh", "pkg/__init__.py", "pkg/main.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def written(call: Call, command: str, *options: object) -> tuple[dict[str, Any], str]:
+    """Return the file that is written for a command, and what is said."""
+    err = call("init", "--command", command, "--out", "mine.yaml", "--force", *options).err
+    return read_yaml(Path("mine.yaml")), err
+
+
+def write_metrics(path: Path, **metrics: float) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"step": step, **metrics}) + "\n" for step in (1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("command", "expected", "centre"),
+    [
+        (f"python train.py --lr 3e-4 {REST}", f"python train.py --lr {{lr}} {PLACED}", (3e-4, 0.1)),
+        ("python train.py --lr=3e-4 --wd=0.25 --seed=0 --out=runs/a",
+         "python train.py --lr={lr} --wd={wd} --seed={seed} --out={out}", (3e-4, "2^-2")),
+        ("python train.py --learning-rate 0.015625 --weight_decay=1e-1 --random_seed=0 --work-dir out",
+         "python train.py --learning-rate {lr} --weight_decay={wd} --random_seed={seed} --work-dir {out}", ("2^-6", 0.1)),
+        ("python train.py optim.lr=3e-4 +optim.weight_decay=0.1 seed=0 hydra.run.dir=runs/a",
+         "python train.py optim.lr={lr} +optim.weight_decay={wd} seed={seed} hydra.run.dir={out}", (3e-4, 0.1)),
+        ("python -m pkg.main fit --optimizer.lr 0.1 --optimizer.weight_decay 0.1 --seed_everything 0 --trainer.default_root_dir x",
+         "python -m pkg.main fit --optimizer.lr {lr} --optimizer.weight_decay {wd} --seed_everything {seed} --trainer.default_root_dir {out}",
+         (0.1, 0.1)),
+        ("bash train.sh -lr .5 -wd 2. --seed 0 --output runs/a/model.pt",
+         "bash train.sh -lr {lr} -wd {wd} --seed {seed} --output {out}/model.pt", ("2^-1", "2^1")),
+        (f"python train.py \\\n --lr 3e-4 --min-lr 1e-5 --save 100 --betas 0.9,0.95 {REST}",
+         f"python train.py --lr {{lr}} --min-lr 1e-5 --save 100 --betas 0.9,0.95 {PLACED}", (3e-4, 0.1)),
+        (f"python train.py --lr 3e-4 --head.lr 3e-4 --name 'a run; of mine' --model '{{\"width\": 8}}' {REST}",
+         f"python train.py --lr {{lr}} --head.lr {{lr}} --name 'a run; of mine' --model '{{{{\"width\": 8}}}}' {PLACED}", (3e-4, 0.1)),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("project")
+def test_numbers_and_the_folder_become_placeholders(
+    command: str, expected: str, centre: tuple[object, object], call: Call, tmp_path: Path
+) -> None:
+    content, err = written(call, command)
+    assert content["run"] == {"command": expected}
+    assert content["centre"] == dict(zip(("lr", "wd"), centre, strict=True))
+    assert (content["lr"], content["wd"], content["seeds"]) == (AROUND, AROUND, [0, 1, 2])
+    text = (tmp_path / "mine.yaml").read_text()
+    assert max(map(len, text.splitlines())) <= 160
+    assert "# TODO: the metric" in text
+    (tmp_path / "mine.yaml").write_text(
+        text.replace("# TODO: the metric that verdicts compare, such as score", "score")
+    )
+    sweep_spec = load_sweep_spec(tmp_path / "mine.yaml")
+    assert len(sweep_spec.recipe.argv) == len(shlex.split(command.replace("\\\n", " ")))
+    assert len(sweep_spec.specs()) == 75
+    assert "wrote mine.yaml: 75 runs to begin with" in err
+    assert "fill in each TODO of mine.yaml, then `ettsweep try mine.yaml` checks" in err
+    assert [line for line in err.splitlines() if line.startswith("no ")] == [err.splitlines()[1]], "but a score"
+
+
+@pytest.mark.usefixtures("project")
+def test_variables_before_the_command_are_its_environment(call: Call, tmp_path: Path) -> None:
+    content, _ = written(call, f"OMP_NUM_THREADS=1 CONFIG='{{\"a\": 1}}' python train.py --lr 3e-4 {REST}")
+    assert content["run"]["command"].startswith("python train.py")
+    assert content["run"]["env"] == {"OMP_NUM_THREADS": "1", "CONFIG": '{{"a": 1}}'}
+    (tmp_path / "grids").mkdir()
+    call("init", "--command", f"python train.py --lr 3e-4 {REST}", "--out", "grids/mine.yaml")
+    assert read_yaml(tmp_path / "grids" / "mine.yaml")["run"]["workdir"] == ".."
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("python train.py --lr 3e-4 --wd .1 --out x", "no seed in the command: add an option that sets it"),
+        ("python train.py --lr 3e-4 --seed 0 --out x", "no wd in the command: add an option that sets it"),
+        ("python train.py --lr 3e-4 --wd .1 --seed 0 --save", "no output folder in the command: add an option"),
+        ("python train.py --lr 3e-4 --wd 0 --seed 0 --out x", "wd 0 has no log2"),
+    ],
+)
+def test_what_is_not_found_is_named_with_what_to_do(command: str, message: str, call: Call, tmp_path: Path) -> None:
+    content, err = written(call, command)
+    assert message in err
+    assert ("# TODO: {seed} is missing" in (tmp_path / "mine.yaml").read_text()) == ("no seed" in message)
+    assert (content["wd"] == "fixed") == ("wd" in message)
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(
+    ("metrics", "score"),
+    [
+        ({"loss": 1.0, "val_acc": 0.5, "val_loss": 2.0}, {"name": "val_loss", "mode": "min"}),
+        ({"val_acc": 0.5, "val_step_s": 2.0}, {"name": "val_acc", "mode": "max"}),
+        ({"loss": 1.0}, None),
+    ],
+)
+def test_a_run_made_by_hand_tells_reader_and_score(
+    metrics: dict[str, float], score: dict[str, str] | None, call: Call, tmp_path: Path
+) -> None:
+    write_metrics(tmp_path / "runs" / "a" / "metrics.jsonl", **metrics)
+    content, err = written(call, f"python train.py --lr 3e-4 {REST}")
+    assert (content["run"].get("reader"), content["run"].get("score")) == ("jsonl" if score else None, score)
+    assert (f"reader jsonl sees {score['name']} in runs/a" if score else "no score: name it in mine.yaml") in err
+    assert ("# TODO" in (tmp_path / "mine.yaml").read_text()) == (score is None)
+
+
+# --- sweep files of Weights & Biases ----------------------------------------------------------------------------------
+
+WANDB = {
+    "program": "train.py",
+    "method": "bayes",
+    "metric": {"name": "val/score", "goal": "maximize"},
+    "parameters": {
+        "lr": {"distribution": "log_uniform_values", "min": 1e-5, "max": 1e-1},
+        "wd": {"values": [0.1, 0.4]},
+        "seed": {"value": 0},
+        "epochs": {"value": 3},
+        "out": {"value": "runs/a"},
+    },
+}
+LOG_UNIFORM = {"lr": {"distribution": "log_uniform", "min": -11.513, "max": -2.3026}}
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, "python train.py --lr={lr} --wd={wd} --seed={seed} --epochs=3 --out={out}"),
+        ({"command": ["${env}", "bash", "train.sh", "${program}", "${args_no_hyphens}"]},
+         "bash train.sh train.py lr={lr} wd={wd} seed={seed} epochs=3 out={out}"),
+        ({"parameters": WANDB["parameters"] | LOG_UNIFORM},
+         "python train.py --lr={lr} --wd={wd} --seed={seed} --epochs=3 --out={out}"),
+    ],
+)  # fmt: skip
+def test_a_sweep_file_is_the_command_that_it_starts(
+    change: dict[str, Any], expected: str, call: Call, tmp_path: Path
+) -> None:
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(WANDB | change, sort_keys=False))
+    content, _ = written(call, "sweep.yaml")
+    assert content["run"]["command"] == expected
+    assert content["run"]["score"] == {"name": "val/score", "mode": "max"}
+    assert content["centre"] == {"lr": "2^-10", "wd": "2^-2"}
+    assert (content["lr"]["range"], content["wd"]["range"]) == ([-7, 7], [-2, 1])
+    assert load_sweep_spec(tmp_path / "mine.yaml").seeds == (0, 1, 2)
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"parameters": None}, "sweep.yaml: a sweep file of Weights & Biases is expected, with program and parameters"),
+        ({"command": ["${program}", "${args_json}"]}, "sweep.yaml: command: ${args_json} is not understood"),
+        ({"parameters": {"lr": {"mu": 1}}}, "sweep.yaml: parameters: lr: value, values, or min and max are expected"),
+        ({"parameters": {"lr": {"distribution": "log_uniform", "min": 1, "max": 9999}}}, "exponents are expected"),
+        ({"parameters": {"lr": {"value": 0.1}, "batch": {"values": [8, 16]}}}, "batch has several values"),
+        ({"parameters": {"lr": {"values": ["a", "b"]}}}, "lr has several values"),
+        ({"parameters": {"epochs": {"value": 3}}}, "no number of lr in the command"),
+    ],
+)  # fmt: skip
+def test_a_sweep_file_that_no_command_can_say_is_refused(
+    change: dict[str, Any], message: str, call: Call, tmp_path: Path
+) -> None:
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(WANDB | change, sort_keys=False))
+    assert message in call("init", "--command", "sweep.yaml", "--out", "mine.yaml", code=2).err
+    assert not (tmp_path / "mine.yaml").exists()
+
+
+# --- what is refused, and the whole way -------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("python train.py --epochs 3", "no number of lr in the command; `--lr 3e-4`"),
+        ("python train.py --lr auto", "no number of lr in the command"),
+        ("python train.py --lr {lr}", "no number of lr in the command"),
+        ("python train.py --lr", "no number of lr in the command"),
+        ("python train.py --lr 1e999", "no number of lr in the command"),
+        ("python train.py lr=1e-3,1e-2", "no number of lr in the command"),
+        ("", "a command is expected, got nothing"),
+        ("A=1", "a program and its arguments are expected"),
+        ("python train.py --lr 3e-4 > log", "> (a redirection) needs a shell"),
+        ("python train.py --lr 3e-4 'a", "no closing quotation"),
+        ("python train.py --lr 0", "lr: a positive number is expected, got 0"),
+        ("python train.py --lr 1 --wd=-1 --seed 0", "wd: a number from 0 on is expected, got -1"),
+        ("python train.py --lr 1 --wd {wd} --seed 0", "write the number of wd that the search begins with"),
+        ("python train.py a.lr=1 b.lr=2", "a.lr=1 and b.lr=2 would be {lr}; leave one in the command"),
+        ("python nowhere.py --lr 1 --seed 0", "there is no file nowhere.py"),
+        ("nowhere.yaml", "nowhere.yaml: no such file"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused_and_nothing_is_written(
+    command: str, message: str, call: Call, tmp_path: Path
+) -> None:
+    assert message in call("init", "--command", command, "--out", "mine.yaml", code=2).err
+    assert not (tmp_path / "mine.yaml").exists()
+
+
+BOWL = '''"""A loss with its optimum at lr 1/4, and a little noise by seed."""
+import argparse, json, math, os, random
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+parser.add_argument("--seed", type=int)
+parser.add_argument("--out")
+options = parser.parse_args()
+os.makedirs(options.out, exist_ok=True)
+value = 1 + 0.2 * (math.log2(options.lr) + 2) ** 2 + random.Random(options.seed).gauss(0, 0.001)
+with open(os.path.join(options.out, "metrics.jsonl"), "w") as file:
+    for step in (1, 2):
+        file.write(json.dumps({"step": step, "loss": value, "val_loss": value + 1 / step}) + "\\n")
+'''
+
+
+@pytest.mark.usefixtures("process")
+def test_what_is_written_trains_and_has_a_verdict(call: Call, results: Path, tmp_path: Path) -> None:
+    (tmp_path / "bowl.py").write_text(BOWL)
+    command = [sys.executable, "bowl.py", "--lr", "0.25", "--seed", "0", "--out", "runs/hand"]
+    subprocess.run(command, check=True, cwd=tmp_path)
+    err = call("init", "--command", shlex.join(command)).err
+    assert "reader jsonl sees val_loss in runs/hand" in err
+    call("grid", "--grid", "bowl.yaml", "--lr-range=-1:1", "--follow", "--results", results, "--launch-set", "slots=1")
+    rows = status(results).values()
+    assert {row["state"] for row in rows} == {"done"}
+    assert len(rows) == 9
+    (verdict,) = call("verify-optimum", "--results", results, "--format", "json").json
+    assert (verdict["verdict"], verdict["lr"]) == ("optimal", 0.25)

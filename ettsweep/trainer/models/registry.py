@@ -189,11 +189,6 @@ def short_form(model: ModelSpec) -> str:
     return f"{model.width}x{model.depth}"
 
 
-def is_short_form(name: str) -> bool:
-    """`True` for a name of the form WIDTHxDEPTH."""
-    return _SHORT_FORM.fullmatch(name) is not None
-
-
 def model_spec(name: str, like: str = "vit-digits") -> ModelSpec:
     """Return a model by name: a preset, or WIDTHxDEPTH, such as 64x4, which is otherwise like the preset `like`.
 

@@ -48,8 +48,6 @@ class TaskKind:
             `ettsweep doctor`; None if no data have to be located.
         train_size: task -> samples of an epoch; None if only the data tell, and curves are then drawn over steps.
         check_counts: (task, model, data) -> raises DataMissingError if a quick count contradicts the spec.
-        fit_to_data: (task, model, data) -> task and model with values that a quick look at the data decides, such as
-            the number of classes.
         data_digest: (task, data) -> digest of the data at hand, which binds a run to them as `spec.corpus`; None if
             runs are not bound to data.
         data_changed_message: message of the error if a run resumes on data with another fingerprint; None if it may.
@@ -67,7 +65,6 @@ class TaskKind:
     doctor: str | None = None
     train_size: Callable[[Any], int] | None = None
     check_counts: Callable[[Any, ModelSpec, str | None], None] = lambda task, model, data: None
-    fit_to_data: Callable[[Any, ModelSpec, str], tuple[TaskSpec, ModelSpec]] = lambda task, model, data: (task, model)
     data_digest: Callable[[Any, str | None], str] | None = None
     data_changed_message: str | None = None
     data_kind: Callable[[Any], str] = lambda task: str(task.kind)
@@ -82,7 +79,6 @@ def _image_kind(spec: type[ImageTask]) -> TaskKind:
         incompatibilities=image_incompatibilities,
         check_data=lambda task, model, data: images.locate(task, data),
         check_counts=images.check_counts,
-        fit_to_data=images.fit_to_data,
         describe_data=lambda task, data: f"found: {images.locate(task, data)[0].format}",
         load="ettsweep.trainer.tasks.images.classification:Images",
         doctor="ettsweep.doctor.image_check:examine_images",
@@ -107,7 +103,6 @@ def _text_kind(spec: type[TextTask], load: str) -> TaskKind:
         describe_data=text.describe_text,
         load=load,
         doctor="ettsweep.doctor.text_check:examine_text",
-        fit_to_data=text.with_corpus_vocabulary,
         data_digest=text.text_digest,
         data_changed_message=_TEXT_CHANGED,
         data_kind=text.data_kind,

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import time
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -100,7 +99,7 @@ def _locate_sides(data: str, task: ImageTask) -> tuple[StoredSide, StoredSide]:
     missing = " and ".join(f"no {side}/" for side, location in zip(SPLITS, (train, val), strict=True) if not location)
     contents = ", ".join([*(f"{name}/" for name in folders), *files][:6]) or "nothing"
     if unsplit and unsplit.format == "class folders" and not val and task.accepts_any_images:
-        hint = f"`ettsweep init --data {shlex.quote(data)}` writes a grid file that holds out a fifth of its images"
+        hint = "--set task.split_seed=0 holds out task.val_size of its images, the same ones in every run"
         raise DataMissingError(f"task {task.name}: {root} has no validation images; {hint}")
     raise DataMissingError(f"task {task.name}: {root} has {missing}: it holds {contents}; {takes}")
 
@@ -156,7 +155,7 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
 VALIDATION_SHARE = 0.2
-"""Share of the images that `fit_to_data` holds out for validation where there are no others."""
+"""Share of the images that `with_own_counts` holds out for validation where there are no others."""
 
 
 def check_counts(task: ImageTask, model: ModelSpec, data: str | None) -> None:
@@ -188,35 +187,26 @@ def check_counts(task: ImageTask, model: ModelSpec, data: str | None) -> None:
         raise DataMissingError(f"task {task.name}: {location.paths[0]} has {problem}")
 
 
-def fit_to_data(task: ImageTask, model: ModelSpec, data: str) -> tuple[ImageTask, ModelSpec]:
-    """Return task and model with the numbers of images and classes in the data, if the task accepts any images.
+def with_own_counts(task: ImageTask, data: str) -> ImageTask:
+    """Return a task that accepts any images with the numbers of images in the data.
 
-    If there are training images only, a fifth of them is held out for validation. Task and model are returned unchanged
-    if counting takes too long.
+    If there are training images only, a fifth of them is held out for validation. The task is returned unchanged if
+    counting takes too long.
 
     Raises:
         DataMissingError: there are no images in a supported layout.
     """
-    if not task.accepts_any_images:
-        locate(task, data)
-        return task, model
     try:
         (_, train), (_, val) = _count_both_sides(task, data)
     except DataMissingError:
         # Raises again unless there are images to hold out.
         (_, total), _ = _count_both_sides(task.model_copy(update={"split_seed": 0}), data)
         if not total:
-            raise DataMissingError(
-                f"task {task.name}: {data} has no validation images, and too many others to count quickly: with "
-                "train_size, val_size and split_seed in a grid file, val_size of them are held out"
-            ) from None
+            raise
         val_size = max(1, round(VALIDATION_SHARE * sum(total)))
         sizes = {"train_size": max(1, sum(total) - val_size), "val_size": val_size, "split_seed": 0}
-        return task.model_copy(update=sizes), model.model_copy(update={"classes": len(total)})
-    if not train or not val:
-        return task, model
-    sizes = {"train_size": sum(train), "val_size": sum(val)}
-    return task.model_copy(update=sizes), model.model_copy(update={"classes": len(train)})
+        return task.model_copy(update=sizes)
+    return task.model_copy(update={"train_size": sum(train), "val_size": sum(val)}) if train and val else task
 
 
 def _count_both_sides(task: ImageTask, data: str | None) -> list[tuple[StoredSide, list[int] | None]]:

@@ -570,7 +570,8 @@ def corpus_summary(request: CorpusRequest, outcome: CorpusOutcome) -> str:
             f"replaces corpus {outcome.replaced}: runs that were trained on it cannot resume; another --out keeps both"
         )
     lines.append(f"{request.out}: corpus {manifest.digest}, vocabulary {manifest.n_vocab}")
-    lines.append(f"next: `ettsweep init --data {shlex.quote(str(request.out))}` writes a grid file for it")
+    options = f"--data {shlex.quote(str(request.out))} --set model.vocabulary={manifest.n_vocab}"
+    lines.append(f"next: `ettsweep grid --model gpt2 {options}`, or another model of text")
     return "\n".join(lines)
 
 

@@ -83,16 +83,6 @@ def check_text(task: TextTask, model: ModelSpec | None, data: str | None) -> Non
         )
 
 
-def with_corpus_vocabulary(task: TextTask, model: ModelSpec, data: str) -> tuple[TextTask, ModelSpec]:
-    """Return the task and the model, whose vocabulary becomes that of the tokenised text.
-
-    Raises:
-        DataMissingError: there is no tokenised text.
-        CorruptError: the manifest was edited.
-    """
-    return task, model.model_copy(update={"vocabulary": _manifest(text_folder(data)).n_vocab})
-
-
 def _manifest(folder: Path) -> "Manifest":
     from ettsweep.trainer.tasks.text.corpus_manifest import read_manifest  # its schema takes long to make
 

@@ -419,9 +419,7 @@ def test_missing_data_say_how_to_point_at_them(tmp_path: Path) -> None:
     with pytest.raises(DataMissingError, match=r"nowhere does not exist"):
         check_data(ImageNetTask(), data=str(tmp_path / "nowhere"))
     (tmp_path / "train" / "n01").mkdir(parents=True)
-    with pytest.raises(
-        DataMissingError, match=r"no validation images; `ettsweep init --data .*` writes a grid file that"
-    ):
+    with pytest.raises(DataMissingError, match=r"no validation images; --set task.split_seed=0 holds out"):
         check_data(ImageNetTask(), data=str(tmp_path))
     (tmp_path / "file.tar").write_text("")
     with pytest.raises(DataMissingError, match=r"file\.tar is a file"):

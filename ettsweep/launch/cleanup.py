@@ -13,7 +13,6 @@ from ettsweep.files import folder_names, json_or_empty, remove_folder, storage_e
 from ettsweep.launch.code_snapshot import find_unused
 from ettsweep.launch.liveness import SchedulerLiveness, watch_hearts
 from ettsweep.launch.project_snapshot import find_unused_projects, is_project_snapshot
-from ettsweep.launch.rescore import source_of
 from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import submission_folders, submissions, try_read_submission
 from ettsweep.processes import Process
@@ -116,13 +115,10 @@ def _unused_runs(results: Path, liveness: SchedulerLiveness) -> set[str]:
     listed = {run for each in submissions(results) if liveness.is_live(each) for run in each.runs}
     active = (State.QUEUED, State.HELD, State.RUNNING, State.UNKNOWN)
     all_runs = load_run_index(results, liveness).runs
-    runs = {run.id: run for run in runs_without_sweep(all_runs.values(), load_sweep_store(results))}
-    wanted = [run for run in all_runs.values() if run.id not in runs]
-    sources = {source_of(run) for run in wanted}
     return {
         run.id
-        for run in runs.values()
-        if (run.state not in active or (run.status.is_held_back and run.id not in listed)) and run.id not in sources
+        for run in runs_without_sweep(all_runs.values(), load_sweep_store(results))
+        if run.state not in active or (run.status.is_held_back and run.id not in listed)
     }
 
 
@@ -136,7 +132,7 @@ def _unneeded_outputs(results: Path, liveness: SchedulerLiveness) -> Iterator[Wa
         named = [verdict.point, verdict.bound.recommended if verdict.bound else None]
         best_by_family.setdefault(study_state.study.family, []).extend(point for point in named if point)
     best = [run for run in run_index.runs.values() if _is_at(run, best_by_family.get(run.family, ()))]
-    spared_ids = {run.id for run in best} | {source_of(run) for run in best}
+    spared_ids = {run.id for run in best}
     for run in run_index.runs.values():
         patterns, out = run.base.kept_outputs, run.dir.path / "out"
         if patterns is None or not run.state.finished or not out.is_dir() or not _is_removable(out):

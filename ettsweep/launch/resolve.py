@@ -6,11 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ettsweep.config import hide_secrets, options_by_key
-from ettsweep.console import format_count
 from ettsweep.errors import DataMissingError, EttsweepError, InputError, SweepNameTakenError
 from ettsweep.launch.follow import CommandContext, read_index_to_plan, read_run_index
 from ettsweep.launch.profile import AnyProfile, LocalProfile, load_profile, profile_file
-from ettsweep.launch.rescore import find_rescorable, rescore
 from ettsweep.launch.slurm_cache import watch_heartbeats
 from ettsweep.launch.submit import check_plan, check_resources
 from ettsweep.runs.data_location import resolve_data
@@ -260,9 +258,7 @@ def plan_grid(
     specs = sweep_spec.specs() or [study.base for study in studies]
     run_ids = {spec.run_id for spec in specs}
     run_index = read_index_to_plan(context, lambda run: run.id in run_ids)
-    rescorable = find_rescorable(studies, run_index)
-    scored_ids = {each.spec.run_id for each in rescorable}
-    plan = make_plan((spec for spec in specs if spec.run_id not in scored_ids), run_index)
+    plan = make_plan(specs, run_index)
     check_resources([planned.spec for planned in plan.to_launch], context.profile)
     try:
         # A SLURM profile is not checked in a dry run: the machine may have no SLURM.
@@ -276,14 +272,8 @@ def plan_grid(
         if not context.dry_run:
             raise
         return plan, str(error)
-    if rescorable:
-        word = "would be scored" if context.dry_run else "are scored" if len(rescorable) > 1 else "is scored"
-        by = f"{word} anew by {rescorable[0].spec.metric.name}, not trained again"
-        notify(f"{format_count(len(rescorable), 'finished run')} {by}")
     if not context.dry_run:
         notify(extend_sweep(context.results, name, sweep_spec, note))
-        if rescorable:
-            plan = make_plan(specs, rescore(context.results, rescorable, run_index))
     return plan, ""
 
 

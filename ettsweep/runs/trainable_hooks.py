@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from ettsweep.errors import InputError
-from ettsweep.files import Json
 from ettsweep.schema import Key, Source, StrictModel, validate
 
 
@@ -165,7 +164,7 @@ class OwnCode:
 
 
 class OwnCodeHooks(StrictModel):
-    """What a recipe says of a user's own code, which may change, and of a score that the user has stated."""
+    """What a recipe says of a user's own code, which may change."""
 
     def own_code(self) -> OwnCode | None:
         """Return the user's code that runs train with; None if all comes with installed packages."""
@@ -206,21 +205,6 @@ class OwnCodeHooks(StrictModel):
             DataMissingError: a file of it is missing.
         """
         return self
-
-    def without_score(self) -> Self | None:
-        """Return the recipe without what only says how a finished run is scored; None if its score is fixed."""
-        return None
-
-    def rescored_history(self, history: Sequence[Json], trained_as: Self) -> Sequence[Json] | None:
-        """Return the metrics that a run would have recorded, had it been trained with the score of this recipe.
-
-        None if that is not known, and the run is to be trained.
-
-        Args:
-            history: the metrics that it has recorded.
-            trained_as: the recipe that it was trained with, which differs in its score alone.
-        """
-        return None
 
     @property
     def kept_outputs(self) -> Sequence[str] | None:

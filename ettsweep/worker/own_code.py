@@ -13,13 +13,10 @@ from ettsweep.files import Json
 from ettsweep.metric import Metric
 from ettsweep.runs.result import RECORDED
 from ettsweep.runs.score_spec import ScoreSpec
-from ettsweep.runs.trainable import TRAINING_LOSSES, Size, Trainable
+from ettsweep.runs.trainable import Size, Trainable
 from ettsweep.runs.trainable_hooks import OwnCode
 from ettsweep.schema import ListOfOne, NotInId, Positive
 from ettsweep.worker.code_identity import DIGEST_DIGITS, digest_of
-
-ANY_SCORE = ScoreSpec(name="any", mode="min")
-"""What stands for the scores of recipes that are compared without them."""
 
 DIGEST = re.compile(rf"[0-9a-f]{{{DIGEST_DIGITS}}}")
 
@@ -148,15 +145,6 @@ class OwnCodeRecipe(Trainable):
         names = Counter(name for line in history for name, value in line.items() if value is not None)
         recorded = {name: count for name, count in names.items() if name not in ("step", "nonfinite")}
         return {**super().summary(history, diverged=diverged), RECORDED: recorded}
-
-    def without_score(self) -> Self:
-        return self.model_copy(update={"score": ANY_SCORE})
-
-    def rescored_history(self, history: Sequence[Json], trained_as: Trainable) -> Sequence[Json] | None:
-        watched = {self.metric.column, *TRAINING_LOSSES}
-        if any(name in line and line[name] is None for line in history for name in watched):
-            return None  # training would have ended there
-        return history if any(self.metric.column in line for line in history) else None
 
     def code_differences(self, other: Trainable) -> list[str]:
         if not isinstance(other, type(self)):

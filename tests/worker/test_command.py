@@ -137,26 +137,6 @@ def test_a_run_whose_worker_ends_goes_on_exactly(
     assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
 
 
-def test_a_run_that_was_resumed_is_scored_anew_from_all_its_attempts(
-    tmp_path: Path, results: Path, grid: Ask, let_go: Go
-) -> None:
-    grid(walk(), resume=RESUME)
-    run, _ = in_training(results)
-    os.kill(worker_pids(results)[0], signal.SIGKILL)
-    wait_for(lambda: run.status().state is State.INTERRUPTED and not processes_of(run), "its end")
-    let_go()
-    ettsweep("retry", run.id, "--results", results)
-    assert result_of(run)["attempts"] == 2
-    last = SCORE | {"take": "last"}
-    told = grid(walk(), "--name", "last", resume=RESUME, score=last).stderr
-    assert "1 finished run is scored anew by err_last, not trained again\n" in told
-    (again,) = (each for each in runs_in(results) if each.id != run.id)
-    result = result_of(again)
-    assert (result["score"], result["scored_from"]) == (again.history()[-1]["err"], run.id)
-    assert result["resumed_step"] == result_of(run)["resumed_step"] == 20
-    assert again.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, again)
-
-
 @pytest.mark.parametrize(
     "number",
     [
@@ -878,14 +858,16 @@ def test_bars_and_colours_are_shown_as_on_a_screen(results: Path, grid: Ask) -> 
     assert b"\r" in run.attempt(1).output_path.read_bytes(), "the file has all"
 
 
-def test_another_file_of_a_reader_makes_other_runs(tmp_path: Path, grid: Ask, results: Path) -> None:
+def test_another_score_or_another_file_of_a_reader_makes_other_runs(tmp_path: Path, grid: Ask, results: Path) -> None:
     reader = tmp_path / "mine.yaml"
     reader.write_text("kind: regex\nfiles: output\npatterns: ['step (?P<step>\\d+) err (?P<err>\\S+)']\n")
 
-    def run_ids() -> str:
-        return str(grid(shell("echo step 1 err 1"), "--dry-run", "--format", "json", reader="mine.yaml").stdout)
+    def run_ids(take: str = "best") -> str:
+        block = {"reader": "mine.yaml", "score": SCORE | {"take": take}}
+        return str(grid(shell("echo step 1 err 1"), "--dry-run", "--format", "json", **block).stdout)
 
     first = run_ids()
+    assert run_ids("last") != first
     reader.write_text(reader.read_text().replace("err (", "err: ("))
     assert run_ids() != first
 

@@ -12,16 +12,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ettsweep.errors import DataMissingError, InputError
-from ettsweep.files import Json
-from ettsweep.readers.entries import matches
 from ettsweep.runs.score_spec import StatedScore
-from ettsweep.runs.trainable import TRAINING_LOSSES, Labels, RunContext, Trainable
+from ettsweep.runs.trainable import TRAINING_LOSSES, Labels, RunContext
 from ettsweep.runs.trainable_hooks import OwnCode, override_block
 from ettsweep.schema import NotInId, OmitFromIdAt, Positive, StrictModel, locating, validate
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
 from ettsweep.units import seconds_of
 from ettsweep.worker.code_identity import data_digest, matching_files, with_imports
-from ettsweep.worker.command.kept_metrics import MAX_LINES, put_in_order
 from ettsweep.worker.command.rendered_files import RenderedFile
 from ettsweep.worker.command.template import PLACEHOLDERS, RESUME_PLACEHOLDERS, Value, names_in, split_words, written
 from ettsweep.worker.own_code import CodePatterns, OwnCodeRecipe, Patterns, folders_of
@@ -519,19 +516,6 @@ class CommandRecipe(OwnCodeRecipe):
     def kept_metrics(self) -> tuple[str, ...]:
         """Patterns of names of the metrics that go into metrics.jsonl."""
         return self.score.name, *TRAINING_LOSSES, *self.metrics
-
-    def rescored_history(self, history: Sequence[Json], trained_as: Trainable) -> Sequence[Json] | None:
-        before = trained_as.metric.column
-        if before != self.metric.column and sum(before not in line for line in history) > MAX_LINES // 2:
-            return None  # some of the others may have been left out
-        kept = [line for line in map(self._kept, history) if len(line) > 1]
-        rescored = super().rescored_history(kept, trained_as)
-        return rescored and put_in_order(rescored, self.score.name)
-
-    def _kept(self, line: Json) -> Json:
-        """Return the metrics of a step that this recipe keeps."""
-        values = {name: value for name, value in line.items() if matches(("step", *self.kept_metrics), name)}
-        return values | ({"nonfinite": True} if None in values.values() else {})
 
     def train(self, run: RunContext) -> None:
         resolve_name("ettsweep.worker.command.training:train_command")(self, run)  # workers alone need it

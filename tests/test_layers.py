@@ -157,6 +157,7 @@ READS = {  # with regular expressions, and what: names, what a person types, and
             "worker.command.checkpoints",
             "worker.command.ends",
             "worker.command.training",
+            "launch.first_runs",
             "doctor.command_words",
         ),
     },

@@ -117,7 +117,7 @@ def delete(names: Names, yes: Yes = False, results: ExistingResults = DEFAULT_RE
     readable = [name for name in names if name in sweep_store.sweeps]
     runs = runs_of_sweeps(read_run_index(results).runs.values(), sweep_store, readable) if readable else []
     states = State.QUEUED, State.HELD, State.RUNNING
-    if active := sum(run.state in states and not run.status.is_held_back for run in runs):
+    if active := sum(run.state in states for run in runs):
         cancel_command = shell_command("cancel", *repeat_option("--sweep", readable))
         print_note(f"{format_count(active, 'run')} will be trained all the same: {cancel_command} prevents it")
     confirm(f"delete {', '.join(names)}? Runs stay.", yes)

@@ -257,10 +257,7 @@ def retry(
     yes: Yes = False,
     results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
-    """Retry failed, cancelled or corrupt runs, from their last checkpoint if there is one.
-
-    Those that were held back, since the first of their sweep failed alike, start with one run again.
-    """
+    """Retry failed, cancelled or corrupt runs, from their last checkpoint if there is one."""
     from ettsweep.cli.run_tables import show_submit_result
     from ettsweep.launch.follow import CommandContext, execute_plan, read_run_index
     from ettsweep.launch.resolve import plan_retries, retryable

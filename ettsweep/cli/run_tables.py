@@ -152,9 +152,7 @@ def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = (), selection: Sequen
     ids_by_reason: dict[tuple[State, str, bool], list[str]] = {}
     # A retry would not help the former; the reason of a held one says what does.
     to_retry = [
-        p.id
-        for p in plan.blocked
-        if not p.status.is_unanswered and (p.state is not State.HELD or p.status.is_held_back) and p.id not in advised
+        p.id for p in plan.blocked if not p.status.is_unanswered and p.state is not State.HELD and p.id not in advised
     ]
     # A full disk may block thousands of runs for one reason: a few examples are enough.
     for p in plan.blocked[:BLOCKED_NAMED]:

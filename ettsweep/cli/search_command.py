@@ -94,6 +94,7 @@ def search(
         dry_run,
         progress_console() if follow else None,
         "search",
+        sweep_spec.studies(name),
         notify=print_note,
         confirm=confirm_continue,
     )

@@ -281,7 +281,7 @@ class Trial:
         with storage_errors(results):
             results.mkdir(exist_ok=True)
         plan = make_plan(specs, read_run_index(results, self._slurm_cache), {spec.run_id for spec in specs})
-        submit(results, plan, self._profile, self._data, has_canary=False)  # two at once are what is tried
+        submit(results, plan, self._profile, self._data, one_first=False)  # two at once are what is tried
         return results
 
     def _wait(self, results: Path, spec: RunSpec, *, goes_on: bool = True) -> None:

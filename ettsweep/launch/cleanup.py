@@ -108,18 +108,11 @@ def _ended_trials(results: Path) -> Iterator[Waste]:
 
 
 def _unused_runs(results: Path, liveness: SchedulerLiveness) -> set[str]:
-    """Return the ids of runs that belong to no sweep, unless they are or may be about to be trained.
-
-    Those held back, since others failed alike, are of use to nobody once no live submission lists them.
-    """
-    listed = {run for each in submissions(results) if liveness.is_live(each) for run in each.runs}
+    """Return the ids of runs that belong to no sweep, unless they are or may be about to be trained."""
     active = (State.QUEUED, State.HELD, State.RUNNING, State.UNKNOWN)
     all_runs = load_run_index(results, liveness).runs
-    return {
-        run.id
-        for run in runs_without_sweep(all_runs.values(), load_sweep_store(results))
-        if run.state not in active or (run.status.is_held_back and run.id not in listed)
-    }
+    unused = runs_without_sweep(all_runs.values(), load_sweep_store(results))
+    return {run.id for run in unused if run.state not in active}
 
 
 def _unneeded_outputs(results: Path, liveness: SchedulerLiveness) -> Iterator[Waste]:

@@ -11,6 +11,7 @@ from ettsweep.console import escape_control, format_count
 from ettsweep.errors import LaunchError, SlurmNotInstalledError, SlurmUnavailableError, SubmissionUnknownError
 from ettsweep.launch.cancellation import withdraw_jobs
 from ettsweep.launch.cost import CostEstimator
+from ettsweep.launch.first_runs import read_first_runs
 from ettsweep.launch.liveness import NO_ANSWER, SchedulerLiveness, watch_hearts
 from ettsweep.launch.local_workers import WorkerRespawner, respawn_workers
 from ettsweep.launch.profile import AnyProfile, LocalProfile
@@ -18,7 +19,6 @@ from ettsweep.launch.progress import RELAUNCH_S, ProgressMonitor, follow_progres
 from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import read_submission
 from ettsweep.launch.submit import batch_scripts, submit
-from ettsweep.runs.failures import FAILURES, Failure, held_back_text, most_alike
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.index import Run, RunIndex, RunReader, load_run_index
 from ettsweep.runs.spec import RunSpec
@@ -148,7 +148,7 @@ def execute_plan(plan: Plan, context: CommandContext, controller: Controller | N
     except SlurmUnavailableError as error:
         context.notify(str(error))
     if context.console is None:
-        return SubmitResult(plan, context, submit(context.results, plan, context.profile, context.data))
+        return SubmitResult(plan, context, _submit_once(plan, context))
     last_plan = _Follower(context, context.console, controller, cost_estimator).follow(plan)
     context.notify(cost_estimator.describe_cost(last_plan.run_index))
     return SubmitResult(last_plan, context)
@@ -176,7 +176,7 @@ class _Follower:
         )
         # Counted per attempt number: a run that did start has a new number, and so a new budget.
         self._submission_counts: Counter[tuple[str, int]] = Counter()
-        self._folders: Sequence[Path] = ()
+        self._folders: list[Path] = []
 
     def follow(self, plan: Plan) -> Plan:
         """Follow a plan and those of later rounds; return the last one.
@@ -202,17 +202,24 @@ class _Follower:
             self._check_started(watched, run_index)
             if self._controller:
                 plan, forecast = _next_plan(self._controller, run_index, self._context), self._controller.forecast
-                plan = _without_hopeless(plan, run_index, self._context.notify)
+                plan = self._without_stopped(plan)
             else:
                 plan, forecast = make_plan(all_specs, run_index), None
             if not plan.is_unfinished:
                 return plan
             self._context.notify(self._cost_estimator.describe_estimate(plan, forecast))
 
+    def _without_stopped(self, plan: Plan) -> Plan:
+        """Return the plan of a further round without runs to launch if the first ones failed the same way."""
+        # Each round is a submission, which may have fewer runs than it takes.
+        reason = read_first_runs(*map(read_submission, self._folders)).stop_reason if plan.to_launch else ""
+        self._context.notify(reason)
+        return replace(plan, submit=(), retry=()) if reason else plan
+
     def _submit(self, plan: Plan) -> None:
         attempts = _launch_attempts(self._context.results, plan)
         if folders := _submit_patiently(plan, self._context, self._console):
-            self._folders = folders
+            self._folders += folders
             self._submission_counts.update(attempts)
 
     def _check_started(self, watched: Sequence[RunSpec], run_index: RunIndex) -> None:
@@ -223,30 +230,8 @@ class _Follower:
         """
         attempts = _launch_attempts(self._context.results, make_plan(watched, run_index))
         if attempts and all(self._submission_counts[run] >= self._max_submissions for run in attempts):
-            last_output = read_submission(self._folders[0]).last_output()
+            last_output = read_submission(self._folders[-1]).last_output()
             raise LaunchError(f"the workers ended without starting a run: {last_output}")
-
-
-def _without_hopeless(plan: Plan, run_index: RunIndex, notify: Callable[[str], None]) -> Plan:
-    """Return a plan of a further round without families all of whose runs failed, alike: each round has its canary."""
-    hopeless: set[str] = set()
-    for family in {p.spec.family_id for p in plan.to_launch if p.spec.has_canary}:
-        runs = run_index.family_runs(family)
-        begun = [run for run in runs if run.status.attempt]
-        if any(run.state.finished for run in runs) or not all(run.state is State.FAILED for run in begun):
-            continue
-        latest = ((run, run.dir.latest_attempt()) for run in begun)
-        alike = most_alike(
-            Failure.of(run.id, attempt.failure() if attempt else None, run.status.reason) for run, attempt in latest
-        )
-        if len(alike) >= FAILURES:
-            hopeless.add(family)
-            notify(held_back_text(alike))
-    return replace(
-        plan,
-        submit=tuple(p for p in plan.submit if p.spec.family_id not in hopeless),
-        retry=tuple(p for p in plan.retry if p.spec.family_id not in hopeless),
-    )
 
 
 def _next_plan(controller: Controller, run_index: RunIndex, context: CommandContext) -> Plan:
@@ -264,12 +249,17 @@ def _launch_attempts(results: Path, plan: Plan) -> list[tuple[str, int]]:
     return [(p.id, len(RunDir(runs_dir(results) / p.id).attempt_numbers())) for p in plan.to_launch]
 
 
+def _submit_once(plan: Plan, context: CommandContext) -> list[Path]:
+    sweeps = sorted({study.sweep for study in context.studies})
+    return submit(context.results, plan, context.profile, context.data, sweeps)
+
+
 def _submit_patiently(plan: Plan, context: CommandContext, console: "Console") -> Sequence[Path]:
     """Submit a plan; while the scheduler does not answer, wait and try again."""
     wait_s = RETRY_FIRST_S
     while True:
         try:
-            return submit(context.results, plan, context.profile, context.data)
+            return _submit_once(plan, context)
         except SubmissionUnknownError as error:
             console.out(escape_control(str(error)), highlight=False)
             return ()  # its runs count as unknown until SLURM answers

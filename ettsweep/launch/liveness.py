@@ -14,7 +14,7 @@ from pathlib import Path
 from ettsweep.errors import SlurmUnavailableError
 from ettsweep.files import Json, number
 from ettsweep.launch import slurm
-from ettsweep.launch.canary import Outlook, read_outlook
+from ettsweep.launch.first_runs import FirstRuns, read_first_runs
 from ettsweep.launch.remedies import more_memory, more_time
 from ettsweep.launch.slurm_cache import HEARTBEAT_POLL_S, MISSED_BEATS, Heart, SlurmCache
 from ettsweep.launch.submissions import MAX_IDLE_LIVES, Submission, VacantSlot, submissions
@@ -42,7 +42,7 @@ class SchedulerLiveness:
         self._slurm_queried = False
         self._workers_alive: dict[Path, bool] = {}
         self._wait_reasons: dict[Path, str] = {}
-        self._outlooks: dict[tuple[Path, str], Outlook] = {}
+        self._first_runs: dict[Path, FirstRuns] = {}
 
     @property
     def slurm_error(self) -> str:
@@ -119,25 +119,24 @@ class SchedulerLiveness:
         A job that will take the run comes first, then one that may, then a held one, then the newest submission.
         """
         listing = self._submissions_by_run.get(run_id, [])
-        outlook = self._outlook(listing[-1], run_id) if listing else Outlook()
-        if reason := outlook.held_back:
-            return Status(State.HELD, reason, is_held_back=True)
+        first_runs = self._read_first_runs(listing[-1], run_id) if listing else FirstRuns()
+        if reason := first_runs.stop_reason:
+            return Status(State.CANCELLED, reason, is_stopped=True)
         statuses = [self._submission_status(submission, run_id) for submission in reversed(listing)]
         # `min` keeps the first of equal rank, which is the newest submission.
         rank = {State.QUEUED: 0, State.UNKNOWN: 1, State.HELD: 2}
         status = min(statuses, key=lambda status: rank.get(status.state, 3) if status else 3, default=None)
-        if status and status.state is State.QUEUED and outlook.wait_reason:
-            return replace(status, reason=", ".join(filter(None, [status.reason, outlook.wait_reason])))
+        if status and status.state is State.QUEUED and first_runs.wait_reason:
+            return replace(status, reason=", ".join(filter(None, [status.reason, first_runs.wait_reason])))
         return status
 
-    def _outlook(self, submission: Submission, run_id: str) -> Outlook:
-        """Return what the runs that share a canary with a run tell of it."""
-        if not (group := submission.canary_group(run_id)):
-            return Outlook()
-        key = submission.path, group[0]
-        if key not in self._outlooks:
-            self._outlooks[key] = read_outlook(submission, group, self)
-        return self._outlooks[key]
+    def _read_first_runs(self, submission: Submission, run_id: str) -> FirstRuns:
+        """Return what the first runs of a submission say about another one."""
+        if not submission.is_unproven(run_id):
+            return FirstRuns()
+        if submission.path not in self._first_runs:
+            self._first_runs[submission.path] = read_first_runs(submission)
+        return self._first_runs[submission.path]
 
     def _submission_status(self, submission: Submission, run_id: str) -> Status | None:
         if submission.kind == "local":

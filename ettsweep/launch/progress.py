@@ -99,6 +99,11 @@ class SweepStatus:
         return " ".join([*reasons[:1], *([f"(and {len(reasons) - 1} more reasons)"] if len(reasons) > 1 else [])])
 
     @property
+    def stop_reason(self) -> str:
+        """Why runs are not started although nobody cancelled them; empty if there are none."""
+        return next((s.reason for s in self.statuses.values() if s.is_stopped), "")
+
+    @property
     def idle_slots(self) -> str:
         """Which slots are idle because their workers died; empty if none is."""
         slots = ", ".join(v.slot for v in self.vacant_slots if v.died)
@@ -113,7 +118,9 @@ class SweepStatus:
         """Return a line with the number of finished runs, the states, and the remaining time."""
         states = ", ".join(self.state_counts())
         left = f"; about {format_duration(self.remaining_s)} left" if self.remaining_s else ""
-        wait_reasons = "".join(f"; {reason}" for reason in (self.wait_reason, self.idle_slots) if reason)
+        wait_reasons = "".join(
+            f"; {reason}" for reason in (self.wait_reason, self.idle_slots, self.stop_reason) if reason
+        )
         slurm_note = f"; {NO_ANSWER}: {self.slurm_error}" if self.slurm_error else ""
         finished = f"{self.finished_count}/{format_count(self.run_count, 'run')} finished ({states})"
         return f"{finished}{left}{wait_reasons}{slurm_note}"
@@ -251,7 +258,7 @@ def render_progress(monitor: ProgressMonitor, sweep_status: SweepStatus, title: 
         location_cell = Text(format_cell(location), overflow="ellipsis", no_wrap=is_in_footer)
         table.add_row(*map(Text, map(format_cell, names)), *point, state, step, left, location_cell)
     footer = Text("  ".join(sweep_status.state_counts()), style="dim")
-    for reason in filter(None, (sweep_status.wait_reason, sweep_status.idle_slots)):
+    for reason in filter(None, (sweep_status.wait_reason, sweep_status.idle_slots, sweep_status.stop_reason)):
         footer.append(f"  {format_cell(reason)}", style="yellow")
     if sweep_status.slurm_error:
         footer.append(f"  {NO_ANSWER}: {format_cell(sweep_status.slurm_error)}", style="magenta")

@@ -299,7 +299,7 @@ def plan_seeds(studies: Sequence[Study], context: CommandContext, count: int) ->
 def retryable(runs: Sequence[Run], *, by_id: bool) -> list[Run]:
     """Return the runs that `retry` may train again: more states if the user gave run ids."""
     states_to_retry = RETRY_NAMED_STATES if by_id else RETRY_STATES
-    return [run for run in runs if run.state in states_to_retry or run.status.is_held_back]
+    return [run for run in runs if run.state in states_to_retry]
 
 
 def plan_retries(

@@ -1,9 +1,9 @@
 """Submissions on disk: which runs each lists, and what its workers report.
 
 A folder jobs/<submission>/ holds
-- submission.json: written once, before anything starts: the ordered list of runs, those that share a canary, the
-  profile, the submitting process; for SLURM also the unique name of its jobs, by which they are found if the submitter
-  died before it recorded their id;
+- submission.json: written once, before anything starts: the ordered list of runs, those of families that have
+  finished none, the profile, the submitting process; for SLURM also the unique name of its jobs, by which they are
+  found if the submitter died before it recorded their id;
 - job.json: id of the SLURM array, written by the submitter or by the first job that starts;
   unanswered: the submitter got no id and gave up;
   workers.json: processes of local workers;
@@ -65,7 +65,8 @@ class Submission:
         cluster: SLURM cluster that has the jobs.
         projects: names of the copies of projects that its runs train in, by digest of their code.
         one_process: whether a job has a single worker, whose runs divide its devices themselves.
-        canaries: ids of runs of which one goes ahead, a group for each family that has finished none yet.
+        sweeps: names of the sweeps that its runs were requested for.
+        unproven: ids of the runs whose families had finished none, in order: the first of them starts first.
     """
 
     path: Path
@@ -81,7 +82,8 @@ class Submission:
     cluster: str
     projects: dict[str, str] = field(default_factory=dict)
     one_process: bool = False
-    canaries: tuple[tuple[str, ...], ...] = ()
+    sweeps: tuple[str, ...] = ()
+    unproven: tuple[str, ...] = ()
 
     @property
     def results(self) -> Path:
@@ -93,12 +95,12 @@ class Submission:
         return [RunDir(runs_dir(self.results) / run_id) for run_id in ids]
 
     @cached_property
-    def _canaries_by_run(self) -> dict[str, tuple[str, ...]]:
-        return {run: group for group in self.canaries for run in group}
+    def _unproven(self) -> frozenset[str]:
+        return frozenset(self.unproven)
 
-    def canary_group(self, run_id: str) -> tuple[str, ...]:
-        """Return the runs that share a canary with a run; empty if it needs none."""
-        return self._canaries_by_run.get(run_id, ())
+    def is_unproven(self, run_id: str) -> bool:
+        """`True` if the family of a run had finished none."""
+        return run_id in self._unproven
 
     def has_unfinished_runs(self) -> bool:
         """`True` if a run of its list has no result yet."""
@@ -335,7 +337,8 @@ def read_submission(folder: Path) -> Submission:
     if kind not in ("local", "slurm"):
         raise CorruptError(f"{folder / 'submission.json'}: is of the unknown kind {kind!r}")
     profile, data, slots = content.get("profile"), content.get("data"), content.get("slots")
-    projects = content.get("projects")
+    projects, sweeps = content.get("projects"), content.get("sweeps")
+    unproven = frozenset(listed) if isinstance(listed := content.get("unproven"), list) else frozenset()
     return Submission(
         path=folder,
         kind=kind,
@@ -351,14 +354,9 @@ def read_submission(folder: Path) -> Submission:
         cluster=str(content.get("cluster") or ""),
         projects={str(k): str(v) for k, v in projects.items()} if isinstance(projects, dict) else {},
         one_process=content.get("one_process") is True,
-        canaries=_groups(content.get("canaries"), frozenset(runs)),
+        sweeps=tuple(map(str, sweeps)) if isinstance(sweeps, list) else (),
+        unproven=tuple(run for run in runs if run in unproven),
     )
-
-
-def _groups(data: object, runs: frozenset[str]) -> tuple[tuple[str, ...], ...]:
-    """Return the groups of a submission's canaries, without what is no run of its list."""
-    groups = [group for group in data if isinstance(group, list)] if isinstance(data, list) else []
-    return tuple(tuple(run for run in group if isinstance(run, str) and run in runs) for group in groups)
 
 
 def next_name(results: Path) -> str:

@@ -12,7 +12,7 @@ import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from ettsweep.errors import (
 from ettsweep.extras import check_installed
 from ettsweep.files import Json, dumps, storage_errors, write_atomic
 from ettsweep.launch import slurm
+from ettsweep.launch.first_runs import MAX_ALIKE
 from ettsweep.launch.folders import check_folders
 from ettsweep.launch.gpus import NO_MPS_NOTE, mps_is_running
 from ettsweep.launch.profile import AnyProfile, LocalProfile, Slot, SlurmProfile
@@ -35,7 +36,6 @@ from ettsweep.launch.submissions import Submission, next_name, read_submission
 from ettsweep.processes import process_identity
 from ettsweep.runs.data_location import configured_data, data_env, resolve_data
 from ettsweep.runs.folder import RunDir, code_dir, jobs_dir
-from ettsweep.runs.index import RunIndex
 from ettsweep.runs.point import Point, from_the_middle
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.trainable import BUILT_IN
@@ -54,8 +54,9 @@ def submit(
     plan: Plan,
     profile: AnyProfile,
     data: Mapping[str, str] | None = None,
+    sweeps: Sequence[str] = (),
     *,
-    has_canary: bool = True,
+    one_first: bool = True,
 ) -> list[Path]:
     """Create the run folders of a plan, start workers for them, and return the folders of the submissions.
 
@@ -64,7 +65,8 @@ def submit(
         plan: runs to launch.
         profile: where and how they train.
         data: paths of data sets by kind of task, as far as given.
-        has_canary: whether one run goes ahead of code that has finished none yet.
+        sweeps: names of the sweeps that the runs belong to.
+        one_first: whether one run of families that have finished none starts first, see `first_runs`.
 
     Raises:
         LaunchError: no worker could be started; the message has SLURM's own.
@@ -81,8 +83,9 @@ def submit(
         for planned in plan.to_launch:
             run = RunDir.create(results, planned.spec)
             run.give_up(plan.run_index.status_of(planned.id).attempt)
-        canaries = _canary_groups(plan.to_launch, plan.run_index) if has_canary else []
-        return _submit_planned(results, plan.to_launch, profile, data or {}, projects, canaries)
+        ordered, unproven = _first_in_front(plan) if one_first else (plan.to_launch, [])
+        content: Json = {"projects": projects, "sweeps": list(sweeps), "unproven": unproven}
+        return _submit_planned(results, ordered, profile, data or {}, content)
     finally:
         release_snapshots(results)
 
@@ -92,19 +95,18 @@ def _submit_planned(
     planned: Sequence[PlannedRun],
     profile: AnyProfile,
     data: Mapping[str, str],
-    projects: Mapping[str, str],
-    canaries: Sequence[Sequence[str]],
+    content: Json,
 ) -> list[Path]:
     if isinstance(profile, LocalProfile):
         # More workers than runs would only start, find nothing and end.
         slots = sort_free_first(profile.resolve_slots())[: len(planned)]
         if max(slot.sharers for slot in slots) > 1 and not mps_is_running():
             print_note(f"workers compute on a GPU {NO_MPS_NOTE}")
-        content = _submission_content(results, planned, profile, data, projects) | {"canaries": canaries}
+        content |= _submission_content(results, planned, profile, data)
         return [_submit_local(content, slots, results)]
     folders: list[Path] = []
     arrays = _split_into_arrays(results, planned, profile, _max_array_size())
-    content = _submission_content(results, planned, profile, data, projects) | {"canaries": canaries}
+    content |= _submission_content(results, planned, profile, data)
     for array in arrays:
         try:
             folders.append(_submit_array(content, array, results, profile))
@@ -118,21 +120,20 @@ def _submit_planned(
     return folders
 
 
-def _canary_groups(planned: Sequence[PlannedRun], run_index: RunIndex) -> list[list[str]]:
-    """Return the ids of runs of which one goes ahead, in order: of each family that has finished none yet.
+def _first_in_front(plan: Plan) -> tuple[tuple[PlannedRun, ...], list[str]]:
+    """Return the runs to launch, and the ids of those whose families have finished none, both with the first in front.
 
-    Those that follow each other are of different points, from the middle outwards: all seeds of one may fail.
+    The first are of different points, from the middle outwards: all seeds of one point may fail.
     """
-    proven = {run.family for run in run_index.runs.values() if run.state.finished}
-    groups: dict[str, dict[Point, list[str]]] = {}
-    for each in planned:
-        if each.spec.has_canary and (family := each.spec.family_id) not in proven:
-            groups.setdefault(family, {}).setdefault(Point(each.spec.lr, each.spec.wd), []).append(each.id)
-    ordered = (
-        [run for runs in zip_longest(*(points[point] for point in from_the_middle(points))) for run in runs if run]
-        for points in groups.values()
-    )
-    return [runs for runs in ordered if len(runs) > 1]
+    proven = {run.family for run in plan.run_index.runs.values() if run.state.finished}
+    by_point: dict[Point, list[PlannedRun]] = {}
+    for each in plan.to_launch:
+        if each.spec.family_id not in proven:
+            by_point.setdefault(Point(each.spec.lr, each.spec.wd), []).append(each)
+    across = zip_longest(*(by_point[point] for point in from_the_middle(by_point)))
+    first = {each.id: each for each in islice(filter(None, chain.from_iterable(across)), MAX_ALIKE)}
+    planned = (*first.values(), *(each for each in plan.to_launch if each.id not in first))
+    return planned, [each.id for each in planned if each.spec.family_id not in proven]
 
 
 def _submission_content(
@@ -140,7 +141,6 @@ def _submission_content(
     planned: Sequence[PlannedRun],
     profile: AnyProfile,
     data: Mapping[str, str],
-    projects: Mapping[str, str],
 ) -> Json:
     """Return the content of submission.json; take a code snapshot if the profile asks for one."""
     code = None
@@ -157,7 +157,6 @@ def _submission_content(
         "profile": profile.model_dump(mode="json"),
         "submitter": process_identity().to_json(),
         "code": code,
-        "projects": dict(projects),
         "data": {
             kind: resolve_data(location)
             for kind, location in locations.items()

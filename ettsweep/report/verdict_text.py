@@ -155,6 +155,7 @@ def _stuck_texts(reason: Reason) -> Iterator[str]:
     runs = ", ".join(f"{stuck.run} {stuck.state}" for stuck in reason.stuck[:MAX_NAMED])
     number = "1 run stands" if len(reason.stuck) == 1 else f"{len(reason.stuck)} runs stand"
     yield f"; {number} still: {runs}{', ...' * (len(reason.stuck) > MAX_NAMED)}"
+    yield f"; {reason.stopped}" if reason.stopped else ""
     held = sum(stuck.state == "held" for stuck in reason.stuck)
     for command in reason.next:
         does = f"trains {'it' if len(reason.stuck) - held == 1 else 'them'} again"

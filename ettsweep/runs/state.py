@@ -71,7 +71,7 @@ class Status:
         slot: name of the worker's slot.
         attempt: number of the latest attempt that this says something of; 0 if there was none.
         is_unanswered: whether the state is unknown because the scheduler does not answer now.
-        is_held_back: whether it is held since other runs of its family failed: no job has it, and `retry` helps.
+        is_stopped: whether it is not started since others of its submission failed the same way.
     """
 
     state: State
@@ -85,7 +85,7 @@ class Status:
     slot: str = ""
     attempt: int = field(default=0, compare=False)
     is_unanswered: bool = False
-    is_held_back: bool = False
+    is_stopped: bool = False
 
 
 # --- liveness ---------------------------------------------------------------------------------------------------------

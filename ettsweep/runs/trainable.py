@@ -172,9 +172,6 @@ class Trainable(GridFileHooks, ViewHooks, LaunchHooks, OwnCodeHooks):
         """
         raise NotImplementedError
 
-    has_canary: ClassVar[bool] = True
-    """Whether one run goes ahead of the others while none of its family has finished, see `launch/canary.py`."""
-
     processes_together: ClassVar[bool] = False
     """Whether a run on several devices is trained by a process for each, which the runner of the class brings together;
     else `train` is called once, and sees all of them."""

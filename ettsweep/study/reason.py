@@ -64,12 +64,14 @@ class Reason:
         code: what decided it.
         facts: the numbers behind it, see `Code`; points are [lr, wd].
         stuck: runs that a person must decide about.
+        stopped: why some of these were not started although nobody cancelled them; else empty.
         next: commands that help with these, the most useful first.
     """
 
     code: Code
     facts: Mapping[str, object] = field(default_factory=dict)
     stuck: Sequence[StuckRun] = ()
+    stopped: str = ""
     next: Sequence[Command] = ()
 
     def to_json(self) -> dict[str, object]:

@@ -107,7 +107,10 @@ class StudyState(ABC):
         else:
             verdict, reason = judged
         reason = replace(
-            reason, stuck=tuple(StuckRun(run.id, run.state.value) for run in stuck), next=self._remedies(stuck)
+            reason,
+            stuck=tuple(StuckRun(run.id, run.state.value) for run in stuck),
+            stopped=next((run.status.reason for run in stuck if run.status.is_stopped), ""),
+            next=self._remedies(stuck),
         )
         context = (
             tuple(scored_neighbours),
@@ -279,7 +282,7 @@ class StudyState(ABC):
     def _remedies(self, stuck: Sequence[Run]) -> tuple[Command, ...]:
         """Return the commands that help stuck runs on."""
         commands, family_options = list[Command](), ("--sweep", self.study.sweep, "--strategy", self.study.strategy)
-        if retriable := [run.id for run in stuck if run.state is not State.HELD or run.status.is_held_back]:
+        if retriable := [run.id for run in stuck if run.state is not State.HELD]:
             # A few ids are readable; more are selected by the study's options.
             commands.append(("ettsweep", "retry", *(retriable if len(retriable) <= MAX_NAMED else family_options)))
         if len(retriable) < len(stuck):

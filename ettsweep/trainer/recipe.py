@@ -183,7 +183,6 @@ class TransformerRecipe(Trainable):
 
     runner: ClassVar[str] = "ettsweep.worker.trainer_runner:Runner"
 
-    has_canary: ClassVar[bool] = False  # a pack is worth more than what it would guard against
     processes_together: ClassVar[bool] = True
 
 

@@ -87,6 +87,7 @@ def view_problems(view: ViewModel) -> list[StyledText]:
     texts = [
         (format_cell(sweep_status.wait_reason), "yellow"),
         (format_cell(sweep_status.idle_slots), "yellow"),
+        (format_cell(sweep_status.stop_reason), "red"),
         (silence, "magenta"),
     ]
     return [(text, style) for text, style in (*texts, *((text, "red") for text in view.problems)) if text]

@@ -45,8 +45,8 @@ class WorkList:
         claim_facts: entries of each claim, beside those on devices.
         workers: number of workers that share the runs.
         group: processes that train each run together; None starts them if the slot has more devices.
-        may_begin: tells whether a run may be claimed now: others may have to go ahead of it.
-        on_claim: called after each claim.
+        may_start: tells whether a run may be claimed now, or waits for the first one of its submission.
+        on_claim: called with each run that was claimed.
         on_end: called with each attempt that has ended, and why it stopped early, if it did.
         code: provenance of this process.
         projects: names of the copies of projects that runs train in, by digest of their code.
@@ -61,8 +61,8 @@ class WorkList:
     claim_facts: Json
     workers: int = 1
     group: "ProcessGroup | None" = None
-    may_begin: Callable[[RunDir], bool] = lambda run: True
-    on_claim: Callable[[], None] = lambda: None
+    may_start: Callable[[RunDir], bool] = lambda run: True
+    on_claim: Callable[[RunDir], None] = lambda run: None
     on_end: Callable[[Attempt, StopReason | None], None] = lambda attempt, stop: None
     code: Json = field(default_factory=provenance)
     projects: Mapping[str, str] = field(default_factory=dict)
@@ -72,12 +72,12 @@ class WorkList:
 
         A run fails at once if somebody else may have changed its folder.
         """
-        if self.stop_source.stop_reason or not self.may_begin(run):
+        if self.stop_source.stop_reason or not self.may_start(run):
             return None
         attempt = claim_run(run, self.claim_facts | device_facts, self.liveness)
         if attempt is None:
             return None
-        self.on_claim()
+        self.on_claim(run)
         try:
             check_run_folder(run.path)
         except InputError as error:

@@ -16,7 +16,7 @@ from ettsweep.console import print_note
 from ettsweep.errors import EttsweepError, LaunchError, LostProcessError, StorageError
 from ettsweep.files import Json, dumps, write_atomic
 from ettsweep.launch import slurm
-from ettsweep.launch.canary import Canaries
+from ettsweep.launch.first_runs import Gate
 from ettsweep.launch.liveness import SchedulerLiveness, watch_hearts
 from ettsweep.launch.profile import LocalProfile, Slot, read_profile
 from ettsweep.launch.remedies import more_time
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 LOOK_REST_FACTOR = 5
-"""After a look at the runs that are ahead, a worker rests at least so many times as long as it took."""
+"""After a look at the first runs, a worker rests at least so many times as long as it took."""
 
 
 def write_worker_report(
@@ -96,7 +96,7 @@ class Worker:
 
     def __post_init__(self) -> None:
         self._liveness: Liveness = JobLiveness(self.job, self.submission) if self.job else LocalLiveness()
-        self._canaries = Canaries(self.submission)
+        self._gate = Gate(self.submission)
         self._claimed = False
         # Counts this start as idle until a run has made a step.
         self._idle_lives = 1 + int(self.submission.worker_report(self.slot.name).get("idle_lives") or 0)
@@ -113,16 +113,18 @@ class Worker:
         )
 
     def has_work(self) -> bool:
-        """`True` if a run of the list waits for a worker, and is not held back."""
-        return any(not self._canaries.is_held_back(run) and claimable(run, self._liveness) for run in self.runs)
+        """`True` if a run of the list waits for a worker."""
+        return any(not self._gate.is_stopped(run) and claimable(run, self._liveness) for run in self.runs)
 
     def serve(self) -> None:
         """Train until no run is left or a signal arrives; repeat the list, since runs of dead workers become free."""
         self._write_report(leaving=False)
         while True:
-            self._wait_for_canary()
+            self._gate.look()
             if self.has_work():
-                self._train_all()
+                self._train_all()  # loads what training needs even if all runs are to wait for another one
+            if self._wait_for_first_run():
+                continue
             if self.stop_source.stop_reason and self.job and self.has_work():
                 return  # the list stays this job's: it goes on once SLURM has requeued it
             self._wait_for_unknown_owners()
@@ -133,19 +135,18 @@ class Worker:
                 return
             self._write_report(leaving=False)
 
-    def _wait_for_canary(self) -> None:
-        """Wait while all runs that are left to this worker are to let another one go ahead."""
+    def _wait_for_first_run(self) -> bool:
+        """Wait while all runs that are left wait for the first one; return whether one may be started now."""
         wait_s = 0.02
-        while not self.stop_source.stop_reason:
+        while self.has_work() and not self.stop_source.stop_reason:
             looked_s = time.monotonic()
-            self._canaries.look()
-            if not self._canaries.is_waiting or not self.has_work():
-                return
-            if any(self._canaries.may_begin(run) and claimable(run, self._liveness) for run in self.runs):
-                return
+            self._gate.look()
+            if any(self._gate.may_start(run) and claimable(run, self._liveness) for run in self.runs):
+                return True
             # Many jobs may wait, and look at the same folders of a network file system.
             time.sleep(max(wait_s, LOOK_REST_FACTOR * (time.monotonic() - looked_s)))
             wait_s = min(2 * wait_s, POLL_S)
+        return False
 
     def _wait_for_unknown_owners(self) -> None:
         """Wait, in a job, until heartbeats tell of every owner whether it is alive or dead."""
@@ -175,7 +176,7 @@ class Worker:
             claim_facts,
             workers=len(self.submission.slots) or self.submission.workers_per_job,
             group=self.group,
-            may_begin=self._canaries.may_begin,
+            may_start=self._gate.may_start,
             on_claim=self._note_claim,
             on_end=self._note_end,
             projects=self.submission.projects,
@@ -192,14 +193,15 @@ class Worker:
                 os._exit(1)  # SLURM then kills the rest of the job; the next command resumes its runs
             print(f"{error}; the processes of this slot are restarted", file=sys.stderr, flush=True)
 
-    def _note_claim(self) -> None:
+    def _note_claim(self, run: RunDir) -> None:
+        self._gate.note_claim(run)
         if not self._claimed:
             self._claimed = True
             with contextlib.suppress(StorageError):  # a full disk costs the report, not the run
                 self._write_report(leaving=False)
 
     def _note_end(self, attempt: Attempt, stop: StopReason | None) -> None:
-        self._canaries.look()
+        self._gate.look()
         self.stop_source.record_stop(stop)
         if stop is None or made_progress(attempt):
             self._idle_lives = 0
@@ -300,7 +302,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
         # Before the claim: from here on Ctrl-C takes effect after a step, and the attempt records how it ended.
         stop_source = StopSource()
         data_by_kind = {spec.data_kind: data} if data else {}
-        claims = list[None]()
+        claims = list[RunDir]()
         work = WorkList(
             [run],
             slot,
@@ -309,7 +311,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, dat
             stop_source,
             liveness,
             {"heartbeat_s": profile.heartbeat_s},
-            on_claim=lambda: claims.append(None),
+            on_claim=claims.append,
         )
         logger = logging.getLogger("ettsweep")
         logger.addHandler(logging.StreamHandler())

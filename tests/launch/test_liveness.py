@@ -105,7 +105,7 @@ def submitted(
     submitter: Process | None = GONE,
     cluster: str = "toy",
     kind: str = "slurm",
-    canaries: Sequence[Sequence[str]] = (),
+    unproven: Sequence[str] = (),
     **profile: Any,
 ) -> Submission:
     """Write a submission; later ones are newer, whatever the times of files say."""
@@ -120,7 +120,7 @@ def submitted(
         "cluster": cluster,
         "user": str(os.getuid()),
         "name": name,
-        "canaries": canaries,
+        "unproven": unproven,
     }
     (folder / "submission.json").write_text(json.dumps(content))
     if array:
@@ -389,11 +389,11 @@ def test_a_job_that_never_had_time_for_a_step_needs_more(
 
 
 @pytest.mark.parametrize("silence", ["", "squeue: no answer"])
-def test_runs_are_held_back_whatever_slurm_says_of_their_jobs_until_another_submission_has_them(
+def test_runs_are_not_started_whatever_slurm_says_of_their_jobs_until_another_submission_has_them(
     toy_cluster: Cluster, results: Path, silence: str
 ) -> None:
     ids = [f"{number:012x}" for number in range(4)]
-    submission = submitted(results, *ids, canaries=[ids])
+    submission = submitted(results, *ids, unproven=ids)
     for number, run in enumerate(ids[:3]):
         toy_cluster.has(f"7_{number}", "COMPLETED")
         claimed(results, run=run, job=by(f"7_{number}"), submission=submission.path.name).record_failure("error", "why")
@@ -401,11 +401,11 @@ def test_runs_are_held_back_whatever_slurm_says_of_their_jobs_until_another_subm
     toy_cluster.silence = silence
     status = SchedulerLiveness(results).job_status(ids[3])
     assert status
-    assert (status.state, status.is_held_back) == (State.HELD, True)
-    assert status.reason.startswith("held back: the first 3 runs failed alike: why;")
+    assert (status.state, status.is_stopped) == (State.CANCELLED, True)
+    assert status.reason.startswith("not started: 3 runs failed the same way: why;")
     assert toy_cluster.asked == 0, "the folders tell"
     toy_cluster.silence = ""
-    submitted(results, *ids, array="8", name="next", canaries=[ids])
+    submitted(results, *ids, array="8", name="next", unproven=ids)
     toy_cluster.has("8_3", "PENDING", name="next")
     assert look(results, ids[3]) == (State.QUEUED, "", "8_3")
 

@@ -47,7 +47,6 @@ class FakeRecipe(Trainable):
     width: Positive | None = None
     step_s: float = 0.0
     settings: ClassVar[type[Settings]] = FakeSettings
-    has_canary: ClassVar[bool] = False  # tests meet many runs at once
 
     @property
     def metric(self) -> Metric:

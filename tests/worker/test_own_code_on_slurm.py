@@ -132,8 +132,9 @@ def test_a_cancelled_run_saves_and_stays_cancelled(cluster: Cluster, tmp_path: P
 # --- the first runs ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("runs_per_job", [1, 5])
 def test_an_array_whose_first_runs_fail_alike_ends_and_a_retry_may_have_more_memory_and_time(
-    cluster: Cluster, tmp_path: Path, results: Path
+    cluster: Cluster, tmp_path: Path, results: Path, runs_per_job: int
 ) -> None:
     mended = tmp_path / "mended"
     script = f"test -e {mended} || exit 3; echo '[ettsweep] {{{{\"step\": 1, \"err\": '$SLURM_MEM_PER_NODE'}}}}'"
@@ -141,10 +142,12 @@ def test_an_array_whose_first_runs_fail_alike_ends_and_a_retry_may_have_more_mem
     grid = tmp_path / "sweep.yaml"
     content = {"run": block, "centre": {"lr": 0.25}, "lr": {"range": [0, 0]}, "seeds": list(range(16))}
     grid.write_text(yaml.safe_dump(content))
-    profile = write_profile(tmp_path / "slurm.yaml", mem_gb=0.5)
+    profile = write_profile(tmp_path / "slurm.yaml", mem_gb=0.5, runs_per_job=runs_per_job)
     ettsweep("grid", "--grid", grid, "--launch", profile, "--results", results)
-    rows = wait_for_state(results, "failed", "held")
-    assert sorted(row["state"] for row in rows.values()) == ["failed"] * 3 + ["held"] * 13
+    rows = wait_for_state(results, "failed", "cancelled")
+    assert sorted(row["state"] for row in rows.values()) == ["cancelled"] * 13 + ["failed"] * 3
+    reasons = {row["reason"] for row in rows.values() if row["state"] == "cancelled"}
+    assert all("3 runs failed the same way: exit code 3: it printed nothing" in reason for reason in reasons)
     assert sum(len(run.attempt_numbers()) for run in runs_in(results)) == 3
 
     mended.touch()

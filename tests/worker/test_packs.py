@@ -17,12 +17,10 @@ from support.commandline import (
     assert_as_if_undisturbed,
     ettsweep,
     runs_in,
-    wait_for,
-    worker_pids,
     write_grid,
 )
 from support.made_runs import CPU, MakeSpec, result_of
-from support.slots import end_stopped, held, owner, stopped_at_checkpoint, wait_for_results, waiting
+from support.slots import end_stopped, owner, stopped_at_checkpoint, wait_for_results
 
 from ettsweep.launch.profile import LocalProfile, Slot
 from ettsweep.launch.submissions import Submission
@@ -102,14 +100,6 @@ class TestWorkers:
             assert result_of(run)["environment"]["code"] == run.attempt(1).provenance()["code"]
         stdout = ettsweep("show", runs[0].id, "--results", results).stdout
         assert "pack" in stdout
-
-    def test_each_slot_is_left_its_part(self, grid: Ask, results: Path) -> None:
-        with held("cpu-0", "cpu-1"):  # so that both begin at once
-            grid("slots=2", "trainer.pack=8", runs=4, recipe=GRID["recipe"])
-            wait_for(lambda: len(pids := worker_pids(results)) == 2 and waiting(pids), "both workers")
-        runs = wait_for_results(results, 4)
-        assert len({owner(run.attempt(1)) for run in runs}) == 2
-        assert [pack_of(run) for run in runs] == [2] * 4
 
     def test_one_of_a_pack_is_cancelled_and_the_others_go_on(self, grid: Ask, results: Path, held_pack: Held) -> None:
         grid()

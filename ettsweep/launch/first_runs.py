@@ -1,0 +1,132 @@
+"""Three alike, then no more: one run of a submission starts first, and after three equal failures no more start.
+
+All of it follows from what the workers of a submission have left in run folders. So nothing has to be undone after a
+kill, and workers on all machines come to the same answer as the commands that only look.
+"""
+
+import re
+import shlex
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ettsweep.files import last_json_line
+from ettsweep.launch.submissions import Submission
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
+
+MAX_ALIKE = 3
+"""Runs that fail the same way before one has finished, after which no more start: one fails by its lr, or by chance."""
+
+PATIENCE_S = 60.0
+"""Seconds that a worker waits for the first metric of another run: wrong paths, options and modules fail sooner."""
+
+NUMBERS = re.compile(r"[-+]?[^\W\d]*\d(?:[\w.]|(?<=[eE])[-+])*")
+"""Numbers and words with digits: a program's last line may have its seed, its lr, a time, an address or a run id."""
+
+
+@dataclass(frozen=True)
+class FirstRuns:
+    """What the first runs of a submission have shown.
+
+    Attributes:
+        stop_reason: why no more runs start, for people, with the command that starts them; empty if they do.
+        ahead: the run that starts first, as long as it has recorded no metric; None if no run waits for another.
+        started: how many runs have started and have not failed.
+    """
+
+    stop_reason: str = ""
+    ahead: str | None = None
+    started: int = 0
+
+    @property
+    def wait_reason(self) -> str:
+        """Which run the others wait for, for people; empty if they do not."""
+        return f"waits for the first metric of run {self.ahead}" if self.ahead and self.started == 1 else ""
+
+
+def read_first_runs(*submissions: Submission) -> FirstRuns:
+    """Read what the first runs of some submissions have shown, as if these were one."""
+    alike: dict[tuple[object, str], list[tuple[str, str]]] = {}
+    furthest = furthest_failed = -1
+    ahead, started, failed = None, 0, 0
+    for submission in submissions:
+        for run in submission.run_dirs(submission.unproven):
+            if run.result_path.exists():
+                return FirstRuns()
+            attempt = _own_attempt(run, submission)
+            failure = (attempt.failure() if attempt else None) or {}
+            if attempt and failure.get("kind") == "error":
+                reason = str(failure.get("reason", ""))
+                likeness = failure.get("exit_code"), NUMBERS.sub("#", reason)
+                alike.setdefault(likeness, []).append((run.id, reason))
+                furthest_failed = max(furthest_failed, _last_step(attempt))
+                failed += 1
+                continue
+            if attempt:
+                furthest = max(furthest, _last_step(attempt))
+                started += 1
+            if ahead is None and not run.cancel_path.exists():
+                ahead = run.id
+    if furthest > furthest_failed:
+        return FirstRuns(started=started)
+    most = max(alike.values(), key=len, default=[])
+    stop_reason = _stop_reason(most, submissions[-1].sweeps) if len(most) >= MAX_ALIKE else ""
+    return FirstRuns(stop_reason, ahead if failed < MAX_ALIKE else None, started)
+
+
+def _stop_reason(alike: Sequence[tuple[str, str]], sweeps: Iterable[str]) -> str:
+    run_id, reason = alike[0]
+    selection = [word for name in sweeps for word in ("--sweep", name)] or ["--all"]
+    return (
+        f"not started: {len(alike)} runs failed the same way: {reason}; see `ettsweep logs {run_id}`, then "
+        f"`{shlex.join(['ettsweep', 'retry', *selection])}`"
+    )
+
+
+def _own_attempt(run: RunDir, submission: Submission) -> Attempt | None:
+    """Return the latest attempt at a run that a worker of a submission has made; None if there is none."""
+    attempts = (run.attempt(number) for number in reversed(run.attempt_numbers()))
+    return next((attempt for attempt in attempts if attempt.claim().get("submission") == submission.path.name), None)
+
+
+def _last_step(attempt: Attempt) -> int:
+    """Return the last step at which an attempt recorded metrics, or that it resumed from; -1 for none."""
+    step = (last_json_line(attempt.metrics_path) or {}).get("step")
+    return step if isinstance(step, int) else attempt.resumed_from()[1] or -1
+
+
+class Gate:
+    """Tells a worker which runs of its submission it may start.
+
+    Args:
+        submission: has the runs.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, submission: Submission, clock: Callable[[], float] = time.monotonic) -> None:
+        self._submission, self._clock = submission, clock
+        self._first_runs, self._since_s = FirstRuns(), 0.0
+        self._claimed = set[str]()
+
+    def look(self) -> None:
+        """Look what has become of the first runs."""
+        first_runs = read_first_runs(self._submission)
+        if first_runs.ahead != self._first_runs.ahead:
+            self._since_s = self._clock()
+        self._first_runs = first_runs
+
+    def note_claim(self, run: RunDir) -> None:
+        """Note that this worker trains a run: what it trains together with the first run does not wait for it."""
+        self._claimed.add(run.id)
+
+    def is_stopped(self, run: RunDir) -> bool:
+        """`True` if a run is not to be started, since too many failed the same way."""
+        return bool(self._first_runs.stop_reason) and self._submission.is_unproven(run.id)
+
+    def may_start(self, run: RunDir) -> bool:
+        """`True` if a run may be started now."""
+        if not self._submission.is_unproven(run.id):
+            return True
+        is_open = self._first_runs.ahead in (None, run.id, *self._claimed)
+        return not self._first_runs.stop_reason and (is_open or self._clock() - self._since_s >= PATIENCE_S)

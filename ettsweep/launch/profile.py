@@ -19,7 +19,7 @@ from ettsweep.launch.job_environment import Variables
 from ettsweep.launch.profile_fields import Devices, SbatchValue, SingleLine
 from ettsweep.processes import GIB, cores, memory_bytes
 from ettsweep.runs.trainable import Settings
-from ettsweep.runs.trainables import ValidatedSettings, class_of, moved_settings
+from ettsweep.runs.trainables import ValidatedSettings, class_of, trainer_keys
 from ettsweep.schema import (
     Count,
     Key,
@@ -356,10 +356,10 @@ def load_profile(name: str, overrides: Sequence[str] = ()) -> AnyProfile:
                 f"{source.of((key,), is_unknown=True)}: {key}: unknown key of kind {kind}; `kind: {other}` has it"
                 for key in misplaced
             )
-    if moved := moved_settings(data.keys() - PROFILES[kind].model_fields.keys()):
+    if misplaced := trainer_keys(data.keys() - PROFILES[kind].model_fields.keys()):
         raise InputError.of(
-            f"{source.of((key,), is_unknown=True)}: {key}: belongs into the block trainer: now, as trainer.{key}"
-            for key in moved
+            f"{source.of((key,), is_unknown=True)}: {key}: is a key of the block trainer; write trainer.{key}"
+            for key in misplaced
         )
     profile = validate(PROFILES[kind], data, source, _trainer_keys(data))
     if isinstance(profile, LocalProfile):
@@ -381,9 +381,6 @@ def read_profile(kind: str, data: dict[str, Any], source: str) -> AnyProfile:
     Raises:
         InputError: it is invalid.
     """
-    if moved := moved_settings(data.keys() - PROFILES[kind].model_fields.keys()):  # by an older version
-        own = {key: value for key, value in data.items() if key not in moved}
-        data = own | {"trainer": {key: data[key] for key in moved}}
     return validate(PROFILES[kind], data, source)
 
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ettsweep.errors import InputError
 from ettsweep.powers import log2
 from ettsweep.runs.point import Point
 from ettsweep.runs.trainable import Trainable
@@ -97,10 +96,6 @@ class RunSpec(Trainable):
 def spec_class(recipe: type[Trainable]) -> type[RunSpec]:
     """Return the class of runs of a trainable: the one that it declares, else one made from its fields."""
     declared = (each for each in RunSpec.__subclasses__() if each.recipe_class is recipe)
-    if reserved := sorted(recipe.model_fields.keys() & {"strategy", "lr", "wd", "seed"}):
-        raise InputError(
-            f"trainable {recipe.__name__}: {', '.join(reserved)} are fields of every run: name them otherwise"
-        )
     made = next(declared, None) or type(f"{recipe.__name__}Run", (recipe, RunSpec), {"__module__": recipe.__module__})
     assert issubclass(made, RunSpec)
     return made

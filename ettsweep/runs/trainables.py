@@ -67,7 +67,7 @@ ValidatedSettings = PlainValidator(_as_settings)
 """Validate a field by the settings of the trainable that it names; without a value, none is imported."""
 
 
-def moved_settings(keys: Collection[str]) -> list[str]:
-    """Return those of some unknown keys of a launch profile that were its fields and are now under `trainer`."""
+def trainer_keys(keys: Collection[str]) -> list[str]:
+    """Return those of some unknown keys of a launch profile that belong into its block `trainer`."""
     settings = trainable_class(BUILT_IN).settings if keys else Settings
     return sorted(set(keys) & (settings.model_fields.keys() - Settings.model_fields.keys()))

@@ -2,25 +2,19 @@
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, SerializeAsAny, field_serializer
+from pydantic import Field, SerializeAsAny, field_serializer
 
 from ettsweep.config import hide_secrets
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec, Seeds, StrategySpec
 from ettsweep.runs.trainable import Trainable
-from ettsweep.runs.trainables import Validated, moved_settings
+from ettsweep.runs.trainables import Validated
 from ettsweep.schema import StrictModel, validate
 from ettsweep.strategies.factors import MlpFactor
 from ettsweep.strategies.strategy import parse_strategy
 from ettsweep.study.criterion import CriterionOptions, resolve_criterion
 from ettsweep.study.lattice import Axis, Centres, expand
 from ettsweep.study.study import Study
-
-
-def _under_trainer(sets: tuple[str, ...]) -> tuple[str, ...]:
-    """Return overrides of a launch profile with those of an older version put under `trainer`."""
-    moved = moved_settings([text.partition("=")[0] for text in sets])
-    return tuple(f"trainer.{text}" if text.partition("=")[0] in moved else text for text in sets)
 
 
 class SweepSpec(StrictModel):
@@ -50,7 +44,7 @@ class SweepSpec(StrictModel):
     searched: bool = False
     data: str | None = None
     launch: str = "local"
-    launch_set: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_under_trainer)] = ()
+    launch_set: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
     @field_serializer("launch_set")
     def _masked_sets(self, sets: tuple[str, ...]) -> tuple[str, ...]:

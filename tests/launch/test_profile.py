@@ -22,14 +22,12 @@ from ettsweep.launch.profile import (
     find_profile,
     load_profile,
     profile_note,
-    read_profile,
 )
 from ettsweep.launch.resolve import LaunchOptions
 from ettsweep.launch.slots import lock_slot, make_lock_dir, sort_free_first, unlock
 from ettsweep.processes import cores
 from ettsweep.shipped_files import shipped
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.trainer.settings import TrainerSettings
 
 CORES = cores()
@@ -537,18 +535,18 @@ FLAT = {
     **{"activation_checkpointing": True, "sharded": True, "corrupt_images": "fail", "log": ["tensorboard"]},
     "peak_tflops": 989.0,
 }
-"""Fields that profiles had before the trainer's were a block of their own: all that it has."""
+"""All fields of the block `trainer`."""
 
 
 @pytest.mark.parametrize("kind", ["local", "slurm"])
-def test_settings_of_the_trainer_at_the_top_of_a_profile_are_told_where_they_belong(kind: str) -> None:
+def test_settings_of_the_trainer_at_the_top_of_a_profile_are_refused(kind: str) -> None:
     assert FLAT.keys() == TrainerSettings.model_fields.keys() - {"trainable"}
     text = f"kind: {kind}\n{json.dumps(FLAT)[1:-1].replace(', ', chr(10))}\n"
     assert set(refusal(text=text).splitlines()) == {
-        f"mine.yaml: {key}: belongs into the block trainer: now, as trainer.{key}" for key in FLAT
+        f"mine.yaml: {key}: is a key of the block trainer; write trainer.{key}" for key in FLAT
     }
     assert refusal("pack=8", text=f"kind: {kind}\ntrainer: {{pack: 2}}\n") == (
-        "--launch-set pack=8: pack: belongs into the block trainer: now, as trainer.pack"
+        "--launch-set pack=8: pack: is a key of the block trainer; write trainer.pack"
     )
     command = (
         "grid",
@@ -563,34 +561,13 @@ def test_settings_of_the_trainer_at_the_top_of_a_profile_are_told_where_they_bel
         "log=[]",
     )
     error = ettsweep(*command, code=2).stderr
-    assert error == "ettsweep: --launch-set log=[]: log: belongs into the block trainer: now, as trainer.log\n"
+    assert error == "ettsweep: --launch-set log=[]: log: is a key of the block trainer; write trainer.log\n"
 
 
 def test_a_misspelt_setting_of_the_trainer_is_told() -> None:
     message = "trainer.pakc: unknown key; did you mean trainer.pack?"
     assert refusal("trainer.pakc=8") == f"--launch-set trainer.pakc=8: {message}"
     assert refusal(text="kind: slurm\ntrainer: fast\n").startswith("mine.yaml: trainer: a mapping of keys")
-
-
-@pytest.mark.parametrize("schema", [LocalProfile, SlurmProfile])
-def test_a_submission_from_before_the_block_is_read(schema: type[LocalProfile] | type[SlurmProfile]) -> None:
-    kind = "slurm" if schema is SlurmProfile else "local"
-    stored = json.loads(schema(kind=kind, heartbeat_s=7.0).model_dump_json())  # type: ignore[arg-type]
-    assert read_profile(kind, stored, "submission.json").trainer is None
-    del stored["trainer"]
-    profile = read_profile(kind, stored | FLAT, "submission.json")
-    assert (type(profile), profile.heartbeat_s) == (schema, 7.0)
-    assert json.loads(profile.settings(TrainerSettings).model_dump_json(exclude={"trainable"})) == FLAT
-    assert read_profile(kind, json.loads(profile.model_dump_json()), "submission.json") == profile
-    with pytest.raises(InputError, match=r"^submission.json: trainer.pack: a whole number"):
-        read_profile(kind, stored | {"pack": 0}, "submission.json")
-
-
-def test_a_sweep_from_before_the_block_is_read() -> None:
-    sweep_spec = load_sweep_spec(write_grid(Path("grid.yaml")))
-    stored = sweep_spec.model_dump(mode="json") | {"launch_set": ["slots=1", "pack=8", "log=[wandb]", "trainer.pack=2"]}
-    read = SweepSpec.model_validate(stored)
-    assert read.launch_set == ("slots=1", "trainer.pack=8", "trainer.log=[wandb]", "trainer.pack=2")
 
 
 def test_a_profile_without_settings_of_the_trainer_does_not_load_it() -> None:

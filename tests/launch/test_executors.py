@@ -6,7 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -390,7 +390,7 @@ def test_where_slurm_is_stays_known(tmp_path: Path, seen_by_sbatch: Any) -> None
 
 
 @pytest.fixture
-def stand_in_cluster(bin_folder: Path, tmp_path: Path) -> Path:
+def stand_in_cluster(bin_folder: Path, tmp_path: Path) -> Iterator[Path]:
     """Put programs on PATH that stand for a cluster whose arrays have two tasks; return where sbatch puts scripts."""
     slurm.configuration.cache_clear()
     folder = tmp_path / "submitted"
@@ -403,7 +403,8 @@ def stand_in_cluster(bin_folder: Path, tmp_path: Path) -> Path:
         f'for script; do :; done\n[ "$script" = --test-only ] && exit 0\nnumber=$(ls {folder} | wc -l)\n'
         f'cp "$script" {folder}/$number\necho "Submitted batch job 10$number"',
     )
-    return folder
+    yield folder
+    slurm.configuration.cache_clear()
 
 
 def plan_of(results: Path, specs: list[RunSpec]) -> Plan:

@@ -261,13 +261,13 @@ def cost_so_far(runs: Iterable[Run], studies_by_family: StudiesByFamily) -> str:
     finished = [run for run in runs if run.state.finished]
     device_hours = format_device_hours(sum(run.device_s for run in finished))
     line = f"{format_count(len(finished), 'finished run')}: {device_hours}"
-    shared = [(run, sweeps) for run in finished if (sweeps := count_sweeps(run, studies_by_family)) > 1]
+    shared = [(run, sweeps) for run in finished if (sweeps := _count_sweeps(run, studies_by_family)) > 1]
     if shared:
         saved_s = sum((sweeps - 1) * run.device_s for run, sweeps in shared)
         line += f"; {len(shared)} of them for several sweeps: {format_device_hours(saved_s)} saved"
     return line
 
 
-def count_sweeps(run: Run, studies_by_family: StudiesByFamily) -> int:
+def _count_sweeps(run: Run, studies_by_family: StudiesByFamily) -> int:
     """Return the number of sweeps that requested a run."""
     return len({s.sweep for s in studies_by_family.get(run.family, ()) if s.requests(run.point, run.seed)})

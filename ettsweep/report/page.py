@@ -15,11 +15,9 @@ from markupsafe import Markup, escape
 
 from ettsweep import __version__
 from ettsweep.console import DEFAULT_RESULTS, escape_control, format_count, with_results_option
-from ettsweep.launch.cost import cost_so_far
 from ettsweep.powers import power_and_decimal
-from ettsweep.quantities import confidence_text, hours_text, three_digits
+from ettsweep.quantities import confidence_text, three_digits
 from ettsweep.report import formats, summary, verdict_text
-from ettsweep.report.cost_table import costs
 from ettsweep.report.families import JudgedFamily, StrategyComparison
 from ettsweep.report.page_data import collect_datasets, script_json, without_data
 from ettsweep.report.page_sections import Figures, comparison_section, speed_section, spike_section
@@ -44,7 +42,7 @@ def render(
     notes: Mapping[str, str] | None = None,
     figure_files: bool = True,
 ) -> str:
-    """Render the page: the answer, figures, a table of runs, costs, and the histories that could not be read.
+    """Render the page: the answer, figures, a table of runs, and the histories that could not be read.
 
     Args:
         results: the results folder; links to the folders of runs lead there.
@@ -67,7 +65,7 @@ def render(
         policy=_content_security_policy(scripts.values()),
         style=Markup(_read_resource("page.css")),
         scripts=scripts,
-        answers=[summary.comparison_answer(comparison, studies_by_family, notes or {}) for comparison in comparisons],
+        answers=[summary.comparison_answer(comparison, notes or {}) for comparison in comparisons],
         has_strategies=any(f.verdict.study.has_strategies for comparison in comparisons for f in comparison.families),
         sections=[comparison_section(comparison, figures, others, tried) for comparison in comparisons],
         specs={figure.name: script_json(without_data(figure.spec)) for figure in figures.values()},
@@ -77,8 +75,6 @@ def render(
         runs=run_table(runs, studies_by_family, results, out),
         run_count=len(runs),
         states=[(state.value, number) for state, number in count_states(run.state for run in runs).items()],
-        costs=costs(comparisons, runs, studies_by_family),
-        spent=cost_so_far(runs, studies_by_family),
         speed=[section for comparison in comparisons if (section := speed_section(comparison))],
         spikes=[section for comparison in comparisons if (section := spike_section(comparison))],
         other_families=len({run.family for run in runs} - {family.verdict.family for family in families}),
@@ -105,7 +101,6 @@ def _environment(results: str) -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "hours": hours_text,
         "short": three_digits,
         "point": formats.point_text,
     }

@@ -7,13 +7,11 @@ from ettsweep.console import format_count, format_device_hours
 from ettsweep.powers import POWER_COLUMNS, power_and_decimal
 from ettsweep.quantities import column_text, score_with_error, three_digits
 from ettsweep.report import formats, tables, verdict_text
-from ettsweep.report.cost_table import cost_of
 from ettsweep.report.families import JudgedFamily, StrategyComparison
 from ettsweep.report.next_steps import next_steps
 from ettsweep.report.spike_rates import sum_spikes
 from ettsweep.report.verdict_text import Row
 from ettsweep.study.fresh import compare_fresh
-from ettsweep.study.sweep_store import StudiesByFamily
 from ettsweep.study.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -23,13 +21,11 @@ CARD_LINES = ("optimum", "score", "fresh", "beats", "behind", "accuracy", "bits"
 """Lines of a card, top to bottom; those that no strategy has are left out."""
 
 
-def comparison_answer(
-    comparison: StrategyComparison, studies_by_family: StudiesByFamily, notes: Mapping[str, str]
-) -> Row:
+def comparison_answer(comparison: StrategyComparison, notes: Mapping[str, str]) -> Row:
     """Return the answer of a comparison: the best optimum, and a card per strategy; `notes` are by sweep name."""
     families, metric = comparison.families, comparison.metric
     finished = sum_spikes(run for family in families for run in family.runs)
-    lines = [_card_lines(family, studies_by_family) for family in families]
+    lines = [_card_lines(family) for family in families]
     line_names = [name for name in CARD_LINES if any(name in card_lines for card_lines in lines)]
     cards = [
         {
@@ -83,7 +79,7 @@ def line_label(name: str, verdict: Verdict) -> str:
     return labels[name]
 
 
-def _card_lines(family: JudgedFamily, studies_by_family: StudiesByFamily) -> dict[str, tuple[str, str]]:
+def _card_lines(family: JudgedFamily) -> dict[str, tuple[str, str]]:
     """Return the lines of a card by name: the value, and small text beside it."""
     verdict, metric = family.verdict, family.verdict.study.metric
     card_lines: dict[str, tuple[str, str]] = {}
@@ -109,7 +105,7 @@ def _card_lines(family: JudgedFamily, studies_by_family: StudiesByFamily) -> dic
     elif not bound and verdict.lead_over_neighbours is not None:
         difference = verdict_text.difference_row(verdict.lead_over_neighbours, verdict)
         card_lines["behind"] = (difference["text"], "")
-    return card_lines | _other_metric_lines(family) | _cost_line(family, studies_by_family)
+    return card_lines | _other_metric_lines(family) | _cost_line(family)
 
 
 def _other_metric_lines(family: JudgedFamily) -> dict[str, tuple[str, str]]:
@@ -125,12 +121,12 @@ def _other_metric_lines(family: JudgedFamily) -> dict[str, tuple[str, str]]:
     return card_lines
 
 
-def _cost_line(family: JudgedFamily, studies_by_family: StudiesByFamily) -> dict[str, tuple[str, str]]:
-    cost = cost_of("", family.runs, studies_by_family)
-    if not cost.runs:
+def _cost_line(family: JudgedFamily) -> dict[str, tuple[str, str]]:
+    """Return the number of finished runs, and the device hours of all runs, unfinished ones too."""
+    finished, device_s = sum(run.state.finished for run in family.runs), sum(run.device_s for run in family.runs)
+    if not finished:
         return {}
-    hours = format_device_hours(cost.device_s) if cost.device_s else ""
-    return {"cost": (format_count(cost.runs, "finished run"), hours)}
+    return {"cost": (format_count(finished, "finished run"), format_device_hours(device_s) if device_s else "")}
 
 
 def _mean_text(runs: "pd.DataFrame", column: str) -> str | None:

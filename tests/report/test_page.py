@@ -362,7 +362,7 @@ def test_no_finished_run(browser: Any, tmp_path: Path) -> None:
     assert "No optimum is verified yet: no run is finished." in text
     assert "Next: train the missing runs, and judge again" in text
     assert "ettsweep verify-optimum --follow" in text
-    for missing_files in ("Costs", "Speed", "Spikes", "mean ± standard error"):
+    for missing_files in ("device hours", "Speed", "Spikes", "mean ± standard error"):
         assert missing_files not in text
 
 

@@ -67,6 +67,11 @@ class FamilyFrames:
         return optima_frame(self.families)
 
     @property
+    def has_marked_spikes(self) -> bool:
+        """`True` if the page shows spikes: only runs that record every step have all of them."""
+        return all(family.verdict.study.base.records_every_step for family in self.families)
+
+    @property
     def is_empty(self) -> bool:
         """`True` if no axis is searched, or there is no run yet."""
         return not any(family.runs and family.verdict.study.has_free_axis for family in self.families)
@@ -131,7 +136,8 @@ def curves(frames: FamilyFrames) -> Json | None:
     """Draw a family's curves; None if no run that counts has recorded anything."""
     if frames.is_empty or not frames.curves["counted"].any():
         return None
-    return figures.curves(frames.curves, frames.spikes, frames.points)
+    spikes = frames.spikes if frames.has_marked_spikes else frames.spikes.iloc[:0]
+    return figures.curves(frames.curves, spikes, frames.points)
 
 
 def _has_evaluations(curves: pd.DataFrame, scored: pd.DataFrame) -> bool:

@@ -128,8 +128,13 @@ def _with_captions(frames: FamilyFrames, kinds: Mapping[str, Callable[[FamilyFra
         seeds = None
     for kind, draw in kinds.items():
         if spec := draw(frames):
-            yield kind, CAPTIONS[kind] + (FEWER_CURVES.get(kind, "").format(seeds=seeds) if seeds else ""), spec
+            spikes = SPIKES.get(kind, "") if frames.has_marked_spikes else ""
+            fewer = FEWER_CURVES.get(kind, "").format(seeds=seeds) if seeds else ""
+            yield kind, CAPTIONS[kind] + spikes + fewer, spec
 
+
+SPIKES = {"curves": " Triangles: spikes of the candidate and its neighbours."}
+"""Added to captions where spikes are marked."""
 
 FEWER_CURVES = dict.fromkeys(
     ("trajectories", "curves"), " Of so many runs, only the first {seeds} of each point are drawn."
@@ -149,10 +154,7 @@ CAPTIONS = {
         "Evaluations of all points, a line each, mean over the search's seeds: the candidate's is thick, those of its "
         "neighbours have colours, all others are grey. In brackets: mean ± standard error."
     ),
-    "curves": (
-        "Means over the search's seeds, in brackets ± standard error; triangles: spikes of the candidate and its "
-        "neighbours."
-    ),
+    "curves": ("Means over the search's seeds, in brackets ± standard error."),
 }
 """Captions of the figures whose captions do not depend on the data."""
 

@@ -57,6 +57,10 @@ def render(
     """
     families = [family for comparison in comparisons for family in comparison.families]
     others = verdict_text.other_sweeps([family.verdict for family in families])
+    # Own scripts record what they like: their speed and spikes are no result.
+    measured = [
+        comparison for comparison in comparisons if comparison.families[0].verdict.study.base.records_every_step
+    ]
     tried = {family.verdict.key: outcome_of(results, family.verdict.study) for family in families}
     scripts = {name: _read_script(name) for name in ("vega", "theme", "figures", "page")}
     return _environment(str(results)).get_template("page.html.j2").render(
@@ -75,8 +79,8 @@ def render(
         runs=run_table(runs, studies_by_family, results, out),
         run_count=len(runs),
         states=[(state.value, number) for state, number in count_states(run.state for run in runs).items()],
-        speed=[section for comparison in comparisons if (section := speed_section(comparison))],
-        spikes=[section for comparison in comparisons if (section := spike_section(comparison))],
+        speed=[section for comparison in measured if (section := speed_section(comparison))],
+        spikes=[section for comparison in measured if (section := spike_section(comparison))],
         other_families=len({run.family for run in runs} - {family.verdict.family for family in families}),
         metrics=sorted({comparison.metric for comparison in comparisons}, key=lambda metric: metric.name),
         confidences=_confidences(families),

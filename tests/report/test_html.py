@@ -235,6 +235,16 @@ def test_runs_that_were_not_timed_have_no_table_of_speed(sample: Made) -> None:
     assert "waits for data" not in text
 
 
+def test_speed_and_spikes_are_on_the_page_of_transformers_alone(sample: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    sections = {'id="speed"', 'id="spikes"', "Spikes per step"}
+    assert all(section in page_of(sample) for section in sections)
+    monkeypatch.setattr(type(sample.verdicts[0].study.base), "records_every_step", False)
+    page = page_of(sample)
+    assert not any(section in page for section in sections)
+    captions = [figure.caption for figure in figures_of([comparison(sample, "own")]).values()]
+    assert not any("spikes" in caption for caption in captions)
+
+
 def test_hostile_names_are_escaped(sample: Made) -> None:
     verdicts = [replace(v, study=replace(v.study), reason=STUCK) for v in sample.verdicts]
     for verdict in verdicts:

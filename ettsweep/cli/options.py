@@ -15,6 +15,7 @@ from ettsweep.cli.prompts import repeat_option
 from ettsweep.console import DEFAULT_RESULTS as DEFAULT_RESULTS
 from ettsweep.console import Format, print_note
 from ettsweep.errors import CorruptError, InputError, nearest_name, unknown_name
+from ettsweep.extras import check_installed
 from ettsweep.ownership import TRUST_VARIABLE, trust_group
 
 if TYPE_CHECKING:
@@ -400,18 +401,19 @@ class TrainingOptions:
         """Return these options as `LaunchOptions`.
 
         Raises:
-            InputError: A metric logger does not exist, or its package is not installed.
+            InputError: A metric logger does not exist.
+            PackageMissingError: Its package is not installed.
         """
         from ettsweep.launch.resolve import LaunchOptions
 
         sets = list(self.launch_set or [])
         if self.log:
-            from ettsweep.runs.metric_loggers import METRIC_LOGGERS, check_loggers
+            from ettsweep.runs.metric_loggers import METRIC_LOGGERS
 
             for name in self.log:
                 if name not in METRIC_LOGGERS:
                     raise unknown_name("metric logger", name, METRIC_LOGGERS)
-            check_loggers(self.log)
+                check_installed(f"--log {name}", name)
             # --log is short for setting `trainer.log` of the profile.
             sets.append(f"trainer.log=[{', '.join(self.log)}]")
         return LaunchOptions(self.launch, tuple(sets), self.data)

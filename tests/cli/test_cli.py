@@ -881,17 +881,17 @@ def test_doctor_compiles_where_a_profile_asks_for_it(
     assert (state, expected[1] in messages) == (expected[0], True), messages
 
 
-# --- sinks ------------------------------------------------------------------------------------------------------------
+# --- metric loggers ---------------------------------------------------------------------------------------------------
 
 
-def test_a_sink_that_is_not_known_is_refused_before_anything_is_submitted(tmp_path: Path, results: Path) -> None:
+def test_an_unknown_metric_logger_is_refused_before_anything_is_submitted(tmp_path: Path, results: Path) -> None:
     result = ettsweep("grid", "--model", "vit-digits", "--log", "paper", "--results", results, code=2, cwd=tmp_path)
     assert result.stderr == "ettsweep: unknown metric logger 'paper'. Known: tensorboard, wandb\n"
     assert not results.exists()
 
 
 @pytest.mark.slow
-def test_metrics_go_to_a_sink_too_and_later_commands_remember_it(tmp_path: Path, results: Path) -> None:
+def test_metrics_go_to_tensorboard_too_and_later_commands_remember_it(tmp_path: Path, results: Path) -> None:
     grid = write_grid(tmp_path / "g.yaml", lr={"range": [0, 0]})
     ettsweep("grid", "--grid", grid, "--log", "tensorboard", "--follow", "--results", results)
     ettsweep("verify-optimum", "--follow", "--results", results)

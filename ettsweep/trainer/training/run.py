@@ -18,7 +18,7 @@ from ettsweep.errors import DataMissingError, EttsweepError, LostProcessError, e
 from ettsweep.files import Json
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.metric_loggers import open_loggers
+from ettsweep.runs.metric_loggers import MetricLoggers
 from ettsweep.runs.result import make_result
 from ettsweep.runs.stop import StopReason
 from ettsweep.strategies.strategy import strategy_name
@@ -154,7 +154,7 @@ def _train_attempt(claimed: ClaimedRun, pack: Pack, logger: RunLogger) -> RunCor
         attempt.record_execution(execution)
         for change in environment_changes(spec, attempt):
             warn(change)
-        logger.metric_loggers = open_loggers(
+        logger.metric_loggers = MetricLoggers(
             settings.sinks, run.path.parent.parent, run.id, _labels(spec), trainer.step, warn
         )
     for remark in filter(None, (pack.opening_remark, pack.no_stack_reason(trainer))):

@@ -9,7 +9,7 @@ from ettsweep.console import escape_control
 from ettsweep.errors import error_line
 from ettsweep.files import Json
 from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.metric_loggers import MetricLogger
+from ettsweep.runs.metric_loggers import MetricLoggers
 from ettsweep.trainer.training.async_checkpoint import AsyncCheckpointWriter
 from ettsweep.trainer.training.trainer import Trainer
 
@@ -19,7 +19,7 @@ class RunLogger:
 
     Attributes:
         history: metrics of all steps and evaluations so far.
-        metric_loggers: TensorBoard and the like, see `loggers.py`.
+        metric_loggers: TensorBoard and the like; None before they are opened, and in processes that write nothing.
     """
 
     def __init__(self, attempt: Attempt, rank: int, checkpoint_writer: AsyncCheckpointWriter) -> None:
@@ -30,7 +30,7 @@ class RunLogger:
         self._writes = rank == 0
         self._saved_step: int | None = None
         self.history: list[Json] = []
-        self.metric_loggers: list[MetricLogger] = []
+        self.metric_loggers: MetricLoggers | None = None
 
     def metrics(self, lines: Sequence[Json]) -> None:
         """Append lines to the history and to metrics.jsonl.
@@ -41,9 +41,9 @@ class RunLogger:
         self.history.extend(lines)
         if self._writes and lines:
             self._attempt.append(self._attempt.metrics_path, lines)
-            for logger in self.metric_loggers:
+            if self.metric_loggers:
                 for line in lines:
-                    logger.write(line)
+                    self.metric_loggers.write(line)
 
     def timing(self, line: Json) -> None:
         """Append a line to timings.jsonl."""
@@ -93,5 +93,5 @@ class RunLogger:
 
     def close(self) -> None:
         """Close the metric loggers, which may wait for their servers."""
-        for logger in self.metric_loggers:
-            logger.close()
+        if self.metric_loggers:
+            self.metric_loggers.close()

@@ -52,7 +52,7 @@ class RuntimeSettings:
             models of more than a billion parameters.
         sharded: shard the model over the processes (FSDP2); None does for models of more than a billion parameters.
         corrupt_images: skip an image that cannot be decoded, or fail the run.
-        sinks: names of metric loggers, see `loggers.py`.
+        sinks: names of metric loggers.
         peak_flops: peak FLOP/s of the device in the precision used; None if unknown.
         data: path of the task's data; None if they come with a package.
     """

@@ -1,4 +1,4 @@
-"""Sinks are read back by the packages that they are for; what fails is dropped and said once."""
+"""Loggers are read back by the packages that they are for; one that fails is dropped with one warning."""
 
 import json
 import math
@@ -6,7 +6,6 @@ import os
 import struct
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,7 @@ from typing import Any
 import pytest
 from support.commandline import PATIENCE_S
 
-from ettsweep.errors import InputError
-from ettsweep.runs import metric_loggers as loggers
-from ettsweep.runs.metric_loggers import MetricLogger, check_loggers, open_loggers
+from ettsweep.runs.metric_loggers import METRIC_LOGGERS, MetricLoggers
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:tensorboard")
 
@@ -28,19 +25,19 @@ def step_line(step: int, loss: float | None) -> dict[str, Any]:
     return {"step": step, "loss": loss, "grad_norm": 2.0, "lr": 0.5}
 
 
-def opened(names: list[str], results: Path, from_step: int = 0, message: list[str] | None = None) -> list[MetricLogger]:
-    """Open sinks that may not warn, but where `said` collects what they say."""
+def opened(names: list[str], results: Path, from_step: int = 0, messages: list[str] | None = None) -> MetricLoggers:
+    """Open loggers that may not warn, but where `messages` collects what they say."""
 
     def refuse(text: str) -> None:
         raise AssertionError(text)
 
-    return open_loggers(names, results, RUN, CONFIG, from_step, refuse if message is None else message.append)
+    return MetricLoggers(names, results, RUN, CONFIG, from_step, refuse if messages is None else messages.append)
 
 
-def write(sink: MetricLogger, *lines: dict[str, Any]) -> None:
+def write(loggers: MetricLoggers, *lines: dict[str, Any]) -> None:
     for line in lines:
-        sink.write(line)
-    sink.close()
+        loggers.write(line)
+    loggers.close()
 
 
 def scalars(results: Path) -> dict[str, dict[int, float]]:
@@ -53,9 +50,9 @@ def scalars(results: Path) -> dict[str, dict[int, float]]:
 
 
 def test_tensorboard_has_the_metrics_under_their_names(tmp_path: Path) -> None:
-    (sink,) = opened(["tensorboard"], tmp_path)
+    loggers = opened(["tensorboard"], tmp_path)
     overflow = {"loss_scale": 1024.0, "overflow": True}
-    write(sink, step_line(1, 2.5), step_line(2, 2.25) | overflow, {"step": 2, "val_loss": 2.0, "val_accuracy": 0.25})
+    write(loggers, step_line(1, 2.5), step_line(2, 2.25) | overflow, {"step": 2, "val_loss": 2.0, "val_accuracy": 0.25})
     assert scalars(tmp_path) == {
         "loss": {1: 2.5, 2: 2.25},
         "grad_norm": {1: 2.0, 2: 2.0},
@@ -70,8 +67,8 @@ def test_tensorboard_has_the_metrics_under_their_names(tmp_path: Path) -> None:
 def test_tensorboard_says_which_run_it_is(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    (sink,) = opened(["tensorboard"], tmp_path)
-    sink.close()
+    loggers = opened(["tensorboard"], tmp_path)
+    loggers.close()
     events = EventAccumulator(str(tmp_path / "tensorboard" / RUN))
     events.Reload()
     (event,) = events.Tensors("run/text_summary")
@@ -80,109 +77,85 @@ def test_tensorboard_says_which_run_it_is(tmp_path: Path) -> None:
 
 
 def test_steps_that_a_resumed_run_takes_again_replace_the_earlier_ones(tmp_path: Path) -> None:
-    (first,) = opened(["tensorboard"], tmp_path)
+    first = opened(["tensorboard"], tmp_path)
     write(first, *(step_line(step, 1.0) for step in range(1, 11)))
-    (second,) = opened(["tensorboard"], tmp_path, from_step=6)
+    second = opened(["tensorboard"], tmp_path, from_step=6)
     write(second, *(step_line(step, 0.5) for step in range(7, 9)))
     assert scalars(tmp_path)["loss"] == dict.fromkeys(range(1, 7), 1.0) | dict.fromkeys(range(7, 9), 0.5)
 
 
 def test_a_value_that_is_not_finite_is_shown_as_such(tmp_path: Path) -> None:
-    (sink,) = opened(["tensorboard"], tmp_path)
-    write(sink, step_line(1, None) | {"nonfinite": True})
+    loggers = opened(["tensorboard"], tmp_path)
+    write(loggers, step_line(1, None) | {"nonfinite": True})
     scalars_result = scalars(tmp_path)
     assert math.isnan(scalars_result["loss"][1])
     assert "nonfinite" not in scalars_result
 
 
-def test_a_folder_that_cannot_be_written_costs_the_sink_alone(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_costs_that_logger_alone(tmp_path: Path) -> None:
     (tmp_path / "tensorboard").write_text("a file")
-    collected: list[str] = []
-    assert opened(["tensorboard"], tmp_path, message=collected) == []
-    assert len(collected) == 1
-    assert collected[0].startswith("tensorboard: not written: ")
+    messages: list[str] = []
+    write(opened(["tensorboard"], tmp_path, messages=messages), step_line(1, 1.0))
+    assert [text.partition(": ")[0] for text in messages] == ["tensorboard"]
+    assert "not written from here on" in messages[0]
+
+
+def test_one_that_fails_later_is_said_once_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, messages = list[int](), list[str]()
+
+    def fail(scalars: dict[str, float], step: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setitem(METRIC_LOGGERS, "wandb", lambda *_: (fail, lambda: None))
+    monkeypatch.setitem(METRIC_LOGGERS, "tensorboard", lambda *_: (lambda _, step: steps.append(step), lambda: None))
+    write(opened(["wandb", "tensorboard"], tmp_path, messages=messages), step_line(1, 1.0), step_line(2, 1.0))
+    assert messages == ["wandb: not written from here on: no space left"]
+    assert steps == [1, 2]
 
 
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from ettsweep.runs.metric_loggers import open_loggers
+from ettsweep.runs.metric_loggers import MetricLoggers
 said = []
-(sink,) = open_loggers(["tensorboard"], Path(sys.argv[1]), "0123456789ab", {}, 0, said.append)
+loggers = MetricLoggers(["tensorboard"], Path(sys.argv[1]), "0123456789ab", {}, 0, said.append)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))  # no file may grow beyond
 for step in range(1, 3000):
-    sink.write({"step": step, "loss": 1.0, "lr": 1.0})
-sink.close()
-sink.write({"step": 3000, "loss": 1.0})
+    loggers.write({"step": step, "loss": 1.0, "lr": 1.0})
+loggers.close()
 print(said)
 """
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_said_once_and_costs_the_sink_alone(tmp_path: Path) -> None:
+def test_a_full_disk_is_said_once_and_costs_tensorboard_alone(tmp_path: Path) -> None:
     completed = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True)
     assert completed.returncode == 0, completed.stderr
     (messages,) = eval(completed.stdout)
-    assert messages.startswith("tensorboard: no longer written: "), messages
+    assert messages.startswith("tensorboard: not written from here on: "), messages
     assert "File too large" in messages
 
 
-class Stuck:
-    """A sink on a disk that hangs."""
-
-    def __init__(self) -> None:
-        self.released = threading.Event()
-        self.lines: list[dict[str, Any]] = []
-
-    def write(self, line: dict[str, Any]) -> None:
-        self.released.wait()
-        self.lines.append(line)
-
-    def close(self) -> None:
-        self.released.wait()
-
-
-def test_a_sink_that_hangs_holds_up_neither_steps_nor_for_long_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loggers, "SERVER_TIMEOUT_S", 0.05)
-    stuck, messages = Stuck(), list[str]()
-    background = MetricLogger("stuck", stuck.write, stuck.close, messages.append)
-    for step in range(1, 1001):
-        background.write(step_line(step, 1.0))
-    background.close()
-    assert messages == ["stuck: still not written after 0 s; giving up on the remaining lines"]
-    stuck.released.set()
-    background._thread.join()
-    assert [line["step"] for line in stuck.lines] == list(range(1, 1001)), "in order, and none was lost"
-
-
-def test_a_package_that_is_missing_is_said_with_how_to_install_it(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no_such_sink is not installed: pip install no_such_sink"):
-        check_loggers(["tensorboard", "no_such_sink"])
-    collected: list[str] = []
-    assert opened(["no_such_sink"], tmp_path, message=collected) == []
-    assert collected == ["no_such_sink: not written: log: no_such_sink is not installed: pip install no_such_sink"]
-
-
-def test_loggers_are_checked_without_importing_torch_or_them() -> None:
-    code = (
-        "import sys; from ettsweep.runs.metric_loggers import check_loggers; check_loggers(['tensorboard', 'wandb']); "
-        "print({'torch', 'tensorboard', 'wandb'} & set(sys.modules))"
-    )
-    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert completed.stdout == "set()\n"
+def test_a_missing_package_is_named_with_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ettsweep.extras.is_installed", lambda module: False)
+    messages: list[str] = []
+    opened(["wandb"], tmp_path, messages=messages)
+    assert messages[0].endswith("log: [wandb] needs wandb, which is not installed: pip install wandb")
 
 
 WANDB = """
 import json, os, sys
 from pathlib import Path
-from ettsweep.runs import metric_loggers as loggers
+from ettsweep.runs import metric_loggers
 results, from_step, lines = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
 config = {"lr": 0.0078125, "wd": 0.5, "seed": 3, "strategy": "ntk"}
-loggers.SERVER_TIMEOUT_S = float(sys.argv[4])
-(sink,) = loggers.open_loggers(["wandb"], results, "0123456789ab", config, from_step, print)
+metric_loggers.SERVER_TIMEOUT_S = float(sys.argv[4])
+loggers = metric_loggers.MetricLoggers(["wandb"], results, "0123456789ab", config, from_step, print)
 for line in lines:
-    sink.write(line)
-sink.close()
+    loggers.write(line)
+loggers.close()
 sys.stdout.flush()
 os._exit(0)  # a worker that is killed later
 """

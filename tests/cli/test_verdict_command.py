@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from support.commandline import finish, keep, write_grid
 
+from ettsweep import extras
 from ettsweep.study.grid_file import load_sweep_spec
 
 Call = Callable[..., Any]
@@ -66,13 +67,21 @@ def test_columns_have_any_name_and_further_ones_are_left_alone(call: Call, tmp_p
     assert call("verdict", tmp_path / "a.tsv", "--min", *names).out == text
 
 
-def test_a_table_may_be_a_list_of_objects_or_parquet(call: Call, tmp_path: Path) -> None:
+def test_a_table_may_be_a_list_of_objects_or_parquet(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     frame = pd.read_csv(table(tmp_path / "a.csv"))
     expected = call("verdict", tmp_path / "a.csv", "--min").out
     frame.to_json(tmp_path / "a.json", orient="records", double_precision=15)
     frame.to_parquet(tmp_path / "a.parquet")
     for name in ("a.json", "a.parquet"):
         assert call("verdict", tmp_path / name, "--min").out == expected, name
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    refused = call("verdict", tmp_path / "a.parquet", "--min", code=1).err
+    assert (
+        "a.parquet: a table in Parquet needs pyarrow, which is not installed: pip install 'ettsweep[figures]'"
+        in refused
+    )
 
 
 def test_runs_that_did_not_finish_are_left_out_of_what_optuna_and_wandb_export(call: Call, tmp_path: Path) -> None:

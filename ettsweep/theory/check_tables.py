@@ -37,10 +37,8 @@ TEXT_NOTE = (
     "scaling is as implied, not that one lr suits all widths"
 )
 
-BEYOND_NOTE = (
-    "initial values, factors and decay are judged as claimed, and so is what layers are asked; blocks, contributions "
-    "and changes of this model are measured, and nothing is claimed for them (-)"
-)
+NOT_COVERED = "not covered"
+"""What tables show of a model that the theory does not cover."""
 
 NARROW_COLUMNS = 130
 """Terminals with fewer columns than this get tables with only the most important columns."""
@@ -64,8 +62,9 @@ def show_check(check: CheckResult, form: Format) -> None:
                 form is Format.TABLE and sys.stdout.isatty() and shutil.get_terminal_size().columns < NARROW_COLUMNS
             )
             print_note(check.about)
-            print_table(list(_stage_rows(check)), form, NARROW_BLOCKS if narrow else None)
-            print()
+            if stages := list(_stage_rows(check)):
+                print_table(stages, form, NARROW_BLOCKS if narrow else None)
+                print()
             print_table(list(_group_rows(check)), form, NARROW_GROUPS if narrow else None)
             print()
             print_table(list(_layer_rows(check)), form)
@@ -130,15 +129,20 @@ def _stage_rows(check: CheckResult) -> Iterator[dict[str, str]]:
 def _group_rows(check: CheckResult) -> Iterator[dict[str, str]]:
     """Yield, per group, its tangent-kernel contribution and decay at the widest, and all fitted powers."""
     for row in check.judgement.groups:
-        names = ("initial std", "learning-rate factor", "tangent contribution", "function change", "decay")
-        init, factor, contribution, change, decay = (row.quantities[name] for name in names)
+        init, factor, decay = (row.quantities[name] for name in ("initial std", "learning-rate factor", "decay"))
+        effects = dict.fromkeys(("tangent", "theory", "power", "change", "implied"), NOT_COVERED)
+        if contribution := row.quantities.get("tangent contribution"):
+            change = row.quantities["function change"]
+            effects = {
+                "tangent": _value_cell(contribution),
+                "theory": _theory_cell(contribution),
+                "power": _power_cell(contribution),
+                "change": _power_cell(change),
+                "implied": _implied_cell(change),
+            }
         yield {
             "group": row.name,
-            "tangent": _value_cell(contribution),
-            "theory": _theory_cell(contribution),
-            "power": _power_cell(contribution),
-            "change": _power_cell(change),
-            "implied": _implied_cell(change),
+            **effects,
             "init": _power_cell(init),
             "factor": _power_cell(factor),
             "decay": format_cell(decay.measured),
@@ -261,7 +265,7 @@ def _implied_cell(quantity: JudgedQuantity) -> str:
 def _model_notes(check: CheckResult) -> Iterator[str]:
     """Yield what `ok` means for text and beyond the theory, and the contact logit, which is not judged."""
     if beyond := check.settings["beyond_theory"]:
-        yield f"not covered by the theory: {', '.join(beyond)}: {BEYOND_NOTE}"
+        yield f"{NOT_COVERED} by the theory: {', '.join(beyond)}; initial values, factors and decay are checked"
         return
     if any(row.name == Group.WE for row in check.judgement.groups):
         yield TEXT_NOTE

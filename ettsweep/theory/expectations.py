@@ -94,8 +94,7 @@ class Expectations:
     Standard (s is None) is outside the family: its learning rate can absorb one power of the width. That power is
     taken from the bulk, so that the other groups show by how much they deviate from it.
 
-    Where the theory does not cover the model (`is_covered`), initial values and factors are still claimed, but nothing
-    is implied for kernels, contributions and changes.
+    If the theory does not cover the model (`is_covered`), only initial values, factors and decay are the model's.
     """
 
     predictions: Sequence[Prediction]
@@ -129,10 +128,8 @@ class Expectations:
             for prediction in self.predictions
         ]
 
-    def kernel(self, stage: str, mean: Callable[[Array], float]) -> ExpectedValue | None:
+    def kernel(self, stage: str, mean: Callable[[Array], float]) -> ExpectedValue:
         """Return an average of a stage's kernel; `mean` averages a (P, P) kernel, such as `mean_over_positions`."""
-        if not self.is_covered:
-            return None
         estimates = [
             next(predicted.kernel for predicted in prediction.kernels.stages if predicted.name == stage)
             for prediction in self.predictions
@@ -144,11 +141,8 @@ class Expectations:
         relative_values = tuple(mean(estimate.value) / scale for estimate, scale in zip(estimates, scales, strict=True))
         return ExpectedValue(mean(estimates[-1].value), mean(estimates[-1].error), power, relative_values)
 
-    def contribution(self, group: Group) -> ExpectedValue | None:
+    def contribution(self, group: Group) -> ExpectedValue:
         """Return a group's contribution to the optimizer's tangent kernel, at one sample."""
-        return self._contribution(group) if self.is_covered else None
-
-    def _contribution(self, group: Group) -> ExpectedValue:
         curve = [self._order_one_contribution(prediction, group) for prediction in self.predictions]
         value, error = curve[-1]
         if self.s is None:
@@ -177,7 +171,7 @@ class Expectations:
             if predicted.name in stages_so_far
             for group in predicted.groups
         }
-        curves = [self._contribution(group).relative_values for group in upstream]
+        curves = [self.contribution(group).relative_values for group in upstream]
         if any(abs(log_slope(self.widths, curve)) > CONSTANT_POWER for curve in curves):
             return None
         power = self.common_power if stage == HEAD else self.hidden_power

@@ -93,8 +93,8 @@ class JudgedRow:
 class GroupRow(JudgedRow):
     """The judged quantities of one parameter group.
 
-    Keys: `initial std`, `initial shape` (unless the group starts from 0), `learning-rate factor`,
-    `tangent contribution`, `function change`, `decay`.
+    Keys: `initial std`, `initial shape` (unless the group starts from 0), `learning-rate factor`, `decay`; and
+    `tangent contribution`, `function change` if the theory covers the model.
     """
 
     @property
@@ -103,8 +103,8 @@ class GroupRow(JudgedRow):
 
         Taken from training if a power was fitted there, otherwise from the tangent kernel.
         """
-        change, contribution = self.quantities["function change"], self.quantities["tangent contribution"]
-        return contribution.off_by if change.off_by is None else change.off_by
+        effects = (self.quantities.get(name) for name in ("function change", "tangent contribution"))
+        return next((effect.off_by for effect in effects if effect and effect.off_by is not None), None)
 
 
 class LayerRow(JudgedRow):
@@ -142,7 +142,7 @@ class Judgement:
 def judge_measurements(
     expectations: Expectations, measurements: Sequence[Measurement], heads: int, samples: int
 ) -> Judgement:
-    """Compare measurements with expectations.
+    """Compare measurements with expectations: only what the theory covers.
 
     Args:
         expectations: what theory implies at each width.
@@ -151,11 +151,12 @@ def judge_measurements(
         samples: B, samples of the probe batch.
     """
     table = _WidthTable(expectations.widths, [n // heads for n in expectations.widths], measurements)
-    stages = tuple(_judge_stage(name, expectations, table, samples) for name in expectations.stages)
+    covered_stages = expectations.stages if expectations.is_covered else ()
+    stages = tuple(_judge_stage(name, expectations, table, samples) for name in covered_stages)
     groups = tuple(_judge_group(group, expectations, table) for group in expectations.groups)
     layers = tuple(_judge_layers(expectations, measurements))
     contact = expectations.predictions[-1].kernels.contact
-    if contact is None:
+    if contact is None or not expectations.is_covered:
         return Judgement(stages, groups, layers)
     logit, _ = table.mean_at_widest(lambda m: math.nan if m.contact is None else m.contact)
     return Judgement(stages, groups, layers, (float(contact.logit.value.mean()), math.nan if logit is None else logit))
@@ -247,9 +248,7 @@ def _judge_stage(name: str, expectations: Expectations, table: _WidthTable, samp
         "kernel": table.judge_fitted(
             lambda m: m.kernels[name][0], expectations.kernel(name, mean_over_positions), KERNEL_ALLOWANCE
         ),
-        "kernel between samples": JudgedQuantity(
-            mean, error, None if between_samples is None else between_samples.value, None, None, verdict
-        ),
+        "kernel between samples": JudgedQuantity(mean, error, between_samples.value, None, None, verdict),
         # Of the last step: changes are cumulative.
         "activation change": table.judge_fitted(lambda m: m.changes[-1][name], expectations.change(name)),
     }
@@ -257,7 +256,6 @@ def _judge_stage(name: str, expectations: Expectations, table: _WidthTable, samp
 
 
 def _judge_group(group: Group, expectations: Expectations, table: _WidthTable) -> GroupRow:
-    contribution = expectations.contribution(group)
     counts = {prediction.dims.width: prediction.count(group) for prediction in expectations.predictions}
 
     def measured_contribution(m: Measurement) -> float:
@@ -269,15 +267,17 @@ def _judge_group(group: Group, expectations: Expectations, table: _WidthTable) -
     quantities = {"initial std": _judge_std(group, expectations, table)}
     if any(expectations.initial_stds(group)):  # what starts from 0 has no shape
         quantities["initial shape"] = _judge_shape(group, expectations, table)
-    quantities |= {
-        "learning-rate factor": _judge_factor(group, expectations, table),
-        "tangent contribution": table.judge_fitted(measured_contribution, contribution, CONTRIBUTION_ALLOWANCE),
-        # Its value depends on the lr, so only its power is judged: that of the tangent contribution.
-        "function change": table.judge_fitted(
-            lambda m: m.function_changes[group], contribution and replace(contribution, value=None)
-        ),
-        "decay": _judge_decay(group, expectations, table),
-    }
+    quantities["learning-rate factor"] = _judge_factor(group, expectations, table)
+    if expectations.is_covered:
+        contribution = expectations.contribution(group)
+        quantities |= {
+            "tangent contribution": table.judge_fitted(measured_contribution, contribution, CONTRIBUTION_ALLOWANCE),
+            # Its value depends on the lr, so only its power is judged: that of the tangent contribution.
+            "function change": table.judge_fitted(
+                lambda m: m.function_changes[group], replace(contribution, value=None)
+            ),
+        }
+    quantities["decay"] = _judge_decay(group, expectations, table)
     return GroupRow(group.value, quantities)
 
 

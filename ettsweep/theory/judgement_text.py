@@ -76,6 +76,8 @@ def _layer_findings(judgement: Judgement) -> Iterator[str]:
 
 def _output_scale_findings(judgement: Judgement) -> Iterator[tuple[str, str]]:
     """Yield a line if only the outputs have a wrong scale, although the head's weights start right."""
+    if not judgement.stages:  # the theory does not cover the model
+        return
     *hidden, outputs = judgement.stages
     # A tied head is the word embedding.
     rows = {row.name: row for row in judgement.groups}

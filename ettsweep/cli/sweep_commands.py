@@ -232,7 +232,7 @@ def report(
         from ettsweep.report.optuna_journal import write_journal
 
         with naming_option("--optuna", optuna):
-            print_note(write_journal(optuna, sweep_store, studies, run_index))
+            print_note(write_journal(optuna, studies, run_index))
     verdicts = judge(studies, run_index)
     # Verdicts may rest on runs outside the selection: the report must show these too.
     runs = with_verdict_runs(family_options.runs(run_index, sweep_store), verdicts)

@@ -20,8 +20,6 @@ class Manifest:
     def __init__(self, out: Path) -> None:
         self._out = out
         content = json_or_empty(out / MANIFEST_NAME)
-        if "files" not in content:  # an earlier version listed files alone
-            content = {"files": content}
         # Whoever edits the list finds the report written anew.
         self._files, self._figures = (
             part if isinstance(part := content.get(name), dict) else {} for name in ("files", "figures")

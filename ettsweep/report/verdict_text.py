@@ -265,8 +265,6 @@ def other_evaluations_text(verdict: Verdict) -> str:
 MACHINE_FACTS = ("device", "device_name", "driver", "instruction_set", "python", "torch", "numpy")
 """Of what a result says of where it was trained, what may change numbers."""
 
-_PROCESSORS = {"x86_64", "aarch64", "arm64", "ppc64le"}
-
 
 def differing_facts(verdict: Verdict) -> dict[str, dict[str, int]]:
     """Return the machines and packages in which the runs behind a verdict differ: by fact, runs by its value."""
@@ -276,8 +274,6 @@ def differing_facts(verdict: Verdict) -> dict[str, dict[str, int]]:
         facts = {name: str(each[name]) for name in MACHINE_FACTS if name in each}
         if "device" in facts:
             facts["device"] = facts["device"].partition(":")[0]
-        if facts.get("device") == "cuda" and facts.get("device_name") in _PROCESSORS:
-            del facts["device_name"]  # older versions named the processor where own code trained on a GPU
         for name, value in facts.items():
             values[name][value] += 1
     if verdict.study.base.keeps_checkpoints:

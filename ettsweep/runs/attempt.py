@@ -459,7 +459,7 @@ class Attempt:
 
     def is_retried(self) -> bool:
         """`True` if `ettsweep retry` was called after this attempt."""
-        return self.retried_path.exists() or (self.path / "retried").exists()  # in older versions it lay inside
+        return self.retried_path.exists()
 
     def mark_lost(self) -> None:
         """Record that the owner is dead, which its process alone does not tell from everywhere."""

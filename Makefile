@@ -55,7 +55,7 @@ $(READY): pyproject.toml
 
 demo: $(READY)
 	@echo "== 1/4 grid: the sweep vit-digits, a small Vision Transformer on scikit-learn's digits under four strategies"
-	@$(BIN)/ettsweep grid --model vit-digits --note "the demo" --follow --results $(RESULTS)
+	@$(BIN)/ettsweep grid --model vit-digits --follow --results $(RESULTS)
 	@echo "== 2/4 verify-optimum: by how much could a neighbour be better? Climb, and race, until it is within the margin"
 	@$(BIN)/ettsweep verify-optimum --sweep vit-digits --follow --results $(RESULTS)
 	@echo "== 3/4 seeds: each optimum again, over three fresh seeds"

@@ -36,7 +36,7 @@ def load(folder: str | Path, *sweeps: str) -> "Results":
 
     Args:
         folder: the folder that commands call --results.
-        sweeps: names of sweeps; without any, all that are not archived, and the runs that belong to none.
+        sweeps: names of sweeps; without any, all, and the runs that belong to none.
 
     Raises:
         InputError: the folder does not exist, is not a results folder, or has no such sweep.
@@ -46,9 +46,6 @@ def load(folder: str | Path, *sweeps: str) -> "Results":
     _check_folder(folder)
     store, run_index = load_sweep_store(folder), read_run_index(folder)
     chosen = store.select(sweeps)
-    if store.sweeps and not chosen:
-        names = ", ".join(map(repr, store.sweeps))
-        raise InputError(f"{folder}: all sweeps are archived; name the ones to load: {names}")
     verdicts = judge([study for sweep in chosen for study in sweep.studies], run_index)
     runs = with_verdict_runs(runs_of_sweeps(run_index.runs.values(), store, sweeps), verdicts)
     # Sweeps given by name were read, or raised; damaged others do not matter then.

@@ -278,7 +278,7 @@ COMMANDS: dict[str, tuple[str, list[str]]] = {
     "status": ("`status`", ["status --results made", "status --results results"]),
     "show": ("`show RUN`", [f"show {RUN} --results results"]),
     "show --reproduce": ("`show RUN --reproduce`", [f"show {RUN} --reproduce --results results"]),
-    "sweeps": ("`sweeps`", ["sweeps --all --results made"]),
+    "sweeps": ("`sweeps`", ["sweeps --results made"]),
     "compare": ("`compare A B`", ["compare a.csv b.csv --min"]),
     "read": ("`read FOLDER_OR_LOG`", ["read train.log"]),
     "read --reader": ("`read FOLDER_OR_LOG --reader NAME`", ["read train.log --reader stdout"]),

@@ -47,15 +47,13 @@ STRAYS = ("²", "٣", "0001", "-1", "x.yaml", "0009.yaml", ".x.tmp", "0002", "re
 
 @pytest.fixture(scope="module")
 def old_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the recorded folder, with runs in all states, some of whose sweeps have a note or are archived.
+    """Return the recorded folder, with runs in all states.
 
     One run trains on, in the name of this process.
     """
     folder = tmp_path_factory.mktemp("fuzz")
     write_recorded(folder)
     results = folder / "results"
-    ettsweep("sweeps", "note", "grid-2", "damaged soon", "--results", results)
-    ettsweep("sweeps", "archive", "grid", "--results", results)
     rows = json.loads(ettsweep("status", "--results", results, "--format", "json", code=None).stdout)
     (missing,) = (row["run"] for row in rows if row["state"] == "missing")
     attempt = claimed(RunDir(runs_dir(results) / missing))
@@ -194,7 +192,7 @@ def test_no_command_waits_for_a_fifo(old_results: Path, tmp_path: Path) -> None:
     commands = [
         *(("status",), ("sweeps",), ("show", run), ("logs", run), ("clean", "--dry-run")),
         *(("verify-optimum", "--dry-run"), ("grid", "--grid", "results/sweeps/grid-2/0001.yaml", "--dry-run")),
-        *(("report", "--out", tmp_path / "report"), ("cancel", run), ("sweeps", "note", "grid-3", "note")),
+        *(("report", "--out", tmp_path / "report"), ("cancel", run)),
     ]
     paths = {kind(path): path for path in sorted(old_results.rglob("*")) if path.is_file()}
     own = {kind(path): path for path in sorted((old_results / "runs" / run).rglob("*")) if path.is_file()}
@@ -293,9 +291,7 @@ COMMANDS = {
     "check-scaling": "check-scaling --model vit-digits --widths 24,48,96 --steps 1 --depth 1 --out check",
     "doctor": "doctor",
     "sweeps": "sweeps",
-    "sweeps note": "sweeps note grid-2 größer⊘",
-    "sweeps rename": "sweeps rename grid-2 grid-9",
-    "sweeps archive": "sweeps archive grid-2",
+    "sweeps delete": "sweeps delete grid-2 --yes",
     "read": "read {text}",
     "read --reader": "read {text} --reader stdout",
     "try": "try {grid} --launch-set slots=1",

@@ -136,14 +136,6 @@ def test_a_sweep_that_is_named_has_its_own_runs_alone(copied: Path) -> None:
     assert set(load(copied, "w8", "w9").runs["sweep"]) == {"w8", "w9"}
 
 
-def test_an_archived_sweep_is_read_where_it_is_named(copied: Path) -> None:
-    ettsweep("sweeps", "archive", "w8", "--results", copied)
-    with pytest.raises(InputError) as raises_result:
-        load(copied)
-    assert str(raises_result.value) == f"{copied}: all sweeps are archived; name the ones to load: 'w8'"
-    assert len(load(copied, "w8").runs) == 37
-
-
 WRONG: list[tuple[Callable[[Results], object], str]] = [
     (
         lambda r: r.figures.lattice(),

@@ -37,7 +37,6 @@ class GridOptions:
     same_numbers: Annotated[
         bool, typer.Option(help="Code that has changed since the sweep was made leaves all numbers as they were.")
     ] = False
-    note: Annotated[str | None, typer.Option("--note", help="Note to store with the sweep.", metavar="TEXT")] = None
 
     def load_spec(self, verdict_options: "VerdictOptions", missing_message: str) -> "tuple[str, SweepSpec, str]":
         """Return the sweep's name, its spec, and notes for the user.
@@ -48,11 +47,11 @@ class GridOptions:
         Without --grid and --model, the error has the text `missing_message`.
 
         Raises:
-            InputError: The grid file, an option, the name or the note is not valid.
+            InputError: The grid file, an option or the name is not valid.
         """
         from ettsweep.config import parse_integers
         from ettsweep.study.grid_file import choose_grid_path, grid_note, load_sweep_spec, single_seed_hint
-        from ettsweep.study.sweep_updates import check_name, check_note
+        from ettsweep.study.sweep_updates import check_name
 
         path = choose_grid_path(self.grid, self.model, missing_message)
         seeds = parse_integers(self.seeds, "--seeds", "0,1,2")
@@ -61,14 +60,11 @@ class GridOptions:
                 path, self.strategy or [], self.set_ or [], self.lr_range, self.wd_range, seeds
             )
         name = check_name(path.stem if self.name is None else self.name)
-        if self.note is not None:
-            # Before anything is recorded.
-            check_note(self.note)
         notes = [grid_note(path, self.model), single_seed_hint(path, seeds), sweep_spec.check_axes()]
         return name, verdict_options.apply_to(sweep_spec), "\n".join(filter(None, notes))
 
     def reject_with(self, option: str) -> None:
-        """Check that only --strategy and --note are given beside `option`, which selects an existing sweep.
+        """Check that only --strategy is given beside `option`, which selects an existing sweep.
 
         Raises:
             InputError: Another option is given.

@@ -1,6 +1,5 @@
-"""The command group sweeps: list, rename, note, archive, unarchive, delete."""
+"""The command group sweeps: list and delete."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,15 +11,11 @@ from ettsweep.errors import CorruptError, InputError
 
 app = typer.Typer(
     name="sweeps",
-    help="List sweeps; rename, annotate, archive or delete them.",
+    help="List sweeps, or delete some.",
     invoke_without_command=True,
     rich_markup_mode=None,
 )
 
-Name = Annotated[
-    str,
-    typer.Argument(help="Name of a sweep.", metavar="NAME", show_default=False),
-]
 Names = Annotated[
     list[str],
     typer.Argument(help="Names of sweeps.", metavar="NAME...", show_default=False),
@@ -30,14 +25,13 @@ Names = Annotated[
 @app.callback()
 def list_sweeps(
     context: typer.Context,
-    all_: Annotated[bool, typer.Option("--all", help="List archived sweeps too.")] = False,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """List the sweeps with their notes, states of runs, device hours and verdicts."""
-    # Typer runs this callback before a subcommand too; there, `sweeps --all rename` would drop --all silently.
+    """List the sweeps with the states of their runs, device hours and verdicts."""
+    # Typer runs this callback before a subcommand too; there, `sweeps --results a delete` would drop it silently.
     if context.invoked_subcommand:
-        for option in ("all_", "form", "results"):
+        for option in ("form", "results"):
             if (source := context.get_parameter_source(option)) and source.name == "COMMANDLINE":
                 raise InputError(f"put the options of `sweeps {context.invoked_subcommand}` after its name")
         return
@@ -47,59 +41,19 @@ def list_sweeps(
     from ettsweep.study.sweep_store import load_sweep_store
 
     sweep_store, run_index = load_sweep_store(require_folder(results)), read_run_index(results)
-    listed_sweeps = [sweep for sweep in sweep_store.sweeps.values() if all_ or not sweep.is_archived]
-    rows = [sweep_row(sweep, sweep_store, run_index, judge(sweep.studies, run_index)) for sweep in listed_sweeps]
+    sweeps = sweep_store.sweeps.values()
+    rows = [sweep_row(sweep, sweep_store, run_index, judge(sweep.studies, run_index)) for sweep in sweeps]
     # CSV keeps all columns, so that scripts can rely on them.
-    omitted = {"archived": not all_, "criterion": not any(row["criterion"] for row in rows)}
-    print_table(rows, form, [name for name in rows[0] if form is Format.CSV or not omitted.get(name)] if rows else None)
+    omitted = set() if form is Format.CSV or any(row["criterion"] for row in rows) else {"criterion"}
+    print_table(rows, form, [name for name in rows[0] if name not in omitted] if rows else None)
     for name, problem in sweep_store.broken.items():
         print_note(f"sweep {name} is left out: {problem}")
-    hidden = len(sweep_store.sweeps) - len(listed_sweeps)
-    print_note(f"{hidden} archived: `ettsweep sweeps --all` lists them too" if hidden else "")
     # With nothing readable the command fails; with something, problems are only noted.
     if sweep_store.broken and not sweep_store.sweeps:
         raise CorruptError(
             f"{results}: {format_count(len(sweep_store.broken), 'sweep')} cannot be read, and there are no others"
         )
     print_note("" if sweep_store.sweeps else f"{results}: no sweeps yet; `ettsweep grid --model vit-digits` starts one")
-
-
-@app.command("rename")
-def rename(
-    name: Name,
-    new: Annotated[str, typer.Argument(metavar="NEW", show_default=False)],
-    results: ExistingResults = DEFAULT_RESULTS,
-) -> None:
-    """Rename a sweep; its runs and verdicts stay as they are."""
-    from ettsweep.study.sweep_updates import rename_sweep
-
-    rename_sweep(results, name, new)
-    print_note(f"sweep {name} is now called {new}")
-
-
-@app.command("note")
-def set_note(
-    name: Name,
-    text: Annotated[str, typer.Argument(metavar="TEXT", show_default=False)],
-    results: ExistingResults = DEFAULT_RESULTS,
-) -> None:
-    """Set the note of a sweep; an empty one removes it."""
-    from ettsweep.study.sweep import SweepVersion
-    from ettsweep.study.sweep_updates import append_version, check_note
-
-    append_version(results, name, SweepVersion(note=check_note(text)))
-
-
-@app.command("archive")
-def archive(names: Names, results: ExistingResults = DEFAULT_RESULTS) -> None:
-    """Hide sweeps from commands without --sweep; nothing is deleted."""
-    _archive(results, names, True)
-
-
-@app.command("unarchive")
-def unarchive(names: Names, results: ExistingResults = DEFAULT_RESULTS) -> None:
-    """Show archived sweeps again."""
-    _archive(results, names, False)
 
 
 @app.command("delete")
@@ -127,14 +81,3 @@ def delete(names: Names, yes: Yes = False, results: ExistingResults = DEFAULT_RE
     if runs:
         subject = f"{format_count(len(runs), 'run')} {'stays' if len(runs) == 1 else 'stay'}"
         print_note(f"{subject}: `ettsweep clean --unused-runs` removes those that no other sweep needs")
-
-
-def _archive(results: Path, names: list[str], archived: bool) -> None:
-    from ettsweep.study.sweep import SweepVersion
-    from ettsweep.study.sweep_store import load_sweep_store
-    from ettsweep.study.sweep_updates import append_version
-
-    for sweep in load_sweep_store(results).select(names):  # raises before any change if a name is wrong
-        if sweep.is_archived != archived:
-            append_version(results, sweep.name, SweepVersion(archived=archived))
-        print_note(f"sweep {sweep.name} is {'archived; nothing is deleted' if archived else 'shown again'}")

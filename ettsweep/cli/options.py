@@ -103,7 +103,7 @@ SweepNames = Annotated[
     typer.Option(
         "--sweep",
         "-s",
-        help="Sweep name; repeatable. By default all sweeps that are not archived.",
+        help="Sweep name; repeatable. By default all sweeps.",
         metavar="NAME",
     ),
 ]
@@ -200,7 +200,7 @@ class FamilyOptions:
         return sweep_store
 
     def sweeps(self, sweep_store: "SweepStore") -> "list[Sweep]":
-        """Return the sweeps of --sweep; by default all readable ones that are not archived.
+        """Return the sweeps of --sweep; by default all readable ones.
 
         Raises:
             InputError: No sweep has a given name.
@@ -217,9 +217,6 @@ class FamilyOptions:
         """
         studies = [study for sweep in self.sweeps(sweep_store) for study in sweep.studies]
         if not studies:
-            # Three reasons for no studies, each with its own remedy.
-            if sweep_store.sweeps:
-                raise InputError(f"all sweeps are archived: {', '.join(sweep_store.sweeps)}; select one with --sweep")
             if sweep_store.broken:
                 raise CorruptError("no sweep can be read")
             raise InputError(f"{sweep_store.results}: no sweeps yet; `ettsweep grid --model vit-digits` starts one")
@@ -354,7 +351,7 @@ class RunOptions(FamilyOptions):
         return [*(self.run or []), *super().as_arguments]
 
     def runs(self, run_index: "RunIndex", sweep_store: "SweepStore") -> "list[Run]":
-        """Return the selected runs. Runs given by id may be of any sweep, archived ones too.
+        """Return the selected runs. Runs given by id may be of any sweep.
 
         Raises:
             InputError: A run, sweep or state does not exist, or no run or study has a given model, strategy or family.
@@ -367,7 +364,7 @@ class RunOptions(FamilyOptions):
                 raise unknown_name("state", name, [s.value for s in State])
         # A set, since two prefixes may be of one run.
         ids = {find_run_id(run_index, prefix) for prefix in self.run or []}
-        # Ids select among all runs, those of archived sweeps too; broken folders have an id, but no run.
+        # Ids select among all runs; broken folders have an id, but no run.
         if ids and not self.sweep:
             self._check_run_filters(run_index, sweep_store)
             runs = self._select([run_index.runs[run] for run in ids if run in run_index.runs])

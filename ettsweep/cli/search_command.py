@@ -107,7 +107,7 @@ def search(
     # Starting points matter only before the first suggestion.
     print_note("" if new or source is None else f"--from {source} is ignored: the search has already started")
     # Creates or extends the sweep; which runs to train is decided round by round.
-    _, obstacle = plan_grid(sweep_spec, context, name, grid_options.note, print_note)
+    _, obstacle = plan_grid(sweep_spec, context, name, print_note)
     print_note(f"before it can be submitted: {obstacle}" if obstacle else "")
     print_note(notes)
     print_note(profile_note(sweep_spec.launch))

@@ -58,7 +58,7 @@ def grid(
         )
         studies, screen = sweep_spec.studies(name), progress_console() if follow else None
         context = CommandContext(results, *load_launch(sweep_spec), dry_run, screen, name, studies, notify=print_note)
-        plan, obstacle = plan_grid(sweep_spec, context, name, grid_options.note, notify=print_note)
+        plan, obstacle = plan_grid(sweep_spec, context, name, notify=print_note)
     print_note(notes)
     print_note(profile_note(sweep_spec.launch))
     selection = ["--sweep", name]
@@ -236,11 +236,10 @@ def report(
     verdicts = judge(studies, run_index)
     # Verdicts may rest on runs outside the selection: the report must show these too.
     runs = with_verdict_runs(family_options.runs(run_index, sweep_store), verdicts)
-    notes = {name: sweep.note for name, sweep in sweep_store.sweeps.items()}
     # If the folder cannot be written, the error suggests --out.
     with naming_option("--out", folder):
         paths = write_report(
-            results, folder, runs, verdicts, sweep_store.studies_by_family, print_note, notes, coordinates, figures
+            results, folder, runs, verdicts, sweep_store.studies_by_family, print_note, coordinates, figures
         )
     show_verdicts(verdicts, form)
     if form is Format.TABLE:

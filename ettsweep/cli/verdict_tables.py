@@ -320,7 +320,6 @@ def sweep_row(
     changed_s = max(map(_modified_s, paths), default=0.0) or None
     return {
         "sweep": sweep.name,
-        "note": sweep.note,
         "families": len(sweep.studies),
         "runs": ", ".join(f"{n} {state}" for state, n in count_states(states).items()),
         "device h": round(seconds / 3600, 4),
@@ -329,5 +328,4 @@ def sweep_row(
         ),
         "criterion": sweep.criterion.describe(sweep.metric),
         "last change": changed_s and datetime.fromtimestamp(changed_s, UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "archived": sweep.is_archived,
     }

@@ -233,7 +233,6 @@ def plan_grid(
     sweep_spec: SweepSpec,
     context: CommandContext,
     name: str,
-    note: str | None = None,
     notify: Callable[[str], None] = lambda text: None,
 ) -> tuple[Plan, str]:
     """Return the plan for the runs of a grid, and record the grid in its sweep unless it is a dry run.
@@ -245,7 +244,6 @@ def plan_grid(
         sweep_spec: the resolved grid.
         context: how the command carries out the plan.
         name: name of the sweep.
-        note: the user's note on the sweep.
         notify: receives a line on how the sweep changed.
 
     Raises:
@@ -273,7 +271,7 @@ def plan_grid(
             raise
         return plan, str(error)
     if not context.dry_run:
-        notify(extend_sweep(context.results, name, sweep_spec, note))
+        notify(extend_sweep(context.results, name, sweep_spec))
     return plan, ""
 
 

@@ -39,7 +39,6 @@ def render(
     runs: Sequence[Run],
     studies_by_family: StudiesByFamily,
     corrupt: Mapping[str, str],
-    notes: Mapping[str, str] | None = None,
     figure_files: bool = True,
 ) -> str:
     """Render the page: the answer, figures, a table of runs, and the histories that could not be read.
@@ -52,7 +51,6 @@ def render(
         runs: all runs of the report.
         studies_by_family: the studies of all sweeps, also of sweeps outside of the report.
         corrupt: reasons why a run's history cannot be read, by run id.
-        notes: notes of users on sweeps, by name of the sweep.
         figure_files: whether figures are written as files too, to which the page then links.
     """
     families = [family for comparison in comparisons for family in comparison.families]
@@ -69,7 +67,7 @@ def render(
         policy=_content_security_policy(scripts.values()),
         style=Markup(_read_resource("page.css")),
         scripts=scripts,
-        answers=[summary.comparison_answer(comparison, notes or {}) for comparison in comparisons],
+        answers=list(map(summary.comparison_answer, comparisons)),
         has_strategies=any(f.verdict.study.has_strategies for comparison in comparisons for f in comparison.families),
         sections=[comparison_section(comparison, figures, others, tried) for comparison in comparisons],
         specs={figure.name: script_json(without_data(figure.spec)) for figure in figures.values()},

@@ -1,6 +1,5 @@
 """The answer of a comparison: the best optimum in a sentence, and a card per strategy with its next step."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ettsweep.console import format_count, format_device_hours
@@ -21,8 +20,8 @@ CARD_LINES = ("optimum", "score", "fresh", "beats", "behind", "accuracy", "bits"
 """Lines of a card, top to bottom; those that no strategy has are left out."""
 
 
-def comparison_answer(comparison: StrategyComparison, notes: Mapping[str, str]) -> Row:
-    """Return the answer of a comparison: the best optimum, and a card per strategy; `notes` are by sweep name."""
+def comparison_answer(comparison: StrategyComparison) -> Row:
+    """Return the answer of a comparison: the best optimum, and a card per strategy."""
     families, metric = comparison.families, comparison.metric
     finished = sum_spikes(run for family in families for run in family.runs)
     lines = [_card_lines(family) for family in families]
@@ -40,7 +39,6 @@ def comparison_answer(comparison: StrategyComparison, notes: Mapping[str, str]) 
     ]
     return {
         "title": comparison.title,
-        "note": notes.get(families[0].verdict.study.sweep, ""),
         "metric": metric.label,
         "better": "lower" if metric.mode == "min" else "higher",
         "best": verdict_text.best_optimum([family.verdict for family in families]),

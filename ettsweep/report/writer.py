@@ -1,6 +1,6 @@
 """A report: tables, figures and the page, written into one folder."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -31,7 +31,6 @@ def write_report(
     verdicts: Sequence[Verdict],
     studies_by_family: StudiesByFamily,
     warn: Callable[[str], None] = lambda text: None,
-    notes: Mapping[str, str] | None = None,
     coordinates: Coordinates = "lr,wd",
     figure_files: bool | None = None,
 ) -> list[Path]:
@@ -47,7 +46,6 @@ def write_report(
         studies_by_family: the studies of all sweeps, by family.
         warn: called with a line for each run whose metrics cannot be used, which the page lists too, and if figures
             are on the page alone.
-        notes: notes of users on sweeps, by name of the sweep.
         coordinates: of maps.
         figure_files: whether figures are written as files too; by default if there are at most `MAX_DEFAULT_FIGURES`,
             or an earlier report wrote some there.
@@ -81,9 +79,7 @@ def write_report(
         figure_files = len(figures) <= MAX_DEFAULT_FIGURES or manifest.has_figures
         if not figure_files:
             warn(f"{len(figures)} figures are on the page alone; --figures writes them as files too")
-    html = page.render(
-        results, out, comparisons, figures, runs, studies_by_family, histories.corrupt, notes, figure_files
-    )
+    html = page.render(results, out, comparisons, figures, runs, studies_by_family, histories.corrupt, figure_files)
     # Before the files of figures, which take longest: the page draws its own.
     write_atomic(out / "report.html", html)
     written = figures.values() if figure_files else ()

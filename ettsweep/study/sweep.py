@@ -49,16 +49,12 @@ class SweepVersion(StrictModel):
         asked: a resolved grid file, added to those of earlier versions.
         proposed: suggestions of samplers, added to those of earlier versions.
         criterion: options of the verdict; each field overrides that of earlier versions.
-        note: a user's note.
-        archived: whether commands without sweep names leave the sweep out.
     """
 
     version: int = FORMAT_VERSION
     asked: SweepSpec | None = None
     proposed: Annotated[tuple[Suggestion, ...], Field(strict=False)] | None = None
     criterion: CriterionOptions | None = None
-    note: str | None = None
-    archived: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -115,16 +111,6 @@ class Sweep:
         (lr, wd) = next(iter(ranges), (last.lr, last.wd))
         # Without a criterion: an old one, stated again, would override options that were recorded since.
         return last.model_copy(update={"centres": centres, "criterion": None, "lr": lr, "wd": wd})
-
-    @property
-    def note(self) -> str:
-        """The user's note; empty without one."""
-        return next((entry.note for entry in reversed(self.versions) if entry.note is not None), "")
-
-    @property
-    def is_archived(self) -> bool:
-        """`True` if commands without sweep names leave the sweep out."""
-        return next((entry.archived for entry in reversed(self.versions) if entry.archived is not None), False)
 
     @cached_property
     def studies(self) -> tuple[Study, ...]:

@@ -1,6 +1,6 @@
 """Named sweeps of a results folder, each in numbered files that are written once.
 
-    sweeps/<name>/0001.yaml, 0002.yaml, ...   a resolved grid file, suggestions, a criterion, a note, or `archived`
+    sweeps/<name>/0001.yaml, 0002.yaml, ...   a resolved grid file, suggestions or a criterion
 
 The numbers alone give the order. The next file is created exclusively, so that of two commands at the same instant one
 has to read again and try the number after.
@@ -39,16 +39,16 @@ class SweepStore:
 
     @cached_property
     def studies_by_family(self) -> dict[str, list[Study]]:
-        """The studies of all sweeps, archived ones too, by family."""
+        """The studies of all sweeps, by family."""
         return group_by_family(self.studies)
 
     @property
     def studies(self) -> list[Study]:
-        """The studies of all sweeps, archived ones too."""
+        """The studies of all sweeps."""
         return [study for sweep in self.sweeps.values() for study in sweep.studies]
 
     def select(self, names: Sequence[str] = ()) -> list[Sweep]:
-        """Return the sweeps of these names; without names, all that are not archived.
+        """Return the sweeps of these names; without names, all.
 
         Raises:
             InputError: there is no sweep of a name.
@@ -59,7 +59,7 @@ class SweepStore:
                 raise CorruptError(self.broken[name])
             if name not in self.sweeps:
                 raise unknown_name("sweep", name, self.sweeps)
-        return [sweep for sweep in self.sweeps.values() if (sweep.name in names if names else not sweep.is_archived)]
+        return [sweep for sweep in self.sweeps.values() if not names or sweep.name in names]
 
 
 StudiesByFamily = Mapping[str, Sequence[Study]]
@@ -91,28 +91,22 @@ def run_sweeps_text(studies_by_family: StudiesByFamily, family: str, point: Poin
 
 
 def runs_of_sweeps(runs: Iterable[Run], sweep_store: SweepStore, names: Sequence[str] = ()) -> list[Run]:
-    """Return the runs that belong to the sweeps of these names.
-
-    Without names, all runs but those that belong to archived sweeps only.
+    """Return the runs that belong to the sweeps of these names; without names, all runs.
 
     Raises:
         InputError: there is no sweep of a name.
         CorruptError: a sweep cannot be read.
     """
-    selected = {sweep.name for sweep in sweep_store.select(names)}
-    if not names and len(selected) == len(sweep_store.sweeps):
+    if not names:
         return list(runs)
-    families = sweep_store.studies_by_family
-    memberships = ((run, set(run_sweeps(families, run.family, run.point, run.seed))) for run in runs)
-    return [run for run, sweeps in memberships if sweeps & selected or not (names or sweeps)]
+    selected, families = {sweep.name for sweep in sweep_store.select(names)}, sweep_store.studies_by_family
+    return [run for run in runs if selected.intersection(run_sweeps(families, run.family, run.point, run.seed))]
 
 
 def split_exclusive_runs(
     runs: Sequence[Run], names: Collection[str], sweep_store: SweepStore
 ) -> tuple[list[Run], dict[str, int]]:
     """Split runs into those that only the named sweeps use and those that other sweeps use too.
-
-    Archived sweeps do not count as users.
 
     Returns:
         The runs that no other sweep uses, and the number of the remaining runs by the name of the other sweep.
@@ -134,7 +128,7 @@ def split_exclusive_runs(
 
 
 def runs_without_sweep(runs: Iterable[Run], sweep_store: SweepStore) -> list[Run]:
-    """Return the runs that belong to no sweep, not even an archived one.
+    """Return the runs that belong to no sweep.
 
     Raises:
         CorruptError: a sweep cannot be read, so that its runs are not known.

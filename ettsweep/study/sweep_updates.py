@@ -1,4 +1,4 @@
-"""Changes to named sweeps: requests, suggestions, criterion, name, note; and which processes follow a sweep."""
+"""Changes to named sweeps: requests, suggestions, criterion; and which processes follow a sweep."""
 
 import contextlib
 import uuid
@@ -15,7 +15,6 @@ from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.sweep import Suggestion, Sweep, SweepVersion
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.sweep_store import NAME, SweepStore, load_sweep_store, name_candidates, sanitize_name
-from ettsweep.study.tried import outcome_path
 
 MAX_TOLD = 32
 """Characters of a difference that a suggested name may have."""
@@ -77,30 +76,13 @@ def check_name(name: str, option: str = "--name") -> str:
     return name
 
 
-def check_note(text: str) -> str:
-    """Return the note if it can be shown in a terminal.
-
-    Raises:
-        InputError: it has control characters, or more than one line.
-    """
-    if not text.isprintable():
-        raise InputError(f"a note is one line of text without control characters, got {text!r}")
-    return text
-
-
-def extend_sweep(
-    results: Path,
-    name: str,
-    sweep_spec: SweepSpec,
-    note: str | None = None,
-) -> str:
-    """Make a sweep, or add a spec to it if that adds anything; an archived sweep is archived no longer.
+def extend_sweep(results: Path, name: str, sweep_spec: SweepSpec) -> str:
+    """Make a sweep, or add a spec to it if that adds anything.
 
     Args:
         results: the results folder.
         name: of the sweep.
         sweep_spec: what is added.
-        note: the user's.
 
     Returns:
         A line on the change, for people; empty if nothing changed.
@@ -112,35 +94,12 @@ def extend_sweep(
     while True:  # until no other command writes at the same time
         sweep_store = load_sweep_store(results)
         sweep = find_compatible(sweep_store, name, sweep_spec)
-        version = SweepVersion(
-            asked=None if sweep and sweep.covers(sweep_spec) else sweep_spec,
-            note=None if sweep and note == sweep.note else note,
-            archived=False if sweep and sweep.is_archived else None,
-        )
-        if version == SweepVersion():
+        if sweep and sweep.covers(sweep_spec):
             return ""
-        if try_append(results, sweep_store, name, version):
-            change = "extended" if sweep and version.asked else "changed" if sweep else "made"
+        if try_append(results, sweep_store, name, SweepVersion(asked=sweep_spec)):
             criterion = sweep.criterion_changes(sweep_spec.criterion) if sweep else ""
-            return (
-                f"sweep {name} is {change}"
-                + (", and no longer archived" if version.archived is False else "")
-                + (f"; {criterion} from now on" if criterion else "")
-            )
-
-
-def append_version(results: Path, name: str, version: SweepVersion) -> None:
-    """Write the next file of an existing sweep.
-
-    Raises:
-        InputError: there is no sweep of this name.
-        CorruptError: it cannot be read.
-    """
-    while True:
-        sweep_store = load_sweep_store(results)
-        sweep_store.select([name])
-        if try_append(results, sweep_store, name, version):
-            return
+            change = f"sweep {name} is {'extended' if sweep else 'made'}"
+            return f"{change}; {criterion} from now on" if criterion else change
 
 
 def record_suggestions(results: Path, name: str, suggestions: Sequence[Suggestion]) -> None:
@@ -150,7 +109,11 @@ def record_suggestions(results: Path, name: str, suggestions: Sequence[Suggestio
         InputError: there is no sweep of this name.
         CorruptError: it cannot be read.
     """
-    append_version(results, name, SweepVersion(proposed=tuple(suggestions)))
+    while True:
+        sweep_store = load_sweep_store(results)
+        sweep_store.select([name])
+        if try_append(results, sweep_store, name, SweepVersion(proposed=tuple(suggestions))):
+            return
 
 
 def record_criterion(results: Path, names: Iterable[str], options: CriterionOptions) -> str:
@@ -176,30 +139,6 @@ def record_criterion(results: Path, names: Iterable[str], options: CriterionOpti
     return "\n".join(f"sweep {', '.join(sweeps)}: {change} from now on" for change, sweeps in changed.items())
 
 
-def rename_sweep(results: Path, name: str, new: str) -> None:
-    """Rename a sweep; the trial of a sweep of the new name that was never made is replaced.
-
-    Raises:
-        InputError: there is no such sweep, the new name is taken or invalid, or a command follows the sweep.
-        CorruptError: the sweep cannot be read.
-    """
-    check_name(new, "new name")
-    sweep_store = load_sweep_store(results)
-    sweep_store.select([name])
-    if new in sweep_store.sweeps or new in sweep_store.broken:
-        raise InputError(f"there is a sweep {new} already; choose another name")
-    if (other := _same_but_for_case(sweep_store, new)) not in ("", name):
-        raise InputError(f"there is a sweep {other}, which some file systems take for {new}; choose another name")
-    # A command that follows the sweep would write its next file under the old name.
-    _refuse_followed(results, name)
-    folder, new_folder = sweeps_dir(results) / name, sweeps_dir(results) / new
-    with storage_errors(folder):
-        # Where a file system ignores case, w8 and W8 are one folder, with the sweep's own trial.
-        if new_folder.is_dir() and not new_folder.samefile(folder):
-            outcome_path(results, new).unlink(missing_ok=True)
-        folder.rename(new_folder)
-
-
 def delete_sweep(results: Path, name: str) -> None:
     """Delete a sweep, also one that cannot be read; its runs stay.
 
@@ -215,12 +154,7 @@ def check_deletable(sweep_store: SweepStore, name: str) -> None:
     names = {*sweep_store.sweeps, *sweep_store.broken}
     if name not in names:
         raise unknown_name("sweep", name, names)
-    _refuse_followed(sweep_store.results, name)
-
-
-def _refuse_followed(results: Path, name: str) -> None:
-    """Raise InputError if a command follows the sweep."""
-    for path, follower in find_followers(results, name).items():
+    for path, follower in find_followers(sweep_store.results, name).items():
         raise InputError(
             f"a command follows sweep {name} (process {follower.pid} on {follower.host}); end it first, its runs "
             f"continue; if it is gone, delete {path}"
@@ -236,7 +170,7 @@ def find_followers(results: Path, name: str) -> dict[Path, Process]:
 
 @contextlib.contextmanager
 def mark_followed(results: Path, names: Iterable[str]) -> Iterator[None]:
-    """Context in which this process follows sweeps; they cannot be renamed or deleted meanwhile."""
+    """Context in which this process follows sweeps; they cannot be deleted meanwhile."""
     # A file of its own for each process: several commands may follow one sweep.
     paths = [sweeps_dir(results) / name / f"follower-{uuid.uuid4().hex}.json" for name in set(names)]
     try:

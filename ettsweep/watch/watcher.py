@@ -230,7 +230,7 @@ class Watcher:
             if not self._has_polled:
                 raise
             self._select([self._runs[run] for run in self._selected if run in self._runs])
-            return  # the selected sweeps were renamed, archived or removed: keep showing their runs
+            return  # the selected sweeps were renamed or removed: keep showing their runs
         self._select(runs)
         self._selected_short_ids = {short_id(run) for run in runs}
         self._ids_by_family = {}

@@ -363,7 +363,7 @@ def test_status_is_sorted_for_people(results: Path, finish_scores: Any, call: Ca
             "clean",
         ),
         *("verify-optimum", "seeds", "report", "train 0", "search --sweep a"),
-        *("sweeps rename a b", "sweeps note a b", "sweeps archive a", "sweeps unarchive a"),
+        "sweeps delete a",
     ],
 )
 def test_who_looks_into_a_folder_that_is_not_there_is_given_the_first_command(

@@ -19,7 +19,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return the id of a failed run whose reason, log, owner and sweep say what a terminal would obey."""
     monkeypatch.chdir(tmp_path)
     sweep_spec = load_sweep_spec(write_grid(tmp_path / "grid.yaml"))
-    extend_sweep(Path("results"), "grid", sweep_spec, None)
+    extend_sweep(Path("results"), "grid", sweep_spec)
     (spec, *_) = sweep_spec.specs()
     attempt = RunDir.create(Path("results"), spec).claim({"job": NASTY, "device_name": NASTY}, after=0)
     assert attempt

@@ -186,11 +186,10 @@ def test_a_grid_makes_the_sweep_of_its_file_or_of_the_name_that_is_given(
     follow = ("--follow", "--launch-set", "slots=1", "--results", results)
     call("grid", "--grid", "w8.yaml", "--dry-run", "--results", results)
     assert not results.exists()
-    call("grid", "--grid", "w8.yaml", "--note", "the narrow one", *follow)
+    call("grid", "--grid", "w8.yaml", *follow)
     call("grid", "--grid", "w8.yaml", "--name", "again", *follow)
     assert len(submission_folders(results)) == 1, "runs belong to nobody, and train once"
     sweeps = load_sweep_store(results).sweeps
-    assert (sweeps["w8"].note, sweeps["again"].note) == ("the narrow one", "")
     assert sweeps["w8"].sweep_specs == sweeps["again"].sweep_specs
     assert set(states(call, results).values()) == {("again, w8", "done")}
 
@@ -283,57 +282,35 @@ def test_a_name_that_could_be_a_path_or_a_run_is_refused(call: Call, results: Pa
     assert not results.exists()
 
 
-# --- sweeps: list, rename, note, archive ----------------------------------------------------------------------------
+# --- sweeps: list ---------------------------------------------------------------------------------------------------
 
 
 def test_sweeps_are_listed_with_what_people_ask_of_them(call: Call, results: Path, request_sweep: Ask) -> None:
     specs = request_sweep("w8", lambda spec: 1 + abs(spec.lr - 0.25))
     request_sweep("wide", strategies=["standard", "mup"], recipe=OTHER)
-    call("sweeps", "note", "w8", "the narrow one", "--results", results)
     w8, wide = call("sweeps", "--results", results, "--format", "json").json
-    assert (w8["sweep"], w8["note"], w8["families"], w8["runs"]) == ("w8", "the narrow one", 1, "3 done")
+    assert (w8["sweep"], w8["families"], w8["runs"]) == ("w8", 1, "3 done")
     assert (w8["device h"], w8["verdicts"]) == (
         round(len(specs) * 0.01, 4),
         "standard optimal by the paper's comparison of means",
     )
-    stat_result = (results / "sweeps" / "w8" / "0002.yaml").stat()
-    os.utime(results / "sweeps" / "w8" / "0002.yaml", (10**10, 10**10))
+    stat_result = (path := results / "sweeps" / "w8" / "0001.yaml").stat()
+    os.utime(path, (10**10, 10**10))
     (changed, _) = call("sweeps", "--results", results, "--format", "json").json
-    os.utime(results / "sweeps" / "w8" / "0002.yaml", (stat_result.st_atime, stat_result.st_mtime))
+    os.utime(path, (stat_result.st_atime, stat_result.st_mtime))
     assert (changed.pop("last change"), w8.pop("last change")[-4:]) == ("2286-11-20 17:46 UTC", " UTC")
     assert changed == w8
     assert (wide["families"], wide["runs"], wide["device h"]) == (2, "6 missing", 0)
     assert wide["verdicts"] == "standard incomplete, mup incomplete"
     for form in ("table", "csv", "markdown"):
-        assert "the narrow one" in call("sweeps", "--results", results, "--format", form).out
-    call("sweeps", "rename", "w8", "narrow", "--results", results)
-    assert set(states(call, results, "--state", "done").values()) == {("narrow", "done")}
-    for name, messages in (
-        ("wide", "there is a sweep wide already"),
-        ("a/b", "new name 'a/b': "),
-        ("narrow", "already"),
-    ):
-        assert messages in call("sweeps", "rename", "narrow", name, "--results", results, code=2).err
-    assert "unknown sweep 'w8'" in call("sweeps", "note", "w8", "x", "--results", results, code=2).err
+        assert "standard incomplete, mup incomplete" in call("sweeps", "--results", results, "--format", form).out
 
 
 def test_options_of_a_subcommand_go_after_its_name(call: Call, results: Path, request_sweep: Ask) -> None:
     request_sweep("w8")
-    result = call("sweeps", "--results", results, "archive", "w8", code=2)
-    assert "put the options of `sweeps archive` after its name" in result.err
-    assert not load_sweep_store(results).sweeps["w8"].is_archived
-
-
-def test_what_is_asked_for_of_an_archived_sweep_can_be_seen(
-    call: Call, results: Path, request_sweep: Ask, tmp_path: Path
-) -> None:
-    request_sweep("w8", lambda spec: 1 + abs(spec.lr - 0.25), seeds=[0, 1])
-    call("sweeps", "archive", "w8", "--results", results)
-    result = call("verify-optimum", "--results", results, code=2)
-    assert "all sweeps are archived: w8; select one with --sweep" in result.err
-    result = call("grid", "--grid", "w8.yaml", "--note", "again", "--results", results)
-    assert "sweep w8 is changed, and no longer archived" in result.err
-    assert verdicts(call, results).keys() == {"w8"}
+    result = call("sweeps", "--results", results, "delete", "w8", "--yes", code=2)
+    assert "put the options of `sweeps delete` after its name" in result.err
+    assert load_sweep_store(results).sweeps.keys() == {"w8"}
 
 
 def test_runs_that_a_call_left_out_are_told(call: Call, results: Path, request_sweep: Ask) -> None:
@@ -344,21 +321,6 @@ def test_runs_that_a_call_left_out_are_told(call: Call, results: Path, request_s
     assert (
         f"3 other runs of sweep w8 are missing: `ettsweep verify-optimum --sweep w8 --results {results}`" in result.err
     )
-
-
-def test_an_archived_sweep_is_hidden_and_whole(call: Call, results: Path, request_sweep: Ask) -> None:
-    specs = request_sweep("w8", lambda spec: 1 + abs(spec.lr - 0.25))
-    request_sweep("w16", recipe=OTHER)
-    before = states(call, results)
-    call("sweeps", "archive", "w8", "--results", results)
-    assert verdicts(call, results).keys() == {"w16"}
-    assert [row["sweep"] for row in call("sweeps", "--results", results, "--format", "json").json] == ["w16"]
-    assert "1 archived" in call("sweeps", "--results", results).err
-    assert not states(call, results), "runs of an archived sweep are not of no sweep"
-    assert verdicts(call, results, "--sweep", "w8")["w8"]["verdict"] == "optimal"
-    assert set(states(call, results, "-s", "w8")) == {spec.run_id for spec in specs}
-    call("sweeps", "unarchive", "w8", "--results", results)
-    assert states(call, results) == before
 
 
 def test_a_damaged_sweep_is_named_and_others_go_on(call: Call, results: Path, request_sweep: Ask) -> None:
@@ -374,7 +336,7 @@ def test_a_damaged_sweep_is_named_and_others_go_on(call: Call, results: Path, re
         (results / "sweeps" / "w8").rename(results / "away")
         assert "no sweep can be read" in call("verify-optimum", "--results", results, code=1).err
         (results / "away").rename(results / "sweeps" / "w8")
-        for command in ("verify-optimum --sweep bad", "sweeps note bad x", "sweeps rename bad good", "status -s bad"):
+        for command in ("verify-optimum --sweep bad", "status -s bad"):
             assert str(path) in call(*command.split(), "--results", results, code=1).err
         assert str(path) in call("grid", "--grid", "bad.yaml", "--results", results, code=1).err
 
@@ -415,13 +377,10 @@ def test_a_deleted_sweep_leaves_its_runs_to_those_that_need_them(call: Call, res
     assert verdicts(call, results, "--sweep", "w8")["w8"]["verdict"] == "optimal"
 
 
-def test_runs_of_archived_and_damaged_sweeps_and_of_workers_are_not_unused(
-    call: Call, results: Path, request_sweep: Ask
-) -> None:
-    archived = request_sweep("w8", falling)
+def test_runs_of_damaged_sweeps_and_of_workers_are_not_unused(call: Call, results: Path, request_sweep: Ask) -> None:
+    kept = request_sweep("w8", falling)
     request_sweep("bad", falling, recipe=OTHER)
     (spec,) = request_sweep("gone", lr="fixed", recipe=GRID["recipe"] | {"batch_size": 8})
-    call("sweeps", "archive", "w8", "--results", results)
     assert RunDir.create(results, spec).claim({}, after=0)
     (results / "sweeps" / "bad" / "0001.yaml").write_text("asked: [")
     assert "bad/0001.yaml" in call("clean", "--unused-runs", "--yes", "--results", results, code=1).err
@@ -429,7 +388,7 @@ def test_runs_of_archived_and_damaged_sweeps_and_of_workers_are_not_unused(
     assert "1 run will be trained all the same: `ettsweep cancel --sweep gone " in result.err
     assert load_sweep_store(results).broken == {}
     call("clean", "--unused-runs", "--yes", "--results", results)
-    assert {run.id for run in runs_in(results)} == {spec.run_id, *(spec.run_id for spec in archived)}
+    assert {run.id for run in runs_in(results)} == {spec.run_id, *(spec.run_id for spec in kept)}
 
 
 def test_a_sweep_that_a_command_follows_is_not_deleted(call: Call, results: Path, request_sweep: Ask) -> None:
@@ -472,8 +431,6 @@ def test_cancelling_a_sweep_leaves_what_another_wants(call: Call, results: Path,
     assert "3 runs cancelled" in result.err
     states_result = states(call, results)
     assert {run for run, (_, state) in states_result.items() if state == "cancelled"} == states_result.keys() - shared
-    call("sweeps", "archive", "w8", "--results", results)
-    assert "3 runs cancelled" in call("cancel", "--sweep", "seeds", "--yes", "--results", results).err
 
 
 def test_a_run_of_another_sweeps_climb_is_left_alone(call: Call, results: Path, request_sweep: Ask) -> None:

@@ -57,7 +57,6 @@ def page_of(
     results: str = "results",
     corrupt: Mapping[str, str] | None = None,
     title: str = "vit-digits on digits",
-    notes: Mapping[str, str] | None = None,
 ) -> str:
     values = [comparison(sample, title)]
     return render(
@@ -68,7 +67,6 @@ def page_of(
         sample.runs,
         sample.studies_by_family,
         corrupt or {},
-        notes=notes,
     )
 
 
@@ -177,11 +175,6 @@ def test_costs_are_told_once(sample: Made) -> None:
     assert text.count("device hours") == 3, "mup has cost nothing"
 
 
-def test_notes_of_sweeps_are_told(sample: Made) -> None:
-    assert "HOW IT BEGAN" in Page(page_of(sample, notes={"": "HOW IT BEGAN", "other": "elsewhere"})).text
-    assert "elsewhere" not in Page(page_of(sample, notes={"": "HOW IT BEGAN", "other": "elsewhere"})).text
-
-
 def test_all_six_neighbours_are_listed_with_differences(sample: Made) -> None:
     text = Page(page_of(sample)).text
     for move in ("(2 lr, wd)", "(lr, 2 wd)", "(2 lr, wd / 2)", "(lr / 2, 2 wd)", "(lr, wd / 2)", "(lr / 2, wd)"):
@@ -250,7 +243,7 @@ def test_hostile_names_are_escaped(sample: Made) -> None:
     for verdict in verdicts:
         vars(verdict.study).update(strategy=verdict.strategy + HOSTILE, model=HOSTILE)
     hostile = Made(sample.results, sample.runs, verdicts)
-    page = page_of(hostile, HOSTILE, {HOSTILE: HOSTILE}, HOSTILE, {"": HOSTILE})
+    page = page_of(hostile, HOSTILE, {HOSTILE: HOSTILE}, HOSTILE)
     parsed, calm = Page(page), Page(page_of(sample))
     assert "<script>alert" not in page
     assert sum(tag == "script" for tag, _ in parsed.tags) == sum(tag == "script" for tag, _ in calm.tags)

@@ -25,7 +25,7 @@ def nine(results: Path) -> RunSpec:
 
 def lines(sample: Made) -> dict[str, tuple[str, str]]:
     (comparison,) = strategy_comparisons(judged_families(sample.runs, sample.verdicts))
-    (card,) = comparison_answer(comparison, {})["cards"]
+    (card,) = comparison_answer(comparison)["cards"]
     return dict(card["lines"])
 
 

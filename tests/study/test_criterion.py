@@ -12,10 +12,9 @@ from support.commandline import write_grid
 from ettsweep.errors import InputError
 from ettsweep.study.criterion import Criterion, CriterionOptions
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.sweep import SweepVersion
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.sweep_store import load_sweep_store
-from ettsweep.study.sweep_updates import append_version, extend_sweep, record_criterion
+from ettsweep.study.sweep_updates import extend_sweep, record_criterion
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 
 Ask = Callable[..., SweepSpec]
@@ -114,8 +113,8 @@ def test_a_stated_default_is_no_other_criterion() -> None:
 def test_of_each_part_the_last_statement_counts(make_sweep_spec: Ask, results: Path) -> None:
     extend_sweep(results, "w8", make_sweep_spec({"margin": 0.05, "confidence": 0.9}))
     assert criterion(results) == Criterion(margin=0.05, confidence=0.9)
-    append_version(results, "w8", SweepVersion(criterion=CriterionOptions(rule="paper")))
-    append_version(results, "w8", SweepVersion(criterion=CriterionOptions(margin=0.01)))
+    record_criterion(results, ["w8"], CriterionOptions(rule="paper"))
+    record_criterion(results, ["w8"], CriterionOptions(margin=0.01))
     assert criterion(results) == Criterion(rule="paper", margin=0.01, confidence=0.9)
     extend_sweep_result = extend_sweep(results, "w8", make_sweep_spec({"margin": 0.05}))
     assert extend_sweep_result == "sweep w8 is extended; margin 5% from now on"

@@ -1,6 +1,5 @@
 """Sweeps by name: what extends one and what is refused, and who writes at the same instant."""
 
-import os
 import re
 import shutil
 import threading
@@ -11,7 +10,6 @@ import pytest
 from support.commandline import write_grid
 
 from ettsweep.errors import CorruptError, InputError, StorageError, SweepNameTakenError
-from ettsweep.processes import process_identity
 from ettsweep.runs.point import Point
 from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.grid_file import load_sweep_spec
@@ -20,17 +18,13 @@ from ettsweep.study.sweep import Suggestion, Sweep, SweepVersion
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.sweep_store import load_sweep_store, sanitize_name
 from ettsweep.study.sweep_updates import (
-    append_version,
     check_name,
-    check_note,
     extend_sweep,
     find_followers,
     mark_followed,
     record_suggestions,
-    rename_sweep,
     try_append,
 )
-from ettsweep.study.tried import Outcome, read_outcome, write_outcome
 
 Ask = Callable[..., SweepSpec]
 
@@ -58,14 +52,9 @@ def test_what_was_asked_is_read_as_it_was_kept(make_sweep_spec: Ask, results: Pa
     sweep_spec = make_sweep_spec(
         strategies=["standard", "s=0.1"], overrides=["optimizer=sgd", "centre_sgd={standard: {lr: 1, wd: 0}}"]
     )
-    extend_sweep(results, "w8", sweep_spec, "a first look")
+    extend_sweep(results, "w8", sweep_spec)
     sweep = only(results)
-    assert (sweep.name, sweep.sweep_specs, sweep.note, sweep.is_archived) == (
-        "w8",
-        (sweep_spec,),
-        "a first look",
-        False,
-    )
+    assert (sweep.name, sweep.sweep_specs) == ("w8", (sweep_spec,))
     assert list(sweep.specs()) == sweep_spec.specs()
     assert load_sweep_store(results / "none").sweeps == {}
 
@@ -228,51 +217,7 @@ def test_of_two_that_differ_at_the_same_instant_one_is_refused(make_sweep_spec: 
     assert (len(refused), len(only(results).versions)) == (2, 1)
 
 
-# --- note, archive, rename ------------------------------------------------------------------------------------------
-
-
-def test_of_several_notes_the_last_counts_whatever_file_times_say(make_sweep_spec: Ask, results: Path) -> None:
-    extend_sweep(results, "w8", make_sweep_spec())
-    for number, text in enumerate(("first", "second"), 2):
-        append_version(results, "w8", SweepVersion(note=text))
-        os.utime(results / "sweeps" / "w8" / f"{number:04d}.yaml", (10**9 - number, 10**9 - number))
-    append_version(results, "w8", SweepVersion(archived=True))
-    assert (only(results).note, only(results).is_archived) == ("second", True)
-    assert load_sweep_store(results).select() == []
-    assert load_sweep_store(results).select(["w8"]) == [only(results)]
-    append_version(results, "w8", SweepVersion(archived=False))
-    assert extend_sweep(results, "w8", make_sweep_spec(), note="second") == "", "the same note says nothing new"
-    append_version(results, "w8", SweepVersion(archived=True))
-    assert extend_sweep(results, "w8", make_sweep_spec(seeds=[1])) == "sweep w8 is extended, and no longer archived"
-    assert not only(results).is_archived
-    with pytest.raises(InputError, match="unknown sweep 'w9'"):
-        append_version(results, "w9", SweepVersion(note="of nothing"))
-
-
-def test_a_renamed_sweep_is_the_same_but_for_its_name(make_sweep_spec: Ask, results: Path) -> None:
-    extend_sweep(results, "w8", sweep_spec := make_sweep_spec())
-    rename_sweep(results, "w8", "width-8")
-    assert (only(results).name, only(results).sweep_specs) == ("width-8", (sweep_spec,))
-    extend_sweep(results, "w8", make_sweep_spec(overrides=["batch_size=16"]))
-    for new in ("w8", "width-8"):
-        with pytest.raises(InputError, match="already"):
-            rename_sweep(results, "width-8", new)
-
-
-def trial(family: str) -> Outcome:
-    return Outcome(family=family, made="now", seeds_differ=None, repeats=None, resume=None, observations=())
-
-
-@pytest.mark.parametrize("is_tried", [True, False])
-def test_a_sweep_takes_a_name_that_was_only_tried(make_sweep_spec: Ask, results: Path, is_tried: bool) -> None:
-    extend_sweep(results, "w8", make_sweep_spec())
-    write_outcome(results, "width-8", trial("other"))
-    if is_tried:
-        write_outcome(results, "w8", trial("own"))
-    rename_sweep(results, "w8", "width-8")
-    assert only(results).name == "width-8"
-    assert read_outcome(results, "width-8") == (trial("own") if is_tried else None), "not that of another sweep"
-    assert [path.name for path in (results / "sweeps").iterdir()] == ["width-8"]
+# --- names, followers -----------------------------------------------------------------------------------------------
 
 
 def test_no_two_sweeps_differ_in_case_alone(make_sweep_spec: Ask, results: Path) -> None:
@@ -284,11 +229,6 @@ def test_no_two_sweeps_differ_in_case_alone(make_sweep_spec: Ask, results: Path)
     with pytest.raises(SweepNameTakenError) as error:
         extend_sweep(results, "w8", make_sweep_spec(overrides=["batch_size=64"]))
     assert error.value.free == "w8-batch_size-64-2"
-    extend_sweep(results, "other", make_sweep_spec())
-    with pytest.raises(InputError, match=r"^there is a sweep w8, which some file systems take for W8"):
-        rename_sweep(results, "other", "W8")
-    rename_sweep(results, "w8", "W8")
-    assert sorted(load_sweep_store(results).sweeps) == ["W8", "W8-Batch_size-64", "other"]
 
 
 def test_sweeps_that_differ_in_case_alone_since_an_earlier_version_go_on(make_sweep_spec: Ask, results: Path) -> None:
@@ -296,14 +236,6 @@ def test_sweeps_that_differ_in_case_alone_since_an_earlier_version_go_on(make_sw
     shutil.copytree(results / "sweeps" / "w8", results / "sweeps" / "W8")
     for name in ("w8", "W8"):
         assert extend_sweep(results, name, make_sweep_spec(seeds=[1])) == f"sweep {name} is extended"
-
-
-def test_a_sweep_that_a_command_follows_keeps_its_name(make_sweep_spec: Ask, results: Path) -> None:
-    extend_sweep(results, "w8", make_sweep_spec())
-    with mark_followed(results, ["w8"]), pytest.raises(InputError, match=f"process {process_identity().pid} on "):
-        rename_sweep(results, "w8", "other")
-    rename_sweep(results, "w8", "other")
-    assert [path.name for path in (results / "sweeps" / "other").iterdir() if path.suffix == ".json"] == []
 
 
 def test_followers_of_a_sweep_are_processes_that_live(results: Path) -> None:
@@ -338,7 +270,7 @@ def test_a_sweep_of_which_a_file_is_missing_is_damaged(make_sweep_spec: Ask, res
     extend_sweep(results, "w8", make_sweep_spec())
     for seed in (1, 2):
         extend_sweep(results, "w8", make_sweep_spec(seeds=[seed]))
-    append_version(results, "w8", SweepVersion(note="mine"))
+    record_suggestions(results, "w8", [])
     folder = results / "sweeps" / "w8"
     (folder / "0002.yaml").rename(folder / "away.txt")
     assert load_sweep_store(results).broken["w8"].startswith(f"{folder / '0002.yaml'} is missing; ")
@@ -352,17 +284,11 @@ def test_a_sweep_of_which_a_file_is_missing_is_damaged(make_sweep_spec: Ask, res
 
 
 @pytest.mark.parametrize("text", ["1e5", "1e-3", "null", "4:00", "0x1f", "\xff", "a: b # c", "'\"", "-", "true"])
-def test_any_note_is_read_as_it_was_written(make_sweep_spec: Ask, results: Path, text: str) -> None:
+def test_any_text_is_read_as_it_was_written(make_sweep_spec: Ask, results: Path, text: str) -> None:
     sweep_spec = make_sweep_spec()
-    extend_sweep(results, "w8", sweep_spec.model_copy(update={"grid": text, "launch_set": (text,)}), note=text)
+    extend_sweep(results, "w8", sweep_spec.model_copy(update={"grid": text, "launch_set": (text,)}))
     (requested,) = only(results).sweep_specs
-    assert (only(results).note, requested.grid, requested.launch_set) == (text, text, (text,))
-
-
-@pytest.mark.parametrize("text", ["red \x1b[31m", "two\nlines", "\x00"])
-def test_a_note_that_would_disturb_a_terminal_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="control characters"):
-        check_note(text)
+    assert (requested.grid, requested.launch_set) == (text, (text,))
 
 
 @pytest.mark.parametrize(
@@ -394,7 +320,7 @@ def test_what_cannot_be_asked_is_damage_too(
 def test_a_sweep_renamed_at_the_instant_of_its_extension_is_whole(make_sweep_spec: Ask, results: Path) -> None:
     extend_sweep(results, "w8", make_sweep_spec())
     sweep_store = load_sweep_store(results)
-    rename_sweep(results, "w8", "new")
+    (results / "sweeps" / "w8").rename(results / "sweeps" / "new")
     assert not try_append(results, sweep_store, "w8", SweepVersion(asked=make_sweep_spec(seeds=[1]))), (
         "all is to be looked at again"
     )

@@ -90,48 +90,23 @@ def _this_command(options: Mapping[str, str]) -> str:
     return shlex.join(["ettsweep", *arguments])
 
 
-def confirm_continue(cost: str) -> bool:
-    """Ask whether to continue at this cost; `True` without a terminal, where nobody could answer."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return True
-    try:
-        return _ask(f"{cost}; continue?")
-    except KeyboardInterrupt:  # this ends the search, not the command: its results so far are still shown
-        print_note("interrupted")
-        return False
-    except typer.Abort:
-        return False
-
-
-def _ask(question: str) -> bool:
-    """Return the answer to a yes-or-no question.
-
-    Raises:
-        KeyboardInterrupt: the user pressed Ctrl-C.
-        typer.Abort: there is no answer, such as without a terminal.
-    """
-    try:
-        # On standard error, as standard output may be piped into a file.
-        return typer.confirm(escape_control(question), err=True)
-    except typer.Abort as abort:
-        sys.stderr.write("\n")  # the question's line has no end yet
-        if isinstance(abort.__context__, KeyboardInterrupt):
-            raise KeyboardInterrupt from None
-        raise
-
-
 def confirm(question: str, yes: bool) -> None:
     """Ask for confirmation unless --yes is given.
 
     Raises:
         typer.Exit: The answer is no; exit code 1.
         InputError: There is no answer, such as without a terminal.
+        KeyboardInterrupt: The user pressed Ctrl-C.
     """
     if yes:
         return
     try:
-        confirmed = _ask(question)
-    except typer.Abort:
+        # On standard error, as standard output may be piped into a file.
+        confirmed = typer.confirm(escape_control(question), err=True)
+    except typer.Abort as abort:
+        sys.stderr.write("\n")  # the question's line has no end yet
+        if isinstance(abort.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
         raise InputError("no answer; --yes skips this question") from None
     if not confirmed:
         raise typer.Exit(1)

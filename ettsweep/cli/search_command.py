@@ -18,7 +18,6 @@ from ettsweep.cli.options import (
     require_folder,
 )
 from ettsweep.cli.prompts import (
-    confirm_continue,
     detach_on_interrupt,
     progress_console,
     repeat_option,
@@ -96,7 +95,6 @@ def search(
         "search",
         sweep_spec.studies(name),
         notify=print_note,
-        confirm=confirm_continue,
     )
     sweep_store = load_sweep_store(results)
     target = SearchTarget.create(name, sweep_spec, sweep_store)

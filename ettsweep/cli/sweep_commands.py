@@ -20,7 +20,6 @@ from ettsweep.cli.options import (
 )
 from ettsweep.cli.parsers import parse_path
 from ettsweep.cli.prompts import (
-    confirm_continue,
     detach_on_interrupt,
     progress_console,
     shell_command,
@@ -121,7 +120,6 @@ def verify_optimum(
         "verify",
         studies,
         notify=print_note,
-        confirm=confirm_continue,
     )
     if at is not None and len(studies) > 1:
         names = ", ".join(f"{study.sweep} {study.model} {study.strategy}" for study in studies)

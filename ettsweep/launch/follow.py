@@ -54,7 +54,6 @@ class CommandContext:
         title: shown before the progress.
         studies: studies of the sweeps that the runs belong to, if these are to be named.
         notify: receives each line on what is done, and on what it will cost and has cost.
-        confirm: asks a person whether to go on, given what is to come, and returns the answer.
     """
 
     results: Path
@@ -65,7 +64,6 @@ class CommandContext:
     title: str = ""
     studies: Sequence[Study] = ()
     notify: Callable[[str], None] = lambda text: None
-    confirm: Callable[[str], bool] = lambda question: True
 
     @property
     def follows(self) -> bool:
@@ -235,12 +233,10 @@ class _Follower:
 
 
 def _next_plan(controller: Controller, run_index: RunIndex, context: CommandContext) -> Plan:
-    """Return the plan of the next round, once a person has agreed to it if its cost is high."""
+    """Return the plan of the next round."""
     plan = controller.plan(run_index)
     for line in controller.said:
         context.notify(line)
-    if controller.question and not context.confirm(controller.question):
-        return controller.decline(plan)
     return plan
 
 

@@ -42,10 +42,6 @@ OVERESTIMATE = 16
 """Factor by which the predicted number of runs may exceed a stated budget before racing stops: a few sweeps need
 so much less than predicted."""
 
-ASK_ABOVE_H, ASK_ABOVE_RATIO = 1.0, 10.0
-"""Without a stated budget a terminal is asked if what is to come costs more than both: these device hours, and this
-many times what has been spent."""
-
 
 class SuggestionSource(Protocol):
     """A source of suggested points for studies, round after round.
@@ -119,7 +115,6 @@ class Controller:
         stop_reasons: a line for each study that does not go on.
         runs_short: runs that the studies which the budget stopped are predicted to need.
         said: lines on the last plan: what was suggested, and where climbs went.
-        question: the cost to come, if that is high and no budget is stated: a person is to agree, or to `decline`.
     """
 
     studies: Sequence[Study]
@@ -136,11 +131,8 @@ class Controller:
     stop_reasons: list[str] = field(default_factory=list)
     runs_short: int = 0
     said: list[str] = field(default_factory=list)
-    question: str = ""
     _planned_ids: dict[StudyKey, set[str]] = field(default_factory=lambda: defaultdict(set))
     _times: RunTimes = field(default_factory=RunTimes)  # of the runs that the present plan is made from
-    _declined: str = ""  # the question that a person has said no to
-    _asked_s: float = 0.0  # to come, when a person was asked last
 
     def plan(self, run_index: RunIndex) -> Plan:
         """Judge all studies from the runs on disk, and return the plan of the runs that their verdicts need next.
@@ -148,7 +140,7 @@ class Controller:
         Raises:
             InputError: a compared point had more seeds than the budget allows before the first round.
         """
-        self._times, self.said, self.question = RunTimes.of(run_index), [], ""
+        self._times, self.said = RunTimes.of(run_index), []
         if self.suggester:
             batch = min(
                 self._batch_size([study.base for study in self.studies]),
@@ -182,25 +174,7 @@ class Controller:
         self.forecast = self._forecast(needs, runs_left, run_index)
         plan = make_plan((spec for need in needs for spec in need.specs), run_index)
         self._record(needs, {p.id for p in plan.to_launch})
-        if plan.to_launch and self._declined:
-            return self.decline(plan)
-        if plan.to_launch:
-            self.question = self._question(needs, runs_left, run_index)
         return plan
-
-    def decline(self, plan: Plan) -> Plan:
-        """Return what is left of the last plan once a person has said no to its question: it launches nothing.
-
-        Nor will later ones, which await what is under way.
-        """
-        self._declined = self._declined or self.question
-        self.stop_reasons.append(self._declined)
-        self.runs_short = self.forecast.at_least
-        ids = {p.id for p in plan.to_launch}
-        for key, planned_ids in self._planned_ids.items():
-            planned_ids -= ids
-            self.extra_ids[key] -= ids
-        return plan.limited(0)
 
     def _needs(self, study_state: StudyState, verdict: Verdict) -> StudyNeeds:
         """Return what a verdict needs next, without the runs that racing will choose."""
@@ -371,32 +345,12 @@ class Controller:
     def _forecast(self, needs: Sequence[StudyNeeds], runs_left: RunsLeft, run_index: RunIndex) -> Forecast:
         expected, at_most = 0, 0.0
         for need in needs:
-            expected += self._runs_to_come(need, runs_left, run_index)
             launches = len(make_plan(need.specs, run_index).to_launch)
+            # Those of the next round, or more if racing needs more.
+            expected += max(launches, int(min(need.predicted_runs(run_index), runs_left[need.key])))
             requested = launches - len(need.new_runs(run_index)) if not self.budget.is_limited else 0
             at_most += runs_left[need.key] + requested
         return Forecast(expected, at_most)
-
-    def _runs_to_come(self, need: StudyNeeds, runs_left: RunsLeft, run_index: RunIndex) -> int:
-        """Return how many further runs of a study to expect: those of the next round, or more if racing needs more."""
-        launches = len(make_plan(need.specs, run_index).to_launch)
-        return max(launches, int(min(need.predicted_runs(run_index), runs_left[need.key])))
-
-    def _question(self, needs: Sequence[StudyNeeds], runs_left: RunsLeft, run_index: RunIndex) -> str:
-        """Return the cost to come if a person has to agree to it: it is high, and no budget is stated; else nothing."""
-        if self.budget.is_limited or not self.follows:
-            return ""
-        to_come_s = sum(
-            self._runs_to_come(need, runs_left, run_index) * self._run_s(need.study_state.study) for need in needs
-        )
-        families = {need.study_state.study.family for need in needs}
-        spent_s = sum(run.device_s for family in families for run in run_index.family_runs(family))
-        # Once agreed to, it is asked about again when it has doubled.
-        if to_come_s <= max(3600 * ASK_ABOVE_H, ASK_ABOVE_RATIO * spent_s, 2 * self._asked_s):
-            return ""
-        self._asked_s = to_come_s
-        hours, spent_hours = map(format_device_hours, (to_come_s, spent_s))
-        return f"{self.forecast}: about {hours}, after {spent_hours} so far"
 
     def _run_s(self, study: Study) -> float:
         """Return the device seconds of a run of a study; 0 if none was timed."""

@@ -1,7 +1,7 @@
 """Plan: which of the requested runs to submit, to retry, to keep as they are, or to leave to a person."""
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ettsweep.runs.index import RunIndex
 from ettsweep.runs.spec import RunSpec
@@ -58,12 +58,6 @@ class Plan:
     def is_unfinished(self) -> bool:
         """`True` if a run is to be launched, or is running or queued."""
         return bool(self.to_launch) or not all(p.state.finished for p in self.keep)
-
-    def limited(self, max_runs: int) -> "Plan":
-        """Return the plan with at most `max_runs` runs to launch."""
-        # Runs with a checkpoint come first here too, as in `to_launch`.
-        retry = self.retry[:max_runs]
-        return replace(self, retry=retry, submit=self.submit[: max_runs - len(retry)])
 
 
 ACTION_BY_STATE = {

@@ -13,7 +13,6 @@ from support.commandline import (
     PATIENCE_S,
     Call,
     Done,
-    at_a_terminal,
     finish,
     keep,
     runs_in,
@@ -22,7 +21,6 @@ from support.commandline import (
 )
 from support.slots import owner, stopped_at_checkpoint
 
-from ettsweep.cli.prompts import confirm_continue
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
@@ -44,11 +42,11 @@ def noisy(spec: RunSpec, slope: float = 1.0) -> float:
 def request_sweep(tmp_path: Path, results: Path) -> Ask:
     """Return a function that asks for the small grid, judged by a bound, and finishes its runs with noisy scores."""
 
-    def asked(slope: float = 1.0, device_s: float = 36.0, **changes: Any) -> list[RunSpec]:
+    def asked(slope: float = 1.0, **changes: Any) -> list[RunSpec]:
         path = write_fake_grid(tmp_path / "w8.yaml", **({"criterion": {}, "seeds": [0, 1, 2]} | changes))
         keep(results, sweep_spec := load_sweep_spec(path))
         for spec in sweep_spec.specs():
-            finish(results, spec, noisy(spec, slope), device_s)
+            finish(results, spec, noisy(spec, slope))
         return sweep_spec.specs()
 
     return asked
@@ -188,21 +186,6 @@ def test_runs_that_a_spent_budget_leaves_interrupted_are_named(call: Call, resul
     result = call("verify-optimum", "--follow", "--max-runs", 0, "--results", results, code=1)
     assert f"1 run left interrupted: `ettsweep retry {spec.run_id} --results {results}` resumes it\n" in result.err
     assert not (results / "jobs").exists()
-
-
-def test_a_terminal_is_asked_where_the_cost_to_come_is_high(results: Path, request_sweep: Ask) -> None:
-    """The margin is out of reach: 100 runs of an hour, after nine of them. Whoever says no has lost nothing."""
-    request_sweep(slope=0.03, device_s=3600.0, criterion={"margin": "0.01%"})
-    question = "100 runs to come: about 100 device hours, after 9 device hours so far"
-    for answer in ("n", "\x04"):
-        code, shown = at_a_terminal("verify-optimum", "--follow", "--results", results, answer=answer)
-        assert code == 1
-        assert f"{question}; continue? [y/N]" in shown
-        assert f"{question}: stopped" in shown
-        assert "--follow --max-runs 200" in shown
-    assert len(runs_in(results)) == 9
-    assert not (results / "jobs").exists()
-    assert confirm_continue("without a terminal nobody can be asked")
 
 
 @pytest.mark.usefixtures("process")

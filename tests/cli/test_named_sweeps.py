@@ -145,8 +145,6 @@ def test_the_report_says_of_which_sweep_a_run_is_as_status_does(call: Call, resu
     assert sorted(reference.values()) == ["high", "high, low", "high, low", "low"]
     assert reference[climbed.run_id] == "high, low", "which nobody asks for"
     assert told("report") == reference
-    cost = "4 finished runs: 0.04 device hours; 1 of them for several sweeps: 0.01 device hours saved"
-    assert cost in (results / "report" / "report.html").read_text()
     assert told("report -s high").items() <= reference.items()
     assert "<td>high, low" in (results / "report" / "report.html").read_text()
 

@@ -19,7 +19,7 @@
 # make bench-verdicts  simulated sweeps: are verdicts as sure as they say? (BENCH="--sweeps 100 --only bowl")
 # make bench-compare  simulated pairs of lists: do the intervals of `compare` hold as often as they say? (BENCH="--pairs 500 --only heavy")
 # make bench-search  simulated searches: what finds and verifies an optimum with the fewest runs? (BENCH="--sweeps 20 --only bowl")
-# make bench-pack  runs alone, in lockstep, in a stack: steps, loading, whole grids (BENCH="--members 8 --runs 18 --checkout FOLDER")
+# make bench-ensemble  runs alone and in an ensemble: steps, whole grids (BENCH="--sizes 8 --runs 18")
 # make bench-beside  100 runs through this tool, submitit, Optuna and Ray Tune (BENCH="--runs 8 --ray-python PYTHON --json FILE")
 # make bench-vit   a training step of vit-b16 beside timm's, on the GPU if there is one (BENCH="--json FILE")
 # make bench-encdec  a training step of bart-large beside Hugging Face's MBart; on a GPU, r2c2 too (BENCH="--json FILE")
@@ -34,7 +34,7 @@ RESULTS ?= results
 DEVCLUSTER := $(or $(ETTSWEEP_DEVCLUSTER),/tmp/ettsweep-devcluster)
 CLUSTERS ?= 1
 PROCESSES ?= auto
-BENCHES := $(addprefix bench-,data text busy verdicts compare search pack beside vit encdec gpt)
+BENCHES := $(addprefix bench-,data text busy verdicts compare search ensemble beside vit encdec gpt)
 
 .PHONY: help install demo test test-all test-slurm examples lint check slurm-up slurm-down chaos fuzz pictures vega clean
 .PHONY: bench bench-all-gpu $(BENCHES)

@@ -1,7 +1,7 @@
 """Measure whole sweeps through this tool and through others: `make bench-beside`. It prints a table, and tests nothing.
 
 All train the same runs of vit-digits, two at a time with a thread each, in a fresh process and an empty folder:
-single, packed         `ettsweep grid --follow` with trainer.pack=1 and with trainer.pack=auto
+single                 `ettsweep grid --follow`
 submitit               submitit's local executor, a job for each run; -lists: two jobs that train half of the runs each
 optuna                 study.optimize(n_jobs=2) on enqueued trials, kept in memory: two threads of one process
 ray                    Ray Tune, a process for each trial; -reuse: with reuse_actors=True
@@ -34,7 +34,6 @@ from ettsweep.processes import background_thread
 from ettsweep.runs.folder import RunDir, runs_dir
 
 ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
-LAUNCH = {"single": ("trainer.pack=1",), "packed": ("trainer.pack=auto",)}
 GRACE_S = 60.0
 """Seconds that processes have to end after the command that has started them."""
 
@@ -54,7 +53,7 @@ Found = dict[str, tuple[float | None, float | None]]
 
 def lattice(runs: int) -> tuple[list[str], list[str]]:
     """Return the specs of so many runs, and the options of `ettsweep grid` that ask for the same."""
-    from bench.pack import DIGITS  # imports torch, which processes that import this module need not
+    from bench.ensemble import DIGITS  # imports torch, which processes that import this module need not
 
     shapes = [(i, j, runs // (i * j)) for i in range(1, 6) for j in range(1, 5) if runs % (i * j) == 0]
     lrs, wds, seeds = max(shapes, key=lambda shape: (min(shape), -max(shape)))
@@ -72,7 +71,7 @@ def lattice(runs: int) -> tuple[list[str], list[str]]:
 def command(method: str, grid: Sequence[str], python: str) -> list[str]:
     if method in OTHERS:
         return [python, "-c", f"from bench.others import drive; drive({method!r})"]
-    settings = ("devices=cpu", f"slots={AT_ONCE}", "threads=1", *LAUNCH[method])
+    settings = ("devices=cpu", f"slots={AT_ONCE}", "threads=1")
     launch = [section for setting in settings for section in ("--launch-set", setting)]
     model = ["--model", "vit-digits", "--strategy", "standard"]
     return [ETTSWEEP, "grid", *model, *grid, *launch, "--results", "results", "--follow"]
@@ -156,15 +155,13 @@ def reap() -> None:
 # --- what came of it ------------------------------------------------------------------------------------------------
 
 
-def found_in(folder: Path) -> tuple[Found, Row]:
-    """Return what a way has found, and of this tool how many runs a worker trained at once."""
-    packed: Row = {}
+def found_in(folder: Path) -> Found:
+    """Return what a way has found."""
     if (folder / "found.json").exists():
         rows = json.loads((folder / "found.json").read_text())
     else:
         rows = [RunDir(path).result() or {} for path in runs_dir(folder / "results").iterdir()]
-        packed = {"pack": max(row["execution"].get("pack", 1) for row in rows)}
-    return {row["run"]: (row["best_accuracy"], row["best_loss"]) for row in rows}, packed
+    return {row["run"]: (row["best_accuracy"], row["best_loss"]) for row in rows}
 
 
 def agreement(result: Found, first: Found) -> Row:
@@ -191,7 +188,7 @@ def versions(ray_python: str) -> Row:
 
 def show(rows: Sequence[Row]) -> None:
     """Print rows as a table in markdown."""
-    names = ["way", "runs", *FORMATS, "same bits", "pack"]
+    names = ["way", "runs", *FORMATS, "same bits"]
     print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}")
     for row in rows:
         print(f"| {' | '.join(format(row[name], FORMATS.get(name, '')) if name in row else '' for name in names)} |")
@@ -201,7 +198,7 @@ def main() -> None:
     """Print the table, and write it as JSON where that is asked for; a way that fails leaves the others as they are."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--ways", nargs="*", default=[*LAUNCH, *OTHERS], choices=[*LAUNCH, *OTHERS])
+    parser.add_argument("--ways", nargs="*", default=["single", *OTHERS], choices=["single", *OTHERS])
     parser.add_argument("--ray-python", default=sys.executable, help="one that can import ray.tune and torch")
     parser.add_argument("--timeout-min", type=float, default=60.0, help="of each way")
     parser.add_argument("--json", type=Path)
@@ -220,18 +217,14 @@ def main() -> None:
             (folder / "specs.json").write_text(json.dumps(specs))
             try:
                 row = {"way": method} | measure(command(method, grid, python), folder, 60 * options.timeout_min)
-                result, messages = found_in(folder)
+                result = found_in(folder)
             except Exception as error:
                 log = folder / "log.txt"
                 last = log.read_text(errors="replace").splitlines()[-1:] if log.exists() else []
                 print(f"{method}: failed, {type(error).__name__}: {error}; its last line: {' '.join(last)}", flush=True)
                 continue
         first = first or result
-        row |= (
-            {"runs": len(result), "runs a minute": 60 * len(result) / row["wall s"]}
-            | agreement(result, first)
-            | messages
-        )
+        row |= {"runs": len(result), "runs a minute": 60 * len(result) / row["wall s"]} | agreement(result, first)
         rows.append(row)
         if rows[0]["way"] == "single":
             row["wall by single"] = row["wall s"] / rows[0]["wall s"]

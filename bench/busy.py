@@ -18,7 +18,7 @@ from ettsweep.processes import cores
 
 STEPS = """
 import sys, time, torch
-from bench.pack import DIGITS, made
+from bench.ensemble import DIGITS, made
 threads, seconds = int(sys.argv[1]), float(sys.argv[2])
 torch.set_num_threads(threads)
 trainer = made(DIGITS, torch.device("cpu"))

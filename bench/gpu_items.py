@@ -37,8 +37,8 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.benchmark import Timer
 
-from bench import encdec, pack, turns, vit
-from bench.pack import ETTSWEEP
+from bench import encdec, ensemble, turns, vit
+from bench.ensemble import ETTSWEEP
 from bench.waves import CLASSES, write_images
 from ettsweep import __version__
 from ettsweep.files import json_or_empty, read_json, read_lines
@@ -128,7 +128,7 @@ def waits(folder: Path, model: str, small: bool) -> Rows:
     if DEVICE.type != "cuda":
         raise NotMeasuredError("a CPU has computed when a call returns: there is nothing to wait for")
     if model == "a stack":
-        yield {"model": model, **count_waits(pack.stacked(pack.DIGITS, 8, DEVICE))}
+        yield {"model": model, **count_waits(ensemble.stacked(ensemble.DIGITS, 8, DEVICE))}
         return
     module, batch_size = (vit, 64) if model.startswith("vit") else (encdec, 8)
     precisions: tuple[Precision, ...] = ("bf16", "fp16")
@@ -245,26 +245,24 @@ def head(folder: Path, small: bool) -> Rows:
         yield {"way": method, "ms": 1000 * step_s, "tflops": 3 * 2 * N * D * V / step_s / 1e12, "memory_gib": gib}
 
 
-# --- packs and workers --------------------------------------------------------------------------------------------------
+# --- ensembles and workers --------------------------------------------------------------------------------------------------
 
 
-def packs(folder: Path, model: str, members: int, small: bool) -> Rows:
-    """Time training steps of many runs in one process, in each way, beside the same runs alone."""
+def ensembles(folder: Path, model: str, runs: int, small: bool) -> Rows:
+    """Time training steps of many runs in an ensemble, beside the same runs alone."""
     if DEVICE.type == "cpu":
         torch.set_num_threads(1)
     if small:
-        yield from pack.steps("vit-digits", 2, DEVICE, 1, 2)
+        yield from ensemble.steps("vit-digits", 2, DEVICE, 1, 2)
     else:
-        yield from pack.steps(model, members, DEVICE, *((5, 10) if members <= 8 else (3, 4)))
+        yield from ensemble.steps(model, runs, DEVICE, *((5, 10) if runs <= 8 else (3, 4)))
 
 
-def packed_grid(folder: Path, small: bool) -> Rows:
-    """Time a whole grid through the command line on one slot, alone and packed."""
+def ensemble_grid(folder: Path, small: bool) -> Rows:
+    """Time a whole grid through the command line on one slot, alone and in an ensemble."""
     with tempfile.TemporaryDirectory(dir=folder) as temporary_directory:
-        values = ["trainer.pack=1", "trainer.pack=32", "trainer.pack=32 trainer.pack_mode=fast"]
-        yield from pack.commands(
-            1, 9 if small else 36, values, Path(temporary_directory), options=SHORT if small else ()
-        )
+        runs, options = 9 if small else 36, SHORT if small else ()
+        yield from ensemble.commands(1, runs, (1, 32), Path(temporary_directory), options=options)
 
 
 SHORT = ("--set=schedule.total_steps=8", "--set=schedule.warmup_steps=2", "--set=schedule.eval_every=4")
@@ -273,8 +271,7 @@ SHORT = ("--set=schedule.total_steps=8", "--set=schedule.warmup_steps=2", "--set
 def grid(results: Path, slots: int, seeds: int, *options: str) -> list[str]:
     """Return the command that trains nine points of vit-digits, with some seeds, one run after the other on each slot."""
     values = ["grid", "--model", "vit-digits", "--strategy", "standard", "--seeds", ",".join(map(str, range(seeds)))]
-    launch = [f"--launch-set=slots={slots}", "--launch-set=trainer.pack=1"]
-    return [*values, *launch, *options, "--results", str(results), "--follow"]
+    return [*values, f"--launch-set=slots={slots}", *options, "--results", str(results), "--follow"]
 
 
 def workers(folder: Path, slots: list[int], mps: bool, small: bool) -> Rows:

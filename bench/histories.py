@@ -42,7 +42,7 @@ def record(results: Path, job: str) -> dict[str, Any]:
                 "claimed_s": claims[0].stat().st_mtime,
                 "ended_s": end_s,
                 "result": {key: result.get(key) for key in KEPT},
-                "pack": (result.get("execution") or {}).get("pack", 1),
+                "ensemble": (result.get("execution") or {}).get("ensemble", 1),
                 # What it spent after the last line, such as the last evaluation, is little.
                 "lines": [
                     [end_s - (result["wall_s"] - x["wall_s"]), x["progress"], x["wall_s"], x["device_s"]] for x in lines

@@ -16,7 +16,7 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {"cli", "results"},
     {"theory", "doctor", "watch"},
     {"report", "worker"},
-    {"launch"},
+    {"launch", "trainer.ensemble"},
     {"study", "trainer.training"},
     {"trainer.recipe"},
     {"trainer.grid_recipe"},
@@ -57,8 +57,7 @@ def part(module: str) -> str:
     name = [*module.split("."), ""][1]
     if name != "trainer" or module == "ettsweep.trainer":
         return name
-    part = module.split(".")[2]
-    return "trainer.training" if part == "ensemble" else f"trainer.{part}"
+    return f"trainer.{module.split('.')[2]}"
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:

@@ -27,7 +27,7 @@ METRIC_COLUMNS = tuple(
 )
 RATE_COLUMNS = tuple(column for name in SPIKE_LABELS for column in rate_columns(name))
 SPEED_COLUMNS = ("step_s", "samples_per_s", "utilisation", "data_wait", "memory_gib")
-TRAINING_COLUMNS = (*SPEED_COLUMNS, "devices", "pack", "pack_mode", "corrupt_images")
+TRAINING_COLUMNS = (*SPEED_COLUMNS, "devices", "ensemble", "corrupt_images")
 """How runs were trained, as opposed to their scores."""
 RESULT_COLUMNS = (*METRIC_COLUMNS, *SPIKE_LABELS, "steps", "wall_s", "device_s", *TRAINING_COLUMNS)
 FAMILY_COLUMNS = ("sweep", "family", "model", "strategy", "optimizer")
@@ -71,10 +71,9 @@ TEXT_COLUMNS = {
     "rule",
     "noise_known",
     "caveat",
-    "pack_mode",
 }
 COUNT_COLUMNS = {"seed", "seeds", "fresh_seeds", "more_runs", "as_good", "runs", *SPIKE_LABELS, "steps"}
-COUNT_COLUMNS |= {"devices", "pack", "corrupt_images"}
+COUNT_COLUMNS |= {"devices", "ensemble", "corrupt_images"}
 
 LOG2_DECIMALS = 6
 """Decimals of log2(lr) and log2(wd) in the table of points, whose rows are grouped by them."""
@@ -138,8 +137,7 @@ def _result_values(run: Run, columns: Sequence[str]) -> tuple[Any, ...]:
     settings = result.get("execution", {})
     result = result | {
         "devices": settings.get("processes"),
-        "pack": settings.get("pack"),
-        "pack_mode": settings.get("pack_mode"),
+        "ensemble": settings.get("ensemble"),
     }
     return tuple(result.get(name) for name in columns)
 

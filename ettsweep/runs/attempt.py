@@ -85,7 +85,7 @@ class StartedCommand(NamedTuple):
 
 
 def device_share(first: Json, last: Json) -> float:
-    """Return the share of its worker's time that a run had between two lines of timings.jsonl; 1 unless packed."""
+    """Return the share of its worker's time that a run had between two lines of timings.jsonl; 1 if alone."""
     wall_s, device_s = (
         (number(last.get(name)) or 0.0) - (number(first.get(name)) or 0.0) for name in ("wall_s", "device_s")
     )

@@ -66,8 +66,8 @@ class Status:
         host: node or host that trains it.
         job: the scheduler's id of the job that trains it, or is going to.
         remaining_s: seconds until it is finished, at the rate so far.
-        remaining_slot_s: the run's share of its worker's time until then; less than `remaining_s` in a pack.
-        worker: the process that trains it; runs of one pack have the same.
+        remaining_slot_s: the run's share of its worker's time until then; less than `remaining_s` if runs share it.
+        worker: the process that trains it.
         slot: name of the worker's slot.
         attempt: number of the latest attempt that this says something of; 0 if there was none.
         is_unanswered: whether the state is unknown because the scheduler does not answer now.

@@ -2,8 +2,7 @@
 
 Two kinds of seconds count. Device seconds are what a run costs: of each device, the run's share. Worker seconds are how
 long a run keeps its worker from others: of a run on several devices, which work in parallel, the seconds of one. Of K
-runs that a worker trains at once each takes 1/K of both, so a run takes about the same alone or in a pack, and what is
-left can be distributed over workers whatever the packs will be.
+runs that a worker trains at once each takes 1/K of both.
 """
 
 import heapq
@@ -131,7 +130,7 @@ class RunTimes:
                 return None
         busy: dict[Hashable, float] = defaultdict(float)
         for run, s in running.items():
-            # Runs in one pack share a worker, so their worker seconds add up.
+            # Of runs that share a worker, the worker seconds add up.
             busy[s.worker or run] += left[run]
         waiting = [left[run] for run in active if run not in running]
         # While none trains, workers that are there have yet to start.

@@ -1,11 +1,11 @@
 """Settings of this trainer in a launch profile, under `trainer`."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ettsweep.runs.trainable import Settings
-from ettsweep.schema import Count, PositiveFloat, expect, is_whole
+from ettsweep.schema import Count, Positive, PositiveFloat, expect, is_whole
 
 LoaderCount = Annotated[
     int | Literal["auto"],
@@ -15,17 +15,14 @@ Switch = Annotated[
     bool | Literal["auto"],
     expect("true, false or auto", lambda v: v == "auto" or isinstance(v, bool)),
 ]
-PackMode = Literal["exact", "fast"]
 
 
 class TrainerSettings(Settings):
     """How Transformers are trained, as far as it changes their numbers by rounding at most.
 
     Attributes:
-        pack: most runs of one recipe that a worker trains at once. They share a loader, and in a stacked ensemble one
-            forward pass. `auto` packs where data must be loaded, or where a short trial shows that stacking is faster.
-        pack_mode: `exact` stacks runs only if each gets bit for bit the numbers of a run alone; `fast` also stacks
-            where rounding differs, as on a GPU.
+        ensemble: most runs of one recipe that a worker trains at once, by one vectorised call. Their numbers differ
+            from those of runs alone by rounding.
         micro_batch: samples that one device processes at once; gradients are accumulated over the rest of its share
             of the batch. `auto` takes what fits into the device's memory.
         loader_workers: image-loading processes per worker; `auto` is one per CPU of a worker with a GPU, else none.
@@ -41,8 +38,7 @@ class TrainerSettings(Settings):
     """
 
     trainable: Literal["transformer"] = "transformer"
-    pack: Count = "auto"
-    pack_mode: PackMode = "exact"
+    ensemble: Positive = 1
     micro_batch: Count = "auto"
     loader_workers: LoaderCount = "auto"
     compile: Switch = "auto"
@@ -51,6 +47,13 @@ class TrainerSettings(Settings):
     corrupt_images: Literal["skip", "fail"] = "skip"
     log: Annotated[tuple[Literal["tensorboard", "wandb"], ...], Field(strict=False)] = ()
     peak_tflops: PositiveFloat | None = None
+
+    @model_validator(mode="after")
+    def _check_ensemble(self) -> Self:
+        for name in ("compile", "activation_checkpointing", "sharded"):
+            if self.ensemble > 1 and getattr(self, name) is True:
+                raise ValueError(f"ensemble: {self.ensemble} excludes {name}: true; drop one of the two")
+        return self
 
     per_core: ClassVar[tuple[str, ...]] = ("loader_workers",)
     recorded: ClassVar[tuple[str, ...]] = ("micro_batch", "compile", "activation_checkpointing", "sharded")

@@ -1,4 +1,4 @@
-"""The worker: trains a list of runs, alone or in packs, in a slot of this machine or as a task of a SLURM array."""
+"""The worker: trains a list of runs in a slot of this machine or as a task of a SLURM array."""
 
 import contextlib
 import logging

@@ -135,13 +135,12 @@ def verdicts(rows: dict[str, list[dict[str, Any]]]) -> dict[str, tuple[str, bool
 
 
 def test_the_table_holds_what_was_measured_to_the_targets() -> None:
-    def packed(model: str, times: dict[int, float]) -> dict[str, list[dict[str, Any]]]:
+    def ensembles(model: str, times: dict[int, float]) -> dict[str, list[dict[str, Any]]]:
         return {
-            f"{model} packed, {k} at once": [
-                {"members": k, "way": method, "times as fast": t}
-                for method, t in {"alone": 1.0, "lockstep": 1.1, "stack": best}.items()
+            f"{model} in an ensemble, {k} at once": [
+                {"runs": k, "way": method, "times as fast": t} for method, t in (("alone", 1.0), ("ensemble", speed))
             ]
-            for k, best in times.items()
+            for k, speed in times.items()
         }
 
     vit = "vit-b16 beside timm"
@@ -156,8 +155,8 @@ def test_the_table_holds_what_was_measured_to_the_targets() -> None:
             ],
             "waits of vit-b16": [{"steps": 10, "waits": 0}],
             "waits of bart-large": [{"steps": 10, "waits": 20}],
-            **packed("vit-digits", {8: 30.0, 32: 10.1, 128: 9.9}),
-            **packed("vit-cifar10", {32: 2.5, 128: 3.1}),
+            **ensembles("vit-digits", {8: 30.0, 32: 10.1, 128: 9.9}),
+            **ensembles("vit-cifar10", {32: 2.5, 128: 3.1}),
             "attention of vit-b16": [{"kind": "full", "backend": "default", **attention}],
             "attention of an encoder": [
                 {"kind": "key mask", "backend": "default", **attention, "finite": False},
@@ -172,8 +171,8 @@ def test_the_table_holds_what_was_measured_to_the_targets() -> None:
     assert verdicts_result[f"{vit}, bf16, compiled"] == ("1.200 (4,160 to 3,467 at batch 512)", True)
     assert verdicts_result[f"{vit}, fp16, eager"] == ("1.090 (3,000 to 2,752 at batch 512)", False)
     assert verdicts_result["bart-large beside MBart, bf16, compiled"] == ("1.100 (100,000 to 90,909 at batch 32)", True)
-    assert verdicts_result["vit-digits packed"] == ("8: 30.00 (stack), 32: 10.10 (stack), 128: 9.90 (stack)", False)
-    assert verdicts_result["vit-cifar10 packed"][1] is True
+    assert verdicts_result["vit-digits in an ensemble"] == ("8: 30.00, 32: 10.10, 128: 9.90", False)
+    assert verdicts_result["vit-cifar10 in an ensemble"][1] is True
     assert verdicts_result["no step makes the host wait for the device"] == (
         "waits of bart-large: 20 in 10 steps",
         False,
@@ -184,7 +183,7 @@ def test_the_table_holds_what_was_measured_to_the_targets() -> None:
 
 
 def test_nothing_measured_meets_no_target() -> None:
-    broken = {"vit-digits packed, 128 at once": [{"members": 128, "way": "stack", "message": "out of memory"}]}
+    broken = {"vit-digits in an ensemble, 128 at once": [{"runs": 128, "way": "ensemble", "message": "out of memory"}]}
     assert {met for _, met in verdicts(broken).values()} == {None}
 
 

@@ -473,8 +473,7 @@ heartbeat_s: 10
 snapshot: true
 devices_per_run: 8
 trainer:
-  pack: 1
-  pack_mode: fast
+  ensemble: 1
   micro_batch: 64
   loader_workers: 5
   compile: false
@@ -514,8 +513,7 @@ trainer:
         "devices_per_run": 8,
         "trainer": {
             "trainable": "transformer",
-            "pack": 1,
-            "pack_mode": "fast",
+            "ensemble": 1,
             "micro_batch": 64,
             "loader_workers": 5,
             "compile": False,
@@ -531,7 +529,7 @@ trainer:
 # --- settings of the trainer ------------------------------------------------------------------------------------------
 
 FLAT = {
-    **{"pack": 8, "pack_mode": "fast", "micro_batch": 64, "loader_workers": 5, "compile": False},
+    **{"ensemble": 1, "micro_batch": 64, "loader_workers": 5, "compile": False},
     **{"activation_checkpointing": True, "sharded": True, "corrupt_images": "fail", "log": ["tensorboard"]},
     "peak_tflops": 989.0,
 }
@@ -545,8 +543,8 @@ def test_settings_of_the_trainer_at_the_top_of_a_profile_are_refused(kind: str) 
     assert set(refusal(text=text).splitlines()) == {
         f"mine.yaml: {key}: is a key of the block trainer; write trainer.{key}" for key in FLAT
     }
-    assert refusal("pack=8", text=f"kind: {kind}\ntrainer: {{pack: 2}}\n") == (
-        "--launch-set pack=8: pack: is a key of the block trainer; write trainer.pack"
+    assert refusal("ensemble=8", text=f"kind: {kind}\ntrainer: {{ensemble: 2}}\n") == (
+        "--launch-set ensemble=8: ensemble: is a key of the block trainer; write trainer.ensemble"
     )
     command = (
         "grid",
@@ -565,8 +563,8 @@ def test_settings_of_the_trainer_at_the_top_of_a_profile_are_refused(kind: str) 
 
 
 def test_a_misspelt_setting_of_the_trainer_is_told() -> None:
-    message = "trainer.pakc: unknown key; did you mean trainer.pack?"
-    assert refusal("trainer.pakc=8") == f"--launch-set trainer.pakc=8: {message}"
+    message = "trainer.ensmeble: unknown key; did you mean trainer.ensemble?"
+    assert refusal("trainer.ensmeble=8") == f"--launch-set trainer.ensmeble=8: {message}"
     assert refusal(text="kind: slurm\ntrainer: fast\n").startswith("mine.yaml: trainer: a mapping of keys")
 
 

@@ -33,7 +33,7 @@ def test_runs_table_has_the_promised_columns_and_types(sample: Made) -> None:
     best_accuracy final_accuracy best_loss final_loss best_bits final_bits
     best_bits_per_byte final_bits_per_byte
     loss_spikes grad_spikes accuracy_spikes eval_loss_spikes unrecovered overflow_steps steps wall_s device_s
-    step_s samples_per_s utilisation data_wait memory_gib devices pack pack_mode corrupt_images
+    step_s samples_per_s utilisation data_wait memory_gib devices ensemble corrupt_images
     """
     assert " ".join(table.columns) == " ".join(promised.split())
     assert len(table) == len(sample.runs) == 27 + 27 + 9 + 2
@@ -50,7 +50,7 @@ def test_every_row_is_its_result(sample: Made) -> None:
         if run.dir.result_path.exists():
             result = json.loads(run.dir.result_path.read_text())
             result["devices"] = result["execution"]["processes"]
-            result |= {name: result["execution"].get(name) for name in ("pack", "pack_mode")}
+            result["ensemble"] = result["execution"].get("ensemble")
             for name in tables.RESULT_COLUMNS:
                 assert row[name] == result.get(name) or (pd.isna(row[name]) and result.get(name) is None), name
         else:

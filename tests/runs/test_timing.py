@@ -223,10 +223,10 @@ def replay(results: Path, history: dict[str, Any], at_s: float) -> list[RunSpec]
         run = RunDir.create(results, spec)
         specs.append(spec)
         if item["ended_s"] <= at_s:
-            execution = {"execution": {"processes": 1, "ensemble": item["pack"]}}
+            execution = {"execution": {"processes": 1, "ensemble": item["ensemble"]}}
             assert run.finish(item["result"] | {"score": 1.0} | execution, [])
         elif item["claimed_s"] <= at_s:
-            trains(results, spec, pid=pids[item["worker"]], processes=1, ensemble=item["pack"])
+            trains(results, spec, pid=pids[item["worker"]], processes=1, ensemble=item["ensemble"])
             attempt = run.latest_attempt()
             assert attempt
             lines = [dict(zip(("time", "progress", "wall_s", "device_s"), line, strict=True)) for line in item["lines"]]

@@ -61,7 +61,7 @@ def test_a_trainable_has_settings_of_its_own_in_a_launch_profile(tmp_path: Path,
     assert "greeting 'hello'" in (run / "attempts" / "0001" / "log.txt").read_text()
     refused = {
         "trainer.greting=hello": "trainer.greting: unknown key; did you mean trainer.greeting?",
-        "trainer.pack=8": "trainer.pack: unknown key; known: greeting, loaders",
+        "trainer.ensemble=8": "trainer.ensemble: unknown key; known: greeting, loaders",
         "trainer.loaders=100000": "trainer.loaders: 100000 are too many",
         "trainer.trainable=flake": "trainer: unknown trainable 'flake'; did you mean 'fake'?",
     }
@@ -72,8 +72,8 @@ def test_a_trainable_has_settings_of_its_own_in_a_launch_profile(tmp_path: Path,
 
 
 def test_runs_take_the_settings_of_their_own_trainable_alone() -> None:
-    profile = LocalProfile(trainer=TrainerSettings(pack=8))
-    assert profile.settings(TrainerSettings).pack == 8
+    profile = LocalProfile(trainer=TrainerSettings(ensemble=8))
+    assert profile.settings(TrainerSettings).ensemble == 8
     assert profile.settings(FakeSettings) == FakeSettings()
     assert profile.settings(Trainable.settings) == Settings()
     stored = LocalProfile(trainer=FakeSettings(greeting="hello"))

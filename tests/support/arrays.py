@@ -43,10 +43,10 @@ def asks(folder: Path, runs: int = 1, steps: int = 600, **profile: Any) -> tuple
 
 
 def asks_trainer(folder: Path, runs: int = 1, steps: int = 600, **profile: Any) -> tuple[object, ...]:
-    """Return the same for runs of the Transformer trainer, which are trained in packs and by several processes."""
+    """Return the same for runs of the Transformer trainer, which are trained in ensembles and by several processes."""
     recipe: Mapping[str, Any] = LONG | {"schedule": LONG["schedule"] | {"total_steps": steps}}  # type: ignore[operator]
-    grid = write_grid(folder / "grid.yaml", recipe=dict(recipe), lr={"range": [0, runs - 1]})
-    return _asked(folder, grid, {"checkpoint_every_steps": 25, "trainer": {"pack": 1}} | profile)
+    grid = write_grid(folder / "grid.yaml", recipe=dict(recipe), lr={"range": [-7, runs - 8]})
+    return _asked(folder, grid, {"checkpoint_every_steps": 25} | profile)
 
 
 def _asked(folder: Path, grid: Path, profile: Mapping[str, Any]) -> tuple[object, ...]:

@@ -227,8 +227,6 @@ def chaos(cluster: Cluster, folder: Path, *, runs: int, seconds: float, seed: in
         "threads=1",
         "--launch-set",
         "devices=cpu",
-        "--launch-set",
-        "trainer.pack=1",
     ]
     ettsweep("grid", "--grid", grid, "--results", calm, "--follow", *local)
     log(f"calm sweep: {len(metrics(calm))} runs finished")

@@ -5,6 +5,7 @@ import functools
 import io
 import json
 import logging
+import math
 import os
 import pty
 import signal
@@ -303,3 +304,11 @@ def assert_as_if_undisturbed(run: RunDir) -> None:
     assert reference is not None
     assert result.get("weights_sha256") == reference.get("weights_sha256")
     assert result["score"] == reference["score"]
+
+
+def assert_close_to_undisturbed(run: RunDir) -> None:
+    """Compare all metrics with those of a run that nothing happened to, within rounding: for runs of ensembles."""
+    expected = undisturbed(run.spec()).history()
+    assert [line.keys() for line in run.history()] == [line.keys() for line in expected]
+    for line, reference in zip(run.history(), expected, strict=True):
+        assert all(math.isclose(value, reference[name], rel_tol=1e-3) for name, value in line.items()), line

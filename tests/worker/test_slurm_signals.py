@@ -25,7 +25,15 @@ from support.arrays import (
     wait_for_state,
     workers,
 )
-from support.commandline import assert_as_if_undisturbed, ettsweep, runs_in, status, typed, wait_for
+from support.commandline import (
+    assert_as_if_undisturbed,
+    assert_close_to_undisturbed,
+    ettsweep,
+    runs_in,
+    status,
+    typed,
+    wait_for,
+)
 from support.devcluster import Cluster
 from support.onlooker import Onlooker
 
@@ -63,7 +71,7 @@ def hold(place):
     signal.set_wakeup_fd(before)
 
 def held_before():
-    """Say whether this worker has been held before a step: of a pack, only the first run that comes there is."""
+    """Say whether this worker has been held before a step: of an ensemble, only the first run that comes there is."""
     return any(Path(__file__).parent.glob(f"held-{TASK}-{RANK}-*-step"))
 
 def around(module, name, before=None, after=None):
@@ -194,13 +202,13 @@ def wait_until_done(results: Path) -> None:
     assert {row["state"] for row in status(results).values()} == {"done"}
 
 
-def assert_all_as_if_undisturbed(results: Path) -> None:
+def assert_all_as_if_undisturbed(results: Path, compare: Callable[[RunDir], None] = assert_as_if_undisturbed) -> None:
     """Each run was trained to its end once, by its last attempt, and has the numbers of one that nothing happened to."""
     for run in runs_in(results):
         result = run.result()
         assert result is not None
         assert (result["attempts"], run.latest_attempt().failure()) == (run.attempt_numbers()[-1], None)  # type: ignore[union-attr]
-        assert_as_if_undisturbed(run)
+        compare(run)
 
 
 def assert_resumed(run: RunDir, *steps: int) -> None:
@@ -209,18 +217,18 @@ def assert_resumed(run: RunDir, *steps: int) -> None:
     assert resumed_froms == [(0, 0), *enumerate(steps, 1)]
 
 
-def packs(run: RunDir) -> list[int]:
+def ensembles(run: RunDir) -> list[int]:
     """Return with how many runs, itself among them, each attempt began."""
-    return [int(run.attempt(number).execution().get("pack", 1)) for number in run.attempt_numbers()]
+    return [int(run.attempt(number).execution().get("ensemble", 1)) for number in run.attempt_numbers()]
 
 
-def assert_came_back_as_a_pack(runs: list[RunDir], job: str) -> None:
-    """All runs of a job were saved after the step before which one was held, and went on as a pack in a later life."""
+def assert_came_back_together(runs: list[RunDir], job: str) -> None:
+    """All runs of a job were saved after the step before which one was held, and resumed together in a later life."""
     assert [id_ for run in runs for id_, _ in lives(run)] == [job, job] * len(runs)
     (before, after), *others = [[life for _, life in lives(run)] for run in runs]
     assert before < after
     assert others == [[before, after]] * len(others)
-    assert [packs(run) for run in runs] == [[len(runs)] * 2] * len(runs)
+    assert [ensembles(run) for run in runs] == [[len(runs)] * 2] * len(runs)
     for run in runs:
         assert_resumed(run, HELD_STEP)
 
@@ -273,10 +281,10 @@ def test_a_job_trains_its_runs_one_after_the_other(cluster: Cluster, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_job_trains_its_runs_as_a_pack_and_all_are_saved_when_its_time_is_up(
+def test_a_job_trains_its_runs_as_an_ensemble_and_all_are_saved_when_its_time_is_up(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, statuses: Onlooker
 ) -> None:
-    ettsweep(*asks_trainer(tmp_path, 6, STEPS, runs_per_job=4, trainer={"pack": 4}, **hold.at("transformer-step")))
+    ettsweep(*asks_trainer(tmp_path, 6, STEPS, runs_per_job=4, trainer={"ensemble": 4}, **hold.at("transformer-step")))
     for task in (0, 1):
         hold.wait(task)
     (warned, calm), runs = (f"{array(results)}_{task}" for task in (0, 1)), by_task(results)
@@ -291,11 +299,11 @@ def test_a_job_trains_its_runs_as_a_pack_and_all_are_saved_when_its_time_is_up(
     hold.let_go()
     wait_until_done(results)
     assert {row["state"] for row in statuses()} <= {"queued", "running", "done"}
-    assert_came_back_as_a_pack(runs[:4], warned)
+    assert_came_back_together(runs[:4], warned)
     for run in runs[4:]:
-        assert (lives(run), packs(run)) == ([(calm, 0)], [2])
+        assert (lives(run), ensembles(run)) == ([(calm, 0)], [2])
     assert restarts(cluster, calm) == 0
-    assert_all_as_if_undisturbed(results)
+    assert_all_as_if_undisturbed(results, assert_close_to_undisturbed)
 
 
 @pytest.mark.slow
@@ -642,20 +650,20 @@ def test_a_preempted_run_comes_back_and_goes_on_at_the_very_step(
     assert_all_as_if_undisturbed(results)
 
 
-def test_a_preempted_pack_comes_back_and_each_run_goes_on_at_the_very_step(
+def test_a_preempted_ensemble_comes_back_and_each_run_goes_on_at_the_very_step(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
 ) -> None:
     ettsweep(
         *asks_trainer(
-            tmp_path, 4, STEPS, runs_per_job=4, trainer={"pack": 4}, partition="low", **hold.at("transformer-step")
+            tmp_path, 4, STEPS, runs_per_job=4, trainer={"ensemble": 4}, partition="low", **hold.at("transformer-step")
         )
     )
     hold.wait()
     job = f"{array(results)}_0"
     cluster.sbatch("sleep 600", "--partition=high", "--exclusive", f"--nodelist={cluster.node_of(job)}")
     wait_until_done(results)
-    assert_came_back_as_a_pack(by_task(results), job)
-    assert_all_as_if_undisturbed(results)
+    assert_came_back_together(by_task(results), job)
+    assert_all_as_if_undisturbed(results, assert_close_to_undisturbed)
 
 
 WARN, REQUEUE = ("scancel", "--signal=USR2"), ("scontrol", "requeue")
@@ -706,23 +714,23 @@ def test_a_run_whose_job_comes_back_goes_on_where_it_was(
     assert_all_as_if_undisturbed(results)
 
 
-def test_runs_longer_than_the_time_limit_go_through_several_jobs_in_a_pack_and_alone(
+def test_runs_longer_than_the_time_limit_go_through_several_jobs_in_an_ensemble_and_alone(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, statuses: Onlooker
 ) -> None:
     """The limit is SLURM's own: a job trains to a step, and waits there for the warning, which comes after 25 to 55 s."""
-    profile = {"partition": "short", "time_min": 1, "warn_s": 5, "runs_per_job": 3, "trainer": {"pack": 3}}
+    profile = {"partition": "short", "time_min": 1, "warn_s": 5, "runs_per_job": 3, "trainer": {"ensemble": 3}}
     ettsweep(*asks_trainer(tmp_path, 4, STEPS, **profile, **hold.at("transformer-step", lives=99)))
     wait_for(lambda: all(run.attempt_numbers() for run in runs_in(results)), "the claims")
     wait_until_done(results)
     assert {row["state"] for row in statuses()} <= {"queued", "running", "done"}
     runs, jobs = by_task(results), [f"{array(results)}_{task}" for task in (0, 1)]
-    for pack, job in zip((runs[:3], runs[3:]), jobs, strict=True):
-        assert_came_back_as_a_pack(pack, job)
+    for together, job in zip((runs[:3], runs[3:]), jobs, strict=True):
+        assert_came_back_together(together, job)
         cluster.wait_state(job, "COMPLETED")
-        assert {lives(run)[1] for run in pack} == {(job, restarts(cluster, job))}
+        assert {lives(run)[1] for run in together} == {(job, restarts(cluster, job))}
     for run in runs:
         assert "out of time" in run.attempt(1).failure()["reason"]  # type: ignore[index]
-    assert_all_as_if_undisturbed(results)
+    assert_all_as_if_undisturbed(results, assert_close_to_undisturbed)
 
 
 @pytest.mark.slow
@@ -916,10 +924,10 @@ def test_a_cancelled_run_stops_with_a_checkpoint_and_its_job_takes_the_next(
 
 
 @pytest.mark.slow
-def test_a_cancelled_run_leaves_the_others_of_its_pack_as_they_are(
+def test_a_cancelled_run_leaves_the_others_of_its_ensemble_as_they_are(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
 ) -> None:
-    ettsweep(*asks_trainer(tmp_path, 4, STEPS, runs_per_job=4, trainer={"pack": 4}, **hold.at("transformer-step")))
+    ettsweep(*asks_trainer(tmp_path, 4, STEPS, runs_per_job=4, trainer={"ensemble": 4}, **hold.at("transformer-step")))
     hold.wait()
     job, runs = f"{array(results)}_0", by_task(results)
     cancelled = runs.pop(1)
@@ -932,8 +940,8 @@ def test_a_cancelled_run_leaves_the_others_of_its_pack_as_they_are(
     assert cancelled.attempt(1).has_checkpoint()
     assert last_step(cancelled, 1) in (HELD_STEP - 1, HELD_STEP)
     for run in runs:
-        assert (lives(run), packs(run)) == ([(job, 0)], [4])
-        assert_as_if_undisturbed(run)
+        assert (lives(run), ensembles(run)) == ([(job, 0)], [4])
+        assert_close_to_undisturbed(run)
     cluster.wait_state(job, "COMPLETED")
 
 

@@ -1,1 +1,1 @@
-"""Ensembles: runs of one shape that train in one process, each with the results of a run that trains alone."""
+"""Ensembles: runs of one recipe that train in one process by one vectorised call, within rounding of runs alone."""

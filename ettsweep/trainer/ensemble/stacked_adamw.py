@@ -17,12 +17,6 @@ from ettsweep.trainer.ensemble.vmapped import Parameters
 from ettsweep.trainer.training.trainer import Trainer
 
 
-def shared_adamw(trainers: Collection[Trainer]) -> AdamWSpec | None:
-    """Return the settings of AdamW that all runs share, whatever their lr and wd; None if they share none."""
-    first, *others = {trainer.spec.optimizer for trainer in trainers}
-    return first if isinstance(first, AdamWSpec) and not others else None
-
-
 class StackedAdamW:
     """Takes the optimizer steps of a stack's members as `Trainer.update` does, within rounding.
 

@@ -48,11 +48,11 @@ class VmappedModel:
 
     def gradients(
         self, task: Task, parameters: Parameters, weights_K: Tensor, batch: Batch
-    ) -> tuple[Tensor, Parameters, Tensor]:
-        """Return each member's loss on a micro-batch, (K,), the gradients of loss times weight, and the outputs."""
+    ) -> tuple[Tensor, Parameters]:
+        """Return each member's loss on a micro-batch, (K,), and the gradients of loss times weight."""
         key = self._key, self._spec.task, loss_identity(task)
         function = partial(gradients, self._network, task, self._spec.precision, self._device)
-        result: tuple[Tensor, Parameters, Tensor]
+        result: tuple[Tensor, Parameters]
         result = call_traced(key, function, parameters, weights_K, batch.inputs, batch.targets)
         return result
 
@@ -81,21 +81,21 @@ def gradients(
     weights_K: Tensor,
     inputs: tuple[Tensor, ...],
     targets: Tensor,
-) -> tuple[Tensor, Parameters, Tensor]:
-    """Return each member's loss on a micro-batch, (K,), the gradients of loss times weight, and the outputs."""
+) -> tuple[Tensor, Parameters]:
+    """Return each member's loss on a micro-batch, (K,), and the gradients of loss times weight."""
 
     def weighted_loss(
         member_parameters: Parameters, weight: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    ) -> tuple[Tensor, Tensor]:
         with autocast(precision, device), _ReplaceAttention(device):
             outputs: Tensor = functional_call(network, member_parameters, inputs)
             loss = task.loss(outputs, Batch(inputs, targets))
-        return loss * weight, (loss, outputs)
+        return loss * weight, loss
 
     # vmap over grad, not the gradient of the summed loss: only this uses the kernels of a member's own backward pass.
     per_member = vmap(grad_and_value(weighted_loss, has_aux=True))
-    gradients_K, (_, (losses_K, outputs_K)) = per_member(parameters, weights_K, inputs, targets)
-    return losses_K, gradients_K, outputs_K
+    gradients_K, (_, losses_K) = per_member(parameters, weights_K, inputs, targets)
+    return losses_K, gradients_K
 
 
 def outputs(

@@ -37,7 +37,7 @@ class Architecture:
         check: `module:name` of the `Checkable` for `check-scaling`; None if it cannot be checked.
         draws_randomly: model -> whether a training step draws random numbers.
         can_stack: whether several runs can train as one ensemble (trainer/ensemble/stack.py). Requires that strategies
-            do not change the forward pass.
+            do not change the forward pass, and that training draws no random numbers.
         beyond_theory: model -> what it has that the theory does not cover, in words.
         grids: shipped grid that `init` starts from, by preset; that of the preset's name unless given.
     """

@@ -1,21 +1,21 @@
 """The training loop of a run: from its current step to the last one, a divergence, or a reason to stop."""
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from ettsweep.files import finite
 from ettsweep.runs.stop import STOP_REASONS, StopReason
 from ettsweep.trainer.models.model_cost import peak_flops, train_flops_per_sample
-from ettsweep.trainer.training.coroutine import EvaluationRequest, Request, SharedClock, StepRequest, TrainingStream
 from ettsweep.trainer.training.run_logger import RunLogger
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.schedule import lr_at
 from ettsweep.trainer.training.step_buffer import DRAIN_STEPS, StepBuffer, trailing_overflows
 from ettsweep.trainer.training.step_timing import Timings
+from ettsweep.trainer.training.stream import SharedClock, TrainingStream, WaitTimer
 from ettsweep.trainer.training.trainer import Trainer
 
 DRAIN_S = 5.0
@@ -50,92 +50,139 @@ def start_timings(trainer: Trainer, settings: RuntimeSettings, clock: SharedCloc
     )
 
 
-def run_loop(
-    trainer: Trainer,
-    stream: TrainingStream,
-    logger: RunLogger,
-    settings: RuntimeSettings,
-    timings: Timings,
-    poll: Callable[[], StopReason | None],
-) -> Generator[Request, Any, LoopEnd]:
-    """Train until the last step, a divergence, or a reason to stop; yields a request for each step and evaluation.
-
-    All processes of a group run this together and must yield the same requests. So they agree after each step, between
-    the hosts, on everything that depends on a clock or a signal.
-
-    Args:
-        trainer: the run's objects, at the step to continue from.
-        stream: its training data.
-        logger: receives metrics, timings and checkpoints; its history is that up to the trainer's step.
-        settings: give the checkpoint intervals.
-        timings: see `start_timings`.
-        poll: returns the reason to stop now, or None.
+def train(loop: "TrainingLoop", stream: TrainingStream) -> None:
+    """Train a run by itself, from its next step to its end.
 
     Raises:
         StorageError: metrics or a checkpoint cannot be written.
         LostProcessError: another process of the group is gone.
     """
-    spec, schedule, group = trainer.spec, trainer.spec.schedule, trainer.group
-    last_step = schedule.last_step
-    buffer = StepBuffer(spec.precision, trailing_overflows(logger.history), group)
-    saved_s = drained_s = time.monotonic()
-    waited_s = stream.wait_timer.total_s()
+    loop.stop_if_asked()
+    while loop.end is None:
+        loop.record_step(*loop.trainer.train_step(loop.lr, stream))
+        if loop.evaluates:
+            with loop.timings.not_training():
+                metrics = loop.trainer.evaluate()
+            loop.record_evaluation(metrics)
+        loop.finish_step()
 
-    def drain() -> int | None:
-        nonlocal drained_s, waited_s
-        lines, diverged_step = buffer.drain()
+
+class TrainingLoop:
+    """What a run does between its steps: it records them, notices a divergence, saves, and stops when it is to.
+
+    All processes of a group do this together. So they agree after each step, between the hosts, on everything that
+    depends on a clock or a signal. Raises what `train` does.
+
+    Args:
+        trainer: the run's objects, at the step to continue from.
+        logger: receives metrics, timings and checkpoints; its history is that up to the trainer's step.
+        settings: give the checkpoint intervals.
+        timings: see `start_timings`.
+        wait_timer: of the training data.
+        poll: returns the reason to stop now, or None.
+
+    Attributes:
+        end: how the run ended; None while it goes on.
+        evaluates: whether an evaluation follows the last step.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        logger: RunLogger,
+        settings: RuntimeSettings,
+        timings: Timings,
+        wait_timer: WaitTimer,
+        poll: Callable[[], StopReason | None],
+    ) -> None:
+        self.trainer, self.timings = trainer, timings
+        self.end: LoopEnd | None = None
+        self.evaluates = False
+        self._logger, self._settings, self._wait_timer, self._poll = logger, settings, wait_timer, poll
+        self._last_step = trainer.spec.schedule.last_step
+        self._buffer = StepBuffer(trainer.spec.precision, trailing_overflows(logger.history), trainer.group)
+        self._saved_s = self._drained_s = time.monotonic()
+        self._waited_s = wait_timer.total_s()
+        self._stop: StopReason | None = None
+        self._saves = False
+
+    def stop_if_asked(self) -> None:
+        """End the run before its next step if it is to stop."""
+        self._stop, _, _ = self._poll_processes()
+        self._end_if_over()
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next step."""
+        return lr_at(self.trainer.step + 1, self.trainer.spec.lr, self.trainer.spec.schedule)
+
+    def record_step(self, loss: Tensor, grad_norm: Tensor, loss_scale: Tensor) -> None:
+        """Record the next step, as `Trainer.train_step` returns it, and decide what follows it."""
+        trainer, schedule = self.trainer, self.trainer.spec.schedule
+        self._buffer.add(trainer.step + 1, self.lr, loss, grad_norm, loss_scale)
+        trainer.step = step = trainer.step + 1
+        self._stop, saves, drains = self._poll_processes()
+        every = self._settings.checkpoint_every_steps
+        self._saves = (saves or bool(every and step % every == 0)) and step < self._last_step
+        self.evaluates = step % schedule.eval_every == 0 or step == self._last_step
+        if self.evaluates or self._saves or self._stop or drains or len(self._buffer) >= DRAIN_STEPS:
+            # Drain before a checkpoint: a diverged state must not be saved, nor a step that is not in the metrics.
+            diverged_step = self._drain()
+            if diverged_step is not None:
+                self.end, self.evaluates = LoopEnd(diverged_step, diverged=True), False
+
+    def record_evaluation(self, metrics: Mapping[str, float]) -> None:
+        """Record the evaluation that follows the last step, as `Trainer.evaluate` returns it."""
+        step, self.evaluates = self.trainer.step, False
+        line = finite({"step": step, **metrics})
+        self._logger.metrics([line])
+        lr = lr_at(step, self.trainer.spec.lr, self.trainer.spec.schedule)
+        self._logger.log(
+            f"step {step}/{self._last_step}  lr {lr:.3g}  "
+            + "  ".join(f"{k} {v:.4g}" for k, v in line.items() if isinstance(v, float))
+        )
+        if line["val_loss"] is None and step == self._last_step:  # earlier, the next training loss shows it
+            self.end = LoopEnd(step, diverged=True)
+
+    def finish_step(self) -> None:
+        """Save the state after the last step if that is due, and end the run if it is over."""
+        if self.end is not None:
+            return
+        if self._saves:
+            with self.timings.not_training():
+                self._logger.checkpoint(self.trainer)
+            self._saved_s = time.monotonic()
+        self._end_if_over()
+
+    def _end_if_over(self) -> None:
+        step = self.trainer.step
+        if step == self._last_step:
+            self.end = LoopEnd(step)
+        elif self._stop is not None:
+            if self._stop is not StopReason.SUPERSEDED:  # then another attempt owns the run
+                self._logger.checkpoint(self.trainer)
+                self._logger.wait_saved()
+            self.end = LoopEnd(step, stop=self._stop)
+
+    def _drain(self) -> int | None:
+        """Write the buffered steps; return the step at which the run diverged, or None."""
+        lines, diverged_step = self._buffer.drain()
         if lines:
-            drained_s = time.monotonic()
-            logger.metrics(lines)
-            step, cuda = lines[-1]["step"], trainer.device.type == "cuda"
-            memory_bytes = torch.cuda.max_memory_allocated(trainer.device) if cuda else None
+            self._drained_s = time.monotonic()
+            self._logger.metrics(lines)
+            step, cuda = lines[-1]["step"], self.trainer.device.type == "cuda"
+            memory_bytes = torch.cuda.max_memory_allocated(self.trainer.device) if cuda else None
             # The drain has synchronised the device, so its events are complete.
-            before_s, waited_s = waited_s, stream.wait_timer.total_s()
-            logger.timing(timings.line(step, last_step, waited_s - before_s, memory_bytes))
+            before_s, self._waited_s = self._waited_s, self._wait_timer.total_s()
+            self._logger.timing(self.timings.line(step, self._last_step, self._waited_s - before_s, memory_bytes))
         return diverged_step
 
-    def poll_processes() -> tuple[StopReason | None, bool, bool]:
+    def _poll_processes(self) -> tuple[StopReason | None, bool, bool]:
         """Return why to stop, whether to save, and whether to drain: the same in all processes."""
-        now_s, stop = time.monotonic(), poll()
-        code, saves, drains = group.all_max(
+        now_s, stop = time.monotonic(), self._poll()
+        code, saves, drains = self.trainer.group.all_max(
             STOP_REASONS.index(stop) + 1 if stop else 0,  # the maximum wins, see StopReason
-            now_s - saved_s >= settings.checkpoint_every_s,
-            now_s - drained_s >= DRAIN_S,
+            now_s - self._saved_s >= self._settings.checkpoint_every_s,
+            now_s - self._drained_s >= DRAIN_S,
         )
         return STOP_REASONS[code - 1] if code else None, bool(saves), bool(drains)
-
-    stop, _, _ = poll_processes()  # a run stopped before its first step takes none
-    while trainer.step < last_step and stop is None:
-        step = trainer.step + 1
-        lr = lr_at(step, spec.lr, schedule)
-        buffer.add(step, lr, *(yield StepRequest(trainer, stream, lr)))
-        trainer.step = step
-        stop, saves, drains = poll_processes()
-        every = settings.checkpoint_every_steps
-        saves = (saves or bool(every and step % every == 0)) and step < last_step
-        evaluates = step % schedule.eval_every == 0 or step == last_step
-        if evaluates or saves or stop or drains or len(buffer) >= DRAIN_STEPS:
-            # Drain before a checkpoint: a diverged state must not be saved, nor a step that is not in the metrics.
-            diverged_step = drain()
-            if diverged_step is not None:
-                return LoopEnd(diverged_step, diverged=True)
-        if evaluates:
-            with timings.not_training():
-                line = finite({"step": step, **(yield EvaluationRequest(trainer, stream))})
-            logger.metrics([line])
-            logger.log(
-                f"step {step}/{last_step}  lr {lr:.3g}  "
-                + "  ".join(f"{k} {v:.4g}" for k, v in line.items() if isinstance(v, float))
-            )
-            if line["val_loss"] is None and step == last_step:  # earlier, the next training loss shows it
-                return LoopEnd(step, diverged=True)
-        if saves:
-            with timings.not_training():
-                logger.checkpoint(trainer)
-            saved_s = time.monotonic()
-    if trainer.step == last_step:
-        return LoopEnd(last_step)
-    if stop is not StopReason.SUPERSEDED:  # then another attempt owns the run
-        logger.checkpoint(trainer)
-        logger.wait_saved()
-    return LoopEnd(trainer.step, stop=stop)

@@ -15,7 +15,7 @@ from ettsweep.errors import DeviceMemoryError
 from ettsweep.processes import GIB
 from ettsweep.trainer.models.build import example_inputs
 from ettsweep.trainer.models.model_cost import activation_bytes
-from ettsweep.trainer.models.registry import model_name, named_models
+from ettsweep.trainer.models.registry import model_name, named_models, parameter_count
 from ettsweep.trainer.recipe import TransformerRun
 from ettsweep.trainer.tasks.task import Batch, BatchShare, FixedBatchTask
 from ettsweep.trainer.training.distributed import SINGLE_PROCESS, ProcessGroup
@@ -32,6 +32,10 @@ STATE_BYTES = 16
 
 MEMORY_FRACTION = 0.85
 """Share of a GPU's free memory that may be planned; the rest covers libraries' workspaces and fragmentation."""
+
+
+ENSEMBLE_MEMORY_FRACTION = 0.5
+"""Share of the free memory for the runs of an ensemble; the rest covers what the estimate of each omits."""
 
 
 @contextlib.contextmanager
@@ -102,7 +106,6 @@ def fitting_micro_batch(
     *,
     recompute: bool,
     sharded: bool = False,
-    reserved_bytes: int = 0,
 ) -> int:
     """Return the largest micro-batch size that fits, see `largest_step`; results for a CPU are cached by recipe.
 
@@ -112,7 +115,7 @@ def fitting_micro_batch(
     if device.type == "cpu":
         step = _largest_cpu_step(spec.canonical, device, group, recompute, sharded)
     else:
-        step = largest_step(spec, device, group, recompute=recompute, sharded=sharded, reserved_bytes=reserved_bytes)
+        step = largest_step(spec, device, group, recompute=recompute, sharded=sharded)
         release_memory(device)
     if step is None:
         raise out_of_memory_error(spec, device, 1)
@@ -133,7 +136,6 @@ def largest_step(
     *,
     recompute: bool,
     sharded: bool = False,
-    reserved_bytes: int = 0,
     steps: int = 1,
 ) -> TrialStep | None:
     """Run training steps with ever smaller micro-batches until they fit; return the last step, or None if none fits.
@@ -147,7 +149,6 @@ def largest_step(
         group: the processes that train the run.
         recompute: compute activations again in the backward pass.
         sharded: shard the model over the group.
-        reserved_bytes: GPU memory to leave to other runs.
         steps: number of steps; the speed of the last one is returned.
     """
     device_batch = -(-spec.batch_size // group.world_size)  # the largest share: all processes cut theirs alike
@@ -157,7 +158,7 @@ def largest_step(
     with group.fake_group() if sharded else contextlib.nullcontext(SINGLE_PROCESS) as trial_group:
         while True:
             # Measured anew for each size, after the memory of the previous trial was released.
-            budget = int(MEMORY_FRACTION * (available_bytes(device) - reserved_bytes))
+            budget = int(MEMORY_FRACTION * available_bytes(device))
             step = _trial_step(spec, device, trial_group, recompute, sharded, size, steps)
             if size == 1 or (step is not None and step.memory_bytes <= budget):
                 return step
@@ -208,6 +209,21 @@ def even_micro_batch(samples: int, at_most: int) -> int:
     at_most = max(1, min(samples, at_most))
     divisors = (size for size in range(at_most, at_most // 2, -1) if samples % size == 0)
     return next(divisors, math.ceil(samples / math.ceil(samples / at_most)))
+
+
+def fitting_runs(spec: TransformerRun, device: torch.device, micro_batch: int | None, workers: int) -> int:
+    """Return how many runs like this one fit into a worker's memory at once, by an estimate.
+
+    Args:
+        spec: any of the runs.
+        device: of the worker.
+        micro_batch: samples of a run at once; None takes a whole batch.
+        workers: number of workers that share the memory of this machine.
+    """
+    run_bytes = STATE_BYTES * parameter_count(spec.model)
+    run_bytes += (micro_batch or spec.batch_size) * activation_bytes(spec.model, recompute=False)
+    free_bytes = available_bytes(device) // (workers if device.type == "cpu" else 1)
+    return int(ENSEMBLE_MEMORY_FRACTION * free_bytes / run_bytes)
 
 
 def available_bytes(device: torch.device) -> int:

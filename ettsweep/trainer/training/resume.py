@@ -80,13 +80,12 @@ def environment_changes(spec: TransformerRun, attempt: Attempt) -> Iterator[str]
     earlier = attempt.parent()
     if earlier is None:
         return
-    # A run alone records no pack mode, but computes the bits of an exact pack.
-    defaults = {"pack_mode": "exact"}
+    defaults = {"ensemble": 1}  # a run alone records none
     previous, current = (defaults | each.claim() | each.execution() for each in (earlier, attempt))
     draws = architecture(spec.model).draws_randomly(spec.model)
     for key in (
         *("device_name", "threads", "instruction_set", "torch", "ettsweep", "processes", "micro_batch"),
-        *("compile", "activation_checkpointing", "sharded", "pack_mode", "data"),
+        *("compile", "activation_checkpointing", "sharded", "ensemble", "data"),
     ):
         if key not in previous or previous[key] == current.get(key):
             continue

@@ -5,9 +5,8 @@ import os
 import platform
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache, partial
+from collections.abc import Callable, Iterator
+from functools import cache
 from pkgutil import resolve_name
 
 import numpy as np
@@ -22,21 +21,21 @@ from ettsweep.runs.metric_loggers import MetricLoggers
 from ettsweep.runs.result import make_result
 from ettsweep.runs.stop import StopReason
 from ettsweep.strategies.strategy import strategy_name
-from ettsweep.trainer.ensemble.pack import Pack
 from ettsweep.trainer.models.compiler import compile_blocks
 from ettsweep.trainer.recipe import TransformerRun
 from ettsweep.trainer.tasks.registry import check_data, located_data, task_kind
 from ettsweep.trainer.tasks.task import BatchShare, ComputeContext, LoaderSettings, Task
 from ettsweep.trainer.training import checkpoint
-from ettsweep.trainer.training.coroutine import RunCoroutine, StartRequest
+from ettsweep.trainer.training.async_checkpoint import AsyncCheckpointWriter
 from ettsweep.trainer.training.distributed import SINGLE_PROCESS, ProcessGroup, detect_lost_process, is_sharded
-from ettsweep.trainer.training.loop import run_loop, start_timings
+from ettsweep.trainer.training.loop import LoopEnd, TrainingLoop, start_timings, train
 from ettsweep.trainer.training.memory import explain_out_of_memory
 from ettsweep.trainer.training.optimizer import build_optimizer
 from ettsweep.trainer.training.precision import set_matmul_precision
 from ettsweep.trainer.training.resume import environment_changes, previous_execution, resume
 from ettsweep.trainer.training.run_logger import RunLogger
-from ettsweep.trainer.training.runtime_settings import RuntimeSettings
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings, resolve
+from ettsweep.trainer.training.stream import SharedClock, Streams, TrainingStream, WaitTimer, close_streams
 from ettsweep.trainer.training.trainer import Trainer, initial_network
 
 
@@ -55,27 +54,6 @@ def environment(device: torch.device) -> Json:
     }
 
 
-@dataclass(frozen=True)
-class ClaimedRun:
-    """A run that this process has claimed, with the settings to train it.
-
-    Attributes:
-        run: the run's folder.
-        attempt: the claimed attempt.
-        device: of this process.
-        settings: of the launch profile; `training_coroutine` resolves what is open.
-        poll: called after each step; returns the reason to stop there, or None.
-        group: the processes that train the run together.
-    """
-
-    run: RunDir
-    attempt: Attempt
-    device: torch.device
-    settings: RuntimeSettings
-    poll: Callable[[], StopReason | None]
-    group: ProcessGroup = SINGLE_PROCESS
-
-
 def train_run(
     run: RunDir,
     attempt: Attempt,
@@ -83,15 +61,18 @@ def train_run(
     settings: RuntimeSettings,
     poll: Callable[[], StopReason | None],
     group: ProcessGroup = SINGLE_PROCESS,
+    remark: str = "",
 ) -> StopReason | None:
-    """Train a claimed run without a pack, see `training_coroutine`; all processes of the group call this."""
-    pack = Pack(device)
-    (stop,) = pack.train([training_coroutine(ClaimedRun(run, attempt, device, settings, poll, group), pack)])
-    return stop
+    """Train a claimed run by itself; all processes of the group call this.
 
-
-def training_coroutine(claimed: ClaimedRun, pack: Pack) -> RunCoroutine:
-    """Train a claimed run until it ends or `poll` returns a reason to stop; yields requests to the pack.
+    Args:
+        run: the run's folder.
+        attempt: the claimed attempt.
+        device: of this process.
+        settings: of the launch profile; open ones are resolved.
+        poll: called after each step; returns the reason to stop there, or None.
+        group: the processes that train the run together.
+        remark: a line for the run's log.
 
     Returns:
         Why the run stopped early; None if it is finished, or failed with the cause in failure.json.
@@ -100,104 +81,218 @@ def training_coroutine(claimed: ClaimedRun, pack: Pack) -> RunCoroutine:
         StorageError: not even the failure could be recorded.
         LostProcessError: another process of the group is gone, or this one failed and the others depend on it.
     """
-    attempt, group = claimed.attempt, claimed.group
-    logger = RunLogger(attempt, group.rank, pack.checkpoint_writer)
+    writer, streams = AsyncCheckpointWriter(), Streams()
+    training = RunInTraining(run, attempt, device, settings, poll, group, writer, SharedClock())
     try:
-        return (yield from _train_attempt(claimed, pack, logger))
-    except LostProcessError as error:
-        logger.log(str(error))
-        if attempt.failure() is None:
-            attempt.record_failure("lost", str(error))
-        raise
-    except Exception as error:  # recorded, so that the other runs of this worker go on
-        ours = isinstance(error, EttsweepError)
-        # A traceback helps only with errors that are not the user's.
-        details = "" if ours else traceback.format_exc()
-        logger.log(f"failed: {details or error}")
-        attempt.record_failure("error", str(error) if ours else error_line(error), details)
-        if group.world_size > 1:  # end this process: only then do the others, which wait in a collective, notice
-            raise LostProcessError(f"this process failed: {error_line(error)}") from error
+        with training.recording_failure():
+            training.prepare(streams, remark)
+            training.start()
+            training.train()
+            training.finish()
     finally:
-        pack.close_logger(logger)
-    return None
+        training.close()
+        close_streams(streams)
+        writer.close()
+    return training.stop
 
 
-def _train_attempt(claimed: ClaimedRun, pack: Pack, logger: RunLogger) -> RunCoroutine:
-    run, attempt, device, group = claimed.run, claimed.attempt, claimed.device, claimed.group
-    spec = run.spec()
-    assert isinstance(spec, TransformerRun), "a run of this trainer"
-    logger.log(f"run {run.id} attempt {attempt.number} on {device}, pid {os.getpid()}")
+class RunInTraining:
+    """A claimed run, from its attempt to a result, a failure or a checkpoint: the parts of `train_run`.
 
-    def warn(text: str) -> None:
-        logger.log(f"warning: {text}")
+    An ensemble takes many runs through these parts at once. Each part is called within `recording_failure`.
 
-    previous = previous_execution(run, attempt, group)
-    settings = pack.resolve_settings(spec, claimed.settings, group, previous, warn)
-    torch.set_num_threads(settings.threads or 1)
-    trainer = build_trainer(spec, device, settings, group)
-    resume(run, attempt, group, logger, trainer)
-    stream = pack.join_stream(trainer, logger, partial(open_task, spec, device, trainer.share, settings))
-    trainer.task = stream.task
-    trainer.model.recompute = bool(settings.activation_checkpointing)
-    data = {"data": _check_same_data(trainer.task.fingerprint, group)}
-    execution = settings.facts(group) | data | pack.facts(trainer)
+    Args:
+        run, attempt, device, settings, poll, group: as for `train_run`.
+        checkpoint_writer: of this process.
+        clock: of all runs that train at once.
 
-    def not_compiled(reason: str) -> None:
-        warn(reason)
-        execution["compile"] = False  # a resume must not compile either, or its last bits would differ
-        if group.is_leader:
-            attempt.record_execution(execution)
+    Attributes:
+        attempt, device: as given.
+        stop: why the run stopped early.
+        is_over: whether it has ended, in whatever way.
+        trainer, stream: its objects, and its training data; once it is prepared.
+        loop: its steps; once it is started.
+    """
 
-    if settings.compile:
-        compile_blocks(trainer.model, spec.recipe_key, not_compiled)
-    if group.is_leader:
-        attempt.record_execution(execution)
-        for change in environment_changes(spec, attempt):
-            warn(change)
-        logger.metric_loggers = MetricLoggers(
-            settings.sinks, run.path.parent.parent, run.id, _labels(spec), trainer.step, warn
-        )
-    for remark in filter(None, (pack.opening_remark, pack.no_stack_reason(trainer))):
-        logger.log(remark)
-    group.all_max(0)  # a barrier with a timeout: a process that failed above must not leave the others waiting in NCCL
-    with explain_out_of_memory(trainer), _detect_lost_process(group):
-        trainer.network = group.wrap(trainer.model)
-        trainer.rebuild_gradient_buckets()
-        yield StartRequest(trainer, stream)
-        _start_s()
-        timings = start_timings(trainer, settings, pack.clock)
+    trainer: Trainer
+    stream: TrainingStream
+    loop: TrainingLoop
+
+    def __init__(
+        self,
+        run: RunDir,
+        attempt: Attempt,
+        device: torch.device,
+        settings: RuntimeSettings,
+        poll: Callable[[], StopReason | None],
+        group: ProcessGroup,
+        checkpoint_writer: AsyncCheckpointWriter,
+        clock: SharedClock,
+    ) -> None:
+        self.attempt, self.device = attempt, device
+        self.stop: StopReason | None = None
+        self.is_over = False
+        self._run, self._settings, self._poll, self._group = run, settings, poll, group
+        self._logger = RunLogger(attempt, group.rank, checkpoint_writer)
+        self._clock = clock
+        self._execution: Json = {}
+
+    @contextlib.contextmanager
+    def recording_failure(self) -> Iterator[None]:
+        """Record an error of the body in the run's folder, and end the run; raises what `train_run` does."""
         try:
-            end = yield from run_loop(trainer, stream, logger, settings, timings, claimed.poll)
-        finally:
-            stream.loggers.remove(logger)
-            logger.finish_saving()
+            yield
+        except LostProcessError as error:
+            self.is_over = True
+            self.log(str(error))
+            if self.attempt.failure() is None:
+                self.attempt.record_failure("lost", str(error))
+            raise
+        except Exception as error:  # recorded, so that the other runs of this worker go on
+            self.is_over = True
+            ours = isinstance(error, EttsweepError)
+            # A traceback helps only with errors that are not the user's.
+            details = "" if ours else traceback.format_exc()
+            self.log(f"failed: {details or error}")
+            self.attempt.record_failure("error", str(error) if ours else error_line(error), details)
+            if self._group.world_size > 1:  # end this process: only then do the others, in a collective, notice
+                raise LostProcessError(f"this process failed: {error_line(error)}") from error
+
+    def prepare(self, streams: Streams, remark: str = "") -> None:
+        """Build the run's objects at its newest checkpoint, and open its data.
+
+        Args:
+            streams: of the runs of one recipe that train at once. The run reads one of them, or adds its own.
+            remark: a line for the run's log.
+        """
+        attempt, group = self.attempt, self._group
+        spec = self._run.spec()
+        assert isinstance(spec, TransformerRun), "a run of this trainer"
+        self.log(f"run {self._run.id} attempt {attempt.number} on {self.device}, pid {os.getpid()}")
+        # In an ensemble nothing of it would keep the run's bits, and all runs need the same settings.
+        previous = {} if self._settings.stack_size > 1 else previous_execution(self._run, attempt, group)
+        self._settings = settings = resolve(spec, self.device, self._settings, group, previous, self._warn)
+        torch.set_num_threads(settings.threads or 1)
+        self.trainer = trainer = build_trainer(spec, self.device, settings, group)
+        resume(self._run, attempt, group, self._logger, trainer)
+        self.stream = self._join_stream(streams)
+        trainer.task = self.stream.task
+        trainer.model.recompute = bool(settings.activation_checkpointing)
+        self._execution = settings.facts(group) | {"data": _check_same_data(trainer.task.fingerprint, group)}
+        if settings.compile:
+            compile_blocks(trainer.model, spec.recipe_key, self._note_not_compiled)
+        if group.is_leader:
+            self._record_start(spec)
+        if remark:
+            self.log(remark)
+        group.all_max(0)  # a barrier with a timeout: a process that failed above must not leave others waiting in NCCL
+        with self._explained_errors():
+            trainer.network = group.wrap(trainer.model)
+            trainer.rebuild_gradient_buckets()
+
+    def _join_stream(self, streams: Streams) -> TrainingStream:
+        """Return the run's training data from its next step on, which runs of its seed at that step share."""
+        trainer, settings = self.trainer, self._settings
+        key = trainer.spec.seed, trainer.step  # with the step, since a resumed run may start at another one
+        if key not in streams:
+            loggers = list[RunLogger]()
+
+            def skip(text: str) -> None:
+                for logger in loggers:
+                    logger.skip(text)
+
+            wait_timer = WaitTimer(self.device, self._clock)
+            compute_context = wait_timer.exclude_compute
+            task = open_task(trainer.spec, self.device, trainer.share, settings, skip, compute_context)
+            streams[key] = TrainingStream(task, trainer.step + 1, wait_timer, loggers)
+        streams[key].loggers.append(self._logger)
+        return streams[key]
+
+    def _record_start(self, spec: TransformerRun) -> None:
+        """Record how the run is trained, and open its metric loggers."""
+        self.attempt.record_execution(self._execution)
+        for change in environment_changes(spec, self.attempt):
+            self._warn(change)
+        results = self._run.path.parent.parent
+        self._logger.metric_loggers = MetricLoggers(
+            self._settings.sinks, results, self._run.id, _labels(spec), self.trainer.step, self._warn
+        )
+
+    def start(self) -> None:
+        """Start the run's clocks."""
+        _start_s()
+        timings = start_timings(self.trainer, self._settings, self._clock)
+        wait_timer = self.stream.wait_timer
+        self.loop = TrainingLoop(self.trainer, self._logger, self._settings, timings, wait_timer, self._poll)
+
+    def train(self) -> None:
+        """Train the run by itself, from its next step to its end."""
+        with self._explained_errors():
+            train(self.loop, self.stream)
+
+    def finish(self) -> None:
+        """Write how the run has ended: its result, or why it stopped early."""
+        end, attempt, logger = self.loop.end, self.attempt, self._logger
+        assert end is not None
+        logger.finish_saving()
         # No hash for a diverged run: its weights depend on how late the divergence was noticed.
         finished = end.stop is None and not end.diverged
-        computes_weights = group.is_leader or is_sharded(trainer.model)
-        weights = checkpoint.weights_sha256(trainer.model) if finished and computes_weights else None
-    if end.stop is not None:
-        logger.log(f"stopped at step {end.step}: {end.stop}")
-        if group.is_leader:
-            attempt.record_failure("interrupted", str(end.stop))
-        return end.stop
-    if not group.is_leader:
-        return None
-    if attempt.is_superseded():
-        logger.log("another attempt has taken over the run")
-        return StopReason.SUPERSEDED
-    training_facts = {
-        "environment": environment(device) | attempt.code(),
-        "weights_sha256": weights,
-        "execution": execution,
-        "start_s": _start_s(),
-    } | timings.summary()
-    result = make_result(spec, logger.history, end.step, attempt, timings.spent, diverged=end.diverged)
-    finished = run.finish(result | training_facts, logger.history)
-    if pack.closing_remark:
-        logger.log(pack.closing_remark)
-    ending = f"diverged at step {end.step}" if end.diverged else "finished"
-    logger.log(ending if finished else "another attempt finished first")
-    return None
+        computes_weights = self._group.is_leader or is_sharded(self.trainer.model)
+        with self._explained_errors():
+            weights = checkpoint.weights_sha256(self.trainer.model) if finished and computes_weights else None
+        if end.stop is not None:
+            self.log(f"stopped at step {end.step}: {end.stop}")
+            if self._group.is_leader:
+                attempt.record_failure("interrupted", str(end.stop))
+            self.stop = end.stop
+        elif self._group.is_leader and attempt.is_superseded():
+            self.log("another attempt has taken over the run")
+            self.stop = StopReason.SUPERSEDED
+        elif self._group.is_leader:
+            self._write_result(end, weights)
+        self.is_over = True
+
+    def _write_result(self, end: LoopEnd, weights_sha256: str | None) -> None:
+        trainer, timings, history = self.trainer, self.loop.timings, self._logger.history
+        training_facts = {
+            "environment": environment(self.device) | self.attempt.code(),
+            "weights_sha256": weights_sha256,
+            "execution": self._execution,
+            "start_s": _start_s(),
+        } | timings.summary()
+        result = make_result(trainer.spec, history, end.step, self.attempt, timings.spent, diverged=end.diverged)
+        finished = self._run.finish(result | training_facts, history)
+        ending = f"diverged at step {end.step}" if end.diverged else "finished"
+        self.log(ending if finished else "another attempt finished first")
+
+    def close(self) -> None:
+        """Close what the run has opened."""
+        self._logger.finish_saving()
+        self._logger.close()
+
+    def write_heartbeat(self, count: int) -> None:
+        """Write the heartbeat counter of the attempt while the run is in training."""
+        if not self.is_over:
+            self.attempt.write_heartbeat(count)
+
+    def log(self, text: str) -> None:
+        """Append a line to the run's log."""
+        self._logger.log(text)
+
+    def _warn(self, text: str) -> None:
+        self.log(f"warning: {text}")
+
+    def _note_not_compiled(self, reason: str) -> None:
+        self._warn(reason)
+        self._execution["compile"] = False  # a resume must not compile either, or its last bits would differ
+        if self._group.is_leader:
+            self.attempt.record_execution(self._execution)
+
+    @contextlib.contextmanager
+    def _explained_errors(self) -> Iterator[None]:
+        lost = detect_lost_process() if self._group.world_size > 1 else contextlib.nullcontext()
+        with explain_out_of_memory(self.trainer), lost:
+            yield
 
 
 def prepare(
@@ -276,10 +371,6 @@ def _check_same_data(fingerprint: str, group: ProcessGroup) -> str:
     if -negated_min != largest:
         raise DataMissingError("the nodes of this run have different data under the same path; copy one to all of them")
     return fingerprint
-
-
-def _detect_lost_process(group: ProcessGroup) -> contextlib.AbstractContextManager[None]:
-    return detect_lost_process() if group.world_size > 1 else contextlib.nullcontext()
 
 
 def _labels(spec: TransformerRun) -> Json:

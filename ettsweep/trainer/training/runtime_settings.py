@@ -41,7 +41,7 @@ class RuntimeSettings:
     Attributes:
         threads: CPU threads; None uses the number of the previous attempt, or one that suits the work of a step.
         most_threads: upper limit for `threads`.
-        at_once: runs that may share one stack, which makes operators that many times as large.
+        stack_size: runs that train in one stack, which makes operators that many times as large.
         checkpoint_every_s: seconds between checkpoints.
         checkpoint_every_steps: steps between checkpoints, in addition.
         micro_batch: samples per forward pass; None uses the previous attempt's size, or the largest that fits.
@@ -59,7 +59,7 @@ class RuntimeSettings:
 
     threads: int | None = None
     most_threads: int = 1
-    at_once: int = 1
+    stack_size: int = 1
     checkpoint_every_s: float = 300.0
     checkpoint_every_steps: int | None = None
     micro_batch: int | None = None
@@ -82,7 +82,12 @@ class RuntimeSettings:
             "compile": self.compile,
             "activation_checkpointing": self.activation_checkpointing,
             "sharded": bool(self.sharded),
+            **({"ensemble": self.stack_size} if self.stack_size > 1 else {}),
         }
+
+    def for_stack(self, runs: int) -> "RuntimeSettings":
+        """Return the settings of so many runs that train in one stack, with nothing that a stack cannot do."""
+        return replace(self, stack_size=runs, compile=False, activation_checkpointing=False, sharded=False)
 
 
 def resolve(
@@ -92,7 +97,6 @@ def resolve(
     group: ProcessGroup,
     previous: Json,
     warn: Callable[[str], None],
-    reserved_bytes: int = 0,
 ) -> RuntimeSettings:
     """Return the settings with all open values resolved, equal in all processes of the group.
 
@@ -105,7 +109,6 @@ def resolve(
         group: the processes that train the run; all must call this.
         previous: execution record of the previous attempt; empty if there is none.
         warn: takes one line of text.
-        reserved_bytes: GPU memory to leave to other runs.
 
     Raises:
         InputError: there are more devices than samples in a batch, or `compile` is requested but impossible.
@@ -121,14 +124,15 @@ def resolve(
     micro_batch = settings.micro_batch or previous.get("micro_batch")
     # A network file system may show the previous record to some processes only: take it if any process sees it.
     (size,) = group.all_max(micro_batch if isinstance(micro_batch, int) else 0)
-    if not size:
+    if not size and settings.stack_size > 1:
+        size = spec.batch_size  # `fitting_runs` counts with a whole batch of each
+    elif not size:
         size = fitting_micro_batch(
             spec,
             device,
             group,
             recompute=bool(settings.activation_checkpointing),
             sharded=bool(settings.sharded),
-            reserved_bytes=reserved_bytes,
         )
     device_batch = -(-spec.batch_size // group.world_size)  # the largest share: all processes cut theirs alike
     return replace(settings, micro_batch=-group.all_max(-min(size, device_batch))[0])
@@ -146,7 +150,7 @@ def _threads(spec: TransformerRun, device: torch.device, settings: RuntimeSettin
     previous_threads = previous.get("threads")
     if isinstance(previous_threads, int) and 1 <= previous_threads <= cores():
         return previous_threads
-    flops = settings.at_once * spec.batch_size * train_flops_per_sample(spec.model)
+    flops = settings.stack_size * spec.batch_size * train_flops_per_sample(spec.model)
     return max(1, min(settings.most_threads, int(flops / THREAD_FLOPS)))
 
 

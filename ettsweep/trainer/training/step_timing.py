@@ -33,7 +33,8 @@ class Timings:
         devices: number of devices of the run.
         spent_before: time that earlier attempts spent.
         first_step: steps done before this attempt.
-        clock: seconds of this run's share of each device, in a pack less than wall time; speeds are relative to it.
+        clock: seconds of this run's share of each device, which is less than wall time in an ensemble. Speeds are
+            relative to it.
         wall_clock: seconds of wall time.
     """
 

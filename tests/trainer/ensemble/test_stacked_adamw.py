@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 import torch
 from support.made_runs import MakeSpec
-from support.stacks import release
 from torch import Tensor
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.trainer.ensemble.stack import Stack
-from ettsweep.trainer.ensemble.stacked_adamw import shared_adamw
 from ettsweep.trainer.ensemble.vmapped import Parameters
 from ettsweep.trainer.training import checkpoint
 from ettsweep.trainer.training.async_checkpoint import AsyncCheckpointWriter
@@ -61,6 +59,12 @@ def drawn(trainers: Sequence[Trainer], seed: int) -> Parameters:
         values[0] *= 1e-3
         gradients[name] = values.to(parameter) * trainers[0].scaler.get_scale()
     return gradients
+
+
+def release(trainer: Trainer) -> None:
+    """Give a member parameters of its own again, so that it trains alone."""
+    for parameter in trainer.model.parameters():
+        parameter.data = parameter.detach().clone()
 
 
 def update_alone(trainer: Trainer, gradients: Parameters, k: int, lr: float) -> tuple[Tensor, Tensor]:
@@ -174,19 +178,3 @@ def test_nothing_waits_for_the_device(make_spec: MakeSpec, device: torch.device)
         stack.update(gradients, lrs)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-
-
-def test_only_one_adamw_serves_all(make_spec: MakeSpec, device: torch.device) -> None:
-    one, other, clipped, sgd = (
-        prepare(make_spec(**changes), device)
-        for changes in (
-            {},
-            {"lr": 0.5, "wd": 0.1, "strategy": {"s": None}, "schedule": {"total_steps": 48}},
-            {"optimizer": {"clip_norm": 1.0}},
-            {"optimizer": {"kind": "sgd"}},
-        )
-    )
-    assert shared_adamw([one, other]) == one.spec.optimizer
-    assert Stack([one, other]).can_update
-    assert shared_adamw([one, clipped]) is None
-    assert shared_adamw([sgd]) is None

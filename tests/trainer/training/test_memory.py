@@ -141,17 +141,28 @@ def test_other_errors_of_a_trial_are_errors(make_spec: MakeSpec, monkeypatch: py
 def test_a_step_that_leaves_too_little_of_a_gpu_does_not_fit(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sample takes 10 bytes, the model 100, and 85 of a hundred bytes are planned with; others have 100."""
-    monkeypatch.setattr(memory, "available_bytes", lambda device: 1100)
+    """A sample takes 10 bytes, the model 100, and 85 of a hundred bytes are planned with."""
     monkeypatch.setattr(memory, "_trial_step", lambda *asked: TrialStep(asked[5], 1.0, 100 + 10 * asked[5]))
     spec = make_spec(batch_size=100)
 
-    def found(reserved_bytes: int) -> int:
-        step = memory.largest_step(spec, CPU, recompute=False, reserved_bytes=reserved_bytes)
+    def found(free_bytes: int) -> int:
+        monkeypatch.setattr(memory, "available_bytes", lambda device: free_bytes)
+        step = memory.largest_step(spec, CPU, recompute=False)
         return step.size if step else 0
 
-    assert [found(reserved) for reserved in (-200, 0, 100, 500)] == [100, 50, 50, 25]
-    assert found(1100) == 1, "what did go through, if with little to spare"
+    assert [found(free_bytes) for free_bytes in (1300, 1100, 1000, 600)] == [100, 50, 50, 25]
+    assert found(0) == 1, "what did go through, if with little to spare"
+
+
+def test_the_runs_of_an_ensemble_fit_into_half_of_the_memory(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = make_spec(batch_size=32)
+    state_bytes = 16 * parameter_count(spec.model)
+    sample_bytes = activation_bytes(spec.model, recompute=False)
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 2 * 5 * (state_bytes + 32 * sample_bytes))
+    assert [memory.fitting_runs(spec, CPU, None, workers) for workers in (1, 2)] == [5, 2]
+    assert memory.fitting_runs(spec, CPU, 1, workers=2) > 2
 
 
 def test_a_run_halves_its_micro_batches_before_its_first_step_and_keeps_to_that(

@@ -13,7 +13,6 @@ from ettsweep.launch.profile import LocalProfile, Slot, load_profile
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import find_grid, load_sweep_spec
-from ettsweep.trainer.ensemble.pack import Pack
 from ettsweep.trainer.models.model_cost import train_flops_per_sample
 from ettsweep.trainer.training import runtime_settings as module
 from ettsweep.trainer.training.distributed import SINGLE_PROCESS
@@ -84,9 +83,9 @@ def one_thread_afterwards() -> Iterator[None]:
     torch.set_num_threads(1)
 
 
-def threads_for(spec: RunSpec, limit: int, at_once: int = 1) -> int | None:
+def threads_for(spec: RunSpec, limit: int, stack_size: int = 1) -> int | None:
     return resolve(
-        spec, CPU, RuntimeSettings(most_threads=limit, at_once=at_once, micro_batch=1), SINGLE_PROCESS, {}, print
+        spec, CPU, RuntimeSettings(most_threads=limit, stack_size=stack_size, micro_batch=1), SINGLE_PROCESS, {}, print
     ).threads
 
 
@@ -98,7 +97,7 @@ def test_threads_follow_from_the_work_of_a_step_and_the_cores_of_the_slot(grid: 
     spec = load_sweep_spec(find_grid(grid)).studies()[0].base
     assert threads_for(spec, 64) == threads
     assert threads_for(spec, 1) == 1
-    assert threads_for(spec, 64, at_once=10**6) == 64
+    assert threads_for(spec, 64, stack_size=10**6) == 64
 
 
 @pytest.mark.parametrize(
@@ -131,21 +130,12 @@ def test_a_run_is_trained_with_them_and_says_so(make_spec: MakeSpec, results: Pa
     assert attempt.execution()["threads"] == result_of(run)["environment"]["threads"] == 2
 
 
-def test_a_pack_of_what_stacks_has_those_of_a_step_as_large_as_all_of_theirs(
+def test_runs_of_a_stack_have_the_same_micro_batch_and_threads_for_a_step_as_large_as_all_of_theirs(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, settings = make_spec(), RuntimeSettings(most_threads=8)
     monkeypatch.setattr(module, "THREAD_FLOPS", spec.batch_size * train_flops_per_sample(spec.model))
-    assert [Pack(CPU, size).resolve_settings(spec, settings, SINGLE_PROCESS, {}, print).threads for size in (1, 5)] == [
-        1,
-        5,
-    ]
-
-
-def test_all_of_a_pack_have_those_of_the_first(make_spec: MakeSpec) -> None:
-    pack, spec = Pack(CPU, 2), make_spec()
-    threads = [
-        pack.resolve_settings(spec, RuntimeSettings(most_threads=1), SINGLE_PROCESS, {"threads": had}, print).threads
-        for had in (2, 1)
-    ]
-    assert threads == [2, 2]
+    resolved = resolve(spec, CPU, settings.for_stack(5), SINGLE_PROCESS, {}, print)
+    assert (resolved.threads, resolved.micro_batch) == (5, spec.batch_size)
+    assert resolve(spec, CPU, settings, SINGLE_PROCESS, {}, print).threads == 1
+    assert resolved.facts(SINGLE_PROCESS)["ensemble"] == 5

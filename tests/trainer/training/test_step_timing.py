@@ -3,8 +3,8 @@
 import pytest
 
 from ettsweep.runs.attempt import TimeSpent
-from ettsweep.trainer.training.coroutine import SharedClock
 from ettsweep.trainer.training.step_timing import Timings
+from ettsweep.trainer.training.stream import SharedClock
 
 
 class Clock:
@@ -103,7 +103,7 @@ def test_who_shares_devices_pays_a_part_of_their_seconds_and_is_as_fast_as_that_
     shared = SharedClock(4, clock)
     timings = Timings(8, 10, None, 2, TimeSpent(0.0, 0.0), 0, shared, clock)
     clock.now_s += 20
-    shared.members = 2
+    shared.begin_round(2)
     clock.now_s += 6
     line = timings.line(8, 100, 2.0, None)
     assert (line["wall_s"], line["device_s"]) == (26, 2 * (20 / 4 + 6 / 2))

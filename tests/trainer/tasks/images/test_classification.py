@@ -33,7 +33,7 @@ from ettsweep.trainer.tasks.images.image_task import (
 )
 from ettsweep.trainer.tasks.registry import check_compatible, steps_per_epoch
 from ettsweep.trainer.tasks.task import Batch, BatchShare, LoaderSettings
-from ettsweep.trainer.training.coroutine import SharedClock, TrainingStream, WaitTimer
+from ettsweep.trainer.training.stream import SharedClock, TrainingStream, WaitTimer
 
 TINY = VitSpec(width=16, depth=1, heads=2, patch_size=16, image_size=32, classes=3)
 CPU = torch.device("cpu")

@@ -1,44 +1,36 @@
-"""The protocol between a run in training and the pack that schedules it.
-
-A run in training is a generator (`run.py`): it yields a request, such as an optimizer step, and is sent the result. The
-pack (`ensemble/pack.py`) can thus train one run, or many on the same batches.
-"""
+"""The batches that a run trains on, and the seconds that it waits for them."""
 
 import contextlib
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from ettsweep.runs.stop import StopReason
 from ettsweep.trainer.tasks.task import Batch, Task
 from ettsweep.trainer.training.run_logger import RunLogger
-from ettsweep.trainer.training.trainer import Trainer
 
 
 class SharedClock:
-    """Clock of each member of a pack: seconds pass at one over the number of active members."""
+    """Clock of each run of an ensemble: seconds pass at one over the number of runs in training.
 
-    def __init__(self, members: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
+    Attributes:
+        runs: number of runs in training.
+        rounds: number of rounds so far; in each, every run takes one step.
+    """
+
+    def __init__(self, runs: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._members = max(1, members)
+        self.runs, self.rounds = runs, 0
         self._elapsed_s, self._updated_s = 0.0, clock()
 
     def __call__(self) -> float:
-        return self._elapsed_s + (self._clock() - self._updated_s) / self._members
+        return self._elapsed_s + (self._clock() - self._updated_s) / self.runs
 
-    @property
-    def members(self) -> int:
-        """Number of active members."""
-        return self._members
-
-    @members.setter
-    def members(self, members: int) -> None:
+    def begin_round(self, runs: int) -> None:
+        """Begin a round in which so many runs take a step."""
         # Settle the time so far at the old rate before the rate changes.
         self._elapsed_s, self._updated_s = self(), self._clock()
-        self._members = max(1, members)
+        self.runs, self.rounds = runs, self.rounds + 1
 
 
 class WaitTimer:
@@ -66,7 +58,7 @@ class WaitTimer:
             self._add(start, -1.0)
 
     def total_s(self) -> float:
-        """Return each member's seconds of waiting so far; call it only after the device was synchronised."""
+        """Return each run's seconds of waiting so far; call it only after the device was synchronised."""
         events, self._events = self._events, []
         for before, after, weight in events:
             self._total_s += weight * float(before.elapsed_time(after)) / 1000
@@ -85,7 +77,7 @@ class WaitTimer:
         if isinstance(since, float) and isinstance(now, float):
             self._total_s += sign * (now - since)
         elif not isinstance(since, float) and not isinstance(now, float):
-            self._events.append((since, now, sign / self._clock.members))
+            self._events.append((since, now, sign / self._clock.runs))
 
 
 class TrainingStream:
@@ -117,32 +109,11 @@ class TrainingStream:
             self._batches.close()
 
 
-@dataclass(frozen=True)
-class StepRequest:
-    """Request for an optimizer step at a learning rate; answered with the result of `Trainer.train_step`."""
-
-    trainer: Trainer
-    stream: TrainingStream
-    lr: float
+Streams = dict[tuple[int, int], TrainingStream]
+"""The streams of runs of one recipe that train at once, by seed and first step."""
 
 
-@dataclass(frozen=True)
-class EvaluationRequest:
-    """Request for an evaluation; answered with the result of `Trainer.evaluate`."""
-
-    trainer: Trainer
-    stream: TrainingStream
-
-
-@dataclass(frozen=True)
-class StartRequest:
-    """First request of a run, once its model and data are ready; its clock starts when it is resumed."""
-
-    trainer: Trainer
-    stream: TrainingStream
-
-
-Request = StartRequest | StepRequest | EvaluationRequest
-
-RunCoroutine = Generator[Request, Any, StopReason | None]
-"""A run in training; returns why it was stopped early, or None."""
+def close_streams(streams: Streams) -> None:
+    """Stop loading for runs that have ended."""
+    for stream in streams.values():
+        stream.close()

@@ -1,0 +1,164 @@
+"""An ensemble: claimed runs of one recipe that train in one stack, each from its own step to its own end."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from ettsweep.errors import error_line
+from ettsweep.trainer.ensemble.stack import Stack
+from ettsweep.trainer.training.run import RunInTraining
+from ettsweep.trainer.training.stream import SharedClock, Streams, TrainingStream, close_streams
+
+
+class Ensemble:
+    """Trains runs together until all have ended.
+
+    A run that diverges, fails or is stopped leaves the others as they are. Whatever runs share may fail too, such as
+    the memory for all of them. The runs then go on one after the other, so that only a run at fault fails.
+
+    Args:
+        runs: claimed runs of one recipe, whose settings are `RuntimeSettings.for_stack`.
+        clock: of all runs.
+    """
+
+    def __init__(self, runs: Sequence[RunInTraining], clock: SharedClock) -> None:
+        self._runs, self._clock = runs, clock
+        self._streams = Streams()
+        self._stack: Stack | None = None
+        self._evaluates_at_once = True
+        self._errors: list[Exception] = []
+
+    def train(self) -> None:
+        """Train the runs to their ends.
+
+        Raises:
+            StorageError: the failure of a run could not be recorded; all other runs have ended by then.
+        """
+        remark = f"trains in a stack of {len(self._runs)} runs: not bit-exact, it rounds differently from a run alone"
+        try:
+            self._for_each(self._runs, lambda run: run.prepare(self._streams, remark))
+            self._for_each(self._runs, RunInTraining.start)
+            self._for_each(self._runs, _stop_if_asked)
+            try:
+                while len(active := self._active()) > 1:
+                    self._clock.begin_round(len(active))
+                    self._take_step(active)
+            except Exception as error:  # nothing has changed since the last step
+                self._stack = None
+                self._check_device()
+                for run in self._active():
+                    run.log(f"trains alone from step {run.trainer.step + 1} on: the stack fails, {error_line(error)}")
+            while active := self._active():  # the last run left, or all if the stack has failed
+                self._clock.begin_round(len(active))
+                self._for_each(active[:1], _train_alone)
+        finally:
+            for run in self._active():
+                run.close()
+            close_streams(self._streams)
+        if self._errors:
+            raise self._errors[0]
+
+    def _active(self) -> list[RunInTraining]:
+        return [run for run in self._runs if not run.is_over]
+
+    def _for_each(self, runs: Iterable[RunInTraining], act: Callable[[RunInTraining], None]) -> None:
+        """Act on each run that is not over; what one raises is recorded, and leaves the others as they are."""
+        for run in runs:
+            if run.is_over:
+                continue
+            try:
+                with run.recording_failure():
+                    act(run)
+            except Exception as error:  # the failure could not be recorded
+                self._errors.append(error)
+            if run.is_over:
+                run.close()
+                self._check_device()
+
+    def _check_device(self) -> None:
+        """Raise if the device is broken: then this process must end, before another run is blamed for it."""
+        if self._runs[0].device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def _take_step(self, active: Sequence[RunInTraining]) -> None:
+        """Take a step of each run, with what follows it; raises if nothing has changed yet."""
+        # Runs that have ended keep computing in vain until half of them have: each size of a stack is traced anew.
+        if self._stack is None or 2 * len(active) <= len(self._stack.trainers):
+            self._stack = Stack([run.trainer for run in active])
+        slices = len(active[0].trainer.share.slices)
+        batches = {stream: list(islice(stream, slices)) for stream in _streams_of(active)}
+        losses, gradients = self._stack.gradients({run.trainer: batches[run.stream] for run in active})
+        try:
+            updates = self._stack.update(gradients, {run.trainer: run.loop.lr for run in active})
+        except Exception as error:  # some parameters may have taken the step already: no run can go on
+            self._for_each(active, partial(_fail, error))
+            return
+        self._for_each(active, lambda run: run.loop.record_step(losses[run.trainer], *updates[run.trainer]))
+        self._evaluate([run for run in active if not run.is_over and run.loop.evaluates])
+        self._for_each(active, _finish_step)
+
+    def _evaluate(self, runs: Sequence[RunInTraining]) -> None:
+        with contextlib.ExitStack() as timers:
+            for run in runs:
+                timers.enter_context(run.loop.timings.not_training())
+            sums = self._measure_at_once(runs)
+
+        def evaluate(run: RunInTraining) -> None:
+            with run.loop.timings.not_training():
+                metrics = run.trainer.metrics(sums[run]) if run in sums else run.trainer.evaluate()
+            run.loop.record_evaluation(metrics)
+
+        self._for_each(runs, evaluate)
+
+    def _measure_at_once(self, runs: Sequence[RunInTraining]) -> dict[RunInTraining, Tensor]:
+        """Return each run's sums over the validation set; empty if the runs have to be evaluated one by one."""
+        sums: dict[RunInTraining, Tensor] = {}
+        if self._stack is None or not self._evaluates_at_once or len(runs) < 2:
+            return sums
+        try:
+            slices = {stream: stream.task.validation() for stream in _streams_of(runs)}
+            for batches in zip(*slices.values(), strict=True):
+                batch_of = dict(zip(slices, batches, strict=True))
+                outputs = self._stack.outputs({run.trainer: batch_of[run.stream] for run in runs})
+                for run in runs:
+                    measured = run.trainer.task.measure(outputs[run.trainer], batch_of[run.stream])
+                    sums[run] = sums[run] + measured if run in sums else measured
+        except Exception as error:
+            self._evaluates_at_once = False
+            for run in runs:
+                run.log(f"evaluated alone from step {run.trainer.step} on: the stack fails, {error_line(error)}")
+            return {}
+        return sums
+
+
+def _streams_of(runs: Iterable[RunInTraining]) -> list[TrainingStream]:
+    """Return the streams of some runs, each once."""
+    return list(dict.fromkeys(run.stream for run in runs))
+
+
+def _stop_if_asked(run: RunInTraining) -> None:
+    run.loop.stop_if_asked()  # a run stopped before its first step takes none
+    if run.loop.end is not None:
+        run.finish()
+
+
+def _finish_step(run: RunInTraining) -> None:
+    run.loop.finish_step()
+    if run.loop.end is not None:
+        run.finish()
+
+
+def _train_alone(run: RunInTraining) -> None:
+    shared = run.stream  # which is some steps ahead once another run has trained alone
+    run.stream = TrainingStream(run.trainer.task, run.trainer.step + 1, shared.wait_timer, shared.loggers)
+    with contextlib.closing(run.stream):
+        run.train()
+    run.finish()
+
+
+def _fail(error: Exception, run: RunInTraining) -> None:
+    raise error

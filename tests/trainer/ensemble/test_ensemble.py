@@ -1,0 +1,388 @@
+"""Runs of an ensemble have the numbers of runs alone within rounding, and files and ends of their own."""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import torch
+from support.made_runs import CPU, Poll, Train, Undisturbed, curve, never, result_of, stop_at
+
+from bench.waves import CLASSES, write_images
+from ettsweep.errors import DataMissingError, StorageError
+from ettsweep.files import read_lines
+from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec, StrategySpec
+from ettsweep.runs.state import State
+from ettsweep.runs.stop import StopReason
+from ettsweep.trainer.ensemble.ensemble import Ensemble
+from ettsweep.trainer.ensemble.stack import Stack
+from ettsweep.trainer.models.vit_spec import VitSpec
+from ettsweep.trainer.recipe import TransformerRun
+from ettsweep.trainer.specs import ScheduleSpec
+from ettsweep.trainer.tasks.images import chunks
+from ettsweep.trainer.tasks.images.digits import Digits
+from ettsweep.trainer.tasks.images.image_task import ImageNetTask
+from ettsweep.trainer.training.async_checkpoint import AsyncCheckpointWriter
+from ettsweep.trainer.training.distributed import SINGLE_PROCESS
+from ettsweep.trainer.training.run import RunInTraining, environment, prepare
+from ettsweep.trainer.training.run_logger import RunLogger
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings
+from ettsweep.trainer.training.stream import SharedClock
+from ettsweep.trainer.training.trainer import Trainer
+from ettsweep.worker.signals import SIGNALS, StopSource
+
+MakeSpec = Callable[..., RunSpec]
+
+
+class TrainEnsemble(Protocol):
+    """Claim the next attempt at each run, train them in one ensemble, and return the run folders."""
+
+    def __call__(self, specs: Sequence[RunSpec], polls: Sequence[Poll] = (), **settings: Any) -> list[RunDir]: ...
+
+
+@pytest.fixture
+def ensemble(results: Path) -> TrainEnsemble:
+    """Return what trains specs together."""
+
+    def train(specs: Sequence[RunSpec], polls: Sequence[Poll] = (), **settings: Any) -> list[RunDir]:
+        runs = [RunDir.create(results, spec) for spec in specs]
+        together(list(map(claim, runs)), SharedClock(len(runs)), polls, **settings).train()
+        return runs
+
+    return train
+
+
+def claim(run: RunDir) -> Attempt:
+    attempt = run.claim(environment(CPU), after=max(run.attempt_numbers(), default=0))
+    assert attempt is not None
+    return attempt
+
+
+def together(attempts: list[Attempt], clock: SharedClock, polls: Sequence[Poll] = (), **settings: Any) -> Ensemble:
+    writer = AsyncCheckpointWriter()
+
+    def begun(attempt: Attempt, poll: Poll) -> RunInTraining:
+        how, asked = RuntimeSettings(**settings).for_stack(len(attempts)), lambda: poll(attempt)
+        return RunInTraining(RunDir(attempt.run), attempt, CPU, how, asked, SINGLE_PROCESS, writer, clock)
+
+    return Ensemble(list(map(begun, attempts, polls or [never] * len(attempts))), clock)
+
+
+@pytest.fixture
+def specs(make_spec: MakeSpec) -> list[RunSpec]:
+    """Return runs that differ in learning rate, decay, strategy and seed alone."""
+    points = ((0.125, 0.1, None, 0), (0.25, 0.0, 0.0, 0), (0.0625, 0.5, 1.0, 7))
+    return [make_spec(lr=lr, wd=wd, strategy={"s": s}, seed=seed) for lr, wd, s, seed in points]
+
+
+def assert_close(runs: Sequence[RunDir], expected: Sequence[tuple[bytes, object]]) -> None:
+    """The metrics of all steps and evaluations are those of runs alone within rounding."""
+    for run, (metrics, _) in zip(runs, expected, strict=True):
+        assert run.history() == [pytest.approx(line, rel=1e-4) for line in map(json.loads, metrics.splitlines())]
+
+
+def logged(run: RunDir) -> str:
+    return run.attempt(max(run.attempt_numbers())).log_text()
+
+
+def calls_of(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, breaks_after: int | None = None) -> list[int]:
+    """Count the calls of a method; have it raise from one call on."""
+    calls, method = list[int](), getattr(owner, name)
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(1)
+        if breaks_after is not None and len(calls) > breaks_after:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 MiB")
+        return method(*arguments)
+
+    monkeypatch.setattr(owner, name, counted)
+    return calls
+
+
+@pytest.mark.parametrize("optimizer", [{}, {"kind": "sgd", "momentum": 0.9}])
+@pytest.mark.parametrize("micro_batch", [None, 12])
+def test_runs_have_the_numbers_of_runs_alone(
+    ensemble: TrainEnsemble,
+    undisturbed: Undisturbed,
+    specs: list[RunSpec],
+    monkeypatch: pytest.MonkeyPatch,
+    optimizer: dict[str, Any],
+    micro_batch: int | None,
+) -> None:
+    if optimizer:
+        specs = [spec.model_copy(update={"optimizer": make_sgd(spec, optimizer)}) for spec in specs]
+    expected = list(map(undisturbed, specs))
+    outputs = calls_of(monkeypatch, Stack, "outputs")
+    runs = ensemble(specs, micro_batch=micro_batch)
+    assert_close(runs, expected)
+    slices = len(list(prepare(specs[0], CPU).task.validation()))
+    assert len(outputs) == slices * len(curve(runs[0], "val_loss")), "all are evaluated at once"
+    for run in runs:
+        assert result_of(run)["execution"]["ensemble"] == run.attempt(1).execution()["ensemble"] == 3
+        assert "trains in a stack of 3 runs: not bit-exact" in logged(run)
+        assert read_lines(run.attempt(1).timings_path)[-1]["step"] == 24
+
+
+def make_sgd(spec: RunSpec, optimizer: dict[str, Any]) -> Any:
+    return type(spec).model_validate(spec.model_dump() | {"optimizer": optimizer}).optimizer  # type: ignore[attr-defined]
+
+
+# --- leaving --------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_diverges_leaves_the_others_as_they_are(
+    ensemble: TrainEnsemble, undisturbed: Undisturbed, specs: list[RunSpec], make_spec: MakeSpec
+) -> None:
+    wild = make_spec(lr=1e30, strategy={"s": None})
+    first, removed, *others = ensemble([specs[0], wild, *specs[1:]])
+    assert result_of(removed)["status"] == "diverged"
+    assert_close([first, *others], list(map(undisturbed, specs)))
+
+
+def test_a_stack_shrinks_once_half_of_its_runs_have_ended(
+    ensemble: TrainEnsemble, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, init = list[int](), Stack.__init__
+    monkeypatch.setattr(Stack, "__init__", lambda stack, own: (sizes.append(len(own)), init(stack, own))[1])
+    four = [*specs, specs[0].with_point(0.03125, 0.1, 1)]
+    runs = ensemble(four, [never, stop_at(9), never, stop_at(5)])
+    assert sizes == [4, 2]
+    assert_close([runs[0], runs[2]], [undisturbed(specs[0]), undisturbed(specs[2])])
+
+
+def test_runs_that_are_stopped_resume_alone_and_those_begun_alone_in_an_ensemble(
+    ensemble: TrainEnsemble, train: Train, undisturbed: Undisturbed, specs: list[RunSpec]
+) -> None:
+    """With all of their own state, and no more."""
+    alone = train(specs[1], poll=stop_at(5))
+    runs = ensemble(specs, [stop_at(7, StopReason.CANCELLED), never, stop_at(11, StopReason.OUT_OF_TIME)])
+    assert [run.status().state for run in runs] == [State.INTERRUPTED, State.DONE, State.INTERRUPTED]
+    assert alone.attempt(2).resumed_from() == (1, 5)
+    saved, single = (run.attempt(1).checkpoint_path.stat().st_size for run in (runs[0], alone))
+    assert saved == pytest.approx(single, abs=100), "not the whole stack"
+    assert "ensemble was 1, is 3: metrics may differ in the last bits" in logged(alone)
+    assert "ensemble was" not in logged(runs[0])
+    train(specs[0])
+    assert runs[0].attempt(2).resumed_from() == (1, 7)
+    assert "ensemble was 3, is 1: metrics may differ in the last bits" in logged(runs[0])
+    assert "ensemble" not in result_of(runs[0])["execution"], "as it was trained last"
+    train(specs[2])
+    assert_close(runs, list(map(undisturbed, specs)))
+
+
+def test_runs_resume_in_an_ensemble_from_different_steps(
+    ensemble: TrainEnsemble, undisturbed: Undisturbed, specs: list[RunSpec]
+) -> None:
+    runs = ensemble(specs, [stop_at(7), stop_at(4), stop_at(7)])
+    ensemble(specs)
+    assert [run.attempt(2).resumed_from() for run in runs] == [(1, 7), (1, 4), (1, 7)]
+    assert_close(runs, list(map(undisturbed, specs)))
+
+
+def test_a_signal_within_a_round_stops_all_at_one_step(specs: list[RunSpec], results: Path) -> None:
+    """Otherwise they would resume with two loaders."""
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    stop_source, clock = StopSource(), SharedClock(3)
+    attempts = [claim(RunDir.create(results, spec)) for spec in specs]
+    polls = {attempt: stop_source.make_poll(attempt, lambda: clock.rounds) for attempt in attempts}
+
+    def poll(attempt: Attempt) -> StopReason | None:
+        answer = polls[attempt]()
+        if attempt is attempts[1] and clock.rounds == 6:
+            os.kill(os.getpid(), signal.SIGUSR2)
+        return answer
+
+    try:
+        together(attempts, clock, [poll] * 3).train()
+    finally:
+        for number, on_signal in handlers.items():
+            signal.signal(number, on_signal)
+    assert all(f"stopped at step 7: {StopReason.OUT_OF_TIME}" in attempt.log_text() for attempt in attempts)
+
+
+def test_a_run_that_is_taken_over_leaves_and_saves_nothing(
+    ensemble: TrainEnsemble, undisturbed: Undisturbed, specs: list[RunSpec]
+) -> None:
+    def taken_over(attempt: Attempt) -> StopReason | None:
+        if len(read_lines(attempt.metrics_path)) > 8 and not attempt.is_superseded():
+            RunDir(attempt.run).claim(environment(CPU), after=1)
+        return StopReason.SUPERSEDED if attempt.is_superseded() else None
+
+    runs = ensemble(specs, [never, taken_over, never])
+    assert runs[1].attempt(1).failure() == {"kind": "interrupted", "reason": "superseded", "details": ""}
+    assert not runs[1].attempt(1).has_checkpoint()
+    assert_close([runs[0], runs[2]], [undisturbed(specs[0]), undisturbed(specs[2])])
+
+
+# --- failing --------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_raises_fails_alone(
+    ensemble: TrainEnsemble, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, metrics = list(map(undisturbed, specs)), Trainer.metrics
+
+    def broken(trainer: Trainer, sums: Any) -> object:
+        if trainer.spec == specs[1] and trainer.step >= 8:
+            raise ZeroDivisionError("a bug of this run alone")
+        return metrics(trainer, sums)
+
+    monkeypatch.setattr(Trainer, "metrics", broken)
+    first, failed, last = ensemble(specs)
+    assert failed.status().state is State.FAILED
+    failure = failed.attempt(1).failure()
+    assert failure is not None
+    assert "a bug of this run alone" in failure["reason"]
+    assert "in broken" in failure["details"], "the traceback says where"
+    assert_close([first, last], [expected[0], expected[2]])
+
+
+def test_a_run_whose_spec_is_damaged_fails_alone(undisturbed: Undisturbed, specs: list[RunSpec], results: Path) -> None:
+    runs = [RunDir.create(results, spec) for spec in specs]
+    attempts = list(map(claim, runs))
+    runs[1].spec_path.write_text("{")
+    together(attempts, SharedClock(3)).train()
+    assert runs[1].status().state is State.FAILED
+    assert_close([runs[0], runs[2]], [undisturbed(specs[0]), undisturbed(specs[2])])
+
+
+@pytest.mark.parametrize("function", ["batches", "validation"])
+def test_data_that_cannot_be_read_fail_all_who_need_them(
+    ensemble: TrainEnsemble, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    method = getattr(Digits, function)
+
+    def gone(task: Digits, *arguments: Any) -> Any:
+        if task._seed == specs[0].seed:
+            raise DataMissingError("digits.csv.gz: cannot be read")
+        return method(task, *arguments)
+
+    monkeypatch.setattr(Digits, function, gone)
+    *failed, other = ensemble(specs)
+    assert {run.status().state for run in failed} == {State.FAILED}
+    assert {run.status().reason for run in failed} == {"digits.csv.gz: cannot be read"}
+    assert other.status().state is State.DONE
+
+
+def test_a_failure_that_cannot_be_recorded_is_raised_once_the_others_have_ended(
+    ensemble: TrainEnsemble,
+    undisturbed: Undisturbed,
+    specs: list[RunSpec],
+    results: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = list(map(undisturbed, specs))
+    append, write = Attempt.append, Attempt.record_failure
+
+    def full(attempt: Attempt, *rest: Any) -> None:
+        if attempt.run.name == specs[1].run_id:
+            raise StorageError(f"{attempt.path}: no space left on device")
+        (append if len(rest) == 2 else write)(attempt, *rest)
+
+    monkeypatch.setattr(Attempt, "append", full)
+    monkeypatch.setattr(Attempt, "record_failure", full)
+    with pytest.raises(StorageError, match=f"{specs[1].run_id}.*no space left"):
+        ensemble(specs)
+    runs = [RunDir.create(results, spec) for spec in specs]
+    assert_close([runs[0], runs[2]], [expected[0], expected[2]])
+    assert runs[1].result() is None
+
+
+def test_an_interruption_ends_all(
+    ensemble: TrainEnsemble, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    closed = list[RunLogger]()
+    monkeypatch.setattr(RunLogger, "close", lambda logger: closed.append(logger))
+    monkeypatch.setattr(Stack, "gradients", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ensemble(specs)
+    assert len(closed) == 3
+
+
+def test_runs_whose_stack_fails_go_on_alone_from_their_step(
+    ensemble: TrainEnsemble, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is stopped meanwhile stops before its turn, at its step."""
+    expected = list(map(undisturbed, specs))
+    calls = calls_of(monkeypatch, Stack, "gradients", breaks_after=9)
+    runs = ensemble(specs, [never, stop_at(10), never])
+    assert len(calls) == 10
+    assert "trains alone from step 10 on: the stack fails, OutOfMemoryError" in logged(runs[2])
+    assert f"stopped at step 9: {StopReason.TERMINATED}" in logged(runs[1])
+    assert_close([runs[0], runs[2]], [expected[0], expected[2]])
+
+
+def test_runs_whose_stack_cannot_be_evaluated_are_evaluated_alone(
+    ensemble: TrainEnsemble, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = list(map(undisturbed, specs))
+    calls = calls_of(monkeypatch, Stack, "outputs", breaks_after=1)
+    gradients = calls_of(monkeypatch, Stack, "gradients")
+    runs = ensemble(specs)
+    assert (len(calls), len(gradients)) == (2, 24)
+    assert "evaluated alone from step 8 on: the stack fails, OutOfMemoryError" in logged(runs[0])
+    assert_close(runs, expected)
+
+
+def test_an_update_that_fails_fails_all_runs(
+    ensemble: TrainEnsemble, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some parameters may have taken the step already: it can be neither ended nor taken again."""
+    calls_of(monkeypatch, Stack, "update", breaks_after=3)
+    for run in ensemble(specs):
+        assert run.status().state is State.FAILED
+        assert "OutOfMemoryError" in logged(run)
+
+
+# --- what they share ------------------------------------------------------------------------------------------------
+
+
+def test_runs_share_the_seconds_that_go_by(
+    ensemble: TrainEnsemble, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three of four leave after two fifths: not even then is a second counted twice, or that of one as a fourth."""
+    monkeypatch.setattr(os, "fsync", lambda file: None)  # while one is being finished, seconds go by for nobody
+    specs = [make_spec(seed=seed) for seed in range(4)]
+    runs = ensemble(specs, [never, *(stop_at(10) for _ in range(3))])
+    spent = [run.attempt(1).time_spent() for run in runs]
+    assert 0.75 < sum(each.device_s for each in spent) / spent[0].wall_s <= 1.0
+    assert all(0.2 < each.device_s / each.wall_s < 0.3 for each in spent[1:])
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_runs_share_one_loader_and_each_names_damaged_images(
+    ensemble: TrainEnsemble, train: Train, tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_images(tmp_path / "data", {"train": 60, "val": 30}, 40)
+    for section, label in (("train", 1), ("val", 2)):
+        path = tmp_path / "data" / section / f"n{label:02}" / "0.jpg"
+        path.write_bytes(path.read_bytes()[:300])
+    photos = TransformerRun(
+        model=VitSpec(width=16, heads=2, depth=1, image_size=32, patch_size=8, classes=CLASSES),
+        task=ImageNetTask(train_size=60, val_size=30, resize=36, mixup_chunk=8),
+        schedule=ScheduleSpec(total_steps=6, warmup_steps=2, eval_every=3),
+        batch_size=20,
+        strategy=StrategySpec(s=None),
+        lr=0.001,
+        wd=0.1,
+        seed=1,
+    )
+    read, decode = list[int](), chunks.decode
+    monkeypatch.setattr(chunks, "decode", lambda *given: (read.append(1), decode(*given))[1])
+    points = [photos, photos.with_point(0.002, 0.0, 1), photos.with_point(0.004, 0.1, 1)]
+    runs = ensemble(points, data=str(tmp_path / "data"), loader_workers=workers)
+    if not workers:
+        assert len(read) == 6 * 20 + 2 * 30 + 2, "each image is decoded once for all"
+    names = ["n01/0.jpg", "n02/0.jpg"]
+    for run in runs:
+        skipped = run.attempt(1).skipped_samples()
+        assert len(skipped) == result_of(run)["corrupt_images"] == len(names)
+        assert all(any(name in line for line in skipped) for name in names)

@@ -84,7 +84,7 @@ def render(
         confidences=_confidences(families),
         rules={family.verdict.study.criterion.rule for family in families} or {Criterion().rule},
         corrupt=sorted(corrupt.items()),
-        provenance=[*_provenance(families), *_trusted(runs)],
+        provenance=[*_provenance(families), *_trusted(runs), *_ensembles(runs)],
     )  # fmt: skip
 
 
@@ -205,3 +205,14 @@ def _trusted(runs: Sequence[Run]) -> list[Row]:
         return []
     text = f"{format_count(count, 'run')} trained from folders that others could write to (--trust-group)"
     return [{"label": "trusted group", "value": text}]
+
+
+def _ensembles(runs: Sequence[Run]) -> list[Row]:
+    """Return which runs were trained in ensembles; nothing for none."""
+    names = [run.id for run in runs if ((run.result or {}).get("execution") or {}).get("ensemble")]
+    if not names:
+        return []
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    verb = "was" if len(names) == 1 else "were"
+    text = f"{', '.join(names[:3])}{more} {verb} trained in an ensemble, which rounds differently from a run alone"
+    return [{"label": "not bit-exact", "value": text}]

@@ -238,6 +238,17 @@ def test_speed_and_spikes_are_on_the_page_of_transformers_alone(sample: Made, mo
     assert not any("spikes" in caption for caption in captions)
 
 
+def test_runs_that_were_trained_in_an_ensemble_are_named(sample: Made) -> None:
+    assert "in an ensemble" not in Page(page_of(sample)).text
+    finished = [run for run in sample.runs if run.result][:5]
+    execution = {"processes": 1, "ensemble": 5}
+    together = [changed(run, result={**(run.result or {}), "execution": execution}) for run in finished]
+    runs = [*together, *(run for run in sample.runs if run not in finished)]
+    text = Page(page_of(Made(sample.results, runs, sample.verdicts))).text
+    names = ", ".join(run.id for run in finished[:3])
+    assert f"{names} and 2 more were trained in an ensemble, which rounds differently from a run alone" in text
+
+
 def test_hostile_names_are_escaped(sample: Made) -> None:
     verdicts = [replace(v, study=replace(v.study), reason=STUCK) for v in sample.verdicts]
     for verdict in verdicts:

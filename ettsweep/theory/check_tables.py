@@ -130,7 +130,7 @@ def _group_rows(check: CheckResult) -> Iterator[dict[str, str]]:
     """Yield, per group, its tangent-kernel contribution and decay at the widest, and all fitted powers."""
     for row in check.judgement.groups:
         init, factor, decay = (row.quantities[name] for name in ("initial std", "learning-rate factor", "decay"))
-        effects = dict.fromkeys(("tangent", "theory", "power", "change", "implied"), NOT_COVERED)
+        effects = {"tangent": NOT_COVERED, "theory": "", "power": "", "change": "", "implied": ""}
         if contribution := row.quantities.get("tangent contribution"):
             change = row.quantities["function change"]
             effects = {

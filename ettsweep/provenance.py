@@ -109,6 +109,20 @@ def installed_versions(program: Path) -> dict[str, str]:
     return found
 
 
+def launcher_version(program: Path, module: str = "") -> dict[str, str]:
+    """Return the version of the installed package that has a program, or a module that Python runs; empty for none."""
+    top = module.partition(".")[0]
+    for path in program.parent.parent.glob("lib*/python*/*-packages/*.dist-info"):
+        try:
+            text = (path / ("RECORD" if top else "entry_points.txt")).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        if any(line.partition("/" if top else "=")[0].strip() == (top or program.name) for line in text.splitlines()):
+            name, _, number = path.name.removesuffix(".dist-info").rpartition("-")
+            return {name.replace("_", "-").replace(".", "-").lower(): number}
+    return {}
+
+
 def summary(data: Json) -> Json:
     """Return a provenance with the size and digest of its diff in place of the text."""
     git = data.get("git")
@@ -186,16 +200,13 @@ def git_state(package: Path, files: Mapping[str, bytes]) -> Json | None:
     return {"commit": commit, "dirty": dirty, "diff": diff, "diff_truncated": truncated}
 
 
-def git_files(folder: Path) -> list[str]:
-    """Return the files that git tracks in a repository, those of its submodules too, relative to its folder.
+def git_names(folder: Path, *arguments: str) -> list[str]:
+    """Return the names that git prints with NUL between them, for files below a folder of a repository.
 
     Raises:
-        GitError: git failed, or it is no repository.
+        GitError: git failed.
     """
-    if not (folder / ".git").exists():
-        raise GitError(f"{folder} is no git repository")
-    names = _git(("ls-files", "-z", "--recurse-submodules"), folder, (0,), GIT_PATIENCE_S)
-    return [name for name in os.fsdecode(names).split("\0") if name]
+    return [name for name in os.fsdecode(_git(arguments, folder, (0,), GIT_PATIENCE_S)).split("\0") if name]
 
 
 def _git(arguments: tuple[str, ...], folder: Path, codes: tuple[int, ...], patience_s: float) -> bytes:

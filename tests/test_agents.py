@@ -230,6 +230,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with two results folders: `made`, of a program, and `results`, the recorded one."""
     folder = tmp_path_factory.mktemp("agents")
     write_recorded(folder)
+    RunDir(folder / "results" / "runs" / RUN).attempt(1).record_command(["true"], "/", {"torch": "2.9.0"})
     sweep_spec = load_sweep_spec(write_command_grid(folder, "made"))
     keep(folder / "made", sweep_spec)
     for spec in sweep_spec.specs():
@@ -277,7 +278,6 @@ COMMANDS: dict[str, tuple[str, list[str]]] = {
     "verdict": ("`verdict SCORES`", ["verdict scores.csv --min"]),
     "status": ("`status`", ["status --results made", "status --results results"]),
     "show": ("`show RUN`", [f"show {RUN} --results results"]),
-    "show --reproduce": ("`show RUN --reproduce`", [f"show {RUN} --reproduce --results results"]),
     "sweeps": ("`sweeps`", ["sweeps --results made"]),
     "compare": ("`compare A B`", ["compare a.csv b.csv --min"]),
     "read": ("`read FOLDER_OR_LOG`", ["read train.log"]),

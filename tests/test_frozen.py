@@ -150,7 +150,6 @@ TABLES = {
     "seeds --dry-run": "seeds --dry-run --results results",
     "show": "show {run} --results results",
     "show, broken": "show {broken} --results results",
-    "show --reproduce": "show {run} --reproduce --results results",
     "clean --dry-run": "clean --dry-run --results results",
     "doctor": "doctor --launch-set slots=1 --results other",
     "map": "map --lr 0.01 --wd 0.5 --from standard --to ntk --width 48",

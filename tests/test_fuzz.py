@@ -281,7 +281,6 @@ COMMANDS = {
     "watch": "watch -s grid",
     "logs": "logs {run}",
     "show": "show {run} --all",
-    "show --reproduce": "show {run} --reproduce",
     "cancel": "cancel --all --yes",
     "retry": "retry --state failed --launch-set slots=1",
     "clean": "clean --dry-run",

@@ -24,8 +24,9 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {"trainer.specs", "trainer.settings"},
     {"strategies"},
     {"runs", "readers"},
+    {"project_code"},
     {"schema", "config", "process_pool"},
-    {"processes", "provenance"},
+    {"processes", "provenance", "file_digests"},
     {"ownership"},
     {"console"},
     {"quantities"},
@@ -140,6 +141,7 @@ READS = {  # with regular expressions, and what: names, what a person types, and
         "doctor.grid_template",
     },
     "names of files, sweeps, runs, models, strategies": {
+        "project_code",
         *("runs.folder", "study.sweep_store", "launch.submissions", "strategies.strategy", "trainer.models.registry"),
         *("trainer.tasks.text.corpus_folder", "trainer.tasks.images.image_data", "trainer.tasks.images.image_task"),
     },

@@ -35,7 +35,7 @@ class GridOptions:
         ),
     ] = None
     same_numbers: Annotated[
-        bool, typer.Option(help="Code that has changed since the sweep was made leaves all numbers as they were.")
+        bool, typer.Option(help="Treat the edited code as equal: keep the sweep and its finished runs.")
     ] = False
 
     def load_spec(self, verdict_options: "VerdictOptions", missing_message: str) -> "tuple[str, SweepSpec, str]":

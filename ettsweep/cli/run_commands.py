@@ -183,21 +183,17 @@ def _follow_log(results: Path, run: "Run") -> None:
 def show_run(
     run: RunId,
     all_: Annotated[bool, typer.Option("--all", help="Print all fields too, one per line.")] = False,
-    reproduce: Annotated[bool, typer.Option("--reproduce", help="Print a command that trains it again.")] = False,
     form: Form = Format.TABLE,
     results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
     """Show one run: losses, score, spikes, speed and attempts. Formats other than table have all fields."""
     from ettsweep.cli.run_overview import show_overview
-    from ettsweep.cli.run_tables import describe_run, flatten, show_reproduction
+    from ettsweep.cli.run_tables import describe_run, flatten
     from ettsweep.launch.follow import read_run_index
-    from ettsweep.runs.index import find_intact_run, find_run_id
+    from ettsweep.runs.index import find_run_id
     from ettsweep.study.sweep_store import load_sweep_store
 
     run_index = read_run_index(results)
-    if reproduce:
-        show_reproduction(find_intact_run(run_index, run), form)
-        return
     run_id = find_run_id(run_index, run)
     data = describe_run(run_index, run_id, load_sweep_store(results).studies_by_family)
     if form is Format.TABLE:
@@ -347,7 +343,7 @@ def train(
     from ettsweep.launch.cost import CostEstimator
     from ettsweep.launch.folders import check_folders
     from ettsweep.launch.follow import read_run_index
-    from ettsweep.launch.project_snapshot import placed
+    from ettsweep.launch.project_copy import ensure_copies
     from ettsweep.launch.resolve import resolve_run
     from ettsweep.runs.folder import RunDir, read_spec
     from ettsweep.runs.index import find_intact_run
@@ -356,7 +352,7 @@ def train(
     from ettsweep.study.plan import make_plan
     from ettsweep.worker.worker import train_in_foreground
 
-    launch_options, note = training_options.launch_options(), ""
+    launch_options, note, others = training_options.launch_options(), "", None
     if spec_file is not None:
         options = {"--model": model, "--grid": grid, "--strategy": strategy, "--lr": lr, "--wd": wd, "--seed": seed}
         conflicting = [name for name, value in {"a run id": run, **options, "--set": set_}.items() if value is not None]
@@ -364,7 +360,7 @@ def train(
             raise InputError(f"--spec FILE describes the whole run: leave out {' and '.join(conflicting)}")
         spec = read_spec(spec_file)
         if spec_file.parent.name == spec.run_id:  # of a results folder, which may have a copy of its code
-            spec = placed(spec_file.absolute().parents[2], spec)
+            others = spec_file.absolute().parents[2]
     elif run is not None:
         spec = find_intact_run(read_run_index(require_folder(results)), run).spec
     else:
@@ -375,6 +371,7 @@ def train(
         note = grid_note(path, model)
     profile, data = launch_options.resolve_local(spec)
     check_folders(results, [spec])
+    ensure_copies(results, [spec], others)
     RunDir.create(results, spec)  # a folder that cannot be written is an error before anything is announced
     print_note(note)
     account = CostEstimator(profile)

@@ -1,5 +1,6 @@
 """The overview that `show` prints: what a run is, its state, and its main numbers."""
 
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -60,6 +61,7 @@ def _lines(data: Json, run: Run | None) -> Iterator[Line]:
     yield from _speed(run)
     for attempt in data["attempts"]:
         yield f"attempt {attempt['attempt']}", format_cell(_describe_attempt(attempt))
+    yield from _versions(data["attempts"])
     for label, text in spec.particulars().items():
         yield label, format_cell(text)
     yield "folder", format_cell(data["folder"])
@@ -178,6 +180,20 @@ def _speed(run: Run) -> Iterator[Line]:
             texts.append(f"{rate:,.4g} {unit}" if rate < 1000 else f"{rate:,.0f} {unit}")
     if texts:
         yield "time", ", ".join(texts)
+
+
+def _versions(attempts: Sequence[Json]) -> Iterator[Line]:
+    """Yield the command of the latest attempt, and the versions that it trained with."""
+    if not attempts:
+        return
+    latest = attempts[-1]
+    if words := latest.get("command"):
+        yield "command", format_cell(shlex.join(words))
+    packages = latest["provenance"].get("packages")
+    versions = {**(packages if isinstance(packages, dict) else {}), **latest.get("packages", {})}
+    versions["torch"] = versions.get("torch") or latest["torch"]
+    if texts := [f"{name} {version}" for name, version in versions.items() if version]:
+        yield "versions", format_cell(", ".join(texts))
 
 
 def _describe_attempt(attempt: Json) -> str:

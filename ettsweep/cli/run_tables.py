@@ -10,7 +10,6 @@ from ettsweep.files import Json
 from ettsweep.files import number as as_number
 from ettsweep.launch.follow import SubmitResult, VerificationResult
 from ettsweep.launch.progress import format_duration
-from ettsweep.launch.reproduce import reproduce
 from ettsweep.launch.submissions import read_submission, submissions
 from ettsweep.provenance import summary
 from ettsweep.runs.folder import runs_dir
@@ -248,6 +247,7 @@ def describe_run(run_index: RunIndex, run_id: str, studies_by_family: StudiesByF
                 "from": f"attempt {parent}, step {step}" if parent else "the start",
                 "host": owner.get("host") if isinstance(owner, dict) else None,
                 **{key: claim.get(key) for key in ("device", "device_name", "threads", "torch", "slot", "job")},
+                **({"command": words, "packages": attempt.packages()} if (words := attempt.command()) else {}),
                 "ended": failure.get("reason"),
                 "provenance": summary(attempt.provenance()),
             }
@@ -274,21 +274,6 @@ def idle_reason(results: Path, idle: Sequence[Run]) -> str:
         if never_started & set(submission.runs):
             return f"; the last workers' output: {submission.last_output()}"
     return ""
-
-
-def show_reproduction(run: Run, form: Format) -> None:
-    """Print the command that trains a run again, and notes on what could make its result differ in bits here."""
-    reproduction = reproduce(run.dir, run.spec, run.result)
-    data = {"command": reproduction.command, "commit": reproduction.commit, "differs": reproduction.differences}
-    if form is Format.TABLE:
-        print(escape_control(reproduction.command))
-    else:
-        print_table([{**data, "differs": "; ".join(reproduction.differences)}], form, data=data)
-    for line in (*reproduction.notes, *(f"differs here: {line}" for line in reproduction.differences)):
-        print_note(line)
-    # Without attempts there is nothing to compare with.
-    if not reproduction.differences and run.dir.attempt_numbers():
-        print_note("no difference found between this environment and the one that trained the run")
 
 
 def flatten(data: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -83,9 +83,10 @@ def search(
 
     suggest = make_sampler(sampler)  # raises for an unknown sampler before anything is read
     name, requested_spec, notes = _load_spec(grid_options, sweep, verdict_options, results)
+    changes = list[str]()  # printed once the project is copied: the output may go to a file of it
     with suggest_command():
         sweep_spec = training_options.launch_options().resolve_grid(
-            requested_spec, results, name, same_numbers=grid_options.same_numbers
+            requested_spec, results, name, same_numbers=grid_options.same_numbers, notify=changes.append
         )
     context = CommandContext(
         results,
@@ -105,7 +106,8 @@ def search(
     # Starting points matter only before the first suggestion.
     print_note("" if new or source is None else f"--from {source} is ignored: the search has already started")
     # Creates or extends the sweep; which runs to train is decided round by round.
-    _, obstacle = plan_grid(sweep_spec, context, name, print_note)
+    _, obstacle = plan_grid(sweep_spec, context, name, changes.append)
+    print_note("\n".join(filter(None, changes)))
     print_note(f"before it can be submitted: {obstacle}" if obstacle else "")
     print_note(notes)
     print_note(profile_note(sweep_spec.launch))

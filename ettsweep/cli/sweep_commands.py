@@ -51,14 +51,15 @@ def grid(
     name, requested_spec, notes = grid_options.load_spec(
         verdict_options, "select a grid with --model NAME or --grid FILE"
     )
+    changes = list[str]()  # printed once the project is copied: the output may go to a file of it
     with suggest_command():
         sweep_spec = training_options.launch_options().resolve_grid(
-            requested_spec, results, name, same_numbers=grid_options.same_numbers
+            requested_spec, results, name, same_numbers=grid_options.same_numbers, notify=changes.append
         )
         studies, screen = sweep_spec.studies(name), progress_console() if follow else None
         context = CommandContext(results, *load_launch(sweep_spec), dry_run, screen, name, studies, notify=print_note)
-        plan, obstacle = plan_grid(sweep_spec, context, name, notify=print_note)
-    print_note(notes)
+        plan, obstacle = plan_grid(sweep_spec, context, name, notify=changes.append)
+    print_note("\n".join(filter(None, (*changes, notes))))
     print_note(profile_note(sweep_spec.launch))
     selection = ["--sweep", name]
     with (

@@ -40,12 +40,12 @@ def try_(
     from ettsweep.study.sweep_updates import check_name
 
     path = choose_grid_path(grid, model, "give a grid file, or --model NAME")
+    notes = [grid_note(path, model)]  # printed once the project is copied: the output may go to a file of it
     with suggest_command():
         requested = load_sweep_spec(path, strategy or [], set_ or [])
         sweep = check_name(path.stem if name is None else name)
-        sweep_spec = training_options.launch_options().resolve_grid(requested, results, sweep)
-    print_note(grid_note(path, model))
-    outcome, kept = try_sweep(results, sweep, sweep_spec, print_note)
+        sweep_spec = training_options.launch_options().resolve_grid(requested, results, sweep, notify=notes.append)
+    outcome, kept = try_sweep(results, sweep, sweep_spec, print_note, notes)
     _show(outcome, kept, sweep, form)
     if outcome.state == "failed":
         raise typer.Exit(1)

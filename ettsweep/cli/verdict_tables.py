@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ettsweep.console import Format, Row, format_cell, format_count, print_note, print_table
-from ettsweep.launch.reproduce import find_mixed_versions, group_by_version
+from ettsweep.launch.versions import find_mixed_versions, group_by_version
 from ettsweep.metric import Metric
 from ettsweep.quantities import difference_text, score_text
 from ettsweep.report.verdict_text import (
@@ -66,7 +66,7 @@ def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
         print_note(f"{names[key]}: {note}")
     # One example is enough, however many families are mixed.
     for _, run in list(mixed.values())[:1]:
-        print_note(f"`ettsweep show {run} --reproduce` lists how one version differs from this environment")
+        print_note(f"`ettsweep show {run}` lists the versions of one of them")
     several_models = len({v.study.model for v in verdicts}) > 1
     for verdict, other, reasons in conflicting_verdicts(verdicts):
         first, second = (f"{v.verdict}{_at_point(v.point)} in {v.study.sweep}" for v in (verdict, other))

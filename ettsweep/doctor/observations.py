@@ -14,6 +14,7 @@ from ettsweep.launch.profile import AnyProfile, LocalProfile
 from ettsweep.processes import GIB, memory_bytes
 from ettsweep.quantities import score_text
 from ettsweep.report.score_digits import ScoreDigits
+from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.runs.trainable import TRAINING_LOSSES
 from ettsweep.study.criterion import Criterion
@@ -26,6 +27,9 @@ Seen = tuple[TrialState, str, str]
 ROUNDING, MAX_RATIO = 1e-4, 3.0
 """Two seeds are one where one seed differs from itself by less than the first, a share of the score as rounding may
 leave it, and another seed from it by no more than the second times that."""
+
+MAX_NAMED = 5
+"""Files of the code that are named one by one."""
 
 FREE_SHARE = 0.8
 """Share of the free space, or memory, above which a sweep is too large for comfort."""
@@ -180,7 +184,16 @@ def _start(record: Record) -> Seen:
     if both:
         seen = f"one run alone trains; of two at once, one is {both[0].status.state}: {both[0].status.reason}"
         return "failed", seen, "each run needs its own files, below {out}, and its own ports"
-    return "ok", f"it trains in {alone.wall_s:.1f} s", ""
+    return "ok", f"it trains in {alone.wall_s:.1f} s{_code(record.whole)}", ""
+
+
+def _code(spec: RunSpec) -> str:
+    """Return which files are the code of the runs, as the end of a sentence; empty without own code."""
+    project = spec.project_code()
+    if project is None:
+        return ""
+    names = sorted(project.files)
+    return f"; its code: {', '.join(names) if len(names) <= MAX_NAMED else format_count(len(names), 'file')}"
 
 
 def _score(record: Record, criterion: Criterion) -> Seen:

@@ -4,13 +4,14 @@ import contextlib
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 
 from ettsweep.doctor.observations import conclude
 from ettsweep.doctor.trial import Trial
 from ettsweep.files import dumps, storage_errors, write_atomic
+from ettsweep.launch.project_copy import ensure_copies
 from ettsweep.launch.resolve import load_launch
 from ettsweep.launch.submit import check_resources
 from ettsweep.processes import process_identity
@@ -20,7 +21,7 @@ from ettsweep.study.tried import Outcome, write_outcome
 
 
 def try_sweep(
-    results: Path, name: str, sweep_spec: SweepSpec, notify: Callable[[str], None]
+    results: Path, name: str, sweep_spec: SweepSpec, notify: Callable[[str], None], notes: Iterable[str] = ()
 ) -> tuple[Outcome, Path | None]:
     """Try what trains the runs of a sweep, at the centre of its first strategy, and keep what was seen.
 
@@ -29,6 +30,7 @@ def try_sweep(
         name: of the sweep, which need not exist yet.
         sweep_spec: as the sweep asks for it, with code, data and launch profile resolved.
         notify: receives a line on what is under way.
+        notes: lines that it receives first, once the project is copied.
 
     Returns:
         What was seen, and the folder with the runs of the trial, which is kept if something failed.
@@ -48,6 +50,9 @@ def try_sweep(
         folder = Path(tempfile.mkdtemp(prefix=TRIAL_PREFIX, dir=results))
     try:
         write_atomic(folder / TRIAL_OWNER, dumps(process_identity().to_json()))
+        ensure_copies(folder, [study.base])
+        for note in notes:
+            notify(note)
         with _interrupted_by_signals():
             record = Trial(study.base, seeds[1], profile, data, folder, notify).run()
         outcome = conclude(record, study.family, len(sweep_spec.specs()), study.criterion, profile, results)

@@ -12,7 +12,7 @@ from ettsweep.errors import CorruptError
 from ettsweep.files import folder_names, json_or_empty, remove_folder, storage_errors
 from ettsweep.launch.code_snapshot import find_unused
 from ettsweep.launch.liveness import SchedulerLiveness, watch_hearts
-from ettsweep.launch.project_snapshot import find_unused_projects, is_project_snapshot
+from ettsweep.launch.project_copy import find_unused_copies, is_project_copy
 from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import submission_folders, submissions, try_read_submission
 from ettsweep.processes import Process
@@ -157,11 +157,12 @@ def _unkept(folder: Path, out: Path, patterns: Sequence[str]) -> list[Path]:
 def _unused_snapshots(results: Path, liveness: SchedulerLiveness) -> dict[Path, str]:
     live = [submission for submission in submissions(results) if liveness.is_live(submission)]
     unused = find_unused(results, {Path(submission.code).name for submission in live if submission.code})
-    projects = {path: unused.pop(path) for path in list(unused) if is_project_snapshot(path)}
-    if projects and not live:
-        specs = [run.base for run in load_run_index(results, liveness).runs.values()]
-        unneeded = find_unused_projects(results, specs)
-        unused |= {path: "copy of a project that no run needs" for path in projects if path in unneeded}
+    copies = {path: unused.pop(path) for path in list(unused) if is_project_copy(path)}
+    sweep_store = load_sweep_store(results)
+    if copies and not live and not sweep_store.broken:
+        named = [code for sweep in sweep_store.sweeps.values() for code in sweep.codes]
+        unneeded = find_unused_copies(results, named)
+        unused |= {path: "copy of a project that no sweep needs" for path in copies if path in unneeded}
     return {path: reason for path, reason in unused.items() if _is_removable(path)}
 
 

@@ -1,16 +1,13 @@
 """The folders from which a submission executes something, each checked by the one rule of `ownership`."""
 
-import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from ettsweep.errors import DataMissingError
 from ettsweep.launch.profile import PROFILES_HERE
 from ettsweep.launch.submissions import Submission
 from ettsweep.ownership import check_folder, check_run_folder
 from ettsweep.runs.folder import code_dir, jobs_dir, runs_dir, sweeps_dir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.trainable import Trainable
 
 
 def check_folders(results: Path, specs: Iterable[RunSpec]) -> None:
@@ -19,28 +16,11 @@ def check_folders(results: Path, specs: Iterable[RunSpec]) -> None:
     Raises:
         InputError: somebody else may.
     """
-    runs = {spec.run_id: spec for spec in specs}
-    for spec in {spec.recipe_key: spec for spec in runs.values()}.values():
-        check_project(spec)
     if PROFILES_HERE.is_dir():
         check_folder(PROFILES_HERE)
     check_results(results)
-    for run_id in runs:
+    for run_id in dict.fromkeys(spec.run_id for spec in specs):
         check_run_folder(runs_dir(results) / run_id)
-
-
-def check_project(recipe: Trainable) -> None:
-    """Check the folders and files of a user's own code.
-
-    Raises:
-        InputError: somebody else may change it.
-    """
-    if code := recipe.own_code():
-        paths = [code.folder, *code.other_folders]
-        with contextlib.suppress(DataMissingError):  # runs train in an earlier copy of it
-            paths += [each for path in recipe.code_paths() for each in (path.parent, path)]
-        for path in dict.fromkeys(paths):
-            check_folder(path)
 
 
 def check_results(results: Path) -> None:
@@ -62,8 +42,7 @@ def check_submission(submission: Submission) -> None:
         InputError: somebody else may.
     """
     check_results(submission.results)
-    copies = [code_dir(submission.results) / name for name in submission.projects.values()]
-    for folder in (*([Path(submission.code)] if submission.code else []), *copies):
-        check_folder(folder, whole=True)
+    if submission.code:
+        check_folder(Path(submission.code), whole=True)
     for path in (submission.path, submission.path / "submission.json"):
         check_folder(path)

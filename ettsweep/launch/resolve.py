@@ -1,7 +1,7 @@
 """Resolve what a command requests and on which machines: a grid, fresh seeds, retries, or one run in this process."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,14 +9,16 @@ from ettsweep.config import hide_secrets, options_by_key
 from ettsweep.errors import DataMissingError, EttsweepError, InputError, SweepNameTakenError
 from ettsweep.launch.follow import CommandContext, read_index_to_plan, read_run_index
 from ettsweep.launch.profile import AnyProfile, LocalProfile, load_profile, profile_file
+from ettsweep.launch.project_copy import ensure_copies, take_copy
 from ettsweep.launch.slurm_cache import watch_heartbeats
 from ettsweep.launch.submit import check_plan, check_resources
+from ettsweep.launch.sweep_code import with_code_of
 from ettsweep.runs.data_location import resolve_data
 from ettsweep.runs.index import Run
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.runs.trainable import Trainable
-from ettsweep.schema import Source, identity, locating, validate
+from ettsweep.schema import Source, locating, validate
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.judgement import evaluate_all
 from ettsweep.study.lattice import POINT_OPTIONS, Centre
@@ -25,7 +27,7 @@ from ettsweep.study.seeds import fresh_seeds
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.sweep_store import SweepStore, load_sweep_store
-from ettsweep.study.sweep_updates import extend_sweep, find_compatible
+from ettsweep.study.sweep_updates import extend_sweep, find_compatible, free_sweep_name
 from ettsweep.study.tried import check_tried
 from ettsweep.study.verdict import Verdict
 from ettsweep.units import gib_of, seconds_of
@@ -59,12 +61,20 @@ class LaunchOptions:
             update={"launch": launch, "launch_set": tuple(last_by_key.values()), "data": data_path}
         )
 
-    def resolve_grid(self, sweep_spec: SweepSpec, results: Path, name: str, *, same_numbers: bool = False) -> SweepSpec:
-        """Return a grid's spec with its corpus and its launch profile resolved.
+    def resolve_grid(
+        self,
+        sweep_spec: SweepSpec,
+        results: Path,
+        name: str,
+        *,
+        same_numbers: bool = False,
+        notify: Callable[[str], None] = lambda text: None,
+    ) -> SweepSpec:
+        """Return a grid's spec with its corpus, its code and its launch profile resolved.
 
         The profile is the one in these options, else the one with which the sweep was launched before. A new sweep uses
         the profile of the other sweeps in the folder if they all have the same. With `same_numbers`, own code that has
-        changed counts as that of the sweep.
+        changed counts as that of the sweep; `notify` receives a line on it.
 
         Raises:
             SweepNameTakenError: the sweep of this name has another spec; under another name this one would be valid.
@@ -80,18 +90,18 @@ class LaunchOptions:
             sweep_spec = sweep_spec.model_copy(update={"launch": launch, "launch_set": sets})
         if name in sweep_store.sweeps and sweep_spec.data is None:
             sweep_spec = sweep_spec.model_copy(update={"data": sweeps[0].sweep_specs[-1].data})
-        before = sweep_store.sweeps[name].sweep_specs[0].recipe if name in sweep_store.sweeps else None
-        if same_numbers and before and (code := before.own_code()):
-            sweep_spec = sweep_spec.model_copy(update={"recipe": sweep_spec.recipe.as_code(code.digest)})
         resolved = self.apply_to(sweep_spec).bound()
         try:
-            find_compatible(sweep_store, name, resolved)
-        except SweepNameTakenError as error:
+            sweep = find_compatible(sweep_store, name, resolved)
+            if sweep_spec.recipe != resolved.recipe:  # else it is the sweep's own spec
+                free_name = free_sweep_name(sweep_store, name)
+                resolved, note = with_code_of(sweep, resolved, results, free_name, same_numbers=same_numbers)
+                notify(note)
+        except SweepNameTakenError:
             profile, _ = load_launch(resolved)
             # Otherwise the user would choose another name only to meet this error.
             check_resources([study.base for study in resolved.studies()], profile)
-            hint = _code_hint(results, before, resolved.recipe) if before else ""
-            raise SweepNameTakenError(f"{error}{hint}", error.free) from None
+            raise
         return resolved
 
     def resolve_studies(
@@ -186,22 +196,6 @@ class LaunchOptions:
         return profile, data
 
 
-def _code_hint(results: Path, before: Trainable, now: Trainable) -> str:
-    """Return what to do if code alone has changed since a sweep was made, as the end of a sentence; else nothing."""
-    code = before.own_code()
-    if code is None or identity(now.as_code(code.digest).bound_to(None)) != identity(before):
-        return ""
-    from ettsweep.launch.project_snapshot import placed  # rarely needed
-
-    earlier = placed(results, before)
-    changed = now.code_differences(earlier) if earlier is not before else ()
-    files = f" ({', '.join(changed)})" if changed else ""
-    return (
-        f"; where what has changed{files} leaves all numbers as they were, --same-numbers goes on with this sweep, and "
-        f"so does `version: {code.digest}` under `run:`"
-    )
-
-
 def absolute_data_path(data: str, recipe: Trainable) -> str:
     """Return the absolute path of the data of a recipe.
 
@@ -271,6 +265,7 @@ def plan_grid(
             raise
         return plan, str(error)
     if not context.dry_run:
+        ensure_copies(context.results, [study.base for study in studies])
         notify(extend_sweep(context.results, name, sweep_spec))
     return plan, ""
 
@@ -310,9 +305,8 @@ def plan_retries(
     Args:
         runs: the chosen runs.
         context: how the command carries out the plan.
-        notify: receives a line for each run whose heartbeat is watched, which takes a while, and one where the code of
-            runs is not what it was.
-        new_code: own code as it is now counts as that of the runs.
+        notify: receives a line for each run whose heartbeat is watched, which takes a while, and one on own code.
+        new_code: own code as it is now counts as that of the runs, and of their sweeps.
 
     Raises:
         InputError, LaunchError: they cannot be submitted; then they stay unchanged.
@@ -325,34 +319,49 @@ def plan_retries(
     alive = [run for run in unknown if run.id in beating]
     run_index = read_run_index(context.results)  # runs may have changed while the user decided
     chosen = [run for run in runs if run.id not in beating and run_index.status_of(run.id).state is run.state]
-    specs, ids = [run.spec for run in chosen], {run.id for run in chosen}
+    ids = {run.id for run in chosen}
+    bases = {study.family: study.base for study in context.studies}
     if new_code:
-        specs = [spec.as_code(code.digest) if (code := spec.own_code()) else spec for spec in specs]
-    else:
-        notify(_old_code_note(context.results, specs))
+        bases |= _with_new_code(context.results, chosen, bases)
+    specs = [_as_now(run.spec, bases.get(run.family)) for run in chosen]
+    if not new_code and any(run.base.own_code() for run in chosen):
+        notify("they train with the code of their sweep; --new-code takes the project as it is now")
     # Before any run is reset: an error must leave all of them as they were.
+    ensure_copies(context.results, specs)
     check_plan(context.results, make_plan(specs, run_index, force_ids=ids), context.profile)
     for run in chosen:
         run.dir.retry()
     return make_plan(specs, read_run_index(context.results), force_ids=ids), alive
 
 
-def _old_code_note(results: Path, specs: Sequence[RunSpec]) -> str:
-    """Return which code runs train with whose project has changed since; empty if it has not.
+def _as_now(spec: RunSpec, base: RunSpec | None) -> RunSpec:
+    """Return a spec that trains in the copy of the project that its sweep names."""
+    code = base.own_code() if base else None
+    return spec.with_code(code.digest, code.copy).moved_to(code.folder) if code else spec
+
+
+def _with_new_code(results: Path, runs: Sequence[Run], bases: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
+    """Have the project as it is now count as the code of runs, and of their sweeps; return specs by family.
 
     Raises:
-        InputError: that code is nowhere.
+        DataMissingError: a file of it is missing.
+        LaunchError: it cannot be copied.
     """
-    note, by_code = "", {code: spec for spec in specs if (code := spec.own_code())}
-    for spec in by_code.values():
-        if not (changed := spec.changes()):
-            continue
-        from ettsweep.launch.project_snapshot import placed  # rarely needed
-
-        if placed(results, spec) is spec:
-            raise InputError(f"{changed[0]}; restore it, or take it as it is now: --new-code")
-        note = f"{changed[0]}: runs train in their copy of it, with --new-code as it is now"
-    return note
+    changed = dict[str, RunSpec]()
+    for spec in {run.family: bases.get(run.family, run.spec) for run in runs}.values():
+        code, project = spec.own_code(), spec.project_code()
+        if code and project:
+            take_copy(results, project)
+            changed[spec.family_id] = spec.with_code(code.digest, project.digest)
+    for sweep in load_sweep_store(results).select():
+        if changed.keys() & {study.family for study in sweep.studies}:
+            last = sweep.sweep_specs[-1]
+            code = next(changed[study.family] for study in sweep.studies if study.family in changed).own_code()
+            assert code is not None
+            extend_sweep(
+                results, sweep.name, last.model_copy(update={"recipe": last.recipe.with_code(code.digest, code.copy)})
+            )
+    return changed
 
 
 def resolve_run(

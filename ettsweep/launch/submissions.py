@@ -21,7 +21,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -63,7 +63,6 @@ class Submission:
         name: name of its SLURM jobs, unique to this submission.
         user: uid of the user who owns the jobs.
         cluster: SLURM cluster that has the jobs.
-        projects: names of the copies of projects that its runs train in, by digest of their code.
         one_process: whether a job has a single worker, whose runs divide its devices themselves.
         sweeps: names of the sweeps that its runs were requested for.
         unproven: ids of the runs whose families had finished none, in order: the first of them starts first.
@@ -80,7 +79,6 @@ class Submission:
     name: str
     user: str
     cluster: str
-    projects: dict[str, str] = field(default_factory=dict)
     one_process: bool = False
     sweeps: tuple[str, ...] = ()
     unproven: tuple[str, ...] = ()
@@ -337,7 +335,7 @@ def read_submission(folder: Path) -> Submission:
     if kind not in ("local", "slurm"):
         raise CorruptError(f"{folder / 'submission.json'}: is of the unknown kind {kind!r}")
     profile, data, slots = content.get("profile"), content.get("data"), content.get("slots")
-    projects, sweeps = content.get("projects"), content.get("sweeps")
+    sweeps = content.get("sweeps")
     unproven = frozenset(listed) if isinstance(listed := content.get("unproven"), list) else frozenset()
     return Submission(
         path=folder,
@@ -352,7 +350,6 @@ def read_submission(folder: Path) -> Submission:
         name=str(content.get("name") or ""),
         user=str(content.get("user") or ""),
         cluster=str(content.get("cluster") or ""),
-        projects={str(k): str(v) for k, v in projects.items()} if isinstance(projects, dict) else {},
         one_process=content.get("one_process") is True,
         sweeps=tuple(map(str, sweeps)) if isinstance(sweeps, list) else (),
         unproven=tuple(run for run in runs if run in unproven),

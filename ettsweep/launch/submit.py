@@ -35,7 +35,7 @@ from ettsweep.launch.slots import lock_dir, sort_free_first
 from ettsweep.launch.submissions import Submission, next_name, read_submission
 from ettsweep.processes import process_identity
 from ettsweep.runs.data_location import configured_data, data_env, resolve_data
-from ettsweep.runs.folder import RunDir, code_dir, jobs_dir
+from ettsweep.runs.folder import TRIAL_PREFIX, RunDir, code_dir, jobs_dir
 from ettsweep.runs.point import Point, from_the_middle
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.trainable import BUILT_IN
@@ -76,15 +76,16 @@ def submit(
         return []
     check_folders(results, [planned.spec for planned in plan.to_launch])
     from ettsweep.launch.code_snapshot import release_snapshots
-    from ettsweep.launch.project_snapshot import take_project_snapshots
+    from ettsweep.launch.project_copy import ensure_copies
 
     try:
-        projects = take_project_snapshots(results, (planned.spec for planned in plan.to_launch))
+        trial = results.parent if results.parent.name.startswith(TRIAL_PREFIX) else None
+        ensure_copies(results, (planned.spec for planned in plan.to_launch), trial)
         for planned in plan.to_launch:
             run = RunDir.create(results, planned.spec)
             run.give_up(plan.run_index.status_of(planned.id).attempt)
         ordered, unproven = _first_in_front(plan) if one_first else (plan.to_launch, [])
-        content: Json = {"projects": projects, "sweeps": list(sweeps), "unproven": unproven}
+        content: Json = {"sweeps": list(sweeps), "unproven": unproven}
         return _submit_planned(results, ordered, profile, data or {}, content)
     finally:
         release_snapshots(results)
@@ -137,10 +138,7 @@ def _first_in_front(plan: Plan) -> tuple[tuple[PlannedRun, ...], list[str]]:
 
 
 def _submission_content(
-    results: Path,
-    planned: Sequence[PlannedRun],
-    profile: AnyProfile,
-    data: Mapping[str, str],
+    results: Path, planned: Sequence[PlannedRun], profile: AnyProfile, data: Mapping[str, str]
 ) -> Json:
     """Return the content of submission.json; take a code snapshot if the profile asks for one."""
     code = None

@@ -73,8 +73,8 @@ def _next_step(family: JudgedFamily) -> tuple[str, str, bool]:
     match verdict.verdict:
         case "optimal" if not verdict.fresh_scores:
             return "rerun it with fresh seeds, which took no part in choosing it", "ettsweep seeds --follow", False
-        case "optimal" if run := _run_to_reproduce(family):
-            return "reproduce it, bit for bit", f"ettsweep show {run.id} --reproduce", True
+        case "optimal" if run := _run_to_show(family):
+            return "see how it was trained: its command, and the versions", f"ettsweep show {run.id}", True
         case "unresolved":
             return _resolve_step(verdict)
         case "refuted":
@@ -105,6 +105,6 @@ def _decide_step(verdict: Verdict) -> tuple[str, str, bool]:
     return f"decide about {format_count(len(verdict.blocked_run_ids), 'run')}: retry, or see why", command, True
 
 
-def _run_to_reproduce(family: JudgedFamily) -> Run | None:
+def _run_to_show(family: JudgedFamily) -> Run | None:
     """Return the run of the optimum with the lowest seed that counts and has a score."""
     return next((run for run in family.counted_runs(family.optimum) if run.score is not None), None)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from ettsweep.launch.reproduce import find_mixed_versions
+from ettsweep.launch.versions import find_mixed_versions
 from ettsweep.quantities import score_with_error
 from ettsweep.report import formats, tables, verdict_text
 from ettsweep.report.families import JudgedFamily, StrategyComparison

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -66,22 +66,6 @@ class AttemptProgress(NamedTuple):
     progress: float
     remaining_s: float | None = None
     remaining_slot_s: float | None = None
-
-
-class StartedCommand(NamedTuple):
-    """The program that was started for a run.
-
-    Attributes:
-        words: of its command.
-        folder: where it runs.
-        variables: of its environment, those that tell it of the run, or that its recipe states.
-        files: paths of the files that were written for it, by their names relative to `out` of the run.
-    """
-
-    words: list[str]
-    folder: str
-    variables: dict[str, str]
-    files: dict[str, str]
 
 
 def device_share(first: Json, last: Json) -> float:
@@ -203,20 +187,24 @@ class Attempt:
         """Return execution.json; empty if it is missing or cannot be read."""
         return json_or_empty(self.execution_path)
 
-    def record_command(self, started: StartedCommand) -> None:
-        """Write command.json: the program that is started for the run."""
-        data = {"command": started.words, "folder": started.folder}
-        write_atomic(self.command_path, dumps(data | {"variables": started.variables, "files": started.files}))
+    def record_command(self, words: Sequence[str], folder: str, packages: Mapping[str, str]) -> None:
+        """Write command.json: the program that is started for the run, where it runs, and the versions that it has."""
+        content = {"command": list(words), "folder": folder, "packages": dict(packages)}
+        write_atomic(self.command_path, dumps(content))
 
-    def command(self) -> StartedCommand | None:
-        """Return the program that was started for the run; None if there was none."""
-        data = json_or_empty(self.command_path)
-        words, folder = data.get("command"), data.get("folder")
-        if not (isinstance(words, list) and _are_texts(words) and isinstance(folder, str)):
-            return None
-        named = [each if isinstance(each := data.get(key), dict) else {} for key in ("variables", "files")]
-        variables, files = ({k: v for k, v in each.items() if isinstance(v, str)} for each in named)
-        return StartedCommand(words, folder, variables, files)
+    def command(self) -> list[str] | None:
+        """Return the words of the program that was started for the run; None if there was none."""
+        words = json_or_empty(self.command_path).get("command")
+        return words if isinstance(words, list) and _are_texts(words) else None
+
+    def packages(self) -> dict[str, str]:
+        """Return the versions in the environment of that program, by package."""
+        found = json_or_empty(self.command_path).get("packages")
+        return (
+            {name: number for name, number in found.items() if isinstance(number, str)}
+            if isinstance(found, dict)
+            else {}
+        )
 
     # --- lineage and metrics ------------------------------------------------------------------------------------------
 

@@ -69,9 +69,6 @@ class Settings(StrictModel):
     per_core: ClassVar[tuple[str, ...]] = ()
     """Fields that are numbers of processes of a worker: absurdly many for the cores of a machine are refused."""
 
-    recorded: ClassVar[tuple[str, ...]] = ()
-    """Fields that `execution.json` of an attempt has, and that whoever reproduces its run sets."""
-
 
 TRAINING_LOSSES = ("loss", "train_loss", "train/loss")
 """Names of metrics that are training losses: where one is not finite, the run has diverged."""

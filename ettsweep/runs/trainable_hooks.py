@@ -4,10 +4,13 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ettsweep.errors import InputError
 from ettsweep.schema import Key, Source, StrictModel, validate
+
+if TYPE_CHECKING:
+    from ettsweep.project_code import CodeRule, ProjectCode
 
 
 class GridFileHooks(StrictModel):
@@ -151,15 +154,17 @@ class OwnCode:
     """Code of a user that a run trains with.
 
     Attributes:
-        folder: that names of its files are relative to.
         digest: of the code, as it enters the id.
-        other_folders: that some of it lies in.
-        is_copied: whether runs train in a copy of it that is made when they are submitted.
+        copy: digest of the copy of the project that the run trains in, which counts as `digest`.
+        folder: of the grid file, in the project.
+        rule: which files of the project are the code.
+        is_copied: whether the run trains in the copy; else in the project itself.
     """
 
-    folder: Path
     digest: str
-    other_folders: tuple[Path, ...] = ()
+    copy: str
+    folder: Path
+    rule: "CodeRule"
     is_copied: bool = True
 
 
@@ -170,40 +175,21 @@ class OwnCodeHooks(StrictModel):
         """Return the user's code that runs train with; None if all comes with installed packages."""
         return None
 
-    def code_paths(self) -> Sequence[Path]:
-        """Return the files that the digest of its own code is made of.
-
-        Raises:
-            DataMissingError: one is missing.
-        """
-        return ()
-
-    def code_differences(self, other: Self) -> Sequence[str]:
-        """Return the names of files of its own code that are others in another recipe.
+    def project_code(self) -> "ProjectCode | None":
+        """Return the code of the project as it is now; None without own code.
 
         Raises:
             DataMissingError: a file is missing.
+            InputError: its files cannot be listed.
         """
-        return ()
+        return None
 
-    def content_digest(self) -> str:
-        """Return the digest of these files as they are, whatever is stated of them.
-
-        Raises:
-            DataMissingError: one is missing.
-        """
-        return ""
-
-    def with_code_in(self, folder: Path, same_code: Sequence[str] = ()) -> Self:
-        """Return the recipe with the folder of its own code moved, where contents with these digests count as it."""
+    def with_code(self, digest: str, copy: str) -> Self:
+        """Return the recipe with code of a digest, which trains in a copy of another one."""
         return self
 
-    def as_code(self, digest: str) -> Self:
-        """Return the recipe with its own code as it is now counted as code with a digest: the numbers are the same.
-
-        Raises:
-            DataMissingError: a file of it is missing.
-        """
+    def moved_to(self, folder: Path) -> Self:
+        """Return the recipe with the folder of its grid file moved."""
         return self
 
     @property
@@ -211,9 +197,9 @@ class OwnCodeHooks(StrictModel):
         """Patterns of the files in `out` that are kept where space is made after a run has ended; None for all."""
         return None
 
-    def changes(self) -> list[str]:
-        """Return a line for each change since the run was requested that would make its numbers others."""
-        return []
+    def data_change(self) -> str:
+        """Return how its data have changed since the run was requested; empty if they have not."""
+        return ""
 
 
 def override_block(block: dict[str, Any], overrides: Sequence[str], location: str) -> tuple[Source, dict[str, Any]]:

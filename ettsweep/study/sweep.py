@@ -11,6 +11,7 @@ from ettsweep.errors import InputError
 from ettsweep.metric import Metric
 from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.trainable_hooks import OwnCode
 from ettsweep.schema import StrictModel
 from ettsweep.strategies.strategy import parse_strategy
 from ettsweep.study.criterion import Criterion, CriterionOptions, resolve_criterion
@@ -70,9 +71,19 @@ class Sweep:
     versions: tuple[SweepVersion, ...] = ()
 
     @cached_property
-    def sweep_specs(self) -> tuple[SweepSpec, ...]:
-        """Its resolved grid files, in order; they have one recipe and compatible lattices."""
+    def requests(self) -> tuple[SweepSpec, ...]:
+        """Its resolved grid files, in order; they have one recipe, but for own code, and compatible lattices."""
         return tuple(entry.asked for entry in self.versions if entry.asked)
+
+    @cached_property
+    def sweep_specs(self) -> tuple[SweepSpec, ...]:
+        """The same with the last one's recipe: its code, and how it is trained, are those of all."""
+        return tuple(request.model_copy(update={"recipe": self.requests[-1].recipe}) for request in self.requests)
+
+    @property
+    def codes(self) -> list[OwnCode]:
+        """The own code that it names, and has named."""
+        return [code for request in self.requests if (code := request.recipe.own_code())]
 
     @property
     def metric(self) -> Metric:
@@ -186,6 +197,8 @@ class Sweep:
         last = self.sweep_specs[-1]
         if last.launch_settings != sweep_spec.launch_settings or self.criterion_changes(sweep_spec.criterion):
             return False
+        if last.recipe.own_code() and last.recipe != sweep_spec.recipe:
+            return False  # how runs are taken up again, say, or the copy that they train in
         studies = {study.family: study for study in self.studies}
         return all(
             (own_study := studies.get(new_study.family))

@@ -174,7 +174,7 @@ def _checked_sweep(sweep: Sweep, folder: Path) -> Sweep:
     """Return the sweep if its specs are valid and compatible, which only editing by hand can break."""
     remedy = f"repair {folder}, or move it away and request the grid again"
     try:
-        first, *others = (sweep_spec for sweep_spec in sweep.sweep_specs if sweep_spec.studies())
+        first, *others = (request for request in sweep.requests if request.studies())
         # Merging the studies may raise as well, and here the error can name the folder.
         assert sweep.studies
     except InputError as error:

@@ -34,7 +34,7 @@ def find_compatible(sweep_store: SweepStore, name: str, sweep_spec: SweepSpec) -
     if sweep and (problems := sweep_differences(sweep.sweep_specs, sweep_spec)):
         # The first difference makes a telling name: w64-batch_size-32. A whole command would not.
         first = next(iter(problems))
-        free = _free_name(sweep_store, f"{name}-{first}" if len(first) <= MAX_TOLD else name)
+        free = free_sweep_name(sweep_store, f"{name}-{first}" if len(first) <= MAX_TOLD else name)
         raise SweepNameTakenError(
             f"sweep {name} is for another recipe or lattice: {'; '.join(problems.values())}", free
         )
@@ -42,7 +42,7 @@ def find_compatible(sweep_store: SweepStore, name: str, sweep_spec: SweepSpec) -
         raise SweepNameTakenError(
             f"there is a sweep {other}: where a file system ignores case, {name} would be the same folder; --name "
             f"{other} extends it",
-            _free_name(sweep_store, name),
+            free_sweep_name(sweep_store, name),
         )
     return sweep
 
@@ -54,7 +54,7 @@ def _same_but_for_case(sweep_store: SweepStore, name: str) -> str:
     return "" if name in names else next((other for other in names if other.casefold() == name.casefold()), "")
 
 
-def _free_name(sweep_store: SweepStore, text: str) -> str:
+def free_sweep_name(sweep_store: SweepStore, text: str) -> str:
     """Return a valid name for a new sweep that is like a text."""
     taken_names = {name.casefold() for name in (*sweep_store.sweeps, *sweep_store.broken)}
     return next(name for name in name_candidates(sanitize_name(text)) if name.casefold() not in taken_names)

@@ -56,4 +56,3 @@ class TrainerSettings(Settings):
         return self
 
     per_core: ClassVar[tuple[str, ...]] = ("loader_workers",)
-    recorded: ClassVar[tuple[str, ...]] = ("micro_batch", "compile", "activation_checkpointing", "sharded")

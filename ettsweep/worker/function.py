@@ -2,22 +2,23 @@
 
 import ast
 import importlib
+import importlib.metadata
 import inspect
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from ettsweep.errors import DataMissingError, InputError, unknown_name
-from ettsweep.launch.project_snapshot import import_folders
+from ettsweep.launch.project_copy import import_folders
+from ettsweep.project_code import CodeRule, Patterns, as_code_rule
 from ettsweep.runs.score_spec import StatedScore
 from ettsweep.runs.trainable import Labels, RunContext
 from ettsweep.runs.trainable_hooks import override_block
 from ettsweep.schema import NotInId, Positive, StrictModel, canonical, locating, validate
-from ettsweep.worker.code_identity import files_of_module, matching_files, with_imports
-from ettsweep.worker.own_code import CodePatterns, OwnCodeRecipe, Patterns, folders_of
+from ettsweep.worker.own_code import OwnCodeRecipe, folders_of
 
 
 class FunctionBlock(StrictModel):
@@ -29,16 +30,15 @@ class FunctionBlock(StrictModel):
     steps: Positive | None = None
     width: Positive | None = None
     factors: Literal["adamw", "sgd"] = "adamw"
-    version: str | None = None
     snapshot: bool = True
     keep: Patterns | None = None
-    code: Patterns = ()
+    code: Annotated[CodeRule, BeforeValidator(as_code_rule)] = CodeRule()
     seeds: Literal["none"] | None = None
     trial: dict[str, Any] = Field(default_factory=dict, alias="try")
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of the recipe."""
-        names = {"steps": "last_step", "code": "files"}
+        names = {"steps": "last_step", "code": "code_rule"}
         return {names.get(name, name): value for name, value in self}
 
 
@@ -48,8 +48,6 @@ class FunctionRecipe(OwnCodeRecipe):
     Attributes:
         function: module and name, such as `mypackage.train:main`.
         arguments: values of its further parameters, as `with:` in a grid file.
-        files: files of its code beside the function's module and what it imports, relative to `folder`; `code:` in a
-            grid file.
         trial: arguments that differ in `ettsweep try`, so that a run of it is short; `try:` in a grid file.
         folder: where the module is imported from, in front of all installed ones.
     """
@@ -57,7 +55,6 @@ class FunctionRecipe(OwnCodeRecipe):
     trainable: Literal["function"] = "function"
     function: str
     arguments: dict[str, Any] = Field(default_factory=dict)
-    files: Annotated[CodePatterns, NotInId()] = ()
     trial: Annotated[dict[str, Any], NotInId()] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -159,24 +156,11 @@ class FunctionRecipe(OwnCodeRecipe):
         if missing := sorted(known - with_default - self.arguments.keys()):
             raise InputError.of(f"with.{key}: {name} in {path} needs a value for it" for key in missing)
 
-    @property
-    def code_base(self) -> Path:
-        return self.module_path.parent
-
     def code_folders(self) -> tuple[Path, ...]:
-        return folders_of(Path(self.folder), self.files)
+        return folders_of(Path(self.folder), (*self.code_rule.add, *self.code_rule.only))
 
-    def code_paths(self) -> list[Path]:
-        # The function's module, what `code` names, and what these import, as far as it is the project's own.
-        folder, module = Path(self.folder), self.module_path
-        roots = [folder, *self.package_folders(folder)]
-        own = [*files_of_module(self.function.partition(":")[0].split("."), roots), *matching_files(folder, self.files)]
-        if module.resolve() not in {path.resolve() for path in own}:  # of an installed package
-            return [module, *matching_files(folder, self.files)]
-        return with_imports(own, roots)
-
-    def bound_to(self, data: str | None) -> Self:
-        return self.model_copy(update={"code": self.code_digest()})
+    def named_files(self) -> list[Path]:
+        return [self.module_path]
 
     def check_data(self, data: str | None, *, count: bool = False) -> None:
         self.check_signature()
@@ -187,12 +171,10 @@ class FunctionRecipe(OwnCodeRecipe):
         """Import the function and call it.
 
         Raises:
-            InputError: its code is not that of the run.
+            InputError: Python has another module of that name.
         """
         path, folder = self.module_path.resolve(), Path(self.folder).resolve()
         folders = [folder, *import_folders(folder)]
-        if changed := self.changes():
-            raise InputError(f"{changed[0]}; restore it, or request new runs: `ettsweep grid` with another --name")
         # Anew: an earlier run of this process may have had another module of this name, or have changed it.
         for name, module in list(sys.modules.items()):
             if name in _IMPORTED or _lies_in(module, folders):
@@ -201,6 +183,8 @@ class FunctionRecipe(OwnCodeRecipe):
         importlib.invalidate_caches()
         before, name = set(sys.modules), self.function.partition(":")[0]
         target: Any = importlib.import_module(name)
+        if not path.is_relative_to(folder):
+            run.log(_installed(name))
         _IMPORTED.update(each for each in set(sys.modules) - before if _lies_in(sys.modules[each], folders))
         if Path(str(target.__file__)).resolve() != path:
             raise InputError(f"function: Python has another module {name}, {target.__file__}; rename {path}")
@@ -209,21 +193,15 @@ class FunctionRecipe(OwnCodeRecipe):
         inspect.signature(target).bind(run, **self.arguments)  # a TypeError that names what is wrong
         target(run, **self.arguments)
 
-    def changes(self) -> list[str]:
-        """Return a line if the code is no longer that of the run."""
-        try:
-            digest = self.code_digest() if self.code else ""
-        except DataMissingError as error:
-            return [str(error)]
-        if digest == self.code:
-            return []
-        return [
-            f"the code of {self.function} has changed since the run was requested (digest {self.code}, now {digest})"
-        ]
-
 
 _IMPORTED: set[str] = set()
 """Names of modules that runs of this process have imported from the folders of their grid files."""
+
+
+def _installed(module: str) -> str:
+    """Return which installed package a module comes with, and its version."""
+    names = importlib.metadata.packages_distributions().get(module.partition(".")[0], ())
+    return f"{module} is of {', '.join(f'{name} {importlib.metadata.version(name)}' for name in names) or 'no package'}"
 
 
 def _lies_in(module: object, folders: Sequence[Path]) -> bool:

@@ -24,10 +24,9 @@ from ettsweep.errors import (
     error_line,
 )
 from ettsweep.files import Json, finite
-from ettsweep.launch.folders import check_project
 from ettsweep.launch.gpus import driver_version, gpu_name
 from ettsweep.launch.profile import AnyProfile, Slot
-from ettsweep.launch.project_snapshot import placed
+from ettsweep.launch.project_copy import placed
 from ettsweep.launch.remedies import gpu_memory_advice
 from ettsweep.provenance import installed_versions
 from ettsweep.runs.attempt import NO_TIME, Attempt, TimeSpent
@@ -115,9 +114,7 @@ def train_attempt(run: RunDir, attempt: Attempt, work: WorkList) -> StopReason |
     context: RunningRun | None = None
     try:
         spec = run.spec()
-        if code := spec.own_code():
-            spec = placed(run.path.parent.parent, spec, work.projects.get(code.digest))
-            check_project(spec)
+        spec = placed(run.path.parent.parent, spec)
         context = RunningRun(run, spec, attempt, work)
         context.log(f"run {run.id} attempt {attempt.number} on {work.slot.device}, pid {os.getpid()}")
         attempt.record_execution({"processes": 1, "threads": work.slot.threads})

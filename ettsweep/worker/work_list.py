@@ -49,7 +49,6 @@ class WorkList:
         on_claim: called with each run that was claimed.
         on_end: called with each attempt that has ended, and why it stopped early, if it did.
         code: provenance of this process.
-        projects: names of the copies of projects that runs train in, by digest of their code.
     """
 
     runs: list[RunDir]
@@ -65,7 +64,6 @@ class WorkList:
     on_claim: Callable[[RunDir], None] = lambda run: None
     on_end: Callable[[Attempt, StopReason | None], None] = lambda attempt, stop: None
     code: Json = field(default_factory=provenance)
-    projects: Mapping[str, str] = field(default_factory=dict)
 
     def claim(self, run: RunDir, device_facts: Json) -> Attempt | None:
         """Claim a run; None if the worker or the run is to wait, the run does not, or another worker was faster.

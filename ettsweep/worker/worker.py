@@ -179,7 +179,6 @@ class Worker:
             may_start=self._gate.may_start,
             on_claim=self._note_claim,
             on_end=self._note_end,
-            projects=self.submission.projects,
         )
 
     def _train_all(self) -> None:

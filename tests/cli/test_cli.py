@@ -357,7 +357,6 @@ def test_status_is_sorted_for_people(results: Path, finish_scores: Any, call: Ca
             "watch",
             "logs 0",
             "show 0",
-            "show 0 --reproduce",
             "cancel --all",
             "retry --all",
             "clean",

@@ -166,7 +166,7 @@ def test_runs_of_other_versions_are_named_in_a_verdict(
     assert (
         "w8 standard: runs of different versions are compared: 2 trained by ettsweep 0.9, code aaaa, "
         f"{specs[1].run_id} by ettsweep 0.9, code bbbb (there torch was 2.a, is 2.b)\n"
-        f"`ettsweep show {specs[1].run_id} --reproduce --results {results}` lists" in err
+        f"`ettsweep show {specs[1].run_id} --results {results}` lists" in err
     )
     (verdict,) = verdicts(call, results).values()
     assert {"version": "ettsweep 0.9, code bbbb", "runs": [specs[1].run_id]} in verdict["versions"]

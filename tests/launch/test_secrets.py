@@ -35,7 +35,7 @@ def test_values_reach_jobs_and_are_neither_shown_nor_kept_for_others(cluster: Cl
 
     (run,) = (path.name for path in (results / "runs").iterdir())
     values = ("--results", results)
-    for command in (("show", run), ("show", run, "--reproduce"), ("status",), ("sweeps",), ("logs", run)):
+    for command in (("show", run), ("status",), ("sweeps",), ("logs", run)):
         messages += [ettsweep(*command, *values)]
         messages += [ettsweep(*command, *values, "--format", "json")] if command[0] not in ("logs",) else []
     messages.append(ettsweep("verify-optimum", *values, "--dry-run", code=2))

@@ -317,7 +317,7 @@ def test_a_command_is_copied(browser: Any, report: Path, sample: Made) -> None:
         copied = shown.page.evaluate("navigator.clipboard.readText()")
         assert copied == shown.page.locator(".command code").first.inner_text()
         assert copied.startswith("ettsweep show ")
-        assert copied.endswith(f" --reproduce --results {sample.results}")
+        assert copied.endswith(f" --results {sample.results}")
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from support.commandline import ettsweep, left_as_before, runs_in, status, typed
 from support.own_code import assert_planning_imports_no_torch, only_run, processes_of, result_of, undisturbed_metrics
 
 from ettsweep.launch.profile import Slot, SlurmProfile
+from ettsweep.launch.project_copy import ensure_copies
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import LocalLiveness, State
@@ -86,9 +86,10 @@ def grid(tmp_path: Path, results: Path) -> Ask:
 @pytest.fixture
 def let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Go:
     """Have walks hold after step 25, and after step 45 if there is a file hold-45; return what lets them go on at 25."""
-    (tmp_path / "hold-25").touch()
-    monkeypatch.setenv("WALK_HOLDS", str(tmp_path / "hold-"))
-    return (tmp_path / "hold-25").unlink
+    (tmp_path / ".holds").mkdir()  # hidden: no code
+    (tmp_path / ".holds" / "hold-25").touch()
+    monkeypatch.setenv("WALK_HOLDS", str(tmp_path / ".holds" / "hold-"))
+    return (tmp_path / ".holds" / "hold-25").unlink
 
 
 def walk(more: str = "") -> str:
@@ -176,7 +177,7 @@ def test_a_command_that_outlives_worker_and_supervisor_is_ended_by_the_next_atte
     tmp_path: Path, results: Path, grid: Ask, let_go: Go
 ) -> None:
     """Its checkpoints are then later than what its worker has recorded, and no metric is lost all the same."""
-    (tmp_path / "hold-45").touch()
+    (tmp_path / ".holds" / "hold-45").touch()
     grid(walk(), resume=RESUME)
     run, _ = in_training(results)
     supervisor, leader = processes_of(run)
@@ -189,7 +190,7 @@ def test_a_command_that_outlives_worker_and_supervisor_is_ended_by_the_next_atte
     assert processes_of(run) == [leader]
     ettsweep("retry", run.id, "--results", results)
     wait_for(lambda: leader not in processes_of(run), "its end")
-    (tmp_path / "hold-45").unlink()
+    (tmp_path / ".holds" / "hold-45").unlink()
     assert result_of(run)["attempts"] == 2
     assert not processes_of(run)
     assert run.attempt(2).resumed_from()[1] >= 40
@@ -309,6 +310,7 @@ def test_a_command_that_cannot_resume_is_told_which_job_would_be_long_enough(
     run = RunDir.create(results, spec)
     attempt = run.claim({}, after=0)
     assert attempt is not None
+    ensure_copies(results, [spec])
     with left_as_before():
         warned = StopSource()
         warned.stop_reason = "SIGUSR2"
@@ -541,14 +543,14 @@ def test_what_changes_the_numbers_is_part_of_the_id_and_nothing_else(tmp_path: P
     def run_id(command: str = walk(), **block: Any) -> str:
         return str(json.loads(grid(command, "--dry-run", "--format", "json", **block).stdout)[0]["run"])
 
-    (tmp_path / "data.bin").write_bytes(b"abc")
+    (tmp_path / "data.bin").write_bytes(b"\0bc")
     first = run_id()
     assert run_id(resume=RESUME, stop={"grace": "1min"}, steps=60, metrics=["norm"]) == first
     assert run_id(walk("--steps 50")) != first
     assert run_id(env={"A": "1"}) != first
     with_data = run_id(data=["data.bin"])
     assert with_data != first
-    (tmp_path / "data.bin").write_bytes(b"abd")
+    (tmp_path / "data.bin").write_bytes(b"\0bd")
     assert run_id(data=["data.bin"]) != with_data
     large = bytearray(3 * 2**20)
     (tmp_path / "data.bin").write_bytes(large)
@@ -563,36 +565,9 @@ def test_what_changes_the_numbers_is_part_of_the_id_and_nothing_else(tmp_path: P
         file.write(b"abc")
     os.utime(tmp_path / "data.bin", ns=(status.st_atime_ns, status.st_mtime_ns))
     assert run_id(data={"paths": "data.bin", "digest": "full"}) != changed
-    versioned = run_id(version="v1")
-    assert len({first, versioned, run_id(version="v2")}) == 3
-    (tmp_path / "walk.py").write_text(WALK.replace("A random walk", "Some random walk") + "# the end\n")
-    assert run_id() == first
+    assert run_id(walk(), workdir=".") == first
     (tmp_path / "walk.py").write_text(WALK.replace("3.0, 1", "3.5, 1"))
     assert run_id() != first
-    assert run_id(version="v1") == versioned
-    (tmp_path / "walk.py").write_text(WALK)
-    (tmp_path / "plot.py").write_text("VALUE = 1\n")
-    assert run_id() == first, "nothing imports it"
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "helper.py").write_text("VALUE = 1\n")
-    (tmp_path / "walk.py").write_text("from lib import helper\n" + WALK)
-    importing = run_id()
-    (tmp_path / "lib" / "helper.py").write_text("VALUE = 2\n")
-    assert len({first, importing, run_id()}) == 3
-
-
-def test_a_run_is_not_trained_with_other_code_than_it_was_requested_with(
-    tmp_path: Path, results: Path, grid: Ask
-) -> None:
-    grid(walk(), snapshot=False)
-    run = only_run(results)
-    result_of(run)
-    (tmp_path / "walk.py").write_text(WALK.replace("3.0, 1", "3.5, 1"))
-    typed("train", "--spec", run.spec_path, "--results", tmp_path / "again", code=1)
-    assert "the code of walk.py (walk.py) has changed" in only_run(tmp_path / "again").status().reason
-    (tmp_path / "walk.py").unlink()
-    gone = ettsweep("show", run.id, "--reproduce", "--results", results)
-    assert f"the code of walk.py is no longer in {tmp_path}" in gone.stderr
 
 
 @pytest.mark.slow
@@ -629,104 +604,6 @@ def test_seeds_that_make_no_difference_are_told(results: Path, grid: Ask) -> Non
     grid(["sh", "-c", f": {{seed}}; {says(1, err='LR')}".replace('"LR"', "{lr}")], "--follow", runs=3, seeds=2)
     judged = ettsweep("verify-optimum", "--dry-run", "--results", results, code=None)
     assert "points have the very same score: does training use its seed?" in judged.stderr
-
-
-def test_a_run_is_reproduced_by_hand_elsewhere(
-    tmp_path: Path, results: Path, grid: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    grid(walk(), "--follow")
-    monkeypatch.chdir(tmp_path)
-    run = only_run(results)
-    shown = ettsweep("show", run.id, "--reproduce", "--results", results)
-    (line,) = (line for line in (shown.stdout + shown.stderr).splitlines() if line.startswith("by hand: "))
-    command = line.removeprefix("by hand: ")
-    environment = os.environ | {"ETTSWEEP_METRICS": str(tmp_path / "metrics")}
-    subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environment, check=True, capture_output=True)
-    lines = [json.loads(line) for line in (tmp_path / "metrics").read_text().splitlines()]
-    assert lines == [{"step": line["step"], "err": line["err"]} for line in run.history() if "err" in line]
-    assert (tmp_path / f"reproduced-{run.id}" / "out" / "ckpt-60.json").exists()
-
-
-def test_by_hand_it_has_its_variables_and_its_files_in_a_folder_of_its_own(
-    tmp_path: Path, results: Path, grid: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "conf.yaml").write_text("seed: 0\n")
-    files = {"{out}/conf/a b.yaml": {"from": "conf.yaml", "set": {"dir": "{out}/x", "seed": "{seed}"}}}
-    script = says(1, err=1.0) + 'env > {out}/env; cat "{out}/conf/a b.yaml" > {out}/read'
-    grid(shell(script), "--follow", files=files, env={"MINE": "it's {out} {lr}"})
-    monkeypatch.chdir(tmp_path)
-    run = only_run(results)
-    (line,) = (
-        line
-        for line in ettsweep("show", run.id, "--reproduce", "--results", results).stderr.splitlines()
-        if line.startswith("by hand: ")
-    )
-    own = run.path.resolve() / "out"
-    shutil.move(own / "read", own / "was-read")
-    subprocess.run(["sh", "-c", line.removeprefix("by hand: ")], cwd=tmp_path, check=True, capture_output=True)
-    there = tmp_path / f"reproduced-{run.id}" / "out"
-    assert not (own / "read").exists()
-    assert yaml.safe_load((there / "read").read_text()) == {"seed": 0, "dir": f"{there}/x"}
-    was, now = (dict(text.split("=", 1) for text in (path / "env").read_text().splitlines()) for path in (own, there))
-    assert now["MINE"] == f"it's {there} 0.25"
-    for name in ("ETTSWEEP_LR", "ETTSWEEP_WD", "ETTSWEEP_SEED", "ETTSWEEP_STRATEGY", "PYTHONPATH"):
-        assert now.get(name) == was.get(name)
-    assert now["ETTSWEEP_OUT"] == str(there)
-
-
-@pytest.mark.parametrize("is_moved", [False, True], ids=["in place", "moved"])
-def test_by_hand_nothing_of_it_leads_into_the_folder_of_the_run(
-    tmp_path: Path, grid: Ask, monkeypatch: pytest.MonkeyPatch, is_moved: bool
-) -> None:
-    results = tmp_path / "jürg" / "results"
-    (tmp_path / "conf.json").write_text("{}")
-    program = """import json, os, sys
-lr, seed, path, out = sys.argv[1:]
-with open(path, encoding="utf-8") as file:
-    configured = json.load(file)["dir"]
-with open(configured + "/wrote.json", "w") as file:
-    json.dump([configured, os.environ["MINE"], out], file)
-print('[ettsweep] {"step": 1, "err": 1.0}')
-"""
-    (tmp_path / "program.py").write_text(program)
-    files = {"{out}/conf.json": {"from": "conf.json", "set": {"dir": "{out}"}}}
-    command = [sys.executable, "program.py", "{lr}", "{seed}", "{out}/conf.json", "{out}"]
-    grid(command, "--follow", "--results", results, files=files, env={"MINE": "{out}"})
-    if is_moved:
-        results = results.rename(tmp_path / "moved")
-    own = only_run(results).path / "out" / "wrote.json"
-    own.unlink()
-    monkeypatch.chdir(tmp_path)
-    subprocess.run(["sh", "-c", by_hand(results)], check=True, capture_output=True)
-    (there,) = tmp_path.glob("reproduced-*/out")
-    assert json.loads((there / "wrote.json").read_text()) == [str(there)] * 3
-    assert not own.exists()
-    assert not is_moved or not (tmp_path / "jürg" / "results").exists()
-
-
-def test_by_hand_a_run_of_an_earlier_version_has_its_point(
-    tmp_path: Path, results: Path, grid: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = "env | grep -e ETTSWEEP_LR -e ETTSWEEP_WD -e ETTSWEEP_SEED | sort > {out}/env; " + says(1, err=1.0)
-    grid(shell(script), "--follow")
-    run = only_run(results)
-    attempt = run.attempt(1)
-    recorded = json.loads(attempt.command_path.read_text())
-    attempt.command_path.write_text(json.dumps({key: recorded[key] for key in ("command", "folder")}))
-    monkeypatch.chdir(tmp_path)
-    command, hint, _ = by_hand(results).partition(", with the variables of `env:`")
-    assert hint
-    subprocess.run(["sh", "-c", command], check=True, capture_output=True)
-    there = tmp_path / f"reproduced-{run.id}" / "out"
-    assert (there / "env").read_text() == (run.path / "out" / "env").read_text()
-    assert "ETTSWEEP_LR=0.25\n" in (there / "env").read_text()
-
-
-def by_hand(results: Path) -> str:
-    """Return the command that `show --reproduce` prints of the only run."""
-    shown = ettsweep("show", only_run(results).id, "--reproduce", "--results", results).stderr
-    (line,) = (line for line in shown.splitlines() if line.startswith("by hand: "))
-    return line.removeprefix("by hand: ")
 
 
 def test_another_users_folder_is_not_executed(tmp_path: Path, results: Path, grid: Ask) -> None:
@@ -778,7 +655,7 @@ def test_packages_that_runs_of_one_verdict_differ_in_are_named_with_it(
         for each in (f"torch-{version}", "Flash_Attn-2.7", f"pip-{version}"):
             (site / f"{each}.dist-info").mkdir(parents=True)
     program = "import json; print('[ettsweep]', json.dumps(dict(step=1, err=1.0 + {lr} + {seed} / 100)))"
-    system = tmp_path / "system"
+    system = tmp_path.parent / f"{tmp_path.name}-system"
     (system / "lib/python3/dist-packages/torch-1.0.dist-info").mkdir(parents=True)
     (system / "bin").mkdir()
     (system / "bin/sh").symlink_to("/bin/sh")

@@ -9,19 +9,20 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from ettsweep.errors import DataMissingError, InputError
+from ettsweep.file_digests import data_digest, named_data
+from ettsweep.project_code import CodeRule, Patterns, ProjectCode, as_code_rule, project_root
 from ettsweep.runs.score_spec import StatedScore
 from ettsweep.runs.trainable import TRAINING_LOSSES, Labels, RunContext
-from ettsweep.runs.trainable_hooks import OwnCode, override_block
+from ettsweep.runs.trainable_hooks import override_block
 from ettsweep.schema import NotInId, OmitFromIdAt, Positive, StrictModel, locating, validate
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
 from ettsweep.units import seconds_of
-from ettsweep.worker.code_identity import data_digest, matching_files, with_imports
 from ettsweep.worker.command.rendered_files import RenderedFile
 from ettsweep.worker.command.template import PLACEHOLDERS, RESUME_PLACEHOLDERS, Value, names_in, split_words, written
-from ettsweep.worker.own_code import CodePatterns, OwnCodeRecipe, Patterns, folders_of
+from ettsweep.worker.own_code import OwnCodeRecipe, folders_of
 
 SECRET = re.compile(
     r"(^|_)(\w*TOKENS?|\w*KEYS?|\w*SECRETS?|PASS(WORD|WD)?|PAT|CREDENTIALS?)(_|\d|$)", re.IGNORECASE | re.ASCII
@@ -32,9 +33,6 @@ RESERVED_VARIABLES = ("ETTSWEEP_", "SLURM_", "CUDA_VISIBLE_DEVICES")
 """Beginnings of names of environment variables that are set for each run."""
 
 SCRIPT_SUFFIXES = (".py", ".sh", ".jl", ".R", ".pl", ".lua")
-
-CODE_SUFFIXES = (*SCRIPT_SUFFIXES, ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
-"""Ends of names of files that belong to the code where the command names them; others may be data."""
 
 INTERPRETERS = ("python", "bash", "sh", "torchrun", "accelerate", "uv", "env", "srun", "deepspeed", "Rscript", "julia")
 """Beginnings of first words of a command that say nothing of what it trains."""
@@ -63,6 +61,10 @@ def _texts(value: object) -> object:
     if isinstance(value, dict):
         return {str(key): written(each) if isinstance(each, int | float) else each for key, each in value.items()}
     return value
+
+
+def _normal_folder(path: str) -> str:
+    return "" if (normal := os.path.normpath(path)) == "." else normal
 
 
 def _by_strategy(value: object) -> object:
@@ -167,9 +169,8 @@ class CommandBlock(StrictModel):
     env: Texts = Field(default_factory=dict)
     files: dict[str, RenderedFile] = Field(default_factory=dict)
     workdir: str = ""
-    code: Patterns = ()
+    code: Annotated[CodeRule, BeforeValidator(as_code_rule)] = CodeRule()
     data: Annotated[Data, BeforeValidator(_data)] = Data()
-    version: str | None = None
     uses: Literal["env"] | None = None
     gpus: Positive = 1
     nodes: Positive = 1
@@ -184,7 +185,7 @@ class CommandBlock(StrictModel):
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of the recipe."""
-        names = {"command": "argv", "steps": "last_step", "code": "code_files"}
+        names = {"command": "argv", "steps": "last_step", "code": "code_rule"}
         fields = {names.get(name, name): value for name, value in self if name != "data"}
         return fields | {"data_files": self.data.paths, "reads_all_data": self.data.digest == "full"}
 
@@ -202,7 +203,7 @@ class CommandRecipe(OwnCodeRecipe):
         files: files that are written for each run, by path.
         workdir: where it runs, relative to `folder`.
         data: digest of its data, empty if none are named.
-        code_files, data_files: patterns of files that belong to them, relative to `folder`.
+        data_files: patterns of files that belong to it, relative to `folder`.
         reads_all_data: whether the digest is of all contents of large files, not of both ends.
         strategies: words that are appended under a strategy.
         uses: `env` if it reads lr, wd and seed from the environment.
@@ -221,9 +222,8 @@ class CommandRecipe(OwnCodeRecipe):
     stop: Annotated[Stop, NotInId()] = Stop()
     env: Texts = Field(default_factory=dict)
     files: dict[str, RenderedFile] = Field(default_factory=dict)
-    workdir: Annotated[str, NotInId()] = ""
+    workdir: Annotated[str, AfterValidator(_normal_folder), OmitFromIdAt("")] = ""
     data: str = ""
-    code_files: Annotated[CodePatterns, NotInId()] = ()
     data_files: Annotated[Patterns, NotInId()] = ()
     reads_all_data: Annotated[bool, NotInId()] = False
     strategies: Annotated[WordsByStrategy, OmitFromIdAt({})] = Field(default_factory=dict)
@@ -427,9 +427,10 @@ class CommandRecipe(OwnCodeRecipe):
             InputError: one is not, or cannot.
         """
         for word in self.argv:
-            if word.endswith((".py", ".sh")) and "{" not in word and not (self.run_folder / word).is_file():
-                raise InputError(f"command: there is no file {word} in {self.run_folder}")
-            self._check_inside("command", word.rpartition("=")[2], self.run_folder)
+            name = word.rpartition("=")[2]
+            if word.endswith((".py", ".sh")) and "{" not in word and not (self.run_folder / name).is_file():
+                raise InputError(f"command: there is no file {name} in {self.run_folder}")
+            self._check_inside("command", name, self.run_folder)
         for name in self.data_files:
             self._check_inside("data", name, Path(self.folder))
         values: dict[str, Value] = {"lr": 1.0, "wd": 1.0, "seed": 0, "out": "out", "id": "0", "strategy": "standard"}
@@ -437,14 +438,27 @@ class CommandRecipe(OwnCodeRecipe):
             file.content(Path(self.folder), values | {"devices": self.gpus * self.nodes})
 
     def code_folders(self) -> tuple[Path, ...]:
-        above = [word for word in self.argv if ".." in word and Path(word).suffix in CODE_SUFFIXES]
-        scripts = [word for word in above if (self.run_folder / word).is_file()]
-        named = [*(file.source for file in self.files.values()), *self.code_files, *self._reader_file()]
+        above = [word for word in self._named() if ".." in word]
+        rule = self.code_rule
+        patterns = [*(file.source for file in self.files.values()), *rule.add, *rule.only, *self._reader_file()]
         return (
             Path(os.path.normpath(self.run_folder)),
-            *folders_of(self.run_folder, scripts),
-            *folders_of(Path(self.folder), named),
+            *folders_of(self.run_folder, above),
+            *folders_of(Path(self.folder), patterns),
         )
+
+    def _named(self) -> list[str]:
+        """Return the files that the command names, as it does: `FILE`, `--config=FILE`, or in a text for a shell."""
+        words = [word for words in (self.argv, *self.strategies.values()) for word in words]
+        names = dict.fromkeys(name for word in words for name in re.split(r"[\s'\"=:;,|&()<>]+", word))
+        return [name for name in names if name and os.path.isfile(self.run_folder / name)]  # noqa: PTH113
+
+    def named_files(self) -> list[Path]:
+        sources = [file.source for file in self.files.values()]
+        return [
+            *(self.run_folder / name for name in self._named()),
+            *(Path(self.folder, name) for name in (*sources, *self._reader_file())),
+        ]
 
     def _check_inside(self, key: str, name: str, folder: Path) -> None:
         """Check that a name relative to a folder does not lead out of what runs get a copy of.
@@ -455,10 +469,7 @@ class CommandRecipe(OwnCodeRecipe):
         path = Path(os.path.normpath(folder / name))
         if not (self.snapshot and ".." in Path(name).parts and path.exists()):
             return
-        from ettsweep.launch.project_snapshot import project_root
-
-        root = project_root(OwnCode(Path(self.folder), "", self.code_folders()))
-        if root and not path.is_relative_to(root):
+        if not path.is_relative_to(project_root(Path(self.folder), self.code_folders())):
             raise InputError(
                 f"{key}: {name} leads out of the project, of which runs train in a copy: write an absolute path, "
                 f"such as {path}, or `snapshot: false`"
@@ -468,26 +479,26 @@ class CommandRecipe(OwnCodeRecipe):
         """Return the name of the file of its reader, if it has one of its own."""
         return [self.reader] if isinstance(self.reader, str) and self.reader.endswith((".yaml", ".yml")) else []
 
-    def code_paths(self) -> list[Path]:
-        # Those that the command and the block name, and what they import.
-        folder = Path(self.folder)
-        named = [self.run_folder / word for word in self.argv if Path(word).suffix in CODE_SUFFIXES]
-        named += [self.run_folder / word for word in self.argv[:1] if "/" in word and not word.startswith("/")]
-        roots = [self.run_folder, *self.package_folders(self.run_folder)]
-        for module in (word.replace(".", "/") for word in self._modules()):
-            named += [root / name for root in roots for name in (f"{module}.py", f"{module}/__main__.py")]
-        paths = [path for path in named if path.is_file()]
-        paths += [folder / file.source for file in self.files.values()]
-        paths += matching_files(folder, self.code_files)
-        paths += [folder / name for name in self._reader_file()]
-        return with_imports(paths, roots)
-
     def _modules(self) -> list[str]:
         """Return the modules that the command runs as `-m NAME`."""
         return [word for flag, word in zip(self.argv, self.argv[1:], strict=False) if flag == "-m"]
 
-    def bound_to(self, data: str | None) -> Self:
-        return self.model_copy(update={"code": self.code_digest(), "data": self._data_digest()})
+    def check_code(self, code: ProjectCode) -> None:
+        if not self.snapshot:
+            return
+        for name in self._named():
+            if os.path.isabs(name) and os.path.relpath(name, code.folder) in code.files:  # noqa: PTH117
+                raise InputError(
+                    f"command: {name} lies in the project, of which runs train in a copy: write "
+                    f"{os.path.relpath(name, self.run_folder)}, or `snapshot: false`"
+                )
+
+    def data_fields(self) -> dict[str, Any]:
+        return {"data": self._data_digest()}
+
+    def data_paths(self) -> list[Path]:
+        folder = Path(self.folder)
+        return [path for name in self.data_files for path in named_data(folder, name)]
 
     def _data_digest(self) -> str:
         return data_digest(self.data_files, Path(self.folder), whole=self.reads_all_data) if self.data_files else ""
@@ -495,20 +506,15 @@ class CommandRecipe(OwnCodeRecipe):
     def check_data(self, data: str | None, *, count: bool = False) -> None:
         self.check_program()
 
-    def changes(self) -> list[str]:
+    def data_change(self) -> str:
         try:
-            code, data = (self.code_digest(), self._data_digest()) if self.code else ("", "")
+            data = self._data_digest() if self.code else ""
         except DataMissingError as error:
-            return [str(error)]
-        since = "changed since the run was requested (digest {}, now {})"
-        lines = []
-        if code != self.code:
-            names = ", ".join(os.path.relpath(path, self.folder) for path in self.code_paths())
-            has = f"({names}) has {since.format(self.code, code)}" if names else f"is no longer in {self.run_folder}"
-            lines += [f"the code of {self.program} {has}"]
-        if data != self.data:
-            lines += [f"the data ({', '.join(self.data_files)}) have {since.format(self.data, data)}"]
-        return lines
+            return str(error)
+        if data == self.data:
+            return ""
+        names = ", ".join(self.data_files)
+        return f"the data ({names}) have changed since the run was requested (digest {self.data}, now {data})"
 
     # --- training ---
 

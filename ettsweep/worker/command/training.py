@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn, Protocol
 
@@ -18,10 +19,10 @@ from ettsweep.console import as_on_screen
 from ettsweep.errors import CommandFailedError, EttsweepError, InputError, LostProcessError, RunStopped, StorageError
 from ettsweep.files import Json, storage_errors, write_atomic
 from ettsweep.launch.profile import SlurmProfile
-from ettsweep.launch.project_snapshot import import_folders
+from ettsweep.launch.project_copy import import_folders
 from ettsweep.launch.remedies import gpu_memory_advice, more_memory, more_time
-from ettsweep.provenance import belongs_to_environment, installed_versions
-from ettsweep.runs.attempt import Attempt, StartedCommand
+from ettsweep.provenance import belongs_to_environment, installed_versions, launcher_version
+from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.stop import StopReason
 from ettsweep.runs.trainable import TRAINING_LOSSES
 from ettsweep.worker.command.checkpoints import Checkpoint, newest_checkpoint
@@ -82,8 +83,8 @@ def train_command(recipe: CommandRecipe, run: object) -> None:
         RunStopped: it has left since it was told to.
     """
     assert isinstance(run, RunningRun)
-    if changed := recipe.changes():
-        raise InputError(f"{changed[0]}; restore it, or request new runs: `ettsweep grid` with another --name")
+    if changed := recipe.data_change():
+        raise InputError(f"{changed}; restore them, or request new runs: `ettsweep grid` with another --name")
     if not recipe.run_folder.is_dir():
         raise InputError(f"workdir: there is no folder {recipe.run_folder}")
     CommandTraining(recipe, run).train()
@@ -116,14 +117,13 @@ class CommandTraining:
         checkpoint = self._checkpoint = self._prepare()
         values = self._values(checkpoint)
         argv = [rendered(word, values) for word in self._words(checkpoint)]
-        files = self._write_files(values)
+        self._write_files(values)
         environment = self._environment(values)
-        run.packages = _packages(argv[0], self._recipe.run_folder, environment.get("PATH"))
+        run.packages = _packages(argv, self._recipe.run_folder, environment.get("PATH"))
         metrics = self._metrics(run.attempt)
         metrics.begin(checkpoint.step if checkpoint else None)
         run.flush()
-        variables = {name: environment[name] for name in self._telling_variables() if name in environment}
-        run.attempt.record_command(StartedCommand(argv, str(self._recipe.run_folder), variables, files))
+        run.attempt.record_command(argv, str(self._recipe.run_folder), run.packages)
         run.log(f"starts {shlex.join(argv)}")
         child = Child(argv, self._recipe.run_folder, environment, self._output, self._srun())
         try:
@@ -218,16 +218,12 @@ class CommandTraining:
             values |= {"checkpoint": str(checkpoint.path), "step": checkpoint.step or 0}
         return values
 
-    def _write_files(self, values: dict[str, Value]) -> dict[str, str]:
-        """Write its files; return their paths by their names relative to `out`."""
-        paths = dict[str, str]()
+    def _write_files(self, values: dict[str, Value]) -> None:
         for name, file in self._recipe.files.items():
             path = Path(rendered(name, values))
             with storage_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, file.content(Path(self._recipe.folder), values))
-            paths[os.path.relpath(path, self._out)] = str(path)
-        return paths
 
     def _environment(self, values: dict[str, Value]) -> dict[str, str]:
         run, attempt = self._run, self._run.attempt
@@ -265,12 +261,6 @@ class CommandTraining:
                 [*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])]
             )
         return environment | {name: rendered(text, values) for name, text in self._recipe.env.items()}
-
-    def _telling_variables(self) -> list[str]:
-        """Return the names of the variables that whoever starts the command by hand sets, too."""
-        of_run = [f"ETTSWEEP_{name}" for name in ("OUT", "LR", "WD", "SEED", "STRATEGY")]
-        folders = ["PYTHONPATH"] if import_folders(self._recipe.run_folder) else []
-        return [*of_run, *folders, *(["PET_NPROC_PER_NODE"] if self._recipe.gpus > 1 else []), *self._recipe.env]
 
     def _meeting(self) -> dict[str, str]:
         """Return the variables by which processes of a run find each other; torchrun reads those with PET."""
@@ -476,12 +466,16 @@ class CommandTraining:
             yield from as_on_screen(file.read().decode(errors="replace")).splitlines()
 
 
-def _packages(program: str, folder: Path, path: str | None) -> dict[str, str]:
+def _packages(words: Sequence[str], folder: Path, path: str | None) -> dict[str, str]:
     """Return the versions of what a program trains with: in its own environment, or else in that of `python`."""
+    program = words[0]
     found = shutil.which(str(folder / program) if "/" in program else program, path=path)
     if not (found and belongs_to_environment(Path(found))):
         found = shutil.which("python", path=path)
-    return installed_versions(Path(found)) if found else {}
+    if not found:
+        return {}
+    module = next((word for flag, word in pairwise(words) if flag == "-m"), "")
+    return installed_versions(Path(found)) | launcher_version(Path(found), module)
 
 
 def _values_of(row: Json) -> dict[str, float]:

@@ -87,7 +87,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"data": ["**.bin"]}, "is no pattern"),
     ({"code": ["**.py"]}, "is no pattern"),
     ({"data": ["data.bin"]}, "there is no"),
-    ({"version": "v 1"}, "version: a word is expected, such as v2, got 'v 1'"),
+    ({"code": {"exclude": "/a"}}, "code.exclude: patterns of files beside the grid file are expected, got '/a'"),
     # the rest
     ({"gpus": 0}, "gpus"),
     ({"gpus": 2}, "gpus: a run of this sweep takes 2, and the launch profile gives it 1"),

@@ -1,0 +1,266 @@
+"""Copies of users' projects: what runs train in, so that edits change none that wait or are asked for later.
+
+    code/<digest>/
+      project.json    the folder that was copied, that of the grid file in it, and the digest of each file of the code
+      project/        the copy
+
+Copied are the files of the code, see `ettsweep.project_code`. All else, such as data, outputs and large files, is
+linked.
+"""
+
+import contextlib
+import os
+import shutil
+import stat
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from ettsweep.errors import CorruptError, InputError, LaunchError, StorageError
+from ettsweep.file_digests import file_digest
+from ettsweep.files import dumps, read_json, write_atomic
+from ettsweep.launch.code_snapshot import moving_into_place, reserve_snapshot, snapshots
+from ettsweep.ownership import OTHERS_WRITE, check_folder
+from ettsweep.project_code import NO_CODE, ProjectCode
+from ettsweep.runs.folder import code_dir
+from ettsweep.runs.trainable import Trainable
+from ettsweep.runs.trainable_hooks import OwnCode
+
+PROJECT_FILE, COPY = "project.json", "project"
+
+AnyTrainable = TypeVar("AnyTrainable", bound=Trainable)
+
+
+@dataclass(frozen=True)
+class ProjectCopy:
+    """A copy of a project.
+
+    Attributes:
+        path: its folder in `code/`.
+        place: path of the grid file's folder, relative to the project.
+        files: digests of the contents of its code, by paths relative to the grid file's folder.
+    """
+
+    path: Path
+    place: str
+    files: dict[str, str]
+
+    @property
+    def root(self) -> Path:
+        return self.path / COPY
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the grid file in the copy."""
+        return self.root / self.place
+
+    def changed_files(self) -> list[str]:
+        """Return the files that are no longer what was copied: some sites delete files that were not read for weeks."""
+        return [name for name, digest in self.files.items() if _digest(self.folder / name) != digest]
+
+
+def ensure_copies(results: Path, recipes: Iterable[Trainable], other_results: Path | None = None) -> None:
+    """Copy the projects of recipes, unless the copies that they train in are there.
+
+    Args:
+        results: the results folder.
+        recipes: of the runs.
+        other_results: a results folder that may have the copies.
+
+    Raises:
+        StorageError: the results folder cannot be written.
+        LaunchError: a copy is not there, and the project has other code now.
+        InputError: others may have written its code.
+    """
+    for code, recipe in {code: recipe for recipe in recipes if (code := recipe.own_code())}.items():
+        if code.copy in ("", NO_CODE) or _is_whole(results, code):
+            continue
+        if other_results and (other := find_copy(other_results, code.copy)) and not other.changed_files():
+            take_copy(results, ProjectCode(other.root, other.folder, other.files))
+            continue
+        project = recipe.project_code()
+        assert project is not None
+        if project.digest != code.copy:
+            raise LaunchError(
+                f"code {code.copy}: there is no copy of it in {results}, and {code.folder} has other code now: "
+                "`ettsweep retry --new-code` trains with it, or `ettsweep grid` under another --name"
+            )
+        take_copy(results, project)
+
+
+def _is_whole(results: Path, code: OwnCode) -> bool:
+    """Whether a copy has all of its files; then what is new in the project is linked."""
+    copy = find_copy(results, code.copy)
+    if copy is None or copy.changed_files():
+        return False
+    reserve_snapshot(results, code.copy)  # `clean` leaves it alone from here on
+    root = Path(os.path.normpath(code.folder / os.path.relpath(".", copy.place)))
+    _link_others(copy.root, root, copy.files, copy.place, results.resolve())
+    return True
+
+
+def take_copy(results: Path, code: ProjectCode) -> None:
+    """Copy a project as it is now, or repair its copy.
+
+    Raises:
+        StorageError: the results folder cannot be written.
+        LaunchError: a file cannot be read.
+        InputError: others may have written one.
+    """
+    _check_files(code)  # a copy would be this user's own, whoever wrote the original
+    results, place = results.resolve(), os.path.relpath(code.folder, code.root)
+    folder, temporary = reserve_snapshot(results, code.digest)
+    try:
+        if folder.is_dir():
+            _write(folder / COPY, code, place, results)
+        else:
+            with moving_into_place(temporary, folder):
+                (temporary / COPY).mkdir()
+                _write(temporary / COPY, code, place, results)
+                content = {"project": str(code.root), "folder": place, "files": dict(code.files)}
+                write_atomic(temporary / PROJECT_FILE, dumps(content))
+    except OSError as error:
+        raise LaunchError(
+            f"{error.filename or code.root}: cannot be copied: {error.strerror}; `snapshot: false` under `run:` has "
+            "runs train in the project itself"
+        ) from error
+
+
+def _check_files(code: ProjectCode) -> None:
+    files = [code.folder / name for name in code.files]
+    for path in dict.fromkeys((code.folder, *(file.parent for file in files), *files)):
+        check_folder(path)
+
+
+def _write(root: Path, code: ProjectCode, place: str, results: Path) -> None:
+    for name, digest in code.files.items():
+        source, path = code.folder / name, Path(os.path.normpath(root / place / name))
+        # Untouched files keep their times: Python's caches of compiled code go by them.
+        if _digest(path) == digest:
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
+        try:
+            shutil.copy2(source, temporary)
+            temporary.chmod(stat.S_IMODE(temporary.stat().st_mode) & ~OTHERS_WRITE)
+            if _digest(temporary) != digest:
+                raise LaunchError(f"{source}: was edited while it was copied; repeat the command")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    (root / place).mkdir(parents=True, exist_ok=True)
+    _link_others(root, code.root, code.files, place, results)
+
+
+def _link_others(copy: Path, root: Path, files: Iterable[str], place: str, results: Path) -> None:
+    """Link what is not copied to where it lies."""
+    copied = {os.path.normpath(os.path.join(place, name)) for name in files}  # noqa: PTH118
+    folders = {Path(place), *Path(place).parents, *(parent for name in copied for parent in Path(name).parents)}
+    for folder in folders:
+        try:
+            entries = list((root / folder).iterdir())
+        except OSError:  # the project has moved, or lost the folder
+            continue
+        for entry in entries:
+            name = folder / entry.name
+            # Results have the copies: who looks through all folders would go in circles.
+            if name in folders or str(name) in copied or entry.name == "__pycache__" or entry.is_relative_to(results):
+                continue
+            target, link = entry, copy / name
+            if entry.is_symlink() and entry.is_dir() and (inside := entry.resolve()).is_relative_to(root):
+                target = Path(os.path.relpath(root / inside.relative_to(root), entry.parent))  # to the copy of it
+            if os.path.lexists(link):
+                if link.exists() or not link.is_symlink():
+                    continue
+                link.unlink(missing_ok=True)  # of a project that is gone
+            with contextlib.suppress(FileExistsError):  # another process was faster
+                link.symlink_to(target)
+
+
+def _digest(path: Path) -> str:
+    try:
+        return "" if path.is_symlink() else file_digest(path).hex()
+    except OSError:
+        return ""
+
+
+# --- where a run trains -----------------------------------------------------------------------------------------------
+
+
+def placed(results: Path, recipe: AnyTrainable) -> AnyTrainable:
+    """Return a recipe with its folder in the copy that it trains in.
+
+    Raises:
+        InputError: there is no such copy, or others may have changed it; or it trains in the project, which has been
+            edited since.
+    """
+    code = recipe.own_code()
+    if code is None or code.copy in ("", NO_CODE):
+        return recipe
+    copy = find_copy(results, code.copy)
+    if code.is_copied:
+        if copy is None:
+            raise InputError(f"code {code.copy}: there is no copy of it in {code_dir(results)}: request the run again")
+        check_folder(copy.path, whole=True)
+        return recipe.moved_to(copy.folder)
+    now = recipe.project_code()
+    assert now is not None
+    _check_files(now)
+    if now.digest != code.copy:
+        edits = now.differences(copy.files, code.rule, code.rule) if copy else ()
+        edited = f": {', '.join(edits)}" if edits else ""
+        raise InputError(f"the code in {code.folder} has changed since the run was requested{edited}; restore it")
+    return recipe
+
+
+def import_folders(folder: Path) -> list[Path]:
+    """Return the folders of a copy that an installed package may be imported from; none outside of copies.
+
+    An editable installation would import the project itself.
+    """
+    above = (folder, *folder.parents)
+    root = next((each for each in above if each.name == COPY and is_project_copy(each.parent)), None)
+    found = list[Path]()
+    for each in above if root else ():
+        is_packed = any((each / name).exists() for name in ("pyproject.toml", "setup.py"))
+        if (each / "src").is_dir() and (is_packed or each == root):
+            found.append(each / "src")
+        elif is_packed:
+            found.append(each)
+        if each == root:
+            break
+    return found
+
+
+# --- which there are --------------------------------------------------------------------------------------------------
+
+
+def find_copy(results: Path, digest: str) -> ProjectCopy | None:
+    """Return the copy with a digest; None if there is none."""
+    path = code_dir(results) / digest
+    return _read(path) if is_project_copy(path) else None
+
+
+def project_copies(results: Path) -> list[ProjectCopy]:
+    """Return all copies."""
+    return [copy for path in snapshots(results) if is_project_copy(path) and (copy := _read(path))]
+
+
+def is_project_copy(path: Path) -> bool:
+    """Whether a snapshot is a copy of a project."""
+    return (path / PROJECT_FILE).is_file()
+
+
+def find_unused_copies(results: Path, used: Sequence[OwnCode]) -> list[Path]:
+    """Return the folders of copies that no code names."""
+    named = {digest for code in used for digest in (code.digest, code.copy)}
+    return [each.path for each in project_copies(results) if each.path.name not in named]
+
+
+def _read(path: Path) -> ProjectCopy | None:
+    with contextlib.suppress(OSError, CorruptError, KeyError, TypeError, ValueError, StorageError):
+        data = read_json(path / PROJECT_FILE)
+        return ProjectCopy(path, str(data["folder"]), {str(k): str(v) for k, v in data["files"].items()})
+    return None

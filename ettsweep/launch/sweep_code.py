@@ -1,0 +1,92 @@
+"""The code of a sweep that is requested again: the project as it is now is compared with the copy that it trains in."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ettsweep.console import format_count
+from ettsweep.errors import SweepNameTakenError
+from ettsweep.launch.project_copy import find_copy
+from ettsweep.project_code import NO_CODE, ProjectCode
+from ettsweep.runs.index import load_run_index
+from ettsweep.runs.trainable import Trainable
+from ettsweep.study.sweep import Sweep
+from ettsweep.study.sweep_spec import SweepSpec
+
+MAX_NAMED = 5
+"""Edited files that are named one by one."""
+
+
+def with_code_of(
+    sweep: Sweep | None,
+    sweep_spec: SweepSpec,
+    results: Path,
+    free_name: str,
+    *,
+    same_numbers: bool = False,
+) -> tuple[SweepSpec, str]:
+    """Return a request with the code that its sweep has, or takes, and a line on it for people.
+
+    Args:
+        sweep: which the request extends; None if it makes one.
+        sweep_spec: the request.
+        results: the results folder.
+        free_name: for another sweep.
+        same_numbers: whether the code as it is now counts as that of the sweep.
+
+    Raises:
+        SweepNameTakenError: files were edited, and the sweep has finished runs.
+    """
+    project = sweep_spec.recipe.project_code()
+    if project is None:
+        return sweep_spec, ""
+    digest, note = project.digest, ""
+    if sweep is not None:
+        edits = _edits(sweep, results, sweep_spec.recipe, project)
+        if same_numbers or not edits:
+            digest = sweep.codes[-1].digest
+            if edits:
+                note = f"; it counts as the code of sweep {sweep.name}, whose runs train with it from now on"
+        else:
+            note = _new_code_note(sweep, results, edits, free_name)
+    recipe = sweep_spec.recipe.with_code(digest, project.digest)
+    return sweep_spec.model_copy(update={"recipe": recipe}), _count(project) + note
+
+
+def _new_code_note(sweep: Sweep, results: Path, edits: Sequence[str], free_name: str) -> str:
+    """Return what to say where a sweep takes new code, since none of its runs has finished.
+
+    Raises:
+        SweepNameTakenError: one has.
+    """
+    families = {study.family for study in sweep.studies}
+    runs = [run for run in load_run_index(results).runs.values() if run.family in families]
+    named = ", ".join(edits[:MAX_NAMED]) + (f" and {len(edits) - MAX_NAMED} more" if edits[MAX_NAMED:] else "")
+    if any(run.state.finished for run in runs):
+        raise SweepNameTakenError(
+            f"sweep {sweep.name} has finished runs, and its code has changed: {named}. If all numbers stay the same, "
+            "--same-numbers goes on with it; `code: {exclude: [...]}` under `run:` leaves out what is no code",
+            free_name,
+        )
+    left = f"; {format_count(len(runs), 'unfinished run')} of the code before no longer belong to it" if runs else ""
+    return f"; sweep {sweep.name} takes it as it is now: {named}{left}"
+
+
+def _edits(sweep: Sweep, results: Path, recipe: Trainable, project: ProjectCode) -> list[str]:
+    """Return what has changed in the project since the sweep's copy was made; empty for code that the sweep has had."""
+    before, now = sweep.codes[-1], recipe.own_code()
+    known = {digest for each in sweep.codes if each.digest == before.digest for digest in (each.digest, each.copy)}
+    if now is None or project.digest in known:
+        return []
+    copy = find_copy(results, before.copy)
+    if copy is None and before.copy != NO_CODE:
+        return ["its copy is gone, so that no file can be compared"]
+    return project.differences(copy.files if copy else {}, before.rule, now.rule)
+
+
+def _count(project: ProjectCode) -> str:
+    if not project.files:
+        return (
+            f"code of the runs: no file of {project.root}, so edits make no new runs. Each attempt records the version "
+            "of an installed program"
+        )
+    return f"code of the runs: {format_count(len(project.files), 'file')} of {project.root}"

@@ -1,0 +1,223 @@
+"""The code of a sweep that goes on: what makes new runs, what is refused, and in which copy runs train."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.commandline import ettsweep, runs_in, wait_for
+from support.own_code import only_run
+
+from ettsweep.launch.project_copy import project_copies
+from ettsweep.runs.state import State
+
+TRAIN = """import json, sys
+from pathlib import Path
+
+import factor
+
+lr, seed, out = float(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+print("[ettsweep]", json.dumps({"step": 1, "err": factor.of(lr) + seed / 1000}), flush=True)
+"""
+FACTOR, OTHER = "def of(lr):\n    return 1 + lr\n", "def of(lr):\n    return 7\n"
+BROKEN = "def of(lr):\n    raise SystemExit('a mistake')\n"
+
+pytestmark = pytest.mark.usefixtures("process")
+
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Make a repository with a script; its module is not tracked."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    for name, text in {"train.py": TRAIN, "factor.py": FACTOR, "notes.txt": ""}.items():
+        (folder / name).write_text(text)
+    (folder / "weights.bin").write_bytes(b"\0")
+    git(folder, "init", "-q")
+    git(folder, "add", "train.py")
+    git(folder, "commit", "-qm", "first")
+    return folder
+
+
+def git(folder: Path, *arguments: str) -> None:
+    author = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    subprocess.run(["git", *arguments], cwd=folder, check=True, env=os.environ | author)
+
+
+@pytest.fixture
+def grid(project: Path, results: Path) -> Ask:
+    """Return a function that requests runs of the script."""
+
+    def ask(*options: object, lrs: int = 1, rc: int | None = 0, folder: Path = project, **block: Any) -> Any:
+        command = [sys.executable, "train.py", "{lr}", "{seed}", "{out}"]
+        content = {"run": {"command": command, "score": {"name": "err", "mode": "min"}} | block, "centre": {"lr": 0.25}}
+        content["lr"] = {"range": [0, lrs - 1]}
+        (folder / "sweep.yaml").write_text(yaml.safe_dump(content))
+        arguments = "grid", "--grid", folder / "sweep.yaml", "--results", results, "--launch-set", "slots=1"
+        return ettsweep(*arguments, *options, code=rc)
+
+    return ask
+
+
+def errs(results: Path) -> list[float]:
+    """Return the scores of all runs in ascending order."""
+    return sorted(dict(run.result() or {})["score"] for run in runs_in(results))
+
+
+def said(done: Any) -> str:
+    return " ".join(done.stderr.split())
+
+
+def test_the_plan_says_how_many_files_are_the_code(project: Path, grid: Ask) -> None:
+    assert f"code of the runs: 3 files of {project}" in said(grid("--dry-run"))
+    for name in ("train.py", "factor.py", "notes.txt"):
+        (project / name).unlink()
+    assert f"code of the runs: no file of {project}" in said(grid("--dry-run", command="true {lr} {seed} {out}"))
+
+
+def test_what_changes_no_code_makes_no_new_run(project: Path, results: Path, grid: Ask, tmp_path: Path) -> None:
+    def runs(*options: object, **more: Any) -> dict[str, str]:
+        rows = json.loads(grid("--dry-run", "--format", "json", *options, **more).stdout)
+        return {row["run"]: row["action"] for row in rows}
+
+    grid("--follow", lrs=2)
+    first = dict.fromkeys((run.id for run in runs_in(results)), "keep")
+    assert runs(lrs=2) == first
+    more_seeds = runs("--seeds", "0,1", lrs=2)
+    assert first.items() < more_seeds.items()
+    assert first.items() < runs(lrs=3).items(), "a wider range"
+    assert runs(lrs=2, resume={"always": "--resume"}) == first
+    for name in ("wandb/run-1/config.yaml", "outputs/a.txt", "train.log", "__pycache__/factor.pyc"):  # a run by hand
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("by hand")
+    assert runs(lrs=2) == first
+    git(project, "add", "factor.py", "notes.txt")
+    git(project, "commit", "-qm", "second")
+    assert runs(lrs=2) == first
+    git(tmp_path, "clone", "-q", str(project), "clone")
+    assert runs(lrs=2, folder=tmp_path / "clone") == first
+    (project / "notes.txt").write_text("more")
+    assert "notes.txt was edited" in said(grid(lrs=2, rc=2))
+    assert runs(lrs=2, code={"exclude": ["notes.txt"]}) == first
+
+
+def test_an_edit_of_an_untracked_module_is_named_with_the_ways_on(project: Path, results: Path, grid: Ask) -> None:
+    grid("--follow")
+    (project / "factor.py").write_text(OTHER)
+    told = said(grid(lrs=2, rc=2))
+    assert "sweep sweep has finished runs, and its code has changed: factor.py was edited." in told
+    assert "--same-numbers goes on with it; `code: {exclude: [...]}` under `run:` leaves out what is no code" in told
+    assert "--name sweep-2" in told
+    grid("--follow", "--name", "other")
+    assert errs(results) == [1.25, 7.0]
+
+
+def test_a_named_binary_is_code(project: Path, results: Path, grid: Ask) -> None:
+    command = [sys.executable, "train.py", "{lr}", "{seed}", "{out}", "--from=weights.bin"]
+    grid("--follow", command=command)
+    (project / "weights.bin").write_bytes(b"\0\0")
+    assert "weights.bin was edited" in said(grid(rc=2, command=command))
+
+
+def test_code_that_counts_as_equal_trains_the_runs_to_come(project: Path, results: Path, grid: Ask) -> None:
+    grid("--follow")
+    (project / "factor.py").write_text(OTHER)
+    grid("--follow", "--same-numbers", lrs=2)
+    assert errs(results) == [1.25, 7.0]
+    sweeps = results / "sweeps" / "sweep"
+    before = sorted(sweeps.glob("*.yaml"))
+    grid("--follow", lrs=2)
+    assert sorted(sweeps.glob("*.yaml")) == before, "it is recorded once"
+    (project / "factor.py").write_text(BROKEN)
+    assert "factor.py was edited" in said(grid(lrs=2, rc=2))
+    (project / "factor.py").write_text(FACTOR)
+    grid("--dry-run", lrs=2)  # as it was at first
+
+
+def test_only_grid_and_try_look_at_the_project(project: Path, results: Path, grid: Ask) -> None:
+    grid("--follow", "--seeds", "0,1", lrs=3)
+    (project / "factor.py").write_text(OTHER)
+    assert "factor.py was edited" in said(
+        ettsweep("try", project / "sweep.yaml", "--results", results, "--launch-set", "slots=1", code=2)
+    )
+    options = "--results", results, "--launch-set", "slots=1"
+    ettsweep("seeds", "--sweep", "sweep", "--count", "1", "--follow", *options, code=None)
+    ettsweep("verify-optimum", "--sweep", "sweep", "--follow", "--max-runs", "2", *options, code=None)
+    ettsweep("search", "--sweep", "sweep", "--sampler", "random", "--trials", "1", *options, code=None)
+    assert len(runs_in(results)) > 6
+    assert 7 not in errs(results)
+    shutil.rmtree(project)  # even then
+    run = runs_in(results)[0]
+    shutil.rmtree(run.path / "attempts")
+    run.result_path.unlink()
+    ettsweep("retry", run.id, *options)
+    assert wait_for(run.result, "its result")["score"] < 7
+
+
+def test_a_sweep_without_a_finished_run_takes_the_new_code(project: Path, results: Path, grid: Ask) -> None:
+    (project / "factor.py").write_text(BROKEN)
+    grid("--follow", rc=None)
+    (project / "factor.py").write_text(FACTOR)
+    told = said(grid("--follow", lrs=2))
+    assert "sweep sweep takes it as it is now: factor.py was edited; 1 unfinished run of the code before" in told
+    rows = json.loads(ettsweep("status", "--sweep", "sweep", "--format", "json", "--results", results).stdout)
+    assert [row["state"] for row in rows] == ["done", "done"]
+
+
+def test_a_run_is_retried_with_its_own_code_or_that_of_now(project: Path, results: Path, grid: Ask) -> None:
+    (project / "factor.py").write_text(BROKEN)
+    grid("--follow", rc=None)
+    run = only_run(results)
+    (project / "factor.py").write_text(FACTOR)
+    told = said(ettsweep("retry", run.id, "--results", results))
+    assert "they train with the code of their sweep; --new-code takes the project as it is now" in told
+    wait_for(lambda: run.status().state is State.FAILED and len(run.attempt_numbers()) == 2, "its second failure")
+    ettsweep("retry", run.id, "--new-code", "--results", results)
+    assert wait_for(run.result, "its result")["score"] == 1.25
+    grid("--follow", lrs=2)
+    assert errs(results) == [1.25, 1.5], "it counts as the code of the sweep"
+
+
+def test_clean_keeps_the_copies_of_sweeps(project: Path, results: Path, grid: Ask) -> None:
+    grid("--follow")
+    (project / "factor.py").write_text(OTHER)
+    grid("--follow", "--name", "other")
+    ettsweep("clean", "--yes", "--results", results)
+    assert len(project_copies(results)) == 2
+    ettsweep("sweeps", "delete", "other", "--yes", "--results", results)
+    assert "copy of a project that no sweep needs" in ettsweep("clean", "--dry-run", "--results", results).stdout
+    ettsweep("clean", "--yes", "--results", results)
+    assert len(project_copies(results)) == 1
+
+
+def test_what_the_command_prints_into_the_project_is_no_code(project: Path, results: Path, grid: Ask) -> None:
+    grid("--dry-run")
+    words = ["grid", "--grid", "sweep.yaml", "--results", str(results), "--launch-set", "slots=1", "--lr-range", "0:0"]
+    main = "import sys; from ettsweep.cli import main; sys.exit(main())"
+    with (project / "told.txt").open("w") as told:
+        subprocess.run(
+            [sys.executable, "-c", main, *words, "--follow"], cwd=project, stdout=told, stderr=told, check=True
+        )
+    assert "3 files" in (project / "told.txt").read_text()
+    (copy,) = project_copies(results)
+    assert set(copy.files) == {"train.py", "factor.py", "notes.txt"}
+
+
+def test_a_copy_that_is_gone_is_told_before_a_run_is_reset(project: Path, results: Path, grid: Ask) -> None:
+    (project / "factor.py").write_text(BROKEN)
+    grid("--follow", rc=None)
+    run = only_run(results)
+    (project / "factor.py").write_text(FACTOR)
+    shutil.rmtree(results / "code")
+    told = said(ettsweep("retry", run.id, "--results", results, code=1))
+    assert "there is no copy of it in" in told
+    assert "`ettsweep retry --new-code" in told
+    assert run.status().state is State.FAILED

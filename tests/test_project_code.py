@@ -1,0 +1,212 @@
+"""Which files of a project are the code of its runs, and what of them makes another digest."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ettsweep.errors import DataMissingError, InputError
+from ettsweep.project_code import NO_CODE, CodeRule, find_code
+
+FILES = {
+    "train.py": "import model",
+    "model.py": "bias = 1",
+    "conf/base.yaml": "lr: 0.1",
+    "data.bin": "\0",
+    "sweep.yaml": "run: {command: a}\ncentre: {lr: 0.1}",
+    "launch/site.yaml": "kind: slurm",
+    "docs/guide.py": "",
+    "README.md": "",
+    "tests/test_model.py": "",
+    "test_train.py": "",
+    "look.ipynb": "{}",
+    "train.log": "",
+    ".secrets": "token",
+    "wandb/run-1/config.yaml": "lr: 0.1",
+    "results/sweeps/a/0001.yaml": "",
+    "results/notes.txt": "",
+    ".venv/lib/site.py": "",
+    "env/pyvenv.cfg": "",
+    "env/lib/site.py": "",
+}
+
+
+def write(folder: Path, files: dict[str, str] = FILES) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def git(folder: Path, *arguments: str) -> None:
+    author = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    subprocess.run(["git", *arguments], cwd=folder, check=True, env=os.environ | author, stdout=subprocess.DEVNULL)
+
+
+def names(folder: Path, **rule: list[str]) -> set[str]:
+    return set(find_code(folder, CodeRule.model_validate(rule)).files)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return write(tmp_path / "project")
+
+
+def test_without_git_all_texts_are_code_but_what_no_run_depends_on(project: Path) -> None:
+    assert names(project) == {"train.py", "model.py", "conf/base.yaml"}
+
+
+def test_with_git_what_it_ignores_is_no_code_and_what_it_tracks_is(project: Path) -> None:
+    write(project, {".gitignore": "model.py", "new.py": "", "sub/deep/new.py": ""})
+    git(project, "init", "-q")
+    git(project, "add", "train.py", "look.ipynb", "wandb")
+    assert names(project) == {"train.py", "conf/base.yaml", "look.ipynb", "wandb/run-1/config.yaml"} | {
+        "new.py",
+        "sub/deep/new.py",
+    }
+
+
+def test_a_repository_inside_is_listed_by_its_own_git(project: Path) -> None:
+    write(project / "lib", {"a.py": "", "b.py": "", ".gitignore": "b.py"})
+    git(project / "lib", "init", "-q")
+    git(project, "init", "-q")
+    assert {"lib/a.py"} == {name for name in names(project) if name.startswith("lib")}
+    git(project / "lib", "add", "a.py")
+    git(project / "lib", "commit", "-qm", "a")
+    git(project, "-c", "advice.addEmbeddedRepo=false", "add", "lib")
+    assert {"lib/a.py"} == {name for name in names(project) if name.startswith("lib")}, "as a submodule"
+
+
+def test_a_commit_a_second_clone_and_a_plain_copy_have_the_same_digest(project: Path, tmp_path: Path) -> None:
+    shutil.rmtree(project / "wandb")
+    (project / "look.ipynb").unlink()
+    (project / "train.log").unlink()
+    digest = find_code(project, CodeRule()).digest
+    git(project, "init", "-q")
+    assert find_code(project, CodeRule()).digest == digest
+    git(project, "add", "train.py", "model.py", "conf")
+    git(project, "commit", "-qm", "first")
+    assert find_code(project, CodeRule()).digest == digest
+    git(tmp_path, "clone", "-q", str(project), "clone")
+    assert find_code(tmp_path / "clone", CodeRule()).digest == digest
+    shutil.copytree(project / "conf", tmp_path / "plain" / "conf")
+    for name in ("train.py", "model.py"):
+        shutil.copy(project / name, tmp_path / "plain")
+    assert find_code(tmp_path / "plain", CodeRule()).digest == digest
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda project: (project / "model.py").write_text("bias = 2"),
+        lambda project: (project / "model.py").rename(project / "models.py"),
+        lambda project: (project / "conf" / "new.yaml").write_text(""),
+        lambda project: (project / "train.py").unlink(),
+    ],
+)
+def test_an_edit_makes_another_digest(project: Path, change: Callable[[Path], object]) -> None:
+    before = find_code(project, CodeRule()).digest
+    change(project)
+    assert find_code(project, CodeRule()).digest != before
+
+
+def test_a_script_is_told_from_its_equal_in_another_folder(tmp_path: Path) -> None:
+    write(tmp_path, {"a/train.py": "one", "b/train.py": "two"})
+    git(tmp_path, "init", "-q")
+    assert find_code(tmp_path / "a", CodeRule()).digest != find_code(tmp_path / "b", CodeRule()).digest
+
+
+def test_a_grid_file_may_lie_in_a_folder_that_is_no_code_elsewhere(tmp_path: Path) -> None:
+    write(tmp_path, {"tests/smoke/train.py": "", "tests/smoke/tests/a.py": "", "model.py": "", "docs/a.py": ""})
+    git(tmp_path, "init", "-q")
+    assert names(tmp_path / "tests" / "smoke") == {"train.py", "../../model.py"}
+
+
+def test_named_files_are_code_of_any_kind_and_size(project: Path) -> None:
+    assert names(project, add=["data.bin", "docs"]) - names(project) == {"data.bin", "docs/guide.py"}
+    assert names(project, only=["*.bin", "conf"]) == {"data.bin", "conf/base.yaml"}
+    assert names(project, exclude=["conf", "model.*"]) == {"train.py"}
+    assert names(project, add=["data.bin"], exclude=["*.py"]) == {"data.bin", "conf/base.yaml"}
+    with pytest.raises(DataMissingError, match=r"code: no file in .* matches nothing\.py"):
+        names(project, add=["nothing.py"])
+    code = find_code(project, CodeRule(), named=[project / "data.bin", project / "env" / "lib" / "site.py"])
+    assert set(code.files) - names(project) == {"data.bin"}, "an interpreter of the project is no code"
+
+
+def test_data_are_no_code(project: Path) -> None:
+    assert set(find_code(project, CodeRule(), data=[project / "conf"]).files) == {"train.py", "model.py"}
+
+
+def test_no_file_is_code_of_an_empty_folder(tmp_path: Path) -> None:
+    assert find_code(tmp_path, CodeRule()).digest == NO_CODE
+
+
+def test_a_link_counts_by_what_it_leads_to(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "shared.py").write_text("a = 1")
+    (project / "shared.py").symlink_to(tmp_path / "shared.py")
+    (project / "nowhere.py").symlink_to(tmp_path / "nowhere.py")
+    before = find_code(project, CodeRule())
+    assert "shared.py" in before.files
+    (tmp_path / "shared.py").write_text("a = 2")
+    assert find_code(project, CodeRule()).digest != before.digest
+
+
+def test_too_many_files_are_refused_with_a_cure(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ettsweep.project_code.MAX_FILES", 2)
+    with pytest.raises(InputError, match=r"more than 2 files; name the code: `code: \{only:"):
+        find_code(project, CodeRule())
+    assert names(project, only=["train.py"]) == {"train.py"}
+
+
+# --- what differs -----------------------------------------------------------------------------------------------------
+
+
+def differences(
+    project: Path, before: dict[str, list[str]], now: dict[str, list[str]], **files: str | None
+) -> list[str]:
+    """Return what differs after some files are written, or removed, under two rules."""
+    rules = [CodeRule.model_validate(rule) for rule in (before, now)]
+    then = find_code(project, rules[0]).files
+    for name, text in files.items():
+        path = project / name.replace("_", ".")
+        path.unlink() if text is None else path.write_text(text)
+    return find_code(project, rules[1]).differences(then, *rules)
+
+
+def test_edits_are_named_file_by_file(project: Path) -> None:
+    edits = differences(project, {}, {}, train_py=None, model_py="bias = 3", more_py="")
+    assert edits == ["model.py was edited", "more.py is new", "train.py is gone"]
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ({}, {"exclude": ["model.py"]}),
+        ({"exclude": ["model.py"]}, {}),
+        ({}, {"only": ["train.py"]}),
+        ({"only": ["train.py"]}, {}),
+        ({}, {"add": ["data.bin"]}),
+        ({"add": ["data.bin"]}, {}),
+    ],
+)
+def test_another_rule_alone_is_no_edit(project: Path, before: dict[str, list[str]], now: dict[str, list[str]]) -> None:
+    assert differences(project, before, now) == []
+    assert differences(project, before, now, train_py="x") == ["train.py was edited"]
+
+
+def test_an_edit_of_a_named_binary_is_one(project: Path) -> None:
+    rule = {"add": ["*.bin"]}
+    assert differences(project, rule, rule, data_bin="\0\0", more_bin="\0") == [
+        "data.bin was edited",
+        "more.bin is new",
+    ]
+
+
+def test_a_file_that_git_ignores_since_is_no_edit(project: Path) -> None:
+    git(project, "init", "-q")
+    before = find_code(project, CodeRule()).files
+    (project / ".gitignore").write_text("conf")
+    assert find_code(project, CodeRule()).differences(before, CodeRule(), CodeRule()) == []

@@ -1,4 +1,4 @@
-"""The budget of a verification: limits on what it may train, shared fairly between studies; predicted runs in words."""
+"""The budget of a verification: limits on what it may train, in equal shares of studies; predicted runs in words."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -70,45 +70,18 @@ class Forecast:
         return f"at least {format_count(self.at_least, 'run')} to come{limit}"
 
 
-def fair_shares(left: float, used: Mapping[StudyKey, float], wanted: Mapping[StudyKey, float]) -> dict[StudyKey, float]:
-    """Return how much more of a budget each study may use, so that in the end all have used as much, if they want it.
+def equal_shares(left: int, wanted: Mapping[StudyKey, float]) -> dict[StudyKey, float]:
+    """Divide the runs that are left between studies, equally; what a study does not want goes to the others.
 
     Args:
-        left: what is left of the budget.
-        used: what each study has used.
-        wanted: the most that each can still use; what it does not want goes to the others.
+        left: runs that are left.
+        wanted: the most runs that each study can use.
     """
-    shares, waiting = dict[StudyKey, float](), dict(used)
-    while True:
-        level = _level(left, waiting)
-        even = {key: max(0.0, level - amount) for key, amount in waiting.items()}
-        content = [key for key, share in even.items() if wanted[key] <= share]
-        if not content:
-            return shares | even
-        for key in content:
-            shares[key] = wanted[key]
-            left -= wanted[key]
-            del waiting[key]
-
-
-def _level(left: float, used: Mapping[StudyKey, float]) -> float:
-    """Return how much each study has used once those that have used least have caught up, with what is left."""
-    level, lowest = math.inf, sorted(used.values())
-    for count in range(1, len(lowest) + 1):
-        level = (max(0.0, left) + sum(lowest[:count])) / count
-        if count < len(lowest) and level <= lowest[count]:
-            break  # those that have used more get nothing
-    return level
-
-
-def whole_shares(left: int, used: Mapping[StudyKey, float], wanted: Mapping[StudyKey, float]) -> dict[StudyKey, float]:
-    """Return `fair_shares` in whole runs; those left over go to studies that have used least, then by their keys."""
-    # 1e-9 absorbs the rounding of a whole number.
-    shares = {key: float(math.floor(share + 1e-9)) for key, share in fair_shares(left, used, wanted).items()}
-    open_keys = [key for key, share in shares.items() if share < wanted[key]]
-    open_keys.sort(key=lambda key: (used[key] + shares[key], key))
-    for key in open_keys[: max(0, left - int(sum(shares.values())))]:
-        shares[key] += 1
+    shares, left = dict[StudyKey, float](), max(0, left)
+    modest_first = sorted(wanted, key=lambda key: (wanted[key], key))
+    for n_waiting, key in zip(range(len(wanted), 0, -1), modest_first, strict=True):
+        shares[key] = min(wanted[key], math.ceil(left / n_waiting))
+        left -= int(shares[key])
     return shares
 
 

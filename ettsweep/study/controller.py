@@ -4,7 +4,6 @@ Each call is one round: points that a sampler suggests, verdicts, neighbours and
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -19,7 +18,7 @@ from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.runs.timing import RunTimes
-from ettsweep.study.budget import EXTRA_RUNS, MAX_TRIALS, NO_BUDGET, Budget, Forecast, fair_shares, whole_shares
+from ettsweep.study.budget import EXTRA_RUNS, MAX_TRIALS, NO_BUDGET, Budget, Forecast, equal_shares
 from ettsweep.study.judgement import evaluate_all
 from ettsweep.study.plan import Plan, PlannedRun, make_plan
 from ettsweep.study.study import Study, StudyKey, study_titles
@@ -131,7 +130,7 @@ class Controller:
     stop_reasons: list[str] = field(default_factory=list)
     runs_short: int = 0
     said: list[str] = field(default_factory=list)
-    _planned_ids: dict[StudyKey, set[str]] = field(default_factory=lambda: defaultdict(set))
+    _planned_ids: set[str] = field(default_factory=set)
     _times: RunTimes = field(default_factory=RunTimes)  # of the runs that the present plan is made from
 
     def plan(self, run_index: RunIndex) -> Plan:
@@ -186,42 +185,32 @@ class Controller:
         return StudyNeeds(study_state, verdict, specs, can_race and verdict.verdict == "unresolved")
 
     def _record(self, needs: Sequence[StudyNeeds], launched: set[str]) -> None:
-        """Record which runs are launched, and for which study: only these use the budget."""
-        recorded: set[str] = set()
+        """Record which runs are launched: only these use the budget."""
+        self._planned_ids |= launched
         for need in needs:
-            study, ids = need.study_state.study, self._planned_ids[need.key]
             new = {run_id: spec for spec in need.specs if (run_id := spec.run_id) in launched}
-            # A run that two sweeps need is paid by the first; one that is resumed was paid before.
-            ids |= new.keys() - recorded
-            recorded |= ids
+            study = need.study_state.study
             extra = {i for i, spec in new.items() if not study.requests(Point(spec.lr, spec.wd), spec.seed)}
             self.extra_ids.setdefault(need.key, set()).update(extra)
 
     @property
     def planned(self) -> int:
         """Number of runs planned so far."""
-        return sum(map(len, self._planned_ids.values()))
+        return len(self._planned_ids)
 
     @property
     def search_over_budget(self) -> bool:
         """Whether the budget ended the search for suggestions."""
         return bool(self.suggester and self.suggester.budget_exhausted)
 
-    def _used_runs(self, run_index: RunIndex, key: StudyKey) -> int:
-        """Return how many runs of a study were paid for; one that is interrupted is paid for when it is resumed."""
-        states = (run_index.status_of(run_id).state for run_id in self._planned_ids.get(key, ()))
-        return sum(state is not State.INTERRUPTED for state in states)
-
     def _budget_left(self, max_runs: int, run_index: RunIndex) -> int:
-        """Return how many runs may still be launched."""
-        return max_runs - sum(self._used_runs(run_index, key) for key in self._planned_ids)
-
-    def _used_device_s(self, run_index: RunIndex, key: StudyKey) -> float:
-        ids = self._planned_ids.get(key, ())
-        return sum(run_index.runs[run].device_s for run in ids if run in run_index.runs)
+        """Return how many runs may still be launched; one that is interrupted is paid for when it is resumed."""
+        states = (run_index.status_of(run_id).state for run_id in self._planned_ids)
+        return max_runs - sum(state is not State.INTERRUPTED for state in states)
 
     def _device_s_left(self, hours: float, run_index: RunIndex) -> float:
-        return 3600 * hours - sum(self._used_device_s(run_index, key) for key in self._planned_ids)
+        used = (run_index.runs[run_id].device_s for run_id in self._planned_ids if run_id in run_index.runs)
+        return 3600 * hours - sum(used)
 
     def _check_seeds(self) -> None:
         if (max_seeds := self.budget.seeds) is None:
@@ -285,11 +274,8 @@ class Controller:
         if not self.follows and not self.budget.is_limited:
             return dict.fromkeys([need.key for need in needs], math.inf)
         if not self.budget.is_limited:
-            extra = {need.key: float(self._count_extra_runs(need)) for need in all_needs}
-            left = max(0, EXTRA_RUNS * len(all_needs) - int(sum(extra.values())))
-            return whole_shares(
-                left, {need.key: extra[need.key] for need in needs}, {need.key: math.inf for need in needs}
-            )
+            left = EXTRA_RUNS * len(all_needs) - sum(map(self._count_extra_runs, all_needs))
+            return equal_shares(left, {need.key: math.inf for need in needs})
         # Later rounds may need more than this one.
         wanted = {
             need.key: math.inf if self.follows else float(len(make_plan(need.specs, run_index).to_launch))
@@ -297,18 +283,15 @@ class Controller:
         }
         runs_left = dict.fromkeys(wanted, math.inf)
         if self.budget.runs is not None:
-            used_runs = {key: float(self._used_runs(run_index, key)) for key in wanted}
-            runs_left = whole_shares(self._budget_left(self.budget.runs, run_index), used_runs, wanted)
+            runs_left = equal_shares(self._budget_left(self.budget.runs, run_index), wanted)
         if self.budget.hours is not None:
             # Runs that were never timed are not limited, unless nothing is left.
-            each_s = {need.key: self._run_s(need.study_state.study) for need in needs}
-            wanted_s = {key: runs * each_s[key] if each_s[key] else math.inf for key, runs in wanted.items()}
-            used_s = {key: self._used_device_s(run_index, key) for key in wanted}
-            shares_s = fair_shares(self._device_s_left(self.budget.hours, run_index), used_s, wanted_s)
-            for key, share_s in shares_s.items():
+            share_s = max(0.0, self._device_s_left(self.budget.hours, run_index)) / max(1, len(needs))
+            for need in needs:
+                each_s = self._run_s(need.study_state.study)
                 # Rounded, so that the time of 3 runs is not that of 2.9999999999999996.
-                affordable = round(share_s / each_s[key], 6) if each_s[key] else math.inf if share_s > 0 else 0.0
-                runs_left[key] = min(runs_left[key], affordable)
+                affordable = round(share_s / each_s, 6) if each_s else math.inf if share_s > 0 else 0.0
+                runs_left[need.key] = min(runs_left[need.key], affordable)
         return runs_left
 
     def _least_runs(self, need: StudyNeeds, run_index: RunIndex) -> int:

@@ -1,35 +1,32 @@
-"""Budgets: shares that are fair by a brute-force count, and limits in words."""
+"""Budgets: equal shares, and limits in words."""
 
 import math
-import random
 
 import pytest
 
-from ettsweep.study.budget import Budget, Forecast, ample_runs, fair_shares, whole_shares
+from ettsweep.study.budget import Budget, Forecast, ample_runs, equal_shares
+
+INF = math.inf
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_shares_are_those_of_giving_run_by_run_to_whoever_has_used_least(seed: int) -> None:
-    rng = random.Random(seed)
-    used = {("w", str(k)): float(rng.randrange(30)) for k in range(rng.randrange(1, 6))}
-    wanted = {key: float(rng.randrange(20)) if seed % 2 else math.inf for key in used}
-    left = rng.randrange(80)
-    totals = dict(used)
-    for _ in range(left):
-        if hungry := [key for key in totals if totals[key] - used[key] < wanted[key]]:
-            totals[min(hungry, key=lambda key: (totals[key], key))] += 1
-    counted = {key: totals[key] - used[key] for key in used}
-    assert whole_shares(left, used, wanted) == counted
-    shares = fair_shares(left, used, wanted)
-    assert sum(shares.values()) == pytest.approx(min(left, sum(wanted.values())))
-    assert all(math.isclose(counted[key], shares[key], abs_tol=1) for key in used)
-
-
-def test_nothing_left_is_nothing_for_each() -> None:
-    used = {("w", "a"): 2.0, ("w", "b"): 5.0}
-    wanted = dict.fromkeys(used, math.inf)
-    assert fair_shares(-3, used, wanted) == whole_shares(-3, used, wanted) == {("w", "a"): 0, ("w", "b"): 0}
-    assert fair_shares(5, {}, {}) == whole_shares(5, {}, {}) == {}
+@pytest.mark.parametrize(
+    ("left", "wanted", "shares"),
+    [
+        (10, (INF, INF), (5, 5)),
+        (10, (INF, INF, INF), (4, 3, 3)),
+        (10, (INF, 2), (8, 2)),
+        (10, (4, 3, 9), (4, 3, 3)),
+        (30, (4, 3, 9), (4, 3, 9)),
+        (1, (INF, INF), (1, 0)),
+        (-3, (INF, 1), (0, 0)),
+        (5, (), ()),
+    ],
+)
+def test_what_a_study_does_not_want_of_its_equal_share_goes_to_the_others(
+    left: int, wanted: tuple[float, ...], shares: tuple[float, ...]
+) -> None:
+    keys = [("sweep", str(number)) for number in range(len(wanted))]
+    assert equal_shares(left, dict(zip(keys, wanted, strict=True))) == dict(zip(keys, shares, strict=True))
 
 
 @pytest.mark.parametrize(

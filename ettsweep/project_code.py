@@ -42,7 +42,7 @@ OUTPUTS = frozenset({"wandb", "mlruns", "lightning_logs", "outputs", "multirun",
 LOGS = (".ipynb", ".log", ".out", ".err")
 """Ends of names of notebooks, and of what shells and SLURM write, unless git tracks them."""
 
-_TEST_OR_DOC = re.compile(r"test_.*\.py|.*_test\.py|conftest\.py|.*\.(md|rst)|(README|LICENSE|CHANGELOG)[^/]*")
+_TEST_OR_DOC = re.compile(r"test_.*\.py|.*_test\.py|conftest\.py|.*\.(md|rst)|(README|LICENSE|CHANGELOG)(\.txt)?")
 _GRID_FILE = re.compile(r"^centre(_\w+)?:", re.MULTILINE)
 _PROFILE = re.compile(r"^kind:\s*[\"']?(local|slurm)\b", re.MULTILINE)
 _RUN_ID = re.compile(r"[0-9a-f]{12}")
@@ -177,6 +177,8 @@ def find_code(
         InputError: the files cannot be listed, or are too many.
     """
     folder = Path(os.path.normpath(folder))
+    if not folder.is_dir():
+        raise DataMissingError(f"code: there is no folder {folder}")
     root = project_root(folder, folders)
     left_out = {os.path.normpath(path) for path in (*data, *never)}
     listed = set[Path]() if rule.only else set(_Listing(root, folder).files()) - _own_output()

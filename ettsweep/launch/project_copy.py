@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from ettsweep.errors import CorruptError, InputError, LaunchError, StorageError
+from ettsweep.errors import CorruptError, EttsweepError, InputError, LaunchError, StorageError
 from ettsweep.file_digests import file_digest
 from ettsweep.files import dumps, read_json, write_atomic
 from ettsweep.launch.code_snapshot import moving_into_place, reserve_snapshot, snapshots
@@ -75,7 +75,7 @@ def ensure_copies(results: Path, recipes: Iterable[Trainable], other_results: Pa
         InputError: others may have written its code.
     """
     for code, recipe in {code: recipe for recipe in recipes if (code := recipe.own_code())}.items():
-        if code.copy in ("", NO_CODE) or _is_whole(results, code):
+        if code.copy in ("", NO_CODE) or _is_whole(results, recipe, code):
             continue
         if other_results and (other := find_copy(other_results, code.copy)) and not other.changed_files():
             take_copy(results, ProjectCode(other.root, other.folder, other.files))
@@ -90,14 +90,16 @@ def ensure_copies(results: Path, recipes: Iterable[Trainable], other_results: Pa
         take_copy(results, project)
 
 
-def _is_whole(results: Path, code: OwnCode) -> bool:
-    """Whether a copy has all of its files; then what is new in the project is linked."""
+def _is_whole(results: Path, recipe: Trainable, code: OwnCode) -> bool:
+    """Whether a copy has all of its files; then what is new in the project, and is no code, is linked."""
     copy = find_copy(results, code.copy)
     if copy is None or copy.changed_files():
         return False
     reserve_snapshot(results, code.copy)  # `clean` leaves it alone from here on
-    root = Path(os.path.normpath(code.folder / os.path.relpath(".", copy.place)))
-    _link_others(copy.root, root, copy.files, copy.place, results.resolve())
+    with contextlib.suppress(EttsweepError):  # the project may be gone
+        now = recipe.project_code()
+        if now is not None and os.path.relpath(now.folder, now.root) == copy.place:
+            _link_others(copy.root, now.root, {*copy.files, *now.files}, copy.place, results.resolve())
     return True
 
 
@@ -163,6 +165,7 @@ def _link_others(copy: Path, root: Path, files: Iterable[str], place: str, resul
             entries = list((root / folder).iterdir())
         except OSError:  # the project has moved, or lost the folder
             continue
+        (copy / folder).mkdir(parents=True, exist_ok=True)
         for entry in entries:
             name = folder / entry.name
             # Results have the copies: who looks through all folders would go in circles.

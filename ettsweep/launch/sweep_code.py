@@ -5,9 +5,10 @@ from pathlib import Path
 
 from ettsweep.console import format_count
 from ettsweep.errors import SweepNameTakenError
+from ettsweep.launch.follow import read_run_index
 from ettsweep.launch.project_copy import find_copy
 from ettsweep.project_code import NO_CODE, ProjectCode
-from ettsweep.runs.index import load_run_index
+from ettsweep.runs.state import State
 from ettsweep.runs.trainable import Trainable
 from ettsweep.study.sweep import Sweep
 from ettsweep.study.sweep_spec import SweepSpec
@@ -59,7 +60,7 @@ def _new_code_note(sweep: Sweep, results: Path, edits: Sequence[str], free_name:
         SweepNameTakenError: one has.
     """
     families = {study.family for study in sweep.studies}
-    runs = [run for run in load_run_index(results).runs.values() if run.family in families]
+    runs = [run for run in read_run_index(results).runs.values() if run.family in families]
     named = ", ".join(edits[:MAX_NAMED]) + (f" and {len(edits) - MAX_NAMED} more" if edits[MAX_NAMED:] else "")
     if any(run.state.finished for run in runs):
         raise SweepNameTakenError(
@@ -68,7 +69,9 @@ def _new_code_note(sweep: Sweep, results: Path, edits: Sequence[str], free_name:
             free_name,
         )
     left = f"; {format_count(len(runs), 'unfinished run')} of the code before no longer belong to it" if runs else ""
-    return f"; sweep {sweep.name} takes it as it is now: {named}{left}"
+    active = [run.id for run in runs if run.state in (State.RUNNING, State.QUEUED)]
+    stop = f": `ettsweep cancel {' '.join(active)}` stops what still trains" if active else ""
+    return f"; sweep {sweep.name} takes it as it is now: {named}{left}{stop}"
 
 
 def _edits(sweep: Sweep, results: Path, recipe: Trainable, project: ProjectCode) -> list[str]:

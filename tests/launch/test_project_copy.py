@@ -141,10 +141,13 @@ def test_equal_code_is_copied_once_and_what_was_lost_comes_back(project: Path, r
     (first.path / "project" / "factor.py").unlink()
     (first.path / "project" / "train.py").write_text("raise SystemExit('edited')")
     (project / "new.bin").write_bytes(b"\0")
+    (project / "more").mkdir()
+    (project / "more" / "new.bin").write_bytes(b"\0")
     grid("--follow", runs=2)
     assert only_copy(results).path == first.path
     assert errs(results) == [1.25, 1.5]
     assert (first.path / "project" / "new.bin").is_file(), "what is new is in reach"
+    assert (first.path / "project" / "more").is_symlink()
 
 
 @pytest.mark.slow

@@ -145,6 +145,7 @@ def test_code_that_counts_as_equal_trains_the_runs_to_come(project: Path, result
 def test_only_grid_and_try_look_at_the_project(project: Path, results: Path, grid: Ask) -> None:
     grid("--follow", "--seeds", "0,1", lrs=3)
     (project / "factor.py").write_text(OTHER)
+    (project / "sitecustomize.py").write_text("raise SystemExit(1)")  # as new code that would be found by itself
     assert "factor.py was edited" in said(
         ettsweep("try", project / "sweep.yaml", "--results", results, "--launch-set", "slots=1", code=2)
     )

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import ettsweep
-from ettsweep.provenance import MAX_DIFF_BYTES, code_digest, code_files, provenance, summary
+from ettsweep.provenance import MAX_DIFF_BYTES, code_digest, code_files, launcher_version, provenance, summary
 
 PACKAGE = Path(ettsweep.__file__).parent
 CODE = "import json; from ettsweep.provenance import provenance; print(json.dumps(provenance()))"
@@ -259,3 +259,22 @@ def test_the_summary_has_length_and_digest_of_the_diff() -> None:
     assert git == {"commit": "c", "dirty": True, "diff_bytes": 2, "diff_truncated": False}
     assert summary({"git": None}) == {"git": None}
     assert summary({}) == {}
+
+
+@pytest.mark.parametrize(
+    ("program", "module", "version"), [("llama-train", "", "1.2"), ("python", "axolotl.cli", "3.4")]
+)
+def test_the_version_of_an_installed_launcher_is_that_of_its_package(
+    tmp_path: Path, program: str, module: str, version: str
+) -> None:
+    packages = tmp_path / "lib/python3.12/site-packages"
+    for name, file, text in (
+        ("Llama_Factory-1.2", "entry_points.txt", "[console_scripts]\nllama-train-2 = a:b\nllama-train = a:c\n"),
+        ("other-9", "entry_points.txt", "[console_scripts]\nllama = a:b\n"),
+        ("axolotl-3.4", "RECORD", "axolotl/cli/__init__.py,sha256=,0\n"),
+    ):
+        (packages / f"{name}.dist-info").mkdir(parents=True)
+        (packages / f"{name}.dist-info" / file).write_text(text)
+    names = {"1.2": "llama-factory", "3.4": "axolotl"}
+    assert launcher_version(tmp_path / "bin" / program, module) == {names[version]: version}
+    assert launcher_version(tmp_path / "bin" / "train.py") == {}

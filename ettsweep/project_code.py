@@ -316,7 +316,9 @@ def _is_code_name(name: str, is_tracked: bool) -> bool:
 
 
 def _is_results(folder: Path) -> bool:
-    """Whether a folder is one of results, which has runs or sweeps."""
+    """Whether a folder is one of results, which has runs or sweeps, or a report."""
+    if (folder / "report.html").exists() and (folder / "tables").is_dir():
+        return True
     runs, sweeps, jobs, code = (folder / name for name in ("runs", "sweeps", "jobs", "code"))
     if not any(each.is_dir() for each in (runs, sweeps, jobs, code)):
         return False

@@ -28,6 +28,8 @@ FILES = {
     "wandb/run-1/config.yaml": "lr: 0.1",
     "results/sweeps/a/0001.yaml": "",
     "results/notes.txt": "",
+    "page/report.html": "",
+    "page/tables/runs.csv": "",
     ".venv/lib/site.py": "",
     "env/pyvenv.cfg": "",
     "env/lib/site.py": "",

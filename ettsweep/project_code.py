@@ -52,7 +52,8 @@ def _checked(patterns: tuple[str, ...]) -> tuple[str, ...]:
     for pattern in patterns:
         if not pattern.strip("/") or Path(pattern).is_absolute():
             raise ValueError(f"patterns of files beside the grid file are expected, got {pattern!r}")
-    return tuple(os.path.normpath(pattern) for pattern in patterns)
+    normal = (os.path.normpath(pattern) for pattern in patterns)
+    return tuple("**" if pattern == "." else pattern for pattern in normal)
 
 
 Patterns = Annotated[tuple[str, ...], Field(strict=False), ListOfOne]

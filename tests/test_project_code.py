@@ -130,6 +130,9 @@ def test_a_grid_file_may_lie_in_a_folder_that_is_no_code_elsewhere(tmp_path: Pat
 def test_named_files_are_code_of_any_kind_and_size(project: Path) -> None:
     assert names(project, add=["data.bin", "docs"]) - names(project) == {"data.bin", "docs/guide.py"}
     assert names(project, only=["*.bin", "conf"]) == {"data.bin", "conf/base.yaml"}
+    everything = CodeRule(only=(".",))
+    assert {"data.bin", "conf/base.yaml"} < set(find_code(project, everything).files)
+    assert everything.allows("conf/base.yaml")  # so that an edit of it is named
     assert names(project, exclude=["conf", "model.*"]) == {"train.py"}
     assert names(project, add=["data.bin"], exclude=["*.py"]) == {"data.bin", "conf/base.yaml"}
     with pytest.raises(DataMissingError, match=r"code: no file in .* matches nothing\.py"):

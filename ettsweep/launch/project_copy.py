@@ -39,11 +39,13 @@ class ProjectCopy:
 
     Attributes:
         path: its folder in `code/`.
+        project: the folder that was copied, to which links lead.
         place: path of the grid file's folder, relative to the project.
         files: digests of the contents of its code, by paths relative to the grid file's folder.
     """
 
     path: Path
+    project: Path
     place: str
     files: dict[str, str]
 
@@ -72,9 +74,11 @@ def ensure_copies(results: Path, recipes: Iterable[Trainable], other_results: Pa
     Raises:
         StorageError: the results folder cannot be written.
         LaunchError: a copy is not there, and the project has other code now.
-        InputError: others may have written its code.
+        InputError: others may have written its code, or may write to a folder of the project.
     """
     for code, recipe in {code: recipe for recipe in recipes if (code := recipe.own_code())}.items():
+        if code.copy == NO_CODE:
+            check_folder(code.folder)  # programs start in it
         if code.copy in ("", NO_CODE) or _is_whole(results, recipe, code):
             continue
         if other_results and (other := find_copy(other_results, code.copy)) and not other.changed_files():
@@ -91,15 +95,22 @@ def ensure_copies(results: Path, recipes: Iterable[Trainable], other_results: Pa
 
 
 def _is_whole(results: Path, recipe: Trainable, code: OwnCode) -> bool:
-    """Whether a copy has all of its files; then what is new in the project, and is no code, is linked."""
+    """Whether a copy has all of its files; then what is new in the project, and is no code, is linked.
+
+    Raises:
+        InputError: others may write where links of the copy lead.
+    """
     copy = find_copy(results, code.copy)
     if copy is None or copy.changed_files():
         return False
     reserve_snapshot(results, code.copy)  # `clean` leaves it alone from here on
+    _check_project(copy)
+    now = None
     with contextlib.suppress(EttsweepError):  # the project may be gone
         now = recipe.project_code()
-        if now is not None and os.path.relpath(now.folder, now.root) == copy.place:
-            _link_others(copy.root, now.root, {*copy.files, *now.files}, copy.place, results.resolve())
+    if now is not None and os.path.relpath(now.folder, now.root) == copy.place:
+        _check_folders(now.folder, now.files)
+        _link_others(copy.root, now.root, {*copy.files, *now.files}, copy.place, results.resolve())
     return True
 
 
@@ -131,8 +142,18 @@ def take_copy(results: Path, code: ProjectCode) -> None:
 
 
 def _check_files(code: ProjectCode) -> None:
-    files = [code.folder / name for name in code.files]
-    for path in dict.fromkeys((code.folder, *(file.parent for file in files), *files)):
+    _check_folders(code.folder, code.files)
+    for name in code.files:
+        check_folder(code.folder / name)
+
+
+def _check_project(copy: ProjectCopy) -> None:
+    """Check the folders of the project: what a copy only links, such as modules that git ignores, lies in them."""
+    _check_folders(copy.project / copy.place, copy.files)
+
+
+def _check_folders(folder: Path, names: Iterable[str]) -> None:
+    for path in dict.fromkeys((folder, *((folder / name).parent for name in names))):
         check_folder(path)
 
 
@@ -196,10 +217,12 @@ def placed(results: Path, recipe: AnyTrainable) -> AnyTrainable:
     """Return a recipe with its folder in the copy that it trains in.
 
     Raises:
-        InputError: there is no such copy, or others may have changed it; or it trains in the project, which has been
-            edited since.
+        InputError: there is no such copy, or others may have changed it, or may write to the project; or it trains in
+            the project, which has been edited since.
     """
     code = recipe.own_code()
+    if code is not None and code.copy == NO_CODE:
+        check_folder(code.folder)
     if code is None or code.copy in ("", NO_CODE):
         return recipe
     copy = find_copy(results, code.copy)
@@ -207,6 +230,7 @@ def placed(results: Path, recipe: AnyTrainable) -> AnyTrainable:
         if copy is None:
             raise InputError(f"code {code.copy}: there is no copy of it in {code_dir(results)}: request the run again")
         check_folder(copy.path, whole=True)
+        _check_project(copy)
         return recipe.moved_to(copy.folder)
     now = recipe.project_code()
     assert now is not None
@@ -265,5 +289,6 @@ def find_unused_copies(results: Path, used: Sequence[OwnCode]) -> list[Path]:
 def _read(path: Path) -> ProjectCopy | None:
     with contextlib.suppress(OSError, CorruptError, KeyError, TypeError, ValueError, StorageError):
         data = read_json(path / PROJECT_FILE)
-        return ProjectCopy(path, str(data["folder"]), {str(k): str(v) for k, v in data["files"].items()})
+        files = {str(name): str(digest) for name, digest in data["files"].items()}
+        return ProjectCopy(path, Path(str(data["project"])), str(data["folder"]), files)
     return None

@@ -14,7 +14,8 @@ import pytest
 import yaml
 from support.commandline import ettsweep, runs_in, status
 
-from ettsweep.launch.project_copy import ProjectCopy, ensure_copies, project_copies
+from ettsweep.errors import InputError
+from ettsweep.launch.project_copy import ProjectCopy, ensure_copies, placed, project_copies
 from ettsweep.study.grid_file import load_sweep_spec
 
 TRAIN = """import json, os, sys
@@ -229,6 +230,33 @@ def test_code_that_all_may_write_to_is_refused_not_copied(project: Path, results
     said = " ".join(grid(code=2).stderr.split())
     assert f"{name} can be written by all users, and ettsweep executes it: take that right away (`chmod go-w " in said
     assert not project_copies(results)
+
+
+@pytest.mark.usefixtures("process")
+def test_nothing_of_a_project_that_all_may_write_to_by_now_is_linked_and_executed(
+    project: Path, results: Path, grid: Ask
+) -> None:
+    """What git ignores is in no digest, and a module among it would hide one of Python's own."""
+    track(project, "train.py", "factor.py")
+    grid("--follow")
+    project.chmod(0o777)
+    (project / ".git" / "info" / "exclude").write_text("json.py")
+    (project / "json.py").write_text("raise SystemExit('of somebody else')")
+    said = " ".join(ettsweep("verify-optimum", "--results", results, code=2).stderr.split())
+    assert f"{project} can be written by all users, and ettsweep executes what lies in {project}" in said
+    assert not (only_copy(results).root / "json.py").is_symlink()
+    with pytest.raises(InputError, match="can be written by all users"):  # as a worker that starts later says
+        placed(results, next(iter(runs_in(results))).spec())
+
+
+def test_a_project_without_code_that_all_may_write_to_is_refused_too(project: Path, results: Path, grid: Ask) -> None:
+    for name in ("train.py", "factor.py"):
+        (project / name).unlink()
+    shutil.rmtree(project / "data")
+    project.chmod(0o777)
+    said = " ".join(grid(code=2, command=["true", "{lr}", "{seed}"]).stderr.split())
+    assert f"{project} can be written by all users" in said
+    assert not runs_in(results)
 
 
 @pytest.mark.usefixtures("process")

@@ -265,9 +265,9 @@ def import_folders(folder: Path) -> list[Path]:
 
 
 def find_copy(results: Path, digest: str) -> ProjectCopy | None:
-    """Return the copy with a digest; None if there is none."""
+    """Return the copy with a digest, as a file may state it; None if there is none."""
     path = code_dir(results) / digest
-    return _read(path) if is_project_copy(path) else None
+    return _read(path) if digest.isalnum() and is_project_copy(path) else None
 
 
 def project_copies(results: Path) -> list[ProjectCopy]:
@@ -290,5 +290,7 @@ def _read(path: Path) -> ProjectCopy | None:
     with contextlib.suppress(OSError, CorruptError, KeyError, TypeError, ValueError, StorageError):
         data = read_json(path / PROJECT_FILE)
         files = {str(name): str(digest) for name, digest in data["files"].items()}
-        return ProjectCopy(path, Path(str(data["project"])), str(data["folder"]), files)
+        place = os.path.normpath(str(data["folder"]))
+        if not Path(place).is_absolute() and os.pardir not in Path(place).parts:
+            return ProjectCopy(path, Path(str(data["project"])), place, files)
     return None

@@ -15,7 +15,7 @@ import yaml
 from support.commandline import ettsweep, runs_in, status
 
 from ettsweep.errors import InputError
-from ettsweep.launch.project_copy import ProjectCopy, ensure_copies, placed, project_copies
+from ettsweep.launch.project_copy import ProjectCopy, ensure_copies, find_copy, placed, project_copies
 from ettsweep.study.grid_file import load_sweep_spec
 
 TRAIN = """import json, os, sys
@@ -298,6 +298,18 @@ def test_a_folder_of_data_is_one_link_although_git_tracks_a_file_in_it(project: 
     track(project, "train.py", "data/.gitkeep")
     grid("--follow")
     assert (only_copy(results).path / "project" / "data").is_symlink()
+
+
+def test_a_copy_lies_where_copies_do(results: Path, grid: Ask, tmp_path: Path) -> None:
+    grid()
+    copy = only_copy(results)
+    assert find_copy(results, copy.path.name) == copy
+    shutil.copytree(copy.path, tmp_path / "elsewhere")
+    assert find_copy(results, os.path.relpath(tmp_path / "elsewhere", copy.path.parent)) is None
+    stated = json.loads((copy.path / "project.json").read_text())
+    for folder in ("../../..", str(tmp_path)):
+        (copy.path / "project.json").write_text(json.dumps(stated | {"folder": folder}))
+        assert find_copy(results, copy.path.name) is None
 
 
 def test_submissions_at_the_same_instant_make_one_copy(project: Path, results: Path, grid: Ask) -> None:

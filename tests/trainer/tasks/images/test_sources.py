@@ -25,7 +25,7 @@ from support.pictures import (
     write_tar,
 )
 
-from ettsweep.errors import DataMissingError, UndecodableError
+from ettsweep.errors import DataMissingError, PackageMissingError, UndecodableError
 from ettsweep.files import cache_folder
 from ettsweep.runs.data_location import data_env, resolve_data
 from ettsweep.runs.spec import RunSpec
@@ -319,7 +319,8 @@ def test_parquet_says_what_to_install_where_datasets_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)  # which Python takes for one that is not there
-    with pytest.raises(DataMissingError, match=r"parquet files needs datasets: pip install 'ettsweep\[hub\]'"):
+    needs = r"parquet files needs datasets, which is not installed: pip install 'ettsweep\[train\]'"
+    with pytest.raises(PackageMissingError, match=needs):
         check_data(ImageNetTask(), data=str(write_parquet(tmp_path / "data")))
 
 

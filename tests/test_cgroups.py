@@ -301,7 +301,7 @@ def test_a_command_that_the_system_kills_for_want_of_memory_says_so(
         pytest.skip("the controller of memory cannot be used here")
     script = tmp_path / "greedy.py"
     script.write_text("held = [bytearray(2**20) for _ in range(2000)]\n")
-    block = {"command": [sys.executable, str(script), "{lr}", "{seed}"], "score": {"name": "err", "mode": "min"}}
+    block = {"command": [sys.executable, script.name, "{lr}", "{seed}"], "score": {"name": "err", "mode": "min"}}
     grid = tmp_path / "sweep.yaml"
     grid.write_text(yaml.safe_dump({"run": block, "centre": {"lr": 0.25}, "lr": {"range": [0, 0]}}))
     command = [sys.executable, "-m", "ettsweep", "train", "--grid", str(grid), "--results", str(results)]

@@ -53,7 +53,7 @@ def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> 
     metric: Metric = points["metric"].iloc[0]
     scored = metric.column
     names = dict.fromkeys((*TRAINING, *EVALUATIONS, scored))
-    quantities = [name for name in names if curves[name].notna().any()]
+    quantities = [name for name in names if curves[name].notna().any()] or [scored]  # none is finite
     quantity = scored if scored in quantities else quantities[0]
     unit, longest = str(curves["unit"].iloc[0]), float(curves["trained"].max())
     percent = curves.assign(val_accuracy=100 * curves["val_accuracy"])

@@ -164,3 +164,8 @@ def test_without_a_candidate_the_best_points_are_drawn() -> None:
     assert drawing.legend == ["other points"]
     assert {line.stroke for line in lines(drawing).values()} == {GREY}
     assert len(lines(drawing)) == len(SCORES)
+
+
+def test_curves_without_one_finite_value_are_empty(points: pd.DataFrame) -> None:
+    nowhere = {steps: {0: [math.nan, math.nan]} for steps in SCORES}
+    assert not lines(scene(curves(curves_of(points, nowhere), NO_SPIKES, points)))

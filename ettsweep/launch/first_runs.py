@@ -4,14 +4,17 @@ All of it follows from what the workers of a submission have left in run folders
 kill, and workers on all machines come to the same answer as the commands that only look.
 """
 
+import contextlib
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ettsweep.errors import CorruptError
 from ettsweep.files import last_json_line
 from ettsweep.launch.submissions import Submission
+from ettsweep.project_code import NO_CODE
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 
@@ -71,17 +74,20 @@ def read_first_runs(*submissions: Submission) -> FirstRuns:
     if furthest > furthest_failed:
         return FirstRuns(started=started)
     most = max(alike.values(), key=len, default=[])
-    stop_reason = _stop_reason(most, submissions[-1].sweeps) if len(most) >= MAX_ALIKE else ""
+    stop_reason = _stop_reason(most, submissions[-1]) if len(most) >= MAX_ALIKE else ""
     return FirstRuns(stop_reason, ahead if failed < MAX_ALIKE else None, started)
 
 
-def _stop_reason(alike: Sequence[tuple[str, str]], sweeps: Iterable[str]) -> str:
+def _stop_reason(alike: Sequence[tuple[str, str]], submission: Submission) -> str:
     run_id, reason = alike[0]
-    selection = [word for name in sweeps for word in ("--sweep", name)] or ["--all"]
-    return (
-        f"not started: {len(alike)} runs failed the same way: {reason}; see `ettsweep logs {run_id}`, then "
-        f"`{shlex.join(['ettsweep', 'retry', *selection])}`"
-    )
+    selection = [word for name in submission.sweeps for word in ("--sweep", name)] or ["--all"]
+    retry = shlex.join(["ettsweep", "retry", *selection])
+    (run,) = submission.run_dirs([run_id])
+    with contextlib.suppress(CorruptError):
+        code = run.spec().own_code()
+        if code and code.copy not in ("", NO_CODE):  # else a retry would train the copy from before the edit
+            retry += "`, or after an edit of the code `" + shlex.join(["ettsweep", "retry", "--new-code", *selection])
+    return f"not started: {len(alike)} runs failed the same way: {reason}; see `ettsweep logs {run_id}`, then `{retry}`"
 
 
 def _own_attempt(run: RunDir, submission: Submission) -> Attempt | None:

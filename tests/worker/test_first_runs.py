@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,22 @@ def test_after_three_that_fail_alike_no_more_start_until_retry(tmp_path: Path, r
     (tmp_path / "mended").touch()
     ettsweep(*retry)
     wait_for(lambda: states(results) == {"done": 8}, "the end")
+
+
+def test_after_an_edit_the_command_that_is_named_trains_the_new_code(tmp_path: Path, results: Path) -> None:
+    (tmp_path / "train.py").write_text("import no_such_module\n")
+    command = [sys.executable, "train.py", "{lr}", "{seed}"]
+    block = {"command": command, "score": {"name": "err", "mode": "min"}}
+    axes = {"centre": {"lr": 0.25}, "lr": {"range": [-2, 2]}}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({"run": block} | axes))
+    options = "--launch-set", "slots=2", "--results", results
+    ettsweep("grid", "--grid", tmp_path / "sweep.yaml", *options)
+    wait_for(lambda: states(results) == {"cancelled": 2, "failed": 3}, "the end")
+    (reason,) = {row["reason"] for row in status(results).values() if row["state"] == "cancelled"}
+    assert reason.endswith("or after an edit of the code `ettsweep retry --new-code --sweep sweep`")
+    (tmp_path / "train.py").write_text("""print('[ettsweep] {"step": 1, "err": 1.0}')\n""")
+    ettsweep("retry", "--new-code", "--sweep", "sweep", "--yes", *options)
+    wait_for(lambda: states(results).get("done") == 5, "the end")
 
 
 def test_a_command_that_follows_ends_with_the_reason(results: Path, grid: Ask) -> None:

@@ -156,7 +156,7 @@ def test_only_grid_and_try_look_at_the_project(project: Path, results: Path, gri
     assert len(runs_in(results)) > 6
     assert 7 not in errs(results)
     shutil.rmtree(project)  # even then
-    run = runs_in(results)[0]
+    run = next(run for run in runs_in(results) if run.spec().seed < 2)  # seeds of a race are in the scores, too
     shutil.rmtree(run.path / "attempts")
     run.result_path.unlink()
     ettsweep("retry", run.id, *options)

@@ -24,7 +24,7 @@ MAX_ALIKE = 3
 PATIENCE_S = 60.0
 """Seconds that a worker waits for the first metric of another run: wrong paths, options and modules fail sooner."""
 
-NUMBERS = re.compile(r"[-+]?[^\W\d]*\d(?:[\w.]|(?<=[eE])[-+])*")
+NUMBERS = re.compile(r"[-+]?(?<![^\W\d])[^\W\d]*\d(?:[\w.]|(?<=[eE])[-+])*")
 """Numbers and words with digits: a program's last line may have its seed, its lr, a time, an address or a run id."""
 
 

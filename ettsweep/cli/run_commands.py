@@ -341,7 +341,7 @@ def train(
     The exit code is 0 if the run is done, 1 if it diverged, failed or was cancelled.
     """
     from ettsweep.launch.cost import CostEstimator
-    from ettsweep.launch.folders import check_folders
+    from ettsweep.launch.folders import check_folders, check_source
     from ettsweep.launch.follow import read_run_index
     from ettsweep.launch.project_copy import ensure_copies
     from ettsweep.launch.resolve import resolve_run
@@ -353,6 +353,7 @@ def train(
     from ettsweep.worker.worker import train_in_foreground
 
     launch_options, note, others = training_options.launch_options(), "", None
+    source = spec_file
     if spec_file is not None:
         options = {"--model": model, "--grid": grid, "--strategy": strategy, "--lr": lr, "--wd": wd, "--seed": seed}
         conflicting = [name for name, value in {"a run id": run, **options, "--set": set_}.items() if value is not None]
@@ -360,16 +361,18 @@ def train(
             raise InputError(f"--spec FILE describes the whole run: leave out {' and '.join(conflicting)}")
         spec = read_spec(spec_file)
         if spec_file.parent.name == spec.run_id:  # of a results folder, which may have a copy of its code
-            others = spec_file.absolute().parents[2]
+            others = spec_file.absolute().parent.parent.parent
     elif run is not None:
         spec = find_intact_run(read_run_index(require_folder(results)), run).spec
     else:
-        path = choose_grid_path(
+        source = choose_grid_path(
             grid, model, "select what to train: a run id, --model NAME, --grid FILE, or --spec FILE"
         )
-        spec, launch_options = resolve_run(path, strategy, set_ or [], lr, wd, seed, launch_options)
-        note = grid_note(path, model)
+        spec, launch_options = resolve_run(source, strategy, set_ or [], lr, wd, seed, launch_options)
+        note = grid_note(source, model)
     profile, data = launch_options.resolve_local(spec)
+    if source is not None:
+        check_source(spec, source.absolute())
     check_folders(results, [spec])
     ensure_copies(results, [spec], others)
     RunDir.create(results, spec)  # a folder that cannot be written is an error before anything is announced

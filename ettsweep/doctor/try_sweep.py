@@ -11,6 +11,7 @@ from types import FrameType
 from ettsweep.doctor.observations import conclude
 from ettsweep.doctor.trial import Trial
 from ettsweep.files import dumps, storage_errors, write_atomic
+from ettsweep.launch.folders import check_source
 from ettsweep.launch.project_copy import ensure_copies
 from ettsweep.launch.resolve import load_launch
 from ettsweep.launch.submit import check_resources
@@ -43,6 +44,7 @@ def try_sweep(
     profile, data = load_launch(sweep_spec)
     check_resources([study.base], profile)
     study.base.check_results(results)
+    check_source(sweep_spec.recipe, Path(sweep_spec.grid))
     sweep_spec.recipe.check_data(sweep_spec.data)
     seeds, kept = [*sweep_spec.seeds, max(sweep_spec.seeds) + 1], None
     with storage_errors(results):  # workers on other machines must see its runs

@@ -8,6 +8,7 @@ from ettsweep.launch.submissions import Submission
 from ettsweep.ownership import check_folder, check_run_folder
 from ettsweep.runs.folder import code_dir, jobs_dir, runs_dir, sweeps_dir
 from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.trainable import Trainable
 
 
 def check_folders(results: Path, specs: Iterable[RunSpec]) -> None:
@@ -17,10 +18,25 @@ def check_folders(results: Path, specs: Iterable[RunSpec]) -> None:
         InputError: somebody else may.
     """
     if PROFILES_HERE.is_dir():
-        check_folder(PROFILES_HERE)
+        for path in (PROFILES_HERE, *PROFILES_HERE.glob("*.yaml")):
+            check_folder(path)
     check_results(results)
     for run_id in dict.fromkeys(spec.run_id for spec in specs):
         check_run_folder(runs_dir(results) / run_id)
+
+
+def check_source(recipe: Trainable, source: Path) -> None:
+    """Check that nobody else may change the file that states what runs of a user's own code execute.
+
+    Args:
+        recipe: of the file.
+        source: the absolute path of a grid file or a spec.json, or a grid file's name beside the code.
+
+    Raises:
+        InputError: somebody else may.
+    """
+    if code := recipe.own_code():
+        check_folder(code.folder / source)
 
 
 def check_results(results: Path) -> None:

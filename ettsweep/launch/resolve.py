@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ettsweep.config import hide_secrets, options_by_key
 from ettsweep.errors import DataMissingError, EttsweepError, InputError, SweepNameTakenError
+from ettsweep.launch.folders import check_source
 from ettsweep.launch.follow import CommandContext, read_index_to_plan, read_run_index
 from ettsweep.launch.profile import AnyProfile, LocalProfile, load_profile, profile_file
 from ettsweep.launch.project_copy import ensure_copies, take_copy
@@ -265,6 +266,7 @@ def plan_grid(
             raise
         return plan, str(error)
     if not context.dry_run:
+        check_source(sweep_spec.recipe, Path(sweep_spec.grid))
         ensure_copies(context.results, [study.base for study in studies])
         notify(extend_sweep(context.results, name, sweep_spec))
     return plan, ""

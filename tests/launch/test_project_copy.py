@@ -259,6 +259,42 @@ def test_a_project_without_code_that_all_may_write_to_is_refused_too(project: Pa
     assert not runs_in(results)
 
 
+@pytest.mark.parametrize("command", ["grid --grid {grid}", "search --grid {grid}", "try {grid}", "train --grid {grid}"])
+def test_a_grid_file_that_all_may_write_to_is_not_executed(
+    project: Path, results: Path, grid: Ask, command: str
+) -> None:
+    grid("--dry-run")
+    path = project / "sweep.yaml"
+    path.write_text(path.read_text() + "lr: {range: [0, 0]}\n")
+    path.chmod(0o666)
+    words = command.format(grid=path).split()
+    told = " ".join(ettsweep(*words, "--results", results, code=2).stderr.split())
+    assert f"{path} can be written by all users, and ettsweep executes it: take that right away (`chmod go-w" in told
+    assert not runs_in(results), "nothing is recorded"
+    grid("--dry-run")  # it is read
+
+
+def test_a_spec_that_all_may_write_to_is_not_executed(results: Path, grid: Ask, tmp_path: Path) -> None:
+    grid("--follow")
+    spec = Path(shutil.copy(runs_in(results)[0].spec_path, tmp_path))
+    spec.chmod(0o666)
+    told = ettsweep("train", "--spec", spec, "--results", tmp_path / "other", code=2).stderr
+    assert f"{spec} can be written by all users" in " ".join(told.split())
+
+
+def test_a_launch_profile_of_the_project_that_all_may_write_to_is_not_used(
+    project: Path, results: Path, grid: Ask
+) -> None:
+    (project / "launch").mkdir()
+    profile = project / "launch" / "mine.yaml"
+    profile.write_text("kind: local\nslots: 1\n")
+    profile.chmod(0o666)
+    grid("--dry-run")
+    words = "grid", "--grid", "sweep.yaml", "--lr-range", "0:0", "--launch", "mine", "--results", results
+    told = " ".join(ettsweep(*words, cwd=project, code=2).stderr.split())
+    assert "launch/mine.yaml can be written by all users, and ettsweep executes it" in told
+
+
 @pytest.mark.usefixtures("process")
 def test_a_script_imports_what_lies_beside_it_where_ettsweep_is_copied_too(results: Path, grid: Ask) -> None:
     grid("--follow", "--launch-set", "snapshot=true")

@@ -90,11 +90,6 @@ class LaunchHooks(StrictModel):
         return ""
 
     @property
-    def needs_data(self) -> bool:
-        """Whether a run is impossible unless somebody says where its data are."""
-        return bool(self.data_kind)
-
-    @property
     def no_data_reason(self) -> str:
         """Why `--data` is refused where no data are needed."""
         return "its runs read no data that --data could locate"

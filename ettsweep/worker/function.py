@@ -96,10 +96,6 @@ class FunctionRecipe(OwnCodeRecipe):
     def data_kind(self) -> str:
         return "function"
 
-    @property
-    def needs_data(self) -> bool:
-        return False
-
     # --- its code ---
 
     @property

@@ -576,6 +576,14 @@ def test_a_submission_that_cannot_be_asked_weighs_more_than_one_that_has_ended(
     assert look(results)[0] is State.QUEUED
 
 
+def test_a_job_that_may_take_the_run_comes_before_one_that_is_held(toy_cluster: Cluster, results: Path) -> None:
+    """A person who releases or retries the held one would have the run trained twice."""
+    for array, cluster in (("7", "moon"), ("8", "toy"), ("9", "moon")):
+        submitted(results, array=array, name=f"a.{array}", cluster=cluster)
+        toy_cluster.has("8_0", "PENDING", name="a.8", reason="JobHeldUser")
+        assert look(results)[0] is State.UNKNOWN
+
+
 def test_workers_of_this_machine_take_a_run_whose_job_has_ended(toy_cluster: Cluster, results: Path) -> None:
     submitted(results, kind="local", array=None, submitter=ME)
     submitted(results)

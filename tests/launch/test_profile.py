@@ -24,7 +24,7 @@ from ettsweep.launch.profile import (
     profile_note,
 )
 from ettsweep.launch.resolve import LaunchOptions
-from ettsweep.launch.slots import lock_slot, make_lock_dir, sort_free_first, unlock
+from ettsweep.launch.slots import held_slots, lock_paths, lock_slot, make_lock_dir, sort_free_first, unlock
 from ettsweep.processes import cores
 from ettsweep.shipped_files import shipped
 from ettsweep.study.grid_file import load_sweep_spec
@@ -256,6 +256,19 @@ def test_a_group_of_slots_is_held_whole_or_not_at_all() -> None:
     assert lock is not None
     assert lock_slot(first, HERE, wait=False) is lock_slot(second, HERE, wait=False) is None
     unlock(lock)
+
+
+def test_no_lock_is_left_open_by_whoever_had_or_tried_or_looked_at_slots() -> None:
+    (pair,) = LocalProfile(slots=2, devices_per_run=2).resolve_slots()
+    first, second = LocalProfile(slots=2).resolve_slots()
+    before = os.listdir("/proc/self/fd")
+    for slot in (first, second):
+        lock = lock_slot(slot, HERE, wait=False)
+        assert lock is not None
+        assert lock_slot(pair, HERE, wait=False) is None
+        assert len(held_slots(lock_paths(pair))) == 1
+        unlock(lock)
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_a_job_trains_one_run_on_all_its_devices_or_one_on_each() -> None:

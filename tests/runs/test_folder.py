@@ -304,3 +304,4 @@ def test_what_a_lineage_has_cost_is_told_by_its_last_line(run: RunDir) -> None:
     second.append(second.timings_path, [{"step": 12, "wall_s": 10.0, "device_s": 8.0}])
     assert second.time_spent() == (10.0, 8.0), "it shared its devices"
     assert second.time_spent(until=11) == (9.0, 18.0)
+    assert second.time_spent(until=12) == (10.0, 8.0), "the last step counts too"

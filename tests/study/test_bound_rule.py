@@ -279,6 +279,17 @@ def test_a_better_neighbour_refutes_a_point_that_was_named(search_of: Callable[.
     assert unsure.verdict == "unresolved"
 
 
+def test_a_neighbour_that_is_better_for_sure_refutes_only_beyond_the_margin(search_of: Callable[..., Study]) -> None:
+    ahead = {(0, 0): 1.0, (1, 0): 0.98}
+    for margin, verdict in (("5%", "optimal"), ("1%", "refuted")):
+        study = search_of(margin=margin)
+        rng = np.random.default_rng(0)
+        runs = [run_at(study, o, s, ahead.get(o, 1.5) + 1e-4 * rng.normal()) for o in SEVEN for s in study.seeds]
+        judgement = judged(study, runs, CENTRE)
+        assert judgement.verdict == verdict
+        assert judgement.bound is None or judgement.bound.best_probability < 1e-3, "it is better for sure"
+
+
 def test_a_point_with_a_diverged_run_loses_and_leaves_the_fit(search_of: Callable[..., Study]) -> None:
     study = search_of()
     runs = noisy(study, [o for o in SEVEN if o != (1, 0)], 0.01)
@@ -300,6 +311,17 @@ def test_a_plateau_is_named_and_its_middle_recommended(search_of: Callable[..., 
     assert verdict.bound is not None
     assert {offset_of(p) for p in verdict.bound.plateau} == {(1, 0), (2, 0)}
     assert offset_of(verdict.bound.recommended) == (1, 0)
+
+
+def test_a_point_that_luck_alone_may_keep_within_the_margin_is_not_on_the_plateau(
+    search_of: Callable[..., Study],
+) -> None:
+    study = search_of(seeds=range(3))
+    verdict = judged(study, noisy(study, WIDE, 0.1, curvature=0.02), CENTRE)
+    assert verdict.bound is not None
+    behind = [difference for difference in verdict.bound.differences if difference]
+    assert any(abs(each.mean) < 0.05 and each.mean + each.error > 0.05 for each in behind), "as good, or not"
+    assert verdict.bound.plateau == ()
 
 
 def test_a_cliff_beside_the_candidate_is_told_and_does_not_move_the_verdict(search_of: Callable[..., Study]) -> None:

@@ -151,6 +151,17 @@ def test_draws_are_those_of_students_t() -> None:
     assert (draws_result == sum(surface.draws(0, [3]))[:, 0]).all(), "the same scores give the same verdict"
 
 
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_few_degrees_of_freedom_give_draws_the_tails_of_students_t(seeds: int) -> None:
+    surface = fit_pairs(layout_of(0, seeds=seeds, missing=0.0))
+    assert surface.dof == 6 * (seeds - 1)
+    mean, error = surface.differences(0, [3])
+    scale = error[0] / np.sqrt(surface.dof / (surface.dof - 2))
+    draws = (sum(surface.draws(0, [3]))[:, 0] - mean[0]) / scale
+    tails = 0.01, 0.05, 0.95, 0.99
+    assert np.quantile(draws, tails) == pytest.approx(stats.t(surface.dof).ppf(tails), rel=0.07)
+
+
 def test_draws_do_not_depend_on_the_signs_of_eigenvectors(monkeypatch: pytest.MonkeyPatch) -> None:
     """They differ between machines, as turns do among those of one eigenvalue."""
     surface = fit_pairs(layout_of(3))

@@ -53,6 +53,8 @@ def parse_number(text: str) -> float:
     """
     if printed := re.fullmatch(r"(2\^\S+) \([^ ()]+\)", text.strip()):
         text = printed[1]
+    if "_" in text:  # which Python reads as 1_000, and names of runs have between a number and the next word
+        raise ValueError(text)
     try:
         base, _, exponent = text.strip().partition("2^")
         return 2.0 ** float(exponent) if exponent and not base else float(text)

@@ -2,12 +2,17 @@
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
 from ettsweep.errors import MetricsError
 
-_THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?")
+_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}((,\d{3})+\.\d+|(,\d{3}){2,})")
+"""Commas between thousands beyond doubt: 1,234.5 and 1,234,567, while 1,234 may be 1.234."""
+
+_WHOLE_THOUSANDS = re.compile(r"[1-9]\d{0,2}([,_'\xa0\u202f]\d{3})+")
+_DECIMAL_COMMA = re.compile(r"([-+]?\d*),(\d+(?:[eE][-+]?\d+)?)")
+_DECIMAL_POINT = re.compile(r"[-+]?\d*\.\d+([eE][-+]?\d+)?")
 _ANY = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|\b(nan|inf|infinity)\b", re.IGNORECASE)
 _WORD = re.compile(r"(?!it/s|s/it)(?<!it/)(?<!s/)[^\W\d]+")
 
@@ -31,6 +36,19 @@ def _from_text(text: str) -> float:
     return float(text.replace(",", "") if _THOUSANDS.fullmatch(text) else text)
 
 
+def decimal_points(cells: Sequence[str]) -> list[str]:
+    """Return the cells of a row with points for decimal commas: of a table whose columns are separated by semicolons.
+
+    Raises:
+        ValueError: the row has numbers with points too.
+    """
+    comma = next(filter(_DECIMAL_COMMA.fullmatch, cells), None)
+    point = next(filter(_DECIMAL_POINT.fullmatch, cells), None)
+    if comma and point:
+        raise ValueError(f"{comma} and {point}: is the comma a decimal one? Write all numbers with a decimal point")
+    return [_DECIMAL_COMMA.sub(r"\1.\2", cell) if comma and _DECIMAL_COMMA.fullmatch(cell) else cell for cell in cells]
+
+
 def step_number(value: object, where: str) -> int:
     """Return a step.
 
@@ -42,6 +60,8 @@ def step_number(value: object, where: str) -> int:
         MetricsError: it is no whole number from 0 to `MAX_STEP`.
     """
     number = metric_value(value)
+    if isinstance(value, str) and _WHOLE_THOUSANDS.fullmatch(value.strip()):
+        number = float(re.sub(r"\D", "", value))
     if number is None or not number.is_integer() or not 0 <= number <= MAX_STEP:
         raise MetricsError(f"{where}: the step {value!r} is no whole number")
     return int(number)

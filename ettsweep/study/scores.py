@@ -1,13 +1,17 @@
 """Scores that exist already, in a table; and the study and runs that they make, of which none is trained here."""
 
+import codecs
 import csv
 import io
 import json
 import math
+import re
+import reprlib
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -17,6 +21,7 @@ from ettsweep.errors import InputError, nearest_name
 from ettsweep.extras import check_installed
 from ettsweep.metric import Metric
 from ettsweep.powers import parse_number
+from ettsweep.readers.numbers import decimal_points, metric_value
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
@@ -37,8 +42,20 @@ LIST_COLUMNS = ("seed", "score")
 
 STANDARD_INPUT = "-"
 
-FINISHED_STATES = ("finished", "complete", "done", "diverged")
-"""Values of a column `state` whose runs count: of Weights & Biases, of Optuna, of ettsweep."""
+OTHER_NAMES = {
+    "lr": r"lr|learning[_ ]?rate",
+    "wd": r"wd|weight[_ ]?decay",
+    "seed": r"(?:random[_ ]?)?seed|random[_ ]?state",
+}
+"""Names that trackers and trainers give columns, without their prefixes, such as `params_` and `config/`."""
+
+STATE_NAMES = "state|status"
+
+FINISHED_STATES = ("finished", "complete", "completed", "succeeded", "success", "done", "diverged")
+"""Values of a column of states whose runs count: of Weights & Biases, MLflow, Optuna, SLURM, ettsweep and others."""
+
+ROUNDING = 0.005
+"""Share by which values of lr or wd may differ and be one: three digits of a number say no more."""
 
 OFF_LATTICE = 0.1
 """Share of a step by which values of lr or wd may be off even steps in log2: people write 0.3 between 0.1 and 1."""
@@ -77,9 +94,10 @@ class Table:
         """Return the name of a column."""
         return self.names.get(key, key)
 
-    def has(self, name: str) -> bool:
-        """Whether any row has a column."""
-        return any(name in row.values for row in self.rows)
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The names of all columns."""
+        return tuple(dict.fromkeys(name for row in self.rows for name in row.values))
 
 
 def column_names(stated: Sequence[str], known: Sequence[str]) -> dict[str, str]:
@@ -98,8 +116,8 @@ def column_names(stated: Sequence[str], known: Sequence[str]) -> dict[str, str]:
 def read_table(source: str, names: Mapping[str, str], columns: Sequence[str], needed: Sequence[str] = ()) -> Table:
     """Read a table: CSV or TSV with a header, objects of JSON, Parquet; or numbers alone, one a line.
 
-    Rows of runs that did not finish are left out where a column `state` says so, as in exports of Weights & Biases
-    and Optuna.
+    Rows of runs that did not finish are left out where a column `state` or `status` says so, as in exports of
+    Weights & Biases, Optuna and MLflow.
 
     Args:
         source: a path; `-` for standard input.
@@ -115,8 +133,6 @@ def read_table(source: str, names: Mapping[str, str], columns: Sequence[str], ne
         rows = list(_rows(source, data, names.get("score", "score")))
     except OSError as error:
         raise InputError(f"{source}: cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{source}: cannot be read: no text in UTF-8, from byte {error.start}") from None
     except csv.Error as error:
         raise InputError(f"{source}: {error}") from None
     if not rows:
@@ -125,13 +141,19 @@ def read_table(source: str, names: Mapping[str, str], columns: Sequence[str], ne
         )
     table = _finished(Table(source, rows, names))
     _check_columns(table, columns, needed)
-    return table
+    return replace(table, notes=[*table.notes, *_disagreements(table, columns)])
 
 
 def _rows(source: str, data: bytes, score: str) -> Iterator[Row]:
     if data.startswith(b"PAR1"):
         return _parquet_rows(source, data)
-    text = data.decode("utf-8-sig")
+    is_utf_16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        text = data.decode("utf-16" if is_utf_16 else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        text = f"\0{error.start}"
+    if "\0" in text:
+        raise InputError(f"{source}: it is no text in UTF-8: save it as CSV in UTF-8, as JSON or as Parquet")
     if text.lstrip().startswith(("{", "[")):
         return _json_rows(source, text)
     return _csv_rows(source, text, score)
@@ -139,25 +161,37 @@ def _rows(source: str, data: bytes, score: str) -> Iterator[Row]:
 
 def _csv_rows(source: str, text: str, score: str) -> Iterator[Row]:
     """Yield the rows of a table with a header; numbers without a header are scores."""
-    header = text.partition("\n")[0]
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    hint = re.fullmatch(r'"?sep=(.)"?', lines[0].strip(" "))  # Excel's, for itself
+    skipped = 1 if hint else 0
+    while skipped < len(lines) - 1 and not lines[skipped].strip():
+        skipped += 1
+    header = lines[skipped].removeprefix("#").strip(" ")
     if _is_number(header):
-        lines = ((line, each) for line, each in enumerate(text.splitlines(), 1) if each.strip())
-        yield from (Row({score: each}, f"line {line}") for line, each in lines)
+        numbered = ((line, each) for line, each in enumerate(lines, 1) if line > skipped and each.strip())
+        yield from (Row({score: each}, f"line {line}") for line, each in numbered)
         return
-    delimiter = max(",;\t", key=header.count)
-    reader = csv.DictReader(text.splitlines(), delimiter=delimiter, skipinitialspace=True)
-    names = Counter(name.strip() for name in reader.fieldnames or ())
-    if twice := [name for name, count in names.items() if name and count > 1]:
+    delimiter = hint[1] if hint else max(",;\t", key=header.count)
+    reader = csv.reader([header, *lines[skipped + 1 :]], delimiter=delimiter, skipinitialspace=True)
+    names = [name.strip() for name in next(reader)]
+    if twice := [name for name, count in Counter(names).items() if name and count > 1]:
         raise InputError(f"{source}: several columns are called {_some(twice)}: each needs a name of its own")
-    for row in reader:
-        if None in row.values():
-            cells = sum(isinstance(cell, str) for cell in row.values())
-            raise InputError(
-                f"{source}, line {reader.line_num}: {format_count(cells, 'cell')}, the header has {len(row)}: an empty "
-                "score is that of a run that diverged, and has its comma"
+    for cells in filter(any, reader):
+        place = f"line {skipped + reader.line_num}"
+        if len(cells) != len(names):
+            cure = (
+                "an empty score is that of a run that diverged, and has its comma"
+                if len(cells) < len(names)
+                else "write decimals with a point, or separate columns by semicolons"
             )
-        values = {key.strip(): value for key, value in row.items() if isinstance(key, str)}
-        yield Row(values, f"line {reader.line_num}")
+            raise InputError(
+                f"{source}, {place}: {format_count(len(cells), 'cell')}, the header has {len(names)}: {cure}"
+            )
+        try:
+            values = decimal_points(cells) if delimiter == ";" else cells
+        except ValueError as error:
+            raise InputError(f"{source}, {place}: {error}") from None
+        yield Row(dict(zip(names, values, strict=True)), place)
 
 
 def _json_rows(source: str, text: str) -> Iterator[Row]:
@@ -170,11 +204,12 @@ def _json_rows(source: str, text: str) -> Iterator[Row]:
         try:
             content = json.loads(each)  # with NaN, which many programs write
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{source}: {error}" if is_list else f"{source}, {place}: {error}") from None
+            where = source if is_list else f"{source}, {place}"
+            raise InputError(f"{where}: {error}; a list of objects, or an object a line, is expected") from None
         objects = [(f"row {n}", row) for n, row in enumerate(content, 1)] if is_list else [(place, content)]
         for at, row in objects:
             if not isinstance(row, dict):
-                raise InputError(f"{source}, {at}: an object is expected, such as {{'lr': 0.01, 'score': 0.5}}")
+                raise InputError(f'{source}, {at}: an object is expected, such as {{"lr": 0.01, "score": 0.5}}')
             yield Row(row, at)
 
 
@@ -190,35 +225,67 @@ def _parquet_rows(source: str, data: bytes) -> Iterator[Row]:
 
 
 def _finished(table: Table) -> Table:
-    """Return a table without the runs that did not finish, by its column `state`."""
-    state = next((name for name in table.rows[0].values if name.lower() == "state"), None)
+    """Return a table without the runs that did not finish, by its column of states."""
+    state = next(iter(_columns_like(table, STATE_NAMES)), None)
     if state is None:
         return table
-    kept, others = [], list[str]()
-    for row in table.rows:
-        if str(row.values.get(state)).lower() in FINISHED_STATES:
-            kept.append(row)
-        else:
-            others.append(row.place)
+    kept = [row for row in table.rows if _word(row, state) in FINISHED_STATES]
+    others = [row for row in table.rows if _word(row, state) not in FINISHED_STATES]
+    states = Counter(_word(row, state) or "empty" for row in others)
     if not kept:
         raise InputError(
-            f"{table.source}: no run has finished: its column {state} is never {', '.join(FINISHED_STATES)}"
+            f"{table.source}: no run has finished: its column {state} is {_some(states)}, never "
+            f"{', '.join(FINISHED_STATES)}"
         )
-    note = f"{table.source}: {format_count(len(others), 'run')} left out, not finished: {_some(others)}"
+    counts = ", ".join(f"{count} {word}" for word, count in states.most_common())
+    places = _some([row.place for row in others])
+    note = f"{table.source}: {format_count(len(others), 'run')} left out, not finished ({counts}): {places}"
     return replace(table, rows=kept, notes=[note] * bool(others))
 
 
+def _word(row: Row, name: str) -> str:
+    return str(row.values.get(name) or "").strip().lower()
+
+
+def _columns_like(table: Table, names: str) -> list[str]:
+    """Return the columns with such a name, whatever its capitals and the prefix that a tracker gives it."""
+    pattern = re.compile(rf"(?:.*[./]|(?:params|config|hparams|run|trial|job)[_ ])?(?:{names})", re.IGNORECASE)
+    return [name for name in table.columns if pattern.fullmatch(name)]
+
+
 def _check_columns(table: Table, columns: Sequence[str], needed: Sequence[str]) -> None:
-    known = tuple(dict.fromkeys(key for row in table.rows for key in row.values))
+    known = table.columns
     for key in columns:
         name = table.name(key)
-        if name not in known and (key in table.names or key in (*needed, "score")):
-            near = nearest_name(name, known)
+        others = _columns_like(table, OTHER_NAMES[key]) if key in OTHER_NAMES and key not in table.names else []
+        if name not in known and (others or key in table.names or key in (*needed, "score")):
+            near = min(others, key=len) if others else nearest_name(name, known)
+            if not near and any(each.endswith("__MIN") for each in known):
+                raise InputError(
+                    f"{table.source}: no column {name}: it looks like a chart of Weights & Biases, with a column for "
+                    "each run; export the table of runs instead, with a row for each"
+                )
             hint = f"; did you mean {near}?" if near else "."
             raise InputError(
                 f"{table.source}: no column {name}{hint} It has {', '.join(known)}; --column {key}=NAME says which is "
                 f"{key}"
             )
+
+
+def _disagreements(table: Table, columns: Sequence[str]) -> Iterator[str]:
+    """Yield a note on each column that should have the values of one that is read, and has others."""
+    for key in columns:
+        if key not in OTHER_NAMES or key in table.names:
+            continue
+        for other in _columns_like(table, OTHER_NAMES[key]):
+            for row in table.rows:
+                read, also = (metric_value(row.values.get(name)) for name in (key, other))
+                if read is not None and also is not None and not math.isclose(read, also, rel_tol=ROUNDING):
+                    yield (
+                        f"{table.source}: {key} is read from column {key}, and {other} has other values, such as "
+                        f"{also:g} for {read:g} ({row.place}); --column {key}={other} reads that"
+                    )
+                    break
 
 
 def _some(names: Collection[str]) -> str:
@@ -260,21 +327,48 @@ def read_scores(source: str, names: Mapping[str, str]) -> tuple[list[Score], Tab
         InputError: it cannot be read, or a row says something else.
     """
     table = read_table(source, names, COLUMNS, needed=("lr",))
-    scores, places = [], dict[tuple[float, float, int], str]()
-    for row in table.rows:
-        at = f"{source}, {row.place}"
-        score = _score(at, row.values, table)
-        lr, wd, seed, _ = score
+    for name in map(table.name, ("wd", "seed")):
+        empty = [row.place for row in table.rows if row.values.get(name) in (None, "")]
+        if 0 < len(empty) < len(table.rows):
+            raise InputError(f"{source}, {empty[0]}: no {name}, which other rows have")
+    read = [_score(f"{source}, {row.place}", row.values, table) for row in table.rows]
+    lrs, lr_notes = one_value("lr", {score.lr for score in read})
+    wds, wd_notes = one_value("wd", {score.wd for score in read})
+    scores = [score._replace(lr=lrs[score.lr], wd=wds[score.wd]) for score in read]
+    places = dict[tuple[float, float, int], str]()
+    for row, (lr, wd, seed, _) in zip(table.rows, scores, strict=True):
         if (other := places.setdefault((lr, wd, seed), row.place)) != row.place:
             raise InputError(
-                f"{at}: lr {lr:g}, wd {wd:g}, seed {seed} is there twice ({other})"
-                f"{'' if table.has(table.name('seed')) else '; a column seed tells repeats apart'}"
+                f"{source}, {row.place}: lr {lr:g}, wd {wd:g}, seed {seed} is there twice ({other})"
+                f"{'' if table.name('seed') in table.columns else '; a column seed tells repeats apart'}"
             )
-        scores.append(score)
+    notes = [*table.notes, *(f"{source}: {note}" for note in (*lr_notes, *wd_notes))]
     if diverged := [row.place for row, score in zip(table.rows, scores, strict=True) if score.value is None]:
-        note = f"{source}: {format_count(len(diverged), 'run')} diverged: {_some(diverged)}"
-        table = replace(table, notes=[*table.notes, note])
-    return scores, table
+        notes.append(f"{source}: {format_count(len(diverged), 'run')} diverged: {_some(diverged)}")
+    return scores, replace(table, notes=notes)
+
+
+def one_value(name: str, values: Collection[float]) -> tuple[dict[float, float], list[str]]:
+    """Return the value that each counts as, since rounding alone parts some, and notes on those that count as another.
+
+    Of values that are one, that with most digits counts, up to six: 0.0009765625, not 0.000977, and 0.3, not 0.1 + 0.2.
+    """
+    groups = list[list[float]]()
+    for value in sorted(values):
+        if groups and value <= groups[-1][0] * (1 + ROUNDING):
+            groups[-1].append(value)
+        else:
+            groups.append([value])
+    exact = [
+        max(group, key=lambda value: (len(f"{value:.6e}".partition("e")[0].rstrip("0")), -len(repr(value))))
+        for group in groups
+    ]
+    notes = [
+        f"{name}: {', '.join(repr(value) for value in group)} differ by rounding alone, and count as {best!r}"
+        for group, best in zip(groups, exact, strict=True)
+        if len(group) > 1
+    ]
+    return {value: best for group, best in zip(groups, exact, strict=True) for value in group}, notes
 
 
 def read_list(source: str, names: Mapping[str, str]) -> tuple[dict[int, float | None], bool, Table]:
@@ -288,7 +382,7 @@ def read_list(source: str, names: Mapping[str, str]) -> tuple[dict[int, float | 
         InputError: it cannot be read, or a row says something else.
     """
     table = read_table(source, names, LIST_COLUMNS)
-    has_seeds = table.has(name := table.name("seed"))
+    has_seeds = (name := table.name("seed")) in table.columns
     scores: dict[int, float | None] = {}
     for number, row in enumerate(table.rows):
         at = f"{source}, {row.place}"
@@ -309,7 +403,7 @@ def _score(at: str, values: Mapping[str, Any], table: Table) -> Score:
         except ValueError:
             result = math.nan
         if not (math.isfinite(result) and result >= 0):
-            raise InputError(f"{at}: {table.name(key)}: a number of at least 0 is expected, got {value!r}")
+            raise InputError(f"{at}: {table.name(key)}: a number of at least 0 is expected, got {reprlib.repr(value)}")
         return result
 
     lr, wd = number("lr"), number("wd", 0.0)
@@ -322,9 +416,13 @@ def _seed(at: str, values: Mapping[str, Any], name: str) -> int:
     value = values.get(name)
     if value in (None, ""):
         return 0
-    if not _is_number(str(value)) or float(value) != (seed := int(float(value))) or not 0 <= seed <= MAX_SEED:
-        raise InputError(f"{at}: {name}: a whole number of at least 0 is expected, got {value!r}")
-    return seed
+    number = metric_value(value)
+    if number is None or not number.is_integer() or not 0 <= number <= MAX_SEED:
+        raise InputError(
+            f"{at}: {name}: a whole number from 0 to {MAX_SEED} is expected, got {reprlib.repr(value)}; others can be "
+            "numbered 0, 1, 2"
+        )
+    return int(number)
 
 
 def _value(at: str, values: Mapping[str, Any], name: str) -> float | None:
@@ -333,10 +431,9 @@ def _value(at: str, values: Mapping[str, Any], name: str) -> float | None:
     value = values[name]
     if value is None or str(value).strip().lower() in ("", "diverged"):
         return None
-    try:
-        score = float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{at}: {name}: a number is expected, got {value!r}") from None
+    score = metric_value(value if isinstance(value, int | float) else str(value))
+    if score is None:
+        raise InputError(f"{at}: {name}: a number is expected, got {reprlib.repr(value)}")
     return score if math.isfinite(score) else None
 
 
@@ -421,8 +518,6 @@ def axis_of(name: str, values: Iterable[float]) -> tuple[Axis, dict[float, float
         raise InputError(f"{name}: 0 is infinitely many steps from {ordered[1]:g}: leave out its rows, or all others")
     logs = [math.log2(value) for value in ordered]
     hops = [b - a for a, b in pairwise(logs)]
-    if same := [pair for pair, hop in zip(pairwise(ordered), hops, strict=True) if not hop]:
-        raise InputError(f"{name}: {same[0][0]} and {same[0][1]} differ by rounding alone: write them alike")
     counts = [round(hop / min(hops)) for hop in hops]
     step = (logs[-1] - logs[0]) / sum(counts)
     at = [*accumulate(counts, initial=0)]

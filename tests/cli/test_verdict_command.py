@@ -101,14 +101,19 @@ def test_runs_that_did_not_finish_are_left_out_of_what_optuna_and_wandb_export(c
     expected = call("verdict", table(tmp_path / "a.csv", rows), "--max", "--format", "json")
     for key in ("lr", "wd", "score", "evidence", "neighbours"):
         assert json.loads(result.out)[key] == json.loads(expected.out)[key], key
-    assert f"trials.csv: 1 run left out, not finished: line {len(rows) + 2}" in result.err
+    assert f"trials.csv: 1 run left out, not finished (1 pruned): line {len(rows) + 2}" in result.err
     exported = [(f"run-{k}", "finished", *row) for k, row in enumerate(rows)]
     exported += [("run-x", "crashed", 0.5, 0.1, 0, ""), ("run-y", "running", 0.5, 0.1, 1, 0.1)]
     with (tmp_path / "wandb.csv").open("w", newline="") as file:
         writer = csv.writer(file, quoting=csv.QUOTE_ALL)
         writer.writerows([("Name", "State", "lr", "wd", "seed", "val/acc"), *exported])
     result = call("verdict", tmp_path / "wandb.csv", "--max", "--column", "score=val/acc")
-    assert f"2 runs left out, not finished: line {len(rows) + 2}, line {len(rows) + 3}" in result.err
+    places = f"line {len(rows) + 2}, line {len(rows) + 3}"
+    assert f"2 runs left out, not finished (1 crashed, 1 running): {places}" in result.err
+    text = (tmp_path / "wandb.csv").read_text()
+    for name in ("Status", "sys/state", "job_status"):
+        (tmp_path / "other.csv").write_text(text.replace('"State"', f'"{name}"').replace('"finished"', '"COMPLETED"'))
+        assert "2 runs left out" in call("verdict", tmp_path / "other.csv", "--max", "--column", "score=val/acc").err
 
 
 def test_of_accuracies_the_highest_is_best(call: Call, tmp_path: Path) -> None:
@@ -150,6 +155,62 @@ def test_values_that_people_write_are_a_lattice(call: Call, tmp_path: Path) -> N
     assert "lr: values count as 3.16 times apart, up to 5% of a step" in result.err
 
 
+def as_excel_writes_it(text: str) -> bytes:
+    return ("sep=;\r\n" + text.replace(",", ";").replace(".", ",").replace("\n", "\r\n") + ";;;\r\n").encode(
+        "utf-8-sig"
+    )
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        as_excel_writes_it,
+        lambda text: text.replace(",", "\t").encode("utf-16"),
+        lambda text: ("# " + text).replace("\n", "\r").encode(),
+        lambda text: ("\n" + text.replace(",", " , ")).encode(),
+    ],
+    ids=["Excel with decimal commas", "UTF-16", "numpy's header", "blanks"],
+)
+def test_a_table_is_read_as_programs_write_it(call: Call, tmp_path: Path, written: Callable[[str], bytes]) -> None:
+    path = table(tmp_path / "a.csv")
+    expected = call("verdict", path, "--min", "--format", "json").out
+    path.write_bytes(written(path.read_text()))
+    assert call("verdict", path, "--min", "--format", "json").out == expected
+
+
+def test_a_file_that_is_no_text_in_utf_8_is_told(call: Call, tmp_path: Path) -> None:
+    for data in ("lr,größe\n".encode("latin-1"), b"PK\x03\x04\x14\0", "lr,score\n".encode("utf-16-le")):
+        (tmp_path / "a.csv").write_bytes(data)
+        assert "save it as CSV in UTF-8" in call("verdict", tmp_path / "a.csv", "--min", code=2).err
+
+
+@pytest.mark.parametrize(
+    ("exact", "rounded"),
+    [(2.0**-10, 0.000977), (0.3, 0.1 + 0.2), (0.001, 0.0010000000474974513), (1 / 3000, 0.000333)],
+)
+def test_values_that_rounding_alone_parts_are_one(call: Call, tmp_path: Path, exact: float, rounded: float) -> None:
+    rows = [(exact * 2.0**k, seed, 3 + 0.1 * k * k + 0.001 * seed) for k in (-1, 0, 1) for seed in range(3)]
+    expected = json.loads(
+        call("verdict", table(tmp_path / "a.csv", rows, "lr,seed,score"), "--min", "--format", "json").out
+    )
+    rows = [(rounded if k == 4 else lr, seed, score) for k, (lr, seed, score) in enumerate(rows)]
+    path = table(tmp_path / "a.csv", rows, "lr,seed,score")
+    result = call("verdict", path, "--min", "--format", "json")
+    assert json.loads(result.out) == expected
+    assert f"differ by rounding alone, and count as {exact!r}" in result.err
+
+
+def test_a_column_with_other_values_of_the_same_is_named(call: Call, tmp_path: Path) -> None:
+    """As Weights & Biases exports the last lr of a schedule beside the lr of the configuration."""
+    rows = [(lr / 10, lr, wd, seed, score) for lr, wd, seed, score in ROWS]
+    path = table(tmp_path / "a.csv", rows, "lr,config.learning_rate,wd,seed,score")
+    note = f"config.learning_rate has other values, such as {rows[0][1]:g} for {rows[0][0]:g} (line 2)"
+    assert note in call("verdict", path, "--min").err
+    result = call("verdict", path, "--min", "--column", "lr=config.learning_rate", "--format", "json")
+    assert json.loads(result.out)["lr"] == 2.0**-10
+    assert "other values" not in result.err
+
+
 @pytest.mark.parametrize(
     ("header", "rows", "problem"),
     [
@@ -166,7 +227,6 @@ def test_values_that_people_write_are_a_lattice(call: Call, tmp_path: Path) -> N
         ("lr,score", [(0.1, 1), (0.2, 1), (0.3, 1)], "lr: 0.1, 0.2, 0.3: even steps in log are expected"),
         ("lr,wd,score", [(0.1, 0, 1), (0.1, 0.1, 1)], "wd: 0 is infinitely many steps from 0.1"),
         ("lr,score", [(1e-30, 1), (1.0, 1)], "lr in log2: high"),
-        ("lr,score", [(0.1, 1), (0.10001, 1)], "lr in log2: step"),
         ("lr,score", [("x" * 200_000, 1)], "field larger than field limit"),
         ('{"lr": ' + "[" * 100_000, [], "scores.csv, line 1"),
         ('{"lr": null, "score": 1}', [], "line 1: lr: a number of at least 0 is expected, got None"),
@@ -177,15 +237,11 @@ def test_values_that_people_write_are_a_lattice(call: Call, tmp_path: Path) -> N
         ),
         ('{"lr": 0.1, "score": 1' + "0" * 400 + "}", [], "line 1: score: a number is expected"),
         ("lr,score", [(1e-300, 1), (1e300, 1)], "lr in log2: high"),
-        (
-            "lr,score",
-            [(0.1, 1), (math.nextafter(0.1, 1), 1), (0.2, 1)],
-            "0.1 and 0.10000000000000002 differ by rounding",
-        ),
+        ("lr,score", [(0.1, 1), (math.nextafter(0.1, 1), 1), (0.2, 1)], "line 3: lr 0.1, wd 0, seed 0 is there twice"),
         ('{}\n{"lr": 0.1}', [], "no column score. It has lr"),
         ('[{"lr": 0.1, "score": 1}, 2]', [], "scores.csv, row 2: an object is expected"),
         ('[{"lr": 0.1, "score": 1},', [], "scores.csv: Expecting value"),
-        ("lr,score,State", [(0.1, 1, "crashed")], "its column State is never finished, complete, done, diverged"),
+        ("lr,score,State", [(0.1, 1, "crashed")], "its column State is crashed, never finished, complete"),
         ("PAR1", [], "cannot be read as Parquet"),
         ('{"Name": "a", "State": "finished", "lr": 0.1}\n{"Name": "b"}', [], "no column score"),
         ("lr,score", [(0.1, 1), (0.2,)], "line 3: 1 cell, the header has 2: an empty score is that of a run that"),
@@ -197,7 +253,21 @@ def test_values_that_people_write_are_a_lattice(call: Call, tmp_path: Path) -> N
         ("lr,score", [(0.1, "x")], "line 2: score: a number is expected, got 'x'"),
         ("lr,score", [(-0.1, 1)], "line 2: lr: a number of at least 0 is expected, got '-0.1'"),
         ("lr,score", [(0, 1)], "line 2: lr: a number above 0 is expected, got 0"),
-        ("lr,seed,score", [(0.1, 0.5, 1)], "line 2: seed: a whole number of at least 0 is expected, got '0.5'"),
+        ("lr,seed,score", [(0.1, 0.5, 1)], "line 2: seed: a whole number from 0 to 2147483647 is expected, got '0.5'"),
+        ("lr,seed,score", [(0.1, 2**31, 1)], "from 0 to 2147483647 is expected, got '2147483648'"),
+        ("lr,seed,score", [(0.1, 0, 1), (0.2, "", 1)], "line 3: no seed, which other rows have"),
+        ("lr,score", [(0.1, 1), (0.2, 0, 9)], "line 3: 3 cells, the header has 2: write decimals with a point"),
+        ("lr,score", [(0.1, '"1,234"')], "line 2: score: a number is expected, got '1,234'"),
+        ("lr,score", [("10^-3", 1)], "line 2: lr: a number of at least 0 is expected, got '10^-3'"),
+        ("lr,score", [("1/1024", 1)], "got '1/1024'"),
+        ("lr,score", [("1e-3_wd", 1)], "got '1e-3_wd'"),
+        ("lr,score", [("1_000", 1)], "got '1_000'"),
+        ("lr;score", [("0,1;2.5",)], "line 2: 0,1 and 2.5: is the comma a decimal one?"),
+        ("lr,weight_decay,score", [(0.1, 0.1, 1)], "no column wd; did you mean weight_decay?"),
+        ("train/LR,Learning Rate,score", [(0.1, 0.1, 1)], "no column lr; did you mean train/LR?"),
+        ("lr,params_seed,score", [(0.1, 1, 1)], "no column seed; did you mean params_seed?"),
+        ("epoch,lr 0.1 - loss,lr 0.1 - loss__MIN", [(1, 2, 2)], "it looks like a chart of Weights & Biases"),
+        ('{"lr": {"0": 0.1},\n"score": {"0": 1}}', [], "a list of objects, or an object a line, is expected"),
     ],
 )
 def test_a_table_that_cannot_be_judged_is_told(

@@ -25,7 +25,7 @@ class GridOptions:
         str | None, typer.Option(help="Range of lr: low:high[:step] in log2 from the centre, or fixed.")
     ] = None
     wd_range: Annotated[str | None, typer.Option(help="Range of wd, in the same form.")] = None
-    seeds: Annotated[str | None, typer.Option(help="Seeds, such as 0,1,2.")] = None
+    seeds: Annotated[str | None, typer.Option(help="Seeds, such as 0,1,2, or their number.")] = None
     set_: Sets = None
     name: Annotated[
         str | None,
@@ -41,26 +41,25 @@ class GridOptions:
     def load_spec(self, verdict_options: "VerdictOptions", missing_message: str) -> "tuple[str, SweepSpec, str]":
         """Return the sweep's name, its spec, and notes for the user.
 
-        The notes say which grid file it is, whether --seeds N may have been meant as a number of seeds, and what the
-        schedule does to some points.
+        The notes say which grid file it is, which seeds a number of them means, and what the schedule does to some
+        points.
 
         Without --grid and --model, the error has the text `missing_message`.
 
         Raises:
             InputError: The grid file, an option or the name is not valid.
         """
-        from ettsweep.config import parse_integers
-        from ettsweep.study.grid_file import choose_grid_path, grid_note, load_sweep_spec, single_seed_hint
+        from ettsweep.study.grid_file import choose_grid_path, grid_note, load_sweep_spec, seeds_note
         from ettsweep.study.sweep_updates import check_name
 
         path = choose_grid_path(self.grid, self.model, missing_message)
-        seeds = parse_integers(self.seeds, "--seeds", "0,1,2")
+        seeds = None if self.seeds is None else _parse_seeds(self.seeds)
         with suggest_command():
             sweep_spec = load_sweep_spec(
                 path, self.strategy or [], self.set_ or [], self.lr_range, self.wd_range, seeds
             )
         name = check_name(path.stem if self.name is None else self.name)
-        notes = [grid_note(path, self.model), single_seed_hint(path, seeds), sweep_spec.check_axes()]
+        notes = [grid_note(path, self.model), seeds_note(path, self.seeds), sweep_spec.check_axes()]
         return name, verdict_options.apply_to(sweep_spec), "\n".join(filter(None, notes))
 
     def reject_with(self, option: str) -> None:
@@ -84,3 +83,10 @@ class GridOptions:
                 f"{option} uses an existing sweep as it is: leave out {', '.join(conflicting)}; to extend it, give its "
                 f"grid file or model, with --name"
             )
+
+
+def _parse_seeds(text: str) -> list[int] | int:
+    """Return the seeds of a list, or a number of seeds: `3` is three seeds, `3,` the seed 3."""
+    from ettsweep.config import parse_integers
+
+    return int(text) if text.isdecimal() else parse_integers(text.removesuffix(","), "--seeds", "0,1,2")

@@ -7,7 +7,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, create_model, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, create_model, field_validator, model_validator
 
 from ettsweep.config import hide_secrets, options_by_key, read_yaml, set_nested, split_override
 from ettsweep.errors import EttsweepError, InputError, ValuesAsRangeError, with_source
@@ -48,6 +48,9 @@ OWN_PROGRAM = "a grid file with `run: {command: ...}` sweeps it, see docs/own-co
 NO_SEEDS = "none"
 """What `seeds` is for code that has none: one run a point."""
 
+MAX_COUNTED_SEEDS = 32
+"""Largest number that `seeds` may be; a larger one, such as 42, is rather the seed itself."""
+
 MAX_RUNS = 1_000_000
 """Upper limit of runs in a sweep. With ten times as many, commands take minutes and run out of memory."""
 
@@ -55,6 +58,19 @@ MAX_RUNS = 1_000_000
 def _built_in() -> type[Trainable]:
     """Return the trainable of grid files without a `run:` block."""
     return trainable_class(BUILT_IN)
+
+
+def counted_seeds(value: object) -> object:
+    """Return the seeds 0 to N - 1 for a number N of seeds, and any other value as it is; 0 is the seed 0.
+
+    Raises:
+        ValueError: so many seeds are hardly meant.
+    """
+    if not isinstance(value, int) or not is_whole(value, 0):
+        return value
+    if value > MAX_COUNTED_SEEDS:
+        raise ValueError(f"{value} would mean as many seeds; write [{value}] for seed {value}, or --seeds {value},")
+    return list(range(max(1, value)))
 
 
 class _Grid(StrictModel):
@@ -69,16 +85,20 @@ class _Grid(StrictModel):
     wd: Axis
     strategies: Annotated[tuple[str, ...], Field(min_length=1, strict=False), ListOfOne]
     mlp_factor: Literal["ignore", "include"] = "ignore"
-    seeds: Annotated[Seeds, ListOfOne] = (0,)
+    seeds: Annotated[Seeds, BeforeValidator(counted_seeds)] = (0,)
     criterion: CriterionOptions = CriterionOptions()
     data: Annotated[str | None, HomeExpanded] = None
 
     @field_validator("lr", "wd", mode="before")
     @classmethod
-    def _expand_range(cls, value: object) -> object:
+    def _expand_range(cls, value: object, validation: ValidationInfo) -> object:
         """Expand `fixed` and `{range: [low, high], step: s}` into the fields of `Axis`."""
         if value == "fixed":
             return {"fixed": True}
+        held = value.get("fixed", value.get("value")) if isinstance(value, dict) else value
+        if _is_number(held):
+            name = validation.field_name
+            raise ValueError(f"to hold it at {held}, write `{name}: fixed`, and {name}: {held} under `centre:`")
         if not isinstance(value, dict):
             raise ValueError(f"{{range: [-1, 1], step: 1}} or fixed is expected, got {value!r}")
         if "range" in value:
@@ -338,7 +358,7 @@ def load_sweep_spec(
     overrides: Sequence[str] = (),
     lr_range: str | None = None,
     wd_range: str | None = None,
-    seeds: Sequence[int] = (),
+    seeds: Sequence[int] | int | None = None,
     start: Centre | None = None,
 ) -> SweepSpec:
     """Read a grid file and resolve it; options override the file.
@@ -349,7 +369,7 @@ def load_sweep_spec(
         overrides: `key=value` for any field of the recipe, dotted, or for a centre.
         lr_range: `low:high` or `low:high:step` in log2 from the centre, or `fixed`.
         wd_range: the same for wd.
-        seeds: seeds that replace the file's.
+        seeds: seeds that replace the file's, or their number.
         start: centre of all strategies, for a command that needs none of the file's.
 
     Raises:
@@ -365,12 +385,16 @@ def load_sweep_spec(
     for key, text in (("lr", lr_range), ("wd", wd_range)):
         if text is not None:
             data[key] = parse_range(text, f"--{key}-range", data.get(key))
-    data |= {key: list(values) for key, values in (("strategies", strategies), ("seeds", seeds)) if values}
+    data |= {"strategies": list(strategies)} if strategies else {}
+    data |= {"seeds": seeds if isinstance(seeds, int) else list(seeds)} if seeds is not None else {}
     return make_sweep_spec(data, path, overrides, start, typed_options(strategies, lr_range, wd_range, seeds))
 
 
 def typed_options(
-    strategies: Sequence[str] = (), lr_range: str | None = None, wd_range: str | None = None, seeds: Sequence[int] = ()
+    strategies: Sequence[str] = (),
+    lr_range: str | None = None,
+    wd_range: str | None = None,
+    seeds: Sequence[int] | int | None = None,
 ) -> dict[Key, str]:
     """Return the options that are given, as typed, by the keys of a grid file that they set."""
     options: dict[Key, str] = {}
@@ -380,8 +404,8 @@ def typed_options(
         options["wd",] = f"--wd-range={wd_range}"
     if strategies:
         options["strategies",] = " ".join(f"--strategy {name}" for name in strategies)
-    if seeds:
-        options["seeds",] = f"--seeds={','.join(map(str, seeds))}"
+    if seeds is not None:
+        options["seeds",] = f"--seeds={seeds if isinstance(seeds, int) else ','.join(map(str, seeds))}"
     return options
 
 
@@ -527,18 +551,19 @@ def _without_misplaced(recipe: object) -> dict[str, Any] | None:
     return {k: v for k, v in recipe.items() if k not in _GridFileSchema.model_fields}
 
 
-def single_seed_hint(path: Path, seeds: Sequence[int] = ()) -> str:
-    """Return a hint for users who write `seeds: 3` and mean three seeds; empty for a list of seeds.
+def seeds_note(path: Path, option: str | None = None) -> str:
+    """Return what a number of seeds means; empty for a list of seeds.
 
     Args:
         path: a valid grid file.
-        seeds: values of --seeds, which replace the file's.
+        option: the text of --seeds, which replaces the file's.
     """
-    number: Any = read_yaml(path).get("seeds") if not seeds else seeds[0] if len(seeds) == 1 else None
-    if not is_whole(number, 2):  # `seeds: 1` is one seed either way
+    number: Any = read_yaml(path).get("seeds") if option is None else int(option) if option.isdecimal() else None
+    if not is_whole(number, 1):
         return ""
-    list_text = ",".join(map(str, range(number))) if number <= 5 else f"0,1,...,{number - 1}"
-    return f"only seed {number} is trained; for {number} seeds give {list_text}"
+    name, one = ("seeds: ", f"[{number}]") if option is None else ("--seeds ", f"--seeds {number},")
+    meant = "seed 0" if number == 1 else f"seeds 0 to {number - 1}"
+    return f"{name}{number} means {meant}; seed {number} alone is {one}"
 
 
 def _check_ranges(data: dict[str, Any], path: Path, overrides: Sequence[str], options: Mapping[Key, str]) -> None:
@@ -600,6 +625,14 @@ def parse_range(text: str, option: str, current: object = None) -> object:
     if numbers[0] > numbers[1]:
         raise InputError(f"{option}: empty range: {numbers[0]:g} is above {numbers[1]:g}")
     return axis
+
+
+def _is_number(value: object) -> bool:
+    try:
+        parse_number(str(value))
+    except ValueError:
+        return False
+    return True
 
 
 def _is_offset(bound: object) -> bool:

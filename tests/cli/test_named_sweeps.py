@@ -246,7 +246,7 @@ def test_a_part_of_a_sweep_can_be_asked_for_alone(call: Call, results: Path, req
     request_sweep("w8", strategies=["standard", "mup"], seeds=[0, 1])
     for options, strategies, seeds in (
         (["--strategy", "mup"], {"mup"}, {0, 1}),
-        (["--seeds", "1"], {"standard", "mup"}, {1}),
+        (["--seeds", "1,"], {"standard", "mup"}, {1}),
         (["--strategy", "standard", "--seeds", "0"], {"standard"}, {0}),
     ):
         rows = call("grid", "--grid", "w8.yaml", "--dry-run", "--results", results, "--format", "json", *options).json
@@ -256,19 +256,21 @@ def test_a_part_of_a_sweep_can_be_asked_for_alone(call: Call, results: Path, req
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
-        (3, [], "only seed 3 is trained; for 3 seeds give 0,1,2\n"),
-        ([0], ["--seeds", "12"], "only seed 12 is trained; for 12 seeds give 0,1,...,11\n"),
+        (3, [], "seeds: 3 means seeds 0 to 2; seed 3 alone is [3]\n"),
+        ([0], ["--seeds", "12"], "--seeds 12 means seeds 0 to 11; seed 12 alone is --seeds 12,\n"),
+        (1, [], "seeds: 1 means seed 0; seed 1 alone is [1]\n"),
         ([3], [], None),
         (3, ["--seeds", "3,4"], None),
+        (3, ["--seeds", "3,"], None),
         (3, ["--seeds", "0"], None),
     ],
 )
-def test_a_seed_that_could_be_meant_as_a_number_of_seeds_is_told(
+def test_which_seeds_a_number_means_is_printed(
     call: Call, tmp_path: Path, content: object, options: list[str], message: str | None
 ) -> None:
     write_grid(tmp_path / "w8.yaml", seeds=content)
     err = call("grid", "--grid", "w8.yaml", "--dry-run", *options).err
-    assert err.count(message or "only seed") == (message is not None)
+    assert err.count(message or " means seed") == (message is not None)
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", ".", "-x", "a\nb", "a\x1b[31mb", "0123456789ab", "x" * 65, ""])

@@ -176,11 +176,27 @@ def test_a_grid_file_may_merge_what_it_has_said_before(path: Path) -> None:
     assert (sweep_spec.lr.offsets(), sweep_spec.wd.offsets()) == ([-1, 0, 1], [-1, -0.5, 0, 0.5, 1])
 
 
-def test_one_strategy_or_seed_is_a_list_of_one(path: Path) -> None:
+def test_one_strategy_is_a_list_of_one(path: Path) -> None:
     change(path, "strategies: [standard]", "strategies: ntk")
-    change(path, "seeds: [3, 5]", "seeds: 3")
-    sweep_spec = load_sweep_spec(path)
-    assert (list(sweep_spec.centres), sweep_spec.seeds) == (["ntk"], (3,))
+    assert list(load_sweep_spec(path).centres) == ["ntk"]
+
+
+@pytest.mark.parametrize(("number", "seeds"), [(3, (0, 1, 2)), (2, (0, 1)), (1, (0,)), (0, (0,))])
+def test_a_number_of_seeds_means_the_first_ones(path: Path, number: int, seeds: tuple[int, ...]) -> None:
+    assert load_sweep_spec(path, seeds=number).seeds == seeds
+    change(path, "seeds: [3, 5]", f"seeds: {number}")
+    assert load_sweep_spec(path).seeds == seeds
+
+
+def test_a_number_that_is_rather_a_seed_is_refused(path: Path) -> None:
+    change(path, "seeds: [3, 5]", "seeds: 1337")
+    assert "seeds: 1337 would mean as many seeds; write [1337] for seed 1337" in refusal(path)
+
+
+@pytest.mark.parametrize("held", ["{fixed: 0.1}", "0.1", "{value: 1e-1}", "{fixed: 2^-3}", "{fixed: 0}"])
+def test_a_value_that_is_not_searched_is_answered_with_where_it_belongs(path: Path, held: str) -> None:
+    change(path, "wd: {range: [-1, 0], step: 0.5}", f"wd: {held}")
+    assert re.search(r"wd: to hold it at \S+, write `wd: fixed`, and wd: \S+ under `centre:`$", refusal(path))
 
 
 @pytest.mark.parametrize("text", ["!!bool maybe", "!!timestamp maybe", "!!int ''", "!!float ''", "2024-12-50"])

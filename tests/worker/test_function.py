@@ -147,7 +147,7 @@ def test_a_run_whose_worker_ends_goes_on_exactly(
 def test_a_torch_function_of_twenty_lines_resumes_exactly(tmp_path: Path, results: Path, held: Held) -> None:
     shutil.copytree(EXAMPLE, tmp_path / "example")
     grid = tmp_path / "example" / "sweep.yaml"
-    one = ("--lr-range", "0:0", "--wd-range", "0:0", "--seeds", "3")
+    one = ("--lr-range", "0:0", "--wd-range", "0:0", "--seeds", "3,")
     ettsweep("grid", "--grid", grid, "--results", results, *one, "--launch-set", "slots=1", "--launch-set", "threads=1")
     run, worker = held()
     end_stopped(worker, signal.SIGKILL)

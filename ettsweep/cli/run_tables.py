@@ -1,6 +1,6 @@
 """Output of commands on plans and runs: table rows, JSON, and notes on standard error."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from ettsweep.files import number as as_number
 from ettsweep.launch.follow import SubmitResult, VerificationResult
 from ettsweep.launch.progress import format_duration
 from ettsweep.launch.submissions import read_submission, submissions
+from ettsweep.powers import power_and_decimal
 from ettsweep.provenance import summary
 from ettsweep.runs.folder import runs_dir
 from ettsweep.runs.index import Run, RunIndex
@@ -20,6 +21,9 @@ from ettsweep.study.plan import Plan
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import StudiesByFamily, SweepStore, group_by_family, run_sweeps_text
 from ettsweep.study.verdict import Verdict
+
+ROWS_LISTED = 100
+"""Most runs of a plan that a table lists one by one; JSON and CSV have them all."""
 
 BLOCKED_NAMED = 5
 """Most blocked runs that are named in a message."""
@@ -46,8 +50,30 @@ def plan_rows(plan: Plan, studies: Sequence[Study]) -> list[dict[str, Any]]:
     ]
 
 
+def _summarised(rows: Sequence[Json]) -> list[Json]:
+    """Return a row for each kind of run in a plan: how many there are, and between which values."""
+    kinds: dict[tuple[Any, ...], list[Json]] = {}
+    for row in rows:
+        kinds.setdefault(tuple(row[name] for name in ("action", "sweep", "model", "strategy", "state")), []).append(row)
+    return [
+        {
+            "runs": len(alike),
+            **{name: alike[0][name] for name in ("action", "sweep", "model", "strategy")},
+            **{name: _span([row[name] for row in alike], power_and_decimal) for name in ("lr", "wd")},
+            "seed": _span([row["seed"] for row in alike], str),
+            "state": alike[0]["state"],
+        }
+        for alike in kinds.values()
+    ]
+
+
+def _span(numbers: Sequence[float], text: Callable[[float], str]) -> str:
+    low, high = min(numbers), max(numbers)
+    return text(low) if low == high else f"{text(low)} to {text(high)}"
+
+
 def plan_summary(plan: Plan, tense: str, destination: str = "") -> str:
-    """Return one line with the numbers of submitted, resumed, finished, unfinished and blocked runs.
+    """Return one line with the numbers of submitted, resumed, finished, unfinished and blocked runs; empty for none.
 
     `tense` goes before the verbs, such as "would be"; `destination` after them, such as " to SLURM as job 7".
     """
@@ -63,7 +89,7 @@ def plan_summary(plan: Plan, tense: str, destination: str = "") -> str:
     if plan.blocked:
         phrases.append(f"{len(plan.blocked)} need a decision")
     # An empty `tense` leaves two blanks in a row: split and join remove them.
-    return " ".join((", ".join(phrases) or "nothing to do").split())
+    return " ".join(", ".join(phrases).split())
 
 
 def show_submit_result(submit_result: SubmitResult, form: Format) -> None:
@@ -74,7 +100,8 @@ def show_submit_result(submit_result: SubmitResult, form: Format) -> None:
         finished = sum(p.state.finished for p in submit_result.plan.keep)
         print_note(f"{finished} of {format_count(len(submit_result.plan.all_runs), 'run')} finished")
     else:
-        print_note(plan_summary(submit_result.plan, "", describe_destination(submit_result.folders)))
+        text = plan_summary(submit_result.plan, "", describe_destination(submit_result.folders))
+        print_note(text or "nothing to do")
 
 
 def show_plan(submit_result: SubmitResult, form: Format, *, below_table: bool = False) -> None:
@@ -88,6 +115,7 @@ def show_plan(submit_result: SubmitResult, form: Format, *, below_table: bool = 
         print("\n" if below_table else "", end="")
         rows = plan_rows(submit_result.plan, submit_result.context.studies)
         studies = submit_result.context.studies
+        rows = _summarised(rows) if form in (Format.TABLE, Format.MARKDOWN) and len(rows) > ROWS_LISTED else rows
         omitted = {"sweep"} if table and len({study.sweep for study in studies}) < 2 else set()
         omitted |= {"strategy"} if table and not any(study.has_strategies for study in studies) else set()
         print_table(rows, form, [key for key in rows[0] if key not in omitted] if rows else None)

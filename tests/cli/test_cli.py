@@ -2,6 +2,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -494,7 +495,7 @@ def test_only_an_optimum_exits_0(
     assert result.json[0]["verdict"] == verdict
     assert result.json[0]["missing"] == [{"lr": lr, "wd": 0.25} for lr in missing]
     assert files(results) == before
-    assert f"{len(missing) or 'nothing'}" in result.err
+    assert re.findall(r"(\d+) runs? would be submitted", result.err) == [str(len(missing))] * bool(missing)
 
 
 def test_a_named_point_is_judged(results: Path, finish_scores: Any, call: Call) -> None:
@@ -616,7 +617,7 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, finish_scores: 
         ("grid --grid grid.yaml --set lr=1", "use --lr-range"),
         ("grid --grid grid.yaml --seeds a,b", "--seeds: whole numbers with commas are expected"),
         ("grid --grid grid.yaml --seeds 1,1", "repeats a seed"),
-        ("grid --grid grid.yaml --seeds 2147483648", "seeds.0: input should be less than or equal to 2147483647"),
+        ("grid --grid grid.yaml --seeds 2147483648,", "seeds.0: input should be less than or equal to 2147483647"),
         ("grid --grid grid.yaml --strategy mup --strategy s=1", "strategy mup is given twice"),
         ("grid --grid grid.yaml --lr-range -1:1:0.0001", "lr.step: input should be greater than or equal to 0.0009765625"),
         ("grid --grid grid.yaml --launch-set devices=[99]", "devices: there is no GPU 99"),

@@ -51,6 +51,30 @@ def test_a_verdict_that_is_open_tells_to_go_on_with_it_alone(call: Call, results
     assert [(v["sweep"], v["strategy"]) for v in output.json] == [("a", "standard")]
 
 
+@pytest.mark.parametrize("command", ["verify-optimum --dry-run", "seeds --dry-run", "seeds"])
+def test_what_needs_more_runs_is_not_called_done(command: str, call: Call, results: Path, request_sweep: Ask) -> None:
+    for spec in request_sweep("a", lr={"range": [-1, 1]}, seeds=[0]):
+        finish(results, spec, 1 + abs(spec.lr - 0.25))
+    said = call(*command.split(), "--results", results, code=1).err
+    assert "more run" in said
+    assert "nothing to do" not in said
+
+
+def test_a_long_plan_is_a_row_for_each_kind_of_run(call: Call, results: Path, tmp_path: Path) -> None:
+    grid = write_grid(
+        tmp_path / "big.yaml", lr={"range": [-8, 8], "step": 0.125}, seeds=4, strategies=["standard", "ntk"]
+    )
+    finish(results, load_sweep_spec(grid).specs()[0], 1.0)
+    plan = "grid", "--grid", "big.yaml", "--results", results, "--dry-run"
+    head, *rows = call(*plan).out.splitlines()
+    assert head.split() == ["runs", "action", "model", "strategy", "lr", "wd", "seed", "state"]
+    assert [row.split()[0] for row in rows] == ["515", "516", "1"]
+    assert "2^-10 (0.0009765625) to 2^6 (64)" in rows[0]
+    assert "0 to 3" in rows[0]
+    assert len(call(*plan, "--format", "json").json) == 1032
+    assert len(call(*plan, "--lr-range", "-1:0").out.splitlines()) == 1 + 2 * 9 * 4
+
+
 def test_runs_that_wait_are_taken_on_of_what_was_meant(call: Call, results: Path, request_sweep: Ask) -> None:
     RunDir.create(results, request_sweep("a")[0])
     other = RunDir.create(results, request_sweep("b", seeds=[1])[0])

@@ -164,7 +164,7 @@ def _csv_rows(source: str, text: str, score: str) -> Iterator[Row]:
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     hint = re.fullmatch(r'"?sep=(.)"?', lines[0].strip(" "))  # Excel's, for itself
     skipped = 1 if hint else 0
-    while skipped < len(lines) - 1 and not lines[skipped].strip():
+    while skipped < len(lines) - 1 and (not lines[skipped].strip() or _is_remark(lines[skipped])):
         skipped += 1
     header = lines[skipped].removeprefix("#").strip(" ")
     if _is_number(header):
@@ -192,6 +192,10 @@ def _csv_rows(source: str, text: str, score: str) -> Iterator[Row]:
         except ValueError as error:
             raise InputError(f"{source}, {place}: {error}") from None
         yield Row(dict(zip(names, values, strict=True)), place)
+
+
+def _is_remark(line: str) -> bool:
+    return line.startswith("#") and not any(mark in line for mark in ",;\t")
 
 
 def _json_rows(source: str, text: str) -> Iterator[Row]:
@@ -235,7 +239,7 @@ def _finished(table: Table) -> Table:
     if not kept:
         raise InputError(
             f"{table.source}: no run has finished: its column {state} is {_some(states)}, never "
-            f"{', '.join(FINISHED_STATES)}"
+            f"{', '.join(FINISHED_STATES)}; rename it if it says something else"
         )
     counts = ", ".join(f"{count} {word}" for word, count in states.most_common())
     places = _some([row.place for row in others])
@@ -266,6 +270,8 @@ def _check_columns(table: Table, columns: Sequence[str], needed: Sequence[str]) 
                     "each run; export the table of runs instead, with a row for each"
                 )
             hint = f"; did you mean {near}?" if near else "."
+            if len(known) == 1 and name in known[0]:
+                hint = "; commas, semicolons or tabs separate columns."
             raise InputError(
                 f"{table.source}: no column {name}{hint} It has {', '.join(known)}; --column {key}=NAME says which is "
                 f"{key}"

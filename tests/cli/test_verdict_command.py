@@ -166,7 +166,7 @@ def as_excel_writes_it(text: str) -> bytes:
     [
         as_excel_writes_it,
         lambda text: text.replace(",", "\t").encode("utf-16"),
-        lambda text: ("# " + text).replace("\n", "\r").encode(),
+        lambda text: ("# of 2026\n# " + text).replace("\n", "\r").encode(),
         lambda text: ("\n" + text.replace(",", " , ")).encode(),
     ],
     ids=["Excel with decimal commas", "UTF-16", "numpy's header", "blanks"],
@@ -219,6 +219,7 @@ def test_a_column_with_other_values_of_the_same_is_named(call: Call, tmp_path: P
             ROWS,
             "no column score. It has lr, wd, seed, loss; --column score=NAME says which is score",
         ),
+        ("lr wd seed score", [(0.1,)], "no column lr; commas, semicolons or tabs separate columns. It has lr wd"),
         ("lrs,wd,seed,score", ROWS, "no column lr; did you mean lrs?"),
         ("lr,score", [], "no rows"),
         ("lr,score", [(0.1, 1), (0.1, 2)], "lr 0.1, wd 0, seed 0 is there twice (line 2); a column seed tells repeats"),

@@ -164,8 +164,7 @@ def short_message(error: BaseException) -> str:
 
 def error_line(error: BaseException) -> str:
     """Return the type of an error and the first line of its message."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+    return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
 
 
 def unknown_name(kind: str, name: str, choices: Iterable[str]) -> InputError:

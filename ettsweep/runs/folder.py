@@ -77,6 +77,7 @@ from ettsweep.runs.state import (
     finished_status,
     unfinished_status,
 )
+from ettsweep.runs.stop import StopReason
 from ettsweep.schema import canonical, fields_outside_id
 
 
@@ -439,7 +440,7 @@ class RunDir:
 
 
 def _lost_attempts(attempts: Sequence[Attempt]) -> Iterator[LostAttempt]:
-    """Yield the lost attempts since the last one that ended in another way; `attempts` are the latest first.
+    """Yield the attempts that were lost or terminated since the last that ended otherwise; `attempts` latest first.
 
     Nothing is yielded if the latest saved a checkpoint: then the run makes progress however often its workers die.
     """
@@ -447,6 +448,8 @@ def _lost_attempts(attempts: Sequence[Attempt]) -> Iterator[LostAttempt]:
         return
     for attempt in attempts:
         failure = attempt.failure()
-        if (failure and failure.get("kind") != "lost") or attempt.is_retried():
+        # A run that signals itself looks like one that others stop.
+        ends_alike = not failure or failure.get("kind") == "lost" or failure.get("reason") == StopReason.TERMINATED
+        if not ends_alike or attempt.is_retried():
             return
         yield LostAttempt(attempt.resumed_from()[1], attempt.was_requeued())

@@ -10,7 +10,7 @@ from ettsweep.processes import Life, Process
 from ettsweep.runs.attempt import Attempt
 
 MAX_LOST_ATTEMPTS = 6
-"""Attempts in a row that start at the same step and die without an error, at which a run counts as failed."""
+"""Attempts in a row that start at the same step and are lost or terminated, at which a run counts as failed."""
 
 
 class State(StrEnum):
@@ -172,7 +172,7 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class LostAttempt:
-    """An attempt that died without recording an error.
+    """An attempt that died without recording an error, or was terminated.
 
     Attributes:
         from_step: the step that it resumed from; 0 for a fresh start.
@@ -228,7 +228,8 @@ def unfinished_status(
     if failure and failure.get("kind") == "error" and not facts.is_retried:
         return Status(State.FAILED, str(failure.get("reason", "")), progress)
     if count := count_consecutive_lost(lost):
-        return Status(State.FAILED, f"{count} attempts died without a word; see `ettsweep logs {run_id}`", progress)
+        how = f"got no further: {failure.get('reason')}" if failure else "died without a word"
+        return Status(State.FAILED, f"{count} attempts {how}; see `ettsweep logs {run_id}`", progress)
     return _waiting_status(facts, job_status() or Status(State.INTERRUPTED))
 
 

@@ -121,15 +121,17 @@ def train_attempt(run: RunDir, attempt: Attempt, work: WorkList) -> StopReason |
         context.start()
         _call(spec, context)
         return context.finish()
-    except KeyboardInterrupt:
-        attempt.record_failure("interrupted", str(StopReason.TERMINATED))
-        return StopReason.TERMINATED
     except LostProcessError as error:
         if context:
             context.flush()
             context.log(f"lost: {error}")
         attempt.record_failure("lost", str(error))  # it goes on in its next attempt
-    except Exception as error:  # recorded, so that the other runs of this worker go on
+    except BaseException as error:  # recorded, so that the other runs of this worker go on, whatever a function raises
+        # The worker's own handler raises nothing: without a signal, the function has raised it by itself.
+        was_signalled = work.stop_source.stop_reason or (context and context.has_own_handlers)
+        if isinstance(error, KeyboardInterrupt) and was_signalled:
+            attempt.record_failure("interrupted", str(StopReason.TERMINATED))
+            return StopReason.TERMINATED
         ours = isinstance(error, EttsweepError)
         details = "" if ours else traceback.format_exc()
         if context:

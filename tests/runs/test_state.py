@@ -173,13 +173,18 @@ def test_lost_attempt_with_a_checkpoint_of_its_own_got_further(run: RunDir) -> N
     assert run.status().state is State.INTERRUPTED
 
 
-def test_an_attempt_that_said_why_it_ended_is_not_lost(run: RunDir) -> None:
+@pytest.mark.parametrize(
+    ("reason", "expected"), [("out of time or preempted", State.INTERRUPTED), ("terminated", State.FAILED)]
+)
+def test_an_attempt_that_ran_out_of_time_is_not_lost_and_a_terminated_one_is(
+    run: RunDir, reason: str, expected: State
+) -> None:
     owner = dead_process()
     claimed(run, owner)
-    claimed(run, owner).record_failure("interrupted", "terminated")
-    for _ in range(MAX_LOST_ATTEMPTS - 1):
+    claimed(run, owner).record_failure("interrupted", reason)
+    for _ in range(MAX_LOST_ATTEMPTS - 2):
         claimed(run, owner)
-    assert run.status().state is State.INTERRUPTED
+    assert run.status().state is expected
 
 
 def test_an_attempt_that_was_given_up_is_dead_though_its_process_lives(run: RunDir) -> None:

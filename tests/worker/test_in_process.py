@@ -15,7 +15,7 @@ from ettsweep.runs import trainables
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec, StrategySpec
-from ettsweep.runs.state import LocalLiveness, State
+from ettsweep.runs.state import MAX_LOST_ATTEMPTS, LocalLiveness, State
 from ettsweep.runs.stop import StopReason
 from ettsweep.runs.trainable import RunContext
 from ettsweep.worker.in_process import train_attempt
@@ -220,6 +220,7 @@ def test_each_life_of_a_job_that_saves_a_later_state_has_made_progress(results: 
     def stopped_at(last: int) -> Then:
         def stopped(run: RunContext) -> None:
             count_to(last)(run)
+            os.kill(os.getpid(), signal.SIGTERM)
             raise KeyboardInterrupt
 
         return stopped
@@ -230,9 +231,40 @@ def test_each_life_of_a_job_that_saves_a_later_state_has_made_progress(results: 
         assert made_progress(attempt) == further
 
 
-def test_a_run_that_leaves_python_has_failed(results: Path) -> None:
-    run, _, _ = train(results, lambda run: exit(3))
-    assert (run.status().state, run.status().reason) == (State.FAILED, "it left with sys.exit(3)")
+class Quits(BaseException):
+    """No exception, as of libraries that end their tasks by one."""
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (GeneratorExit(), "GeneratorExit"),
+        (Quits("no more"), "Quits: no more"),
+        (SystemExit(3), "it left with sys.exit(3)"),
+        (SystemExit("no luck"), "it left with sys.exit('no luck')"),
+    ],
+)
+def test_a_function_that_ends_by_whatever_it_raises_has_failed(results: Path, end: BaseException, reason: str) -> None:
+    def ends(run: RunContext) -> None:
+        run.record(1, loss=1.0, val_loss=1.0)
+        raise end
+
+    run, attempt, stop = train(results, ends)
+    assert (run.status().state, run.status().reason, stop) == (State.FAILED, reason, None), "its worker goes on"
+    assert attempt.history(every_step=False) == [{"step": 1, "loss": 1.0, "val_loss": 1.0}]
+
+
+def test_a_run_that_terminates_its_own_worker_is_given_up_after_some_attempts(results: Path) -> None:
+    def ends(run: RunContext) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        run.record(1, loss=1.0)
+
+    for _ in range(MAX_LOST_ATTEMPTS):
+        run, _, stop = train(results, ends)
+        assert stop is StopReason.TERMINATED
+    reason = f"{MAX_LOST_ATTEMPTS} attempts got no further: terminated; see `ettsweep logs {run.id}`"
+    assert (run.status().state, run.status().reason) == (State.FAILED, reason)
 
 
 def test_what_is_recorded_after_its_state_is_refused(results: Path) -> None:

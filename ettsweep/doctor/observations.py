@@ -98,7 +98,7 @@ def resume_class(record: Record) -> ResumeClass | None:
     resumed = record.resumed
     if resumed is None or not resumed.run.is_done:
         return None
-    if resumed.from_step == 0 or (resumed.first_step is not None and resumed.first_step <= resumed.from_step):
+    if resumed.from_step is None or (resumed.first_step is not None and resumed.first_step <= resumed.from_step):
         return "restarts"
     return "resumes" if _unlike_alone(record) else "exact"
 
@@ -135,7 +135,7 @@ def _unlike_alone(record: Record) -> list[str]:
     unrepeated, vouches = _unrepeated(record) if _all_done(alone, record.again) else [], False
     for name in _recorded(alone, resumed.run):
         ours, theirs = (
-            {step: value for step, value in run.curve_of(name).items() if step > resumed.from_step}
+            {step: value for step, value in run.curve_of(name).items() if step > (resumed.from_step or 0)}
             for run in (resumed.run, alone)
         )
         if name == score:
@@ -259,9 +259,11 @@ def _resume(record: Record) -> Seen:
     kind, at = resume_class(record), f"resumed at step {resumed.from_step}"
     if kind is None:
         seen = f"killed after a checkpoint and resumed, it is {resumed.run.status.state}: {resumed.run.status.reason}"
-        return "failed", seen, "see `resume` in docs/own-code.md; the folder of the trial has the log"
+        advice = "if its checkpoint was not whole yet, let `resume` match the file that is written last, as in "
+        advice += "'{out}/(?P<checkpoint>checkpoint-(?P<step>\\d+))/trainer_state.json'; the trial's folder has the log"
+        return "failed", seen, advice
     if kind == "restarts":
-        where = at if resumed.from_step else "killed after a checkpoint"
+        where = "killed after a checkpoint" if resumed.from_step is None else at
         again = "" if resumed.first_step is None else f" at step {resumed.first_step}"
         return "warning", f"restarts: {where}, it starts over{again}", "load the checkpoint, or leave out `resume`"
     if kind == "exact":

@@ -116,12 +116,12 @@ class Resumed:
 
     Attributes:
         run: as it ended.
-        from_step: step of the checkpoint that it resumed from; 0 for the start.
+        from_step: step of the checkpoint that it resumed from; None for the start.
         first_step: first step that it recorded then; None if none.
     """
 
     run: TrialRun
-    from_step: int
+    from_step: int | None
     first_step: int | None
 
 
@@ -249,8 +249,9 @@ class Trial:
         self._wait(results, spec)
         attempt = run.latest_attempt()
         assert attempt is not None
-        first = attempt.end().get("first_step") or _first_step(attempt)
-        self.record.resumed = Resumed(self._ended(results, spec), attempt.resumed_from()[1], first)
+        first, (parent, from_step) = attempt.end().get("first_step"), attempt.resumed_from()
+        first = _first_step(attempt) if first is None else first
+        self.record.resumed = Resumed(self._ended(results, spec), from_step if parent else None, first)
 
     def _stop_one(self) -> None:
         spec, alone = self._other_spec, self.record.alone

@@ -73,12 +73,12 @@ def grid(tmp_path: Path, results: Path) -> Ask:
     """Return a function that requests runs of a command, one unless it is told otherwise."""
     (tmp_path / "walk.py").write_text(WALK)
 
-    def ask(command: Any, *options: object, runs: int = 1, seeds: int = 1, **block: Any) -> Any:
+    def ask(command: Any, *options: object, runs: int = 1, seeds: int = 1, code: int = 0, **block: Any) -> Any:
         content = {"run": {"command": command, "score": SCORE} | block, "seeds": list(range(seeds))}
         content |= {"centre": {"lr": 0.25, "wd": 0.5}, "lr": {"range": [0, runs - 1]}}
         path = tmp_path / "sweep.yaml"
         path.write_text(yaml.safe_dump(content))
-        return ettsweep("grid", "--grid", path, "--results", results, "--launch-set", "slots=1", *options)
+        return ettsweep("grid", "--grid", path, "--results", results, "--launch-set", "slots=1", *options, code=code)
 
     return ask
 
@@ -240,6 +240,59 @@ def test_a_program_that_finds_its_own_checkpoint_says_where_it_goes_on_by_its_fi
     assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
 
 
+HALF_SAVED = """
+import os, sys
+out, resume = sys.argv[3], sys.argv[4:]
+step = int(open(resume[0] + "/step").read()) if resume else 0
+while step < 4:
+    step += 1
+    print('[ettsweep] {"step": %d, "err": %d}' % (step, 10 - step), flush=True)
+    os.makedirs(f"{out}/s{step}", exist_ok=True)
+    open(f"{out}/s{step}/weights", "w").write("x")
+    if step == 3 and not resume:
+        open(f"{out}/s{step}/more", "w").write("x")
+        os.kill(os.getpid(), 9)  # before its step is written
+    open(f"{out}/s{step}/step", "w").write(str(step))
+"""
+
+
+@pytest.mark.parametrize("keeps", [1, 3], ids=["no other", "an older one"])
+def test_a_run_that_fails_right_after_it_resumed_goes_back_to_the_checkpoint_before(
+    tmp_path: Path, results: Path, grid: Ask, keeps: int
+) -> None:
+    (tmp_path / "half.py").write_text(HALF_SAVED)
+    pattern = {1: r"{out}/s(?P<step>3)", 3: r"{out}/s(?P<step>\d)"}[keeps]
+    resume = {"checkpoint": pattern, "add": "{checkpoint}"}
+    grid(f"{PYTHON} half.py {{lr}} {{seed}} {{out}}", "--follow", resume=resume, code=1 if keeps == 1 else 0)
+    run = only_run(results)
+    told = [str((run.attempt(number).failure() or {}).get("reason")) for number in run.attempt_numbers()]
+    assert told[0] == "killed by SIGKILL"
+    assert "exit code 1: FileNotFoundError" in told[1]
+    if keeps == 1:
+        assert told[1].endswith(
+            f"it had just resumed from checkpoint s3: if that is not whole, remove it, then `ettsweep retry {run.id}`"
+        )
+        return
+    assert told[1].endswith("it had just resumed from checkpoint s3, and goes back to the one before")
+    assert "checkpoint s3 is not used: attempt 2 failed right after it had resumed from it" in run.attempt(3).log_text()
+    assert run.attempt(3).resumed_from()[1] == 2
+    assert [line["step"] for line in run.history()] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("counts_from", [0, 1, 10])
+@pytest.mark.parametrize("resumes", [False, True])
+def test_the_first_step_after_a_kill_tells_whether_a_program_goes_on(
+    results: Path, grid: Ask, counts_from: int, resumes: bool
+) -> None:
+    steps = range(counts_from, 4 * max(1, counts_from), max(1, counts_from))
+    first, *rest = (says(step, err=float(step + 1)) for step in steps)
+    script = f"if [ $ETTSWEEP_ATTEMPT = 1 ]; then {first} kill -9 $$; fi; {'' if resumes else first}{''.join(rest)}"
+    grid(shell(script), "--follow", resume={"always": "auto"})
+    run = only_run(results)
+    assert (run.attempt(2).resumed_from()[0] == 1) is resumes
+    assert [line["step"] for line in run.history()] == list(steps)
+
+
 def test_a_cancelled_run_is_killed_with_all_below_where_it_does_not_heed(results: Path, grid: Ask) -> None:
     script = "trap '' TERM; setsid sleep 600 & sleep 600 & " + says(1, err=1.0) + "while :; do sleep 0.05; done"
     grid(shell(script), stop={"grace": "1s"})
@@ -388,7 +441,7 @@ def test_an_attempt_that_ends_before_its_first_metric_loses_none_of_those_before
     grid(shell(ends + says(3, err=3.0)), resume={"always": "auto"})
     run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
     assert result_of(run)["score"] == 0.1
-    assert run.attempt(3).resumed_from() == (1, 2)
+    assert run.attempt(3).resumed_from()[1] == 2
     assert [line["step"] for line in run.history()] == [1, 2, 3]
 
 

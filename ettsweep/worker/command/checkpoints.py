@@ -1,14 +1,25 @@
-"""The checkpoints that a command leaves: the newest of them, and whether it is whole."""
+"""The checkpoints that a command leaves, the newest first, and whether each is whole."""
 
+import json
 import os
 import re
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
-SAFETENSORS_HEADER_BYTES = 8
+from ettsweep.files import open_regular
+
+SAFETENSORS_LENGTH_BYTES = 8
 """Bytes at the beginning of a .safetensors file that hold the length of its header."""
+
+MAX_HEADER_BYTES = 100_000_000
+"""Longest header of a .safetensors file, by the format itself; longer JSON is looked at no further either."""
+
+NEVER_EMPTY = (".json", ".safetensors", ".npz", ".pt", ".pth", ".bin", ".ckpt")
+"""Ends of names of files that are cut short if they are empty; other empty files are marks."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +35,8 @@ class Checkpoint:
     step: int | None
 
 
-def newest_checkpoint(out: Path, pattern: str) -> Checkpoint | None:
-    """Return the checkpoint with the highest step, or else the latest one, that is whole.
+def checkpoints(out: Path, pattern: str) -> Iterator[tuple[Checkpoint, str]]:
+    """Yield the checkpoints, that with the highest step or else the latest first, each with why it is not whole.
 
     Args:
         out: the folder of a run.
@@ -40,32 +51,83 @@ def newest_checkpoint(out: Path, pattern: str) -> Checkpoint | None:
             path = out / name if name else path
             number = int(step) if step is not None and step.isdecimal() else -1
             found.append((number, path.stat().st_mtime_ns, path))
-    for number, _, path in sorted(found, reverse=True):
-        if _is_whole(path):
-            return Checkpoint(path, number if number >= 0 else None)
-    return None
+    steps = {path: number for number, _, path in sorted(found, reverse=True)}  # each once, though several files match
+    for path, before in zip_longest(steps, list(steps)[1:]):
+        problem = _damage(path) or _missing_files(path, before)
+        yield Checkpoint(path, steps[path] if steps[path] >= 0 else None), problem
+
+
+def newest_checkpoint(out: Path, pattern: str) -> Checkpoint | None:
+    """Return the first of `checkpoints` that is whole."""
+    return next((checkpoint for checkpoint, problem in checkpoints(out, pattern) if not problem), None)
 
 
 def _entries(folder: Path) -> Iterator[Path]:
     for parent, folders, names in os.walk(folder):
         for name in (*folders, *names):
             path = Path(parent, name)
-            if path.exists():
+            if os.path.exists(path):  # noqa: PTH110  never raises
                 yield path
 
 
-def _is_whole(path: Path) -> bool:
-    """Whether a file, or all files of a folder, are as long as their own format says; those of others are."""
-    if path.is_dir():
-        files = [each for each in _entries(path) if each.is_file() and each.stat().st_size]  # empty ones are marks
-        return bool(files) and all(map(_is_whole, files))
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        first = file.read(SAFETENSORS_HEADER_BYTES)
-        if path.suffix == ".safetensors":
-            header = int.from_bytes(first, "little")
-            ends = [int(end) for end in re.findall(rb'"data_offsets":\s*\[\d+,\s*(\d+)\]', file.read(header))]
-            return size == SAFETENSORS_HEADER_BYTES + header + max(ends, default=0)
-    if first[:4] == b"PK\x03\x04":  # torch.save
-        return zipfile.is_zipfile(path)
-    return size > 0
+def _missing_files(path: Path, before: Path | None) -> str:
+    """Return what a folder lacks that is still being written, compared to the checkpoint before; empty if nothing."""
+    if before is None or not (path.is_dir() and before.is_dir()):
+        return ""
+    own, others = sum(1 for _ in _entries(path)), sum(1 for _ in _entries(before))
+    return f"it has {own} files, and {before.name} has {others}" if own < others else ""
+
+
+def _damage(path: Path) -> str:
+    """Return what is wrong with a file, or with a file of a folder, by its own format; empty if it is whole."""
+    try:
+        if not path.is_dir():
+            _check_file(path)
+            return "" if path.stat().st_size else "it has no content"
+        files = [each for each in _entries(path) if not each.is_dir()]
+        for each in files:
+            _check_file(each)
+        return "" if any(each.stat().st_size for each in files) else "it has no content"
+    except OSError as error:
+        return f"{Path(error.filename).name}: {error.strerror}"
+    except ValueError as error:
+        return str(error)
+
+
+def _check_file(path: Path) -> None:
+    """Check that a file is whole by its own format, of which no more is read than that takes.
+
+    Raises:
+        ValueError: it is not.
+        OSError: it cannot be read, or is no file.
+    """
+    with os.fdopen(open_regular(path), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        first = file.read(SAFETENSORS_LENGTH_BYTES)
+        try:
+            if path.suffix == ".safetensors":
+                header_bytes = int.from_bytes(first, "little")
+                is_whole = header_bytes <= min(size, MAX_HEADER_BYTES)
+                is_whole = is_whole and size == len(first) + header_bytes + _tensor_bytes(file.read(header_bytes))
+            elif path.suffix == ".json" and size <= MAX_HEADER_BYTES:
+                _first_document(first + file.read())
+                is_whole = True
+            elif first[:4] == b"PK\x03\x04":  # torch.save
+                is_whole = zipfile.is_zipfile(file)
+            else:
+                is_whole = size > 0 or path.suffix not in NEVER_EMPTY
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            is_whole = False
+    if not is_whole:
+        raise ValueError(f"{path.name} is cut short")
+
+
+def _tensor_bytes(header: bytes) -> int:
+    """Return how many bytes follow the header of a .safetensors file."""
+    entries: Any = _first_document(header)
+    return max((int(each["data_offsets"][1]) for name, each in entries.items() if name != "__metadata__"), default=0)
+
+
+def _first_document(data: bytes) -> object:
+    """Return the JSON document that some bytes begin with, whatever follows."""
+    return json.JSONDecoder().raw_decode(data.decode("utf-8-sig", "replace").lstrip())[0]

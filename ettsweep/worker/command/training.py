@@ -25,7 +25,7 @@ from ettsweep.provenance import belongs_to_environment, installed_versions, laun
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.stop import StopReason
 from ettsweep.runs.trainable import TRAINING_LOSSES
-from ettsweep.worker.command.checkpoints import Checkpoint, newest_checkpoint
+from ettsweep.worker.command.checkpoints import Checkpoint, checkpoints, newest_checkpoint
 from ettsweep.worker.command.child import OUT_VARIABLE, Child, kill_processes_of
 from ettsweep.worker.command.ends import last_words, was_killed_below
 from ettsweep.worker.command.kept_metrics import put_in_order
@@ -50,6 +50,9 @@ TAIL_BYTES, TAIL_LINES = 16_384, 20
 
 HEAD_BYTES, END_BYTES = 2**20, 10 * 2**20
 """Of a long output, what is kept after its end."""
+
+FAILED_FROM = "failed_from"
+"""Entry of end.json: the checkpoint of an attempt that failed before it got further, if there is an older one."""
 
 _STEP_VARIABLE = re.compile(r"SLURM_(?!CONF|CLUSTER|JOB|ARRAY|SUBMIT|RESTART)")
 
@@ -103,8 +106,9 @@ class CommandTraining:
         self._active_s = time.monotonic()
         self._kills_before = out_of_memory_kills()
         self._checkpoint: Checkpoint | None = None
+        self._has_older = False
         self._first_step: int | None = None
-        self._stopping: Json = {}
+        self._end: Json = {}
         self._always = {recipe.score.name, *TRAINING_LOSSES}
         self._names = set[str]()
         self._has_left_out = False
@@ -132,8 +136,9 @@ class CommandTraining:
             if not child.is_over:
                 child.kill()
         self._read(metrics, final=child.code == 0)  # else its last line may be half of one
-        end = {"code": child.code, "first_step": self._first_step, "memory_bytes": child.memory_bytes}
-        run.attempt.record_end(end | {"left": list(child.left)} | self._stopping)
+        self._end |= {"code": child.code, "first_step": self._first_step, "memory_bytes": child.memory_bytes}
+        self._end["left"] = list(child.left)
+        run.attempt.record_end(self._end)
         output = list(self._read_end())
         self._shorten_output()
         run.settle(partial(put_in_order, score=self._recipe.score.name))
@@ -148,7 +153,7 @@ class CommandTraining:
             return None
         resume, checkpoint = recipe.resume, None
         if resume is not None and resume.checkpoint is not None:
-            checkpoint = newest_checkpoint(self._out, resume.pattern)
+            checkpoint = self._usable_checkpoint(resume.pattern)
         if checkpoint is None and not (resume and resume.always):
             self._move_away()
             self._knows_step = True
@@ -158,11 +163,27 @@ class CommandTraining:
             run.log(f"checkpoint {checkpoint.path}")
         return checkpoint
 
+    def _usable_checkpoint(self, pattern: str) -> Checkpoint | None:
+        """Return the newest checkpoint that is whole, and from which the attempt before did not fail at once."""
+        before = self._run.earlier_attempts()[0]
+        failed = None if before.is_retried() else before.end().get(FAILED_FROM)
+        found = None
+        for checkpoint, problem in checkpoints(self._out, pattern):
+            name = checkpoint.path.relative_to(self._out).as_posix()
+            if name == failed:
+                problem = f"attempt {before.number} failed right after it had resumed from it"
+            if problem:
+                self._run.log(f"checkpoint {name} is not used: {problem}")
+            elif found is None:
+                found = checkpoint
+            else:
+                self._has_older = failed is None
+                break
+        return found
+
     def _go_on(self, step: int) -> None:
         """Keep the metrics of the attempt before up to a step, also those that its worker did not live to record."""
         self._knows_step = True
-        if step <= 0:
-            return
         run = self._run
         if (parent := self._parent()) is None:
             return
@@ -174,6 +195,15 @@ class CommandTraining:
             new = {name: value for name, value in _values_of(row).items() if (row["step"], name) not in recorded}
             if new and row["step"] <= step:
                 run.note(row["step"], self._chosen(new))
+
+    def _go_on_before(self, step: int) -> None:
+        """Go on by the first step that a program records which finds its own checkpoint, unless it has begun anew."""
+        self._knows_step = True
+        if self._recipe.resume is None or (parent := self._parent()) is None:
+            return
+        before = [line["step"] for line in (*parent.history(every_step=False), *self._left_by(parent))]
+        if step > min(before, default=step):
+            self._go_on(step - 1)
 
     def _parent(self) -> Attempt | None:
         """Return the newest attempt that has metrics of the same files as this one; None if there is none."""
@@ -326,7 +356,7 @@ class CommandTraining:
                 if time.monotonic() >= until_s:
                     run.log(f"has not left after {stop.grace:g} s, and is killed")
                     break
-            self._stopping = {"stop_s": time.monotonic() - told_s, "was_killed": not child.is_over}
+            self._end |= {"stop_s": time.monotonic() - told_s, "was_killed": not child.is_over}
         if not child.is_over:
             child.kill()
 
@@ -335,9 +365,8 @@ class CommandTraining:
         for row in metrics.rows(final=final):
             if self._first_step is None:
                 self._first_step = row["step"]
-            if not self._knows_step:  # its first step tells where a program goes on that finds its own checkpoint
-                goes_on = run.attempt.number > 1 and self._recipe.resume is not None and row["step"] > 1
-                self._go_on(row["step"] - 1 if goes_on else 0)
+            if not self._knows_step:
+                self._go_on_before(row["step"])
             self._active_s = time.monotonic()
             run.note(row["step"], self._chosen(_values_of(row)))
         run.flush_if_due()
@@ -458,7 +487,21 @@ class CommandTraining:
         if any(_OUT_OF_MEMORY.search(line) for line in (*output[-TAIL_LINES:], said)):
             advice = gpu_memory_advice(self._run.id, self._run.slot)
             raise CommandFailedError(f"out of GPU memory (exit code {code}); {advice}", code)
-        raise CommandFailedError(f"exit code {code}: {said[:200]}", code)
+        reason = f"exit code {code}: {said[:200]}"
+        if self._checkpoint is not None and self._first_step is None:
+            self._raise_failed_from(self._checkpoint, reason, code)
+        raise CommandFailedError(reason, code)
+
+    def _raise_failed_from(self, checkpoint: Checkpoint, reason: str, code: int | None) -> NoReturn:
+        """Raise the failure of an attempt that got no further than its checkpoint, which may not be whole."""
+        name = checkpoint.path.relative_to(self._out).as_posix()
+        reason = f"{reason}; it had just resumed from checkpoint {name}"
+        if self._has_older:
+            self._run.attempt.record_end(self._end | {FAILED_FROM: name})
+            raise LostProcessError(f"{reason}, and goes back to the one before")
+        raise CommandFailedError(
+            f"{reason}: if that is not whole, remove it, then `ettsweep retry {self._run.id}`", code
+        )
 
     def _read_end(self) -> Iterator[str]:
         with contextlib.suppress(OSError), self._output.open("rb") as file:

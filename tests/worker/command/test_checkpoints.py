@@ -2,12 +2,14 @@
 
 import io
 import json
+import os
+import socket
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from ettsweep.worker.command.checkpoints import Checkpoint, newest_checkpoint
+from ettsweep.worker.command.checkpoints import Checkpoint, checkpoints, newest_checkpoint
 from ettsweep.worker.command.own_metrics import OwnMetrics
 
 
@@ -36,8 +38,6 @@ def test_a_group_tells_the_checkpoint_where_the_pattern_is_of_a_file_that_comes_
 
 
 def test_without_a_step_the_latest_is_taken(tmp_path: Path) -> None:
-    import os
-
     for age, name in enumerate(("b", "c", "a")):
         (tmp_path / name).write_text("x")
         os.utime(tmp_path / name, (1000 - age, 1000 - age))
@@ -76,6 +76,58 @@ def test_one_that_is_cut_short_is_not_taken(tmp_path: Path, name: str, content: 
     assert newest_checkpoint(tmp_path, r"s(?P<step>\d)") == Checkpoint(tmp_path / "s1", 1)
     (tmp_path / "s1" / name).write_bytes(b"")
     assert newest_checkpoint(tmp_path, r"s(?P<step>\d)") is None
+
+
+def header_of(size: int) -> bytes:
+    """Return the beginning of a safetensors file whose header would be so long."""
+    return size.to_bytes(8, "little") + b"{}"
+
+
+DAMAGED = {
+    "a header of 2^42 bytes.safetensors": header_of(2**42),
+    "a header of 2^64 - 1 bytes.safetensors": b"\xff" * 64,
+    "no offsets.safetensors": (13).to_bytes(8, "little") + b'{"w": [1, 2]}',
+    "no text.safetensors": (4).to_bytes(8, "little") + b"\xff\xfe\x00\x01",
+    "too short for a length.safetensors": b"\1",
+    "half.json": b'{"step": 40, "log_history": [{"loss": 1.0}',
+    "zeros after a crash.json": bytes(100),
+    "nested.json": b"[" * 200_000,
+    "half.pt": torch_file()[:-7],
+    "none.pt": b"",
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_file_that_its_own_format_shows_as_damaged_is_not_taken(tmp_path: Path, name: str) -> None:
+    end = Path(name).suffix
+    whole = {".pt": torch_file(), ".safetensors": safetensors_file(), ".json": b'{"step": 1}\n{"step": 2}\n'}[end]
+    for step, content in ((1, whole), (2, DAMAGED[name])):
+        (tmp_path / f"{step}{end}").write_bytes(content)
+        (tmp_path / f"s{step}").mkdir()
+        (tmp_path / f"s{step}" / name).write_bytes(content)
+        (tmp_path / f"s{step}" / "weights").write_text("x")
+    assert newest_checkpoint(tmp_path, rf"(?P<step>\d)\{end}") == Checkpoint(tmp_path / f"1{end}", 1)
+    assert newest_checkpoint(tmp_path, r"s(?P<step>\d)") == Checkpoint(tmp_path / "s1", 1)
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "step-1").write_text("x")
+    os.mkfifo(tmp_path / "step-2")
+    (tmp_path / "step-3").mkdir()
+    os.mkfifo(tmp_path / "step-3" / "weights")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "step-4"))
+    (tmp_path / "step-5").symlink_to("nowhere")
+    assert newest_checkpoint(tmp_path, r"step-(?P<step>\d)") == Checkpoint(tmp_path / "step-1", 1)
+
+
+def test_a_folder_with_fewer_files_than_the_one_before_is_still_being_written(tmp_path: Path) -> None:
+    for step, names in ((10, "ab"), (20, "abc"), (30, "ab")):
+        (tmp_path / f"s{step}").mkdir()
+        for name in names:
+            (tmp_path / f"s{step}" / name).write_text("x")
+    found = {checkpoint.step: problem for checkpoint, problem in checkpoints(tmp_path, r"s(?P<step>\d+)")}
+    assert found == {30: "it has 2 files, and s20 has 3", 20: "", 10: ""}
 
 
 # --- metrics ----------------------------------------------------------------------------------------------------------

@@ -1,12 +1,13 @@
 """submitit's executors, adapted to start workers: on this machine, and as a SLURM array."""
 
 import os
+import re
 import shlex
 import subprocess
 import uuid
 from pathlib import Path
 
-from submitit.core.utils import JobPaths
+from submitit.core.utils import FailedSubmissionError, JobPaths
 from submitit.local.local import LocalExecutor
 from submitit.slurm.slurm import SlurmExecutor
 
@@ -173,9 +174,18 @@ class ArrayExecutor(SlurmExecutor):
         Raises:
             StorageError: the variables cannot be written.
             submitit.core.utils.FailedJobError: sbatch refuses; the message is its own.
+            submitit.core.utils.FailedSubmissionError: it accepts the script, and does not print the id.
         """
         self.write_variables()
         return str(self._submit_command(self.command).job_id)
+
+    @staticmethod
+    def _get_job_id_from_submission_command(string: bytes | str) -> str:
+        # A site's banner may have other numbers, of other jobs too.
+        text = string.decode(errors="replace") if isinstance(string, bytes) else string
+        if ids := re.findall(r"^\s*(?:sbatch: )?Submitted batch job (\d+)\b", text, re.MULTILINE):
+            return str(ids[-1])
+        raise FailedSubmissionError(f"no line `Submitted batch job ID` in the output {text[:200]!r}")
 
     def write_variables(self) -> None:
         """Write the variables to a file that only its owner can read."""

@@ -275,9 +275,12 @@ def _submit_array(content: Json, array: ArrayRequest, results: Path, profile: Sl
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # submitit also prints its errors
             number = executor.start()
-    except (FailedJobError, FailedSubmissionError) as error:
+    except FailedJobError as error:
         # sbatch may fail after the controller has accepted the jobs.
-        number = _recover_array(submission, slurm.clean_message(str(error)))
+        message = slurm.clean_message(str(error))
+        number = _recover_array(submission, message, is_refused=not CONNECTION_LOST.search(message))
+    except FailedSubmissionError as error:
+        number = _recover_array(submission, str(error), is_refused=False)
     except OSError as error:
         shutil.rmtree(submission.path, ignore_errors=True)
         raise LaunchError(f"sbatch cannot be run: {error.strerror or error}") from error
@@ -291,20 +294,19 @@ def _executor(folder: Path, profile: SlurmProfile, name: str, array: ArrayReques
     return ArrayExecutor(folder, profile, name, array.tasks, array.parallel, code, one_process=array.one_process)
 
 
-def _recover_array(submission: Submission, message: str) -> str:
-    """Return the id of an array that exists although sbatch failed; it is found by its unique name.
+def _recover_array(submission: Submission, message: str, *, is_refused: bool) -> str:
+    """Return the id of an array that sbatch has not told; it is found by its unique name.
 
     Raises:
         LaunchError: there is none; the submission is deleted.
         SubmissionUnknownError: SLURM does not answer.
     """
-    connection_lost = CONNECTION_LOST.search(message)
     # If squeue fails too, nothing is known: the submission stays, and is looked up later.
     with contextlib.suppress(SlurmUnavailableError):
         for task in slurm.queue([submission.user]).values():
             if task.name == submission.name:
                 return task.id.partition("_")[0]
-        if not connection_lost:
+        if is_refused:
             shutil.rmtree(submission.path, ignore_errors=True)
             raise LaunchError(f"sbatch refuses: {message}")
     # A busy controller can accept the jobs minutes later: their submission must stay.

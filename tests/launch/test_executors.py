@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from support.commandline import typed, wait_for, write_grid
 
-from ettsweep.errors import InputError
+from ettsweep.errors import InputError, SubmissionUnknownError
 from ettsweep.launch import slurm
 from ettsweep.launch.executors import ArrayExecutor, SlotExecutor, sbatch_command
 from ettsweep.launch.follow import read_run_index
 from ettsweep.launch.profile import SlurmProfile
-from ettsweep.launch.submissions import read_submission
+from ettsweep.launch.submissions import read_submission, submissions
 from ettsweep.launch.submit import batch_scripts, check_plan, submit
 from ettsweep.ownership import TRUST_VARIABLE
 from ettsweep.runs.spec import RunSpec
@@ -464,6 +464,31 @@ def test_each_submission_has_a_name_of_its_own_which_its_jobs_carry(
     names = [read_submission(folder).name for folder in folders]
     assert len(set(names)) == 2
     assert [options(path.read_text())["job-name"] for path in sorted(stand_in_cluster.iterdir())] == names
+
+
+BANNER = "--> job 17 has used 3 of 500 hours"
+
+
+@pytest.mark.parametrize("says", [f"{BANNER}\nSubmitted batch job 4711 on cluster c2\n{BANNER}", BANNER, "4711"])
+def test_the_job_is_that_of_sbatchs_own_line_or_else_of_the_name_of_the_submission(
+    stand_in_cluster: Path, bin_folder: Path, results: Path, make_spec: Callable[..., RunSpec], says: str
+) -> None:
+    program(bin_folder, "sbatch", f'for script; do :; done\ncp "$script" {stand_in_cluster}/script\necho "{says}"')
+    name = f"$(sed -n 's/^#SBATCH --job-name=//p' {stand_in_cluster}/script)"
+    program(
+        bin_folder, "squeue", f'echo "17_0|other|RUNNING|None|n1|N/A|0|"\necho "4711_0|{name}|PENDING|None||N/A|0|"'
+    )
+    (folder,) = submit(results, plan_of(results, [make_spec()]), SlurmProfile(kind="slurm"))
+    assert read_submission(folder).array_id() == "4711"
+
+
+def test_jobs_that_sbatch_accepts_without_their_id_keep_their_list(
+    stand_in_cluster: Path, bin_folder: Path, results: Path, make_spec: Callable[..., RunSpec]
+) -> None:
+    program(bin_folder, "sbatch", f"echo '{BANNER}'")
+    with pytest.raises(SubmissionUnknownError, match="Submitted batch job"):
+        submit(results, plan_of(results, [make_spec()]), SlurmProfile(kind="slurm"))
+    assert len(submissions(results)) == 1
 
 
 def test_a_results_folder_whose_name_slurm_would_rewrite_is_refused(

@@ -156,7 +156,7 @@ def test_a_run_whose_command_is_killed_is_no_failed_one_and_goes_on_exactly(
     assert result_of(run)["attempts"] == 2
     assert attempt.failure() == {
         "kind": "lost",
-        "reason": f"killed by {signal.Signals(number).name}",
+        "reason": f"killed by {signal.Signals(number).name}{' (out of memory?)' * (number == signal.SIGKILL)}",
         "details": "",
     }
     assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
@@ -333,6 +333,8 @@ def test_a_signal_that_reaches_worker_and_command_at_once_interrupts_the_run(res
     [
         ("echo no luck >&2; exit 3", "exit code 3: no luck"),
         ("exit 1", "exit code 1: "),
+        ("echo step; kill -SEGV $$", "exit code -11, SIGSEGV: step"),
+        ("echo step; exit 134", "exit code 134, SIGABRT: step"),
         ("echo 'torch.OutOfMemoryError: CUDA out of memory. Tried'; exit 1", "out of GPU memory (exit code 1)"),
         (says(1, loss=2.0, other=1.0), "no err was recorded; seen: loss, other"),
         ("true", "no err: it recorded no metrics; say where they are with `reader`"),

@@ -8,7 +8,7 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +27,7 @@ from ettsweep.runs.stop import StopReason
 from ettsweep.runs.trainable import TRAINING_LOSSES
 from ettsweep.worker.command.checkpoints import Checkpoint, checkpoints, newest_checkpoint
 from ettsweep.worker.command.child import OUT_VARIABLE, Child, kill_processes_of
-from ettsweep.worker.command.ends import last_words, was_killed_below
+from ettsweep.worker.command.ends import last_words, signal_below
 from ettsweep.worker.command.kept_metrics import put_in_order
 from ettsweep.worker.command.own_metrics import OwnMetrics
 from ettsweep.worker.command.recipe import CommandRecipe
@@ -59,6 +59,11 @@ _STEP_VARIABLE = re.compile(r"SLURM_(?!CONF|CLUSTER|JOB|ARRAY|SUBMIT|RESTART)")
 _OUT_OF_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError|HIP out of memory")
 _SAYS_KILLED = re.compile(r"\bkilled\b", re.IGNORECASE)
 """What a program says one of whose processes was killed, such as a worker that loads its data."""
+
+
+_SENT_SIGNALS = (*(signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP), signal.SIGUSR1, signal.SIGUSR2)
+_OWN_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS)
+"""Signals that others send, and those that a program brings upon itself, which are a failure of its own."""
 
 
 class Metrics(Protocol):
@@ -428,8 +433,9 @@ class CommandTraining:
                 raise LostProcessError(f"exit code {code} asks to be taken up again, and it is no further than before")
             run.postponed = f"asked to be taken up again (exit code {code})"
             return
-        killed_by = _signal_of(code)
-        was_killed = killed_by == "SIGKILL" or was_killed_below(output)
+        below = signal_below(output)
+        killed_by = _signal_of(code) or below
+        was_killed = killed_by == "SIGKILL" or bool(below)
         # Others may share the limit: what was killed may be one of theirs.
         if out_of_memory_kills() > self._kills_before and (
             was_killed or any(_SAYS_KILLED.search(line) for line in output[-TAIL_LINES:])
@@ -437,13 +443,13 @@ class CommandTraining:
             raise CommandFailedError(
                 f"out of memory, killed by the system (exit code {code}); {self._memory_advice()}", code
             )
-        if killed_by or was_killed:
+        if killed_by:
             until_s = time.monotonic() + SIGNAL_WAIT_S * (1 if "SLURM_JOB_ID" in os.environ else 0.1)
             while not run.stop and time.monotonic() < until_s:
                 time.sleep(0.05)
             if run.stop:
                 self._raise_stopped()
-            raise LostProcessError(f"killed by {killed_by or 'a signal to one of its processes'}")
+            raise LostProcessError(f"killed by {killed_by}{' (out of memory?)' if killed_by == 'SIGKILL' else ''}")
         if run.stop:  # it came while the command ended: SLURM signals both
             self._raise_stopped()
         self._fail(code, output)
@@ -487,7 +493,8 @@ class CommandTraining:
         if any(_OUT_OF_MEMORY.search(line) for line in (*output[-TAIL_LINES:], said)):
             advice = gpu_memory_advice(self._run.id, self._run.slot)
             raise CommandFailedError(f"out of GPU memory (exit code {code}); {advice}", code)
-        reason = f"exit code {code}: {said[:200]}"
+        by = f", {name}" if (name := _signal_of(code, _OWN_SIGNALS)) else ""
+        reason = f"exit code {code}{by}: {said[:200]}"
         if self._checkpoint is not None and self._first_step is None:
             self._raise_failed_from(self._checkpoint, reason, code)
         raise CommandFailedError(reason, code)
@@ -525,14 +532,12 @@ def _values_of(row: Json) -> dict[str, float]:
     return {name: float(value) for name, value in row.items() if name != "step"}
 
 
-def _signal_of(code: int | None) -> str:
-    """Return the name of the signal that an exit code tells of, as the shell has it too; empty for none."""
-    # Those that others send: what a program brings upon itself, such as SIGSEGV, is a failure of its own.
-    fatal = (*(signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP), signal.SIGUSR1, signal.SIGUSR2)
+def _signal_of(code: int | None, signals: Collection[signal.Signals] = _SENT_SIGNALS) -> str:
+    """Return the name of the signal that an exit code tells of, as the shell has it too; empty for none of these."""
     number = -code if code is not None and code < 0 else (code or 0) - 128
     if code is None:
         return "something that took its supervisor too"
-    return signal.Signals(number).name if number in fatal else ""
+    return signal.Signals(number).name if number in signals else ""
 
 
 def _free_port() -> int:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ettsweep.worker.command.ends import last_words, was_killed_below
+from ettsweep.worker.command.ends import last_words, signal_below
 
 CLOSES = """W1128 02:09:05 7728 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process {} closing signal SIGTERM
 """
@@ -49,13 +49,15 @@ KILLED = [
 ]
 
 
-@pytest.mark.parametrize("output", [*KILLED, TOLD], ids=["SIGKILL", "SIGTERM", "SIGUSR1", "torchrun told to end"])
-def test_torchrun_or_a_process_of_it_was_killed_by_others(output: str) -> None:
-    assert was_killed_below(output.splitlines())
+@pytest.mark.parametrize(
+    ("output", "name"), list(zip([*KILLED, TOLD], ["SIGKILL", "SIGTERM", "SIGUSR1", "SIGTERM"], strict=True))
+)
+def test_torchrun_or_a_process_of_it_was_killed_by_others(output: str, name: str) -> None:
+    assert signal_below(output.splitlines()) == name
 
 
 def test_a_process_that_torchrun_ends_since_another_has_failed_was_not_killed_by_others() -> None:
-    assert not was_killed_below(OWN.splitlines())
+    assert not signal_below(OWN.splitlines())
 
 
 def test_a_report_of_torchrun_that_is_cut_tells_closed_processes_from_killed_ones() -> None:
@@ -66,8 +68,8 @@ def test_a_report_of_torchrun_that_is_cut_tells_closed_processes_from_killed_one
 
 
 def test_where_one_node_has_failed_and_another_was_told_to_end_it_has_failed() -> None:
-    assert not was_killed_below((OWN + TOLD).splitlines())
-    assert was_killed_below((OWN + KILLED[0]).splitlines()), "one was killed, the other failed for lack of it"
+    assert not signal_below((OWN + TOLD).splitlines())
+    assert signal_below((OWN + KILLED[0]).splitlines()) == "SIGKILL", "one was killed, the other failed for lack of it"
 
 
 def test_the_first_error_of_a_rank_is_the_reason() -> None:
@@ -88,5 +90,60 @@ def test_the_first_error_of_a_rank_is_the_reason() -> None:
 """
     assert last_words(("[rank1]: Traceback (most recent call last):\n" + chained).splitlines()) == "ValueError: no lr"
     assert last_words(["a step", "no luck", ""]) == "no luck"
-    assert last_words([*KILLED[0].splitlines()]) == "traceback : Signal 9 (SIGKILL) received by PID 7734"
+    crashed = CLOSES.format(7735) + FAILED.format(code=-11, traceback="Signal 11 (SIGSEGV) received by PID 7734")
+    assert last_words(("loss 3.2\n" + crashed).splitlines()) == "Signal 11 (SIGSEGV)"
     assert last_words([]) == "it printed nothing"
+
+
+RAISED = """loss 3.2
+Traceback (most recent call last):
+  File "train.py", line 9, in main
+    load(path)
+ValueError: no such checkpoint
+"""
+
+HYDRA = "\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n"
+
+ACCELERATE = """Traceback (most recent call last):
+  File "/usr/bin/accelerate", line 8, in <module>
+    sys.exit(main())
+subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.
+"""
+
+BOX = "╭─ {} ─────────────────╮\n│ {}          │\n╰──────────────────────╯\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        ("Error executing job with overrides: ['lr=1']\n" + RAISED + HYDRA, "ValueError: no such checkpoint"),
+        (
+            "Could not override 'lr'.\nKey 'lr' is not in struct\n    object_type=dict\n" + HYDRA,
+            "Could not override 'lr'. Key 'lr' is not in struct object_type=dict",
+        ),
+        ("loss 3.2\nError executing job with overrides: []\nno target x.Y\n" + HYDRA, "no target x.Y"),
+        (RAISED + ACCELERATE, "ValueError: no such checkpoint"),
+        (RAISED + OWN, "ValueError: no such checkpoint"),
+        ("train.py: error: no lr\n" + ACCELERATE, "train.py: error: no lr"),
+        (
+            ACCELERATE,
+            "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.",
+        ),
+        (RAISED + "wandb: \nwandb: 🚀 View run at: https://wandb.ai/x\n", "ValueError: no such checkpoint"),
+        ("no data\nwandb: Find logs at: wandb/run-1/logs\n", "no data"),
+        ("wandb: ERROR api_key not configured\nwandb: 1 file\n", "wandb: ERROR api_key not configured"),
+        (RAISED + "  path: /data/x\nwarnings.py:3: UserWarning: leaked 3 objects\n", "ValueError: no such checkpoint"),
+        (RAISED.replace("no such checkpoint", "wrong keys:\n\thead"), "ValueError: wrong keys: head"),
+        (RAISED + "\nDuring handling of the above exception, another exception occurred:\n\n" + RAISED, None),
+        ("a sample\nOriginal " + RAISED[9:] + "\nfor debugging set X=1\n", "ValueError: no such checkpoint"),
+        (RAISED + "Exception ignored in: <function x>\n" + RAISED[9:].replace("Value", "Type"), None),
+        (BOX.format("Traceback (most recent call last)", "train.py:3") + "KeyError: 'lr'\nbye\n", "KeyError: 'lr'"),
+        (BOX.format("Error", "No such option: --lrr"), "No such option: --lrr"),
+        (
+            "FATAL Unknown flag 'lrr'.\nPass --helpshort or --helpfull to see help on flags.\n",
+            "FATAL Unknown flag 'lrr'.",
+        ),
+    ],
+)
+def test_the_reason_is_the_exception_and_no_footer_of_a_framework(output: str, reason: str | None) -> None:
+    assert last_words(output.splitlines()) == (reason or "ValueError: no such checkpoint")

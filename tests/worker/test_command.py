@@ -539,6 +539,20 @@ def test_a_file_is_written_for_each_run(tmp_path: Path, results: Path, grid: Ask
         }
 
 
+def test_a_script_that_is_written_for_a_run_finds_the_modules_beside_its_original(
+    tmp_path: Path, results: Path, grid: Ask
+) -> None:
+    (tmp_path / "nano").mkdir()
+    (tmp_path / "nano" / "model.py").write_text("error = 3.0\n")
+    (tmp_path / "nano" / "train.py").write_text(
+        "import json\nfrom model import error\nlr = 1.0\n"
+        'print("[ettsweep]", json.dumps({"step": 1, "err": error + lr}))\n'
+    )
+    files = {"{out}/train.py": {"from": "nano/train.py", "replace": {"lr = 1.0": "lr = {lr}"}}}
+    grid(f"{PYTHON} {{out}}/train.py --seed {{seed}}", files=files)
+    assert result_of(only_run(results))["score"] == 3.25
+
+
 def test_a_strategy_appends_its_words_to_the_command(results: Path, grid: Ask) -> None:
     command = ["sh", "-c", f': {{lr}} {{seed}}; {says(1, err=1.0)} echo "words: $*"', "run"]
     of = {"standard": "", "s=1": "--use-mup --id {id}"}

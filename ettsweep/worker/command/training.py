@@ -291,7 +291,10 @@ class CommandTraining:
             "WANDB_RUN_GROUP": os.environ.get("WANDB_RUN_GROUP") or run.family,
             "WANDB_DIR": str(self._out),
         }
-        if folders := import_folders(self._recipe.run_folder):
+        # A script that is written for each run finds the modules beside its original.
+        scripts = (Path(self._recipe.folder, file.source) for file in self._recipe.files.values())
+        beside = dict.fromkeys(script.parent.resolve() for script in scripts if script.suffix == ".py")
+        if folders := [*beside, *import_folders(self._recipe.run_folder)]:
             environment["PYTHONPATH"] = os.pathsep.join(
                 [*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])]
             )

@@ -10,6 +10,7 @@ linked.
 
 import contextlib
 import os
+import re
 import shutil
 import stat
 import uuid
@@ -247,10 +248,8 @@ def import_folders(folder: Path) -> list[Path]:
 
     An editable installation would import the project itself.
     """
-    above = (folder, *folder.parents)
-    root = next((each for each in above if each.name == COPY and is_project_copy(each.parent)), None)
-    found = list[Path]()
-    for each in above if root else ():
+    root, found = _root_of_copy(folder), list[Path]()
+    for each in (folder, *folder.parents) if root else ():
         is_packed = any((each / name).exists() for name in ("pyproject.toml", "setup.py"))
         if (each / "src").is_dir() and (is_packed or each == root):
             found.append(each / "src")
@@ -259,6 +258,37 @@ def import_folders(folder: Path) -> list[Path]:
         if each == root:
             break
     return found
+
+
+def missing_in_copy(folder: Path, text: str) -> str:
+    """Return, for a message, that an error names a path or module beside the project, which its copy lacks.
+
+    Args:
+        folder: where the program runs, perhaps in a copy.
+        text: the error.
+    """
+    root = _root_of_copy(folder)
+    copy = _read(root.parent) if root else None
+    if root is None or copy is None:
+        return ""
+    names = re.findall(r"[^\s'\"`:,;()\[\]<>=]+", text)
+    modules = re.findall(r"No module named '(\w+)", text)
+    paths = [Path(os.path.normpath(folder / name)) for name in names]
+    paths += [root.parent / f"{name}{end}" for name in modules for end in ("", ".py")]
+    for path in paths:
+        original = Path(os.path.normpath(copy.project / os.path.relpath(path, root)))
+        with contextlib.suppress(OSError, ValueError):  # a word that is no path, or a folder of others
+            if not (path.is_relative_to(root) or path.exists()) and original.exists():
+                return (
+                    f"runs train in a copy of the project, and {original} lies outside of it: use this absolute path, "
+                    "or `snapshot: false` under `run:`"
+                )
+    return ""
+
+
+def _root_of_copy(folder: Path) -> Path | None:
+    above = (folder, *folder.parents)
+    return next((each for each in above if each.name == COPY and is_project_copy(each.parent)), None)
 
 
 # --- which there are --------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from ettsweep.errors import (
 from ettsweep.files import Json, finite
 from ettsweep.launch.gpus import driver_version, gpu_name
 from ettsweep.launch.profile import AnyProfile, Slot
-from ettsweep.launch.project_copy import placed
+from ettsweep.launch.project_copy import missing_in_copy, placed
 from ettsweep.launch.remedies import gpu_memory_advice
 from ettsweep.provenance import installed_versions
 from ettsweep.runs.attempt import NO_TIME, Attempt, TimeSpent
@@ -141,6 +141,8 @@ def train_attempt(run: RunDir, attempt: Attempt, work: WorkList) -> StopReason |
         reason = str(error) if ours else error_line(error)
         if type(error).__name__ == "OutOfMemoryError":  # torch's; not imported here
             reason = f"out of GPU memory: {reason}; {gpu_memory_advice(run.id, work.slot)}"
+        if not ours and context and (code := context.own_code) and (missing := missing_in_copy(code.folder, reason)):
+            reason = f"{reason}; {missing}"
         exit_code = error.code if isinstance(error, CommandFailedError) else None
         attempt.record_failure("error", reason, details, exit_code)
     return None
@@ -188,6 +190,7 @@ class RunningRun:
         self.id, self.slot = run.id, work.slot
         self.lr, self.wd, self.seed = spec.lr, spec.wd, spec.seed
         self.family = spec.family_id
+        self.own_code = spec.own_code()
         self.strategy = strategy_name(spec.strategy.s)
         self.out = run.path / "out"
         self.data = work.data_of(run)

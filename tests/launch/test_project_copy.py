@@ -394,3 +394,41 @@ def test_code_above_the_grid_file_is_copied_and_nothing_is_put_beside_the_copy(
     copy = only_copy(elsewhere).path
     assert {path.name for path in copy.iterdir()} == {"project", "project.json"}
     assert (copy / "project" / "shared" / "m.py").is_file()
+
+
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [
+        ("open('../shared/x.txt')", "shared/x.txt"),
+        ("open(os.path.abspath('../shared/x.txt'))", "shared/x.txt"),
+        ("sys.path.append('..'); import shared", "shared"),
+        ("open('../other/x.txt')", None),
+        ("open('data/y.txt')", None),
+        ("import torchery", None),
+    ],
+)
+def test_a_path_beside_the_project_that_a_copy_lacks_is_told(
+    project: Path, results: Path, grid: Ask, script: str, name: str | None
+) -> None:
+    shared = project.parent / "shared"
+    shared.mkdir()
+    (shared / "x.txt").write_text("41")
+    (project / "train.py").write_text(f"import os, sys\n{script}\n")
+    grid("--follow", code=None)
+    (run,) = runs_in(results)
+    reason = run.status().reason
+    assert "Error: " in reason
+    hint = name and f"{project.parent / name} lies outside of it: use this absolute path, or `snapshot: false`"
+    assert hint in reason if hint else "copy" not in reason
+
+
+def test_a_path_beside_the_project_of_a_function_is_told(project: Path, results: Path) -> None:
+    (project.parent / "x.txt").write_text("41")
+    (project / "train.py").write_text(
+        "from pathlib import Path\ndef main(run):\n    open(Path(__file__).parent.parent / 'x.txt')\n"
+    )
+    content = {"run": {"function": "train:main", "score": {"name": "err", "mode": "min"}}, "centre": {"lr": 0.25}}
+    (project / "sweep.yaml").write_text(yaml.safe_dump(content))
+    ettsweep("grid", "--grid", project / "sweep.yaml", "--results", results, "--lr-range", "0:0", "--follow", code=None)
+    (run,) = runs_in(results)
+    assert f"{project.parent / 'x.txt'} lies outside of it: use this absolute path" in run.status().reason

@@ -32,9 +32,9 @@ _ROOT_SIGNAL = re.compile(r"Root Cause .*?(Signal \d+ \(SIG\w+\)) received by PI
 
 _FOOTER = re.compile(
     r"Set the environment variable HYDRA_FULL_ERROR|Pass --helpshort or --helpfull|wandb: (?!ERROR)|"
-    r".*torch[./]distributed"
+    r"Execution halted$|note: run with `RUST_BACKTRACE|.*torch[./]distributed"
 )
-"""Lines of frameworks below the reason."""
+"""Lines of frameworks, of R and of Rust below the reason."""
 
 MOST_LINES = 8
 """Lines of Hydra that are taken for one reason."""

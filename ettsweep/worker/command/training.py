@@ -19,7 +19,7 @@ from ettsweep.console import as_on_screen
 from ettsweep.errors import CommandFailedError, EttsweepError, InputError, LostProcessError, RunStopped, StorageError
 from ettsweep.files import Json, storage_errors, write_atomic
 from ettsweep.launch.profile import SlurmProfile
-from ettsweep.launch.project_copy import import_folders
+from ettsweep.launch.project_copy import import_folders, missing_in_copy
 from ettsweep.launch.remedies import gpu_memory_advice, more_memory, more_time
 from ettsweep.provenance import belongs_to_environment, installed_versions, launcher_version
 from ettsweep.runs.attempt import Attempt
@@ -500,7 +500,8 @@ class CommandTraining:
         reason = f"exit code {code}{by}: {said[:200]}"
         if self._checkpoint is not None and self._first_step is None:
             self._raise_failed_from(self._checkpoint, reason, code)
-        raise CommandFailedError(reason, code)
+        missing = missing_in_copy(self._recipe.run_folder, "\n".join((*output[-TAIL_LINES:], said)))
+        raise CommandFailedError("; ".join(filter(None, [reason, missing])), code)
 
     def _raise_failed_from(self, checkpoint: Checkpoint, reason: str, code: int | None) -> NoReturn:
         """Raise the failure of an attempt that got no further than its checkpoint, which may not be whole."""

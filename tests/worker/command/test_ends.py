@@ -138,6 +138,7 @@ BOX = "╭─ {} ─────────────────╮\n│ {} 
         ("a sample\nOriginal " + RAISED[9:] + "\nfor debugging set X=1\n", "ValueError: no such checkpoint"),
         (RAISED + "Exception ignored in: <function x>\n" + RAISED[9:].replace("Value", "Type"), None),
         (BOX.format("Traceback (most recent call last)", "train.py:3") + "KeyError: 'lr'\nbye\n", "KeyError: 'lr'"),
+        ("Error in file(x) :\n  cannot open '../x.csv'\nExecution halted\n", "cannot open '../x.csv'"),
         (BOX.format("Error", "No such option: --lrr"), "No such option: --lrr"),
         (
             "FATAL Unknown flag 'lrr'.\nPass --helpshort or --helpfull to see help on flags.\n",

@@ -133,7 +133,10 @@ def test_attempts_lost_in_a_row_are_a_failure_until_retried(run: RunDir) -> None
     text = f"{MAX_LOST_ATTEMPTS} attempts died without a word; see `ettsweep logs {run.id}`"
     assert state(run, run.id) == (State.FAILED, text)
     RunDir(run.path).attempt(MAX_LOST_ATTEMPTS).record_failure("lost", "killed by SIGKILL")
-    assert state(run, run.id) == (State.FAILED, text.replace("died without a word", "got no further: killed by SIGKILL"))
+    assert state(run, run.id) == (
+        State.FAILED,
+        text.replace("died without a word", "got no further: killed by SIGKILL"),
+    )
     run.retry()
     assert state(run) == (State.INTERRUPTED, "killed by SIGKILL")
     for _ in range(MAX_LOST_ATTEMPTS - 1):

@@ -63,8 +63,8 @@ def test_a_process_that_torchrun_ends_since_another_has_failed_was_not_killed_by
 def test_a_report_of_torchrun_that_is_cut_tells_closed_processes_from_killed_ones() -> None:
     cut = OWN.partition("Root Cause")[0]
     assert "(SIGTERM) received by PID 7735" in cut
-    assert not was_killed_below(cut.splitlines()), "torchrun itself has closed it"
-    assert was_killed_below((cut + "traceback : Signal 9 (SIGKILL) received by PID 7734").splitlines())
+    assert not signal_below(cut.splitlines()), "torchrun itself has closed it"
+    assert signal_below((cut + "traceback : Signal 9 (SIGKILL) received by PID 7734").splitlines())
 
 
 def test_where_one_node_has_failed_and_another_was_told_to_end_it_has_failed() -> None:

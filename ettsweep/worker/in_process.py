@@ -433,21 +433,23 @@ class _LogStream(io.TextIOBase):
 
     def __init__(self) -> None:
         self.log: Callable[[str], None] = lambda text: None
-        self._rest = ""
+        self._parts = [""]  # of a line that has not ended
 
     def writable(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
-        *lines, rest = (self._rest + text).split("\n")
-        for line in lines:
-            self.log(_last_state(line))
-        self._rest = _last_state(rest)
+        self._parts.append(text)
+        if "\n" in text or "\r" in text:
+            *lines, rest = "".join(self._parts).split("\n")
+            for line in lines:
+                self.log(_last_state(line))
+            self._parts = [_last_state(rest)]
         return len(text)
 
     def end_line(self) -> None:
         """Write what is left of an incomplete line."""
-        if self._rest:
+        if any(self._parts):
             self.write("\n")
 
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,19 @@ def test_it_may_change_the_folder_and_print_what_it_likes(
     assert run.result() is not None
     assert "two\n" in attempt.log_text()
     assert "three" in attempt.log_text()
+
+
+def test_dots_without_a_newline_cost_no_more_than_their_number(results: Path) -> None:
+    def prints_dots(run: RunContext) -> None:
+        start = time.process_time()
+        for _ in range(300_000):
+            print(".", end="")
+        assert time.process_time() - start < 5, "each copied those before it: minutes"
+        count_to(10)(run)
+
+    run, attempt, _ = train(results, prints_dots)
+    assert run.result() is not None, attempt.failure()
+    assert "." * 300_000 in attempt.log_text()
 
 
 def test_each_life_of_a_job_that_saves_a_later_state_has_made_progress(results: Path) -> None:

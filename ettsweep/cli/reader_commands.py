@@ -57,7 +57,7 @@ def _show(path: Path, reader: str, form: Format) -> None:
     if not seen.rows:
         raise FailedError(f"{path}: {seen.problem or seen.seen}")
     print_table(summary(seen.metrics), form)
-    print_note(f"read: {', '.join(seen.files)}")
+    print_note("\n".join([f"read: {', '.join(seen.files)}", *seen.notes]))
     if problems := list(filter(None, [seen.problem, *seen.conflicts.values()])):
         raise FailedError("\n".join(problems))
 

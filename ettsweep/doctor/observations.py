@@ -210,6 +210,8 @@ def _score(record: Record, criterion: Criterion) -> Seen:
     best = (min if metric.mode == "min" else max)(values)
     digits = ScoreDigits.of(values, best, metric, criterion)
     seen = f"{metric.column} at {format_count(len(values), 'step')}, {score_text(best, metric)} at best"
+    if note := alone.end.get("score_note"):
+        return "warning", f"{seen}; {note}", "print it once a step, from one process"
     if digits.are_too_few:
         return "warning", f"{seen}, {digits}", "print more digits, or widen the margin"
     return "ok", seen if digits.is_fine else f"{seen}, {digits}", ""

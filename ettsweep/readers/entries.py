@@ -6,10 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from ettsweep.readers.numbers import metric_value, step_number, words
+from ettsweep.readers.numbers import MAX_STEP, metric_value, step_number, words
 from ettsweep.readers.reader import COUNTED, Reader
+
+OTHER_STEPS = "`step: NAME` names another, `step: counted` numbers the rows"
 
 
 @dataclass(frozen=True)
@@ -19,37 +21,48 @@ class Entry:
     Attributes:
         step: of all of them.
         values: by name; they may be nan or infinite.
+        path: of the file.
         kind: what lines of the same origin have in common, so that training and validation are told apart.
         where: for messages: the file and the line without its end.
+        epoch: that the line has beside a step which counts something else; None if it has none.
+        is_epoch: whether the step counts epochs; None if it is the number of the line.
         wall_s: when it was written, in seconds; 0 if unknown.
     """
 
     step: int
     values: Mapping[str, float]
+    path: str
     kind: str
     where: str
+    epoch: int | None = None
+    is_epoch: bool | None = False
     wall_s: float = 0.0
 
 
 @dataclass
 class Sightings:
-    """What was seen while reading, for the message that a metric was not.
+    """What was seen while reading, for messages.
 
     Attributes:
         records: number of lines, rows or events.
         names: of all numbers, chosen or not, in the order in which they came.
         without_step: names of numbers that had no step.
+        fractions: metrics with a step that is a fraction, with what is wrong.
         problems: what could not be read, by file.
     """
 
     records: int = 0
     names: dict[str, None] = field(default_factory=dict)
     without_step: dict[str, None] = field(default_factory=dict)
+    fractions: dict[str, str] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
 
 
 MAX_NAMES = 1000
 """Names that are remembered for messages: a trainer may put a number into them."""
+
+_EPOCH = re.compile(r"(?:.*[/._ ])?epoch", re.IGNORECASE)
+_RANKS = ("rank", "local_rank", "global_rank")
 
 
 class Shaper:
@@ -65,33 +78,40 @@ class Shaper:
         self.reader, self.path, self.sightings = reader, path, sightings
         self._count = 0
         match = re.search(reader.step_in_path, path) if reader.step_in_path else None
-        self._path_step = step_number(match[1], path) if match else None
+        self._path_step = match[1] if match else None
 
-    def of_record(self, record: Mapping[str, Any], line: str, *, alone: bool = False) -> Iterator[Entry]:
+    def of_record(self, record: Iterable[tuple[str, Any]], line: str, *, alone: bool = False) -> Iterator[Entry]:
         """Yield the entry of a row or object, unless it has no step or no metric.
 
         Args:
-            record: its values by column or key.
+            record: its columns or keys, with their values.
             line: as it stands in the file, for messages and patterns.
             alone: it is the one record of its file, and needs no step.
         """
         self.sightings.records += 1
-        where = f"{self.path}: {line[:200]}"
-        column, step = self._step(record, where, alone=alone)
-        numbers = {
-            name: number for name, v in record.items() if name != column and (number := metric_value(v)) is not None
-        }
-        texts = {name: v for name, v in record.items() if isinstance(v, str) and name not in numbers}
+        pairs = list(record)
+        column, given = self._step(dict(pairs), alone=alone)
+        numbers = [(name, number) for name, v in pairs if name != column and (number := metric_value(v)) is not None]
+        names = {name for name, _ in numbers}
+        texts = {name: v for name, v in pairs if isinstance(v, str) and v and name not in names}
         prefix = self.prefix(line, texts)
-        values = self.chosen(numbers, prefix)
+        chosen = self.chosen(numbers, prefix)
+        if given is None:
+            self.sightings.without_step.update((name, None) for values in chosen for name in values)
+            return
+        where = f"{self.path}: {line[:200]}"
+        step = self.step_of(given, chosen, where) if chosen else None
         if step is None:
-            self.sightings.without_step.update(dict.fromkeys(values))
-        elif values:
-            kind = (*sorted(numbers), *(words(text[:40]) for text in texts.values()))
-            yield Entry(step, values, f"{prefix}{words(self.path)}{kind}", where)
+            return
+        epoch = next((int(v) for name, v in numbers if _EPOCH.fullmatch(name) and math.isfinite(v)), None)
+        ranks = (f"{name} {value:g}" for name, value in numbers if name.lower() in _RANKS)
+        kind = (prefix, *sorted(names), *ranks, *(words(text[:40]) for text in texts.values()))
+        for number, values in enumerate(chosen):
+            is_epoch = bool(_EPOCH.fullmatch(column)) if column else None
+            yield Entry(step, values, self.path, f"{number}{kind}", where, epoch, is_epoch)
 
-    def _step(self, record: Mapping[str, Any], where: str, *, alone: bool) -> tuple[str, int | None]:
-        """Return the column of the step and the step; None if the record has none."""
+    def _step(self, record: Mapping[str, Any], *, alone: bool) -> tuple[str, object]:
+        """Return the column of the step and what it has; None if the record has none."""
         if self._path_step is not None:
             return "", self._path_step
         if self.reader.step == (COUNTED,):
@@ -99,8 +119,24 @@ class Shaper:
             return "", self._count
         for name in self.reader.step:
             if record.get(name) not in (None, ""):
-                return name, step_number(record[name], f"{where}: {name}")
+                return name, record[name]
         return "", 1 if alone else None
+
+    def step_of(self, given: object, chosen: Iterable[Mapping[str, float]], where: str) -> int | None:
+        """Return a step; None if it is no whole number, which `sightings` has then.
+
+        A fraction is an error of its metrics: others of them may have whole ones, and would be left alone.
+        """
+        number = step_number(given)
+        if number is not None and number.is_integer() and 0 <= number <= MAX_STEP:
+            return int(number)
+        problem = f"{where}: the step {given!r} is no whole number"
+        if number is not None and 0 < number < MAX_STEP:
+            for name in (name for values in chosen for name in values):
+                self.sightings.fractions.setdefault(name, f"{problem}; {OTHER_STEPS}")
+        else:
+            self.sightings.problems[self.path] = f"{problem}, so this is left out"
+        return None
 
     def prefix(self, line: str, texts: Mapping[str, str] | None = None) -> str:
         """Return what `split` puts before the names of a line or record."""
@@ -113,17 +149,21 @@ class Shaper:
                 return f"{prefix}_"
         return ""
 
-    def chosen(self, numbers: Mapping[str, float], prefix: str) -> dict[str, float]:
-        """Return the metrics among some numbers, by their new names."""
-        values = {}
-        for name, value in numbers.items():
+    def chosen(self, numbers: Iterable[tuple[str, float]], prefix: str) -> list[dict[str, float]]:
+        """Return the metrics among some numbers, by their new names; another value of a name comes in the next dict."""
+        chosen: list[dict[str, float]] = []
+        for name, value in numbers:
             full = self.reader.rename.get(name, name)
             full = full if full.startswith(prefix) else prefix + full
             if len(self.sightings.names) < MAX_NAMES:
                 self.sightings.names[full] = None
             if full != "step" and _is_chosen(self.reader.metrics, self.reader.skip, name, full):
-                values[full] = value
-        return values
+                before = [values[full] for values in chosen if full in values]
+                if not any(_is_same(value, other) for other in before):
+                    if len(before) == len(chosen):
+                        chosen.append({})
+                    chosen[len(before)][full] = value
+        return chosen
 
 
 @cache
@@ -136,52 +176,101 @@ def matches(globs: Iterable[str], *names: str) -> bool:
     return any(fnmatchcase(name, glob) for glob in globs for name in names)
 
 
-class Conflicts:
-    """Finds metrics with two values at one step: of training and of validation, not of a run that was resumed.
+_family = cache(words)
+"""Of a path: equal for files of the same kind, such as version_0 and version_1."""
 
-    Lines of one kind may repeat a step, and the later one counts. Lines of two kinds may not: without a `split`, the
-    later one would win by chance.
+
+def _is_same(value: float, other: float) -> bool:
+    return value == other or (math.isnan(value) and math.isnan(other))
+
+
+class Conflicts:
+    """Finds metrics with two values at one step.
+
+    Those of lines of two kinds are of training and of validation: without a `split`, the later one would win by chance.
+    Those of one kind are of a run that was resumed, of a progress bar or of several processes: the later one counts.
+    So it does of files that differ by a number in their names, such as version_0 and version_1.
     """
 
     def __init__(self) -> None:
         self.found: dict[str, str] = {}
         """What is wrong, by name."""
-        self._kinds: dict[str, dict[str, _Kind]] = {}
+        self._kinds: dict[str, dict[tuple[str, str], _Kind]] = {}
+        self._replaced: dict[str, tuple[int, str]] = {}
+        self._firsts: dict[str, Entry] = {}
 
     def add(self, entry: Entry) -> None:
         """Look at the next entry."""
+        family = _family(entry.path)
         for name, value in entry.values.items():
+            self._compare_steps(name, entry)
             kinds = self._kinds.setdefault(name, {})
-            for kind, other in kinds.items():
-                if kind != entry.kind and name not in self.found and other.differs(entry.step, value):
-                    self.found[name] = (
-                        f"{name} has two values at step {entry.step}, {other.values[entry.step]:g} and {value:g}, in "
-                        f"lines such as {other.where!r} and {entry.where!r}: "
-                        "tell training and validation apart with `split`, or with a pattern that matches one of them"
+            for (other_family, other_kind), kind in kinds.items():
+                other = kind.values.get(entry.step)
+                if other is None or _is_same(value, other.value):
+                    continue
+                is_later_file = other_family == family and other.path != entry.path
+                values = f"{other.value:g} and {value:g}"
+                if (other_family, other_kind) != (family, entry.kind) and not is_later_file:
+                    lines = f"lines such as {kind.where!r} and {entry.where!r}"
+                    if kind.where == entry.where:
+                        lines = f"a line such as {entry.where!r}"
+                    self.found.setdefault(
+                        name,
+                        f"{name} has two values at step {entry.step}, {values}, in {lines}: "
+                        "tell training, validation and ranks apart with `split`, or with a pattern that matches one",
                     )
-            own = kinds.pop(entry.kind, None) or _Kind()
-            own.add(entry.step, value, entry.where)
-            kinds[entry.kind] = own
+                elif (entry.epoch or 0) > (other.epoch or 0) and other.epoch is not None and not is_later_file:
+                    self.found.setdefault(
+                        name,
+                        f"{name} has two values at step {entry.step}, {values}, of epochs {other.epoch} and "
+                        f"{entry.epoch}, in lines such as {entry.where!r}: steps begin anew in each epoch; "
+                        "`step: counted` numbers the rows, or read the epoch as the step",
+                    )
+                else:
+                    count, first = self._replaced.get(name, (0, f"{values} at step {entry.step}"))
+                    self._replaced[name] = count + 1, first
+            own = kinds.pop((family, entry.kind), None) or _Kind()
+            own.add(entry, value)
+            kinds[family, entry.kind] = own
             if len(kinds) > MAX_KINDS:
                 del kinds[next(iter(kinds))]
+
+    def _compare_steps(self, name: str, entry: Entry) -> None:
+        """Find a metric whose steps are epochs in some lines, and not in others."""
+        first = self._firsts.setdefault(name, entry) if entry.is_epoch is not None else entry
+        if first.is_epoch is not entry.is_epoch:
+            self.found.setdefault(
+                name,
+                f"{name} has epochs as its steps in some lines, and other steps in others, such as {first.where!r} "
+                f"and {entry.where!r}: tell them apart with `split`, or with a pattern that matches one of them",
+            )
+
+    def replaced(self) -> Iterator[tuple[str, str]]:
+        """Yield the metrics of which a later value has replaced another one, and how often that happened."""
+        for name, (count, first) in self._replaced.items():
+            more = f" and {count - 1:,} more" if count > 1 else ""
+            yield name, f"{name} has two values at one step, {first}{more}: the later one counts"
 
 
 @dataclass
 class _Kind:
-    """The latest values of a metric by step, in lines of one kind, with such a line."""
+    """The latest entries with a metric by step, in lines of one kind, with such a line."""
 
-    values: dict[int, float] = field(default_factory=dict)
+    values: dict[int, "_Value"] = field(default_factory=dict)
     where: str = ""
 
-    def differs(self, step: int, value: float) -> bool:
-        other = self.values.get(step, value)
-        return value != other and not (math.isnan(value) and math.isnan(other))
-
-    def add(self, step: int, value: float, where: str) -> None:
-        self.values.pop(step, None)
-        self.values[step], self.where = value, where
+    def add(self, entry: Entry, value: float) -> None:
+        self.values.pop(entry.step, None)
+        self.values[entry.step], self.where = _Value(value, entry.path, entry.epoch), entry.where
         if len(self.values) > MAX_STEPS:
             del self.values[next(iter(self.values))]
+
+
+class _Value(NamedTuple):
+    value: float
+    path: str
+    epoch: int | None
 
 
 MAX_KINDS, MAX_STEPS = 20, 10_000

@@ -20,25 +20,25 @@ class Scalar(NamedTuple):
     value: float
 
 
-def records(data: bytes, where: str) -> Iterator[tuple[int, bytes]]:
+def records(data: bytes, where: str) -> Iterator[tuple[int, bytes | None]]:
     """Yield the end and the content of each whole record; one that is still being written is left.
 
-    A record is its length (8 bytes) with its checksum (4), and its content with its checksum.
+    A record is its length (8 bytes) with its checksum (4), and its content with its checksum. A damaged content is
+    None.
 
     Raises:
-        MetricsError: a checksum is wrong.
+        MetricsError: the checksum of a length is wrong, so that nothing tells where the next record begins.
     """
     start = 0
     while start + 12 <= len(data):
         (length,) = struct.unpack_from("<Q", data, start)
-        _check(data[start : start + 8], data[start + 8 : start + 12], where)
+        if not _is_whole(data[start : start + 8], data[start + 8 : start + 12]):
+            raise MetricsError(f"{where}: a checksum is wrong: the file is damaged, or no event file of TensorBoard")
         end = start + 12 + length + 4
         if end > len(data):
             return
         content = data[start + 12 : end - 4]
-        if length <= CHECKED_BYTES:
-            _check(content, data[end - 4 : end], where)
-        yield end, content
+        yield end, content if length > CHECKED_BYTES or _is_whole(content, data[end - 4 : end]) else None
         start = end
 
 
@@ -46,14 +46,13 @@ CHECKED_BYTES = 4096
 """Longer records, of images and histograms, are not checked: it would take long, and they have no scalars."""
 
 
-def _check(content: bytes, checksum: bytes, where: str) -> None:
+def _is_whole(content: bytes, checksum: bytes) -> bool:
     crc = 0xFFFFFFFF
     for byte in content:
         crc = _crc_table()[(crc ^ byte) & 0xFF] ^ (crc >> 8)
     crc ^= 0xFFFFFFFF
     masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    if struct.pack("<I", masked) != checksum:
-        raise MetricsError(f"{where}: a checksum is wrong: the file is damaged, or no event file of TensorBoard")
+    return struct.pack("<I", masked) == checksum
 
 
 @cache
@@ -76,6 +75,8 @@ def scalars(event: bytes) -> Iterator[Scalar]:
     parts = dict(fields(event))
     (wall_s,) = struct.unpack("<d", _bytes(parts.get(1, bytes(8))))
     step = parts.get(2, 0)
+    if isinstance(step, int) and step >= 2**63:
+        step -= 2**64  # as loggers give it to what belongs to no step
     for number, value in fields(_bytes(parts.get(5, b""))):
         if number == 1:
             inner = dict(fields(_bytes(value)))

@@ -29,7 +29,8 @@ class Look:
         files: that it read; the log by its name.
         seen: why there is no metric, and what there is instead.
         problem: why it cannot read on; empty for none.
-        conflicts: metrics that have two values at one step, with what was seen.
+        conflicts: metrics that have two values at one step, or fractions as steps, with what was seen.
+        notes: what else was left out or replaced.
     """
 
     reader: Reader
@@ -38,6 +39,7 @@ class Look:
     seen: str
     problem: str
     conflicts: dict[str, str]
+    notes: list[str]
 
     @property
     def metrics(self) -> dict[str, dict[int, float]]:
@@ -111,14 +113,17 @@ def _looks_at_folder(reader: Reader, folder: Path) -> Iterator[Look]:
 
 
 def _look(reader: Reader, out: Path, log: Path | None) -> Look:
-    source = MetricSource(reader, out, log, strict=False)
+    source = MetricSource(reader, out, log, strict=())
     rows, problem = list[Json](), ""
     try:
         rows = source.rows(final=True)
     except MetricsError as error:
         problem = str(error)
+    if not rows:
+        problem = problem or "\n".join(dict.fromkeys(source.conflicts.values()))
     files = [log.name if log and name == OUTPUT else name for name in source.files]
-    return Look(reader, rows, files, source.seen(), problem, source.conflicts)
+    notes = [note for note in source.notes() if note not in source.conflicts.values()]
+    return Look(reader, rows, files, source.seen(), problem, source.conflicts, notes)
 
 
 def summary(metrics: dict[str, dict[int, float]]) -> list[Json]:
@@ -167,7 +172,7 @@ def overview(all_looks: Iterable[Look]) -> list[Json]:
 
 
 def _clash(conflicts: dict[str, str]) -> str:
-    return f"two values at one step: {listed(sorted(conflicts), 5)}" if conflicts else ""
+    return f"steps or values not told apart: {listed(sorted(conflicts), 5)}" if conflicts else ""
 
 
 def reader_rows() -> list[Json]:

@@ -5,8 +5,6 @@ import re
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
-from ettsweep.errors import MetricsError
-
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}((,\d{3})+\.\d+|(,\d{3}){2,})")
 """Commas between thousands beyond doubt: 1,234.5 and 1,234,567, while 1,234 may be 1.234."""
 
@@ -15,6 +13,7 @@ _DECIMAL_COMMA = re.compile(r"([-+]?\d*),(\d+(?:[eE][-+]?\d+)?)")
 _DECIMAL_POINT = re.compile(r"[-+]?\d*\.\d+([eE][-+]?\d+)?")
 _ANY = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|\b(nan|inf|infinity)\b", re.IGNORECASE)
 _WORD = re.compile(r"(?!it/s|s/it)(?<!it/)(?<!s/)[^\W\d]+")
+_RANK = re.compile(r"(?<!\w)(?:(?:local|global)[ _])?rank[\W_]{0,4}\d+|(?<=_)rank[-_]?\d+", re.IGNORECASE)
 
 
 def metric_value(value: object) -> float | None:
@@ -49,22 +48,11 @@ def decimal_points(cells: Sequence[str]) -> list[str]:
     return [_DECIMAL_COMMA.sub(r"\1.\2", cell) if comma and _DECIMAL_COMMA.fullmatch(cell) else cell for cell in cells]
 
 
-def step_number(value: object, where: str) -> int:
-    """Return a step.
-
-    Args:
-        value: as it was read.
-        where: it stands, for the message.
-
-    Raises:
-        MetricsError: it is no whole number from 0 to `MAX_STEP`.
-    """
-    number = metric_value(value)
+def step_number(value: object) -> float | None:
+    """Return the number of a step, which may have any mark between its thousands, since it is a whole one."""
     if isinstance(value, str) and _WHOLE_THOUSANDS.fullmatch(value.strip()):
-        number = float(re.sub(r"\D", "", value))
-    if number is None or not number.is_integer() or not 0 <= number <= MAX_STEP:
-        raise MetricsError(f"{where}: the step {value!r} is no whole number")
-    return int(number)
+        return float(re.sub(r"\D", "", value))
+    return metric_value(value)
 
 
 MAX_STEP = 2**53
@@ -72,8 +60,8 @@ MAX_STEP = 2**53
 
 
 def words(text: str) -> str:
-    """Return the words of a text without its numbers and bars, so that lines of one kind are equal."""
-    return " ".join(_WORD.findall(_ANY.sub(" ", text)))
+    """Return the words of a text without its numbers and bars, so that lines of one kind are equal; ranks stay."""
+    return " ".join([*_WORD.findall(_ANY.sub(" ", text)), *_RANK.findall(text)])
 
 
 def resolution(values: Iterable[float]) -> float | None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ettsweep.errors import MetricsError
 from ettsweep.readers.entries import Entry, Shaper
-from ettsweep.readers.numbers import metric_value, step_number, words
+from ettsweep.readers.numbers import metric_value, words
 from ettsweep.readers.reader import COUNTED
 
 
@@ -56,7 +56,7 @@ class CsvParser:
         elif len(cells) > len(self._header):
             self._shaper.sightings.problems[self._shaper.path] = f"rows have more cells than the header: {line[:200]}"
         else:
-            yield from self._shaper.of_record(dict(zip(self._header, cells, strict=False)), line)
+            yield from self._shaper.of_record(zip(self._header, cells, strict=False), line)
 
     def _is_header(self, cells: list[str]) -> bool:
         """Return whether a row has names in place of numbers."""
@@ -95,12 +95,15 @@ class JsonLinesParser:
         match = re.search(after, line) if after else None
         if after and not match:
             return
+        text = line[match.end() :] if match else line
         try:
-            value = json.loads(line[match.end() :] if match else line)
-        except (ValueError, RecursionError):
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            if text.lstrip().startswith("{"):
+                self._shaper.sightings.problems[self._shaper.path] = f"no valid JSON, {error}: {line[:200]}"
             return
         if isinstance(value, dict):
-            yield from self._shaper.of_record(flat(value), line)
+            yield from self._shaper.of_record(flat(value).items(), line)
 
 
 def flat(value: Mapping[str, Any], prefix: str = "", depth: int = 0) -> dict[str, Any]:
@@ -120,7 +123,9 @@ class PatternParser:
     def __init__(self, shaper: Shaper) -> None:
         self._shaper = shaper
         self._patterns = [re.compile(pattern) for pattern in shaper.reader.patterns]
-        self._step: int | None = None
+        self._step: str | None = None
+        self._is_epoch = False
+        self._epoch: int | None = None
         self._counts = Counter[tuple[object, ...]]()
         self.recent = deque[str](maxlen=RECENT_LINES)
         """The last lines without a match, for messages."""
@@ -129,6 +134,8 @@ class PatternParser:
         """Yield an entry for each pattern that finds metrics."""
         self._shaper.sightings.records += 1
         line = line[:MAX_PATTERN_LINE]
+        if epoch := _EPOCH.search(line):
+            self._epoch = int(epoch[1])
         is_matched = False
         for index, pattern in enumerate(self._patterns):
             matches = (
@@ -141,24 +148,34 @@ class PatternParser:
             self.recent.append(line)
 
     def _of_matches(self, index: int, matches: list[re.Match[str]], line: str) -> Iterator[Entry]:
-        where = f"{self._shaper.path}: {line[:200]}"
+        shaper, where = self._shaper, f"{self._shaper.path}: {line[:200]}"
         for match in matches:
             if text := match.groupdict().get("step"):
-                self._step = step_number(text, where)
-        numbers, start = {}, len(line)
+                self._step = text
+                self._is_epoch = bool(_ENDS_IN_EPOCH.search(line[: match.start("step")]))
+        numbers, start = list[tuple[str, float]](), len(line)
         for match in matches:
             for name, group in _metric_groups(match):
                 if (number := metric_value(match[group])) is not None:
-                    numbers[name], start = number, min(start, match.start(group))
-        prefix = self._shaper.prefix(line)
-        if values := self._shaper.chosen(numbers, prefix):
-            step = self._step
-            if step is None or self._shaper.reader.step == (COUNTED,):
-                lines = (index, *values)
-                self._counts[lines] += 1
-                step = self._counts[lines]
-            kind = f"{prefix}{words(self._shaper.path)}{index}{words(line[:start])}"
-            yield Entry(step, values, kind, where)
+                    numbers.append((name, number))
+                    start = min(start, match.start(group))
+        prefix = shaper.prefix(line)
+        if not (chosen := shaper.chosen(numbers, prefix)):
+            return
+        is_counted = self._step is None or shaper.reader.step == (COUNTED,)
+        lines = (index, *chosen[0])
+        self._counts[lines] += is_counted
+        step = self._counts[lines] if is_counted else shaper.step_of(self._step, chosen, where)
+        if step is None:
+            return
+        epoch = None if self._is_epoch else self._epoch
+        for number, values in enumerate(chosen):
+            kind = f"{number}{prefix}{index}{words(line[:start])}"
+            yield Entry(step, values, shaper.path, kind, where, epoch, None if is_counted else self._is_epoch)
+
+
+_EPOCH = re.compile(r"\bepoch\W{0,3}(\d{1,9})", re.IGNORECASE)
+_ENDS_IN_EPOCH = re.compile(r"epoch\W{0,3}$", re.IGNORECASE)
 
 
 def _metric_groups(match: re.Match[str]) -> Iterator[tuple[str, str]]:
@@ -202,5 +219,5 @@ def document_entries(text: str, shaper: Shaper) -> Iterator[Entry]:
     for record in records:
         if isinstance(record, dict):
             yield from shaper.of_record(
-                flat(record), json.dumps(record)[:200], alone=rows is document and records is not rows
+                flat(record).items(), json.dumps(record)[:200], alone=rows is document and records is not rows
             )

@@ -47,8 +47,8 @@ class Reader(StrictModel):
         about: what it reads, in words.
         kind: form of the files.
         files: globs relative to the run's folder, where `**/` is any number of folders; or `output`.
-        which: of several files: `all`, in the order of their names, version_2 before version_10; the `newest`; or
-            `one`, so that several are an error.
+        which: of several files: `all`, in the order of their names, version_2 before version_10; the `newest`, by the
+            `global_step` at its beginning, or else its time; or `one`, so that several are an error.
         step: columns, keys (`.` between nested ones) or tags of the step; the first that a row has counts. `counted`
             numbers the rows. A pattern has a group `step` instead.
         step_in_path: pattern whose first group is the step, in the path of the file.

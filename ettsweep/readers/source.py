@@ -1,17 +1,18 @@
 """The metrics of a run while its trainer writes them: polled, read once, in order."""
 
+import os
 import re
 from array import array
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from ettsweep.errors import MetricsError
 from ettsweep.files import Json
-from ettsweep.readers.entries import Conflicts, Entry, Shaper, Sightings, matches
+from ettsweep.readers.entries import OTHER_STEPS, Conflicts, Entry, Shaper, Sightings, matches
 from ettsweep.readers.events import records, scalars
-from ettsweep.readers.found_files import found_files
-from ettsweep.readers.numbers import step_number
+from ettsweep.readers.found_files import found_files, open_found
 from ettsweep.readers.parsers import LINE_PARSERS, PatternParser, document_entries
 from ettsweep.readers.reader import OUTPUT, Reader
 from ettsweep.readers.tail import Lines, Tail, Whole
@@ -24,9 +25,9 @@ class MetricSource:
         reader: what is read, and how.
         out: the run's folder; it need not exist yet.
         output: file with what the command printed; None if there is none.
-        only: globs of the metrics that are wanted, and may conflict; all by default.
-        strict: whether two values of a metric at one step, of training and of validation, are an error; else
-            `conflicts` has them.
+        only: globs of the metrics that are wanted; all by default.
+        strict: globs of those of which two values at one step, of training and of validation, are an error; all that
+            are wanted by default. Of others, `conflicts` and `notes` have them.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class MetricSource:
         output: Path | None = None,
         *,
         only: Collection[str] | None = None,
-        strict: bool = True,
+        strict: Collection[str] = ("*",),
     ) -> None:
         self.reader, self.out, self.output = reader, out, output
         self._only, self._strict = only, strict
@@ -46,8 +47,21 @@ class MetricSource:
 
     @property
     def conflicts(self) -> dict[str, str]:
-        """What is wrong with metrics that have two values at a step, by name."""
-        return self._conflicts.found
+        """What is wrong with metrics that have two values at a step, or a fraction as their step, by name."""
+        fractions = {name: v for name, v in self._sightings.fractions.items() if self._is_wanted(name)}
+        return fractions | self._conflicts.found
+
+    @property
+    def replaced(self) -> dict[str, str]:
+        """What to know of metrics of which a later value has replaced another one, by name."""
+        return dict(self._conflicts.replaced())
+
+    def notes(self) -> list[str]:
+        """Return what could not be read, and of which metrics the later one of two values counts."""
+        problems = [f"{path}: {problem}" for path, problem in self._sightings.problems.items()]
+        notes = [*problems, *dict.fromkeys(self.conflicts.values()), *list(self.replaced.values())[:MAX_REPLACED]]
+        others = list(self.replaced)[MAX_REPLACED:]
+        return notes + ([f"so it is with {listed(others)}"] if others else [])
 
     @property
     def names(self) -> list[str]:
@@ -81,18 +95,21 @@ class MetricSource:
             final: the command has ended, so that a last line without its end is whole.
 
         Raises:
-            MetricsError: a step is no whole number, several files match where one is expected, training and validation
-                are not told apart, or a file is damaged.
+            MetricsError: steps are fractions, several files match where one is expected, or training and validation
+                are not told apart.
         """
         rows = []
         for entry in self._entries(final=final):
-            values = {name: v for name, v in entry.values.items() if self._only is None or matches(self._only, name)}
+            values = {name: v for name, v in entry.values.items() if self._is_wanted(name)}
             if values:
-                self._conflicts.add(Entry(entry.step, values, entry.kind, entry.where))
+                self._conflicts.add(replace(entry, values=values))
                 rows.append({"step": entry.step, **values})
-        if self._strict and self.conflicts:
-            raise MetricsError("\n".join(self.conflicts.values()))
+        if wrong := dict.fromkeys(text for name, text in self.conflicts.items() if matches(self._strict, name)):
+            raise MetricsError("\n".join(wrong))
         return rows
+
+    def _is_wanted(self, name: str) -> bool:
+        return self._only is None or matches(self._only, name)
 
     def seen(self, name: str = "") -> str:
         """Return why there is no metric `name`, or none at all, and what there is instead; for messages."""
@@ -109,8 +126,7 @@ class MetricSource:
         stepless = self._sightings.without_step
         if name in stepless or (stepless and not name):
             steps = ", ".join(self.reader.step)
-            hint = "`step: NAME` names another, `step: counted` numbers the rows"
-            return f"{listed(stepless)} without a step ({steps}); {hint}"
+            return f"{listed(stepless)} without a step ({steps}); {OTHER_STEPS}"
         if self._sightings.names:
             return listed(self.names)
         recent = [line for stream in self._streams.values() for line in stream.recent]
@@ -143,7 +159,7 @@ class MetricSource:
                 f"reader: {{kind: {self.reader.kind}, files: {first}}}"
             )
         if self.reader.which == "newest" and found:
-            found = {"": max(reversed(found.values()), key=_modified)}  # of equal ones, the last by name
+            found = {"": max(reversed(found.values()), key=_how_far)}  # of equal ones, the last by name
         if OUTPUT in self.reader.files and self.output is not None and self.output.is_file():
             found[OUTPUT] = self.output.resolve()
         for name, path in found.items():
@@ -156,11 +172,21 @@ class MetricSource:
             yield stream, path
 
 
-def _modified(path: Path) -> int:
+MAX_REPLACED = 3
+"""Metrics of which notes say which values were replaced; others are named."""
+
+
+def _how_far(path: Path) -> tuple[int, int]:
+    """Return the `global_step` of a state, -1 if it names none at its beginning, and its time, which a copy loses."""
     try:
-        return path.stat().st_mtime_ns
+        with os.fdopen(open_found(path), "rb") as file:
+            step = re.search(rb'"global_step": *(\d{1,18})\b', file.read(HEAD_BYTES))
+            return int(step[1]) if step else -1, os.fstat(file.fileno()).st_mtime_ns
     except OSError:
-        return 0
+        return -1, 0
+
+
+HEAD_BYTES = 4096
 
 
 def listed(names: Collection[str], most: int = 20) -> str:
@@ -241,21 +267,29 @@ class _EventContent:
     recent: Collection[str] = ()
 
     def __init__(self, shaper: Shaper) -> None:
-        self._shaper, self._rest = shaper, b""
+        self._shaper, self._rest, self._is_damaged = shaper, b"", False
 
     def entries(self, data: bytes, *, final: bool) -> Iterator[Entry]:
-        shaper, start = self._shaper, 0
-        data = self._rest + data
-        prefix = shaper.prefix("")
-        for end, event in records(data, shaper.path):
-            start = end
-            for wall_s, step, tag, value in scalars(event):
-                shaper.sightings.records += 1
-                if values := shaper.chosen({tag: value}, prefix):
-                    folder = re.sub(r"\d+", "#", shaper.path.rpartition("/")[0])
-                    where = f"{shaper.path}: {tag}"
-                    yield Entry(step_number(step, where), values, folder, where, wall_s)
-        self._rest = data[start:]
+        start, data = 0, self._rest + data
+        try:
+            for end, event in records(data, self._shaper.path) if not self._is_damaged else ():
+                start = end
+                yield from self._of_event(event)
+        except MetricsError as error:
+            self._is_damaged = True
+            self._shaper.sightings.problems[self._shaper.path] = f"{error}; what follows it is left out"
+        self._rest = b"" if self._is_damaged else data[start:]
+
+    def _of_event(self, event: bytes | None) -> Iterator[Entry]:
+        shaper = self._shaper
+        if event is None:
+            shaper.sightings.problems[shaper.path] = "a checksum is wrong: a damaged event is left out"
+            return
+        for wall_s, step, tag, value in scalars(event):
+            shaper.sightings.records += 1
+            where, chosen = f"{shaper.path}: {tag}", shaper.chosen([(tag, value)], shaper.prefix(""))
+            if chosen and (whole := shaper.step_of(step, chosen, where)) is not None:
+                yield Entry(whole, chosen[0], shaper.path.rpartition("/")[0], "", where, wall_s=wall_s)
 
 
 class _Stream:

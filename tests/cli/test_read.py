@@ -66,7 +66,7 @@ def test_a_log_in_a_folder_is_read(call: Call, tmp_path: Path) -> None:
         (["empty", "--reader", "timm"], 1, "no file matches **/summary.csv in empty; there is none"),
         ([LOG, "--reader", r"iter (?P<step>\S+): loss (?P<loss>\S+), time (?P<time>\S+)"], 0, ""),
         ([LOG, "--reader", r"(?:iter|step) (?P<step>\d+).*loss (?P<loss>\d\S+)"], 1, "two values at step 0"),
-        ([LOG, "--reader", r"val loss (?P<step>\S+)(?P<x>)"], 1, "the step '10.7449' is no whole number"),
+        ([LOG, "--reader", r"val loss (?P<step>\S+(?P<x>\d))"], 1, "the step '10.7449' is no whole number"),
     ],
 )
 def test_messages(call: Call, arguments: list[str], code: int, message: str) -> None:

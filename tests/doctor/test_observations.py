@@ -82,6 +82,12 @@ def test_times_make_no_other_seed(spec: RunSpec, tmp_path: Path) -> None:
     assert (seeds_differ(record), repeats_itself(record)) == (False, True)
 
 
+def test_a_score_of_which_a_later_value_replaced_another_is_a_warning(spec: RunSpec, tmp_path: Path) -> None:
+    alone = replace(recorded(spec, LOSSES), end={"code": 0, "score_note": "it has two values at one step"})
+    score = observed(trial(spec, alone, recorded(spec, OTHER_LOSSES)), "score", tmp_path)
+    assert (score.state, "; it has two values at one step" in score.seen) == ("warning", True)
+
+
 # --- whole curves -----------------------------------------------------------------------------------------------------
 
 

@@ -1,13 +1,16 @@
 """Event files against TensorBoard's own reader and writer."""
 
 import math
+import re
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ettsweep.errors import MetricsError
+from ettsweep.files import Json
 from ettsweep.readers.events import fields, records, scalars
 from ettsweep.readers.registry import reader_of
 from ettsweep.readers.source import MetricSource
@@ -16,7 +19,8 @@ RECORDED = sorted((Path(__file__).parent / "data" / "tensorboard" / "run").rglob
 
 
 def ours(path: Path) -> list[tuple[float, int, str, float]]:
-    return [tuple(scalar) for _, event in records(path.read_bytes(), str(path)) for scalar in scalars(event)]
+    events = [event for _, event in records(path.read_bytes(), str(path)) if event is not None]
+    return [tuple(scalar) for event in events for scalar in scalars(event)]
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.parent.name)
@@ -50,13 +54,56 @@ def test_tensors_of_one_number_are_scalars(tmp_path: Path) -> None:
     assert read == {"float": (12.5, 2**40, 0.25), "content": (12.5, 2**40, 0.5), "double": (12.5, 2**40, 0.1)}
 
 
-def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
-    data = bytearray(RECORDED[0].read_bytes())
-    data[40] ^= 1
-    with pytest.raises(MetricsError, match="a checksum is wrong"):
-        list(records(bytes(data), "file"))
-    with pytest.raises(MetricsError, match="no event file"):
-        list(records(b"step,loss\n1,2\n3,4\n", "file"))
+def source_of(folder: Path, data: bytes) -> MetricSource:
+    (folder / "events.out.tfevents.1").write_bytes(data)
+    return MetricSource(reader_of("tensorboard"), folder)
+
+
+@pytest.mark.parametrize(
+    ("offset", "left", "note"),
+    [
+        (
+            20,
+            lambda rows: rows[:2] + rows[3:],
+            "events.out.tfevents.1: a checksum is wrong: a damaged event is left out",
+        ),
+        (2, lambda rows: rows[:2], "a checksum is wrong: .* damaged, .*; what follows it is left out"),
+    ],
+    ids=["content", "length"],
+)
+def test_of_a_damaged_file_the_whole_events_are_read(
+    tmp_path: Path, offset: int, left: Callable[[list[Json]], list[Json]], note: str
+) -> None:
+    whole = RECORDED[0].read_bytes()
+    rows = source_of(tmp_path, whole).rows()
+    ends = [end for end, event in records(whole, "") if event and list(scalars(event))]
+    data = bytearray(whole)
+    data[ends[1] + offset] ^= 1  # in the third one with a scalar
+    source = source_of(tmp_path, bytes(data))
+    assert source.rows() == left(rows)
+    assert re.search(note, source.notes()[0])
+    with (tmp_path / "events.out.tfevents.1").open("ab") as file:  # it grows on
+        file.write(whole[ends[0] : ends[1]])
+    assert len(source.rows()) == (offset == 20)
+
+
+def test_a_file_that_is_none_of_events_is_told(tmp_path: Path) -> None:
+    source = source_of(tmp_path, b"step,loss\n1,2\n3,4\n")
+    assert source.rows() == []
+    assert "no event file of TensorBoard" in source.seen("loss")
+
+
+def test_an_event_that_belongs_to_no_step_is_left_out(tmp_path: Path) -> None:
+    event_pb2: Any = pytest.importorskip("tensorboard.compat.proto.event_pb2")
+    writer_of: Any = pytest.importorskip("tensorboard.summary.writer.record_writer").RecordWriter
+    with (tmp_path / "events.out.tfevents.1").open("wb") as file:
+        for step, tag in ((-1, "hp_metric"), (5, "val_loss"), (-1, "val_loss")):
+            event = event_pb2.Event(wall_time=1.0, step=step)
+            event.summary.value.add(tag=tag, simple_value=0.5)
+            writer_of(file).write(event.SerializeToString())
+    source = MetricSource(reader_of("tensorboard"), tmp_path)
+    assert source.rows() == [{"step": 5, "val_loss": 0.5}]
+    assert "val_loss: the step -1 is no whole number, so this is left out" in source.notes()[0]
 
 
 @pytest.mark.parametrize("message", [b"\xff", b"\x0a", b"\x0a\xff\xff\xff\xff\x0f", b"\x07", b"\x09\x00"])

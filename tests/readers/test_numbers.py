@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from ettsweep.errors import MetricsError
-from ettsweep.readers.numbers import metric_value, resolution, step_number
+from ettsweep.readers.numbers import metric_value, resolution, words
 
 
 @pytest.mark.parametrize(
@@ -20,11 +19,20 @@ def test_values(value: object, expected: float | None) -> None:
     assert metric_value(value) == expected
 
 
-def test_steps_are_whole_numbers() -> None:
-    assert [step_number(value, "") for value in (0, 3.0, "00120", "1,000", "2.0")] == [0, 3, 120, 1000, 2]
-    for value in (0.5, "x", None, -1, math.nan, math.inf, True, 1e30):
-        with pytest.raises(MetricsError, match=r"file: the step .* is no whole number"):
-            step_number(value, "file")
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("[12:03] step 100 |##  | 1.7it/s", "[12:59] step 200 |### | 2.1s/it", True),
+        ("version_0/metrics.csv", "version_10/metrics.csv", True),
+        ("train step 1", "validation step 1", False),
+        ("[rank0]: step 1", "[rank1]: step 1", False),
+        ('"local_rank": 0', '"local_rank": 1', False),
+        ("logs/rank_0/a.csv", "logs/rank_1/a.csv", False),
+        ("mean_rank: 3.5", "mean_rank: 4", True),
+    ],
+)
+def test_words_of_lines_of_one_kind_are_the_same(one: str, other: str, is_same: bool) -> None:
+    assert (words(one) == words(other)) is is_same
 
 
 @pytest.mark.parametrize(

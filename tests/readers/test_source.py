@@ -106,11 +106,36 @@ def test_a_line_may_have_several_pairs_of_name_and_value(make: Make, output: Pat
     assert make(reader).rows() == [{"step": 3, "train/loss": 2.5, "top_1": 0.5}]
 
 
-@pytest.mark.parametrize("step", ["0.5", "nan", "-1", "x"])
-def test_a_step_that_is_no_whole_number_is_an_error(make: Make, output: Path, step: str) -> None:
-    append(output, f"step {step} val loss 2\n")
-    with pytest.raises(MetricsError, match=f"output: step {step} val loss 2: the step '{step}' is no whole number"):
-        make(r"step (?P<step>\S+) val loss (?P<val_loss>\S+)").rows()
+ANY_STEP = r"step (?P<step>\S+) (?P<name>\w+) (?P<value>\S+)"
+
+
+@pytest.mark.parametrize("step", ["nan", "inf", "-1", "-0.5", "1e30", "x"])
+def test_a_line_without_a_possible_step_is_left_out_and_told(make: Make, output: Path, step: str) -> None:
+    append(output, f"step 00120 loss 3\nstep {step} loss 2\nstep 1,000.0 loss 1\n")
+    source = make(ANY_STEP)
+    assert source.rows() == [{"step": 120, "loss": 3.0}, {"step": 1000, "loss": 1.0}]
+    problem = f"output: output: step {step} loss 2: the step '{step}' is no whole number, so this is left out"
+    assert source.notes() == [problem]
+
+
+@pytest.mark.parametrize(
+    ("reader", "text"),
+    [
+        (ANY_STEP, "step 0.5 loss 4\nstep 1.0 loss 3\nstep 1.5 loss 2\n"),
+        ({"kind": "jsonl", "files": "output"}, "".join(f'{{"epoch": {n / 2}, "loss": 2}}\n' for n in range(1, 4))),
+    ],
+)
+def test_steps_that_are_fractions_are_an_error_of_their_metric_alone(
+    make: Make, output: Path, reader: Any, text: str
+) -> None:
+    append(output, text)
+    with pytest.raises(MetricsError, match=r"the step '?0\.5'? is no whole number; .*`step: counted` numbers the rows"):
+        make(reader).rows()
+    source = make(reader, strict=["val_loss"])
+    assert [row["step"] for row in source.rows()] == [1]
+    assert "the step" in source.notes()[0]
+    mapping = reader if isinstance(reader, dict) else {"kind": "regex", "patterns": reader}
+    assert [row["step"] for row in make({**mapping, "step": "counted"}).rows()] == [1, 2, 3]
 
 
 # --- training and validation ------------------------------------------------------------------------------------------
@@ -124,7 +149,7 @@ def test_two_values_of_training_and_validation_ask_for_a_split(make: Make, outpu
     append(output, LINES)
     with pytest.raises(MetricsError, match=r"loss has two values at step 10, 3\.5 and 3\.25, in .*validate.* `split`"):
         make(LOOSE).rows()
-    assert make(LOOSE, strict=False).rows()[-1] == {"step": 10, "loss": 3.25}
+    assert make(LOOSE, strict=()).rows()[-1] == {"step": 10, "loss": 3.25}
     assert make({"kind": "regex", "patterns": LOOSE}, only=["val_loss"]).rows() == []
 
 
@@ -136,6 +161,101 @@ def test_they_are_found_in_two_polls_too(make: Make, output: Path) -> None:
     append(output, second)
     with pytest.raises(MetricsError, match="two values"):
         source.rows()
+
+
+EPOCHS = "".join(
+    f"Epoch [{epoch}/2], Step [{step}/20], Loss: {4 - epoch - step / 100}\n" for epoch in (1, 2) for step in (10, 20)
+)
+APART = [  # reader, output, name, what is wrong with it
+    ("stdout", "step 5 loss: 3 | val: loss: 2\n", "loss", "two values at step 5, 3 and 2, in a line such as"),
+    ("stdout", "epoch 1 val_loss: 2.5 (best val_loss: 2.25)\n", "val_loss", "two values at step 1, 2.5 and 2.25"),
+    ("stdout", "[rank0]: step 5 loss=3\n[rank1]: step 5 loss=2\n", "loss", "two values at step 5, 3 and 2, in lines"),
+    ("stdout", EPOCHS, "Loss", "2.9 and 1.9, of epochs 1 and 2, .* steps begin anew in each epoch; `step: counted`"),
+    ("stdout", "--- epoch 1\nstep 9 loss=3\n--- epoch 2\nstep 9 loss=2\n", "loss", "3 and 2, of epochs 1 and 2"),
+    (
+        "stdout",
+        "epoch 1, step 600, loss: 3\nEpoch 1: loss: 2\n",
+        "loss",
+        "epochs as its steps in some lines, and other",
+    ),
+    (
+        "jsonl",
+        '{"epoch": 1, "iter": 50, "loss": 3}\n{"epoch": 2, "iter": 50, "loss": 2}\n',
+        "loss",
+        "of epochs 1 and 2",
+    ),
+    ("jsonl", '{"step": 50, "loss": 3}\n{"epoch": 1, "loss": 2}\n', "loss", "epochs as its steps in some lines"),
+    ("jsonl", '{"step": 5, "rank": 0, "loss": 3}\n{"step": 5, "rank": 1, "loss": 2}\n', "loss", "two values at step 5"),
+    ("csv", "step,loss,loss\n5,3,2\n", "loss", "two values at step 5, 3 and 2, in a line such as 'output: 5,3,2'"),
+]
+
+
+@pytest.mark.parametrize(("form", "text", "name", "problem"), APART)
+def test_values_that_stand_apart_are_an_error_of_their_metric_alone(
+    make: Make, output: Path, form: str, text: str, name: str, problem: str
+) -> None:
+    append(output, text)
+    reader = form if form == "stdout" else {"kind": form, "files": "output"}
+    with pytest.raises(MetricsError, match=f"^{name} has .*{problem}"):
+        make(reader, only=[name]).rows()
+    source = make(reader, strict=["other"])
+    assert source.rows()
+    assert name in source.conflicts
+    assert make(reader, only=["other"]).rows() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("step 5 loss=3\nstep 5 loss=2\nstep 6 loss=2\nstep 6 loss=1\n", "3 and 2 at step 5 and 1 more"),
+        ("step 5 loss=3\nstep 6 loss=2\nresumed\nstep 5 loss=2.5\n", "3 and 2.5 at step 5"),
+        ("Epoch 3: 1%| | 1/9, loss=3\rEpoch 3: 2%| | 2/9, loss=2\r", "3 and 2 at step 3"),
+        ("step 5 loss=3 (loss 3.0)\nstep 5 loss=3\nstep 6 loss=nan\nstep 6 loss=nan\n", ""),
+    ],
+    ids=["processes", "resumed", "progress bar", "the same"],
+)
+def test_which_of_two_values_counts_is_told(make: Make, output: Path, text: str, note: str) -> None:
+    append(output, text)
+    source = make("stdout")
+    assert source.rows()
+    assert source.notes() == ([f"loss has two values at one step, {note}: the later one counts"] if note else [])
+
+
+def test_many_metrics_with_two_values_are_told_in_a_few_lines(make: Make, run: Path) -> None:
+    (run / "a.csv").write_text("step,a,b,c,d,e\n1,1,1,1,1,1\n1,2,2,2,2,2\n")
+    source = make("csv")
+    assert len(source.rows()) == 2
+    assert source.notes()[3:] == ["so it is with d, e"]
+
+
+@pytest.mark.parametrize(
+    "text", ["Train Loss: 3, VAL ACC 0.5, Dev loss: NaN", "train loss 3 | VAL ACC: 0.5 | Dev loss=nan"]
+)
+def test_training_and_validation_are_told_apart_in_capitals_too(make: Make, output: Path, text: str) -> None:
+    append(output, f"Epoch 4/9 | {text}\n")
+    (row,) = make("stdout").rows()
+    assert [(name.lower(), repr(value)) for name, value in row.items()] == [
+        ("step", "4"), ("train_loss", "3.0"), ("val_acc", "0.5"), ("dev_loss", "nan"),
+    ]  # fmt: skip
+
+
+def test_a_later_version_counts_whichever_columns_it_has(make: Make, run: Path) -> None:
+    for number, table in enumerate(("lr,step,loss\n,10,4\n0.1,20,3\n", "step,loss,acc\n20,2,\n30,1,9\n")):
+        (run / f"version_{number}").mkdir()
+        (run / f"version_{number}" / "metrics.csv").write_text(table)
+    source = make("lightning", only=["loss"])
+    assert [(row["step"], row["loss"]) for row in source.rows()] == [(10, 4), (20, 3), (20, 2), (30, 1)]
+    assert source.notes() == ["loss has two values at one step, 3 and 2 at step 20: the later one counts"]
+    (run / "version_1" / "metrics.csv").write_text("step,loss,acc\n20,2,\n20,1,9\n")  # two kinds in one file
+    with pytest.raises(MetricsError, match="loss has two values at step 20, 2 and 1"):
+        make("lightning").rows()
+
+
+def test_files_of_two_ranks_are_told_apart(make: Make, run: Path) -> None:
+    for rank in (0, 1):
+        (run / f"metrics_rank{rank}.csv").write_text(f"step,loss\n1,{rank}\n")
+    with pytest.raises(MetricsError, match=r"two values at step 1, 0 and 1, .*rank0.*rank1"):
+        make({"kind": "csv", "files": "*.csv"}).rows()
 
 
 def test_a_progress_bar_that_slows_down_is_one_kind_of_line(make: Make, output: Path) -> None:
@@ -261,8 +381,18 @@ def test_a_document_is_read_when_it_is_whole_and_has_changed(make: Make, run: Pa
 def state(path: Path, *losses: float, second: int) -> None:
     history = [{"step": 5 * n, "eval_loss": loss, "epoch": n / 2} for n, loss in enumerate(losses, 1)]
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"log_history": history}))
+    path.write_text(json.dumps({"best_global_step": 999, "global_step": 5 * len(losses), "log_history": history}))
     os.utime(path, (second, second))
+
+
+@pytest.mark.parametrize("seconds", [(1, 2, 3), (3, 1, 2), (2, 3, 1)])
+def test_the_state_with_the_most_steps_counts_whenever_it_was_copied(
+    make: Make, run: Path, seconds: tuple[int, ...]
+) -> None:
+    state(run / "checkpoint-5" / "trainer_state.json", 3.0, second=seconds[0])
+    state(run / "trainer_state.json", 3.0, 2.5, 2.25, second=seconds[1])
+    state(run / "checkpoint-10" / "trainer_state.json", 3.0, 2.5, second=seconds[2])
+    assert [row["eval_loss"] for row in make("hf").rows()] == [3.0, 2.5, 2.25]
 
 
 def test_the_newest_state_of_transformers_counts(make: Make, run: Path) -> None:

@@ -293,6 +293,16 @@ def test_the_first_step_after_a_kill_tells_whether_a_program_goes_on(
     assert [line["step"] for line in run.history()] == list(steps)
 
 
+def test_the_log_of_a_run_has_which_of_two_values_counts(results: Path, grid: Ask) -> None:
+    lines = "echo step 5 err=3 loss=2; echo step 5 err=2 loss=1; echo step 6 err=1 loss=1"
+    grid(shell(f"{lines}; echo '[rank1]' step 6 loss=0"), reader="stdout")
+    run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
+    assert result_of(run)["score"] == 1.0, "of the loss, it is no error"
+    log = run.attempt(1).log_text()
+    assert "warning: err has two values at one step, 3 and 2 at step 5: the later one counts" in log
+    assert "warning: loss has two values at step 6, 1 and 0, in lines such as" in log
+
+
 def test_a_cancelled_run_is_killed_with_all_below_where_it_does_not_heed(results: Path, grid: Ask) -> None:
     script = "trap '' TERM; setsid sleep 600 & sleep 600 & " + says(1, err=1.0) + "while :; do sleep 0.05; done"
     grid(shell(script), stop={"grace": "1s"})

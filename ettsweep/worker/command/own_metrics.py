@@ -24,8 +24,8 @@ class OwnMetrics:
 
     def __init__(self, folder: Path, output: Path, only: tuple[str, ...]) -> None:
         self._sources = [
-            MetricSource(RECORDED, folder, only=only, strict=False),
-            MetricSource(PRINTED, folder, output, only=only, strict=False),
+            MetricSource(RECORDED, folder, only=only, strict=()),
+            MetricSource(PRINTED, folder, output, only=only, strict=()),
         ]
 
     def begin(self, step: int | None = None) -> None:
@@ -36,6 +36,15 @@ class OwnMetrics:
     def rows(self, *, final: bool = False) -> list[Json]:
         """Return the metrics that were written since the last call; with `final`, a last line may lack its end."""
         return [row for source in self._sources for row in source.rows(final=final)]
+
+    def notes(self) -> list[str]:
+        """Return what could not be read, and of which metrics the later one of two values counts."""
+        return [note for source in self._sources for note in source.notes()]
+
+    @property
+    def replaced(self) -> dict[str, str]:
+        """What to know of metrics of which a later value has replaced another one, by name."""
+        return {name: text for source in self._sources for name, text in source.replaced.items()}
 
     def seen(self, name: str = "") -> str:
         """Return why there is no metric of a name, for a message."""

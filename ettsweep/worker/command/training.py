@@ -8,7 +8,7 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -77,6 +77,15 @@ class Metrics(Protocol):
         """Return what was written since, in order, each row with its `step`; with `final`, a last line has no end."""
         ...
 
+    def notes(self) -> Sequence[str]:
+        """Return what could not be read, and of which metrics the later one of two values counts."""
+        ...
+
+    @property
+    def replaced(self) -> Mapping[str, str]:
+        """What to know of metrics of which a later value has replaced another one, by name."""
+        ...
+
     def seen(self, name: str = "") -> str:
         """Return why there is no metric of a name, for a message."""
         ...
@@ -141,8 +150,10 @@ class CommandTraining:
             if not child.is_over:
                 child.kill()
         self._read(metrics, final=child.code == 0)  # else its last line may be half of one
+        for note in metrics.notes():
+            run.log(f"warning: {note}")
         self._end |= {"code": child.code, "first_step": self._first_step, "memory_bytes": child.memory_bytes}
-        self._end["left"] = list(child.left)
+        self._end |= {"left": list(child.left), "score_note": metrics.replaced.get(self._recipe.score.name, "")}
         run.attempt.record_end(self._end)
         output = list(self._read_end())
         self._shorten_output()
@@ -333,7 +344,8 @@ class CommandTraining:
         from ettsweep.readers.source import MetricSource
 
         reader = reader_of(self._recipe.reader, Path(self._recipe.folder))
-        return MetricSource(reader, self._out, attempt.output_path, only=self._recipe.kept_metrics)
+        kept, strict = self._recipe.kept_metrics, (self._recipe.score.name, *self._recipe.metrics)
+        return MetricSource(reader, self._out, attempt.output_path, only=kept, strict=strict)
 
     # --- while it runs ---
 

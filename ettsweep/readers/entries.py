@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any, NamedTuple
 
-from ettsweep.readers.numbers import MAX_STEP, metric_value, step_number, words
+from ettsweep.readers.numbers import MAX_STEP, has_any_comma, metric_value, step_number, words
 from ettsweep.readers.reader import COUNTED, Reader
 
 OTHER_STEPS = "`step: NAME` names another, `step: counted` numbers the rows"
@@ -91,7 +91,7 @@ class Shaper:
         self.sightings.records += 1
         pairs = list(record)
         column, given = self._step(dict(pairs), alone=alone)
-        numbers = [(name, number) for name, v in pairs if name != column and (number := metric_value(v)) is not None]
+        numbers = [(name, number) for name, v in pairs if name != column and (number := self.number(v)) is not None]
         names = {name for name, _ in numbers}
         texts = {name: v for name, v in pairs if isinstance(v, str) and v and name not in names}
         prefix = self.prefix(line, texts)
@@ -121,6 +121,14 @@ class Shaper:
             if record.get(name) not in (None, ""):
                 return name, record[name]
         return "", 1 if alone else None
+
+    def number(self, value: object) -> float | None:
+        """Return a number; None for anything else, of which `sightings` have those that may be two numbers."""
+        number = metric_value(value)
+        if number is None and isinstance(value, str) and has_any_comma(value):
+            problem = f"{value} is left out: its comma may be a decimal one, or stand between thousands"
+            self.sightings.problems[self.path] = problem
+        return number
 
     def step_of(self, given: object, chosen: Iterable[Mapping[str, float]], where: str) -> int | None:
         """Return a step; None if it is no whole number, which `sightings` has then.

@@ -35,6 +35,11 @@ def _from_text(text: str) -> float:
     return float(text.replace(",", "") if _THOUSANDS.fullmatch(text) else text)
 
 
+def has_any_comma(text: str) -> bool:
+    """Return whether a text is a number whose comma may be a decimal one, or stand between thousands."""
+    return bool(_DECIMAL_COMMA.fullmatch(text.strip().rstrip(".,;")))
+
+
 def decimal_points(cells: Sequence[str]) -> list[str]:
     """Return the cells of a row with points for decimal commas: of a table whose columns are separated by semicolons.
 

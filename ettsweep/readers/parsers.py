@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ettsweep.errors import MetricsError
 from ettsweep.readers.entries import Entry, Shaper
-from ettsweep.readers.numbers import metric_value, words
+from ettsweep.readers.numbers import decimal_points, metric_value, words
 from ettsweep.readers.reader import COUNTED
 
 
@@ -42,7 +42,7 @@ class CsvParser:
         for row in filter(str.strip, rows):
             try:
                 yield from self._row(row)
-            except csv.Error as error:
+            except (csv.Error, ValueError) as error:
                 self._shaper.sightings.problems[self._shaper.path] = f"{error}: {row[:200]}"
 
     def _row(self, line: str) -> Iterator[Entry]:
@@ -56,6 +56,7 @@ class CsvParser:
         elif len(cells) > len(self._header):
             self._shaper.sightings.problems[self._shaper.path] = f"rows have more cells than the header: {line[:200]}"
         else:
+            cells = decimal_points(cells) if self._delimiter == ";" else cells
             yield from self._shaper.of_record(zip(self._header, cells, strict=False), line)
 
     def _is_header(self, cells: list[str]) -> bool:
@@ -156,7 +157,7 @@ class PatternParser:
         numbers, start = list[tuple[str, float]](), len(line)
         for match in matches:
             for name, group in _metric_groups(match):
-                if (number := metric_value(match[group])) is not None:
+                if (number := shaper.number(match[group])) is not None:
                     numbers.append((name, number))
                     start = min(start, match.start(group))
         prefix = shaper.prefix(line)

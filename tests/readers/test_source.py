@@ -239,6 +239,46 @@ def test_training_and_validation_are_told_apart_in_capitals_too(make: Make, outp
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("text", "step", "value"),
+    [
+        ("step 1,000 loss: 1,234.5", 1000, 1234.5),
+        ("Epoch 12 loss=2.5, acc", 12, 2.5),
+        ("step 1: loss 2.5e-05.", 1, 2.5e-5),
+        ("step 7,top=1.5,loss: .5", 7, 0.5),
+        ("step 1 loss: 0,523", 1, None),
+        ("step 1 loss: 1,234", 1, None),
+        ("step 1 loss: 2.5x10^-3", 1, None),
+        ("step 1 loss: 2^-6", 1, None),
+        ("step 1 loss=1.2.3", 1, None),
+        ("step 1 loss: 3/4", 1, None),
+    ],
+)
+def test_a_number_is_read_whole_or_not_at_all(
+    make: Make, output: Path, text: str, step: int, value: float | None
+) -> None:
+    append(output, f"{text}\n")
+    source = make("stdout", only=["loss"])
+    assert source.rows() == ([] if value is None else [{"step": step, "loss": value}])
+    left_out = text.rpartition(" ")[2] if "," in text and value is None else ""
+    assert source.notes() == (
+        [f"output: {left_out} is left out: its comma may be a decimal one, or stand between thousands"]
+        if left_out
+        else []
+    )
+
+
+def test_decimal_commas_are_read_between_semicolons_alone(make: Make, run: Path) -> None:
+    (run / "a.csv").write_text("step;loss;acc\n1;0,5;,25\n2;0,25;0.5\n3;0.125;1\n")
+    source = make("csv")
+    assert source.rows() == [{"step": 1, "loss": 0.5, "acc": 0.25}, {"step": 3, "loss": 0.125, "acc": 1.0}]
+    assert "a.csv: 0,25 and 0.5: is the comma a decimal one?" in source.notes()[0]
+    (run / "a.csv").write_text('step,loss\n1,"1,234"\n2,0.5\n')
+    source = make("csv")
+    assert source.rows() == [{"step": 2, "loss": 0.5}]
+    assert "a.csv: 1,234 is left out: its comma may be" in source.notes()[0]
+
+
 def test_a_later_version_counts_whichever_columns_it_has(make: Make, run: Path) -> None:
     for number, table in enumerate(("lr,step,loss\n,10,4\n0.1,20,3\n", "step,loss,acc\n20,2,\n30,1,9\n")):
         (run / f"version_{number}").mkdir()

@@ -304,7 +304,7 @@ def test_a_command_that_the_system_kills_for_want_of_memory_says_so(
     block = {"command": [sys.executable, script.name, "{lr}", "{seed}"], "score": {"name": "err", "mode": "min"}}
     grid = tmp_path / "sweep.yaml"
     grid.write_text(yaml.safe_dump({"run": block, "centre": {"lr": 0.25}, "lr": {"range": [0, 0]}}))
-    command = [sys.executable, "-m", "ettsweep", "train", "--grid", str(grid), "--results", str(results)]
+    command = [sys.executable, "-m", "ettsweep", "train", str(grid), "--results", str(results)]
     run_in(nested_groups, "sh", "-c", '"$@" || true', "sh", *command)
     (run,) = runs_in(results)
     assert run.status().state is State.FAILED

@@ -98,7 +98,7 @@ def test_a_script_without_torch_is_swept_to_a_verdict_and_a_report(python: Path,
 
     ettsweep("init --command 'python train.py --lr 0.1 --wd 0.1 --seed 0' --out made.yaml")
     assert "start" in ettsweep("try sweep.yaml")
-    ettsweep("grid --grid sweep.yaml --launch-set slots=2 --follow")
+    ettsweep("grid sweep.yaml --launch-set slots=2 --follow")
     ettsweep("verify-optimum --follow")
     ettsweep("seeds --count 2 --follow")
     rows = json.loads(ettsweep("status --format json"))
@@ -125,7 +125,7 @@ def test_a_search_needs_no_extra(python: Path, folder: Path) -> None:
     run(
         python,
         folder,
-        "search --grid sweep.yaml --sampler tpe --trials 3 --launch-set slots=2 --follow --max-runs 6",
+        "search sweep.yaml --sampler tpe --trials 3 --launch-set slots=2 --follow --max-runs 6",
         1,
     )
 
@@ -139,9 +139,9 @@ def test_a_search_needs_no_extra(python: Path, folder: Path) -> None:
             "task digits needs sklearn, which is not installed: pip install 'ettsweep[train]'",
         ),
         ("check-scaling --model vit-digits", "needs torch, which is not installed: pip install 'ettsweep[train]'"),
-        ("search --grid sweep.yaml --sampler gp", "--sampler gp needs torch, which is not installed: pip install"),
+        ("search sweep.yaml --sampler gp", "--sampler gp needs torch, which is not installed: pip install"),
         (
-            "search --grid sweep.yaml --sampler cmaes",
+            "search sweep.yaml --sampler cmaes",
             "--sampler cmaes needs cmaes, which is not installed: pip install cmaes",
         ),
     ],

@@ -76,7 +76,7 @@ pytestmark = pytest.mark.usefixtures("process")
 def grid(folder: Path, results: Path, content: dict[str, Any], *options: object) -> None:
     axes = {"centre": {"lr": 0.25, "wd": 0.5}, "lr": {"range": [0, 0]}, "wd": "fixed"}
     (folder / "sweep.yaml").write_text(yaml.safe_dump(axes | content))
-    ettsweep("grid", "--grid", folder / "sweep.yaml", "--results", results, "--launch-set", "slots=1", *options)
+    ettsweep("grid", folder / "sweep.yaml", "--results", results, "--launch-set", "slots=1", *options)
 
 
 def resumed(run: RunDir, results: Path, step: int) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def few(name: str, grid: Path) -> tuple[str, ...]:
 @pytest.mark.parametrize("name", ALL)
 def test_an_example_is_swept_to_a_verdict(tmp_path: Path, results: Path, name: str) -> None:
     grid = copied(name, tmp_path)
-    request = ("grid", "--grid", grid, "--results", results, *devices(name))
+    request = ("grid", grid, "--results", results, *devices(name))
     assert "to train" in ettsweep(*request, "--dry-run").stderr, "it is planned as it stands"
     ettsweep(*request, "--follow", *few(name, grid))
     finished = [run.result() for run in runs_in(results)]
@@ -81,7 +81,7 @@ def test_a_run_of_transformers_own_trainer_goes_on_exactly(tmp_path: Path, resul
     # Long enough to be killed in the middle; on one thread, sums keep their order.
     grid.write_text(grid.read_text().replace("steps: 40", "steps: 200").replace("{out}\n", "{out} --steps 200\n", 1))
     one = ("--lr-range", "0:0", "--seeds", "3,", "--launch-set", "slots=1", "--launch-set", "threads=1")
-    ettsweep("grid", "--grid", grid, "--results", results, *one)
+    ettsweep("grid", grid, "--results", results, *one)
     run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
     wait_for(lambda: (run.path / "out" / "checkpoint-20" / "trainer_state.json").exists(), "its second checkpoint")
     os.kill(processes_of(run)[1], signal.SIGKILL)  # its leader, the child of its supervisor
@@ -123,6 +123,6 @@ def test_what_the_guide_says_of_metrics_works(tmp_path: Path, results: Path) -> 
         grid = tmp_path / f"{number}.yaml"
         block = {"command": command, "score": {"name": "val_loss", "mode": "min"}}
         grid.write_text(yaml.safe_dump({"run": block, "centre": {"lr": 0.25}, "lr": {"range": [0, 0]}}))
-        ettsweep("grid", "--grid", grid, "--results", results / str(number), "--follow")
+        ettsweep("grid", grid, "--results", results / str(number), "--follow")
         (run,) = runs_in(results / str(number))
         assert run.history() == [{"step": 100, "val_loss": 3.21}]

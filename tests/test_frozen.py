@@ -144,7 +144,7 @@ def paths(data: Json, prefix: str = "") -> Iterable[str]:
 
 TABLES = {
     "status": "status --results results",
-    "grid --dry-run": "grid --grid {grids}/vit-digits.yaml --dry-run --results other",
+    "grid --dry-run": "grid {grids}/vit-digits.yaml --dry-run --results other",
     "verify-optimum --dry-run": "verify-optimum --dry-run --results results",
     "verify-optimum --dry-run, one family": "verify-optimum --dry-run --strategy ntk --results results",
     "seeds --dry-run": "seeds --dry-run --results results",
@@ -334,7 +334,7 @@ READ = {
     "compare of sweeps": "compare grid/ntk grid-2 --results results",
     "read": "read train.log",
     "sweeps": "sweeps --results results",
-    "search --dry-run": "search --grid {grids}/vit-digits.yaml --strategy ntk --sampler qmc --trials 5 --dry-run --results other",
+    "search --dry-run": "search {grids}/vit-digits.yaml --strategy ntk --sampler qmc --trials 5 --dry-run --results other",
     "map": "map --lr 0.01 --wd 0.5 --from standard --to ntk --width 48",
     "scales": "scales --model vit-digits --lr 0.5",
 }

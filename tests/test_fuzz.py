@@ -191,7 +191,7 @@ def test_no_command_waits_for_a_fifo(old_results: Path, tmp_path: Path) -> None:
     run, faults = running(old_results).run.name, []
     commands = [
         *(("status",), ("sweeps",), ("show", run), ("logs", run), ("clean", "--dry-run")),
-        *(("verify-optimum", "--dry-run"), ("grid", "--grid", "results/sweeps/grid-2/0001.yaml", "--dry-run")),
+        *(("verify-optimum", "--dry-run"), ("grid", "results/sweeps/grid-2/0001.yaml", "--dry-run")),
         *(("report", "--out", tmp_path / "report"), ("cancel", run)),
     ]
     paths = {kind(path): path for path in sorted(old_results.rglob("*")) if path.is_file()}
@@ -270,9 +270,9 @@ def test_whatever_is_damaged_commands_go_on_and_no_score_is_wrong(
 
 COMMANDS = {
     "init": "init --out new.yaml",
-    "grid": "grid --grid {grid} --follow --launch-set slots=1",
-    "grid --dry-run": "grid --grid {grid} --dry-run",
-    "search": "search --grid {grid} --trials 2 --follow --launch-set slots=1",
+    "grid": "grid {grid} --follow --launch-set slots=1",
+    "grid --dry-run": "grid {grid} --dry-run",
+    "search": "search {grid} --trials 2 --follow --launch-set slots=1",
     "verify-optimum": "verify-optimum --dry-run",
     "seeds": "seeds --dry-run",
     "report": "report --out report --optuna journal.log",
@@ -284,7 +284,7 @@ COMMANDS = {
     "cancel": "cancel --all --yes",
     "retry": "retry --state failed --launch-set slots=1",
     "clean": "clean --dry-run",
-    "train": "train --grid {grid} --lr 0.3",
+    "train": "train {grid} --lr 0.3",
     "map": "map --from ntk --to standard --lr 1 --wd 1 --model vit-digits",
     "scales": "scales --model vit-digits",
     "check-scaling": "check-scaling --model vit-digits --widths 24,48,96 --steps 1 --depth 1 --out check",

@@ -30,7 +30,7 @@ def test_the_notebook_is_kept_without_outputs() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("process", "warm")
 def test_the_notebook_shows_what_was_trained(tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ettsweep("grid", "--grid", write_grid(tmp_path / "w8.yaml", **GRID), "--follow", "--results", results)
+    ettsweep("grid", write_grid(tmp_path / "w8.yaml", **GRID), "--follow", "--results", results)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.setenv("ETTSWEEP_RESULTS", str(results))

@@ -30,7 +30,7 @@ def test_from_a_grid_file_to_a_report(tmp_path: Path, results: Path) -> None:
         return {(row["lr"], row["wd"]): row["best_score"] for row in command("status")}
 
     # Four points, none of them an optimum: the best one lies at the edge.
-    values = ("grid", "--grid", grid, "--launch-set", "slots=1")
+    values = ("grid", grid, "--launch-set", "slots=1")
     assert [row["action"] for row in command(*values, "--dry-run")] == ["submit"] * 4
     assert not results.exists()
     assert "4 of 4 runs finished" in command(*values, "--follow")

@@ -54,9 +54,7 @@ def test_set_optimizer_sgd_leads_from_a_grid_to_a_verified_optimum_and_a_report(
         return json.loads(output.stdout) if output.stdout else output.stderr
 
     sets = ("--launch-set", "slots=1", "--launch-set", "threads=1")
-    assert "2 of 2 runs finished" in command(
-        "grid", "--grid", "small.yaml", "--set", "optimizer=sgd", "--follow", *sets
-    )
+    assert "2 of 2 runs finished" in command("grid", "small.yaml", "--set", "optimizer=sgd", "--follow", *sets)
     assert {row["lr"] for row in command("status")} == {4.0, 8.0}
     (result,) = command("verify-optimum", "--follow")
     assert (result["verdict"], result["strategy"]) == ("optimal", "ntk")
@@ -65,7 +63,7 @@ def test_set_optimizer_sgd_leads_from_a_grid_to_a_verified_optimum_and_a_report(
     assert {run.spec().optimizer.kind for run in runs_in(folder / "results")} == {"sgd"}
 
     # AdamW in the same folder is a sweep of its own, from its own centre.
-    command("grid", "--grid", "small.yaml", "--name", "small-adamw", "--follow", "--lr-range", "fixed", *sets)
+    command("grid", "small.yaml", "--name", "small-adamw", "--follow", "--lr-range", "fixed", *sets)
     assert 0.25 * 8**1.5 in {row["lr"] for row in command("status")}
     assert sorted(verdict["optimizer"] for verdict in command("report")) == ["adamw", "sgd"]
     report = folder / "results" / "report"
@@ -78,7 +76,7 @@ def test_set_optimizer_sgd_leads_from_a_grid_to_a_verified_optimum_and_a_report(
 
 
 def test_a_grid_that_only_knows_where_adamw_starts_is_refused_and_nothing_is_written(folder: Path) -> None:
-    options = ("grid", "--grid", "adamw.yaml", "--set", "optimizer=sgd", "--results", "results")
+    options = ("grid", "adamw.yaml", "--set", "optimizer=sgd", "--results", "results")
     error = ettsweep(*options, code=2, cwd=folder).stderr
     assert error.startswith("ettsweep: adamw.yaml with --set optimizer=sgd: no centre for sgd")
     assert not (folder / "results").exists()
@@ -89,7 +87,7 @@ def test_a_grid_that_only_knows_where_adamw_starts_is_refused_and_nothing_is_wri
 
 @pytest.mark.slow
 def test_what_needs_no_centre_asks_for_none(folder: Path) -> None:
-    sgd = ("--grid", "adamw.yaml", "--set", "optimizer=sgd", "--results", "results", "--launch-set", "threads=1")
+    sgd = ("adamw.yaml", "--set", "optimizer=sgd", "--results", "results", "--launch-set", "threads=1")
     ettsweep("train", *sgd, "--set", "schedule.total_steps=5", "--lr", 0.5, "--wd", 0, cwd=folder)
     (run,) = runs_in(folder / "results")
     assert (run.spec().optimizer.kind, run.spec().lr, run.spec().wd) == ("sgd", 0.5, 0.0)

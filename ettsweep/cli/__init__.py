@@ -95,6 +95,7 @@ def make_app(name: str = "") -> typer.Typer:
 
 
 def _run_app() -> None:
+    sys.argv[1:] = [word.removeprefix("--grid=") for word in sys.argv[1:] if word != "--grid"]  # it was an option once
     # The first word decides: an option before a command, such as --help, may ask for all of them.
     name = next((word for word in sys.argv[1:2] if word in COMMANDS), "")
     try:

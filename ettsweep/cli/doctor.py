@@ -20,11 +20,11 @@ from ettsweep.errors import InputError
 
 
 def doctor(
+    grid: Grid = None,
     launch: Launch = None,
     launch_set: LaunchSets = None,
     data: Data = None,
     model: Model = None,
-    grid: Grid = None,
     set_: Sets = None,
     task: Annotated[str | None, typer.Option(help="Task of --data, unless a grid defines it.")] = None,
     images: Annotated[int | None, typer.Option(min=1, help="Decode at most this many images of --data.")] = None,
@@ -46,7 +46,7 @@ def doctor(
     from ettsweep.study.lattice import PLACEHOLDER_CENTRE
 
     if fit and (grid is None) == (model is None):
-        raise InputError("--fit needs a grid: select one with --model NAME or --grid FILE")
+        raise InputError("--fit needs a grid: give a grid file, or --model NAME")
     sweep_spec, data_subject, required, note = None, None, None, ""
     if grid or model:
         # A check of data and memory needs no starting point: any will do.

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class GridOptions:
     """Options that select a grid file, override its values, and name the sweep."""
 
-    model: Model = None
     grid: Grid = None
+    model: Model = None
     strategy: Strategies = None
     lr_range: Annotated[
         str | None, typer.Option(help="Range of lr: low:high[:step] in log2 from the centre, or fixed.")
@@ -44,7 +44,7 @@ class GridOptions:
         The notes say which grid file it is, which seeds a number of them means, and what the schedule does to some
         points.
 
-        Without --grid and --model, the error has the text `missing_message`.
+        Without a grid file and --model, the error has the text `missing_message`.
 
         Raises:
             InputError: The grid file, an option or the name is not valid.
@@ -69,7 +69,7 @@ class GridOptions:
             InputError: Another option is given.
         """
         values: dict[str, object] = {
-            "--grid": self.grid,
+            "the grid file": self.grid,
             "--model": self.model,
             "--lr-range": self.lr_range,
             "--wd-range": self.wd_range,

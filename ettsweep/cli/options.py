@@ -66,7 +66,7 @@ def _trust_group(trusted: bool) -> bool:
 
 Results = Annotated[Path, _results_option()]
 ExistingResults = Annotated[Path, _results_option(require_folder)]
-Grid = Annotated[Path | None, typer.Option("--grid", help="Grid file.", parser=parse_path, metavar="FILE")]
+Grid = Annotated[Path | None, typer.Argument(help="Grid file.", parser=parse_path, metavar="GRID", show_default=False)]
 Model = Annotated[
     str | None,
     typer.Option("--model", help="Model; uses its grid file, or the one of that name."),
@@ -306,11 +306,8 @@ def _matches(item: "Run | Study", attribute: str, names: Sequence[str]) -> bool:
 class ModelOptions:
     """Options that name a model for commands on scaling theory, with what scales it."""
 
+    grid: Grid = None
     model: Annotated[str | None, typer.Option(help="Model name, or WIDTHxDEPTH.")] = None
-    grid: Annotated[
-        Path | None,
-        typer.Option(help="Grid file with the model and its optimizer.", parser=parse_path, metavar="FILE"),
-    ] = None
     optimizer: Annotated[
         Literal["adamw", "sgd", "muon"] | None, typer.Option(help="Optimizer; by default the grid's, else adamw.")
     ] = None
@@ -325,7 +322,7 @@ class ModelOptions:
         """Return the model, its optimizer, and whether factors depend on M.
 
         Raises:
-            InputError: Not exactly one of --model and --grid is given, or the one that is given is not valid.
+            InputError: Not exactly one of a grid file and --model is given, or the one that is given is not valid.
         """
         from ettsweep.theory.subject import load_subject
 

@@ -13,7 +13,6 @@ from ettsweep.cli.options import (
     ExistingResults,
     FamilyOptions,
     Form,
-    Grid,
     Model,
     Results,
     RunOptions,
@@ -317,10 +316,9 @@ def train(
     *,
     run: Annotated[
         str | None,
-        typer.Argument(help="Id of an existing run.", show_default=False),
+        typer.Argument(help="Grid file, or id of an existing run.", metavar="GRID|RUN", show_default=False),
     ] = None,
     model: Model = None,
-    grid: Grid = None,
     spec_file: Annotated[
         Path | None,
         typer.Option("--spec", parser=parse_path, metavar="FILE", help="Train the run described by this spec.json."),
@@ -355,18 +353,22 @@ def train(
     launch_options, note, others = training_options.launch_options(), "", None
     source = spec_file
     if spec_file is not None:
-        options = {"--model": model, "--grid": grid, "--strategy": strategy, "--lr": lr, "--wd": wd, "--seed": seed}
-        conflicting = [name for name, value in {"a run id": run, **options, "--set": set_}.items() if value is not None]
+        options = {"--model": model, "--strategy": strategy, "--lr": lr, "--wd": wd, "--seed": seed}
+        conflicting = [
+            name
+            for name, value in {"a grid file or run id": run, **options, "--set": set_}.items()
+            if value is not None
+        ]
         if conflicting:
             raise InputError(f"--spec FILE describes the whole run: leave out {' and '.join(conflicting)}")
         spec = read_spec(spec_file)
         if spec_file.parent.name == spec.run_id:  # of a results folder, which may have a copy of its code
             others = spec_file.absolute().parent.parent.parent
-    elif run is not None:
+    elif run and not run.strip("0123456789abcdef"):  # a run id, or the beginning of one
         spec = find_intact_run(read_run_index(require_folder(results)), run).spec
     else:
         source = choose_grid_path(
-            grid, model, "select what to train: a run id, --model NAME, --grid FILE, or --spec FILE"
+            parse_path(run) if run else None, model, "give a grid file or a run id, --model NAME, or --spec FILE"
         )
         spec, launch_options = resolve_run(source, strategy, set_ or [], lr, wd, seed, launch_options)
         note = grid_note(source, model)

@@ -165,7 +165,7 @@ def _load_spec(
 
     if sweep is None:
         name, sweep_spec, notes = grid_options.load_spec(
-            verdict_options, "select what to search with --model NAME, --grid FILE or --sweep NAME"
+            verdict_options, "give a grid file, --model NAME, or --sweep NAME"
         )
     else:
         grid_options.reject_with("--sweep")

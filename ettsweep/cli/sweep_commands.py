@@ -48,9 +48,7 @@ def grid(
     from ettsweep.study.sweep_store import load_sweep_store
     from ettsweep.study.sweep_updates import mark_followed
 
-    name, requested_spec, notes = grid_options.load_spec(
-        verdict_options, "select a grid with --model NAME or --grid FILE"
-    )
+    name, requested_spec, notes = grid_options.load_spec(verdict_options, "give a grid file, or --model NAME")
     changes = list[str]()  # printed once the project is copied: the output may go to a file of it
     with suggest_command():
         sweep_spec = training_options.launch_options().resolve_grid(

@@ -38,7 +38,7 @@ def map_(
     from ettsweep.study.lattice import POINT_OPTIONS, Centre
 
     if [width, model_options.model, model_options.grid].count(None) != 2:
-        raise InputError("a width is needed: give one of --width N, --model NAME, --model WIDTHxDEPTH and --grid FILE")
+        raise InputError("a width is needed: give one of --width N, --model NAME, --model WIDTHxDEPTH and a grid file")
     # The checks of a grid's centre apply: finite, positive lr.
     point = validate(Centre, {"lr": lr, "wd": wd}, POINT_OPTIONS)
     factors: Optimizer = model_options.optimizer or "adamw"

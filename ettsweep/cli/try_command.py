@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ettsweep.cli.options import DEFAULT_RESULTS, Form, Model, Results, Sets, Strategies, TrainingOptions
-from ettsweep.cli.parsers import parse_path
+from ettsweep.cli.options import DEFAULT_RESULTS, Form, Grid, Model, Results, Sets, Strategies, TrainingOptions
 from ettsweep.cli.prompts import suggest_command
 from ettsweep.console import Format, print_note, print_table
 
@@ -16,9 +15,7 @@ if TYPE_CHECKING:
 
 def try_(
     *,
-    grid: Annotated[
-        Path | None, typer.Argument(help="Grid file.", metavar="GRID", parser=parse_path, show_default=False)
-    ] = None,
+    grid: Grid = None,
     model: Model = None,
     strategy: Strategies = None,
     set_: Sets = None,

@@ -32,12 +32,12 @@ def resolve_requirement(data: str, grid: SweepSpec | None, sets: Sequence[str], 
         InputError: the options contradict each other, there is no such task, or its data come with a package.
     """
     if task is not None and (grid or sets):
-        raise InputError("--task NAME cannot be combined with --model, --grid or --set: a grid has its own task")
+        raise InputError("--task NAME cannot be combined with a grid file, --model or --set: a grid has its own task")
     if grid:
         recipe = as_transformer(grid.recipe)
         requirement = DataRequirement(recipe.task, recipe.model)
     elif sets:
-        raise InputError("--set changes a grid: choose one with --model NAME or --grid FILE")
+        raise InputError("--set changes a grid: give a grid file, or --model NAME")
     else:
         requirement = DataRequirement(_fitted_task(data) if task is None else task_spec(task), None)
     if not task_kind(requirement.task).data_kind(requirement.task):

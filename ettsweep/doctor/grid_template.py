@@ -29,7 +29,7 @@ SHIPPED_GRIDS = {name: entry.grids.get(name, name) for entry in ARCHITECTURES.va
 
 COMMAND_TEMPLATE = Template(
     r"""
-# Written by `ettsweep init --command`. `ettsweep try FILE` checks the program, `ettsweep grid --grid FILE` trains it.
+# Written by `ettsweep init --command`. `ettsweep try FILE` checks the program, `ettsweep grid FILE` trains it.
 # docs/own-code.md has all keys of run, docs/readers.md those of a reader.
 run:
   # Split as by a shell, without one; each run has its own {lr}, {wd}, {seed} and folder {out}.
@@ -89,7 +89,7 @@ def model_template(model: str, path: Path) -> tuple[str, list[str]]:
     runs, steps = len(sweep_spec.specs()), as_transformer(sweep_spec.recipe).steps
     return text, [
         f"wrote {path}: {format_count(runs, 'run')} of {format_count(steps, 'step')} to begin with",
-        f"`ettsweep grid --grid {file} --dry-run` prints the plan, `ettsweep grid --grid {file}` trains it",
+        f"`ettsweep grid {file} --dry-run` prints the plan, `ettsweep grid {file}` trains it",
     ]
 
 
@@ -152,7 +152,7 @@ def command_template(command: OwnCommand, path: Path) -> tuple[str, list[str]]:
     if 0 in command.numbers.get("wd", ()):
         notes.append("wd 0 has no log2: without another value, wd is fixed")
     first, file = f"fill in each TODO of {path}, then " if "TODO" in text else "", shlex.quote(str(path))
-    notes.append(f"{first}`ettsweep try {file}` checks the program in minutes, `ettsweep grid --grid {file}` trains it")
+    notes.append(f"{first}`ettsweep try {file}` checks the program in minutes, `ettsweep grid {file}` trains it")
     return text, notes
 
 

@@ -302,7 +302,7 @@ def map_centres(names: Sequence[str], stated_centres: Mapping[float | None, Cent
 
 
 def choose_grid_path(grid: Path | None, model: str | None, message: str) -> Path:
-    """Return the grid file given by --grid, or the one for the model given by --model.
+    """Return the grid file that is given, or the one for the model given by --model.
 
     Raises:
         InputError: not exactly one of them is given, with `message`; or there is no grid file for the model.
@@ -321,7 +321,7 @@ def find_grid(model: str) -> Path:
         InputError: there is no such model, no such file, or several.
     """
     if Path(model).suffix in (".yaml", ".yml"):
-        raise InputError(f"{model} is no model but a file: --grid {model}")
+        raise InputError(f"{model} is no model but a file: leave out --model")
     if Path(model).suffix in PROGRAM_SUFFIXES:
         raise InputError(f"{model} is no model but a program: {OWN_PROGRAM}")
     try:
@@ -335,10 +335,10 @@ def find_grid(model: str) -> Path:
         paths = [path for path in candidates if read_yaml(path).get("model") == model]
         paths = [path for path in paths if path.stem == model] or paths
         if len(paths) > 1:
-            raise InputError(f"several grids are for {model}: {', '.join(map(str, paths))}; choose with --grid FILE")
+            raise InputError(f"several grids are for {model}: {', '.join(map(str, paths))}; give one of them")
         if paths:
             return paths[0]
-    raise InputError(f"no grid file has `model: {model}`; `ettsweep init --model {model}` writes one, for --grid FILE")
+    raise InputError(f"no grid file has `model: {model}`; `ettsweep init --model {model}` writes one")
 
 
 def grid_note(path: Path, model: str | None) -> str:

@@ -34,7 +34,7 @@ def load_subject(model: str | None, grid: Path | None, optimizer: str | None, ml
         InputError: not exactly one of `model` and `grid` is given, or the one that is given is not valid.
     """
     if (model is None) == (grid is None):
-        raise InputError("select a model with --model NAME, --model WIDTHxDEPTH or --grid FILE")
+        raise InputError("give a grid file, --model NAME, or --model WIDTHxDEPTH")
     if grid is None:
         kind = optimizer or "adamw"
         return Subject(model_spec(str(model)), OPTIMIZERS[kind].spec(kind=kind), mlp_factor or "ignore")
@@ -42,7 +42,7 @@ def load_subject(model: str | None, grid: Path | None, optimizer: str | None, ml
     sweep_spec = load_sweep_spec(grid, start=PLACEHOLDER_CENTRE)
     recipe = sweep_spec.recipe
     if not isinstance(recipe, TransformerRecipe):
-        raise InputError(f"--grid {grid}: its runs are {recipe.labels.title}, of which the theory knows nothing")
+        raise InputError(f"{grid}: its runs are {recipe.labels.title}, of which the theory knows nothing")
     own = recipe.optimizer
     if optimizer not in (None, own.kind):
         own = OPTIMIZERS[str(optimizer)].spec(kind=str(optimizer))

@@ -120,8 +120,8 @@ SITUATIONS = (
     "init",
     "grid --model 64x4",
     "grid --model vit-ti16",
-    "grid --grid 'half done.yaml' --name half --dry-run",
-    "grid --grid 'half done.yaml' --name half --set batch_size=16",
+    "grid 'half done.yaml' --name half --dry-run",
+    "grid 'half done.yaml' --name half --set batch_size=16",
     "verify-optimum --dry-run",
     "verify-optimum --sweep half --dry-run --margin 1%",
     "search --model vit-digits --dry-run",
@@ -131,7 +131,7 @@ SITUATIONS = (
     "clean --dry-run",
     "logs 000",
     "doctor --data 'my pets'",
-    "grid --grid 'half done.yaml' --data 'my pets' --set task=images --set model.channels=3",
+    "grid 'half done.yaml' --data 'my pets' --set task=images --set model.channels=3",
 )
 
 

@@ -73,8 +73,8 @@ def test_what_is_no_strategy_is_refused_with_what_works(call: Call, text: str) -
 # --- options --------------------------------------------------------------------------------------------------------
 
 OTHERS: dict[str, tuple[str, ...]] = {
-    "grid": ("--grid", "small.yaml", "--dry-run", "--results", "results"),
-    "search": ("--grid", "small.yaml", "--dry-run", "--results", "results"),
+    "grid": ("small.yaml", "--dry-run", "--results", "results"),
+    "search": ("small.yaml", "--dry-run", "--results", "results"),
     "try": ("small.yaml", "--results", "results"),
     "verify-optimum": ("--dry-run", "--results", "results"),
     "seeds": ("--dry-run", "--results", "results"),
@@ -83,7 +83,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "watch": ("--results", "results"),
     "cancel": ("--yes", "--results", "results"),
     "retry": ("--yes", "--results", "results"),
-    "train": ("--grid", "small.yaml", "--results", "results"),
+    "train": ("small.yaml", "--results", "results"),
     "scales": ("--model", "vit-digits"),
     "check-scaling": ("--model", "vit-digits"),
 }
@@ -163,7 +163,7 @@ def test_a_grid_file_leads_to_a_report_of_several_s(tmp_path: Path, results: Pat
         return json.loads(result.stdout) if result.stdout else result.stderr
 
     sets = ("--launch-set", "slots=1", "--launch-set", "threads=1", "--follow")
-    command("grid", "--grid", path, "--lr-range=0:1", *sets)
+    command("grid", path, "--lr-range=0:1", *sets)
     verdicts = {verdict["strategy"]: verdict for verdict in command("verify-optimum", "--dry-run", code=1)}
     assert set(verdicts) == {"s=0.25", "s=0.75"}
     lrs = {lr * k for lr in (2.0, 2.0 * WIDTH**-0.25) for k in (1, 2)}

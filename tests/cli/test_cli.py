@@ -41,7 +41,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     grid = write_fake_grid(folder / "grid.yaml")
     results = folder / "results"
     env = {**os.environ, "ETTSWEEP_SLOTS": str(folder / "slots")}
-    ettsweep("grid", "--grid", grid, "--follow", "--results", results, "--launch-set", "slots=1", env=env)
+    ettsweep("grid", grid, "--follow", "--results", results, "--launch-set", "slots=1", env=env)
     return results
 
 
@@ -172,7 +172,7 @@ def test_a_model_is_named_in_one_way_wherever_it_is_named(call: Call, tmp_path: 
         return call(*arguments, "--format", "json").json
 
     write_grid(tmp_path / "own.yaml", model="64x4", recipe=GRID["recipe"] | {"optimizer": "sgd"})
-    by_size, by_grid = (("--model", "64x4"), ("--grid", "own.yaml"))
+    by_size, by_grid = (("--model", "64x4"), ("own.yaml",))
     assert (data("scales", *by_size)["width"], data("scales", *by_size)["model"]) == (64, "vit-n64-l4-h8-p4-i8-c1-k10")
     assert data("scales", *by_grid) == data("scales", *by_size, "--optimizer", "sgd") != data("scales", *by_size)
     assert data("scales", *by_grid, "--optimizer", "adamw") == data("scales", *by_size)
@@ -231,7 +231,7 @@ def test_missing_imagenet_says_where_to_point_and_submits_nothing(call: Call, tm
 @pytest.mark.slow
 def test_a_finished_grid_asked_for_again_submits_nothing(trained: Path) -> None:
     before = files(trained)
-    options = ("--grid", trained.parent / "grid.yaml", "--results", trained, "--launch-set", "slots=1")
+    options = (trained.parent / "grid.yaml", "--results", trained, "--launch-set", "slots=1")
     for follow in ([], ["--follow"]):
         result = ettsweep("grid", *options, *follow)
         assert "3 finished" in result.stderr or "3 of 3 runs finished" in result.stderr
@@ -239,9 +239,7 @@ def test_a_finished_grid_asked_for_again_submits_nothing(trained: Path) -> None:
 
 
 def test_a_dry_run_of_a_finished_grid_keeps_its_runs(trained: Path, call: Call) -> None:
-    rows = call(
-        "grid", "--grid", trained.parent / "grid.yaml", "--results", trained, "--dry-run", "--format", "json"
-    ).json
+    rows = call("grid", trained.parent / "grid.yaml", "--results", trained, "--dry-run", "--format", "json").json
     assert [(row["action"], row["state"]) for row in rows] == [("keep", "done")] * 3
 
 
@@ -581,48 +579,50 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, finish_scores: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("grid", "select a grid with --model NAME or --grid FILE"),
-        ("grid --model vit-digits --grid grid.yaml", "select a grid"),
+        ("grid", "give a grid file, or --model NAME"),
+        ("grid --model vit-digits grid.yaml", "give a grid file"),
+        ("grid other.yaml", "other.yaml: no such file"),
         ("grid --grid other.yaml", "other.yaml: no such file"),
-        ("grid --grid .", ".: cannot be read"),
+        ("train --grid=other.yaml", "other.yaml: no such file"),
+        ("grid .", ".: cannot be read"),
         ("grid --model vit-digit", "unknown model 'vit-digit'; did you mean 'vit-digits'?"),
-        ("grid --grid grid.yaml --strategy nkt", "unknown strategy 'nkt'; did you mean 'ntk'?"),
-        ("grid --grid grid.yaml --strategy NTK", "unknown strategy 'NTK'; did you mean 'ntk'?"),
+        ("grid grid.yaml --strategy nkt", "unknown strategy 'nkt'; did you mean 'ntk'?"),
+        ("grid grid.yaml --strategy NTK", "unknown strategy 'NTK'; did you mean 'ntk'?"),
         ("grid --model VIT-DIGITS", "unknown model 'VIT-DIGITS'; did you mean 'vit-digits'?"),
-        ("grid --grid grid.yaml --launch LOCAL", "unknown launch profile 'LOCAL'; did you mean 'local'?"),
-        ("grid --grid grid.yaml --log WANDB", "unknown metric logger 'WANDB'; did you mean 'wandb'?"),
-        ("grid --grid grid.yaml --set optimizer=SGD", "unknown kind 'SGD'; did you mean 'sgd'?"),
-        ("search --grid grid.yaml --sampler TPE", "unknown sampler 'TPE'; did you mean 'tpe'?"),
-        ("search --grid grid.yaml --from NTK", "unknown strategy or sweep 'NTK'; did you mean 'ntk'?"),
+        ("grid grid.yaml --launch LOCAL", "unknown launch profile 'LOCAL'; did you mean 'local'?"),
+        ("grid grid.yaml --log WANDB", "unknown metric logger 'WANDB'; did you mean 'wandb'?"),
+        ("grid grid.yaml --set optimizer=SGD", "unknown kind 'SGD'; did you mean 'sgd'?"),
+        ("search grid.yaml --sampler TPE", "unknown sampler 'TPE'; did you mean 'tpe'?"),
+        ("search grid.yaml --from NTK", "unknown strategy or sweep 'NTK'; did you mean 'ntk'?"),
         ("status --state DONE --results empty", "unknown state 'DONE'; did you mean 'done'?"),
         ("status --results asked --sweep GRID", "unknown sweep 'GRID'; did you mean 'grid'?"),
         ("status --results asked --model VIT-N8-L1-H2-P4-I8-C1-K10", "no run or study matches; did you mean 'vit-n8"),
-        ("train --grid grid.yaml --lr -1", "--lr: input should be greater than 0, got -1"),
-        ("train --grid grid.yaml --seed 2147483648", "--seed: input should be less than or equal to 2147483647"),
-        ("grid --grid grid.yaml --strategy s=7", "s must be a number from 0 to 1"),
-        ("grid --grid grid.yaml --launch loacl", "unknown launch profile 'loacl'; did you mean 'local'?"),
-        ("grid --grid grid.yaml --launch other.yaml", "other.yaml: no such launch profile"),
-        ("grid --grid grid.yaml --launch-set slots=0", "slots: a whole number of at least 1, or auto, is expected, got 0"),
-        ("grid --grid grid.yaml --launch-set slosts=1", "slosts: unknown key; did you mean slots?"),
-        ("grid --grid grid.yaml --launch-set slots=100000", "slots: 100000 are too many: this machine has "),
-        ("grid --grid grid.yaml --dry-run --set model.width=100000000", "GiB of any machine"),
-        ("grid --grid grid.yaml --dry-run --set model.width=1000000", "GiB of this machine"),
-        ("train --grid grid.yaml --set model.width=1000000", "GiB of this machine"),
-        ("grid --grid grid.yaml --dry-run --launch slurm-cpu --set model.width=20000", "8 GiB of 1 node with that mem_gb"),
-        ("grid --grid grid.yaml --set recipe.batch_size=8", "recipe.batch_size: unknown key; did you mean batch_size?"),
-        ("grid --grid grid.yaml --lr-range -1.5:1", "lr: -1.5 is no multiple of the step 1; nearest: -2, -1"),
-        ("grid --grid grid.yaml --set model.width=7", "width 7 is not divisible by heads 2; nearest width: 6, 8"),
-        ("grid --grid grid.yaml --set model.widht=8", "model.widht: unknown key"),
-        ("grid --grid grid.yaml --set batch_size", "key=value is expected"),
-        ("grid --grid grid.yaml --set lr=1", "use --lr-range"),
-        ("grid --grid grid.yaml --seeds a,b", "--seeds: whole numbers with commas are expected"),
-        ("grid --grid grid.yaml --seeds 1,1", "repeats a seed"),
-        ("grid --grid grid.yaml --seeds 2147483648,", "seeds.0: input should be less than or equal to 2147483647"),
-        ("grid --grid grid.yaml --strategy mup --strategy s=1", "strategy mup is given twice"),
-        ("grid --grid grid.yaml --lr-range -1:1:0.0001", "lr.step: input should be greater than or equal to 0.0009765625"),
-        ("grid --grid grid.yaml --launch-set devices=[99]", "devices: there is no GPU 99"),
-        ("grid --grid grid.yaml --lr-range 1", "--lr-range: low:high"),
-        ("grid --grid grid.yaml --lr-range 1:-1", "empty range"),
+        ("train grid.yaml --lr -1", "--lr: input should be greater than 0, got -1"),
+        ("train grid.yaml --seed 2147483648", "--seed: input should be less than or equal to 2147483647"),
+        ("grid grid.yaml --strategy s=7", "s must be a number from 0 to 1"),
+        ("grid grid.yaml --launch loacl", "unknown launch profile 'loacl'; did you mean 'local'?"),
+        ("grid grid.yaml --launch other.yaml", "other.yaml: no such launch profile"),
+        ("grid grid.yaml --launch-set slots=0", "slots: a whole number of at least 1, or auto, is expected, got 0"),
+        ("grid grid.yaml --launch-set slosts=1", "slosts: unknown key; did you mean slots?"),
+        ("grid grid.yaml --launch-set slots=100000", "slots: 100000 are too many: this machine has "),
+        ("grid grid.yaml --dry-run --set model.width=100000000", "GiB of any machine"),
+        ("grid grid.yaml --dry-run --set model.width=1000000", "GiB of this machine"),
+        ("train grid.yaml --set model.width=1000000", "GiB of this machine"),
+        ("grid grid.yaml --dry-run --launch slurm-cpu --set model.width=20000", "8 GiB of 1 node with that mem_gb"),
+        ("grid grid.yaml --set recipe.batch_size=8", "recipe.batch_size: unknown key; did you mean batch_size?"),
+        ("grid grid.yaml --lr-range -1.5:1", "lr: -1.5 is no multiple of the step 1; nearest: -2, -1"),
+        ("grid grid.yaml --set model.width=7", "width 7 is not divisible by heads 2; nearest width: 6, 8"),
+        ("grid grid.yaml --set model.widht=8", "model.widht: unknown key"),
+        ("grid grid.yaml --set batch_size", "key=value is expected"),
+        ("grid grid.yaml --set lr=1", "use --lr-range"),
+        ("grid grid.yaml --seeds a,b", "--seeds: whole numbers with commas are expected"),
+        ("grid grid.yaml --seeds 1,1", "repeats a seed"),
+        ("grid grid.yaml --seeds 2147483648,", "seeds.0: input should be less than or equal to 2147483647"),
+        ("grid grid.yaml --strategy mup --strategy s=1", "strategy mup is given twice"),
+        ("grid grid.yaml --lr-range -1:1:0.0001", "lr.step: input should be greater than or equal to 0.0009765625"),
+        ("grid grid.yaml --launch-set devices=[99]", "devices: there is no GPU 99"),
+        ("grid grid.yaml --lr-range 1", "--lr-range: low:high"),
+        ("grid grid.yaml --lr-range 1:-1", "empty range"),
         ("verify-optimum --results empty", "no sweeps yet; `ettsweep grid --model vit-digits --results empty` starts one"),
         ("verify-optimum --results asked --strategy ntk", "--strategy ntk: no study matches; available: standard\n"),
         ("verify-optimum --results asked --strategy nkt", "unknown strategy 'nkt'"),
@@ -648,15 +648,15 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, finish_scores: 
         ("cancel fff --results empty", "no run starts with 'fff'"),
         ("retry --results empty", "select runs: "),
         ("retry --all --launch nope --results empty", "unknown launch profile 'nope'"),
-        ("train", "select what to train"),
+        ("train", "give a grid file or a run id"),
         ("train fff --results empty", "no run starts with 'fff'"),
-        ("train --grid grid.yaml --lr -1", "lr: input should be greater than 0, got -1"),
-        ("train --grid grid.yaml --wd inf", "wd: input should be a finite number"),
+        ("train grid.yaml --lr -1", "lr: input should be greater than 0, got -1"),
+        ("train grid.yaml --wd inf", "wd: input should be a finite number"),
         ("map --lr 1 --wd 1 --from standard --to ntk", "a width is needed: give one of --width N, --model NAME, "),
         ("map --lr 1 --wd 1 --from ntk --to mup --width 8 --model 8x1", "a width is needed: give one of --width N, "),
-        ("scales", "select a model with --model NAME, --model WIDTHxDEPTH or --grid FILE"),
-        ("scales --model vit-digits --grid grid.yaml", "select a model with --model NAME"),
-        ("scales --grid other.yaml", "other.yaml: no such file"),
+        ("scales", "give a grid file, --model NAME, or --model WIDTHxDEPTH"),
+        ("scales --model vit-digits grid.yaml", "give a grid file"),
+        ("scales other.yaml", "other.yaml: no such file"),
         ("scales --model 64x", "unknown model '64x'"),
         ("grid --model gpt3-muon", "unknown model 'gpt3-muon'"),
         ("grid --model muon", "unknown model 'muon'"),
@@ -681,7 +681,7 @@ def test_wrong_input_is_a_message_and_exit_code_2(call: Call, tmp_path: Path, ar
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize("command", ["grid --grid grid.yaml", "train --grid grid.yaml"])
+@pytest.mark.parametrize("command", ["grid grid.yaml", "train grid.yaml"])
 def test_a_results_folder_that_cannot_be_written_is_told(call: Call, tmp_path: Path, command: str) -> None:
     write_grid(tmp_path / "grid.yaml")
     (tmp_path / "file").touch()
@@ -716,7 +716,7 @@ def test_a_broken_run_cannot_be_trained_or_logged(call: Call, results: Path, fin
         assert f"{results / 'runs' / spec.run_id / 'spec.json'}: no valid JSON" in err
         assert "the command that asked for the run writes it anew" in err
     call("logs", spec.run_id, "--results", results)
-    result = call("grid", "--grid", "asked.yaml", "--dry-run", "--results", results, "--format", "json")
+    result = call("grid", "asked.yaml", "--dry-run", "--results", results, "--format", "json")
     assert {row["run"]: row["action"] for row in result.json}[spec.run_id] == "retry"  # its spec is written anew
 
 
@@ -818,7 +818,7 @@ def test_clean_lists_before_it_removes_and_keeps_results(call: Call, results: Pa
 
 def test_one_run_trains_in_the_foreground_and_once(tmp_path: Path, results: Path) -> None:
     grid = write_grid(tmp_path / "grid.yaml")
-    options = ("train", "--grid", grid, "--lr", 0.125, "--seed", 5, "--results", results)
+    options = ("train", grid, "--lr", 0.125, "--seed", 5, "--results", results)
     result = ettsweep(*options)
     assert "step 24/24" in result.stderr
     assert result.stderr.startswith(f"grid file: {grid}\n1 run to train\n")
@@ -893,7 +893,7 @@ def test_an_unknown_metric_logger_is_refused_before_anything_is_submitted(tmp_pa
 @pytest.mark.slow
 def test_metrics_go_to_tensorboard_too_and_later_commands_remember_it(tmp_path: Path, results: Path) -> None:
     grid = write_grid(tmp_path / "g.yaml", lr={"range": [0, 0]})
-    ettsweep("grid", "--grid", grid, "--log", "tensorboard", "--follow", "--results", results)
+    ettsweep("grid", grid, "--log", "tensorboard", "--follow", "--results", results)
     ettsweep("verify-optimum", "--follow", "--results", results)
     runs = {run.id for run in runs_in(results)}
     assert len(runs) == 3

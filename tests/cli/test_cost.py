@@ -23,7 +23,7 @@ def cost(runs: list[RunDir]) -> str:
 def test_commands_that_train_say_what_it_costs(call: Call, results: Path, tmp_path: Path) -> None:
     write_fake_grid(tmp_path / "grid.yaml", centre={"standard": {"lr": 0.125, "wd": 0.25}})
     values = ("--launch-set", "slots=1", "--results", results)
-    cases = ("grid", "--grid", "grid.yaml", *values)
+    cases = ("grid", "grid.yaml", *values)
     assert "3 runs to train\n" in call(*cases, "--dry-run").err, "nothing was timed yet"
     followed = call(*cases, "--follow").err
     grid = runs_in(results)

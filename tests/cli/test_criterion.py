@@ -38,7 +38,7 @@ def test_what_grid_is_told_wins_over_the_file_and_is_kept(
     call: Call, results: Path, request_sweep: Ask, tmp_path: Path
 ) -> None:
     request_sweep("w8", criterion={"margin": "5%"})
-    grid = ("grid", "--grid", "w8.yaml", "--results", results)
+    grid = ("grid", "w8.yaml", "--results", results)
     result = call(*grid, "--rule", "paper", "--margin", "1%", "--dry-run")
     assert "from now on" not in result.err
     assert criteria(results) == {"w8": Criterion(margin=0.05)}, "a dry run keeps nothing"
@@ -93,7 +93,7 @@ def test_an_option_that_is_no_criterion_is_refused(
     call: Call, results: Path, request_sweep: Ask, options: list[str], message: str
 ) -> None:
     request_sweep("w8")
-    for command in (["grid", "--grid", "w8.yaml"], ["verify-optimum"]):
+    for command in (["grid", "w8.yaml"], ["verify-optimum"]):
         assert message in call(*command, *options, "--results", results, code=2).err
     assert len(load_sweep_store(results).sweeps["w8"].versions) == 1
 
@@ -101,5 +101,5 @@ def test_an_option_that_is_no_criterion_is_refused(
 def test_set_says_which_option_a_criterion_has(call: Call, request_sweep: Ask, results: Path) -> None:
     request_sweep("w8")
     for key, option in (("margin", "--margin"), ("criterion.margin", "--rule, --confidence and --margin")):
-        result = call("grid", "--grid", "w8.yaml", "--set", f"{key}=0.05", "--results", results, code=2)
+        result = call("grid", "w8.yaml", "--set", f"{key}=0.05", "--results", results, code=2)
         assert f"{key} is not a field of the recipe; use {option}\n" in result.err

@@ -337,7 +337,7 @@ def test_the_doctor_compares_a_corpus_with_what_a_grid_is_for(folder: Path) -> N
     }
     (folder / "grid.yaml").write_text(yaml.safe_dump(grid))
     environment = {**os.environ, "ETTSWEEP_TEXT": str(folder / "out")}
-    result = ettsweep("doctor", "--grid", "grid.yaml", "--format", "json", code=1, env=environment)
+    result = ettsweep("doctor", "grid.yaml", "--format", "json", code=1, env=environment)
     failed = {row["check"]: row["detail"] for row in json.loads(result.stdout) if row["state"] == "failed"}
     assert failed["vocabulary"] == (
         "the text has 408 tokens, the model 999: --set model.vocabulary=408, or tokenise with another --tokenizer"

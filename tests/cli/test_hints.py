@@ -65,7 +65,7 @@ def test_a_long_plan_is_a_row_for_each_kind_of_run(call: Call, results: Path, tm
         tmp_path / "big.yaml", lr={"range": [-8, 8], "step": 0.125}, seeds=4, strategies=["standard", "ntk"]
     )
     finish(results, load_sweep_spec(grid).specs()[0], 1.0)
-    plan = "grid", "--grid", "big.yaml", "--results", results, "--dry-run"
+    plan = "grid", "big.yaml", "--results", results, "--dry-run"
     head, *rows = call(*plan).out.splitlines()
     assert head.split() == ["runs", "action", "model", "strategy", "lr", "wd", "seed", "state"]
     assert [row.split()[0] for row in rows] == ["515", "516", "1"]
@@ -88,7 +88,7 @@ def test_runs_that_stand_still_are_listed_of_what_was_meant(call: Call, results:
     for name, seed in (("b", 1), ("a", 0)):
         for spec in request_sweep(name, lr={"range": [-3, 3]}, seeds=[seed]):
             RunDir.create(results, spec).cancel()
-    result = call("grid", "--grid", "a.yaml", "--seeds", "0", "--results", results)
+    result = call("grid", "a.yaml", "--seeds", "0", "--results", results)
     message = told(result.err, "status")
     assert message == ["status", "--sweep", "a", "--state", State.CANCELLED.value, "--results", str(results)]
     assert len(call(*message, "--format", "json").json) == 7
@@ -111,9 +111,9 @@ def test_who_detaches_is_told_how_to_see_the_same_runs(capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     "arguments",
     [
-        "grid --grid w8.yaml --lr-range=1e-4:1e-2 --dry-run",
-        "grid --lr-range 1e-4:1e-2 --grid w8.yaml --seeds 0 --name other --dry-run --wd-range 0.1:0.4",
-        "search --grid w8.yaml --wd-range=2^-4:2^-2 --dry-run",
+        "grid w8.yaml --lr-range=1e-4:1e-2 --dry-run",
+        "grid --lr-range 1e-4:1e-2 w8.yaml --seeds 0 --name other --dry-run --wd-range 0.1:0.4",
+        "search w8.yaml --wd-range=2^-4:2^-2 --dry-run",
     ],
 )
 def test_a_range_in_values_is_answered_with_the_command_in_steps(arguments: str, call: Call, tmp_path: Path) -> None:

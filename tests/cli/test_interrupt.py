@@ -30,7 +30,7 @@ from ettsweep.runs.state import State
 from ettsweep.study.grid_file import load_sweep_spec
 
 MODULE = f"{sys.executable} -m ettsweep"
-TRAIN = "train --grid grid.yaml"
+TRAIN = "train grid.yaml"
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ TRAIN = "train --grid grid.yaml"
         (ETTSWEEP, "status", "pydantic:0"),
         (ETTSWEEP, "status", "pydantic:1000"),
         (ETTSWEEP, "watch", "yaml:30"),
-        (ETTSWEEP, "grid --grid grid.yaml --follow", "pydantic:100"),
+        (ETTSWEEP, "grid grid.yaml --follow", "pydantic:100"),
         pytest.param(ETTSWEEP, TRAIN, "torch:0", marks=pytest.mark.slow),
         pytest.param(ETTSWEEP, TRAIN, "numpy:100", marks=pytest.mark.slow),  # torch would lose it, and go on
         pytest.param(ETTSWEEP, "check-scaling --model vit-digits", "numpy:100", marks=pytest.mark.slow),
@@ -88,14 +88,14 @@ def test_ctrl_c_at_a_question_is_no_answer(tmp_path: Path, command: str) -> None
 
 
 @pytest.mark.usefixtures("process")
-@pytest.mark.parametrize(("command", "code"), [("grid --grid grid.yaml --follow", 1), ("watch", 0), ("logs RUN -f", 0)])
+@pytest.mark.parametrize(("command", "code"), [("grid grid.yaml --follow", 1), ("watch", 0), ("logs RUN -f", 0)])
 def test_ctrl_c_leaves_the_runs_that_a_command_follows(
     results: Path, tmp_path: Path, command: str, code: int, call: Call, hold_runs: Callable[[int], None]
 ) -> None:
     hold_runs(1)
     write_fake_grid(tmp_path / "grid.yaml", lr="fixed")
     if not command.startswith("grid"):
-        call("grid", "--grid", "grid.yaml", "--results", results)
+        call("grid", "grid.yaml", "--results", results)
     run = wait_for(lambda: runs_in(results), "a run")[0].id if not command.startswith("grid") else ""
     process = start(*command.replace("RUN", run).split(), "--results", results, cwd=tmp_path)
     worker = owner(stopped_at_checkpoint(results))

@@ -81,7 +81,6 @@ def test_no_later_question_changes_a_verdict(call: Call, results: Path, request_
     assert (free["both"]["verdict"], free["both"]["wd"]) == ("edge", 0.125)
     hint = (
         "grid",
-        "--grid",
         "both.yaml",
         "--wd-range",
         "fixed",
@@ -182,10 +181,10 @@ def test_a_grid_makes_the_sweep_of_its_file_or_of_the_name_that_is_given(
 ) -> None:
     write_fake_grid(tmp_path / "w8.yaml")
     follow = ("--follow", "--launch-set", "slots=1", "--results", results)
-    call("grid", "--grid", "w8.yaml", "--dry-run", "--results", results)
+    call("grid", "w8.yaml", "--dry-run", "--results", results)
     assert not results.exists()
-    call("grid", "--grid", "w8.yaml", *follow)
-    call("grid", "--grid", "w8.yaml", "--name", "again", *follow)
+    call("grid", "w8.yaml", *follow)
+    call("grid", "w8.yaml", "--name", "again", *follow)
     assert len(submission_folders(results)) == 1, "runs belong to nobody, and train once"
     sweeps = load_sweep_store(results).sweeps
     assert sweeps["w8"].sweep_specs == sweeps["again"].sweep_specs
@@ -205,7 +204,7 @@ def test_another_question_is_answered_with_a_command_that_asks_it(
     call: Call, results: Path, request_sweep: Ask, options: list[str], message: str, free: str
 ) -> None:
     request_sweep("w8")
-    result = call("grid", "--grid", "w8.yaml", "--dry-run", "--results", results, *options, code=2)
+    result = call("grid", "w8.yaml", "--dry-run", "--results", results, *options, code=2)
     assert f"sweep w8 is for another recipe or lattice: {message}" in result.err.replace("lr of standard is ", "")
     command = shlex.split(result.err.strip().splitlines()[-1])
     assert command[:1] + command[-2:] == ["ettsweep", "--name", free]
@@ -225,7 +224,7 @@ def test_what_no_name_would_mend_is_told_before_that_the_name_is_taken(
     call: Call, results: Path, request_sweep: Ask, options: list[str], message: str
 ) -> None:
     request_sweep("w8")
-    values = ("grid", "--grid", "w8.yaml", "--dry-run", "--results", results, "--set", "batch_size=64")
+    values = ("grid", "w8.yaml", "--dry-run", "--results", results, "--set", "batch_size=64")
     result = call(*values, *options, code=2)
     assert message in result.err
     assert "is for another recipe or lattice" not in result.err
@@ -237,9 +236,9 @@ def test_two_grid_files_of_one_stem_are_told_apart(
     request_sweep("w8")
     (tmp_path / "other").mkdir()
     write_grid(tmp_path / "other" / "w8.yaml", task="digits", recipe=OTHER)
-    result = call("grid", "--grid", "other/w8.yaml", "--dry-run", "--results", results, code=2)
+    result = call("grid", "other/w8.yaml", "--dry-run", "--results", results, code=2)
     assert "batch_size is 32 there, 16 here" in result.err
-    assert "--grid other/w8.yaml --dry-run" in result.err
+    assert "other/w8.yaml --dry-run" in result.err
 
 
 def test_a_part_of_a_sweep_can_be_asked_for_alone(call: Call, results: Path, request_sweep: Ask) -> None:
@@ -249,7 +248,7 @@ def test_a_part_of_a_sweep_can_be_asked_for_alone(call: Call, results: Path, req
         (["--seeds", "1,"], {"standard", "mup"}, {1}),
         (["--strategy", "standard", "--seeds", "0"], {"standard"}, {0}),
     ):
-        rows = call("grid", "--grid", "w8.yaml", "--dry-run", "--results", results, "--format", "json", *options).json
+        rows = call("grid", "w8.yaml", "--dry-run", "--results", results, "--format", "json", *options).json
         assert ({row["strategy"] for row in rows}, {row["seed"] for row in rows}) == (strategies, seeds)
 
 
@@ -269,14 +268,14 @@ def test_which_seeds_a_number_means_is_printed(
     call: Call, tmp_path: Path, content: object, options: list[str], message: str | None
 ) -> None:
     write_grid(tmp_path / "w8.yaml", seeds=content)
-    err = call("grid", "--grid", "w8.yaml", "--dry-run", *options).err
+    err = call("grid", "w8.yaml", "--dry-run", *options).err
     assert err.count(message or " means seed") == (message is not None)
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", ".", "-x", "a\nb", "a\x1b[31mb", "0123456789ab", "x" * 65, ""])
 def test_a_name_that_could_be_a_path_or_a_run_is_refused(call: Call, results: Path, tmp_path: Path, name: str) -> None:
     write_grid(tmp_path / "w8.yaml")
-    result = call("grid", "--grid", "w8.yaml", f"--name={name}", "--results", results, code=2)
+    result = call("grid", "w8.yaml", f"--name={name}", "--results", results, code=2)
     assert "--name" in result.err
     assert "\x1b" not in result.err
     assert not results.exists()
@@ -317,7 +316,7 @@ def test_runs_that_a_call_left_out_are_told(call: Call, results: Path, request_s
     request_sweep(
         "w8", lambda spec: 1 + abs(spec.lr - 0.25) if spec.strategy.s is None else None, strategies=["standard", "mup"]
     )
-    result = call("grid", "--grid", "w8.yaml", "--strategy", "standard", "--results", results)
+    result = call("grid", "w8.yaml", "--strategy", "standard", "--results", results)
     assert (
         f"3 other runs of sweep w8 are missing: `ettsweep verify-optimum --sweep w8 --results {results}`" in result.err
     )
@@ -338,7 +337,7 @@ def test_a_damaged_sweep_is_named_and_others_go_on(call: Call, results: Path, re
         (results / "away").rename(results / "sweeps" / "w8")
         for command in ("verify-optimum --sweep bad", "status -s bad"):
             assert str(path) in call(*command.split(), "--results", results, code=1).err
-        assert str(path) in call("grid", "--grid", "bad.yaml", "--results", results, code=1).err
+        assert str(path) in call("grid", "bad.yaml", "--results", results, code=1).err
 
 
 def test_sweeps_none_of_which_can_be_read_are_a_failure(call: Call, results: Path, request_sweep: Ask) -> None:
@@ -490,7 +489,7 @@ def test_a_climb_stops_where_its_budget_ends_and_else_goes_on_until_it_stands(
 ) -> None:
     write_fake_grid(tmp_path / "far.yaml", centre={"standard": {"lr": 0.25 / 2**6, "wd": 0.25}})
     follow = ("--follow", "--results", results)
-    call("grid", "--grid", "far.yaml", "--launch-set", "slots=1", *follow)
+    call("grid", "far.yaml", "--launch-set", "slots=1", *follow)
     result = call("verify-optimum", *follow, "--max-runs", 2, "--format", "json", code=1)
     assert "at least 1 run to come, at most 2: about " in result.err
     assert "far standard: 3 runs were requested, 2 more were added, and at least 1 would be needed, " in result.err
@@ -523,7 +522,7 @@ def test_a_sweep_that_is_gone_when_its_command_ends_is_named(
     results: Path, tmp_path: Path, change: Callable[[Path], None], message: str
 ) -> None:
     grid = write_fake_grid(tmp_path / "w8.yaml")
-    command = start("grid", "--grid", grid, "--follow", "--results", results)
+    command = start("grid", grid, "--follow", "--results", results)
     wait_for(lambda: list(results.glob("runs/*/attempts/0001/claim.json")), "a run in training")
     change(results / "sweeps" / "w8")
     assert message in ended(command).stderr

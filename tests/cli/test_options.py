@@ -101,7 +101,7 @@ def test_home_is_expanded_in_every_option_that_is_a_path(tmp_path: Path, monkeyp
             assert str(value) == str(tmp_path / "x"), option
             expanded.add(option.rpartition(" ")[2])
     assert expanded == {
-        *("--results", "--grid", "--launch", "--data", "--out", "--optuna", "--spec", "--input", "--tokenizer", "path"),
+        *("--results", "--launch", "--data", "--out", "--optuna", "--spec", "--input", "--tokenizer", "path"),
         *("first", "second", "source", "grid"),
     }
 
@@ -115,7 +115,7 @@ def test_home_is_expanded_in_variables_grid_files_and_profiles(
     write_grid(home / "g.yaml")
     (home / "launch.yaml").write_text("{kind: local, devices: cpu, slots: 1}")
     monkeypatch.setenv("ETTSWEEP_SLOTS", "~/slots")
-    call("grid", "--grid=~/g.yaml", "--launch=~/launch.yaml", "--results=~/results", "--follow")
+    call("grid", "~/g.yaml", "--launch=~/launch.yaml", "--results=~/results", "--follow")
     assert {path.name for path in home.iterdir()} == {"g.yaml", "launch.yaml", "slots", "results"}
     assert [path.name for path in (home / "slots").iterdir()] == ["cpu-0.lock"]
     monkeypatch.setenv("ETTSWEEP_RESULTS", "~/results")
@@ -127,9 +127,9 @@ def test_home_is_expanded_in_variables_grid_files_and_profiles(
     path = write_grid(tmp_path / "images.yaml", **data)
     assert load_sweep_spec(path).data == str(home / "pictures")
     monkeypatch.setenv("ETTSWEEP_IMAGENET", "~/elsewhere")
-    assert f"{home / 'pictures'}" in call("grid", "--grid", path, "--dry-run", code=None).err
+    assert f"{home / 'pictures'}" in call("grid", path, "--dry-run", code=None).err
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"data": None}))
-    assert f"{home / 'elsewhere'}" in call("grid", "--grid", path, "--dry-run", code=None).err
+    assert f"{home / 'elsewhere'}" in call("grid", path, "--dry-run", code=None).err
     slurm = load_profile("slurm", ["sbatch.chdir=~/jobs"])
     assert isinstance(slurm, SlurmProfile)
     assert slurm.sbatch["chdir"] == str(home / "jobs")
@@ -140,8 +140,8 @@ def test_home_is_expanded_in_variables_grid_files_and_profiles(
     [
         ("status --results=~nobody_here/x", "Invalid value for '--results'"),
         ("grid --model vit-digits --launch ~nobody_here/x.yaml", "Invalid value for '--launch'"),
-        ("grid --grid bad.yaml", "ettsweep: bad.yaml: data: "),
-        ("grid --grid good.yaml --launch-set slots=1", "ettsweep: ETTSWEEP_SLOTS: "),
+        ("grid bad.yaml", "ettsweep: bad.yaml: data: "),
+        ("grid good.yaml --launch-set slots=1", "ettsweep: ETTSWEEP_SLOTS: "),
     ],
 )
 def test_home_of_nobody_is_refused_before_anything_is_written(

@@ -207,7 +207,7 @@ def test_no_point_gets_more_seeds_than_allowed(call: Call, results: Path, reques
 @pytest.mark.usefixtures("process")
 def test_a_race_ends_in_an_optimum_with_seeds_of_its_own(call: Call, results: Path, tmp_path: Path) -> None:
     write_fake_grid(tmp_path / "w8.yaml", criterion={"margin": "20%"}, lr={"range": [-2, 2]})
-    call("grid", "--grid", "w8.yaml", "--follow", "--launch-set", "slots=1", "--results", results)
+    call("grid", "w8.yaml", "--follow", "--launch-set", "slots=1", "--results", results)
     (row,) = verify(call, results, "--dry-run", code=1).json
     assert row["verdict"] == "unresolved", "one seed a point says nothing of the noise"
     (row,) = verify(call, results, "--follow", "--max-runs", 30, code=0).json

@@ -59,7 +59,7 @@ def test_a_search_ends_in_a_verified_optimum_and_goes_nowhere_when_asked_again(
     call: Call, results: Path, tmp_path: Path, sampler: str
 ) -> None:
     write_fake_grid(tmp_path / "w8.yaml", **WIDE)
-    command = ("search", "--grid", "w8.yaml", "--sampler", sampler, "--trials", 6, "--max-runs", 60)
+    command = ("search", "w8.yaml", "--sampler", sampler, "--trials", 6, "--max-runs", 60)
     command += ("--launch-set", "slots=1", "--results", results, "--format", "json")
     result = call(*command)
     runs = {run.id for run in runs_in(results)}
@@ -85,7 +85,7 @@ def test_what_is_finished_is_known_and_not_proposed(call: Call, results: Path, t
     keep(results, sweep_spec := load_sweep_spec(tmp_path / "w8.yaml"))
     for spec in sweep_spec.specs():
         finish(results, spec, 1 + abs(spec.lr - 0.25))
-    result = call("search", "--grid", "w8.yaml", "--lr-range=-3:3", "--dry-run", "--results", results, code=None)
+    result = call("search", "w8.yaml", "--lr-range=-3:3", "--dry-run", "--results", results, code=None)
     (match,) = PROPOSED.findall(result.err)
     assert match[1] not in {"(2^-4, 2^-2)", "(2^-3, 2^-2)", "(2^-2, 2^-2)"}
     assert "1 run would be submitted" in result.err
@@ -96,7 +96,7 @@ def test_without_following_a_call_submits_what_is_proposed_and_no_more(
     call: Call, results: Path, tmp_path: Path
 ) -> None:
     write_fake_grid(tmp_path / "w8.yaml", **WIDE)
-    command = ("search", "--grid", "w8.yaml", "--no-follow", "--launch-set", "slots=1", "--results", results)
+    command = ("search", "w8.yaml", "--no-follow", "--launch-set", "slots=1", "--results", results)
     call(*command, code=None)
     wait_for(lambda: [run for run in runs_in(results) if run.status().state.finished], "the first run")
     call(*command, code=None)
@@ -106,7 +106,7 @@ def test_without_following_a_call_submits_what_is_proposed_and_no_more(
 @pytest.mark.usefixtures("process")
 def test_nothing_is_proposed_that_the_budget_does_not_allow(call: Call, results: Path, tmp_path: Path) -> None:
     write_fake_grid(tmp_path / "w8.yaml", **WIDE)
-    command = ("search", "--grid", "w8.yaml", "--max-runs", 2, "--launch-set", "slots=1", "--results", results)
+    command = ("search", "w8.yaml", "--max-runs", 2, "--launch-set", "slots=1", "--results", results)
     call(*command, code=1)
     assert len(proposed(results)["standard"]) == 2
     assert {run.status().state for run in runs_in(results)} == {State.DONE}
@@ -120,7 +120,7 @@ def test_a_search_goes_on_after_its_command_is_killed(
     hold_runs(1)
     write_fake_grid(tmp_path / "w8.yaml", **WIDE)
     values = ("--launch-set", "slots=1", "--launch-set", "threads=1", "--max-runs", 4, "--trials", 4)
-    follow = ("search", "--grid", "w8.yaml", *values, "--results", results)
+    follow = ("search", "w8.yaml", *values, "--results", results)
     command = start(*follow, cwd=tmp_path)
     worker = owner(stopped_at_checkpoint(results))
     command.kill()
@@ -157,7 +157,7 @@ def test_a_strategy_starts_from_the_optimum_of_another_through_the_map(
     """Under ntk lr is 8^1.5 = 2^4.5 times as large at width 8; the lattice of ntk is counted from another centre."""
     verified()
     centres = "centre={standard: {lr: 0.25, wd: 0.25}, ntk: {lr: 1.25, wd: 0.01}}"
-    values = ("search", "--grid", "w8.yaml", "--lr-range=-4:4", "--strategy", "ntk", "--set", centres, "--dry-run")
+    values = ("search", "w8.yaml", "--lr-range=-4:4", "--strategy", "ntk", "--set", centres, "--dry-run")
     for source in ((), ("--from", "standard")):
         result = call(*values, *source, "--results", results, code=None)
         assert (
@@ -184,7 +184,7 @@ def test_a_start_beyond_the_ranges_is_the_nearest_within(
 ) -> None:
     verified()
     centres = "centre={standard: {lr: 0.25, wd: 0.25}, ntk: {lr: 0.25, wd: 0.01}}"
-    values = ("search", "--grid", "w8.yaml", "--lr-range=-1:2", "--strategy", "ntk", "--set", centres, "--dry-run")
+    values = ("search", "w8.yaml", "--lr-range=-1:2", "--strategy", "ntk", "--set", centres, "--dry-run")
     result = call(*values, "--results", results, code=None)
     assert "mapped to (2^2.5, 2^-6.5), nearest (2^0, 0.01)" in result.err
     assert PROPOSED.findall(result.err) == [("surface", "(2^0, 0.01)")]
@@ -197,7 +197,7 @@ def test_another_width_starts_from_the_optimum_of_a_sweep_through_the_map(
     (first, *_) = verified()
     assert first.width == 8
     write_fake_grid(tmp_path / "w16.yaml", run={"width": 16}, criterion={}, lr={"range": [-3, 3]})
-    result = call("search", "--grid", "w16.yaml", "--from", "w8", "--dry-run", "--results", results, code=None)
+    result = call("search", "w16.yaml", "--from", "w8", "--dry-run", "--results", results, code=None)
     assert "from the optimum (2^-2, 2^-2) of standard at width 8 of sweep w8, mapped to (2^-3, 2^-1)" in result.err
 
 
@@ -221,7 +221,7 @@ def test_a_search_starts_from_the_best_point_of_a_cheaper_recipe_that_nobody_has
     """Under standard lr is half as large at twice the width, and wd twice: 2^-1 and 2^-2 become 2^-2 and 2^-1."""
     assert {spec.lr for spec in cheaper} == {0.125, 0.25, 0.5}
     write_fake_grid(tmp_path / "w8.yaml", **WIDE | {"wd": {"range": [-2, 2]}})
-    values = ("search", "--grid", "w8.yaml", "--from", "cheap", "--dry-run", "--results", results)
+    values = ("search", "w8.yaml", "--from", "cheap", "--dry-run", "--results", results)
     refused = call(*values, code=2)
     assert "ettsweep: --from cheap: sweep cheap has no verified optimum: standard is " in refused.err
     assert "; `ettsweep verify-optimum --sweep cheap --follow " in refused.err
@@ -239,7 +239,7 @@ def test_a_verified_optimum_is_taken_for_one_also_where_it_need_not_be(
 ) -> None:
     verified()
     write_fake_grid(tmp_path / "long.yaml", lr={"range": [-3, 3]}, run=LONG_FAKE)
-    values = ("search", "--grid", "long.yaml", "--from", "w8", "--unverified", "--dry-run", "--results", results)
+    values = ("search", "long.yaml", "--from", "w8", "--unverified", "--dry-run", "--results", results)
     assert (
         "long standard starts from the optimum (2^-2, 2^-2) of standard of sweep w8, " in call(*values, code=None).err
     )
@@ -253,7 +253,7 @@ def test_a_sweep_all_of_whose_runs_diverged_is_no_start(call: Call, results: Pat
         assert run.claim({}, after=0)
         assert run.finish({"status": "diverged", "diverged_step": 3, "score": None, "device_s": 36.0}, [])
     write_fake_grid(tmp_path / "long.yaml", run=LONG_FAKE)
-    values = ("search", "--grid", "long.yaml", "--from", "w8", "--dry-run", "--results", results)
+    values = ("search", "long.yaml", "--from", "w8", "--dry-run", "--results", results)
     assert "--unverified" not in call(*values, code=2).err
     refused = call(*values, "--unverified", code=2)
     assert "--from w8: sweep w8 has no point with a score: standard is " in refused.err
@@ -265,16 +265,16 @@ def test_a_sweep_all_of_whose_runs_diverged_is_no_start(call: Call, results: Pat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--grid w8.yaml --sampler tpee", "unknown sampler 'tpee'"),
-        ("--grid w8.yaml --lr-range fixed", "lr and wd are both fixed: there is nothing to search"),
-        ("--grid w8.yaml --from nobody", "unknown strategy or sweep 'nobody'"),
-        ("--grid w8.yaml --unverified", "--unverified needs --from STRATEGY or --from SWEEP"),
-        ("--grid w8.yaml --from standard", "--from standard: this is the strategy being searched"),
-        ("--grid w8.yaml --strategy s=.25 --from s=0.250", "--from s=0.25: this is the strategy being searched"),
-        ("--grid w8.yaml --from mup", "--from mup: strategy mup: it has no runs yet"),
+        ("w8.yaml --sampler tpee", "unknown sampler 'tpee'"),
+        ("w8.yaml --lr-range fixed", "lr and wd are both fixed: there is nothing to search"),
+        ("w8.yaml --from nobody", "unknown strategy or sweep 'nobody'"),
+        ("w8.yaml --unverified", "--unverified needs --from STRATEGY or --from SWEEP"),
+        ("w8.yaml --from standard", "--from standard: this is the strategy being searched"),
+        ("w8.yaml --strategy s=.25 --from s=0.250", "--from s=0.25: this is the strategy being searched"),
+        ("w8.yaml --from mup", "--from mup: strategy mup: it has no runs yet"),
         ("--sweep w8 --lr-range=-1:1", "--sweep uses an existing sweep as it is: leave out --lr-range"),
         ("--sweep nobody", "unknown sweep 'nobody'"),
-        ("", "select what to search with --model NAME, --grid FILE or --sweep NAME"),
+        ("", "give a grid file, --model NAME, or --sweep NAME"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(
@@ -288,7 +288,7 @@ def test_what_cannot_be_searched_is_refused(
 def test_an_optimum_that_is_not_verified_is_no_start(call: Call, results: Path, tmp_path: Path) -> None:
     write_fake_grid(tmp_path / "w8.yaml", **WIDE)
     keep(results, load_sweep_spec(tmp_path / "w8.yaml"))
-    values = ("search", "--grid", "w8.yaml", "--strategy", "ntk", "--from", "standard")
+    values = ("search", "w8.yaml", "--strategy", "ntk", "--from", "standard")
     result = call(*values, "--results", results, code=2)
     assert len(load_sweep_store(results).sweeps["w8"].sweep_specs) == 1, "nothing was asked for"
     assert "strategy standard: it has no runs yet" in result.err
@@ -304,7 +304,7 @@ def test_a_command_with_a_start_goes_on_when_it_is_repeated(
     """It starts at the map of the optimum, which is not the centre; from then on the sweep says where it started."""
     verified()
     centres = "centre={standard: {lr: 0.25, wd: 0.25}, ntk: {lr: 1.25, wd: 0.01}}"
-    values = ("search", "--grid", "w8.yaml", "--lr-range=-4:4", "--strategy", "ntk", "--set", centres)
+    values = ("search", "w8.yaml", "--lr-range=-4:4", "--strategy", "ntk", "--set", centres)
     values += ("--from", "standard", "--launch-set", "slots=1", "--results", results)
     call(*values, "--trials", 1, "--max-runs", 1, code=1)
     assert proposed(results)["ntk"] == [5.0]
@@ -323,7 +323,7 @@ def test_what_another_sweep_has_left_behind_is_proposed_and_does_not_hold_a_sear
     write_fake_grid(tmp_path / "w8.yaml", **WIDE)
     for spec in load_sweep_spec(tmp_path / "w8.yaml").specs():
         RunDir.create(results, spec)
-    values = ("search", "--grid", "w8.yaml", "--name", "mine", "--dry-run", "--results", results)
+    values = ("search", "w8.yaml", "--name", "mine", "--dry-run", "--results", results)
     assert "mine standard: surface suggests (2^-4, 2^-2)" in call(*values, code=None).err
 
 
@@ -333,7 +333,7 @@ def test_what_another_sweep_is_training_is_neither_proposed_nor_waited_for(
     write_fake_grid(tmp_path / "w8.yaml", **WIDE)
     (centre,) = (spec for spec in load_sweep_spec(tmp_path / "w8.yaml").specs() if spec.lr == 0.0625)
     claimed(RunDir.create(results, centre))
-    values = ("search", "--grid", "w8.yaml", "--name", "mine", "--dry-run", "--results", results)
+    values = ("search", "w8.yaml", "--name", "mine", "--dry-run", "--results", results)
     (selected,) = re.findall(r"mine standard: surface suggests (.*)", call(*values, code=None).err)
     assert "(2^-4, 2^-2)" not in selected
 
@@ -355,7 +355,7 @@ def test_the_ranges_that_were_stated_last_bound_a_search(call: Call, results: Pa
 
 def test_a_budget_is_shared_by_the_strategies_of_a_search(call: Call, results: Path, tmp_path: Path) -> None:
     write_fake_grid(tmp_path / "w8.yaml", **WIDE)
-    values = ("search", "--grid", "w8.yaml", "--dry-run", "--results", results, "--max-runs", 2)
+    values = ("search", "w8.yaml", "--dry-run", "--results", results, "--max-runs", 2)
     values += tuple(f"--strategy={name}" for name in ("standard", "ntk", "mup"))
     assert len(PROPOSED.findall(call(*values, code=None).err)) == 2
     by_three = ("--rule", "paper", "--seeds", "0,1,2", "--name", "paper")
@@ -366,6 +366,6 @@ def test_a_sweep_whose_points_others_have_trained_begins_at_the_best_of_them(
     call: Call, results: Path, verified: Callable[..., list[RunSpec]]
 ) -> None:
     verified()
-    values = ("search", "--grid", "w8.yaml", "--name", "mine", "--dry-run", "--results", results, "--format", "json")
+    values = ("search", "w8.yaml", "--name", "mine", "--dry-run", "--results", results, "--format", "json")
     (verdict,) = call(*values, code=None).json
     assert (verdict["sweep"], verdict["lr"], verdict["wd"]) == ("mine", 0.25, 0.25)

@@ -47,7 +47,7 @@ TABLES = {
     "status": 0,
     "verify-optimum --dry-run": 0,
     "seeds --dry-run": 0,
-    "grid --grid w8.yaml --lr-range -2:1 --dry-run": 0,
+    "grid w8.yaml --lr-range -2:1 --dry-run": 0,
     "map --lr 2^-2 --wd 2^-2 --from standard --to standard --width 8": 0,
 }
 
@@ -131,7 +131,7 @@ def failed(results: Path, spec: RunSpec, reason: str) -> None:
     attempt.record_failure("error", reason)
 
 
-@pytest.mark.parametrize("command", ["verify-optimum --dry-run", "grid --grid w8.yaml", "seeds --dry-run"])
+@pytest.mark.parametrize("command", ["verify-optimum --dry-run", "grid w8.yaml", "seeds --dry-run"])
 def test_a_hint_is_given_once(command: str, call: Call, results: Path, tmp_path: Path) -> None:
     """Two of six runs failed alike, one otherwise: `retry` is for all three."""
     sweep_spec = load_sweep_spec(write_grid(tmp_path / "w8.yaml", seeds=[0, 1]))
@@ -155,7 +155,7 @@ def test_many_failed_runs_are_retried_by_their_sweep(call: Call, results: Path, 
     keep(results, sweep_spec)
     for spec in sweep_spec.specs():
         failed(results, spec, "a")
-    result = call("grid", "--grid", tmp_path / "w8.yaml", "--results", results, code=None)
+    result = call("grid", tmp_path / "w8.yaml", "--results", results, code=None)
     assert "... and 1 more" in result.err
     (command,) = re.findall(r"`ettsweep (retry [^`]+)` trains them again", result.err)
     assert command == f"retry --sweep w8 --results {results}"

@@ -44,7 +44,7 @@ def examine(root: Path, *options: object, code: int = 0, **how: Any) -> Rows:
 
 def test_a_whole_data_set_is_found_good(tmp_path: Path, grid: Path) -> None:
     root = write_folders(tmp_path / "data")
-    assert examine(root, "--grid", grid) == [
+    assert examine(root, grid) == [
         ("form", "ok", f"class folders, {root}/train; class folders, {root}/val"),
         ("classes", "ok", "3: n01, n02, n10"),
         ("training images", "ok", "36"),
@@ -103,7 +103,7 @@ def test_each_unreadable_file_is_named_with_the_reason(tmp_path: Path, grid: Pat
     }
     write_folders(root, {name: content for name, (content, _) in broken.items()} | mapping)
     (root / "train" / "n02" / "folder.jpg").mkdir()
-    rows = examine(root, "--grid", grid)
+    rows = examine(root, grid)
     images = [(detail, state) for label, state, detail in rows if label == "image"]
     assert len(images) == 5
     for (detail, state), (name, (_, reason)) in zip(images, broken.items(), strict=True):
@@ -115,7 +115,7 @@ def test_each_unreadable_file_is_named_with_the_reason(tmp_path: Path, grid: Pat
 
 def test_images_in_shards_are_named_by_shard_and_member(tmp_path: Path, grid: Path) -> None:
     files = pictures() | {"train/n02/03.jpg": b"no image"}
-    rows = examine(write_shards(tmp_path / "data", files), "--grid", grid, env={**os.environ, "HOME": str(tmp_path)})
+    rows = examine(write_shards(tmp_path / "data", files), grid, env={**os.environ, "HOME": str(tmp_path)})
     assert [detail for label, _, detail in rows if label == "image"] == [
         f"{tmp_path}/data/imagenet-train-0001.tar: 15_1_03.jpg: cannot be decoded (not an image of a known format)"
     ]
@@ -125,7 +125,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, grid: Path) -> Non
     root = write_folders(tmp_path / "data")
     (root / "train" / "n01" / "00.jpg").unlink()
     (root / "train" / "n01" / "00.jpg").symlink_to(tmp_path / "gone.jpg")
-    rows = examine(root, "--grid", grid, code=1)
+    rows = examine(root, grid, code=1)
     text = "1 of 45 cannot be: a run fails at those that cannot even be read, 1 of them"
     assert ("unreadable", "failed", text) in rows
     message = f"{root}/train/n01/00.jpg: cannot be read (No such file or directory)"
@@ -136,7 +136,7 @@ def test_so_many_unreadable_images_that_none_would_train_fail(tmp_path: Path, gr
     root = write_folders(tmp_path / "data")
     for path in sorted(root.glob("train/n01/*.jpg"))[:11]:
         path.write_bytes(b"")
-    rows = examine(root, "--grid", grid, code=1)
+    rows = examine(root, grid, code=1)
     assert ("unreadable", "failed", "11 of 45 cannot be: too many to train without") in rows
 
 
@@ -151,7 +151,7 @@ def test_a_few_images_are_spread_over_all(tmp_path: Path, grid: Path) -> None:
     root = write_folders(tmp_path / "data")
     for name in ("train/n01/00.jpg", "train/n01/01.jpg", "val/n10/02.jpg"):
         (root / name).write_bytes(b"")
-    rows = examine(root, "--grid", grid, "--images", 9)
+    rows = examine(root, grid, "--images", 9)
     assert [detail.split(":")[0] for label, _, detail in rows if label == "image"] == [f"{root}/train/n01/00.jpg"]
     assert any("1 of 9 cannot be" in detail for _, _, detail in rows)
 
@@ -161,7 +161,7 @@ def test_ctrl_c_prints_what_was_found_even_if_a_disk_hangs(tmp_path: Path, grid:
     root = write_folders(tmp_path / "data")
     hanging = root / "train" / "n01" / "05.jpg"
     hang(hanging)
-    process = start("doctor", "--data", root, "--grid", grid, "--format", "json")
+    process = start("doctor", "--data", root, grid, "--format", "json")
     writer = wait_for_reader(hanging)
     process.send_signal(signal.SIGINT)
     ended_result = ended(process, code=1)
@@ -197,7 +197,7 @@ def test_what_the_data_are_for_is_said_once(tmp_path: Path, grid: Path) -> None:
         model_spec("vit-b16"),
     )
     for options, message in [
-        (("--task", "cifar10", "--grid", grid), "--task NAME cannot be combined with"),
+        (("--task", "cifar10", grid), "--task NAME cannot be combined with"),
         (("--set", "task.train_size=3"), "--set changes a grid"),
         (("--task", "mnist"), "unknown task 'mnist'"),
         (("--model", "vit-digits"), "task digits comes with a package"),

@@ -83,7 +83,7 @@ def test_a_program_without_a_seed_is_swept_with_one_run_a_point(tmp_path: Path, 
     grid = write_walk(tmp_path, "constant", seeds="none")
     outcome = tried(grid, results)
     assert (states(outcome), classes(outcome)) == ({}, (None, True, "exact"))
-    ettsweep("grid", "--grid", grid, "--results", results, "--follow", *FAST, cwd=tmp_path)
+    ettsweep("grid", grid, "--results", results, "--follow", *FAST, cwd=tmp_path)
     assert len(list((results / "runs").iterdir())) == 3, "one run a point"
     judged = ettsweep("verify-optimum", "--dry-run", "--format", "json", "--results", results, code=None)
     (verdict,) = json.loads(judged.stdout)
@@ -95,16 +95,16 @@ def test_a_program_without_a_seed_is_swept_with_one_run_a_point(tmp_path: Path, 
 
 def test_grid_refuses_seeds_that_do_not_differ_until_the_code_has_changed(tmp_path: Path, results: Path) -> None:
     grid = write_walk(tmp_path, "constant")
-    never = ettsweep("grid", "--grid", grid, "--results", results, "--dry-run", cwd=tmp_path)
+    never = ettsweep("grid", grid, "--results", results, "--dry-run", cwd=tmp_path)
     assert "never tried: `ettsweep try walk.yaml" in never.stderr
     kept = tried(grid, results, code=1)["kept"]
-    refused = ettsweep("grid", "--grid", grid, "--results", results, code=2, cwd=tmp_path)
+    refused = ettsweep("grid", grid, "--results", results, code=2, cwd=tmp_path)
     assert "two seeds gave the same numbers" in refused.stderr
     assert "seeds: none" in refused.stderr
     assert not (results / "runs").exists()
     script = tmp_path / "walk.py"
     script.write_text(script.read_text().replace("1337", "options.seed"))
-    mended = ettsweep("grid", "--grid", grid, "--results", results, "--dry-run", cwd=tmp_path)
+    mended = ettsweep("grid", grid, "--results", results, "--dry-run", cwd=tmp_path)
     assert "not tried since its code or command changed" in mended.stderr
     assert kept not in cleaned(results), "this process is there"
     (Path(kept) / "owner.json").write_text(json.dumps(ended_process()))
@@ -129,7 +129,7 @@ def ended_process() -> dict[str, Any]:
 @pytest.mark.usefixtures("undrawn")
 def test_the_outcome_is_on_the_page(tmp_path: Path, results: Path) -> None:
     grid = write_walk(tmp_path, "forgets-random", run={"steps": 80})
-    ettsweep("grid", "--grid", grid, "--results", results, "--follow", *FAST, cwd=tmp_path)
+    ettsweep("grid", grid, "--results", results, "--follow", *FAST, cwd=tmp_path)
     tried(grid, results)
     ettsweep("report", "--results", results)
     page = (results / "report" / "report.html").read_text()

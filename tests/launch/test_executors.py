@@ -505,7 +505,7 @@ def test_a_sbatch_that_refuses_before_it_has_read_the_script_is_told(
 ) -> None:
     program(bin_folder, "sbatch", "exec <&-; echo 'sbatch: error: no such partition' >&2; exit 1")
     (tmp_path / "long.yaml").write_text(f"kind: slurm\nsetup: ['echo {'x' * 200_000}']\n")
-    options = "--grid", tmp_path / "grid.yaml", "--launch", tmp_path / "long.yaml", "--results", results
+    options = tmp_path / "grid.yaml", "--launch", tmp_path / "long.yaml", "--results", results
     write_grid(tmp_path / "grid.yaml")
     assert "sbatch refuses: no such partition" in typed("grid", *options, code=1).stderr
 

@@ -104,7 +104,7 @@ def submit_run(tmp_path: Path, results: Path, hold_runs: Callable[[int], None]) 
 
     def ask() -> RunDir:
         grid = write_fake_grid(tmp_path / "grid.yaml", run=FAKE, lr={"range": [0, 0]})
-        ettsweep("grid", "--grid", grid, "--results", results, *ONE_SLOT)
+        ettsweep("grid", grid, "--results", results, *ONE_SLOT)
         (run,) = runs_in(results)
         return run
 

@@ -53,7 +53,7 @@ def grid(project: Path, results: Path) -> Ask:
         content = {"run": {"command": command, "score": {"name": "err", "mode": "min"}} | block}
         content |= {"centre": {"lr": 0.25}}
         (project / "sweep.yaml").write_text(yaml.safe_dump(content))
-        arguments = "grid", "--grid", project / "sweep.yaml", "--results", results, "--launch-set", "slots=1"
+        arguments = "grid", project / "sweep.yaml", "--results", results, "--launch-set", "slots=1"
         arguments += "--lr-range", f"0:{runs - 1}"
         return ettsweep(*arguments, *options, code=code)
 
@@ -110,7 +110,7 @@ def test_a_function_trains_from_the_copy_too(project: Path, results: Path) -> No
     block = {"function": "walk:main", "score": {"name": "err", "mode": "min"}, "code": "factor.py"}
     content = {"run": block, "centre": {"lr": 0.25}, "lr": {"range": [0, 1]}}
     (project / "sweep.yaml").write_text(yaml.safe_dump(content))
-    arguments = "grid", "--grid", project / "sweep.yaml", "--results", results
+    arguments = "grid", project / "sweep.yaml", "--results", results
     ettsweep(*arguments, "--follow", "--launch-set", "slots=1")
     assert errs(results) == [1.25, 1.5]
     assert (project / "walk.py").read_text() == "broken"
@@ -162,7 +162,7 @@ run:
 centre: {{lr: 0.25}}
 lr: {{range: [0, 0]}}
 """)
-    ettsweep("grid", "--grid", project / "sweeps" / "words.yaml", "--follow", "--results", results)
+    ettsweep("grid", project / "sweeps" / "words.yaml", "--follow", "--results", results)
     assert [each["folder"] for each in seen(results)] == [str(only_copy(results).path / "project" / "sweeps")]
 
 
@@ -259,7 +259,7 @@ def test_a_project_without_code_that_all_may_write_to_is_refused_too(project: Pa
     assert not runs_in(results)
 
 
-@pytest.mark.parametrize("command", ["grid --grid {grid}", "search --grid {grid}", "try {grid}", "train --grid {grid}"])
+@pytest.mark.parametrize("command", ["grid {grid}", "search {grid}", "try {grid}", "train {grid}"])
 def test_a_grid_file_that_all_may_write_to_is_not_executed(
     project: Path, results: Path, grid: Ask, command: str
 ) -> None:
@@ -290,7 +290,7 @@ def test_a_launch_profile_of_the_project_that_all_may_write_to_is_not_used(
     profile.write_text("kind: local\nslots: 1\n")
     profile.chmod(0o666)
     grid("--dry-run")
-    words = "grid", "--grid", "sweep.yaml", "--lr-range", "0:0", "--launch", "mine", "--results", results
+    words = "grid", "sweep.yaml", "--lr-range", "0:0", "--launch", "mine", "--results", results
     told = " ".join(ettsweep(*words, cwd=project, code=2).stderr.split())
     assert "launch/mine.yaml can be written by all users, and ettsweep executes it" in told
 
@@ -313,7 +313,7 @@ def test_a_function_of_an_installed_package_is_imported_from_the_copy(
     block = {"function": "walk:main", "score": {"name": "err", "mode": "min"}}
     content = {"run": block, "centre": {"lr": 0.25}, "lr": {"range": [0, 1]}}
     (project / "sweep.yaml").write_text(yaml.safe_dump(content))
-    ettsweep("grid", "--grid", project / "sweep.yaml", "--results", results, "--follow", "--launch-set", "slots=1")
+    ettsweep("grid", project / "sweep.yaml", "--results", results, "--follow", "--launch-set", "slots=1")
     assert errs(results) == [0.25, 0.5]
 
 
@@ -389,7 +389,7 @@ def test_code_above_the_grid_file_is_copied_and_nothing_is_put_beside_the_copy(
     }
     (project / "sweep.yaml").write_text(yaml.safe_dump(content))
     elsewhere = tmp_path.parent / f"{tmp_path.name}-results"
-    ettsweep("grid", "--grid", project / "sweep.yaml", "--results", elsewhere, "--follow")
+    ettsweep("grid", project / "sweep.yaml", "--results", elsewhere, "--follow")
     assert errs(elsewhere) == [1.25]
     copy = only_copy(elsewhere).path
     assert {path.name for path in copy.iterdir()} == {"project", "project.json"}
@@ -429,6 +429,6 @@ def test_a_path_beside_the_project_of_a_function_is_told(project: Path, results:
     )
     content = {"run": {"function": "train:main", "score": {"name": "err", "mode": "min"}}, "centre": {"lr": 0.25}}
     (project / "sweep.yaml").write_text(yaml.safe_dump(content))
-    ettsweep("grid", "--grid", project / "sweep.yaml", "--results", results, "--lr-range", "0:0", "--follow", code=None)
+    ettsweep("grid", project / "sweep.yaml", "--results", results, "--lr-range", "0:0", "--follow", code=None)
     (run,) = runs_in(results)
     assert f"{project.parent / 'x.txt'} lies outside of it: use this absolute path" in run.status().reason

@@ -89,7 +89,7 @@ def grid(tmp_path: Path, results: Path) -> list[str]:
     """Return the command for four runs that take a while, on one slot of each machine."""
     launch = ("slots=1", "devices=cpu", "threads=1", "heartbeat_s=1")
     path = write_fake_grid(tmp_path / "grid.yaml", run=LONG_FAKE, lr={"range": [0, 3]})
-    command = ["grid", "--grid", str(path), "--results", str(results)]
+    command = ["grid", str(path), "--results", str(results)]
     return [*command, *(word for setting in launch for word in ("--launch-set", setting))]
 
 

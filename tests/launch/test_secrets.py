@@ -53,7 +53,7 @@ def test_values_reach_jobs_and_are_neither_shown_nor_kept_for_others(cluster: Cl
 def test_what_was_typed_is_repeated_without_values(tmp_path: Path) -> None:
     """Where a command is told back to its user: under another name, and where --launch-set was meant."""
     (tmp_path / "slurm.yaml").write_text("kind: slurm\n")
-    values = ("grid", "--grid", write_fake_grid(tmp_path / "grid.yaml"), "--results", tmp_path / "results")
+    values = ("grid", write_fake_grid(tmp_path / "grid.yaml"), "--results", tmp_path / "results")
     ettsweep(*values, "--follow")
     other = (*values, "--launch", tmp_path / "slurm.yaml", "--dry-run", "--set", "last_step=16")
     for option in (AGAIN, (f"--launch-set=environment.TOKEN={TOKEN}",)):

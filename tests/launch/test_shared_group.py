@@ -87,17 +87,17 @@ TRUST = "--trust-group"
 
 
 def test_a_folder_of_a_group_is_read_and_nothing_is_submitted_to_it(group: Group) -> None:
-    said = group.ettsweep(A, "grid", "--grid", group.grid, *LAUNCH, code=2)
+    said = group.ettsweep(A, "grid", group.grid, *LAUNCH, code=2)
     assert f"{group.folder} can be written by group {GROUP}, and ettsweep executes what lies in" in said
     assert f"take that right away (`chmod g-w {group.folder}`), or trust the group with --trust-group" in said
     assert not group.results.exists(), "nothing is recorded"
-    group.ettsweep(A, "grid", "--grid", group.grid, *LAUNCH, "--dry-run")
+    group.ettsweep(A, "grid", group.grid, *LAUNCH, "--dry-run")
     subprocess.run(["chmod", "g-w", group.folder], check=True)
-    group.ettsweep(A, "grid", "--grid", group.grid, *LAUNCH, "--follow")
+    group.ettsweep(A, "grid", group.grid, *LAUNCH, "--follow")
     writable = [path for path in group.results.rglob("*") if not path.is_symlink() and path.stat().st_mode & 0o022]
     assert writable == [], "what ettsweep makes is unwritable for the group, whatever the umask"
     group.results.chmod(0o2775)
-    again = group.ettsweep(A, "grid", "--grid", group.grid, "--seeds", "0,1", code=2)
+    again = group.ettsweep(A, "grid", group.grid, "--seeds", "0,1", code=2)
     assert f"{group.results} can be written by group {GROUP}" in again
     assert f"`chmod -R g-w {group.results}`" in again
     for uid in (A, B):
@@ -109,7 +109,7 @@ def test_a_folder_of_a_group_is_read_and_nothing_is_submitted_to_it(group: Group
 
 def test_a_worker_refuses_a_folder_that_a_group_can_write_to_by_now(group: Group) -> None:
     group.folder.chmod(0o755)
-    group.ettsweep(A, "grid", "--grid", group.grid, *LAUNCH, "--follow")
+    group.ettsweep(A, "grid", group.grid, *LAUNCH, "--follow")
     group.results.chmod(0o2775)
     said = group.python(A, "-m", "ettsweep.worker", group.submission(), "--slot", "cpu-0", code=2)
     assert f"{group.results} can be written by group {GROUP}" in said
@@ -119,8 +119,8 @@ def test_a_worker_refuses_a_folder_that_a_group_can_write_to_by_now(group: Group
 
 @pytest.mark.slow
 def test_members_who_trust_their_group_extend_read_and_judge_what_others_submit(group: Group) -> None:
-    group.ettsweep(A, "grid", "--grid", group.grid, *LAUNCH, "--follow", TRUST)
-    said = group.ettsweep(B, "grid", "--grid", group.grid, "--seeds", "0,1", "--follow", TRUST)
+    group.ettsweep(A, "grid", group.grid, *LAUNCH, "--follow", TRUST)
+    said = group.ettsweep(B, "grid", group.grid, "--seeds", "0,1", "--follow", TRUST)
     assert "4 of 4 runs finished" in said, said
     owners = {path.stat().st_uid for path in (group.results / "runs").glob("*/attempts/0001")}
     assert owners == {A, B}
@@ -142,7 +142,7 @@ sys.exit(main(sys.argv[1:]))
 @pytest.mark.slow
 def test_a_link_for_out_is_not_followed_under_trust_either(group: Group) -> None:
     launch = (*LAUNCH, "--launch-set", "snapshot=false", TRUST)
-    group.ettsweep(A, "grid", "--grid", group.grid, *launch, "--follow")
+    group.ettsweep(A, "grid", group.grid, *launch, "--follow")
     run = next((group.results / "runs").iterdir())
     for left in ("result.json", "metrics.jsonl"):
         (run / left).unlink()

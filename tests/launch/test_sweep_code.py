@@ -61,7 +61,7 @@ def grid(project: Path, results: Path) -> Ask:
         content = {"run": {"command": command, "score": {"name": "err", "mode": "min"}} | block, "centre": {"lr": 0.25}}
         content["lr"] = {"range": [0, lrs - 1]}
         (folder / "sweep.yaml").write_text(yaml.safe_dump(content))
-        arguments = "grid", "--grid", folder / "sweep.yaml", "--results", results, "--launch-set", "slots=1"
+        arguments = "grid", folder / "sweep.yaml", "--results", results, "--launch-set", "slots=1"
         return ettsweep(*arguments, *options, code=rc)
 
     return ask
@@ -201,7 +201,7 @@ def test_clean_keeps_the_copies_of_sweeps(project: Path, results: Path, grid: As
 
 def test_what_the_command_prints_into_the_project_is_no_code(project: Path, results: Path, grid: Ask) -> None:
     grid("--dry-run")
-    words = ["grid", "--grid", "sweep.yaml", "--results", str(results), "--launch-set", "slots=1", "--lr-range", "0:0"]
+    words = ["grid", "sweep.yaml", "--results", str(results), "--launch-set", "slots=1", "--lr-range", "0:0"]
     main = "import sys; from ettsweep.cli import main; sys.exit(main())"
     with (project / "told.txt").open("w") as told:
         subprocess.run(

@@ -45,7 +45,7 @@ def changes(request: pytest.FixtureRequest, tmp_path: Path, results: Path) -> li
     """Return how the names in a run's folder changed while `train` trained it."""
     grid = CASES[request.param](tmp_path / "sweep.yaml")
     with traced_changes(results / "runs") as changes:
-        ettsweep("train", "--grid", grid, "--results", results, "--launch-set", "checkpoint_every_steps=8")
+        ettsweep("train", grid, "--results", results, "--launch-set", "checkpoint_every_steps=8")
     assert only_run(results).result()
     assert held_slots(lock_dir().glob("*.lock")) == [], "the slot is free again"
     return changes

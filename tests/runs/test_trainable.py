@@ -31,7 +31,7 @@ def write_grid(path: Path, **block: object) -> Path:
 @pytest.mark.usefixtures("process")
 def test_a_trainable_is_swept_to_a_verdict(tmp_path: Path, results: Path) -> None:
     grid = write_grid(tmp_path / "fake.yaml")
-    ettsweep("grid", "--grid", grid, "--results", results, "--launch-set", "slots=2", "--follow")
+    ettsweep("grid", grid, "--results", results, "--launch-set", "slots=2", "--follow")
     assert {row["state"] for row in status(results).values()} == {"done"}
     verdicts = json.loads(ettsweep("verify-optimum", "--results", results, "--follow", "--format", "json").stdout)
     assert [verdict["verdict"] for verdict in verdicts] == ["optimal"]
@@ -47,7 +47,7 @@ def test_what_is_no_trainable_is_refused() -> None:
 
 def test_fields_of_a_trainable_are_checked(tmp_path: Path, results: Path) -> None:
     grid = write_grid(tmp_path / "a.yaml", evry=3)
-    done = ettsweep("grid", "--grid", grid, "--results", results, code=2)
+    done = ettsweep("grid", grid, "--results", results, code=2)
     assert "run: evry: unknown key; did you mean every?" in done.stderr
 
 
@@ -55,7 +55,7 @@ def test_fields_of_a_trainable_are_checked(tmp_path: Path, results: Path) -> Non
 def test_a_trainable_has_settings_of_its_own_in_a_launch_profile(tmp_path: Path, results: Path) -> None:
     grid, profile = write_grid(tmp_path / "a.yaml"), tmp_path / "mine.yaml"
     profile.write_text("slots: 1\ndevices: cpu\ntrainer: {trainable: fake}\n")
-    values = ["grid", "--grid", grid, "--results", results, "--launch", profile]
+    values = ["grid", grid, "--results", results, "--launch", profile]
     ettsweep(*values, "--launch-set", "trainer.greeting=hello", "--follow")
     run = next((results / "runs").iterdir())
     assert "greeting 'hello'" in (run / "attempts" / "0001" / "log.txt").read_text()

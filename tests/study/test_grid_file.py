@@ -763,9 +763,7 @@ def test_one_of_ones_own_grids_in_either_folder_is_chosen_by_hand(path: Path) ->
     Path("grids/link.yaml").symlink_to(path.absolute())
     assert find_grid("vit-digits").samefile(path), "it is one file"
     Path("grids/mine.yaml").write_text(path.read_text())
-    with pytest.raises(
-        InputError, match=r"^several grids are for vit-digits: .*, grids/mine\.yaml; choose with --grid"
-    ):
+    with pytest.raises(InputError, match=r"^several grids are for vit-digits: .*, grids/mine\.yaml; give one of them"):
         find_grid("vit-digits")
 
 
@@ -800,7 +798,7 @@ def test_several_grids_for_a_model_are_listed(path: Path) -> None:
     Path("grids/b.yaml").write_text(GRID)
     with pytest.raises(InputError) as error:
         find_grid("vit-digits")
-    assert str(error.value) == ("several grids are for vit-digits: grids/a.yaml, grids/b.yaml; choose with --grid FILE")
+    assert str(error.value) == ("several grids are for vit-digits: grids/a.yaml, grids/b.yaml; give one of them")
 
 
 def test_of_several_grids_for_a_model_the_one_of_its_name_is_taken(path: Path) -> None:

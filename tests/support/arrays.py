@@ -51,7 +51,7 @@ def asks_trainer(folder: Path, runs: int = 1, steps: int = 600, **profile: Any) 
 
 def _asked(folder: Path, grid: Path, profile: Mapping[str, Any]) -> tuple[object, ...]:
     launch = write_profile(folder / "slurm.yaml", **profile)
-    return "grid", "--grid", grid, "--launch", launch, "--results", folder / "results"
+    return "grid", grid, "--launch", launch, "--results", folder / "results"
 
 
 def only_run(results: Path) -> RunDir:

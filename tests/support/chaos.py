@@ -94,7 +94,7 @@ class Chaos:
         self.random = random.Random(seed)
         self.done: Counter[str] = Counter()
         launch = write_profile(folder / "slurm.yaml", partition="low", max_parallel=6, runs_per_job=2, warn_s=60)
-        self._command = [ETTSWEEP, "grid", "--grid", grid, "--launch", launch, "--results", self.results, "--follow"]
+        self._command = [ETTSWEEP, "grid", grid, "--launch", launch, "--results", self.results, "--follow"]
         self._log = (folder / "follow.log").open("w")
         self._follow: subprocess.Popen[bytes] | None = None
         self.faults: dict[str, Callable[[], None]] = {
@@ -228,7 +228,7 @@ def chaos(cluster: Cluster, folder: Path, *, runs: int, seconds: float, seed: in
         "--launch-set",
         "devices=cpu",
     ]
-    ettsweep("grid", "--grid", grid, "--results", calm, "--follow", *local)
+    ettsweep("grid", grid, "--results", calm, "--follow", *local)
     log(f"calm sweep: {len(metrics(calm))} runs finished")
     storm = Chaos(cluster, folder, grid, seed)
     began_s = time.monotonic()

@@ -52,7 +52,7 @@ def assert_planning_imports_no_torch(grid: Path) -> None:
 import sys
 from unittest import mock
 from ettsweep import cli
-with mock.patch.object(sys, "argv", ["ettsweep", "grid", "--grid", {str(grid)!r}, "--dry-run"]):
+with mock.patch.object(sys, "argv", ["ettsweep", "grid", {str(grid)!r}, "--dry-run"]):
     try:
         cli.main()
     except SystemExit as end:

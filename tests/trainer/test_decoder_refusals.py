@@ -51,9 +51,9 @@ def test_muon_without_a_matrix_to_train_is_refused(tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(ARCHITECTURES, "toy", TOY)
     monkeypatch.setitem(TASKS, "ones", ONES)
     write_grid(tmp_path / "g.yaml", model="toy-4", task="ones", strategies=["standard"])
-    with_adamw = ettsweep("grid", "--grid", "g.yaml", "--dry-run", cwd=tmp_path)
+    with_adamw = ettsweep("grid", "g.yaml", "--dry-run", cwd=tmp_path)
     assert "would be submitted" in with_adamw.stderr
-    refused = ettsweep("grid", "--grid", "g.yaml", "--set", "optimizer=muon", "--dry-run", cwd=tmp_path, code=2)
+    refused = ettsweep("grid", "g.yaml", "--set", "optimizer=muon", "--dry-run", cwd=tmp_path, code=2)
     assert refused.stderr.endswith(
         "optimizer.kind: muon trains the matrices of residual blocks, and toy-4 has none; give adamw or sgd\n"
     )

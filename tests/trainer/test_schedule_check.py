@@ -64,11 +64,11 @@ def test_a_grid_is_refused_by_its_option_and_one_run_by_its_lr(tmp_path: Path, r
     def say(*arguments: object, code: int = 0) -> str:
         return ettsweep(*arguments, "--results", results, code=code).stderr
 
-    grid = ("grid", "--grid", path, "--dry-run", "--set")
+    grid = ("grid", path, "--dry-run", "--set")
     start = f"ettsweep: --set schedule.lr_min={2 * highest}: schedule.lr_min: "
     assert say(*grid, f"schedule.lr_min={2 * highest}", code=2).startswith(start)
     assert "after the warm-up, lr rises to it there" in say(*grid, f"schedule.lr_min={1.5 * lowest}")
     assert "lr_min" not in say(*grid, f"schedule.lr_min={lowest}")
-    train = ("train", "--grid", path, "--lr", lowest, "--set", f"schedule.lr_min={1.5 * lowest}")
+    train = ("train", path, "--lr", lowest, "--set", f"schedule.lr_min={1.5 * lowest}")
     assert "which is all there is" in say(*train, code=2)
     assert not results.exists()

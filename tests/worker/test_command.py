@@ -78,7 +78,7 @@ def grid(tmp_path: Path, results: Path) -> Ask:
         content |= {"centre": {"lr": 0.25, "wd": 0.5}, "lr": {"range": [0, runs - 1]}}
         path = tmp_path / "sweep.yaml"
         path.write_text(yaml.safe_dump(content))
-        return ettsweep("grid", "--grid", path, "--results", results, "--launch-set", "slots=1", *options, code=code)
+        return ettsweep("grid", path, "--results", results, "--launch-set", "slots=1", *options, code=code)
 
     return ask
 
@@ -690,7 +690,7 @@ def test_another_users_folder_is_not_executed(tmp_path: Path, results: Path, gri
         pytest.skip("only root can give files away")
     grid(walk(), "--dry-run")
     os.chown(tmp_path, 65534, 65534)
-    train = ("train", "--grid", tmp_path / "sweep.yaml", "--lr", 0.25, "--wd", 0.5, "--results", results / "r")
+    train = ("train", tmp_path / "sweep.yaml", "--lr", 0.25, "--wd", 0.5, "--results", results / "r")
     said = ettsweep(*train, code=2).stderr
     os.chown(tmp_path, 0, 0)
     assert f"{tmp_path} belongs to nobody, and ettsweep executes" in said

@@ -48,7 +48,7 @@ TOGETHER = tuple(word for setting in SETS for word in ("--launch-set", setting))
 def command(tmp_path: Path) -> tuple[object, ...]:
     """Return the command that has one run trained by two processes."""
     path = write_grid(tmp_path / "grid.yaml", recipe=RECIPE, lr={"range": [0, 0]})
-    return "grid", "--grid", path, "--results", tmp_path / "results", *TOGETHER
+    return "grid", path, "--results", tmp_path / "results", *TOGETHER
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("ETTSWEEP_SLOTS", str(folder / "slots"))
         with held("cpu-1"):
-            ettsweep("grid", "--grid", path, "--results", results, *TOGETHER)
+            ettsweep("grid", path, "--results", results, *TOGETHER)
             (worker,) = wait_for(lambda: waiting(p := worker_pids(results)) and p, "the worker to wait")
             assert not any(run.attempt_numbers() for run in runs_in(results)), "the second slot is needed too"
         wait_for_results(results, 2)

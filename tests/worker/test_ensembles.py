@@ -50,7 +50,7 @@ def grid(tmp_path: Path, results: Path) -> Ask:
         path = write_grid(tmp_path / "grid.yaml", **{"recipe": RECIPE, "lr": lr} | grid)
         options = ["slots=1", "threads=1", "checkpoint_every_steps=25", *(launch or ("trainer.ensemble=3",))]
         options_kept = [section for option in options for section in ("--launch-set", option)]
-        return ettsweep("grid", "--grid", path, "--results", results, *options_kept)
+        return ettsweep("grid", path, "--results", results, *options_kept)
 
     return ask
 
@@ -246,4 +246,4 @@ def test_a_long_list_is_not_looked_through_for_each_ensemble(
 def test_bad_values_are_refused(tmp_path: Path, results: Path, options: list[str], message: str) -> None:
     path = write_grid(tmp_path / "grid.yaml")
     launch = [word for option in options for word in ("--launch-set", option)]
-    assert message in ettsweep("grid", "--grid", path, "--results", results, *launch, code=2).stderr
+    assert message in ettsweep("grid", path, "--results", results, *launch, code=2).stderr

@@ -34,9 +34,7 @@ def grid(tmp_path: Path, results: Path) -> Ask:
         path = tmp_path / "sweep.yaml"
         path.write_text(yaml.safe_dump(content))
         slots = "--launch-set", "slots=2", "--results", results
-        return ettsweep(command, "--grid", path, *slots, *options, code=code).stderr.replace(
-            f" --results {results}", ""
-        )
+        return ettsweep(command, path, *slots, *options, code=code).stderr.replace(f" --results {results}", "")
 
     return ask
 
@@ -82,7 +80,7 @@ def test_after_an_edit_the_command_that_is_named_trains_the_new_code(tmp_path: P
     axes = {"centre": {"lr": 0.25}, "lr": {"range": [-2, 2]}}
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({"run": block} | axes))
     options = "--launch-set", "slots=2", "--results", results
-    ettsweep("grid", "--grid", tmp_path / "sweep.yaml", *options)
+    ettsweep("grid", tmp_path / "sweep.yaml", *options)
     wait_for(lambda: states(results) == {"cancelled": 2, "failed": 3}, "the end")
     (reason,) = {row["reason"] for row in status(results).values() if row["state"] == "cancelled"}
     assert reason.endswith("or after an edit of the code `ettsweep retry --new-code --sweep sweep`")

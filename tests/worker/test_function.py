@@ -117,7 +117,7 @@ def grid(tmp_path: Path, results: Path) -> Ask:
         content = {"run": block, "centre": {"lr": 0.25, "wd": 0.5}, "lr": {"range": [0, runs - 1]}}
         path = tmp_path / "sweep.yaml"
         path.write_text(yaml.safe_dump(content))
-        return ettsweep("grid", "--grid", path, "--results", results, "--launch-set", "slots=1", *options)
+        return ettsweep("grid", path, "--results", results, "--launch-set", "slots=1", *options)
 
     return ask
 
@@ -148,7 +148,7 @@ def test_a_torch_function_of_twenty_lines_resumes_exactly(tmp_path: Path, result
     shutil.copytree(EXAMPLE, tmp_path / "example")
     grid = tmp_path / "example" / "sweep.yaml"
     one = ("--lr-range", "0:0", "--wd-range", "0:0", "--seeds", "3,")
-    ettsweep("grid", "--grid", grid, "--results", results, *one, "--launch-set", "slots=1", "--launch-set", "threads=1")
+    ettsweep("grid", grid, "--results", results, *one, "--launch-set", "slots=1", "--launch-set", "threads=1")
     run, worker = held()
     end_stopped(worker, signal.SIGKILL)
     ettsweep("retry", run.id, "--results", results)
@@ -272,7 +272,7 @@ def test_what_cannot_work_is_refused_before_anything_is_submitted(
     path = tmp_path / "sweep.yaml"
     content = yaml.safe_load(path.read_text())
     path.write_text(yaml.safe_dump(content | {"run": content["run"] | change}))
-    done = ettsweep("grid", "--grid", path, "--results", results, code=None)
+    done = ettsweep("grid", path, "--results", results, code=None)
     assert done.returncode in (1, 2)
     assert problem in done.stderr
     assert not results.exists()
@@ -313,7 +313,6 @@ def test_two_sweeps_whose_modules_have_one_name_train_their_own_code(tmp_path: P
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
         ettsweep(
             "train",
-            "--grid",
             folder / f"{name}.yaml",
             "--lr",
             0.25,
@@ -334,9 +333,9 @@ def test_a_folder_that_has_moved_is_the_same_sweep(tmp_path: Path, results: Path
     (old / "walk.py").write_text(WALK)
     block = {"function": "walk:torchless", "score": {"name": "err", "mode": "min"}}
     (old / "sweep.yaml").write_text(yaml.safe_dump({"run": block, "centre": {"lr": 0.25}, "lr": {"range": [0, 0]}}))
-    ettsweep("grid", "--grid", old / "sweep.yaml", "--results", results, "--follow", "--launch-set", "slots=1")
+    ettsweep("grid", old / "sweep.yaml", "--results", results, "--follow", "--launch-set", "slots=1")
     old.rename(new)
-    done = ettsweep("grid", "--grid", new / "sweep.yaml", "--results", results, "--seeds", "0,1", "--follow")
+    done = ettsweep("grid", new / "sweep.yaml", "--results", results, "--seeds", "0,1", "--follow")
     assert "1 run was finished already" in done.stderr or "1 finished" in done.stderr
     assert len(runs_in(results)) == 2
 
@@ -346,5 +345,5 @@ def test_another_users_code_is_not_executed(tmp_path: Path, results: Path, grid:
         pytest.skip("only root can give files away")
     grid("main", "--dry-run")
     os.chown(tmp_path / "walk.py", 65534, 65534)
-    train = ("train", "--grid", tmp_path / "sweep.yaml", "--lr", 0.25, "--wd", 0.5, "--results", results)
+    train = ("train", tmp_path / "sweep.yaml", "--lr", 0.25, "--wd", 0.5, "--results", results)
     assert f"{tmp_path / 'walk.py'} belongs to nobody, and ettsweep executes" in ettsweep(*train, code=2).stderr

@@ -75,7 +75,7 @@ def grid(tmp_path: Path) -> Callable[..., tuple[Any, ...]]:
 
     def ask(*, runs: int = 1, run: dict[str, Any] = SHORT) -> tuple[Any, ...]:
         path = write_fake_grid(tmp_path / "grid.yaml", run=run, lr={"range": [0, runs - 1]})
-        return "grid", "--grid", path, "--results", tmp_path / "results"
+        return "grid", path, "--results", tmp_path / "results"
 
     return ask
 
@@ -84,7 +84,7 @@ def grid(tmp_path: Path) -> Callable[..., tuple[Any, ...]]:
 def trainer_grid(tmp_path: Path) -> tuple[Any, ...]:
     """Return the arguments of the command that asks for two runs of the trainer, which need torch."""
     path = write_grid(tmp_path / "grid.yaml", recipe=LONG, lr={"range": [0, 1]})
-    return "grid", "--grid", path, "--results", tmp_path / "results"
+    return "grid", path, "--results", tmp_path / "results"
 
 
 def has_torch(pid: int) -> bool:
@@ -146,7 +146,7 @@ def test_other_processes_see_what_is_queued_and_what_is_running(
 @pytest.mark.slow
 def test_commands_at_the_same_instant_train_each_run_once_on_the_slots_there_are(tmp_path: Path, results: Path) -> None:
     path = write_fake_grid(tmp_path / "grid.yaml", lr={"range": [-3, 3]})
-    options = ("grid", "--grid", path, "--results", results, *TWO_SLOTS)
+    options = ("grid", path, "--results", results, *TWO_SLOTS)
     with held("cpu-0", "cpu-1"):
         for command in [start(*options) for _ in range(4)]:
             ended(command)
@@ -232,7 +232,7 @@ def test_no_thread_of_a_worker_is_bound_to_a_core(
     hold_runs(1)
     for name, value in BOUND.items():
         monkeypatch.setenv(name, value)
-    plan = make_plan(load_sweep_spec(trainer_grid[2]).specs()[:1], RunIndex({}, {}))
+    plan = make_plan(load_sweep_spec(trainer_grid[1]).specs()[:1], RunIndex({}, {}))
     submit(results, plan, LocalProfile(devices="cpu", slots=1, threads=2, checkpoint_every_steps=25))
     worker = owner(stopped_at_checkpoint(results))
     assert affinities(worker) == {frozenset(os.sched_getaffinity(0))}

@@ -70,9 +70,7 @@ def submit(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> 
     block = {**BLOCKS[request.param], "score": {"name": "err", "mode": "min"}, "steps": 400}
     grid = tmp_path / "sweep.yaml"
     grid.write_text(yaml.safe_dump({"run": block, "centre": {"lr": 0.25}, "lr": {"range": [0, 0]}}))
-    ettsweep(
-        "grid", "--grid", grid, "--launch", write_profile(tmp_path / "slurm.yaml"), "--results", tmp_path / "results"
-    )
+    ettsweep("grid", grid, "--launch", write_profile(tmp_path / "slurm.yaml"), "--results", tmp_path / "results")
 
 
 def in_training(results: Path) -> RunDir:
@@ -143,7 +141,7 @@ def test_an_array_whose_first_runs_fail_alike_ends_and_a_retry_may_have_more_mem
     content = {"run": block, "centre": {"lr": 0.25}, "lr": {"range": [0, 0]}, "seeds": list(range(16))}
     grid.write_text(yaml.safe_dump(content))
     profile = write_profile(tmp_path / "slurm.yaml", mem_gb=0.5, runs_per_job=runs_per_job)
-    ettsweep("grid", "--grid", grid, "--launch", profile, "--results", results)
+    ettsweep("grid", grid, "--launch", profile, "--results", results)
     rows = wait_for_state(results, "failed", "cancelled")
     assert sorted(row["state"] for row in rows.values()) == ["cancelled"] * 13 + ["failed"] * 3
     reasons = {row["reason"] for row in rows.values() if row["state"] == "cancelled"}
@@ -192,7 +190,7 @@ def submit_command(tmp_path: Path, code: str, block: dict[str, Any], **profile: 
     grid = tmp_path / "sweep.yaml"
     grid.write_text(yaml.safe_dump({"run": block, "centre": {"lr": 0.25}, "lr": {"range": [0, 0]}}))
     launch = write_profile(tmp_path / "slurm.yaml", **profile)
-    ettsweep("grid", "--grid", grid, "--launch", launch, "--results", tmp_path / "results")
+    ettsweep("grid", grid, "--launch", launch, "--results", tmp_path / "results")
 
 
 def told_on(results: Path, *nodes: str) -> dict[str, dict[str, Any]]:

@@ -185,7 +185,7 @@ def runs_end_once_exact_and_leave_nothing(tmp_path: Path, name: str, cluster: Cl
     # Under SLURM one strike, such as a lost node, may end several attempts: more runs are left to strike at.
     seeds = list(range(max(2, strikes // (2 if cluster else 4))))
     grid.write_text(yaml.safe_dump({"run": block, "centre": {"lr": 2.0**-8}, "lr": {"range": [0, 0]}, "seeds": seeds}))
-    asked = ("grid", "--grid", grid, "--follow")
+    asked = ("grid", grid, "--follow")
     local = ("--launch", "local", "--launch-set", "heartbeat_s=1", "--launch-set", "slots=2")
     disturbed = (*asked, "--results", results)
     disturbed += (

@@ -61,7 +61,7 @@ def out_of_memory_error(spec: TransformerRun, device: torch.device, size: int) -
         total = torch.cuda.get_device_properties(device).total_memory / GIB
         memory = f"the {total:.0f} GiB of {torch.cuda.get_device_name(device)}"
     name = model_name(spec.model)
-    grid = f"--model {name}" if name in named_models() else "--grid FILE"
+    grid = f"--model {name}" if name in named_models() else "FILE"
     smaller = f"--launch-set trainer.micro_batch={size // 2}, or " if size > 1 else ""
     return DeviceMemoryError(
         f"out of memory: a micro-batch of {size} (of a batch of {spec.batch_size}) does not fit into {memory}; "

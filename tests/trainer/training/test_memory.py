@@ -243,7 +243,6 @@ def test_a_step_that_does_not_fit_fails_with_words_that_help_and_by_itself_is_cu
         options = [token for setting in ("slots=1", "threads=1", *sets) for token in ("--launch-set", setting)]
         command = [
             "train",
-            "--grid",
             path,
             "--set",
             "task.train_size=1700",
@@ -263,7 +262,7 @@ def test_a_step_that_does_not_fit_fails_with_words_that_help_and_by_itself_is_cu
         "try --launch-set trainer.micro_batch=256, or --launch-set trainer.activation_checkpointing=true"
         in failed.stderr
     )
-    assert "`ettsweep doctor --grid FILE --fit` finds the largest that fits" in failed.stderr
+    assert "`ettsweep doctor FILE --fit` finds the largest that fits" in failed.stderr
     assert "Traceback" not in failed.stdout + failed.stderr
     train_result = train("trainer.activation_checkpointing=true")
     assert train_result.returncode == 0, train_result.stderr

@@ -259,6 +259,6 @@ CENTRE = {"standard": {"lr": 0.02, "wd": 0.1}}
 def test_what_muon_has_not_is_refused(tmp_path: Path, options: list[str], expected: str) -> None:
     write_grid(tmp_path / "g.yaml", strategies=["standard", "mup"], centre_muon=CENTRE)
     muon = ["--set", "optimizer=muon"]
-    assert "runs would be submitted" in ettsweep("grid", "--grid", "g.yaml", *muon, "--dry-run", cwd=tmp_path).stderr
-    refused = ettsweep("grid", "--grid", "g.yaml", *muon, *options, "--dry-run", cwd=tmp_path, code=2)
+    assert "runs would be submitted" in ettsweep("grid", "g.yaml", *muon, "--dry-run", cwd=tmp_path).stderr
+    refused = ettsweep("grid", "g.yaml", *muon, *options, "--dry-run", cwd=tmp_path, code=2)
     assert expected in refused.stderr

@@ -114,7 +114,7 @@ def test_what_cannot_work_is_told_before_anything_is_submitted(
     grid = tmp_path / "sweep.yaml"
     content = {"run": {**GOOD, **change}, "centre": {"lr": 0.25}, "lr": {"range": [0, 1]}}
     grid.write_text(yaml.safe_dump(content))
-    done = ettsweep("grid", "--grid", grid, "--results", results, "--launch-set", "slots=1", code=None)
+    done = ettsweep("grid", grid, "--results", results, "--launch-set", "slots=1", code=None)
     assert problem in done.stderr
     assert done.returncode in (1, 2)
     assert "Traceback" not in done.stderr
@@ -123,12 +123,12 @@ def test_what_cannot_work_is_told_before_anything_is_submitted(
 
 def test_a_grid_file_where_a_model_is_expected_is_told(tmp_path: Path) -> None:
     done = ettsweep("grid", "--model", "sweep.yaml", "--results", tmp_path / "results", code=2)
-    assert "sweep.yaml is no model but a file: --grid sweep.yaml" in done.stderr
+    assert "sweep.yaml is no model but a file: leave out --model" in done.stderr
 
 
 def test_a_program_where_a_model_or_a_grid_file_is_expected_leads_to_the_block(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("pass\n")
-    for options in (("--model", "train.py"), ("--model", "gpt5"), ("--grid", tmp_path / "train.py")):
+    for options in (("--model", "train.py"), ("--model", "gpt5"), (tmp_path / "train.py",)):
         done = ettsweep("grid", *options, "--results", tmp_path / "results", code=2)
         assert "a grid file with `run: {command: ...}` sweeps it, see docs/own-code.md" in done.stderr
 
@@ -138,10 +138,10 @@ def test_a_free_wd_that_occurs_nowhere_is_told(tmp_path: Path, results: Path) ->
     grid = tmp_path / "sweep.yaml"
     axes = {"centre": {"lr": 0.25, "wd": 0.5}, "lr": {"range": [0, 1]}, "wd": {"range": [0, 1]}}
     grid.write_text(yaml.safe_dump({"run": GOOD, **axes}))
-    done = ettsweep("grid", "--grid", grid, "--results", results, code=2)
+    done = ettsweep("grid", grid, "--results", results, code=2)
     assert "command: {wd} occurs nowhere" in done.stderr
     grid.write_text(yaml.safe_dump({"run": {**GOOD, "uses": "env"}, **axes}))
-    ettsweep("grid", "--grid", grid, "--results", results, "--dry-run")
+    ettsweep("grid", grid, "--results", results, "--dry-run")
 
 
 @pytest.mark.parametrize("name", ["my results", "lr=1"])
@@ -151,7 +151,7 @@ def test_a_folder_that_breaks_command_lines_is_told(tmp_path: Path, name: str) -
     for command, code in ((GOOD["command"], 2), (GOOD["command"].replace("--out {out}", ""), 0)):
         axes = {"centre": {"lr": 0.25}, "lr": {"range": [0, 0]}}
         grid.write_text(yaml.safe_dump({"run": GOOD | {"command": command}, **axes}))
-        done = ettsweep("grid", "--grid", grid, "--results", folder, "--launch-set", "slots=1", code=code)
+        done = ettsweep("grid", grid, "--results", folder, "--launch-set", "slots=1", code=code)
         assert ("choose another folder" in done.stderr) is (code == 2)
         assert folder.exists() is (code == 0)
 
@@ -164,7 +164,7 @@ def test_strategies_that_would_be_alike_are_told(tmp_path: Path, results: Path, 
 
     def ask(code: int, **block: Any) -> str:
         grid.write_text(yaml.safe_dump({"run": {**GOOD, "width": 64, **block}, **axes}))
-        return str(ettsweep("grid", "--grid", grid, "--results", results, "--dry-run", code=code).stderr)
+        return str(ettsweep("grid", grid, "--results", results, "--dry-run", code=code).stderr)
 
     told = "strategies: {strategy} occurs nowhere, so that runs under standard and mup would be alike"
     assert told in ask(2, **stated)
@@ -189,6 +189,6 @@ def test_a_block_at_the_wrong_place_is_told(
 ) -> None:
     grid = tmp_path / "sweep.yaml"
     grid.write_text(yaml.safe_dump({**content, "lr": {"range": [0, 1]}}))
-    done = ettsweep("grid", "--grid", grid, "--results", results, code=2)
+    done = ettsweep("grid", grid, "--results", results, code=2)
     assert problem in done.stderr
     assert not results.exists()

@@ -90,7 +90,7 @@ def search(
         )
     context = CommandContext(
         results,
-        *load_launch(sweep_spec),
+        *load_launch(sweep_spec, dry_run=dry_run),
         dry_run,
         progress_console() if follow else None,
         "search",

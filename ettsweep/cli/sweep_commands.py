@@ -55,7 +55,9 @@ def grid(
             requested_spec, results, name, same_numbers=grid_options.same_numbers, notify=changes.append
         )
         studies, screen = sweep_spec.studies(name), progress_console() if follow else None
-        context = CommandContext(results, *load_launch(sweep_spec), dry_run, screen, name, studies, notify=print_note)
+        context = CommandContext(
+            results, *load_launch(sweep_spec, dry_run=dry_run), dry_run, screen, name, studies, notify=print_note
+        )
         plan, obstacle = plan_grid(sweep_spec, context, name, notify=changes.append)
     print_note("\n".join(filter(None, (*changes, notes))))
     print_note(profile_note(sweep_spec.launch))

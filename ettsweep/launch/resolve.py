@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ettsweep.config import hide_secrets, options_by_key
 from ettsweep.errors import DataMissingError, EttsweepError, InputError, SweepNameTakenError
-from ettsweep.launch.folders import check_source
+from ettsweep.launch.folders import check_profile, check_source
 from ettsweep.launch.follow import CommandContext, read_index_to_plan, read_run_index
 from ettsweep.launch.profile import AnyProfile, LocalProfile, load_profile, profile_file
 from ettsweep.launch.project_copy import ensure_copies, take_copy
@@ -99,7 +99,7 @@ class LaunchOptions:
                 resolved, note = with_code_of(sweep, resolved, results, free_name, same_numbers=same_numbers)
                 notify(note)
         except SweepNameTakenError:
-            profile, _ = load_launch(resolved)
+            profile, _ = load_launch(resolved, dry_run=True)
             # Otherwise the user would choose another name only to meet this error.
             check_resources([study.base for study in resolved.studies()], profile)
             raise
@@ -143,6 +143,8 @@ class LaunchOptions:
             )
         # Without sweeps there is nothing to launch; the profile is loaded all the same, to check the options.
         name, sets = next(iter(sweep_by_profile), (self.launch or "local", self.launch_set))
+        if not dry_run:
+            check_profile(name)
         return load_profile(name, sets), data
 
     def resolve_retries(
@@ -188,6 +190,7 @@ class LaunchOptions:
         """
         data = absolute_data_path(self.data, spec) if self.data else None
         spec.check_data(data)
+        check_profile(self.launch or "local")
         profile = load_profile(self.launch or "local", self.launch_set)
         if not isinstance(profile, LocalProfile):
             raise InputError(
@@ -208,8 +211,14 @@ def absolute_data_path(data: str, recipe: Trainable) -> str:
     return resolve_data(data)
 
 
-def load_launch(sweep_spec: SweepSpec) -> tuple[AnyProfile, dict[str, str]]:
-    """Return the profile of a resolved sweep spec, and its data path by kind of task."""
+def load_launch(sweep_spec: SweepSpec, *, dry_run: bool = False) -> tuple[AnyProfile, dict[str, str]]:
+    """Return the profile of a resolved sweep spec, and its data path by kind of task.
+
+    Raises:
+        InputError: it is wrong; or, unless in a dry run, others may change it.
+    """
+    if not dry_run:
+        check_profile(sweep_spec.launch)
     data = {sweep_spec.recipe.data_kind: sweep_spec.data} if sweep_spec.data else {}
     return load_profile(sweep_spec.launch, sweep_spec.launch_set), data
 

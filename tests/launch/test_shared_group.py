@@ -107,6 +107,26 @@ def test_a_folder_of_a_group_is_read_and_nothing_is_submitted_to_it(group: Group
         group.ettsweep(uid, "report", "--out", group.folder / f"home-{uid}" / "report", code=None)
 
 
+def test_a_profile_that_a_group_can_write_to_is_read_and_starts_nothing(group: Group, tmp_path: Path) -> None:
+    group.folder.chmod(0o755)
+    profile = group.folder / "home-5" / "here.yaml"
+    profile.parent.mkdir()
+    profile.write_text("kind: local\ndevices: cpu\nslots: 1\nthreads: 1\n")
+    os.chown(profile, A, GROUP)
+    profile.chmod(0o664)
+    options = "--grid", group.grid, "--launch", profile
+    for command in ("grid", "search", "try", "train"):
+        said = group.ettsweep(A, command, *(options if command != "try" else (group.grid, *options[2:])), code=2)
+        assert f"{profile} can be written by group {GROUP}, and ettsweep executes it" in said
+    group.ettsweep(A, "grid", *options, "--dry-run")
+    profile.chmod(0o644)
+    group.ettsweep(A, "grid", *options, "--follow")
+    profile.chmod(0o664)
+    for command in (("retry", "--all"), ("verify-optimum",)):
+        said = group.ettsweep(A, *command, "--launch", profile, code=2)
+        assert f"{profile} can be written by group {GROUP}, and ettsweep executes it" in said
+
+
 def test_a_worker_refuses_a_folder_that_a_group_can_write_to_by_now(group: Group) -> None:
     group.folder.chmod(0o755)
     group.ettsweep(A, "grid", group.grid, *LAUNCH, "--follow")

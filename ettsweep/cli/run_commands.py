@@ -212,7 +212,7 @@ def cancel(
     yes: Yes = False,
     results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
-    """Stop runs after their current step; `retry` resumes them from there."""
+    """Stop runs after their current step; `retry` trains them again, from their last checkpoint if there is one."""
     from ettsweep.launch.cancellation import cancel_runs as cancel_runs
     from ettsweep.launch.cancellation import cancellable
     from ettsweep.launch.follow import read_run_index

@@ -57,7 +57,8 @@ def cancel_runs(results: Path, runs: Sequence[Run]) -> Iterator[str]:
         submission.request_withdrawal()
     yield f"{format_count(len(runs), 'run')} cancelled"
     if running := sum(run.state is State.RUNNING for run in runs):
-        yield f"{running} of them {'stops at its' if running == 1 else 'stop at their'} next step, with a checkpoint"
+        # Whether with a checkpoint is up to a user's own code.
+        yield f"{running} of them {'stops at its' if running == 1 else 'stop at their'} next step"
     # Last: without an answer of SLURM the runs must be cancelled all the same.
     if message := withdraw_jobs(results):
         yield message

@@ -308,7 +308,8 @@ def test_a_cancelled_run_is_killed_with_all_below_where_it_does_not_heed(results
     grid(shell(script), stop={"grace": "1s"})
     run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
     wait_for(lambda: run.status().state is State.RUNNING and len(processes_of(run)) >= 4, "its processes")
-    ettsweep("cancel", run.id, "--results", results)
+    told = ettsweep("cancel", run.id, "--results", results).stderr
+    assert "1 of them stops at its next step\n" in told, "with no checkpoint: it has no `resume`"
     wait_for(lambda: run.status().state is State.CANCELLED, "its end")
     assert not processes_of(run)
     assert run.attempt(1).failure() == {"kind": "interrupted", "reason": "cancelled", "details": ""}

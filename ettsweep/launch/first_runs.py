@@ -48,14 +48,21 @@ class FirstRuns:
         return f"waits for the first metric of run {self.ahead}" if self.ahead and self.started == 1 else ""
 
 
-def read_first_runs(*submissions: Submission) -> FirstRuns:
-    """Read what the first runs of some submissions have shown, as if these were one."""
+def read_first_runs(*submissions: Submission, until_stop: bool = False) -> FirstRuns:
+    """Read what the first runs of some submissions have shown, as if these were one.
+
+    Args:
+        submissions: the submissions.
+        until_stop: leave out runs that have got further, since jobs that have left by then do not return.
+    """
     alike: dict[tuple[object, str], list[tuple[str, str]]] = {}
     furthest = furthest_failed = -1
     ahead, started, failed = None, 0, 0
     for submission in submissions:
         for run in submission.run_dirs(submission.unproven):
             if run.result_path.exists():
+                if until_stop:
+                    continue
                 return FirstRuns()
             attempt = _own_attempt(run, submission)
             failure = (attempt.failure() if attempt else None) or {}
@@ -71,7 +78,7 @@ def read_first_runs(*submissions: Submission) -> FirstRuns:
                 started += 1
             if ahead is None and not run.cancel_path.exists():
                 ahead = run.id
-    if furthest > furthest_failed:
+    if furthest > furthest_failed and not until_stop:
         return FirstRuns(started=started)
     most = max(alike.values(), key=len, default=[])
     stop_reason = _stop_reason(most, submissions[-1]) if len(most) >= MAX_ALIKE else ""

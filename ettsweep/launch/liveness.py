@@ -126,9 +126,18 @@ class SchedulerLiveness:
         # `min` keeps the first of equal rank, which is the newest submission.
         rank = {State.QUEUED: 0, State.UNKNOWN: 1, State.HELD: 2}
         status = min(statuses, key=lambda status: rank.get(status.state, 3) if status else 3, default=None)
+        if status and status.state is State.INTERRUPTED and (reason := self._why_left(listing[-1], run_id)):
+            return Status(State.CANCELLED, reason, job=status.job, is_stopped=True)
         if status and status.state is State.QUEUED and first_runs.wait_reason:
             return replace(status, reason=", ".join(filter(None, [status.reason, first_runs.wait_reason])))
         return status
+
+    def _why_left(self, submission: Submission, run_id: str) -> str:
+        """Return why a job has left a run to nobody, if too many failed the same way before another got further."""
+        if submission.kind == "local" or not submission.is_unproven(run_id):
+            return ""
+        report = submission.worker_report(f"{submission.task_index(run_id)}-0")
+        return read_first_runs(submission, until_stop=True).stop_reason if report.get("leaving") else ""
 
     def _read_first_runs(self, submission: Submission, run_id: str) -> FirstRuns:
         """Return what the first runs of a submission say about another one."""

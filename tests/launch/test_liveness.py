@@ -410,6 +410,28 @@ def test_runs_are_not_started_whatever_slurm_says_of_their_jobs_until_another_su
     assert look(results, ids[3]) == (State.QUEUED, "", "8_3")
 
 
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_run_that_finishes_later_starts_none_whose_job_has_left(
+    toy_cluster: Cluster, results: Path, forgotten: bool
+) -> None:
+    ids = [f"{number:012x}" for number in range(6)]
+    submission = submitted(results, *ids, unproven=ids)
+    for number, run in enumerate(ids[:4]):
+        attempt = claimed(results, run=run, job=by(f"7_{number}"), submission=submission.path.name)
+        if number < 3:
+            attempt.record_failure("error", "why")
+    submission.report_path("4-0").write_text(json.dumps({"leaving": True, "restart": 0}))
+    if not forgotten:
+        toy_cluster.has("7_4", "COMPLETED")
+    toy_cluster.has("7_5", "PENDING")
+    stopped = look(results, ids[4])
+    RunDir(runs_dir(results) / ids[3]).finish({"status": "done"}, [])
+    assert look(results, ids[4])[:2] == stopped[:2]
+    assert stopped[0] is State.CANCELLED
+    assert stopped[1].startswith("not started: 3 runs failed the same way: why;")
+    assert look(results, ids[5]) == (State.QUEUED, "", "7_5"), "its job will find that one has finished"
+
+
 def test_a_job_that_nobody_knows_any_more_has_ended(toy_cluster: Cluster, results: Path) -> None:
     submitted(results)
     assert look(results) == (State.INTERRUPTED, "job 7_0 has ended", "7_0")

@@ -286,7 +286,7 @@ def follow_progress(
     """
     from rich.live import Live
 
-    printed_s, busy_s = 0.0, time.monotonic()
+    printed_s, printed, busy_s = 0.0, "", time.monotonic()
     # Refreshed only after a poll: rich's own refresh thread would redraw the same numbers.
     screen = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
     with screen or contextlib.nullcontext():
@@ -297,8 +297,9 @@ def follow_progress(
             if screen:
                 screen.update(render_progress(monitor, sweep_status, title), refresh=True)
             elif sweep_status.is_over or time.monotonic() - printed_s >= LINE_EVERY_S:
-                console.out(format_cell(f"{title}: {sweep_status.summary()}"), highlight=False)
-                printed_s = time.monotonic()
+                if (line := format_cell(f"{title}: {sweep_status.summary()}")) != printed:
+                    console.out(line, highlight=False)
+                printed_s, printed = time.monotonic(), line
             if sweep_status.is_over:
                 return sweep_status
             on_poll(sweep_status)

@@ -1,6 +1,8 @@
 """Slots: a worker trains only while it holds the lock of its slot, which the kernel releases when the worker dies.
 
 A lock file names its holder for those who wait. Whether it is held, only the lock itself says.
+Slots alternate between submissions: the next process that waits for a slot holds a second lock, its turn. The worker
+that has the slot sees that after each run, gives way, and waits itself.
 """
 
 import contextlib
@@ -63,19 +65,34 @@ def lock_slot(slot: Slot, results: Path, *, wait: bool = True) -> Lock | None:
     descriptors: Lock = []
     make_lock_dir()
     for path in lock_paths(slot):
-        # Opened anew each time: an flock belongs to the open file, and lives as long as it.
-        with naming_option(SLOTS_ENV, path), storage_errors(path):
-            descriptors.append(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-        try:
-            fcntl.flock(descriptors[-1], fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            os.close(descriptors.pop())
+        turn = _lock_file(_turn_path(path), wait=wait)
+        lock = None if turn is None else _lock_file(path, wait=wait)
+        if turn is not None:
+            os.close(turn)
+        if lock is None:
             unlock(descriptors)
             return None
-        _write_holder(
-            descriptors[-1], dumps({"process": process_identity().to_json(), "results": str(results.resolve())})
-        )
+        descriptors.append(lock)
+        _write_holder(lock, dumps({"process": process_identity().to_json(), "results": str(results.resolve())}))
     return descriptors
+
+
+def _lock_file(path: Path, *, wait: bool) -> int | None:
+    """Lock a file; return its descriptor, or None if another process has it locked."""
+    # Opened anew each time: an flock belongs to the open file, and lives as long as it.
+    with naming_option(SLOTS_ENV, path), storage_errors(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def is_waited_for(slot: Slot) -> bool:
+    """`True` if another process waits for a slot."""
+    return bool(held_slots(map(_turn_path, lock_paths(slot))))
 
 
 def unlock(lock: Lock) -> None:
@@ -88,6 +105,11 @@ def unlock(lock: Lock) -> None:
 def lock_paths(slot: Slot) -> list[Path]:
     """Return the lock files of a slot in a fixed order, so that no two processes wait for each other."""
     return [lock_dir() / f"{name}.lock" for name in sorted({member.name for member in (slot, *slot.others)})]
+
+
+def _turn_path(path: Path) -> Path:
+    """Return the lock file that the next process holds while it waits for a lock."""
+    return path.with_suffix(".next")
 
 
 def _write_holder(descriptor: int, text: str) -> None:

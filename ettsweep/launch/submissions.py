@@ -40,7 +40,7 @@ from ettsweep.files import (
     write_atomic,
     write_counter,
 )
-from ettsweep.launch.slots import held_slots
+from ettsweep.launch.slots import SLOTS_ENV, held_slots
 from ettsweep.processes import Life, Process
 from ettsweep.runs.folder import RunDir, is_run_id, jobs_dir, runs_dir
 
@@ -174,7 +174,8 @@ class Submission:
                     str(lock) for lock in held_slots(Path(str(path)) for path in locks) if lock.process != worker
                 ][:1]
         suffix = f", or one of {len(locations) - 1} more" if len(locations) > 1 else ""
-        return f"waits for {locations[0]}{suffix}" if locations else ""
+        apart = f"another folder in {SLOTS_ENV} has slots of its own"
+        return f"waits for its turn in {locations[0]}{suffix} ({apart})" if locations else ""
 
     # --- SLURM ------------------------------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 def run_in_slot(folder: Path, slot_name: str) -> int:
     """Train the runs of a submission that no other worker has, in a slot of this machine; return the exit code.
 
-    Waits until the slot is free.
+    Waits until the slot is free; after a run, gives way to another worker that waits for it.
 
     Raises:
         LaunchError: this process imports other code than the submission's.
@@ -61,10 +61,16 @@ def run_in_slot(folder: Path, slot_name: str) -> int:
             write_worker_report(submission, slot.name, leaving=False, waits=lock_paths(slot))
             lock = lock_slot(slot, submission.results)  # waits in the kernel, without torch
         assert lock is not None
+        stop_source = StopSource()
         try:
-            Worker(submission, slot, submission.run_dirs(submission.runs), StopSource()).serve()
+            gives_way = Worker(submission, slot, submission.run_dirs(submission.runs), stop_source).serve()
+            if gives_way:
+                write_worker_report(submission, slot.name, leaving=False, waits=lock_paths(slot), claimed=True)
         finally:
             unlock(lock)
+    if gives_way and not stop_source.stop_reason:
+        # The same process begins anew: one that waits must hold no memory of a device.
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     return 0
 
 

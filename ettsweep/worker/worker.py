@@ -20,7 +20,7 @@ from ettsweep.launch.first_runs import Gate
 from ettsweep.launch.liveness import SchedulerLiveness, watch_hearts
 from ettsweep.launch.profile import LocalProfile, Slot, read_profile
 from ettsweep.launch.remedies import more_time
-from ettsweep.launch.slots import Lock, held_slots, lock_paths, lock_slot, unlock
+from ettsweep.launch.slots import Lock, held_slots, is_waited_for, lock_paths, lock_slot, unlock
 from ettsweep.launch.slurm_cache import MISSED_BEATS
 from ettsweep.launch.submissions import MAX_IDLE_LIVES, Submission
 from ettsweep.processes import process_identity
@@ -97,7 +97,7 @@ class Worker:
     def __post_init__(self) -> None:
         self._liveness: Liveness = JobLiveness(self.job, self.submission) if self.job else LocalLiveness()
         self._gate = Gate(self.submission)
-        self._claimed = False
+        self._claimed = self._has_trained = False
         # Counts this start as idle until a run has made a step.
         self._idle_lives = 1 + int(self.submission.worker_report(self.slot.name).get("idle_lives") or 0)
 
@@ -116,23 +116,36 @@ class Worker:
         """`True` if a run of the list waits for a worker."""
         return any(not self._gate.is_stopped(run) and claimable(run, self._liveness) for run in self.runs)
 
-    def serve(self) -> None:
-        """Train until no run is left or a signal arrives; repeat the list, since runs of dead workers become free."""
+    def _gives_way(self) -> bool:
+        """`True` if another worker waits for the slot of this one, which has had its turn."""
+        return self._has_trained and self.job is None and is_waited_for(self.slot)
+
+    def _may_start(self, run: RunDir) -> bool:
+        return not self._gives_way() and self._gate.may_start(run)
+
+    def serve(self) -> bool:
+        """Train until no run is left or a signal arrives; repeat the list, since runs of dead workers become free.
+
+        Returns:
+            Whether runs are left, and the slot is another worker's now.
+        """
         self._write_report(leaving=False)
         while True:
             self._gate.look()
             if self.has_work():
                 self._train_all()  # loads what training needs even if all runs are to wait for another one
+            if not self.stop_source.stop_reason and self._gives_way() and self.has_work():
+                return True
             if self._wait_for_first_run():
                 continue
             if self.stop_source.stop_reason and self.job and self.has_work():
-                return  # the list stays this job's: it goes on once SLURM has requeued it
+                return False  # the list stays this job's: it goes on once SLURM has requeued it
             self._wait_for_unknown_owners()
             # Announce leaving before the last check. In the other order, a run that becomes free in between, while this
             # worker still counts as present, would be left to nobody.
             self._write_report(leaving=True)
             if self.stop_source.stop_reason or not self.has_work():
-                return
+                return False
             self._write_report(leaving=False)
 
     def _wait_for_first_run(self) -> bool:
@@ -176,7 +189,7 @@ class Worker:
             claim_facts,
             workers=len(self.submission.slots) or self.submission.workers_per_job,
             group=self.group,
-            may_start=self._gate.may_start,
+            may_start=self._may_start,
             on_claim=self._note_claim,
             on_end=self._note_end,
         )
@@ -200,6 +213,7 @@ class Worker:
                 self._write_report(leaving=False)
 
     def _note_end(self, attempt: Attempt, stop: StopReason | None) -> None:
+        self._has_trained = True
         self._gate.look()
         self.stop_source.record_stop(stop)
         if stop is None or made_progress(attempt):

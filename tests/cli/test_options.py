@@ -117,7 +117,7 @@ def test_home_is_expanded_in_variables_grid_files_and_profiles(
     monkeypatch.setenv("ETTSWEEP_SLOTS", "~/slots")
     call("grid", "~/g.yaml", "--launch=~/launch.yaml", "--results=~/results", "--follow")
     assert {path.name for path in home.iterdir()} == {"g.yaml", "launch.yaml", "slots", "results"}
-    assert [path.name for path in (home / "slots").iterdir()] == ["cpu-0.lock"]
+    assert {path.name for path in (home / "slots").iterdir()} == {"cpu-0.lock", "cpu-0.next"}
     monkeypatch.setenv("ETTSWEEP_RESULTS", "~/results")
     assert "3 runs in" in call("status").err
     assert [name for name in os.listdir() if name.startswith("~")] == []

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from support.commandline import ettsweep, left_as_before, runs_in, status, typed, wait_for, worker_pids
 from support.own_code import assert_planning_imports_no_torch, only_run, processes_of, result_of, undisturbed_metrics
+from support.slots import held, wait_for_results, waiting
 
 from ettsweep.launch.profile import Slot, SlurmProfile
 from ettsweep.launch.project_copy import ensure_copies
@@ -334,6 +335,23 @@ def test_a_signal_that_reaches_worker_and_command_at_once_interrupts_the_run(res
     run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
     wait_for(lambda: run.attempt(1).failure(), "its end")
     assert run.attempt(1).failure() == {"kind": "interrupted", "reason": "terminated", "details": ""}
+
+
+# --- slots ------------------------------------------------------------------------------------------------------------
+
+
+def test_sweeps_of_several_folders_take_turns_in_a_slot(tmp_path: Path, grid: Ask) -> None:
+    order = tmp_path / ".order"
+    counts = {"long": 4, "short": 2, "one": 1}
+    with held("cpu-0"):
+        for name, runs in counts.items():
+            grid(shell(f"echo {name} >> {order}; {says(1, err=1.0)}"), "--results", tmp_path / name, runs=runs)
+            wait_for(lambda name=name: waiting(worker_pids(tmp_path / name)), "its worker to wait")
+    for name, count in counts.items():
+        runs = wait_for_results(tmp_path / name, count)
+        assert len({run.attempt(1).claim()["process"]["pid"] for run in runs}) == 1, "it stays the same process"
+    trained = order.read_text().split()
+    assert [set(trained[:3]), set(trained[3:5]), trained[5:]] == [set(counts), {"long", "short"}, ["long"] * 2]
 
 
 # --- how runs end -----------------------------------------------------------------------------------------------------

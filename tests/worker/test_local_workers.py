@@ -171,7 +171,8 @@ def test_who_waits_for_a_slot_says_who_has_it(grid: Any, tmp_path: Path, results
     holder = owner(stopped_at_checkpoint(results))
     values = (*grid(runs=2, run=FAKE)[:-1], waiting_results)
     ettsweep(*values, *ONE_SLOT)
-    text = f"slot cpu-0, held by process {holder} of {results}"
+    apart = "(another folder in ETTSWEEP_SLOTS has slots of its own)"
+    text = f"its turn in slot cpu-0, held by process {holder} of {results} {apart}"
     wait_for(lambda: {r["reason"] for r in status(waiting_results).values()} == {f"waits for {text}"}, "the reason")
     assert {row["state"] for row in status(waiting_results).values()} == {"queued"}
     (run, _) = runs_in(waiting_results)

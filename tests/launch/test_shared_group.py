@@ -114,9 +114,9 @@ def test_a_profile_that_a_group_can_write_to_is_read_and_starts_nothing(group: G
     profile.write_text("kind: local\ndevices: cpu\nslots: 1\nthreads: 1\n")
     os.chown(profile, A, GROUP)
     profile.chmod(0o664)
-    options = "--grid", group.grid, "--launch", profile
+    options = group.grid, "--launch", profile
     for command in ("grid", "search", "try", "train"):
-        said = group.ettsweep(A, command, *(options if command != "try" else (group.grid, *options[2:])), code=2)
+        said = group.ettsweep(A, command, *options, code=2)
         assert f"{profile} can be written by group {GROUP}, and ettsweep executes it" in said
     group.ettsweep(A, "grid", *options, "--dry-run")
     profile.chmod(0o644)

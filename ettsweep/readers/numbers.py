@@ -9,6 +9,9 @@ _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}((,\d{3})+\.\d+|(,\d{3}){2,})")
 """Commas between thousands beyond doubt: 1,234.5 and 1,234,567, while 1,234 may be 1.234."""
 
 _WHOLE_THOUSANDS = re.compile(r"[1-9]\d{0,2}([,_'\xa0\u202f]\d{3})+")
+_STEP_REST = re.compile(r"(,\d{3})+(?![\d.,])")
+_EXPONENT = re.compile(r"[eE][-+]?\d+(?!\w)")
+_VALUE_REST = re.compile(rf"(,\d+)+(?![\d.,])|{_EXPONENT.pattern}")
 _DECIMAL_COMMA = re.compile(r"([-+]?\d*),(\d+(?:[eE][-+]?\d+)?)")
 _DECIMAL_POINT = re.compile(r"[-+]?\d*\.\d+([eE][-+]?\d+)?")
 _ANY = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|\b(nan|inf|infinity)\b", re.IGNORECASE)
@@ -38,6 +41,18 @@ def _from_text(text: str) -> float:
 def has_any_comma(text: str) -> bool:
     """Return whether a text is a number whose comma may be a decimal one, or stand between thousands."""
     return bool(_DECIMAL_COMMA.fullmatch(text.strip().rstrip(".,;")))
+
+
+def whole_number(match: re.Match[str], group: str) -> str | None:
+    """Return what a group has, with the rest of its number if its pattern cuts that: 1,500, of which digits are 1."""
+    text, end = match[group], match.end(group)
+    if not text or not text[-1].isdigit():
+        return text
+    is_last = end == match.end() and "." not in text  # else a pattern of columns has a comma after the group
+    rest = (_STEP_REST if group == "step" else _VALUE_REST if is_last else _EXPONENT).match(match.string, end)
+    if not rest or any(end < match.start(name) < rest.end() for name in match.re.groupindex):
+        return text
+    return text + rest[0]
 
 
 def decimal_points(cells: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ettsweep.errors import MetricsError
 from ettsweep.readers.entries import Entry, Shaper
-from ettsweep.readers.numbers import decimal_points, metric_value, words
+from ettsweep.readers.numbers import decimal_points, metric_value, whole_number, words
 from ettsweep.readers.reader import COUNTED
 
 
@@ -47,6 +47,8 @@ class CsvParser:
 
     def _row(self, line: str) -> Iterator[Entry]:
         if not self._header:
+            if re.fullmatch(r'"?sep=."?', line.strip(" ")):
+                return  # a hint of Excel for itself
             self._delimiter = next((mark for mark in "\t;" if mark in line and "," not in line), ",")
             if line.startswith("#") and self._delimiter not in line:
                 return  # a remark above the header
@@ -151,13 +153,13 @@ class PatternParser:
     def _of_matches(self, index: int, matches: list[re.Match[str]], line: str) -> Iterator[Entry]:
         shaper, where = self._shaper, f"{self._shaper.path}: {line[:200]}"
         for match in matches:
-            if text := match.groupdict().get("step"):
-                self._step = text
+            if match.groupdict().get("step"):
+                self._step = whole_number(match, "step")
                 self._is_epoch = bool(_ENDS_IN_EPOCH.search(line[: match.start("step")]))
         numbers, start = list[tuple[str, float]](), len(line)
         for match in matches:
             for name, group in _metric_groups(match):
-                if (number := shaper.number(match[group])) is not None:
+                if (number := shaper.number(whole_number(match, group))) is not None:
                     numbers.append((name, number))
                     start = min(start, match.start(group))
         prefix = shaper.prefix(line)

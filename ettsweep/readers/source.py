@@ -1,5 +1,6 @@
 """The metrics of a run while its trainer writes them: polled, read once, in order."""
 
+import codecs
 import os
 import re
 from array import array
@@ -251,10 +252,12 @@ class _Content(Protocol):
 
 class _LineContent:
     def __init__(self, shaper: Shaper) -> None:
-        self._lines = Lines()
+        self._lines, self._path = Lines(), shaper.path
         self._parser = LINE_PARSERS[shaper.reader.kind](shaper)
 
     def entries(self, data: bytes, *, final: bool) -> Iterator[Entry]:
+        if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and b"\0" in data:
+            raise MetricsError(f"{self._path}: it is text in UTF-16: write it in UTF-8")
         for line in self._lines.of(data, final=final):
             yield from self._parser.entries(line)
 

@@ -268,6 +268,34 @@ def test_a_number_is_read_whole_or_not_at_all(
     )
 
 
+DIGITS = r"step (?P<step>\d+).*val loss:? (?P<val_loss>[\d.]+)"
+
+
+@pytest.mark.parametrize(
+    ("reader", "text", "rows"),
+    [
+        ("stdout", "step 1\u202f000 val_loss: 2.5e-3\nstep 1'500 val_loss=3\n", [(1000, 2.5e-3), (1500, 3.0)]),
+        ("stdout", "step 1 val_loss: 1.0e-03bs64\nstep 2 val_loss: 0.512nats\n", []),
+        (DIGITS, "step 1,000: val loss 1e-05\nstep 1,500 val loss 2.5,\nstep 2,000 val loss 2,345\n", [(1000, 1e-5), (1500, 2.5)]),
+        (r"^(?P<step>\d+),(?P<val_loss>[\d.]+),", "100,2.5,123\n200,123,4\n", [(100, 2.5), (200, 123.0)]),
+        ("csv", "sep=;\r\nstep;val_loss\r\n100;0,5\r\n", [(100, 0.5)]),
+        ("csv", 'step,val_loss\n"1,500","1,234.5"\n', [(1500, 1234.5)]),
+    ],
+)  # fmt: skip
+def test_a_number_is_read_whole_whatever_a_pattern_takes_of_it(
+    make: Make, output: Path, run: Path, reader: str, text: str, rows: Any
+) -> None:
+    path = run / "a.csv" if reader == "csv" else output
+    path.write_bytes(text.encode())
+    assert [(row["step"], row["val_loss"]) for row in make(reader, only=("val_loss",)).rows(final=True)] == rows
+
+
+def test_text_in_utf_16_is_told(make: Make, output: Path) -> None:
+    output.write_text("step 1 val_loss: 2.5\n", encoding="utf-16")
+    with pytest.raises(MetricsError, match="it is text in UTF-16: write it in UTF-8"):
+        make("stdout").rows()
+
+
 def test_decimal_commas_are_read_between_semicolons_alone(make: Make, run: Path) -> None:
     (run / "a.csv").write_text("step;loss;acc\n1;0,5;,25\n2;0,25;0.5\n3;0.125;1\n")
     source = make("csv")

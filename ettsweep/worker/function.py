@@ -73,7 +73,7 @@ class FunctionRecipe(OwnCodeRecipe):
     def from_block(
         cls, block: dict[str, Any], overrides: Sequence[str], location: str, folder: Path
     ) -> "FunctionRecipe":
-        source, data = override_block(block, overrides, location)
+        source, data = override_block(block, [_under_with(block, override) for override in overrides], location)
         stated = validate(FunctionBlock, data, source)
         recipe = validate(cls, stated.fields() | {"folder": str(folder.resolve())}, source)
         with locating(source):
@@ -188,6 +188,22 @@ class FunctionRecipe(OwnCodeRecipe):
             target = getattr(target, part)
         inspect.signature(target).bind(run, **self.arguments)  # a TypeError that names what is wrong
         target(run, **self.arguments)
+
+
+def _under_with(block: dict[str, Any], override: str) -> str:
+    """Return `key=value` for a parameter of the function as one for `with:`, any other as it is.
+
+    Raises:
+        InputError: both `run:` and `with:` have the key.
+    """
+    key, parameters = override.partition("=")[0].partition(".")[0], block.get("with")
+    if key not in {field.alias or name for name, field in FunctionBlock.model_fields.items()}:
+        return f"with.{override}"
+    if isinstance(parameters, dict) and key in parameters:
+        raise InputError(
+            f"--set {override}: `run:` and `with:` both have {key}; --set with.{override} sets the function's"
+        )
+    return override
 
 
 _IMPORTED: set[str] = set()

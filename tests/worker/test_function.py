@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -276,6 +277,19 @@ def test_what_cannot_work_is_refused_before_anything_is_submitted(
     assert done.returncode in (1, 2)
     assert problem in done.stderr
     assert not results.exists()
+
+
+def test_a_parameter_of_a_function_is_set_by_its_name(tmp_path: Path, results: Path, grid: Ask) -> None:
+    grid("main", "--set", "every=7", "--set", "score.take=last", "--follow", steps=20)
+    (score,) = {key for key in result_of(only_run(results)) if key.startswith("err")}
+    assert json.loads(only_run(results).spec_path.read_text())["arguments"] == {"steps": 20, "every": 7}
+    assert score == "err_last"
+    for override, problem in {
+        "evry=7": "main in .*walk.py has no such parameter; it takes every, heeds, pause, steps",
+        "steps=5": "`run:` and `with:` both have steps; --set with.steps=5 sets the function's",
+    }.items():
+        refused = ettsweep("grid", tmp_path / "sweep.yaml", "--set", override, "--results", results, code=2)
+        assert re.search(problem, refused.stderr)
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -71,7 +71,8 @@ def _interrupted_by_signals() -> Iterator[None]:
     """Have TERM and the end of the terminal interrupt as Ctrl-C does, once, so that no run is left."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)
+        for each in numbers:  # a session that ends sends both
+            signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_DFL]

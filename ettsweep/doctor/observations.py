@@ -312,13 +312,16 @@ def _cost(record: Record, runs: int, profile: AnyProfile, results: Path) -> Seen
         return _untried(record, "alone", record.alone)
     alone, whole_s, advice = done[0], _whole_s(record, done[0]), list[str]()
     state: TrialState = "ok"
+    at_most = "at most " if alone.step_s is None and record.base != record.whole else ""
     if whole_s is None:
         parts = [f"this short run takes {alone.wall_s:.3g} s; a whole one is not known"]
         advice.append("with `steps:` in the grid file, `try` can tell what the sweep will cost")
     else:
-        parts = [f"a run takes {whole_s:.3g} s"]
+        parts = [f"a run takes {at_most}{whole_s:.3g} s"]
         if record.base != record.whole:
             parts[0] += f", by {alone.last_step} of its {record.whole.steps} steps"
+        if at_most:
+            advice.append("let the trial record twice, half a second apart: then start-up counts once")
     try:
         devices = Devices.from_profile(profile)
     except InputError:
@@ -332,7 +335,7 @@ def _cost(record: Record, runs: int, profile: AnyProfile, results: Path) -> Seen
             advice.append(f"{need}: --launch-set slots=N")
     if devices and whole_s is not None:
         device_s = whole_s * alone.device_s / (alone.wall_s or 1.0)
-        parts.append(f"{format_count(runs, 'run')} {describe_runs(profile, devices, [device_s] * runs, 0.0)}")
+        parts.append(f"{format_count(runs, 'run')} {at_most}{describe_runs(profile, devices, [device_s] * runs, 0.0)}")
     disk, free = max(run.disk_bytes for run in done), shutil.disk_usage(results).free
     parts.append(f"disk: {_size(disk)} a run, {_size(disk * runs)} for all, of {_size(free)} free")
     if disk * runs > FREE_SHARE * free:
@@ -342,7 +345,10 @@ def _cost(record: Record, runs: int, profile: AnyProfile, results: Path) -> Seen
 
 
 def _whole_s(record: Record, run: TrialRun) -> float | None:
-    """Return the seconds that a whole run takes, whose start-up counts once; None if that is not known."""
+    """Return the seconds that a whole run takes; None if that is not known.
+
+    The start of the program counts once, or for each step if it cannot be told from them.
+    """
     if record.base == record.whole:
         return run.wall_s
     if not (record.whole.steps and run.last_step):

@@ -38,6 +38,9 @@ POLL_S = 0.02
 STATUS_S = 0.2
 """Seconds between looks at who is alive."""
 
+MIN_TIMED_S = 0.5
+"""Seconds between the first and the last record of a run from which the time of a step is known."""
+
 LEAVING_S = 120.0
 """Seconds for which runs of a trial that ends early are waited for."""
 
@@ -61,7 +64,7 @@ class TrialRun:
         history: its metrics.
         end: how the program of its last attempt ended, see `Attempt.end`.
         wall_s, device_s: seconds that it took.
-        step_s: seconds that a step took, start-up aside; None if unknown.
+        step_s: seconds that a step took, start-up aside; None if the records do not tell.
         memory_bytes: peak of its largest process; 0 if unknown.
         disk_bytes: size of its folder.
     """
@@ -440,9 +443,10 @@ def _first_step(attempt: Attempt) -> int | None:
 
 
 def _step_s(attempt: Attempt) -> float | None:
-    """Return the seconds that a step took since the first metrics were written; None if they were written once."""
+    """Return the seconds that a step took after the first record; None if there is one, or they came at once."""
     first, last = first_json_line(attempt.timings_path) or {}, last_json_line(attempt.timings_path) or {}
     try:
-        return float((last["wall_s"] - first["wall_s"]) / (last["step"] - first["step"]))
+        steps, wall_s = last["step"] - first["step"], last["wall_s"] - first["wall_s"]
+        return float(wall_s / steps) if wall_s >= MIN_TIMED_S else None
     except (KeyError, TypeError, ZeroDivisionError):
         return None

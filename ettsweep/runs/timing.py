@@ -22,21 +22,17 @@ MAX_TIMED = 300
 
 @dataclass
 class RecipeTimes:
-    """Sums over timed runs of one recipe: their number, their seconds, and the fractions of their steps trained."""
+    """Sums over timed runs of one recipe: their number, and their seconds."""
 
     runs: int = 0
     device_s: float = 0.0
     worker_s: float = 0.0
-    fractions: float = 0.0
-
-    def add(self, device_s: float, worker_s: float, fraction: float) -> None:
-        """Add the seconds of a run that ended after a fraction of its steps, 0 to 1."""
-        self.runs, self.fractions = self.runs + 1, self.fractions + fraction
-        self.device_s, self.worker_s = self.device_s + device_s, self.worker_s + worker_s
 
 
 class RunTimes:
-    """Times of finished runs, by recipe: runs of one recipe count as equally long, whatever fraction of them was seen.
+    """Times of runs that were trained to their end, by recipe: runs of one recipe count as equally long.
+
+    Diverged runs do not count: much of their time may be start-up, which is no measure of their other steps.
 
     Args:
         matches: whether a result counts, such as by the devices it was computed on; by default all do.
@@ -57,28 +53,22 @@ class RunTimes:
         return times
 
     def add(self, run: Run) -> None:
-        """Add a run, if it is finished, was timed and matches."""
+        """Add a run, if it is done, was timed and matches."""
         times = self._by_family.get(run.family)
         if times is None:
             times = self._by_family[run.family] = self._by_recipe[run.base.recipe_key]
-        if times.runs >= MAX_TIMED or not run.state.finished:
+        if times.runs >= MAX_TIMED or run.state is not State.DONE:
             return
         result = run.result
         if result is None or not self._matches(result):
             return
         wall_s, device_s = number(result.get("wall_s")), number(result.get("device_s"))
-        fraction = 1.0  # a diverged run ended early
-        if run.state is State.DIVERGED:
-            fraction = (number(result.get("steps")) or 0) / run.base.steps if run.base.steps else 0.0
         # Either may be missing in a result of an older version.
-        if fraction and (seconds := device_s or wall_s):
-            times.add(seconds, min(wall_s or seconds, seconds), fraction)
+        if seconds := device_s or wall_s:
+            times.runs, times.device_s = times.runs + 1, times.device_s + seconds
+            times.worker_s += min(wall_s or seconds, seconds)
         if start_s := number(result.get("start_s")):
             self._starts_s.append(start_s)
-
-    def add_seconds(self, key: Hashable, device_s: float, worker_s: float, fraction: float) -> None:
-        """Add the seconds of a run of a recipe, by its key, that ended after a fraction of its steps, 0 to 1."""
-        self._by_recipe[key].add(device_s, worker_s, fraction)
 
     @property
     def start_s(self) -> float:
@@ -92,8 +82,7 @@ class RunTimes:
     def device_s(self, spec: RunSpec, fraction: float = 1.0) -> float | None:
         """Return the device seconds of a fraction of a run's steps; None if no run of its recipe was timed."""
         times = self._by_recipe.get(spec.recipe_key)
-        # Divided by the trained fractions, which gives the seconds of a full run.
-        return fraction * times.device_s / times.fractions if times and times.fractions else None
+        return fraction * times.device_s / times.runs if times and times.runs else None
 
     def total_device_s(self, specs: Iterable[RunSpec]) -> float | None:
         """Return the device seconds of complete runs; None if the recipe of one of them was not timed."""
@@ -112,7 +101,7 @@ class RunTimes:
         running = {run: s for run, s in active.items() if s.state is State.RUNNING}
         if not active or not (running or (at_once and self.start_s)):
             return None
-        spent = {key: (times.worker_s, times.fractions) for key, times in self._by_recipe.items()}
+        spent = {key: (times.worker_s, float(times.runs)) for key, times in self._by_recipe.items()}
         for run, s in running.items():
             if s.remaining_slot_s is not None and 0 < s.progress < 1:
                 key = specs[run].recipe_key

@@ -211,6 +211,7 @@ class RunningRun:
         self._names: set[str] = set()
         self._diverged_step: int | None = None
         self._spent_before: TimeSpent = NO_TIME
+        self._spent_at_last: TimeSpent = NO_TIME
         self._cpu_s = time.process_time()
         self._start_s: float | None = None
         self._began_s = self._flushed_s = time.monotonic()
@@ -289,6 +290,7 @@ class RunningRun:
         if len(self._names) > MAX_NAMES:
             raise InputError(f"more than {MAX_NAMES} names of metrics were recorded: {', '.join(sorted(self._names))}")
         self._history.append(finite(line))
+        self._spent_at_last = self._spent
         if self._start_s is None:
             self._start_s = time.process_time() - self._cpu_s
         watched = {*TRAINING_LOSSES, self._spec.metric.column} & metrics.keys()
@@ -373,7 +375,7 @@ class RunningRun:
         if not lines:
             return
         self.attempt.append(self.attempt.metrics_path, lines)
-        step, spent = lines[-1]["step"], self._spent
+        step, spent = lines[-1]["step"], self._spent_at_last  # what follows the last step is none of it
         line: Json = {"step": step, "wall_s": spent.wall_s, "device_s": spent.device_s}
         if self._spec.steps:
             line["progress"] = min(1.0, step / self._spec.steps)

@@ -185,3 +185,13 @@ def test_the_start_of_a_program_counts_once_in_the_cost_of_a_whole_run(spec: Run
     record = replace(trial(spec, alone, alone), base=spec.with_point(spec.lr, spec.wd, 7))
     assert record.whole.steps
     assert f"a run takes {10 + record.whole.steps:.3g} s, by 3 of its" in observed(record, "cost", tmp_path).seen
+
+
+def test_start_up_that_cannot_be_told_from_steps_makes_the_cost_a_bound(spec: RunSpec, tmp_path: Path) -> None:
+    alone = replace(recorded(spec, LOSSES), wall_s=13.0, device_s=13.0)
+    record = replace(trial(spec, alone, alone), base=spec.with_point(spec.lr, spec.wd, 7))
+    assert record.whole.steps
+    cost = observed(record, "cost", tmp_path)
+    assert f"a run takes at most {13 + 13 / 3 * (record.whole.steps - 3):.3g} s, by 3 of its" in cost.seen
+    assert "3 runs at most about" in cost.seen
+    assert "record twice" in cost.advice

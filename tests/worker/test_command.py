@@ -16,6 +16,7 @@ from support.commandline import ettsweep, left_as_before, runs_in, status, typed
 from support.own_code import assert_planning_imports_no_torch, only_run, processes_of, result_of, undisturbed_metrics
 from support.slots import held, wait_for_results, waiting
 
+from ettsweep.files import read_lines
 from ettsweep.launch.profile import Slot, SlurmProfile
 from ettsweep.launch.project_copy import ensure_copies
 from ettsweep.runs.attempt import Attempt
@@ -851,3 +852,13 @@ def test_nothing_goes_where_nothing_is_said_of_outputs(results: Path, grid: Ask)
     grid(shell("touch {out}/a; " + says(1, err=1.0)), "--follow", runs=2)
     ettsweep("clean", "--outputs", "--yes", "--results", results)
     assert all((run.path / "out" / "a").exists() for run in runs_in(results))
+
+
+def test_what_follows_the_last_step_is_none_of_its_time(results: Path, grid: Ask) -> None:
+    record = "print('[ettsweep]', json.dumps(dict(step={}, err=1.0 + {{lr}} + {{seed}})), flush=True)"
+    lines = ["import json, time", record.format(1), "time.sleep(0.2)", record.format(2), "time.sleep(0.6)"]
+    grid(["python", "-c", "; ".join(lines)], "--follow")
+    run = only_run(results)
+    (first, last), whole_s = read_lines(run.attempt(1).timings_path), result_of(run)["wall_s"]
+    assert (first["step"], last["step"]) == (1, 2)
+    assert 0.1 < last["wall_s"] - first["wall_s"] < 0.5 < whole_s - last["wall_s"]

@@ -35,8 +35,8 @@ from ettsweep.worker.command.template import Value, rendered, written
 from ettsweep.worker.devices import leader_host
 from ettsweep.worker.in_process import MAX_NAMES, RunningRun
 
-POLL_S = 0.5
-"""Seconds between looks at metrics, signals and the run's folder."""
+POLL_S, MIN_POLL_S, POLL_SHARE = 0.5, 0.02, 0.05
+"""Seconds between looks at metrics, signals and the run's folder; at first fewer, and a share of the time so far."""
 
 ASKS_TO_GO_ON = 75
 """Exit code of a command that wants to be taken up again: EX_TEMPFAIL of sysexits.h."""
@@ -351,9 +351,10 @@ class CommandTraining:
 
     def _watch(self, child: Child, metrics: Metrics) -> bool:
         """Keep its metrics until it has ended; return whether it was told to."""
-        run, wait_s = self._run, 0.02
+        run, began_s, wait_s = self._run, time.monotonic(), MIN_POLL_S
         while not child.wait(wait_s):
-            wait_s = min(2 * wait_s, POLL_S)
+            # A share of the time so far: the first step is seen soon after it, so that start-up and steps tell apart.
+            wait_s = min(max(MIN_POLL_S, POLL_SHARE * (time.monotonic() - began_s)), POLL_S)
             self._read(metrics)
             if run.stop:
                 self._stop(child, metrics)

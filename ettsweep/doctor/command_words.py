@@ -1,5 +1,6 @@
 """The words of a user's own command: which are lr, wd, seed and the folder that it writes to."""
 
+import ast
 import math
 import re
 import shlex
@@ -106,6 +107,8 @@ def read_command(text: str) -> OwnCommand:
             )
     single = {name: next(iter(values.values())) for name, values in found.items()}
     numbers |= {name: (value,) for name, value in single.items() if isinstance(value, float)}
+    if "lr" not in numbers and (options := _lr_options(words)):
+        raise InputError(f"--command: no number of lr in the command; the program has {', '.join(options)}: add one")
     _check_numbers(numbers, names_in(replaced))
     out = single.get("out")
     return OwnCommand(tuple(replaced), numbers, None if out is None else str(out), env, score)
@@ -156,6 +159,32 @@ def _value(placeholder: str, text: str) -> str | float | None:
     path = Path(text)
     is_file = re.fullmatch(r"\.[A-Za-z]\w*", path.suffix) and not path.is_dir()
     return str(path.parent) if is_file else text
+
+
+def _lr_options(words: Sequence[str]) -> list[str]:
+    """Return the options of a Python program that look like one of lr, with their defaults, read from its source."""
+    paths = [word if word.endswith(".py") else f"{word.replace('.', '/')}.py" for word in words]  # or after -m
+    found = dict[str, str]()
+    for path in map(Path, paths):
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (OSError, SyntaxError, ValueError):
+            continue
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            names = [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+            if function.startswith("DEFINE_"):  # absl: its second argument is the default
+                names, defaults = [f"--{name}" for name in names[:1]], call.args[1:2]
+            elif function.lower() in ("add_argument", "option"):
+                defaults = [keyword.value for keyword in call.keywords if keyword.arg == "default"]
+            else:
+                continue
+            for name in names:
+                parts = re.split(r"[^a-z]+", name.lower())
+                if name.startswith("--") and ("lr" in parts or {"learning", "rate"} <= {*parts}):
+                    value = defaults[0].value if defaults and isinstance(defaults[0], ast.Constant) else None
+                    found[name] = f"`{name} {value}`" if isinstance(value, int | float) else f"`{name}`"
+    return [found[name] for name in found if _placeholder_of(name) == "lr"] or list(found.values())
 
 
 def _escaped(word: str) -> str:

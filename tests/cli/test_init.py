@@ -303,6 +303,26 @@ def test_what_cannot_be_swept_is_refused_and_nothing_is_written(
     assert not (tmp_path / "mine.yaml").exists()
 
 
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [
+        ("parser.add_argument('-l', '--lr', type=float, default=0.003)\np.add_argument('--lr-decay')", "`--lr 0.003`"),
+        ("@click.option('--base-lr', 'rate', default=None)\n@click.option('--seed')\ndef main(): ...", "`--base-lr`"),
+        ("flags.DEFINE_float('learning_rate', 1e-4, 'of Adam')\nDEFINE_integer('steps', 9, '')", "`--learning_rate 0.0001`"),
+        ("p.add_argument('--peak-lr', default=1.0)\np.add_argument('--lr_head')", "`--peak-lr 1.0`, `--lr_head`"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("start", ["python train.py", "python -m pkg.main"])
+@pytest.mark.usefixtures("project")
+def test_a_command_without_lr_is_answered_with_the_options_of_its_program(
+    start: str, source: str, options: str, call: Call, tmp_path: Path
+) -> None:
+    for name in ("train.py", "pkg/main.py"):
+        (tmp_path / name).write_text(f"raise SystemExit('started')\n{source}\n")
+    err = call("init", "--command", f"{start} --epochs 9", "--out", "mine.yaml", code=2).err
+    assert f"no number of lr in the command; the program has {options}: add one\n" in err
+
+
 BOWL = '''"""A loss with its optimum at lr 1/4, and a little noise by seed."""
 import argparse, json, math, os, random
 

@@ -139,7 +139,7 @@ def test_the_outcome_is_on_the_page(tmp_path: Path, results: Path) -> None:
 
 @pytest.mark.slow
 def test_runs_are_short_by_the_words_of_try_and_cost_is_that_of_whole_ones(tmp_path: Path, results: Path) -> None:
-    outcome = tried(write_walk(tmp_path, run={"try": "--steps 60", "steps": 240}), results)
+    outcome = tried(write_walk(tmp_path, run={"try": "--steps 60 --slow", "steps": 240}), results)
     assert states(outcome) == {}
     assert "by 60 of its 240 steps" in outcome["of"]["cost"]["seen"]
     assert "6 runs about" in outcome["of"]["cost"]["seen"]

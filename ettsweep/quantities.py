@@ -1,6 +1,7 @@
 """Scores, shares and probabilities as text: one rule for each, the same in the terminal, on the page and in figures.
 
-A share is part of a loss, shown in percent, or a difference of accuracies, shown in points. `±` is a standard error.
+A share is part of a score, shown in percent, or a difference; one of accuracies is shown in points. `±` is a standard
+error.
 """
 
 import math

@@ -110,7 +110,7 @@ class Results:
             fresh_seeds, fresh_score, fresh_std: the same over fresh seeds.
             score_unit: of these scores, nats or fraction.
             bound, confidence, margin: with that confidence, no neighbour is better by more than the bound, a share of
-                the loss or a difference of accuracies.
+                the score or a difference.
             ...: the other columns of the report's `optima` table, such as spikes of the candidate.
         """
         table = optima_table(self._frames.families)

@@ -442,6 +442,8 @@ def test_reasons_have_the_documented_facts(tmp_path: Path) -> None:
         (folder := tmp_path / str(number)).mkdir()
         verdicts.append(made_verdict(case, folder))
         assert verdicts[-1]["why"]["code"] == case.code
+    zero = write_scores(tmp_path / "zero.csv", [(0.1 * 2**k, 0.1, 0, k * k) for k in (-1, 0, 1)])
+    verdicts.append(printed(tmp_path, f"verdict {zero} --min"))
     apart = write_scores(tmp_path / "apart.csv", [(0.1 * 2**k, 0.1, k + 5, 1 + k * k) for k in (-1, 0, 1)])
     verdicts.append(printed(tmp_path, f"verdict {apart} --min"))
     assert verdicts[-1]["why"]["lack"] == "shared_seeds"

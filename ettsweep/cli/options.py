@@ -447,8 +447,8 @@ class VerdictOptions:
     margin: Annotated[
         str | None,
         typer.Option(
-            help="By how much a neighbour may be better: for a loss, 0.02 or 2% is relative; for an accuracy, 0.002 "
-            "or 0.2% is 0.2 percentage points. Saved in the sweep.",
+            help="By how much a neighbour may be better: 2% of the score. For a shipped model's accuracy, 0.2% is 0.2 "
+            "percentage points; with score: {margin: difference}, 0.2 is a difference. Saved in the sweep.",
             metavar="SHARE",
         ),
     ] = None

@@ -38,8 +38,11 @@ def verdict(
     ] = None,
     margin: Annotated[
         str | None,
-        typer.Option(help="By how much a neighbour may be better, as a share of the score.", metavar="SHARE"),
+        typer.Option(help="By how much a neighbour may be better, such as 2% of the score.", metavar="SHARE"),
     ] = None,
+    margin_is: Annotated[
+        Literal["share", "difference"], typer.Option(help="Whether a margin is a share of the score or a difference.")
+    ] = "share",
     form: Form = Format.TABLE,
 ) -> None:
     """Judge scores that you have: is the best lr and wd the optimum, how sure is that, which runs would tell more?
@@ -49,15 +52,26 @@ def verdict(
     from ettsweep.cli.verdict_tables import note_reasons, score_note, show_families, verdict_json, verdict_row
     from ettsweep.study.criterion import resolve_criterion
     from ettsweep.study.judgement import evaluate
-    from ettsweep.study.scores import COLUMNS, STANDARD_INPUT, column_names, make_study, read_scores, shown_seed
+    from ettsweep.study.scores import (
+        COLUMNS,
+        STANDARD_INPUT,
+        TableRecipe,
+        column_names,
+        make_study,
+        read_scores,
+        shown_seed,
+    )
 
-    criterion = resolve_criterion([VerdictOptions(rule, confidence, margin).criterion_options()])
     names = column_names(column or [], COLUMNS)
     if lowest is None:
         raise InputError("--min or --max says whether low or high scores are better")
     scores, table = read_scores(source, names)
     title = "standard input" if source == STANDARD_INPUT else Path(source).name
-    study, members, notes = make_study(scores, title, table.name("score"), "min" if lowest else "max", criterion)
+    mode: Literal["min", "max"] = "min" if lowest else "max"
+    recipe = TableRecipe(source=title, column=table.name("score"), mode=mode, margin_is=margin_is)
+    options = VerdictOptions(rule, confidence, margin).criterion_options().for_runs(recipe.metric, seeded=True)
+    options.check_default(recipe.metric)
+    study, members, notes = make_study(scores, recipe, resolve_criterion([options]))
     state = evaluate(study, members)
     judged = state.verdict()
     known = {run.id for run in members}

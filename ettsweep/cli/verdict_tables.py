@@ -229,7 +229,7 @@ def _nearest_neighbour(v: Verdict) -> dict[str, Any]:
 def bound_json(v: Verdict) -> dict[str, Any] | None:
     """Return the bound of a verdict as JSON data.
 
-    Bound, margin and noise are relative to the candidate's loss; for accuracies, they are fractions of all samples.
+    Bound, margin and noise are shares of the candidate's score or differences, see `Metric.margin_is`.
     """
     if (b := v.bound) is None:
         return None

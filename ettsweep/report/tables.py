@@ -220,7 +220,7 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
         fresh_score: the mean over reruns with fresh seeds; missing if one of them diverged.
         score_unit: of score, std, fresh_score, fresh_std and score_lead: nats of a loss, fraction of an accuracy.
         score_lead: how much worse the best neighbour is, by their means; `bound` compares them as fitted.
-        lead_share: the same in the unit of bound, margin and noise: a share of the loss or a difference of accuracies.
+        lead_share: the same in the unit of bound, margin and noise: a share of the score or a difference.
         bound, margin, confidence: with the confidence, no neighbour is better by more than `bound`; the verdict is
             optimal where that is within `margin`, and the neighbour that decides shares three seeds with the candidate.
         noise: standard deviation of one run.
@@ -315,10 +315,12 @@ def write_tables(
     known_optima = drop_empty_columns(optima)
     in_paper = [name for name in PAPER_COLUMNS if name in known_optima]
     files: dict[str, str | bytes] = {
-        "optima.md": to_markdown(with_units(known_optima)),
+        "optima.md": to_markdown(with_units(known_optima, families)),
         # A paper has the verdict in words.
         "optima.tex": to_latex(
-            with_units(known_optima[in_paper].assign(verdict=[family.verdict.statement for family in families]))
+            with_units(
+                known_optima[in_paper].assign(verdict=[family.verdict.statement for family in families]), families
+            )
         ),
     }
     for name, frame in {"runs": table, "points": points, "optima": optima}.items():
@@ -343,12 +345,14 @@ SCORE_UNIT_COLUMNS = ("score", "std", "fresh_score", "fresh_std", "score_lead")
 SHARE_COLUMNS = ("lead_share", "bound", "margin", "noise")
 
 
-def with_units(optima: pd.DataFrame) -> pd.DataFrame:
+def with_units(optima: pd.DataFrame, families: Sequence[JudgedFamily]) -> pd.DataFrame:
     """Return the table of optima with units in its headers, unless the rows have several."""
     units = list(optima["score_unit"].unique()) if "score_unit" in optima else list[str]()
-    if len(units) != 1:
+    margins = {family.verdict.study.metric.margin_is for family in families}
+    if len(units) != 1 or len(margins) != 1:
         return optima
-    share = "difference of accuracies" if units[0] == "fraction" else "share of loss"
+    of = {"fraction": "accuracies", "nats": "loss"}.get(units[0], "score")
+    share = f"{margins.pop()} of {of}"
     headers = {name: f"{name} ({units[0]})" for name in SCORE_UNIT_COLUMNS}
     return optima.drop(columns="score_unit").rename(
         columns=headers | {name: f"{name} ({share})" for name in SHARE_COLUMNS}

@@ -25,7 +25,7 @@ from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
 from ettsweep.runs.result import recorded_counts
 from ettsweep.runs.state import State
-from ettsweep.study.fresh import t95
+from ettsweep.study.fresh import chance
 from ettsweep.study.reason import Reason
 from ettsweep.study.study import StudyKey
 from ettsweep.study.study_state import MAX_NAMED, StudyState
@@ -104,6 +104,12 @@ def decided_text(verdict: Verdict) -> str:
             return "an equal neighbour"
         case "best_mean":
             return f"its mean is better than those of all {facts['neighbours']} neighbours"
+        case "around_zero":
+            margin = share_text(facts["margin"], metric)
+            return (
+                f"its scores are around zero, and {margin} of that says nothing: state a margin that is a difference, "
+                f"by `score: {{margin: difference}}` in a grid file, or --margin-is difference for a table"
+            )
         case "noise_unknown":
             paper = f"; by the paper's comparison of means it is {facts['paper']}" if facts["paper"] else ""
             return f"noise unknown: {_lack_text(facts)}{paper}"
@@ -349,7 +355,7 @@ def seed_count(verdict: Verdict) -> int:
 
 
 def _lead_text(winner: Verdict, second: Verdict) -> str | None:
-    """Compare the best optimum with the next one over fresh seeds, by Welch's test (one-sided, 95%).
+    """Compare the best optimum with the next one over fresh seeds, by Welch's test (95%, two-sided: the better leads).
 
     None if one of them has fewer than two fresh seeds, or one diverged, or the best loss is 0.
     """
@@ -362,7 +368,7 @@ def _lead_text(winner: Verdict, second: Verdict) -> str | None:
     spread = sum(square**2 / (n - 1) for square, n in zip(squares, numbers, strict=True))
     dof = error**4 / spread if spread else math.inf  # Welch-Satterthwaite
     ahead = winner.study.metric.worse_by(mean, first_mean)
-    sure = error * t95(dof)
+    sure = chance(error, dof)
     metric = winner.study.metric
     # As shares of the best score, like all differences.
     shares = [share for value in (ahead, error, sure) if (share := as_share(value, first_mean, metric)) is not None]

@@ -107,11 +107,11 @@ class BoundRule(StudyState):
         return self._shortfall(previous.point) <= self._margin
 
     def _shortfall(self, point: Point) -> float:
-        """Return how far a point's posterior mean is behind the best one around it, as a share; inf without a fit."""
+        """Return how far a point's posterior mean is behind the best one around it, as a margin; inf without a fit."""
         if (posterior := self.posterior(point)) is None:
             return math.inf
         mean, origin = posterior.surface.mean, posterior.index(self._origin)
-        return posterior.to_share(float(mean[origin] - mean[posterior.index(self._best_position(posterior))]))
+        return posterior.to_margin(float(mean[origin] - mean[posterior.index(self._best_position(posterior))]))
 
     def _next_point(self, current: ScoredPoint) -> ScoredPoint | None:
         """Return the point nearby with the best posterior mean; None if that is the current point.
@@ -158,12 +158,11 @@ class BoundRule(StudyState):
                 scores[self.steps(point, candidate)] = scores_by_seed
         if self._origin not in scores:
             return None
-        lower_is_better = self.study.metric.mode == "min"
-        near = fit_posterior(self._without_far_worse(scores), self._origin, lower_is_better=lower_is_better)
+        near = fit_posterior(self._without_far_worse(scores), self._origin, self.study.metric)
         # Without repeats, only the residuals of a fit to all points tell the noise.
         if near and near.noise.source == "measured":
             return near
-        return fit_posterior(scores, self._origin, lower_is_better=lower_is_better)
+        return fit_posterior(scores, self._origin, self.study.metric)
 
     def _without_far_worse(self, scores: Mapping[Position, Mapping[int, float]]) -> dict[Position, Mapping[int, float]]:
         """Return the scores without points far worse than the candidate and all of its neighbours, as behind a cliff.
@@ -255,6 +254,8 @@ class BoundRule(StudyState):
         means_verdict = MeansRule(self.study, self._all_runs).verdict(candidate.point).verdict
         # Any other verdict says that this rule lacks scores, not how means compare.
         paper = means_verdict if means_verdict in MEANS_VERDICTS else None
+        if self._is_around_zero(candidate.point):
+            return "unresolved", Reason("around_zero", {"margin": self._margin}), None
         posterior = self.posterior(candidate.point)
         if posterior is None:
             return "unresolved", Reason("noise_unknown", {"lack": "shared_seeds", "paper": paper}), None
@@ -270,6 +271,11 @@ class BoundRule(StudyState):
         if not bound.is_too_wide:
             return "unresolved", Reason("too_few_seeds", facts | {"seeds": DECIDING_SEEDS}), bound
         return "unresolved", Reason("beyond_margin", facts | {"margin": bound.margin}), bound
+
+    def _is_around_zero(self, point: Point) -> bool:
+        """`True` if margins are shares of scores of both signs, or of 0."""
+        scores = [run.score for run in self._finished_runs(point) if run.score is not None]
+        return self.study.metric.margin_is == "share" and min(scores) <= 0 <= max(scores)
 
     def _runs_to_decide(
         self, posterior: Posterior, candidate: ScoredPoint, others: Sequence[Position], max_seeds: float = math.inf
@@ -369,7 +375,7 @@ class BoundRule(StudyState):
 
     def racing_specs(self, verdict: Verdict, limit: int, max_seeds: int | None = None) -> list[RunSpec]:
         """Return the runs under way for an unresolved candidate, then the most informative ones, about `limit`."""
-        if verdict.verdict != "unresolved" or verdict.candidate is None or verdict.score is None:
+        if verdict.verdict != "unresolved" or verdict.candidate is None or verdict.bound is None:
             return []
         candidate = verdict.candidate
         if (posterior := self.posterior(candidate.point)) is None:

@@ -11,14 +11,14 @@ from ettsweep.errors import InputError
 from ettsweep.metric import Metric
 from ettsweep.schema import NonNegative, StrictModel
 
-DEFAULT_SHARE, DEFAULT_DIFFERENCE = 0.02, 0.002
+DEFAULT_SHARE, DEFAULT_POINTS = 0.02, 0.002
 """Default margins: 2% of a score, and 0.2 percentage points of an accuracy, which is a fraction."""
 
 Rule = Literal["bound", "paper"]
 
 
 def _parse_share(value: object) -> object:
-    """Parse `2%` as 0.02; refuse numbers above 1, such as 2, by which people mean 2%."""
+    """Parse `2%` as 0.02."""
     share = value
     if isinstance(value, str):
         try:
@@ -26,9 +26,11 @@ def _parse_share(value: object) -> object:
         except ValueError:
             raise ValueError(f"a share such as 0.02 or 2% is expected, got {value!r}") from None
         share = round(number / 100, 12) if value.endswith("%") else number  # 5.6 / 100 is 0.055999999999999994
-    if isinstance(share, int | float) and 1 < share < math.inf:
-        raise ValueError(f"{share:g} is {_format_percent(share)}; for {share:g}% write {share:g}% or {share / 100:g}")
     return share
+
+
+def _meant_percent(share: float) -> str:
+    return f"{share:g} is {_format_percent(share)}; for {share:g}% write {share:g}% or {share / 100:g}"
 
 
 def _parse_confidence(value: object) -> object:
@@ -38,7 +40,9 @@ def _parse_confidence(value: object) -> object:
     # 95 probably means 95%, but 1.2 cannot mean 1.2%: no confidence is that low.
     if isinstance(number, int | float) and 1 <= number <= 50:
         raise ValueError(f"a confidence between 50% and 100% is expected, such as 0.95 or 95%, got {number:g}")
-    return _parse_share(value)
+    if isinstance(share := _parse_share(value), int | float) and 1 < share < math.inf:
+        raise ValueError(_meant_percent(share))
+    return share
 
 
 def _format_percent(share: float) -> str:
@@ -55,7 +59,7 @@ Margin = Annotated[NonNegative, BeforeValidator(_parse_share)]
 
 def default_margin(metric: Metric) -> float:
     """Return the margin for a metric if none is stated."""
-    return DEFAULT_SHARE if metric.margin_is == "share" else DEFAULT_DIFFERENCE
+    return DEFAULT_SHARE if metric.margin_is == "share" else DEFAULT_POINTS
 
 
 class Criterion(StrictModel):
@@ -107,12 +111,15 @@ class CriterionOptions(StrictModel):
     def __bool__(self) -> bool:
         return self != CriterionOptions()
 
-    def for_runs(self, *, seeded: bool) -> "CriterionOptions":
+    def for_runs(self, metric: Metric, *, seeded: bool) -> "CriterionOptions":
         """Return the options for runs with seeds, as they are, or for one run a point: by the paper's rule.
 
         Raises:
-            InputError: they state the bound, which a single run cannot have.
+            InputError: they state the bound, which a single run cannot have, or a share above 1, by which people mean
+                so many percent.
         """
+        if metric.margin_factor == 100 and self.margin is not None and self.margin > 1:
+            raise InputError(f"margin: {_meant_percent(self.margin)}")
         if seeded:
             return self
         if self.rule == "bound":
@@ -121,6 +128,15 @@ class CriterionOptions(StrictModel):
                 "as they are, by rule: paper"
             )
         return self.model_copy(update={"rule": "paper"})
+
+    def check_default(self, metric: Metric) -> None:
+        """Check that there is a margin, stated or by default.
+
+        Raises:
+            InputError: a difference in a unit that nobody but the user knows has none.
+        """
+        if self.margin is None and metric.margin_factor == 1:
+            raise InputError("margin: a difference of scores is expected, such as 0.01: it has no default")
 
     def applied_to(self, criterion: CriterionLike) -> CriterionLike:
         """Return a copy of a criterion, or of other options, with the fields stated here replaced."""

@@ -21,18 +21,14 @@ if TYPE_CHECKING:  # it imports NumPy, which commands without a bound should not
     from ettsweep.study.posterior import Posterior
 
 CONFIDENCE = 0.95
-"""Beyond chance is what chance exceeds in 5 of 100 cases, to one side."""
-
-T95 = {1: 6.31, 2: 2.92, 3: 2.35, 4: 2.13, 5: 2.02, 6: 1.94, 7: 1.9}
-"""The 95% quantile of Student's t for few degrees of freedom (one-sided); above these, `student_quantile` has it."""
+"""Beyond chance is what chance exceeds in 5 of 100 cases, to both sides together."""
 
 
-def t95(dof: float) -> float:
-    """Return the 95% quantile of Student's t (one-sided)."""
-    from ettsweep.study.surface import student_quantile
+def chance(error: float, dof: float) -> float:
+    """Return how large a difference of this standard error chance makes, of either sign, in 95 of 100 cases."""
+    from scipy.special import stdtrit  # commands without fresh seeds start without it
 
-    # Rounded down, which is conservative; 1e-9 absorbs the rounding of a whole number.
-    return T95[max(1, int(dof + 1e-9))] if dof < 8 else student_quantile(CONFIDENCE, dof)
+    return error * float(stdtrit(dof, (1 + CONFIDENCE) / 2))
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,7 @@ class FreshComparison:
     Attributes:
         mean: over the fresh seeds.
         expected: the candidate's score by the fitted surface; its mean over the search's seeds without a surface.
-        worse_by, error: the difference and its standard error, as shares of the loss or differences of accuracies.
+        worse_by, error: the difference and its standard error, in the unit of margins.
         is_beyond_chance: it is larger than chance lets expect (95%).
         is_fitted: there is a surface.
     """
@@ -106,9 +102,10 @@ def compare_fresh(verdict: Verdict) -> FreshComparison | None:
     if not fresh or len(fresh) < len(verdict.fresh_scores) or not scores or len(scores) < len(searched) or dof < 1:
         return None
     posterior = verdict.bound.posterior if verdict.bound else None
-    is_log = bool(posterior and posterior.is_log and min(fresh) > 0)
-    sign = 1 if verdict.study.metric.mode == "min" else -1
-    fresh_f, searched_f = ([sign * (math.log(x) if is_log else x) for x in side] for side in (fresh, scores))
+    metric = verdict.study.metric
+    sign = 1 if metric.mode == "min" else -1
+    is_log = bool(posterior and posterior.is_log and min(sign * x for x in fresh) > 0)
+    fresh_f, searched_f = ([math.log(sign * x) if is_log else sign * x for x in side] for side in (fresh, scores))
     variance = (_squares(fresh_f) + _squares(searched_f)) / dof
     expected, expected_variance = fmean(searched_f), variance / len(scores)
     is_fitted = posterior is not None and is_log == posterior.is_log
@@ -116,17 +113,17 @@ def compare_fresh(verdict: Verdict) -> FreshComparison | None:
         expected, shape_error, seeds = _fitted_level(posterior)
         expected_variance = shape_error**2 + variance / seeds
     difference, error = fmean(fresh_f) - expected, math.sqrt(expected_variance + variance / len(fresh))
-    # In log, differences are ratios; a loss is in shares of itself, an accuracy in its own unit.
-    level = 1.0 if is_log or sign < 0 else abs(expected)
-    worse_by = math.expm1(difference) if is_log else difference / (level or 1.0)
-    share_error = error * math.exp(difference) if is_log else error / (level or 1.0)
+    level = math.exp(expected) if is_log else abs(expected)
+    # In log, differences are ratios. A score of 0 has no shares: as a last resort they are those of 1.
+    unit = 1.0 if metric.margin_is == "difference" else level or 1.0
+    per_margin = (level if is_log else 1.0) / unit
     return FreshComparison(
         verdict,
         fmean(fresh),
-        math.exp(expected) if is_log else sign * expected,
-        worse_by,
-        share_error,
-        abs(difference) > t95(dof) * error,
+        sign * (level if is_log else expected),
+        (math.expm1(difference) if is_log else difference) * per_margin,
+        error * (math.exp(difference) if is_log else 1.0) * per_margin,
+        abs(difference) > chance(error, dof),
         is_fitted,
     )
 

@@ -466,7 +466,8 @@ def make_sweep_spec(
 
 def _criterion(grid: _Grid, recipe: Trainable, path: Path) -> CriterionOptions:
     with with_source(f"{path}: criterion"):
-        return grid.criterion.for_runs(seeded=recipe.is_seeded)
+        grid.criterion.check_default(recipe.metric)
+        return grid.criterion.for_runs(recipe.metric, seeded=recipe.is_seeded)
 
 
 def _built_in_grid(data: dict[str, Any], source: Source, overrides: Sequence[str]) -> tuple[_Grid, Trainable]:

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from ettsweep.metric import Metric
 from ettsweep.study.score_table import MEASURED_DOF, ScoreTable
 from ettsweep.study.seed_noise import Array
 from ettsweep.study.surface import (
@@ -46,10 +47,7 @@ _Table = tuple[tuple[Position, tuple[tuple[int, float], ...]], ...]
 
 @dataclass(frozen=True)
 class Difference:
-    """How much worse a neighbour is than the candidate, with its standard error.
-
-    Both are shares of the candidate's loss, or differences of accuracies.
-    """
+    """How much worse a neighbour is than the candidate, with its standard error, both in the unit of margins."""
 
     mean: float
     error: float
@@ -60,7 +58,7 @@ class NoiseEstimate:
     """The noise of a single run, once the common effect of its seed on all points is taken out.
 
     Attributes:
-        sd: standard deviation, as a share of the candidate's loss, or in accuracy.
+        sd: standard deviation, in the unit of margins.
         dof: degrees of freedom of the estimate.
         source: `measured` by repeated seeds, `inferred` from the residuals of the fit, or `unknown`.
     """
@@ -78,8 +76,9 @@ class Posterior:
         positions: positions with scores, the candidate's among them, then further ones to predict.
         seeds: seeds of the scores, in the order of the layout's columns.
         surface: posterior of f at the positions; lower is better.
-        is_log: whether log losses were fitted.
-        level: the candidate's loss, which turns differences of losses into shares; 1 for accuracies.
+        is_log: whether logs of the sizes of scores were fitted.
+        level: the size of the candidate's score.
+        unit: that of margins, in scores: the level for shares, 1 for differences.
         noise: noise of a single run.
         caveat: why points are compared pair by pair instead of by a smooth surface; empty if they are not.
         misfit: the position that fits worst, if the surface does not fit.
@@ -90,6 +89,7 @@ class Posterior:
     surface: Surface
     is_log: bool
     level: float
+    unit: float
     noise: NoiseEstimate
     caveat: str = ""
     misfit: Position | None = None
@@ -122,17 +122,20 @@ class Posterior:
         """`True` if any position has scores of several seeds."""
         return bool((self.surface.layout.scored_PS.sum(1) > 1).any())
 
-    def to_share(self, difference: float) -> float:
-        """Return a difference of f as a share of the candidate's loss, or as a difference of accuracies."""
+    def to_margin(self, difference: float) -> float:
+        """Return a difference of f in the unit of margins."""
         # In log, a difference d is log(own / other): 1 - exp(-d) is (own - other) / own.
-        return -float(np.expm1(-difference)) if self.is_log else difference / self.level
+        return (-float(np.expm1(-difference)) * self.level if self.is_log else difference) / self.unit
 
-    def from_share(self, share: float) -> float:
-        """Return the difference of f that a share stands for: the inverse of `to_share`."""
-        return -float(np.log1p(-share)) if self.is_log else share * self.level
+    def from_margin(self, margin: float) -> float:
+        """Return the difference of f that a margin stands for: the inverse of `to_margin`."""
+        if not self.is_log:
+            return margin * self.unit
+        share = margin * self.unit / self.level
+        return -float(np.log1p(-share)) if share < 1 else np.inf  # no advantage is larger than the score itself
 
     def bound(self, candidate: Position, others: Sequence[Position], confidence: float, margin: float = 0.0) -> float:
-        """Return the upper bound, at a confidence, on how much better another position is, as a share of at least 0.
+        """Return the upper bound, at a confidence, on how much better another position is: a margin of at least 0.
 
         It is a joint bound: the quantile of the largest advantage over all other positions, by draws whose deviations
         are widened the more, the smaller it is (`finer_width`). One that is larger than the margin is widened once more
@@ -153,7 +156,7 @@ class Posterior:
 
         # Paired comparisons rest on no surface.
         noise_sd = self.surface.noise_sd if self.surface.is_smooth and margin > 0 else 0.0
-        low = high = self.from_share(margin)
+        low = high = self.from_margin(margin)
         if (stated := quantile(low)) <= low:
             return margin
         if noise_sd:
@@ -164,7 +167,7 @@ class Posterior:
                 middle = (low + high) / 2
                 low, high = (middle, high) if quantile(middle) > middle else (low, middle)
             stated = high
-        return self.to_share(BEYOND_MARGIN * stated if margin > 0 else stated)
+        return self.to_margin(BEYOND_MARGIN * stated if margin > 0 else stated)
 
     def decider(self, candidate: Position, others: Sequence[Position]) -> Position:
         """Return the other position that may be better by most: whose own bound, at 95%, is the largest."""
@@ -180,18 +183,16 @@ class Posterior:
         """Return the probability that the candidate is better than all other positions."""
         return float((self._advantage_draws(candidate, others).max(1) <= 0).mean())
 
-    def probabilities_better(
-        self, candidate: Position, others: Sequence[Position], min_share: float = 0.0
-    ) -> list[float]:
-        """Return, for each other position, the probability that it is better by more than `min_share`."""
-        return [float(p) for p in (self._advantage_draws(candidate, others) > self.from_share(min_share)).mean(0)]
+    def probabilities_better(self, candidate: Position, others: Sequence[Position], margin: float = 0.0) -> list[float]:
+        """Return, for each other position, the probability that it is better by more than a margin."""
+        return [float(p) for p in (self._advantage_draws(candidate, others) > self.from_margin(margin)).mean(0)]
 
     def differences(self, candidate: Position, others: Sequence[Position]) -> list[Difference]:
         """Return how much worse each other position is."""
         mean, error = self.surface.differences(self.index(candidate), [self.index(other) for other in others])
         return [
-            # Delta method: the derivative of 1 - exp(-d) is exp(-d), which is 1 - share.
-            Difference(-self.to_share(m), e * abs(1 - self.to_share(m)) if self.is_log else e / self.level)
+            # Delta method: the derivative of 1 - exp(-d) is exp(-d).
+            Difference(-self.to_margin(m), e * (self.level * np.exp(-m) if self.is_log else 1.0) / self.unit)
             for m, e in zip(mean.tolist(), error.tolist(), strict=True)
         ]
 
@@ -217,54 +218,58 @@ class Posterior:
         return [self.positions[i] for i in np.argsort(self.surface.mean, kind="stable")]
 
 
-def fit_posterior(scores: Scores, candidate: Position, *, lower_is_better: bool) -> Posterior | None:
+def fit_posterior(scores: Scores, candidate: Position, metric: Metric) -> Posterior | None:
     """Fit the posterior to the scores around a candidate.
 
-    Losses are fitted in log if that has the higher marginal likelihood. If no smooth surface fits, points are compared
-    pair by pair, and the posterior has a caveat.
+    Scores of one sign, whose size is the smaller the better, are fitted in log if that has the higher marginal
+    likelihood. If no smooth surface fits, points are compared pair by pair, and the posterior has a caveat.
 
     Args:
         scores: finished scores by position and seed.
         candidate: position of the candidate, from which positions are counted.
-        lower_is_better: `True` for losses.
+        metric: whether lower is better, and what a margin is.
 
     Returns:
-        None if the candidate has no score or a loss of 0, or no two points share a seed.
+        None if the candidate has no score, or one of 0 that has no shares, or no two points share a seed.
     """
-    return _fit_table(_score_table(scores), candidate, lower_is_better)
+    return _fit_table(_score_table(scores), candidate, metric.mode == "min", metric.margin_is == "share")
 
 
 # Cached: each round judges all studies anew, and most tables have not changed since the last one.
 @lru_cache(maxsize=512)
-def _fit_table(table: _Table, candidate: Position, lower_is_better: bool) -> Posterior | None:
+def _fit_table(table: _Table, candidate: Position, lower_is_better: bool, has_shares: bool) -> Posterior | None:
     candidate_scores = [score for position, seeds in table if position == candidate for _, score in seeds]
-    level = abs(float(np.mean(candidate_scores))) if lower_is_better and candidate_scores else 1.0
+    level = abs(float(np.mean(candidate_scores))) if candidate_scores else 0.0
+    unit = level if has_shares else 1.0
     # Counted from their lowest corner: candidates near each other share a fit.
     positions = tuple(position for position, _ in table)
     corner = tuple(map(min, zip(*positions, strict=True)))
     from_corner = tuple((_less(position, corner), seeds) for position, seeds in table)
     fitted = _fit_surface(from_corner, lower_is_better)
-    if fitted is None or not candidate_scores or not level:
+    if fitted is None or not candidate_scores or not unit:
         return None
-    surface, log = fitted[0].seen_from(-np.array(corner)), fitted[1]
+    surface, is_log = fitted[0].seen_from(-np.array(corner)), fitted[1]
     seeds = tuple(sorted({seed for _, scores in table for seed, _ in scores}))
     caveat, misfit = _find_misfit(surface, positions)
     if caveat and surface.layout.pure_dof >= 1:  # paired comparisons need repeats to estimate the noise
         surface = fit_pairs(surface.layout)
-    noise = _estimate_noise(surface, 1.0 if log else level)
-    return Posterior(positions, seeds, surface, log, level, noise, caveat, misfit)
+    noise = _estimate_noise(surface, unit / level if is_log else unit)
+    return Posterior(positions, seeds, surface, is_log, level, unit, noise, caveat, misfit)
 
 
-def fit_scores(scores: Scores, *, lower_is_better: bool) -> tuple[Surface, float] | None:
+def fit_scores(scores: Scores, metric: Metric) -> tuple[Surface, float] | None:
     """Fit a surface to scores of any positions, for a sampler: unlike a verdict's, it need not pass tests of its fit.
 
     Returns:
-        The surface, and the size in its units of a share of 1 of the best score; None if no two points share a seed.
+        The surface, and the size in its units of a margin of 1; None if no two points share a seed.
     """
-    if (fitted := _fit_surface(_score_table(scores), lower_is_better)) is None:
+    if (fitted := _fit_surface(_score_table(scores), metric.mode == "min")) is None:
         return None
-    best = min(fmean(seeds.values()) for seeds in scores.values())
-    return fitted[0], 1.0 if fitted[1] or not lower_is_better else abs(best)
+    surface, is_log = fitted
+    best = min if metric.mode == "min" else max
+    level = abs(best(fmean(seeds.values()) for seeds in scores.values()))
+    unit = level if metric.margin_is == "share" else 1.0
+    return surface, unit / level if is_log else unit
 
 
 def _score_table(scores: Scores) -> _Table:
@@ -278,21 +283,22 @@ def _less(position: Position, other: Position) -> Position:
 
 @lru_cache(maxsize=512)
 def _fit_surface(table: _Table, lower_is_better: bool) -> tuple[Surface, bool] | None:
-    """Return the surface fitted to scores, and whether to log losses; None if no two points share a seed."""
-    values = [score for _, seeds in table for _, score in seeds]
+    """Return the surface fitted to scores, and whether to their logs; None if no two points share a seed."""
+    # Lower is better within the model, so other scores are negated.
+    sign = 1.0 if lower_is_better else -1.0
+    values = [sign * score for _, seeds in table for _, score in seeds]
     column = {seed: s for s, seed in enumerate(sorted({seed for _, seeds in table for seed, _ in seeds}))}
     x_PD = np.array([position for position, _ in table], dtype=float)
     y_PS, scored_PS = np.zeros((2, len(table), len(column)))
     for p, (_, seeds) in enumerate(table):
         for seed, score in seeds:
-            y_PS[p, column[seed]], scored_PS[p, column[seed]] = score, 1.0
-    # Lower is better within the model, so accuracies are negated.
-    raw = ScoreTable(x_PD, scored_PS, y_PS if lower_is_better else -y_PS)
+            y_PS[p, column[seed]], scored_PS[p, column[seed]] = sign * score, 1.0
+    raw = ScoreTable(x_PD, scored_PS, y_PS)
     # Each seed has one score, and its own effect explains that score whatever it is.
     if raw.dof < 1:
         return None
     raw_M = log_likelihoods(raw)
-    if lower_is_better and min(values) > 0:
+    if min(values) > 0:
         # The inner `where` takes log 1 where there is no score: y is 0 there.
         logs = ScoreTable(x_PD, scored_PS, np.where(scored_PS > 0, np.log(np.where(scored_PS > 0, y_PS, 1.0)), 0.0))
         # Likelihoods of y and log y are comparable after the Jacobian of the logarithm: the product of all 1 / y.
@@ -302,9 +308,9 @@ def _fit_surface(table: _Table, lower_is_better: bool) -> tuple[Surface, bool] |
     return fit(raw, raw_M), False
 
 
-def _estimate_noise(surface: Surface, level: float) -> NoiseEstimate:
-    """Return the noise of a surface as a share of a level."""
-    sd = surface.noise_sd / level
+def _estimate_noise(surface: Surface, unit: float) -> NoiseEstimate:
+    """Return the noise of a surface in a unit of f."""
+    sd = surface.noise_sd / unit
     pure_dof, leftover_dof = surface.layout.pure_dof, surface.dof - surface.fitted_dof if surface.is_smooth else 0.0
     if pure_dof >= MEASURED_DOF:
         return NoiseEstimate(sd, pure_dof, "measured")

@@ -65,7 +65,7 @@ class Allocation:
     def __init__(self, query: BoundQuery) -> None:
         posterior, surface = query.posterior, query.posterior.surface
         self.query = query
-        self.margin = posterior.from_share(query.margin)
+        self.margin = posterior.from_margin(query.margin)
         width = finer_width(self.margin, surface.noise_sd) if surface.is_smooth and self.margin > 0 else 1.0
         variance_H = surface.weight_H * surface.scale * width**2
         self.cov_PP = np.tensordot(variance_H, surface.cov_HPP, 1)

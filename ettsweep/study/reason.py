@@ -17,6 +17,7 @@ Code = Literal[
     "better_means",
     "equal_mean",
     "best_mean",
+    "around_zero",
     "noise_unknown",
     "beyond_margin",
     "too_few_seeds",
@@ -35,6 +36,7 @@ Code = Literal[
     better_neighbour          `point` is better, with a `probability`
     better_means              the means of `count` neighbours are better
     equal_mean, best_mean     a neighbour has the same mean; the candidate's is better than those of `neighbours`
+    around_zero               the candidate's scores are around zero, and `margin` is a share of the score
     noise_unknown             `lack` (shared_seeds, seeds, repeats) keeps the noise from being known; `seeds` more seeds
                               of candidate and neighbours, in `runs` of `device_s`, would tell
     beyond_margin             the bound (`value` at `confidence`) is beyond the `margin`; `runs` more, of `device_s`,

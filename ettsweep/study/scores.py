@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from ettsweep.console import format_count
 from ettsweep.errors import InputError, nearest_name
@@ -28,7 +28,7 @@ from ettsweep.runs.point import Point
 from ettsweep.runs.spec import MAX_SEED, RunSpec, StrategySpec
 from ettsweep.runs.state import State, Status
 from ettsweep.runs.trainable import Labels, Trainable
-from ettsweep.schema import validate
+from ettsweep.schema import NotInId, validate
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.lattice import Axis
 from ettsweep.study.seeds import RACING_SEEDS
@@ -323,7 +323,7 @@ class Score(NamedTuple):
 def read_scores(source: str, names: Mapping[str, str]) -> tuple[list[Score], Table]:
     """Read the scores of runs, each lr, wd and seed once, and return them with their table.
 
-    A score that is empty, "diverged" or not finite is that of a run that diverged; a note says which are.
+    A score that is empty, "diverged", not finite is that of a run that diverged; a note says which are.
 
     Args:
         source: see `read_table`.
@@ -453,16 +453,18 @@ class TableRecipe(Trainable):
         source: name of the table.
         column: of the score.
         mode: whether lower or higher is better.
+        margin_is: see `Metric`.
     """
 
     trainable: Literal["table"] = "table"
     source: str
     column: str
     mode: Literal["min", "max"]
+    margin_is: Annotated[Literal["share", "difference"], NotInId()] = "share"
 
     @property
     def metric(self) -> Metric:
-        return Metric(self.column, self.mode, self.column, "last")
+        return Metric(self.column, self.mode, self.column, "last", margin_is=self.margin_is)
 
     @property
     def labels(self) -> Labels:
@@ -475,15 +477,13 @@ def shown_seed(study: Study, seed: int) -> int:
 
 
 def make_study(
-    scores: Sequence[Score], source: str, column: str, mode: Literal["min", "max"], criterion: Criterion
+    scores: Sequence[Score], recipe: TableRecipe, criterion: Criterion
 ) -> tuple[Study, list[Run], list[str]]:
     """Return a study of scores, their runs, and a line on each axis whose values were moved onto even steps.
 
     Args:
         scores: each lr, wd and seed once.
-        source: name of the table, for people.
-        column: of the score.
-        mode: whether lower or higher is better.
+        recipe: of their runs.
         criterion: of the verdict.
 
     Raises:
@@ -492,13 +492,12 @@ def make_study(
     lr_axis, lr_at, lr_note = axis_of("lr", {score.lr for score in scores})
     wd_axis, wd_at, wd_note = axis_of("wd", {score.wd for score in scores})
     if lr_axis.fixed and wd_axis.fixed:
-        raise InputError(f"{source}: a single point has no neighbours: several lr or wd are expected")
+        raise InputError(f"{recipe.source}: a single point has no neighbours: several lr or wd are expected")
     seeds_at: dict[Point, list[int]] = {}
     for score in scores:
         seeds_at.setdefault(Point(lr_at[score.lr], wd_at[score.wd]), []).append(score.seed)
     # New neighbours are to have the seed that most points have.
     seeds = tuple(seed for seed, _ in Counter(sorted(score.seed for score in scores)).most_common())
-    recipe = TableRecipe(source=source, column=column, mode=mode)
     origin = next(iter(seeds_at))
     base = RunSpec.of(recipe, StrategySpec(s=None), origin.lr, origin.wd, seeds[0])
     stated_seeds = {point: tuple(members) for point, members in seeds_at.items()}

@@ -140,9 +140,9 @@ class Study:
         """Return the study with `options` applied to its criterion.
 
         Raises:
-            InputError: they ask for a bound, and its runs have no seed.
+            InputError: they ask for a bound, and its runs have no seed; or for a share above 1.
         """
-        options.for_runs(seeded=self.base.is_seeded)
+        options.for_runs(self.base.metric, seeded=self.base.is_seeded)
         return replace(self, criterion=options.applied_to(self.criterion))
 
     def spec_at(self, lr: float | None = None, wd: float | None = None, seed: int | None = None) -> RunSpec:

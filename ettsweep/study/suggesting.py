@@ -160,7 +160,7 @@ def collect_observations(study_state: StudyState, start: StartPoint) -> Observat
         pending,
         set(unavailable),
         study.criterion.margin_for(study.metric),
-        study.metric.mode == "min",
+        study.metric,
     )
 
 

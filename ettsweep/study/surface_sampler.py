@@ -15,6 +15,7 @@ from statistics import fmean
 import numpy as np
 from scipy.special import ndtr
 
+from ettsweep.metric import Metric
 from ettsweep.study.posterior import Position, Scores, fit_scores
 from ettsweep.study.seed_noise import Array
 from ettsweep.study.surface import Surface, contrast_variance, fit
@@ -47,12 +48,12 @@ class Observations:
     Attributes:
         low, high: opposite corners of the box to suggest from.
         start: position where the search starts.
-        scores: finished scores by position and seed, outside the box as well; all losses, or all accuracies.
+        scores: finished scores by position and seed, outside the box as well.
         diverged: positions with a diverged run.
         pending: positions without a score, with a run that will have one.
         unavailable: all positions that were suggested or run, whatever their state.
-        margin: the criterion's margin, a share of a loss or a difference of accuracies.
-        lower_is_better: `True` for losses.
+        margin: the criterion's margin.
+        metric: of the scores.
     """
 
     low: LatticePosition
@@ -63,7 +64,7 @@ class Observations:
     pending: Collection[LatticePosition]
     unavailable: Collection[LatticePosition]
     margin: float
-    lower_is_better: bool
+    metric: Metric
 
     @cached_property
     def free(self) -> list[LatticePosition]:
@@ -74,7 +75,7 @@ class Observations:
     @cached_property
     def values(self) -> dict[LatticePosition, float]:
         """Mean score of each position, negated if higher is better; a diverged position gets the worst of all."""
-        sign = 1 if self.lower_is_better else -1
+        sign = 1 if self.metric.mode == "min" else -1
         means = {position: sign * fmean(scores.values()) for position, scores in self.scores.items()}
         return means | dict.fromkeys(self.diverged, max(means.values(), default=0.0))
 
@@ -114,11 +115,9 @@ def suggest_by_surface(observations: Observations, limit: int) -> list[LatticePo
         return list(islice((position for position in others if position[0] < lowest), limit))
     if not observations.free:
         return []
-    if (
-        fit_result := fit_scores(_scores_with_diverged(observations), lower_is_better=observations.lower_is_better)
-    ) is None:
+    if (fit_result := fit_scores(_scores_with_diverged(observations), observations.metric)) is None:
         return list(islice(others, limit))
-    fitted, level = fit_result
+    fitted, unit = fit_result
     shortlist = [
         position
         for position, _ in sorted(_expected_gains(observations, fitted), key=lambda pair: -pair[1])[:SHORTLIST_SIZE]
@@ -128,7 +127,7 @@ def suggest_by_surface(observations: Observations, limit: int) -> list[LatticePo
     chosen: list[LatticePosition] = []
     while len(chosen) < limit:
         may_stop = len(observations.scores) + len(observations.pending) + len(chosen) >= MIN_POSITIONS
-        if (best := design.take_best(MIN_GAIN * observations.margin * level if may_stop else 0.0)) is None:
+        if (best := design.take_best(MIN_GAIN * observations.margin * unit if may_stop else 0.0)) is None:
             break
         chosen.append(best)
     return chosen
@@ -179,7 +178,7 @@ def _scores_with_diverged(observations: Observations) -> Scores:
     """Return scores, with the worst score of all at diverged positions: a surface needs a number there."""
     scores: dict[Position, Mapping[int, float]] = dict(observations.scores.items())
     values = [score for scores_by_seed in scores.values() for score in scores_by_seed.values()]
-    worst = max(values) if observations.lower_is_better else min(values)
+    worst = max(values, key=observations.metric.sort_key)
     # A seed that other points have: alone with its seed, a score says nothing.
     seed = min(seed for scores_by_seed in scores.values() for seed in scores_by_seed)
     return scores | {position: {seed: worst} for position in observations.diverged}

@@ -60,9 +60,9 @@ class SweepSpec(StrictModel):
         """Return the spec with `options` in place of those of its criterion.
 
         Raises:
-            InputError: they ask for a bound, and its runs have no seed.
+            InputError: they ask for a bound, and its runs have no seed; or for a share above 1.
         """
-        options.for_runs(seeded=self.recipe.is_seeded)
+        options.for_runs(self.recipe.metric, seeded=self.recipe.is_seeded)
         criterion = options.applied_to(self.criterion or CriterionOptions())
         return self.model_copy(update={"criterion": criterion or None})
 

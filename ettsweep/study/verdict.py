@@ -49,7 +49,7 @@ class ScoredPoint:
 class Bound:
     """Bound on how much better a neighbour of the candidate can be; exists once all neighbours have scores.
 
-    Differences are relative to the candidate's loss, or absolute for accuracies.
+    Numbers without a unit of their own are in that of margins.
 
     Attributes:
         value: with the given confidence, no neighbour is better by more than this, which is at least the margin; 0 if

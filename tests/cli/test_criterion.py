@@ -82,7 +82,7 @@ def test_sweeps_show_a_criterion_that_is_not_the_default(call: Call, results: Pa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--margin", "5"], "--margin: 5 is 500%; for 5% write 5% or 0.05"),
+        (["--margin", "5"], "margin: 5 is 500%; for 5% write 5% or 0.05"),
         (["--margin", "-1%"], "--margin: input should be greater than or equal to 0, got -0.01"),
         (["--margin", "wide"], "--margin: a share such as 0.02 or 2% is expected, got 'wide'"),
         (["--confidence", "50%"], "--confidence: input should be greater than 0.5, got 0.5"),

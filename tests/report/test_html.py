@@ -115,9 +115,9 @@ def test_points_are_named_as_the_terminal_names_them(sample: Made) -> None:
 @pytest.mark.parametrize(
     ("fresh", "message"),
     [
-        ((0.20, 0.22), "ahead of ntk by 89.9 ± 9.0%"),
-        ((0.14, 0.16), "not distinguishable from ntk: 35.6 ± 9.0%, 95% sure from 58% on"),
-        ((0.11, 0.12), "not distinguishable from ntk: 4.0 ± 4.5%, 95% sure from 29% on"),
+        ((0.29, 0.31), "ahead of ntk by 171.2 ± 9.0%"),
+        ((0.14, 0.16), "not distinguishable from ntk: 35.6 ± 9.0%, 95% sure from 120% on"),
+        ((0.11, 0.12), "not distinguishable from ntk: 4.0 ± 4.5%, 95% sure from 58% on"),
         ((0.2,), None),
         ((0.2, None), None),
     ],
@@ -125,7 +125,7 @@ def test_points_are_named_as_the_terminal_names_them(sample: Made) -> None:
 def test_ahead_is_said_only_beyond_the_error(
     sample: Made, fresh: tuple[float | None, ...], message: str | None
 ) -> None:
-    """Standard's fresh seeds are 0.1104 and 0.1108; of two seeds, 6.3 errors are beyond doubt (95%), 3.9 are not."""
+    """Standard's fresh seeds are 0.1104 and 0.1108; of two seeds, 12.7 errors are beyond doubt (95%)."""
     other = replace(sample.verdict("standard"), fresh_scores=dict(enumerate(fresh, 10)))
     vars(other).update(study=replace(other.study))
     vars(other.study).update(strategy="ntk", family="0" * 12)

@@ -29,6 +29,7 @@ from ettsweep.study.seeds import RACING_SEEDS, fresh_seeds, seed_order
 from ettsweep.study.study import Study
 from ettsweep.study.surface import WIDTH, finer_width
 from ettsweep.study.verdict import Verdict
+from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 
 Offset = tuple[int, int]
 SIX: list[Offset] = [(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)]
@@ -342,7 +343,7 @@ def test_accuracies_are_bounded_in_points(search_of: Callable[..., Study], monke
     rng = np.random.default_rng(0)
     higher = {o: {s: 0.8 - 0.01 * (o[0] ** 2 + o[1] ** 2) + 0.001 * rng.normal() for s in range(4)} for o in SEVEN}
     scores = {tuple(map(float, o)): seeds for o, seeds in higher.items()}
-    posterior = fit_posterior(scores, (0.0, 0.0), lower_is_better=False)
+    posterior = fit_posterior(scores, (0.0, 0.0), BEST_ACCURACY)
     assert posterior is not None
     assert not posterior.is_log
     (difference,) = posterior.differences((0.0, 0.0), [(1.0, 0.0)])
@@ -354,7 +355,7 @@ def test_losses_are_fitted_in_log_where_that_fits_better() -> None:
 
     def found(value: Callable[[Offset], float]) -> Posterior:
         scores = {(float(i), float(j)): {s: value((i, j)) for s in range(3)} for i, j in WIDE}
-        posterior = fit_posterior(scores, (0.0, 0.0), lower_is_better=True)
+        posterior = fit_posterior(scores, (0.0, 0.0), LOWEST_LOSS)
         assert posterior is not None
         return posterior
 

@@ -62,8 +62,8 @@ def test_a_grid_file_states_as_much_as_it_wants(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"margin": 5}, "criterion.margin: 5 is 500%; for 5% write 5% or 0.05"),
-        ({"margin": "150%"}, "criterion.margin: 1.5 is 150%; for 1.5% write 1.5% or 0.015"),
+        ({"margin": 5}, "criterion: margin: 5 is 500%; for 5% write 5% or 0.05"),
+        ({"margin": "150%"}, "criterion: margin: 1.5 is 150%; for 1.5% write 1.5% or 0.015"),
         ({"margin": -0.02}, "criterion.margin: input should be greater than or equal to 0, got -0.02"),
         ({"margin": "0.2 points"}, "criterion.margin: a share such as 0.02 or 2% is expected, got '0.2 points'"),
         ({"margin": True}, "criterion.margin: input should be a valid number, got True"),
@@ -152,5 +152,8 @@ def test_a_file_says_what_was_stated_and_nothing_where_nothing_was(make_sweep_sp
 def test_a_criterion_that_was_damaged_is_damage(make_sweep_spec: Ask, results: Path) -> None:
     extend_sweep(results, "w8", make_sweep_spec({"margin": 0.05}))
     path = results / "sweeps" / "w8" / "0001.yaml"
-    path.write_text(path.read_text().replace("margin: 0.05", "margin: 5"))
-    assert f"{path}: asked.criterion.margin: 5 is 500%" in load_sweep_store(results).broken["w8"]
+    path.write_text(path.read_text().replace("margin: 0.05", "margin: -5"))
+    assert (
+        f"{path}: asked.criterion.margin: input should be greater than or equal to 0"
+        in load_sweep_store(results).broken["w8"]
+    )

@@ -8,6 +8,7 @@ import pytest
 from ettsweep.study.posterior import Position, Posterior, fit_posterior
 from ettsweep.study.surface import WIDTH
 from ettsweep.study.surface_optimum import find_optimum
+from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 
 AROUND = list(product(range(-2, 3), repeat=2))
 
@@ -27,7 +28,7 @@ def fitted(
     }
     if accuracy:
         scores = {p: {s: 0.9 - y / 10 for s, y in row.items()} for p, row in scores.items()}
-    posterior = fit_posterior(scores, (0.0, 0.0), lower_is_better=not accuracy)
+    posterior = fit_posterior(scores, (0.0, 0.0), BEST_ACCURACY if accuracy else LOWEST_LOSS)
     assert posterior is not None
     return posterior
 

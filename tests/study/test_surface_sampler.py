@@ -16,6 +16,7 @@ from ettsweep.errors import InputError, PackageMissingError
 from ettsweep.study.posterior import fit_scores
 from ettsweep.study.samplers import DEFAULT_TRIALS, OPTUNA, SAMPLERS, make_sampler, resolve_trials
 from ettsweep.study.surface_sampler import LatticePosition, Observations, _Design
+from ettsweep.trainer.tasks.registry import LOWEST_LOSS
 
 MARGIN = 0.02
 
@@ -43,7 +44,7 @@ def known(
     """Return what is known once the named places have their scores, but for those that diverged or are awaited."""
     scores = {location: {0: loss(location)} for location in selected if location not in (*diverged, *awaited)}
     low = tuple(-h for h in half)
-    return Observations(low, half, start, scores, diverged, awaited, {*selected}, MARGIN, lower_is_better=True)
+    return Observations(low, half, start, scores, diverged, awaited, {*selected}, MARGIN, LOWEST_LOSS)
 
 
 @pytest.mark.parametrize("half", [(1, 2), (4,)])
@@ -125,7 +126,7 @@ def test_what_a_place_is_expected_to_gain_is_that_of_draws_from_the_posterior() 
     rng = np.random.default_rng(0)
     product_result = list(product(range(-2, 3), repeat=2))[::2]
     scores = {location: {0: bowl(location) * float(np.exp(rng.normal(0, 0.03)))} for location in product_result}
-    fitted, _ = fit_scores(scores, lower_is_better=True) or (None, 0)
+    fitted, _ = fit_scores(scores, LOWEST_LOSS) or (None, 0)
     assert fitted is not None
     free = [(1, -2), (2, -1), (2, 0), (1, 0), (4, -4)]
     design = _Design(fitted, free)

@@ -7,6 +7,15 @@ from typing import Any, Literal
 
 from ettsweep.files import number
 
+MAX_SCORE = 1e100
+"""Size of the largest score: the square of a larger one may be no float. Such a run diverged, whatever it says."""
+
+
+def valid_score(value: object) -> float | None:
+    """Return a score from a file; None for anything that is none, which ranks last, as a diverged run does."""
+    score = number(value)
+    return None if score is None or abs(score) > MAX_SCORE else score
+
 
 @dataclass(frozen=True)
 class Metric:

@@ -9,7 +9,7 @@ from typing import Any
 from ettsweep.console import format_count
 from ettsweep.errors import CorruptError
 from ettsweep.files import Json, number, read_lines
-from ettsweep.metric import QUANTITIES, Metric
+from ettsweep.metric import QUANTITIES, Metric, valid_score
 from ettsweep.runs.index import Run
 
 TRAINING = ("loss", "grad_norm")
@@ -156,7 +156,7 @@ def _build_history(run: Run, lines: Sequence[Json], rows: int) -> RunHistory | N
         _window_means(steps, -(-(spec.steps or last) // rows)),
         columns,
         tuple(
-            (int(line["step"]), *(number(line.get(column)) for column in columns))
+            (int(line["step"]), *(valid_score(line.get(column)) for column in columns))
             for line in _thinned(evaluated, spec.eval_every or 1, spec.steps or last, max(2, rows // 2))
         ),
         tuple(_spike_events(run, lines)),
@@ -227,7 +227,7 @@ def _finite_mean(values: Sequence[Any]) -> float | None:
         mean = math.nan
     if math.isfinite(mean):
         return mean
-    finite = [value for value in map(number, values) if value is not None]
+    finite = [value for value in map(valid_score, values) if value is not None]
     return math.fsum(finite) / len(finite) if finite else None
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 
 from ettsweep.extras import is_installed
 from ettsweep.files import write_atomic
+from ettsweep.metric import MAX_SCORE
 from ettsweep.powers import POWER_COLUMNS, format_power
 from ettsweep.quantities import as_share
 from ettsweep.report.families import JudgedFamily, runs_by_family, runs_by_point
@@ -180,6 +181,7 @@ def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[Ju
     work["diverged"] = diverged.astype("Int64")
     work["seeds"] = work["state"].isin(["done", "diverged"]).astype("Int64")
     work.loc[diverged, metrics] = math.nan  # a diverged run may have a best score from before it diverged
+    work[metrics] = work[metrics].where(work[metrics].abs() <= MAX_SCORE)
     aggregations = {"seeds": ("seeds", "sum"), "diverged": ("diverged", "sum")}
     aggregations |= {
         f"{metric}_{statistic}": (metric, statistic) for metric in metrics for statistic in ("mean", "std")

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import Json, cache_folder, folder_names, number, read_file
+from ettsweep.metric import valid_score
 from ettsweep.runs.folder import RunDir, is_run_id, runs_dir, store_dir
 from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.spec import RunSpec, family_identity, id_of_run
@@ -103,7 +104,7 @@ class Run:
     @cached_property
     def score(self) -> float | None:
         """Score that verdicts compare; None if the run diverged or is unfinished."""
-        return number(self.result.get("score")) if self.result else None
+        return valid_score(self.result.get("score")) if self.result else None
 
     @cached_property
     def device_s(self) -> float:

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from ettsweep.errors import InputError, StorageError
 from ettsweep.files import Json, loads_fast, number, open_regular, write_atomic
+from ettsweep.metric import valid_score
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec, validated_spec
 from ettsweep.runs.state import State, Status, finished_status
@@ -272,7 +273,7 @@ class _Row:
 
 def _fresh_rows(runs: Iterable[FinishedRun]) -> Iterator[_Row]:
     for run in runs:
-        score, diverged_step = number(run.result.get("score")), -1
+        score, diverged_step = valid_score(run.result.get("score")), -1
         mtime_ns, inode, size = run.stamp
         if run.result["status"] == "diverged":
             step = run.result.get("diverged_step")

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from ettsweep.console import format_count
 from ettsweep.errors import InputError, nearest_name
 from ettsweep.extras import check_installed
-from ettsweep.metric import Metric
+from ettsweep.metric import Metric, valid_score
 from ettsweep.powers import parse_number
 from ettsweep.readers.numbers import decimal_points, metric_value
 from ettsweep.runs.folder import RunDir
@@ -323,7 +323,7 @@ class Score(NamedTuple):
 def read_scores(source: str, names: Mapping[str, str]) -> tuple[list[Score], Table]:
     """Read the scores of runs, each lr, wd and seed once, and return them with their table.
 
-    A score that is empty, "diverged", not finite is that of a run that diverged; a note says which are.
+    A score that is empty, "diverged", not finite or too large is that of a run that diverged; a note says which are.
 
     Args:
         source: see `read_table`.
@@ -440,7 +440,7 @@ def _value(at: str, values: Mapping[str, Any], name: str) -> float | None:
     score = metric_value(value if isinstance(value, int | float) else str(value))
     if score is None:
         raise InputError(f"{at}: {name}: a number is expected, got {reprlib.repr(value)}")
-    return score if math.isfinite(score) else None
+    return valid_score(score)
 
 
 # --- the study --------------------------------------------------------------------------------------------------------

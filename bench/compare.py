@@ -34,12 +34,14 @@ class Case:
         first, second: noise of a score of each; its mean is 0.
         shared: standard deviation of what both lists have in common of a seed; 0: no seeds in common.
         second_number: number of scores of the second for that of the first.
+        step: to which scores are rounded; 0 if they are not.
     """
 
     first: Draw
     second: Draw
     shared: float = 0.0
     second_number: Callable[[int], int] = lambda n: n
+    step: float = 0.0
 
 
 def normal(sd: float = 1.0) -> Draw:
@@ -65,6 +67,11 @@ CASES = {
     "beside 30 that vary less": Case(normal(4), normal(), second_number=lambda n: 30),
     "beside 30 that vary more": Case(normal(), normal(4), second_number=lambda n: 30),
     "beside 30, heavy tails": Case(heavy(), heavy(), second_number=lambda n: 30),
+    "rounded to the noise": Case(normal(), normal(), step=1.0),
+    "rounded to twice the noise": Case(normal(), normal(), step=2.0),
+    "rounded to ten times the noise": Case(normal(), normal(), step=10.0),
+    "shared noise, rounded to twice the noise": Case(normal(), normal(), shared=3.0, step=2.0),
+    "shared noise, rounded to ten times the noise": Case(normal(), normal(), shared=3.0, step=10.0),
 }
 
 
@@ -77,9 +84,14 @@ def held_of(name: str, n: int, confidence: float, pairs: int, told: list[str] | 
         common = case.shared * rng.normal(size=max(n, m))
         first = 1.0 + common[:n] + case.first(rng, n)
         second = common[:m] + case.second(rng, m)
+        difference = 1.0
+        if case.step:  # in units of which it is a tenth, so that a digit is what is lost
+            difference = 0.1 / case.step
+            offset = case.step * rng.uniform()  # where a mean lies between two steps is luck as well
+            first, second = (np.round((each + offset) * difference, 1) for each in (first, second))
         lists = [dict(enumerate(each.tolist())) for each in (first, second)]
         result = compare(*lists, "max", confidence, paired=case.shared > 0)
-        held += result.low <= 1.0 <= result.high
+        held += result.low <= difference <= result.high
         if told is not None:
             told.append(result.verdict)
     return held

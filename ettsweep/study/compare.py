@@ -13,6 +13,7 @@ from scipy.special import ndtri, stdtrit
 from ettsweep.console import format_count
 from ettsweep.errors import EttsweepError, InputError
 from ettsweep.metric import Metric
+from ettsweep.readers.numbers import resolution
 from ettsweep.runs.index import RunIndex, load_run_index
 from ettsweep.runs.point import Point
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
@@ -83,24 +84,23 @@ def compare(first: Scores, second: Scores, mode: Literal["min", "max"], confiden
     common = sorted(lists[0].keys() & lists[1].keys()) if paired else []
     # Fewer pairs say less than the lists themselves, whatever seeds have in common.
     is_paired = len(common) >= max(MIN_SCORES, min(map(len, lists)) / 2)
+    steps = [resolution(each.values()) or 0.0 for each in lists]
     if is_paired:
         samples = [[lists[0][seed] - lists[1][seed] for seed in common]]
+        steps = [math.hypot(*steps)]
     else:
         samples = [list(each.values()) for each in lists]
     advantage = fmean(samples[0]) - (0.0 if is_paired else fmean(samples[1]))
-    variances, counts = [variance(each) for each in samples], [len(each) for each in samples]
-    half = _half_width(variances, counts, confidence)
+    noise = _Noise([variance(each) for each in samples], steps)
+    counts = [len(each) for each in samples]
+    half = noise.half_width(counts, confidence)
     low, high = advantage - half, advantage + half
     verdict: Literal["better", "worse", "unresolved"] = "unresolved"
     if low > 0 and not diverged[0]:
         verdict = "better"
     elif high < 0 and not diverged[1]:
         verdict = "worse"
-    more = (
-        None
-        if verdict != "unresolved" or low > 0 or high < 0
-        else _more_seeds(variances, counts, advantage, confidence)
-    )
+    more = None if verdict != "unresolved" or low > 0 or high < 0 else _more_seeds(noise, counts, advantage, confidence)
     return Comparison(verdict, advantage, low, high, confidence, len(common) * is_paired, more, diverged)
 
 
@@ -110,31 +110,52 @@ def summary(name: str, scores: Scores) -> dict[str, object]:
     return {"scores": name, "mean": fmean(values), "std": stdev(values), "runs": len(values)}
 
 
-def _half_width(variances: Sequence[float], counts: Sequence[int], confidence: float) -> float:
-    """Return half the width of the interval for lists with these variances and so many scores each.
+class _Noise:
+    """The noise of lists of scores, or of the differences of one.
 
-    Its degrees of freedom are those of the shorter list, so that it holds whatever the variances and numbers are
-    (Mickey and Brown, 1966): Welch's, of 2 scores beside 30, hold in 87 of 100 cases in place of 95.
+    Scores that are rounded to a step have a variance of step^2 / 12 at least. If theirs is below step^2 / 3, as if they
+    had two values, more seeds do not average the rounding out, and the interval reaches a step to each side.
+
+    Args:
+        variances: of each list.
+        steps: to which its scores were rounded.
     """
-    return _error(variances, counts) * float(stdtrit(min(counts) - 1, (1 + confidence) / 2))
+
+    def __init__(self, variances: Sequence[float], steps: Sequence[float]) -> None:
+        self._variances = [max(v, step**2 / 12) for v, step in zip(variances, steps, strict=True)]
+        self._least = max((step for v, step in zip(variances, steps, strict=True) if v < step**2 / 3), default=0.0)
+
+    def error(self, counts: Sequence[int]) -> float:
+        """Return the standard error of the advantage for lists of so many scores each."""
+        return math.sqrt(sum(variance / n for variance, n in zip(self._variances, counts, strict=True)))
+
+    def half_width(self, counts: Sequence[int], confidence: float) -> float:
+        """Return half the width of the interval for lists of so many scores each.
+
+        Its degrees of freedom are those of the shorter list, so that it holds whatever the variances and numbers are
+        (Mickey and Brown, 1966): Welch's, of 2 scores beside 30, hold in 87 of 100 cases in place of 95.
+        """
+        return max(self._least, self.error(counts) * float(stdtrit(min(counts) - 1, (1 + confidence) / 2)))
 
 
-def _error(variances: Sequence[float], counts: Sequence[int]) -> float:
-    """Return the standard error of the advantage."""
-    return math.sqrt(sum(variance / n for variance, n in zip(variances, counts, strict=True)))
-
-
-def _more_seeds(variances: Sequence[float], counts: Sequence[int], advantage: float, confidence: float) -> int | None:
+def _more_seeds(noise: _Noise, counts: Sequence[int], advantage: float, confidence: float) -> int | None:
     """Return how many more seeds of each tell in `POWER` of cases; None beyond `MAX_SEEDS`."""
 
     def tells(more: int) -> bool:
         numbers = [n + more for n in counts]
-        slack = float(ndtri(POWER)) * _error(variances, numbers)
-        return _half_width(variances, numbers, confidence) + slack < abs(advantage)
+        return noise.half_width(numbers, confidence) + float(ndtri(POWER)) * noise.error(numbers) < abs(advantage)
 
     # More seeds tell the more surely: bisection finds the fewest.
     more = bisect_left(range(MAX_SEEDS + 1), True, lo=1, key=tells)
     return more if more <= MAX_SEEDS else None
+
+
+def _notes(side: "Side") -> list[str]:
+    """Return what there is to say of a side: that its scores may be copies."""
+    values = {score for score in side.scores.values() if score is not None}
+    if len(values) > 1 or len(side.scores) < MIN_SCORES or not values:
+        return [*side.notes]
+    return [*side.notes, f"{side.name}: all seeds have the very same score: does training use its seed?"]
 
 
 # --- what is compared -----------------------------------------------------------------------------------------------
@@ -199,7 +220,7 @@ def read_sides(
             run_index = run_index or load_run_index(results)
             sides[text] = _of_sweep(text, sweep_store, run_index)
     best = _best([side for side in sides.values() if side.metric], mode)
-    a, b = _fairly([sides[first], sides[second]])
+    a, b = (replace(side, notes=_notes(side)) for side in _fairly([sides[first], sides[second]]))
     return a, b, best
 
 

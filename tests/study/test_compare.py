@@ -95,3 +95,20 @@ def test_the_interval_holds_as_often_as_it_says(case: str) -> None:
     for n in (2, 3, 30):
         held, pairs = held_of(case, n, 0.95, 1000), 1000
         assert held / pairs > 0.95 - 3.7 * np.sqrt(0.95 * 0.05 / pairs), n
+
+
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        ([0.91, 0.91], [0.90, 0.90], "unresolved"),
+        ([0.91] * 30, [0.90] * 30, "unresolved"),
+        ([0.9134, 0.9131], [0.9012, 0.9015], "better"),
+        ([0.91] * 5, [0.85] * 5, "better"),
+    ],
+)
+def test_digits_that_nobody_printed_are_no_agreement(
+    first: list[float], second: list[float], verdict: str, paired: bool
+) -> None:
+    a, b = dict(enumerate(first)), dict(enumerate(second))
+    assert compare(a, b, "max", 0.95, paired).verdict == verdict

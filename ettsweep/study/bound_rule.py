@@ -29,8 +29,9 @@ FIT_RADIUS = 3
 RACING_RADIUS = 2
 """Lattice steps from the candidate within which racing may start points that have no run."""
 
-FAR_WORSE = 5.0
-"""How many times as far behind the candidate as its worst neighbour another point may be to enter the fit."""
+FAR_WORSE = tuple(5 * 1.5**k for k in range(10))
+"""How many times as far behind the candidate as its worst neighbour another point may be to enter the fit: the first
+of these at which the noise is known."""
 
 DECIDING_SEEDS = 3
 """Seeds that a candidate shares with the neighbour that decides before it is called optimal: two that are close to each
@@ -158,13 +159,20 @@ class BoundRule(StudyState):
                 scores[self.steps(point, candidate)] = scores_by_seed
         if self._origin not in scores:
             return None
-        near = fit_posterior(self._without_far_worse(scores), self._origin, self.study.metric)
-        # Without repeats, only the residuals of a fit to all points tell the noise.
+        metric = self.study.metric
+        near = fit_posterior(self._without_far_worse(scores, FAR_WORSE[0]), self._origin, metric)
         if near and near.noise.source == "measured":
             return near
-        return fit_posterior(scores, self._origin, self.study.metric)
+        posterior = fit_posterior(scores, self._origin, metric)
+        if posterior and posterior.noise.source == "inferred":
+            # Residuals on a steep flank say more of the flank than of the noise: no more of it than it takes.
+            fits = (fit_posterior(self._without_far_worse(scores, far), self._origin, metric) for far in FAR_WORSE)
+            return next((fitted for fitted in fits if fitted and fitted.noise.source != "unknown"), posterior)
+        return posterior
 
-    def _without_far_worse(self, scores: Mapping[Position, Mapping[int, float]]) -> dict[Position, Mapping[int, float]]:
+    def _without_far_worse(
+        self, scores: Mapping[Position, Mapping[int, float]], far_worse: float
+    ) -> dict[Position, Mapping[int, float]]:
         """Return the scores without points far worse than the candidate and all of its neighbours, as behind a cliff.
 
         A process of one variance would take neighbours to differ as much as points on both sides of the cliff do, and
@@ -174,7 +182,7 @@ class BoundRule(StudyState):
             position: self.study.metric.worse_by(fmean(by_seed.values()), fmean(scores[self._origin].values()))
             for position, by_seed in scores.items()
         }
-        limit = FAR_WORSE * max(shortfall[position] for position in scores if position in self._compared_positions)
+        limit = far_worse * max(shortfall[position] for position in scores if position in self._compared_positions)
         return {
             position: by_seed
             for position, by_seed in scores.items()

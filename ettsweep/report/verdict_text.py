@@ -310,6 +310,7 @@ def run_notes(verdict: Verdict) -> list[str]:
         same_seeds_text(verdict),
         single_runs_text(verdict),
         few_digits_text(verdict),
+        default_margin_text(verdict),
     )
     return list(filter(None, texts))
 
@@ -332,6 +333,18 @@ def few_digits_text(verdict: Verdict) -> str:
         return ""
     digits = ScoreDigits.of(scores, verdict.score, verdict.study.metric, verdict.study.criterion)
     return f"scores come {digits}: print more digits, or state a wider margin" if digits.are_too_few else ""
+
+
+def default_margin_text(verdict: Verdict) -> str:
+    """Return what these runs can tell apart if nobody stated a margin; else an empty text."""
+    bound, metric = verdict.bound, verdict.study.metric
+    if bound is None or bound.finest is None:
+        return ""
+    return (
+        f"no margin is stated, so {share_text(bound.margin, metric)} is used; with this noise, "
+        f"{format_count(len(verdict.runs), 'run')} can rule out gains above {bound_text(bound.finest, metric)} "
+        f"({confidence_text(bound.confidence)}): set yours with --margin"
+    )
 
 
 def same_seeds_text(verdict: Verdict) -> str:

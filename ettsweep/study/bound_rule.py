@@ -345,7 +345,10 @@ class BoundRule(StudyState):
         elif noise_is_known:
             # Stated no finer than what was asked: a race ends there, and whatever is smaller owes that to luck as well.
             value = posterior.bound(origin, others, criterion.confidence, margin)
-        further_runs = None
+        further_runs = finest = None
+        if value and criterion.margin is None:
+            # Not of a margin of 0, which would be stated without the widths of a small bound.
+            finest = value if value > margin else posterior.bound(origin, others, criterion.confidence, 1e-3 * margin)
         if value is not None and value > margin:
             further_runs = runs_needed(self._bound_query(posterior, candidate, others))
         elif value is not None:
@@ -367,6 +370,7 @@ class BoundRule(StudyState):
             recommended=_medoid([candidate.point, *plateau]),
             paper=paper,
             further_runs=further_runs,
+            finest=finest,
             posterior=posterior,
         )
 

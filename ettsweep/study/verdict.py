@@ -63,6 +63,7 @@ class Bound:
         recommended: the central one of the candidate and the plateau.
         paper: verdict of the paper's rule on the candidate; None if it lacks scores.
         further_runs: runs to be started that suffice in about three of four cases; None if none are needed or allowed.
+        finest: the smallest bound that these runs allow, for who has stated no margin; None if one is stated.
         posterior: the posterior behind all these numbers; None in examples made by hand.
     """
 
@@ -77,6 +78,7 @@ class Bound:
     recommended: Point
     paper: str | None
     further_runs: int | None = None
+    finest: float | None = None
     posterior: "Posterior | None" = field(default=None, compare=False, repr=False)
 
     @property

@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from ettsweep.report.verdict_text import default_margin_text
 from ettsweep.runs.point import Point
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.judgement import evaluate
@@ -64,3 +65,21 @@ def test_rows_far_down_a_slope_do_not_widen_a_bound_which_holds() -> None:
     assert np.median(wider) < 1.1, "with all rows it was 5 to 7 times as wide"
     assert np.quantile(wider, 0.9) < 1.5
     assert sum(held) >= 17, "99.7% of binomial(20, 0.95)"
+
+
+def test_without_a_stated_margin_it_is_said_what_the_runs_can_tell() -> None:
+    """And a margin as fine as that is met by the same scores."""
+    rng = np.random.default_rng(3)
+    scores = {cell: value * math.exp(0.001 * rng.normal()) for cell, value in truth(rng).items()}
+    verdict = judged(scores, None)
+    assert verdict.bound is not None
+    assert verdict.bound.finest is not None
+    assert verdict.bound.finest < 0.01
+    assert "no margin is stated, so 2% is used; with this noise, 7 runs can rule out gains above" in (
+        default_margin_text(verdict)
+    )
+    assert bound_of(judged(scores, verdict.bound.finest)) == verdict.bound.finest, "within this margin"
+    assert bound_of(judged(scores, verdict.bound.finest / 2)) == pytest.approx(verdict.bound.finest, rel=0.02), "beyond"
+    stated = judged(scores, 0.02)
+    assert stated.bound is not None
+    assert (stated.bound.finest, default_margin_text(stated)) == (None, "")

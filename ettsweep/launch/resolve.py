@@ -19,7 +19,7 @@ from ettsweep.runs.index import Run
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.runs.trainable import Trainable
-from ettsweep.schema import Source, locating, validate
+from ettsweep.schema import Source, fields_outside_id, locating, validate
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.judgement import evaluate_all
 from ettsweep.study.lattice import POINT_OPTIONS, Centre
@@ -346,9 +346,9 @@ def plan_retries(
 
 
 def _as_now(spec: RunSpec, base: RunSpec | None) -> RunSpec:
-    """Return a spec that trains in the copy of the project that its sweep names."""
-    code = base.own_code() if base else None
-    return spec.with_code(code.digest, code.copy).moved_to(code.folder) if code else spec
+    """Return a spec with all that is in no id as its sweep has it: the copy that it trains in, how it stops."""
+    names = fields_outside_id(type(spec)) if base else ()
+    return spec.model_copy(update={name: getattr(base, name) for name in names})
 
 
 def _with_new_code(results: Path, runs: Sequence[Run], bases: Mapping[str, RunSpec]) -> dict[str, RunSpec]:

@@ -28,6 +28,7 @@ class FunctionBlock(StrictModel):
     arguments: dict[str, Any] = Field(default_factory=dict, alias="with")
     score: StatedScore
     steps: Positive | None = None
+    ends_early: bool = False
     width: Positive | None = None
     factors: Literal["adamw", "sgd"] = "adamw"
     snapshot: bool = True
@@ -86,7 +87,8 @@ class FunctionRecipe(OwnCodeRecipe):
         return self.function, canonical(self.arguments), self.score, self.last_step, self.code
 
     def for_trial(self) -> Self:
-        return self.model_copy(update={"arguments": self.arguments | self.trial, "trial": {}})
+        ends_early = self.ends_early or bool(self.trial)  # `steps` is of whole runs
+        return self.model_copy(update={"arguments": self.arguments | self.trial, "trial": {}, "ends_early": ends_early})
 
     @property
     def labels(self) -> Labels:

@@ -36,6 +36,7 @@ from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.stop import StopReason
 from ettsweep.runs.trainable import TRAINING_LOSSES
 from ettsweep.strategies.strategy import strategy_name
+from ettsweep.worker.own_code import OwnCodeRecipe
 from ettsweep.worker.work_list import WorkList, heartbeat
 
 FLUSH_S = 1.0
@@ -401,6 +402,8 @@ class RunningRun:
             self.log("another attempt has taken over the run")
             return StopReason.SUPERSEDED
         diverged = self._diverged_step is not None
+        if not diverged and isinstance(self._spec, OwnCodeRecipe) and (end := self._spec.early_end(self._history)):
+            raise InputError(end)
         result = make_result(self._spec, self._history, step, self.attempt, self._spent, diverged=diverged)
         claim = self.attempt.claim()
         result |= {

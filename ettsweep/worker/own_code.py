@@ -4,6 +4,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -24,12 +25,21 @@ def folders_of(folder: Path, names: Iterable[str]) -> tuple[Path, ...]:
     return tuple(Path(os.path.normpath(folder / f"{name}_")).parent for name in fixed)
 
 
+def is_last(history: Sequence[Json], last_step: int) -> bool:
+    """Whether metrics reach the last step: the next ones would have come at it or later, if it did not count from 0."""
+    steps: list[int] = sorted({line["step"] for line in history}) or [0]
+    # Of the last few: evaluations may come between. A single one is a step of its own size.
+    every = max((after - before for before, after in pairwise(steps[-4:])), default=steps[-1])
+    return steps[-1] + every >= last_step
+
+
 class OwnCodeRecipe(Trainable):
     """A recipe of anybody's code.
 
     Attributes:
         score: what verdicts compare.
         last_step: number of the last step, if it is known; `steps:` in a grid file.
+        ends_early: whether a run may end before its last step; else it has failed then.
         width, factors: what strategies map lr and wd by, see `Size`; without a width there is one strategy.
         code: digest of the code.
         trains_in: digest of the copy of the project that runs train in: `code`, or one that counts as equal.
@@ -42,6 +52,7 @@ class OwnCodeRecipe(Trainable):
 
     score: ScoreSpec
     last_step: Annotated[Positive | None, NotInId()] = None
+    ends_early: Annotated[bool, NotInId()] = False
     width: Annotated[Positive | None, NotInId()] = None
     factors: Annotated[Literal["adamw", "sgd"], NotInId()] = "adamw"
     code: str = ""
@@ -63,6 +74,15 @@ class OwnCodeRecipe(Trainable):
     @property
     def steps(self) -> int | None:
         return self.last_step
+
+    def early_end(self, history: Sequence[Json]) -> str:
+        """Return that a run has ended before its last step, and what to do; empty if it has not, or may."""
+        if self.last_step is None or self.ends_early or is_last(history, self.last_step):
+            return ""
+        last = max((line["step"] for line in history), default=0)
+        return (
+            f"ended at step {last} of {self.last_step}; if runs may end early, `ends_early: true` under `run:` says so"
+        )
 
     @property
     def size(self) -> Size | None:

@@ -24,6 +24,7 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import LocalLiveness, State
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.tried import Outcome, write_outcome
+from ettsweep.worker.command.recipe import CommandRecipe
 from ettsweep.worker.in_process import train_attempt
 from ettsweep.worker.signals import StopSource
 from ettsweep.worker.work_list import WorkList
@@ -329,13 +330,30 @@ def test_a_command_that_is_told_to_stop_may_save_first(tmp_path: Path, results: 
     assert (run.attempt(1).path / "stop").exists(), "what ETTSWEEP_STOP names"
 
 
-def test_a_signal_that_reaches_worker_and_command_at_once_interrupts_the_run(results: Path, grid: Ask) -> None:
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_signal_that_reaches_worker_and_command_at_once_interrupts_the_run(
+    results: Path, grid: Ask, code: int
+) -> None:
     """As SLURM sends it to all processes of a job: the command ends before its worker has told it to."""
-    both = "sleep 1; set -- $(cat /proc/$PPID/stat); kill -TERM $4; exit 1"  # the parent of its supervisor
-    grid(shell(says(1, loss=1.0) + both))
+    both = f"sleep 1; set -- $(cat /proc/$PPID/stat); kill -TERM $4; exit {code}"  # the parent of its supervisor
+    grid(shell(says(1, err=1.0) + both))
     run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
     wait_for(lambda: run.attempt(1).failure(), "its end")
     assert run.attempt(1).failure() == {"kind": "interrupted", "reason": "terminated", "details": ""}
+
+
+@pytest.mark.parametrize(("steps", "state"), [(None, State.CANCELLED), (40, State.CANCELLED), (14, State.DONE)])
+def test_a_command_that_is_told_to_stop_and_exits_with_0_is_done_only_at_its_last_step(
+    results: Path, grid: Ask, steps: int | None, state: State
+) -> None:
+    grid(
+        shell("trap 'exit 0' TERM; " + says(14, err=1.0) + "while :; do sleep 0.05; done"),
+        **({"steps": steps} if steps else {}),
+    )
+    run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
+    wait_for(lambda: run.attempt(1).log_text().endswith("}\n"), "its first step")
+    ettsweep("cancel", run.id, "--results", results)
+    wait_for(lambda: run.status().state is state, "its end")
 
 
 # --- slots ------------------------------------------------------------------------------------------------------------
@@ -644,7 +662,7 @@ def test_what_changes_the_numbers_is_part_of_the_id_and_nothing_else(tmp_path: P
 
     (tmp_path / "data.bin").write_bytes(b"\0bc")
     first = run_id()
-    assert run_id(resume=RESUME, stop={"grace": "1min"}, steps=60, metrics=["norm"]) == first
+    assert run_id(resume=RESUME, stop={"grace": "1min"}, steps=60, ends_early=True, metrics=["norm"]) == first
     assert run_id(walk("--steps 50")) != first
     assert run_id(env={"A": "1"}) != first
     with_data = run_id(data=["data.bin"])
@@ -780,6 +798,45 @@ print("[ettsweep]", json.dumps(dict(step=1, err=round(lr / 3 + seed / 70, {digit
     judged = ettsweep("verify-optimum", "--dry-run", "--margin", "5%", "--results", results, code=None)
     told = "scores come in steps of 0.01, which is above a tenth of the margin, 0.0045: print more digits"
     assert (told in judged.stderr) is is_told
+
+
+@pytest.mark.parametrize(
+    ("recorded", "steps", "ends"),
+    [
+        ([12, 13, 14], 40, 14),
+        ([38, 39], 40, None),  # counted from 0
+        ([0, 39], 40, None),
+        ([37, 38], 40, 38),
+        ([30, 60, 90], 100, None),  # every 30 steps, and not at the end
+        ([30, 60], 100, 60),
+        ([970, 980, 990, 993], 1000, None),  # the loss every 10 steps, the score every 331
+        ([28, 29, 30, 31], 40, 31),
+        ([14], 40, 14),
+        ([], 40, 0),
+        ([41], 40, None),
+    ],
+)
+def test_a_run_that_ends_well_before_its_last_step_has_failed(
+    tmp_path: Path, recorded: list[int], steps: int, ends: int | None
+) -> None:
+    def early_end(**block: Any) -> str:
+        given = {"command": ["true", "{lr}", "{seed}"], "score": SCORE, "steps": steps} | block
+        return CommandRecipe.from_block(given, (), "run", tmp_path).early_end([{"step": step} for step in recorded])
+
+    told = f"ended at step {ends} of {steps}; if runs may end early, `ends_early: true` under `run:` says so"
+    assert early_end() == ("" if ends is None else told)
+    assert not early_end(ends_early=True)
+    assert not early_end(steps=None)
+
+
+def test_runs_that_end_early_fail_and_are_kept_once_they_may(results: Path, grid: Ask) -> None:
+    ends = shell("".join(says(step, err=1.0) for step in (7, 8, 9)))
+    grid(ends, "--follow", steps=40, code=1)
+    run = only_run(results)
+    assert run.status().reason.startswith("ended at step 9 of 40; ")
+    grid(ends, steps=40, ends_early=True, code=None)
+    ettsweep("retry", run.id, "--results", results)
+    assert result_of(run)["steps"] == 9
 
 
 def test_runs_that_all_end_before_the_stated_step_are_told(results: Path, grid: Ask) -> None:

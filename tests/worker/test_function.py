@@ -112,13 +112,21 @@ def grid(tmp_path: Path, results: Path) -> Ask:
     """Return a function that requests runs of a function of the module above, one unless it is told otherwise."""
     (tmp_path / "walk.py").write_text(WALK)
 
-    def ask(function: str = "main", *options: object, score: Any = None, runs: int = 1, **arguments: Any) -> Any:
+    def ask(
+        function: str = "main",
+        *options: object,
+        score: Any = None,
+        runs: int = 1,
+        last: int | None = None,
+        code: int = 0,
+        **arguments: Any,
+    ) -> Any:
         block: dict[str, Any] = {"function": f"walk:{function}", "score": score or {"name": "err", "mode": "min"}}
-        block |= {"with": arguments} if arguments else {}
+        block |= ({"with": arguments} if arguments else {}) | ({"steps": last} if last else {})
         content = {"run": block, "centre": {"lr": 0.25, "wd": 0.5}, "lr": {"range": [0, runs - 1]}}
         path = tmp_path / "sweep.yaml"
         path.write_text(yaml.safe_dump(content))
-        return ettsweep("grid", path, "--results", results, "--launch-set", "slots=1", *options)
+        return ettsweep("grid", path, "--results", results, "--launch-set", "slots=1", *options, code=code)
 
     return ask
 
@@ -196,6 +204,11 @@ def test_a_run_without_a_score_fails_and_says_what_was_recorded(results: Path, g
     wait_for(lambda: run.status().state is State.FAILED, "its failure")
     assert run.status().reason == "no score: err was not recorded; recorded were loss, other"
     assert "working" in run.attempt(1).log_text(), "what it prints is in its log"
+
+
+def test_a_function_that_returns_before_its_last_step_has_failed(results: Path, grid: Ask) -> None:
+    grid("main", "--follow", steps=14, last=40, code=1)
+    assert only_run(results).status().reason.startswith("ended at step 14 of 40; ")
 
 
 def test_an_exception_is_recorded_with_its_traceback(results: Path, grid: Ask) -> None:

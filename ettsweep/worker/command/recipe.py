@@ -175,6 +175,7 @@ class CommandBlock(StrictModel):
     gpus: Positive = 1
     nodes: Positive = 1
     steps: Positive | None = None
+    ends_early: bool = False
     width: Positive | None = None
     factors: Literal["adamw", "sgd"] = "adamw"
     strategies: WordsByStrategy = Field(default_factory=dict)
@@ -310,7 +311,8 @@ class CommandRecipe(OwnCodeRecipe):
         return self.argv, self.score, self.code, self.data, devices, self.last_step, tuple(self.env.items())
 
     def for_trial(self) -> Self:
-        return self.model_copy(update={"argv": (*self.argv, *self.trial), "trial": ()})
+        ends_early = self.ends_early or bool(self.trial)  # `steps` is of whole runs
+        return self.model_copy(update={"argv": (*self.argv, *self.trial), "trial": (), "ends_early": ends_early})
 
     @property
     def labels(self) -> Labels:

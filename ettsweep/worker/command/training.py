@@ -45,6 +45,8 @@ SIGNAL_WAIT_S = 2.0
 """Seconds for which the worker of a job waits for a signal of its own where one has ended the command: SLURM signals
 both, not at the same instant."""
 
+SIGNALLED = (StopReason.TERMINATED, StopReason.OUT_OF_TIME)
+
 TAIL_BYTES, TAIL_LINES = 16_384, 20
 """Of the output of a command that has failed, what is read, and the lines that tell whether memory ran out."""
 
@@ -435,12 +437,14 @@ class CommandTraining:
 
     def _conclude(self, code: int | None, was_told: bool, metrics: Metrics, output: Sequence[str]) -> None:
         """Tell how it ended: return if it is whole, or has a reason to go on; else raise."""
-        run = self._run
-        if was_told:
+        run, score = self._run, self._recipe.score.name
+        # Many programs exit with 0 at a signal, once they have saved.
+        is_whole = code == 0 and self._has_score_at_end()
+        looks_early = 0.1 if self._recipe.early_end(run.history) else 0.0
+        if not is_whole and (was_told or (code == 0 and self._is_signalled(looks_early))):
             self._raise_stopped()
         if code == 0:
             run.is_complete = True
-            score = self._recipe.score.name
             if not any(score in line for line in run.history):
                 raise InputError(metrics.seen(score) + self._own_lines_hint(score))
             return
@@ -460,15 +464,24 @@ class CommandTraining:
                 f"out of memory, killed by the system (exit code {code}); {self._memory_advice()}", code
             )
         if killed_by:
-            until_s = time.monotonic() + SIGNAL_WAIT_S * (1 if "SLURM_JOB_ID" in os.environ else 0.1)
-            while not run.stop and time.monotonic() < until_s:
-                time.sleep(0.05)
-            if run.stop:
+            if self._is_signalled() or run.stop:
                 self._raise_stopped()
             raise LostProcessError(f"killed by {killed_by}{' (out of memory?)' if killed_by == 'SIGKILL' else ''}")
         if run.stop:  # it came while the command ended: SLURM signals both
             self._raise_stopped()
         self._fail(code, output)
+
+    def _has_score_at_end(self) -> bool:
+        """Whether the score of the last step is there, if it is known which that is."""
+        last, score = self._recipe.last_step, self._recipe.score.name
+        return last is not None and any(score in line and line["step"] >= last for line in self._run.history)
+
+    def _is_signalled(self, local_share: float = 0.1) -> bool:
+        """Whether this worker is signalled too, maybe an instant after a command that has ended."""
+        until_s = time.monotonic() + SIGNAL_WAIT_S * (1 if "SLURM_JOB_ID" in os.environ else local_share)
+        while (reason := self._run.stop) not in SIGNALLED and time.monotonic() < until_s:
+            time.sleep(0.05)
+        return reason in SIGNALLED
 
     def _own_lines_hint(self, score: str) -> str:
         """Return what to do if the program has written the score for ettsweep, and a reader has not found it."""

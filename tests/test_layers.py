@@ -31,7 +31,7 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {"console"},
     {"quantities"},
     {"metric"},
-    {"files", "extras"},
+    {"files", "extras", "patterns"},
     {"errors", "seeding", "cgroups", "shipped_files", "token_ids", "trainer", "track", "units"},
     {"powers"},
     {""},  # ettsweep/__init__.py

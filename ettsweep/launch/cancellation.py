@@ -1,6 +1,8 @@
 """Cancel runs, and withdraw the jobs of SLURM that have nothing left to train."""
 
 import contextlib
+import os
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -52,6 +54,9 @@ def cancel_runs(results: Path, runs: Sequence[Run]) -> Iterator[str]:
         submission.request_withdrawal()
     for run in runs:
         run.dir.cancel()
+        if (worker := run.status.worker) and worker.liveness() == "alive":
+            with contextlib.suppress(OSError):  # another user's, or gone by now
+                os.kill(worker.pid, signal.SIGCONT)  # one that is stopped would not hear of it
     # Again: another command may have carried out the request before the runs were cancelled.
     for submission in jobs:
         submission.request_withdrawal()

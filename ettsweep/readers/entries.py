@@ -49,6 +49,7 @@ class Sightings:
         without_step: names of numbers that had no step.
         fractions: metrics with a step that is a fraction, with what is wrong.
         problems: what could not be read, by file.
+        pattern: which pattern of the reader was searched last.
     """
 
     records: int = 0
@@ -56,6 +57,7 @@ class Sightings:
     without_step: dict[str, None] = field(default_factory=dict)
     fractions: dict[str, str] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
+    pattern: str = ""
 
 
 MAX_NAMES = 1000
@@ -77,6 +79,7 @@ class Shaper:
     def __init__(self, reader: Reader, path: str, sightings: Sightings) -> None:
         self.reader, self.path, self.sightings = reader, path, sightings
         self._count = 0
+        sightings.pattern = reader.step_in_path or ""
         match = re.search(reader.step_in_path, path) if reader.step_in_path else None
         self._path_step = match[1] if match else None
 
@@ -153,6 +156,7 @@ class Shaper:
             text = (texts or {}).get(split, "").strip()
             return f"{text}_" if text else ""
         for prefix, pattern in (split or {}).items():
+            self.sightings.pattern = pattern
             if re.search(pattern, self.path) or re.search(pattern, line):
                 return f"{prefix}_"
         return ""

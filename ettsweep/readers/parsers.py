@@ -94,7 +94,7 @@ class JsonLinesParser:
 
     def entries(self, line: str) -> Iterator[Entry]:
         """Yield the entry of an object; lines that have none are skipped."""
-        after = self._shaper.reader.after
+        after = self._shaper.sightings.pattern = self._shaper.reader.after or ""
         match = re.search(after, line) if after else None
         if after and not match:
             return
@@ -141,6 +141,7 @@ class PatternParser:
             self._epoch = int(epoch[1])
         is_matched = False
         for index, pattern in enumerate(self._patterns):
+            self._shaper.sightings.pattern = pattern.pattern
             matches = (
                 [*pattern.finditer(line)] if "value" in pattern.groupindex else [*filter(None, [pattern.search(line)])]
             )

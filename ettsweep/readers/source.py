@@ -1,8 +1,10 @@
 """The metrics of a run while its trainer writes them: polled, read once, in order."""
 
 import codecs
+import math
 import os
 import re
+import time
 from array import array
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -11,6 +13,7 @@ from typing import Protocol
 
 from ettsweep.errors import MetricsError
 from ettsweep.files import Json
+from ettsweep.patterns import time_limit
 from ettsweep.readers.entries import OTHER_STEPS, Conflicts, Entry, Shaper, Sightings, matches
 from ettsweep.readers.events import records, scalars
 from ettsweep.readers.found_files import found_files, open_found
@@ -81,26 +84,32 @@ class MetricSource:
             step: at which the run is taken up again; 0 from its beginning. Later steps that a rewritten file has again
                 are new then; None: only what differs is new.
         """
-        for _ in self._entries(final=True):
+        for _ in self._entries(final=True, until_s=math.inf):
             pass
         for stream in self._streams.values():
             stream.known.forget_after(step)
         self._conflicts = Conflicts()
 
-    def rows(self, *, final: bool = False) -> list[Json]:
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last call of `rows` had no time for all that there was."""
+        return any(stream.is_behind for stream in self._streams.values())
+
+    def rows(self, *, final: bool = False, limit_s: float = math.inf) -> list[Json]:
         """Return what was written since the last call, in order: `{"step": 100, "val_loss": 3.21}`.
 
         A step may come twice, after a resume: the later row counts. Values may be nan or infinite.
 
         Args:
             final: the command has ended, so that a last line without its end is whole.
+            limit_s: seconds after which no more is read: a program may print faster than it is read.
 
         Raises:
-            MetricsError: steps are fractions, several files match where one is expected, or training and validation
-                are not told apart.
+            MetricsError: a pattern takes too long, steps are fractions, several files match where one is expected, or
+                training and validation are not told apart.
         """
         rows = []
-        for entry in self._entries(final=final):
+        for entry in self._entries(final=final, until_s=time.monotonic() + limit_s):
             values = {name: v for name, v in entry.values.items() if self._is_wanted(name)}
             if values:
                 self._conflicts.add(replace(entry, values=values))
@@ -142,9 +151,11 @@ class MetricSource:
 
     # --- files ---
 
-    def _entries(self, *, final: bool) -> Iterator[Entry]:
+    def _entries(self, *, final: bool, until_s: float) -> Iterator[Entry]:
         """Yield the new entries of all files; events by the time at which they were written."""
-        entries = (entry for stream, path in self._polled() for entry in stream.poll(path, final=final))
+        entries = (
+            entry for stream, path in self._polled() for entry in stream.poll(path, final=final, until_s=until_s)
+        )
         if self.reader.kind == "tensorboard":
             yield from sorted(entries, key=lambda entry: entry.wall_s)
         else:
@@ -152,7 +163,8 @@ class MetricSource:
 
     def _polled(self) -> Iterator[tuple["_Stream", Path]]:
         """Yield the files to read now."""
-        found = found_files(self.out, [glob for glob in self.reader.files if glob != OUTPUT])
+        with time_limit(lambda: " or ".join(self.reader.files)):
+            found = found_files(self.out, [glob for glob in self.reader.files if glob != OUTPUT])
         if self.reader.which == "one" and len(found) > 1:
             first = next(iter(found))
             raise MetricsError(
@@ -172,6 +184,9 @@ class MetricSource:
             stream.label = label
             yield stream, path
 
+
+DOCUMENT_LIMIT_S = 60.0
+"""Seconds of computing for a whole JSON document, which may be large."""
 
 MAX_REPLACED = 3
 """Metrics of which notes say which values were replaced; others are named."""
@@ -251,6 +266,8 @@ class _Content(Protocol):
 
 
 class _LineContent:
+    most = 2**18  # bytes at once, which take milliseconds
+
     def __init__(self, shaper: Shaper) -> None:
         self._lines, self._path = Lines(), shaper.path
         self._parser = LINE_PARSERS[shaper.reader.kind](shaper)
@@ -267,6 +284,7 @@ class _LineContent:
 
 
 class _EventContent:
+    most = 2**21
     recent: Collection[str] = ()
 
     def __init__(self, shaper: Shaper) -> None:
@@ -299,7 +317,7 @@ class _Stream:
     """A file that is polled."""
 
     def __init__(self, reader: Reader, sightings: Sightings) -> None:
-        self.label = ""
+        self.label, self.is_behind = "", False
         self.known = _Known()
         self._reader, self._sightings = reader, sightings
         self._tail, self._whole = Tail(), Whole()
@@ -309,26 +327,34 @@ class _Stream:
     def recent(self) -> Collection[str]:
         return self._content.recent if self._content else ()
 
-    def poll(self, path: Path, *, final: bool) -> Iterator[Entry]:
-        """Yield the entries that are new."""
+    def poll(self, path: Path, *, final: bool, until_s: float) -> Iterator[Entry]:
+        """Yield the entries that are new, as far as there is time."""
+        self.is_behind = False
         try:
-            new = self._document(path) if self._reader.kind == "json" else self._added(path, final=final)
+            new = (
+                self._document(path) if self._reader.kind == "json" else self._added(path, final=final, until_s=until_s)
+            )
             yield from filter(self.known.is_new, new)
         except FileNotFoundError:
             pass  # it is written anew, or was listed before it was removed
         except OSError as error:
             self._sightings.problems[self.label] = error.strerror or str(error)
 
-    def _added(self, path: Path, *, final: bool) -> Iterator[Entry]:
+    def _added(self, path: Path, *, final: bool, until_s: float) -> Iterator[Entry]:
+        kind = _EventContent if self._reader.kind == "tensorboard" else _LineContent
         while True:
-            restarted, data = self._tail.read(path)
+            restarted, data = self._tail.read(path, kind.most)
             if restarted:
                 self.known.restart()
-            if restarted or self._content is None:
-                shaper = Shaper(self._reader, self.label, self._sightings)
-                self._content = _EventContent(shaper) if self._reader.kind == "tensorboard" else _LineContent(shaper)
-            yield from self._content.entries(data, final=final and not data)
+            with time_limit(lambda: self._sightings.pattern):
+                if restarted or self._content is None:
+                    self._content = kind(Shaper(self._reader, self.label, self._sightings))
+                found = list(self._content.entries(data, final=final and not data))
+            yield from found
             if not data:
+                return
+            if time.monotonic() > until_s:
+                self.is_behind = True
                 return
 
     def _document(self, path: Path) -> Iterator[Entry]:
@@ -336,9 +362,10 @@ class _Stream:
         if (data := self._whole.read(path)) is None:
             return
         self.known.restart()
-        shaper = Shaper(self._reader, self.label, self._sightings)
         try:
-            entries = list(document_entries(data.decode("utf-8-sig", "replace"), shaper))
+            with time_limit(lambda: self._sightings.pattern, DOCUMENT_LIMIT_S):
+                shaper = Shaper(self._reader, self.label, self._sightings)
+                entries = list(document_entries(data.decode("utf-8-sig", "replace"), shaper))
         except ValueError as error:
             self._sightings.problems[self.label] = f"no valid JSON: {error}"
             return

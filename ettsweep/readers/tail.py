@@ -29,8 +29,8 @@ class Tail:
     _marks: tuple[bytes, bytes] = (b"", b"")
     _path: Path = field(default_factory=Path)
 
-    def read(self, path: Path) -> tuple[bool, bytes]:
-        """Return whether reading starts again, and the new bytes.
+    def read(self, path: Path, most: int) -> tuple[bool, bytes]:
+        """Return whether reading starts again, and the new bytes, but not more than some number.
 
         Raises:
             OSError: it cannot be read, see `open_found`.
@@ -48,9 +48,9 @@ class Tail:
             if not same:
                 self.offset, self._identity, self._path = 0, identity, path
             file.seek(self.offset)
-            data = file.read(MAX_READ_BYTES)
+            data = file.read(most)
             self.offset += len(data)
-            if len(data) == MAX_READ_BYTES:
+            if len(data) == most:
                 self._stamp = ()  # there is more
             self._marks = self._marks_of(file.fileno())
             return restarted, data
@@ -61,9 +61,6 @@ class Tail:
         return os.pread(descriptor, min(self.offset, FINGERPRINT_BYTES), 0), os.pread(
             descriptor, self.offset - start, start
         )
-
-
-MAX_READ_BYTES = 2**24
 
 
 @dataclass

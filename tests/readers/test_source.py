@@ -596,3 +596,43 @@ def test_a_poll_reads_only_what_is_new(make: Make, run: Path, output: Path, monk
 def test_a_reader_is_a_frozen_value() -> None:
     reader = reader_of("timm")
     assert Reader.model_validate(reader.model_dump()) == reader
+
+
+# --- bounds -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_look_ends_though_there_is_more_and_the_next_ones_read_the_rest(make: Make, output: Path) -> None:
+    steps = range(1, 40_001)
+    output.write_text("".join(f"step {step}: val loss 3.5\n" for step in steps))
+    source, looks = make(PATTERN), list[list[int]]()
+    while not looks or source.is_behind:
+        looks.append([row["step"] for row in source.rows(limit_s=0)])
+        append(output, "step 50000\n" * (len(looks) == 1))
+    assert len(looks) > 2
+    assert [step for look in looks for step in look] == [*steps]
+
+
+EVIL = r"(a+)+$"
+TEXT = "a" * 40 + "!\n"
+
+
+@pytest.mark.parametrize(
+    ("reader", "pattern"),
+    [
+        (rf"step (?P<step>\d+)|{EVIL}|(?P<loss>b)", None),
+        ({"kind": "jsonl", "files": "output", "after": EVIL}, EVIL),
+        ({"kind": "csv", "files": "output", "split": {"val": EVIL}}, EVIL),
+        ({"kind": "jsonl", "files": "*.log", "step_in_path": EVIL.replace("$", "c")}, EVIL.replace("$", "c")),
+    ],
+    ids=["pattern", "after", "split", "step_in_path"],
+)
+def test_a_pattern_that_takes_too_long_is_named(
+    make: Make, output: Path, run: Path, monkeypatch: pytest.MonkeyPatch, reader: Any, pattern: str | None
+) -> None:
+    monkeypatch.setattr("ettsweep.patterns.time_limit.__wrapped__.__defaults__", (0.1,))
+    csv = isinstance(reader, dict) and reader["kind"] == "csv"
+    output.write_text(f"step,{TEXT}1,{TEXT}" if csv else TEXT)
+    (run / ("a" * 40 + ".log")).write_text("{}\n")
+    with pytest.raises(MetricsError) as raised:
+        make(reader).rows()
+    assert str(raised.value).startswith(f"pattern {pattern or reader!r} has taken 0.1 s for a piece of text")

@@ -356,6 +356,27 @@ def test_a_command_that_is_told_to_stop_and_exits_with_0_is_done_only_at_its_las
     wait_for(lambda: run.status().state is state, "its end")
 
 
+def test_a_run_that_prints_faster_than_it_is_read_is_cancelled(results: Path, grid: Ask) -> None:
+    grid(shell(says(1, err=1.0) + "ulimit -f 2000000; yes step 0123456789 0123456789 0123456789"), stop={"grace": "1s"})
+    run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
+    wait_for(lambda: run.attempt(1).output_path.exists() and run.attempt(1).output_path.stat().st_size > 2**28, "it")
+    ettsweep("cancel", run.id, "--results", results)
+    wait_for(lambda: run.status().state is State.CANCELLED, "its end")
+    assert run.attempt(1).output_path.stat().st_size < 12 * 2**20, "most of what it had printed is gone"
+
+
+def test_a_stopped_program_and_a_stopped_worker_are_cancelled(results: Path, grid: Ask) -> None:
+    grid(shell("trap 'echo saved > {out}/saved; exit 0' TERM; " + says(1, err=1.0) + "while :; do sleep 0.05; done"))
+    run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
+    wait_for(lambda: run.attempt(1).log_text().endswith("}\n"), "its first step")
+    for pid in (*processes_of(run), worker_pids(results)[0]):
+        os.kill(pid, signal.SIGSTOP)
+    ettsweep("cancel", run.id, "--results", results)
+    wait_for(lambda: run.status().state is State.CANCELLED, "its end")
+    assert (run.path / "out" / "saved").exists()
+    assert not processes_of(run)
+
+
 # --- slots ------------------------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ettsweep.files import open_regular
+from ettsweep.patterns import time_limit
 
 SAFETENSORS_LENGTH_BYTES = 8
 """Bytes at the beginning of a .safetensors file that hold the length of its header."""
@@ -44,8 +45,11 @@ def checkpoints(out: Path, pattern: str) -> Iterator[tuple[Checkpoint, str]]:
             `checkpoint` is the part that is the checkpoint, where the whole path is of a file that is written last.
     """
     expression, found = re.compile(pattern), list[tuple[int, int, Path]]()
-    for path in _entries(out):
-        if match := expression.fullmatch(path.relative_to(out).as_posix()):
+    names = [(path, path.relative_to(out).as_posix()) for path in _entries(out)]
+    with time_limit(lambda: pattern):
+        matches = [(path, expression.fullmatch(name)) for path, name in names]
+    for path, match in matches:
+        if match:
             groups = match.groupdict()
             step, name = groups.get("step"), groups.get("checkpoint")
             path = out / name if name else path

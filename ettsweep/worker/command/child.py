@@ -17,6 +17,10 @@ OUT_VARIABLE = "ETTSWEEP_OUT"
 """Environment variable of all processes of a run: its folder, by which they are found where no supervisor is left."""
 
 
+KILL_S = 60.0
+"""Seconds after which a supervisor that was told to kill is killed itself; it waits for half of them at most."""
+
+
 class Child:
     """A command that runs, with all processes that it starts.
 
@@ -102,14 +106,16 @@ class Child:
     def kill(self) -> None:
         """Kill all of its processes, and wait until none is left."""
         self._say("kill")
-        while not self.wait(60.0):
-            pass
+        while not self.wait(KILL_S):
+            self._process.kill()  # whatever holds its supervisor; all else is found by its environment
 
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):  # it has ended already
             self._process.stdin.write(f"{line}\n".encode())
             self._process.stdin.flush()
+        with contextlib.suppress(OSError):
+            self._process.send_signal(signal.SIGCONT)  # it may have been stopped with the rest of its group
 
     def _next_line(self, timeout_s: float | None) -> str | None:
         """Return the next line of the supervisor, empty if it is gone; None after so many seconds."""

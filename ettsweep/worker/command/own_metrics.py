@@ -1,5 +1,6 @@
 """Metrics that a command writes for ettsweep: JSON lines in a file, or in its output."""
 
+import math
 from pathlib import Path
 
 from ettsweep.files import Json
@@ -33,9 +34,14 @@ class OwnMetrics:
         for source in self._sources:
             source.begin(step)
 
-    def rows(self, *, final: bool = False) -> list[Json]:
+    def rows(self, *, final: bool = False, limit_s: float = math.inf) -> list[Json]:
         """Return the metrics that were written since the last call; with `final`, a last line may lack its end."""
-        return [row for source in self._sources for row in source.rows(final=final)]
+        return [row for source in self._sources for row in source.rows(final=final, limit_s=limit_s)]
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last call of `rows` had no time for all that there was."""
+        return any(source.is_behind for source in self._sources)
 
     def notes(self) -> list[str]:
         """Return what could not be read, and of which metrics the later one of two values counts."""

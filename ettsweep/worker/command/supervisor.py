@@ -5,7 +5,8 @@
 It stands between a worker and a command, and outlives neither: it is told what to do through its standard input, and
 when that ends, since the worker is gone, it kills all that is left. It imports nothing of ettsweep, to start quickly.
 
-Standard input: a line with the number of a signal for the leader, or `kill` for all of its processes.
+Standard input: a line with the number of a signal for the leader (SIGCONT: for its group), or `kill` for all of its
+processes.
 File descriptor: `pid PID` once the leader runs; after its end, when none of its processes is left, `left NAME ...` of
 those that were killed then, `memory BYTES`, the peak of its largest process, and `exit CODE`; or `error TEXT` if it
 cannot be started. Standard output and error are the leader's, the exit code too.
@@ -124,7 +125,8 @@ def _wait(leader: int, woken: int, relay: "int | None") -> int:
                 for line in whole:
                     if line != b"kill":
                         with contextlib.suppress(OSError, ValueError):
-                            os.kill(leader, int(line))
+                            # What is stopped was mostly stopped with its group, which the leader may wait for.
+                            os.kill(-leader if int(line) == signal.SIGCONT else leader, int(line))
                 if is_over:
                     _kill(leader)
                     return -signal.SIGKILL

@@ -1,6 +1,7 @@
 """One attempt at a run by a command: started, watched, its metrics kept, stopped, and how it ended."""
 
 import contextlib
+import math
 import os
 import re
 import shlex
@@ -37,6 +38,12 @@ from ettsweep.worker.in_process import MAX_NAMES, RunningRun
 
 POLL_S, MIN_POLL_S, POLL_SHARE = 0.5, 0.02, 0.05
 """Seconds between looks at metrics, signals and the run's folder; at first fewer, and a share of the time so far."""
+
+READ_S = 1.0
+"""Seconds in which metrics are read before the next look: a program may print faster than that."""
+
+MAX_OUTPUT_BYTES = 2**32
+"""Most that a command may print."""
 
 ASKS_TO_GO_ON = 75
 """Exit code of a command that wants to be taken up again: EX_TEMPFAIL of sysexits.h."""
@@ -75,8 +82,16 @@ class Metrics(Protocol):
         """Take what is there now as of earlier attempts, from whose `step` this one goes on, if it is known."""
         ...
 
-    def rows(self, *, final: bool = False) -> Sequence[Json]:
-        """Return what was written since, in order, each row with its `step`; with `final`, a last line has no end."""
+    def rows(self, *, final: bool = False, limit_s: float = math.inf) -> Sequence[Json]:
+        """Return what was written since, in order, each row with its `step`; with `final`, a last line has no end.
+
+        No more is read after `limit_s`.
+        """
+        ...
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there was no time for all that there was."""
         ...
 
     def notes(self) -> Sequence[str]:
@@ -152,6 +167,8 @@ class CommandTraining:
             if not child.is_over:
                 child.kill()
         self._read(metrics, final=child.code == 0)  # else its last line may be half of one
+        while metrics.is_behind and not run.stop:
+            self._read(metrics, final=child.code == 0)
         for note in metrics.notes():
             run.log(f"warning: {note}")
         self._end |= {"code": child.code, "first_step": self._first_step, "memory_bytes": child.memory_bytes}
@@ -361,7 +378,7 @@ class CommandTraining:
             if run.stop:
                 self._stop(child, metrics)
                 return True
-            self._check_silence(child)
+            self._check_output(child)
         return False
 
     def _stop(self, child: Child, metrics: Metrics) -> None:
@@ -372,6 +389,7 @@ class CommandTraining:
             with contextlib.suppress(OSError):
                 self._stop_path.touch()
             child.signal(signal.Signals[f"SIG{stop.signal}"])
+            child.signal(signal.SIGCONT)  # one that is stopped would hear of nothing
             told_s = time.monotonic()
             until_s = told_s + stop.grace
             while not child.wait(min(POLL_S, max(0.0, until_s - time.monotonic()))):
@@ -385,7 +403,7 @@ class CommandTraining:
 
     def _read(self, metrics: Metrics, *, final: bool = False) -> None:
         run = self._run
-        for row in metrics.rows(final=final):
+        for row in metrics.rows(final=final, limit_s=READ_S):
             if self._first_step is None:
                 self._first_step = row["step"]
             if not self._knows_step:
@@ -410,11 +428,15 @@ class CommandTraining:
             self._run.log(f"warning: more than {MAX_NAMES} names of metrics: {name} is left out; see `metrics`")
         return False
 
-    def _check_silence(self, child: Child) -> None:
+    def _check_output(self, child: Child) -> None:
+        """End it if it prints without end, or has said nothing for too long."""
+        size = self._output.stat().st_size if self._output.exists() else 0
+        if size > MAX_OUTPUT_BYTES:
+            child.kill()
+            raise InputError(f"it has printed more than {MAX_OUTPUT_BYTES >> 30} GiB, which would fill the disk")
         limit_s = self._recipe.stop.silent
         if limit_s is None:
             return
-        size = self._output.stat().st_size if self._output.exists() else 0
         if size != self._output_size:
             self._output_size, self._active_s = size, time.monotonic()
         if time.monotonic() - self._active_s > limit_s:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ettsweep.errors import MetricsError
 from ettsweep.worker.command.checkpoints import Checkpoint, checkpoints, newest_checkpoint
 from ettsweep.worker.command.own_metrics import OwnMetrics
 
@@ -119,6 +120,13 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
         listening.bind(str(tmp_path / "step-4"))
     (tmp_path / "step-5").symlink_to("nowhere")
     assert newest_checkpoint(tmp_path, r"step-(?P<step>\d)") == Checkpoint(tmp_path / "step-1", 1)
+
+
+def test_a_pattern_that_takes_too_long_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ("a" * 40)).write_text("x")
+    monkeypatch.setattr("ettsweep.patterns.time_limit.__wrapped__.__defaults__", (0.1,))
+    with pytest.raises(MetricsError, match=r"pattern '\(a\+\)\+b' has taken 0.1 s"):
+        newest_checkpoint(tmp_path, "(a+)+b")
 
 
 def test_a_folder_with_fewer_files_than_the_one_before_is_still_being_written(tmp_path: Path) -> None:

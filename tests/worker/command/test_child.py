@@ -91,6 +91,27 @@ def test_a_frozen_one_is_killed_too(begin: Start, run_id: str) -> None:
     assert not left(run_id)
 
 
+def test_all_end_though_all_were_stopped_their_supervisor_too(begin: Start, run_id: str) -> None:
+    child = begin(DESCENDANTS + "while :; do sleep 0.05; done")
+    wait_for(lambda: len(left(run_id)) >= 5, "its descendants")
+    for pid in left(run_id):
+        os.kill(pid, signal.SIGSTOP)
+    child.kill()
+    assert not left(run_id)
+
+
+def test_a_supervisor_that_does_not_answer_is_killed_with_all_that_it_had(
+    begin: Start, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = begin(DESCENDANTS + "while :; do sleep 0.05; done")
+    wait_for(lambda: len(left(run_id)) >= 5, "its descendants")
+    monkeypatch.setattr("ettsweep.worker.command.child.KILL_S", 0.05)
+    monkeypatch.setattr(child, "_say", lambda line: None)
+    child.kill()
+    assert (child.is_over, child.code) == (True, None)
+    assert not left(run_id)
+
+
 def test_signals_that_a_job_sends_to_all_processes_leave_the_supervisor_alive(begin: Start, run_id: str) -> None:
     child = begin("trap '' USR2 TERM INT HUP USR1; sleep 0.5; exit 4")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):

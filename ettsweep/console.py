@@ -87,6 +87,8 @@ def print_table(rows: Sequence[Row], form: Format, columns: Sequence[str] | None
     import json
 
     names = list(columns or (rows[0] if rows else ()))
+    if form in (Format.TABLE, Format.MARKDOWN) and all(row.get("wd") is None for row in rows):
+        names = [name for name in names if name != "wd"]
     match form:
         case Format.JSON:
             if data is not None:

@@ -131,13 +131,14 @@ class Results:
             common_log2_lr, common_log2_wd: mapped to the coordinates of the standard strategy.
             role: candidate, neighbour or other.
             state: the foremost of its seeds', as in `State`.
-            metric, score, error, seeds: mean over the seeds that count, and its standard error.
+            metric, score, error, seeds: its name, mean over the seeds that count, and its standard error.
             told: score and error as text.
             proposal: 1, 2, ... in the order in which a search suggested points; missing for others.
             as_good: `True` if the point is no worse than the candidate by more than the margin, with the confidence.
             runs: ids, separated by spaces.
         """
-        return self._frames.points
+        points = self._frames.points
+        return points.assign(metric=pd.Series([metric.name for metric in points["metric"]], dtype="str"))
 
     @cached_property
     def curves(self) -> pd.DataFrame:
@@ -192,8 +193,7 @@ class Figures:
     """The figures of the report's page, each an Altair chart that carries its data.
 
     `.save("figure.pdf")` writes one, also as svg, png or html; `.properties(title=..., width=...)` changes it. The
-    names of strategy and sweep are optional where there is only one. The charts are functions of frames, in
-    `ettsweep.report.figures`.
+    names of strategy and sweep are optional where there is only one.
     """
 
     def __init__(self, folder: Path, frames: FamilyFrames) -> None:

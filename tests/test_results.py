@@ -1,14 +1,20 @@
 """What a person uses in a notebook: frames against what lies in run folders, figures against those of the page."""
 
+import contextlib
+import io
 import json
 import math
+import pickle
 import re
 import shutil
+import sqlite3
 import statistics
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from support import made_sweep
 from support.commandline import ettsweep, write_grid
@@ -114,6 +120,26 @@ def test_a_folder_without_anything_has_frames_with_all_columns(loaded: Results, 
         assert list(getattr(empty, name).columns) == list(getattr(loaded, name).columns), name
     with pytest.raises(InputError, match=r"results: no sweeps yet, so there is nothing to draw$"):
         empty.figures.scores()
+
+
+@pytest.mark.parametrize("name", FRAMES)
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_frames_are_written_copied_and_sent_like_any_of_pandas(
+    loaded: Results, results: Path, name: str, is_empty: bool, tmp_path: Path
+) -> None:
+    results.mkdir()
+    frame: pd.DataFrame = getattr(load(results) if is_empty else loaded, name)
+    assert {str(dtype) for dtype in frame.dtypes} <= {"str", "Int64", "float64", "bool"}
+    assert list(frame.dtypes) == list(getattr(loaded, name).dtypes), "empty ones too"
+    frame.to_parquet(tmp_path / "frame.parquet")
+    for copied in (pd.read_parquet(tmp_path / "frame.parquet"), pickle.loads(pickle.dumps(frame)), deepcopy(frame)):
+        pd.testing.assert_frame_equal(copied, frame)
+    assert (
+        len(pd.read_csv(io.StringIO(frame.to_csv()))) == len(json.loads(frame.to_json(orient="records"))) == len(frame)
+    )
+    with contextlib.closing(sqlite3.connect(":memory:")) as database:
+        frame.to_sql("frame", database)
+        assert len(pd.read_sql("select * from frame", database)) == len(frame)
 
 
 def test_reading_writes_nothing(copied: Path) -> None:

@@ -61,7 +61,7 @@ def compare(
             raise InputError(f"{side.name}: at least two scores are needed, to tell a difference from luck")
     result = compare_scores(a.scores, b.scores, best, stated, a.has_seeds and b.has_seeds)
     rows = [
-        {**summary(side.name, side.scores), "lr": side.point and side.point.lr, "wd": side.point and side.point.wd}
+        summary(side.name, side.scores) | (side.point.to_json() if side.point else {"lr": None, "wd": None})
         for side in (a, b)
     ]
     columns = [name for name in rows[0] if form is not Format.TABLE or name not in ("lr", "wd")]

@@ -10,7 +10,6 @@ from ettsweep.console import STYLES, escape_control, format_cell, format_count
 from ettsweep.errors import CorruptError
 from ettsweep.files import Json, last_json_line, number
 from ettsweep.launch.progress import format_duration
-from ettsweep.powers import power_and_decimal
 from ettsweep.runs.index import Run
 from ettsweep.study.study import shown_strategy
 
@@ -50,8 +49,7 @@ def _lines(data: Json, run: Run | None) -> Iterator[Line]:
     spec = run.spec
     yield "sweep", format_cell(data["sweep"]) or "none"
     yield "model", format_cell(run.labels.title)
-    lr, wd = power_and_decimal(spec.lr), power_and_decimal(spec.wd)
-    place = [format_cell(shown_strategy(run.base)), f"lr {lr}", f"wd {wd}", f"seed {spec.seed}"]
+    place = [format_cell(shown_strategy(run.base)), spec.point.words, f"seed {spec.seed}"]
     yield "point", ", ".join(filter(None, place))
     note = format_cell(state_note(data))
     yield "state", f"{run.state}: {note}" if note else run.state.value

@@ -41,7 +41,7 @@ def plan_rows(plan: Plan, studies: Sequence[Study]) -> list[dict[str, Any]]:
             "model": p.spec.labels.model,
             "strategy": strategy_name(p.spec.strategy.s),
             "lr": p.spec.lr,
-            "wd": p.spec.wd,
+            "wd": p.spec.point.shown_wd,
             "seed": p.spec.seed,
             "state": p.state.value,
         }
@@ -219,7 +219,7 @@ def status_row(run: Run, sweeps: str) -> Json:
         "task": labels.task,
         "strategy": strategy_name(run.base.strategy.s),
         "lr": run.lr,
-        "wd": run.wd,
+        "wd": run.point.shown_wd,
         **dict(zip(("log2_lr", "log2_wd"), run.point.key, strict=True)),
         "seed": run.seed,
         "state": run.state.value,
@@ -281,6 +281,7 @@ def describe_run(run_index: RunIndex, run_id: str, studies_by_family: StudiesByF
             }
         )
     spec = run.spec.model_dump(mode="json")
+    spec |= run.point.to_json()
     return {**row, "folder": str(run.dir.path), "spec": spec, "attempts": attempts, "result": run.result}
 
 

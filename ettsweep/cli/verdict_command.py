@@ -77,7 +77,7 @@ def verdict(
     known = {run.id for run in members}
     wanted = [*state.needed_specs(judged), *state.racing_specs(judged, runs)]
     specs = [spec for spec in wanted if spec.run_id not in known][:runs]
-    following = [{"lr": spec.lr, "wd": spec.wd, "seed": shown_seed(study, spec.seed)} for spec in specs]
+    following = [{**spec.point.to_json(), "seed": shown_seed(study, spec.seed)} for spec in specs]
     if form is Format.JSON:
         print_table([], form, data={**verdict_json(judged), "next": following})
     else:

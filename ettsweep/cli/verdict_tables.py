@@ -239,8 +239,8 @@ def bound_json(v: Verdict) -> dict[str, Any] | None:
         "beats_all": b.best_probability,
         "noise": {"sd": b.noise.sd, "dof": b.noise.dof, "known": b.noise.source},
         "caveat": b.caveat,
-        "as_good": [_point_json(point) for point in b.plateau],
-        "recommended": _point_json(b.recommended),
+        "as_good": [point.to_json() for point in b.plateau],
+        "recommended": b.recommended.to_json(),
         "paper": b.paper,
         "more_runs": b.further_runs,
     }
@@ -260,15 +260,15 @@ def verdict_json(v: Verdict) -> dict[str, Any]:
         # Keys are an interface for scripts: add to them, never rename.
         "evidence": bound_json(v),
         "neighbours": [
-            {**_point_json(n.point), "score": n.score, "state": n.state.value, "runs": n.runs, **_difference_json(d)}
+            {**n.point.to_json(), "score": n.score, "state": n.state.value, "runs": n.runs, **_difference_json(d)}
             # Without a bound there is no difference for any neighbour.
             for n, d in zip(v.neighbours, v.bound.differences if v.bound else [None] * len(v.neighbours), strict=True)
         ],
-        "missing": [_point_json(point) for point in v.missing_points],
+        "missing": [point.to_json() for point in v.missing_points],
         "seeds": list(v.study.seeds),
         "fresh": [{"seed": seed, "score": score} for seed, score in v.fresh_scores.items()],
-        "outside": [_point_json(point) for point in v.outside],
-        "path": [_point_json(point) for point in v.path],
+        "outside": [point.to_json() for point in v.outside],
+        "path": [point.to_json() for point in v.path],
         "versions": [
             {"version": name, "runs": [run.id for run in runs]} for name, runs in group_by_version(v.runs).items()
         ],
@@ -279,7 +279,7 @@ def verdict_json(v: Verdict) -> dict[str, Any]:
         ),
         **({"differs": differs} if (differs := differing_facts(v)) else {}),
         "reason": reason_text(v),
-        "why": v.reason.to_json(),
+        "why": why_json(v),
     }
 
 
@@ -287,8 +287,12 @@ def _difference_json(difference: Difference | None) -> dict[str, float | None]:
     return {"worse_by": difference.mean if difference else None, "error": difference.error if difference else None}
 
 
-def _point_json(point: Point) -> dict[str, float]:
-    return {"lr": point.lr, "wd": point.wd}
+def why_json(v: Verdict) -> dict[str, object]:
+    """Return the reason of a verdict as JSON data."""
+    why = v.reason.to_json()
+    if isinstance(point := why.get("point"), list) and not v.study.base.has_wd:
+        why["point"] = [*point[:1], None]
+    return why
 
 
 def _modified_s(path: Path) -> float:

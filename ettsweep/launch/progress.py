@@ -220,18 +220,8 @@ def render_progress(monitor: ProgressMonitor, sweep_status: SweepStatus, title: 
     name_columns = ["sweep"] if monitor.has_several_sweeps else []
     has_several_models = len({spec.labels.model for spec in monitor.specs.values()}) > 1
     name_columns += ["model"] if has_several_models else []
-    for column in (
-        "run",
-        *name_columns,
-        "strategy",
-        "lr",
-        "wd",
-        "seed",
-        "state",
-        "step",
-        "left",
-        "where",
-    ):
+    wd_columns = ["wd"] if any(spec.has_wd for spec in monitor.specs.values()) else []
+    for column in ("run", *name_columns, "strategy", "lr", *wd_columns, "seed", "state", "step", "left", "where"):
         table.add_column(column, justify="right" if column in ("lr", "wd", "seed", "step", "left") else "left")
     row_ids = [run_id for run_id, s in statuses.items() if s.state is State.RUNNING]
     row_ids += [run_id for run_id, s in statuses.items() if s.state in (State.FAILED, State.HELD, State.UNKNOWN)]
@@ -242,7 +232,8 @@ def render_progress(monitor: ProgressMonitor, sweep_status: SweepStatus, title: 
     for run_id in row_ids[:MAX_ROWS]:
         spec, status = monitor.specs[run_id], statuses[run_id]
         state = Text(status.state, style=STYLES.get(status.state, "dim"))
-        point = (format_power(spec.lr), format_power(spec.wd), str(spec.seed))
+        wd_cells = [format_power(spec.wd) if spec.has_wd else ""] if wd_columns else []
+        point = (format_power(spec.lr), *wd_cells, str(spec.seed))
         step = spec.progress_text(status.progress)
         left = (
             format_duration(status.remaining_s)

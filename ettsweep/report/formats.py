@@ -1,11 +1,10 @@
 """Labels and colours, the same in all figures and on the page, and means over seeds."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ettsweep.errors import InputError
 from ettsweep.metric import Metric
-from ettsweep.powers import format_power
 from ettsweep.quantities import score_with_error, three_digits
 from ettsweep.report.theme import INK
 from ettsweep.runs.point import Point
@@ -34,8 +33,13 @@ GREY = "#9a9a9a"
 
 
 def point_text(point: Point) -> str:
-    """Return a point as powers of two: (2^-6, 2^-1)."""
-    return f"({format_power(point.lr, 3)}, {format_power(point.wd, 3)})"
+    """Return a point as powers of two: (2^-6, 2^-1), or 2^-6 without a wd."""
+    return point.text(3).removeprefix("lr ")
+
+
+def point_title(texts: Iterable[str]) -> str:
+    """Return the title of points as text."""
+    return "(lr, wd)" if all(text.startswith("(") for text in texts) else "lr"
 
 
 def cell_text(value: float, metric: Metric) -> str:

@@ -9,6 +9,7 @@ from ettsweep.quantities import score_with_error
 from ettsweep.report.families import JudgedFamily
 from ettsweep.report.formats import point_text, standard_error
 from ettsweep.report.run_histories import EVALUATIONS, TRAINING, RunHistories, evaluation_columns
+from ettsweep.report.tables import typed_frame
 from ettsweep.report.time_scale import time_scale
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
@@ -34,6 +35,8 @@ POINT_COLUMNS = (
     *("lr_wd", "time_scale"),
 )
 CURVE_COLUMNS = (*(*OWNER_COLUMNS, "point", "role", "run", "seed", "counted", "state", "unit", "step", "trained"),)
+TEXT = {*OWNER_COLUMNS, "point", "role", "run", "runs", "state", "unit", "told", "quantity", "lr_wd", "time_scale"}
+COUNTS = {"lr_steps", "wd_steps", "seed", "seeds", "step", "proposal"}
 SPIKE_COLUMNS = (*OWNER_COLUMNS, "point", "role", "run", "seed", "step", "trained", "quantity", "value", "told")
 
 
@@ -54,10 +57,7 @@ def points_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
         lr_wd, time_scale: decay of a step and 1 / (lr wd) as text, see `TimeScale`.
     """
     rows = [row for family in families for row in _point_rows(family)]
-    frame = pd.DataFrame(rows, columns=list(POINT_COLUMNS))
-    # Nullable Int64: most points have no number of a suggestion.
-    kinds = {"seeds": "Int64", "proposal": "Int64", "score": "float64", "error": "float64", "as_good": "bool"}
-    return frame.astype(kinds)
+    return typed_frame(rows, POINT_COLUMNS, TEXT, COUNTS, {"as_good": "bool", "metric": "object"})
 
 
 def _point_rows(family: JudgedFamily) -> list[tuple[object, ...]]:
@@ -78,7 +78,7 @@ def _point_rows(family: JudgedFamily) -> list[tuple[object, ...]]:
         score_cell = "" if scored.score is None else score_with_error(scored.score, error, metric)
         rows.append(
             (
-                *(*_owner_columns(verdict), point_text(point), point.lr, point.wd, *point.log2()),
+                *(*_owner_columns(verdict), point_text(point), point.lr, point.shown_wd, *point.key),
                 *(*(study.cell(point, origin) or (None, None)), *_common_log2(study, point)),
                 *(
                     _role(verdict, neighbours, point),
@@ -133,8 +133,7 @@ def curves_frame(
     scored = {column: None for family in families for column in evaluation_columns(family.verdict.study.metric)}
     quantities = [*TRAINING, *dict.fromkeys((*EVALUATIONS, *scored))]
     table_rows = [row for family in families for row in _curve_rows(family, histories, quantities, runs)]
-    frame = pd.DataFrame(table_rows, columns=[*CURVE_COLUMNS, *quantities])
-    return frame.astype({"counted": "bool"} | dict.fromkeys(quantities, "float64"))
+    return typed_frame(table_rows, [*CURVE_COLUMNS, *quantities], TEXT, COUNTS, {"counted": "bool"})
 
 
 def _curve_rows(
@@ -171,7 +170,7 @@ def spikes_frame(families: Sequence[JudgedFamily], histories: RunHistories) -> p
         if (history := histories.get(run))
         for spike in history.spikes
     ]
-    return pd.DataFrame(table_rows, columns=list(SPIKE_COLUMNS)).astype({"value": "float64"})
+    return typed_frame(table_rows, SPIKE_COLUMNS, TEXT, COUNTS)
 
 
 def _runs_with_columns(family: JudgedFamily, seeds: int | None = None) -> Iterator[tuple[Run, tuple[object, ...]]]:
@@ -197,7 +196,7 @@ def optima_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
         if run.state.finished and about[5] == "candidate"  # the role
     ]
     columns = [*OWNER_COLUMNS, "point", "role", "run", "seed", "counted", "metric", "score"]
-    return pd.DataFrame(rows, columns=columns).astype({"score": "float64", "counted": "bool"})
+    return typed_frame(rows, columns, TEXT, COUNTS, {"counted": "bool", "metric": "object"})
 
 
 def ranges_frame(family: JudgedFamily) -> pd.DataFrame | None:

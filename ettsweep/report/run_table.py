@@ -64,7 +64,7 @@ def _cells(run: Run, studies_by_family: StudiesByFamily) -> dict[str, str]:
         "strategy": strategy_label(run.base.strategy) if run.base.has_strategies else "",
         "optimizer": labels.optimizer,
         "lr": power_and_decimal(run.lr),
-        "wd": power_and_decimal(run.wd),
+        "wd": power_and_decimal(run.wd) if run.point.has_wd else "",
         "seed": str(run.seed),
         "state": run.state.value,
         metric.name: "" if run.score is None else score_text(run.score, metric),

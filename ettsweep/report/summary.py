@@ -83,7 +83,7 @@ def _card_lines(family: JudgedFamily) -> dict[str, tuple[str, str]]:
     card_lines: dict[str, tuple[str, str]] = {}
     if verdict.point:
         card_lines["optimum"] = (
-            f"lr {power_and_decimal(verdict.point.lr)}, wd {power_and_decimal(verdict.point.wd)}",
+            verdict.point.words,
             "",
         )
     if verdict.score is not None:

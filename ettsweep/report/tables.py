@@ -1,7 +1,7 @@
 """Tables of runs, points and optima: pandas frames, CSV and Parquet files; of optima Markdown and LaTeX too."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,16 +80,20 @@ LOG2_DECIMALS = 6
 """Decimals of log2(lr) and log2(wd) in the table of points, whose rows are grouped by them."""
 
 
-def _typed_frame(rows: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> pd.DataFrame:
+def typed_frame(
+    rows: Sequence[tuple[Any, ...]],
+    columns: Sequence[str],
+    text: Collection[str] = TEXT_COLUMNS,
+    counts: Collection[str] = frozenset(COUNT_COLUMNS),
+    others: Mapping[str, str] | None = None,
+) -> pd.DataFrame:
     """Build a frame with one dtype per column, so that an empty table has the same types as a full one.
 
-    Columns that are neither text nor counts are floats.
+    Columns that are neither text nor counts nor of a type that `others` states are floats.
     """
     # Nullable Int64, since unfinished runs have no counts.
-    types = {
-        name: "str" if name in TEXT_COLUMNS else "Int64" if name in COUNT_COLUMNS else "float64" for name in columns
-    }
-    return pd.DataFrame(rows, columns=list(columns)).astype(types)
+    types = {name: "str" if name in text else "Int64" if name in counts else "float64" for name in columns}
+    return pd.DataFrame(rows, columns=list(columns)).astype(types | dict(others or {}))
 
 
 def strategy_label(strategy: StrategySpec) -> str:
@@ -119,18 +123,18 @@ def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = 
                     labels.optimizer,
                     labels.precision,
                 ),
-                *(run.lr, run.wd, run.seed, run.state.value),
+                *(run.lr, run.point.shown_wd, run.seed, run.state.value),
                 *_result_values(run, (*RESULT_COLUMNS, *more)),
             )
         )
     order = ["model", "task", "strategy", "family", "lr", "wd", "seed"]
     # Independent of the order in which runs were read from disk.
-    return _typed_frame(rows, [*RUN_COLUMNS, *more]).sort_values(order, ignore_index=True)
+    return typed_frame(rows, [*RUN_COLUMNS, *more]).sort_values(order, ignore_index=True)
 
 
 def results_frame(runs: Iterable[Run], columns: Sequence[str]) -> pd.DataFrame:
     """Return some of `RESULT_COLUMNS` alone, a row for each run in the given order."""
-    return _typed_frame([_result_values(run, columns) for run in runs], columns)
+    return typed_frame([_result_values(run, columns) for run in runs], columns)
 
 
 def _result_values(run: Run, columns: Sequence[str]) -> tuple[Any, ...]:
@@ -196,7 +200,9 @@ def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[Ju
         points[per_1000_steps] = _ratio(1000 * points[name], points["steps"])
     recipes = {run.family: run.base for run in runs}
     scales = [
-        time_scale(Point(row["lr"], row["wd"]), recipes[row["family"]]) for row in points.to_dict(orient="records")
+        time_scale(Point(row["lr"], row["wd"], recipe.has_wd), recipe)
+        for row in points.to_dict(orient="records")
+        for recipe in [recipes[row["family"]]]
     ]
     points[list(TIME_SCALE_COLUMNS)] = pd.DataFrame(
         scales, index=points.index, columns=list(TIME_SCALE_COLUMNS)
@@ -258,7 +264,7 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
                 *(time_scale(verdict.point, study.base) if verdict.point else [None] * len(TIME_SCALE_COLUMNS)),
             )
         )
-    return _typed_frame(rows, OPTIMUM_COLUMNS)
+    return typed_frame(rows, OPTIMUM_COLUMNS)
 
 
 def _leads(verdict: Verdict) -> tuple[float | None, float | None]:
@@ -290,7 +296,11 @@ def _bound_columns(verdict: Verdict) -> tuple[Any, ...]:
             bound.noise.source,
         ),
         *(bound.further_runs, bound.caveat or None),
-        *((len(bound.plateau), *bound.recommended) if is_noise_known else (None, None, None)),
+        *(
+            (len(bound.plateau), *bound.recommended.to_json().values())
+            if is_noise_known
+            else [None] * len(RECOMMENDED_COLUMNS)
+        ),
     )
 
 

@@ -16,12 +16,13 @@ class TimeScale(NamedTuple):
 
     Attributes:
         lr_wd: lr * wd, the share by which a step shrinks weights; neither a strategy's factors nor momentum is in it.
+            None where what trains is given no wd.
         steps: 1 / (lr wd), where momentum multiplies steps (SGD) over as much; None without decay.
         epochs: the same in epochs; None where their length is unknown.
         tokens: the same in tokens; None unless all samples are text of one length.
     """
 
-    lr_wd: float
+    lr_wd: float | None
     steps: float | None = None
     epochs: float | None = None
     tokens: float | None = None
@@ -29,6 +30,8 @@ class TimeScale(NamedTuple):
     @property
     def text(self) -> str:
         """The time scale for people, in steps and in epochs or tokens: 256 steps, 10.7 epochs."""
+        if self.lr_wd is None:
+            return ""
         if self.steps is None:
             return "no decay"
         parts = [f"{three_digits(self.steps)} steps"]
@@ -41,11 +44,13 @@ class TimeScale(NamedTuple):
     @property
     def lr_wd_text(self) -> str:
         """Lr * wd as a power of two."""
-        return format_power(self.lr_wd, 3)
+        return "" if self.lr_wd is None else format_power(self.lr_wd, 3)
 
 
 def time_scale(point: Point, recipe: Trainable) -> TimeScale:
     """Return the time scale of a point of runs of a recipe."""
+    if not point.has_wd:
+        return TimeScale(None)
     lr_wd = point.lr * point.wd
     if not lr_wd:
         return TimeScale(lr_wd)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ettsweep.console import format_count, format_device_hours
-from ettsweep.powers import log2, power_and_decimal
+from ettsweep.powers import log2
 from ettsweep.quantities import (
     as_share,
     bound_text,
@@ -46,12 +46,7 @@ def other_sweeps(verdicts: Sequence[Verdict]) -> dict[StudyKey, list[str]]:
     lines: dict[StudyKey, list[str]] = {}
     for verdict, other, differences in conflicting_verdicts(verdicts):
         for mine, theirs in ((verdict, other), (other, verdict)):
-            at = (
-                f" at lr {power_and_decimal(theirs.lr)}, wd {power_and_decimal(theirs.wd)}"
-                # wd may be 0; None means that there is no candidate.
-                if theirs.lr and theirs.wd is not None
-                else ""
-            )
+            at = f" at {theirs.point.words}" if theirs.point else ""
             sentence = f"In sweep {theirs.study.sweep}, the same family is {theirs.statement}{at}"
             sweeps = f"{verdict.study.sweep} / {other.study.sweep}"
             lines.setdefault(mine.key, []).append(
@@ -68,6 +63,13 @@ def reason_text(verdict: Verdict) -> str:
     return "".join([decided_text(verdict), *_stuck_texts(verdict.reason)])
 
 
+def _point_of(verdict: Verdict) -> Point:
+    """Return the point that the reason of a verdict names."""
+    facts: dict[str, Any] = dict(verdict.reason.facts)
+    lr, wd = facts["point"]
+    return Point(lr, wd, verdict.study.base.has_wd)
+
+
 def decided_text(verdict: Verdict) -> str:
     """Return what decided a verdict, without runs that need a person."""
     reason, metric = verdict.reason, verdict.study.metric
@@ -75,7 +77,7 @@ def decided_text(verdict: Verdict) -> str:
     to_come = "{pending} of {requested} points {asked} are to come".format
     match reason.code:
         case "candidate_to_come":
-            at = f"{Point(*facts['point'])} is {facts['state']}" if facts["point"] else "no finished point yet"
+            at = f"{_point_of(verdict)} is {facts['state']}" if facts["point"] else "no finished point yet"
             return f"{at}; {to_come(**facts, asked='asked for')}"
         case "single_point":
             return "both axes are fixed: a single point has no neighbours"
@@ -97,7 +99,7 @@ def decided_text(verdict: Verdict) -> str:
             return "all diverged; try a centre with a lower lr"
         case "better_neighbour":
             probability = probability_text(facts["probability"])
-            return f"{Point(*facts['point'])} is better, with a probability of {probability}"
+            return f"{_point_of(verdict)} is better, with a probability of {probability}"
         case "better_means":
             return f"{_neighbours_text(facts['count'])} better"
         case "equal_mean":
@@ -414,7 +416,9 @@ def neighbour_rows(verdict: Verdict) -> list[Row]:
         (lr, wd), centre = scored.point, verdict.point or scored.point
         rows.append(
             {
-                "move": f"{_move_text('lr', lr, centre.lr)}, {_move_text('wd', wd, centre.wd)}",
+                "move": ", ".join(
+                    [_move_text("lr", lr, centre.lr), *[_move_text("wd", wd, centre.wd)] * centre.has_wd]
+                ),
                 "scored": scored,
                 "score": None if scored.score is None else score_text(scored.score, metric, unit=False),
                 "difference": apart,
@@ -442,7 +446,7 @@ def better_means(verdict: Verdict, study_state: StudyState) -> str:
     for point in better[:MAX_BETTER_MEANS]:
         assert point.score is not None
         score = score_text(point.score, metric)
-        text = f"{formats.point_text(point.point)} has {score} {_seeds_text(point, candidate, runs)}"
+        text = f"{point.point.text(3)} has {score} {_seeds_text(point, candidate, runs)}"
         position = study_state.steps(point.point, candidate.point)
         if position in bound.posterior.positions:
             origin = (0.0,) * len(position)
@@ -493,8 +497,8 @@ def bound_row(verdict: Verdict) -> Row | None:
         "freedom)"
         if noise.source in noise_sources
         else None,
-        "plateau": [formats.point_text(point) for point in bound.plateau],
-        "recommended": formats.point_text(bound.recommended),
+        "plateau": [point.text(3) for point in bound.plateau],
+        "recommended": bound.recommended.text(3),
         "margin": share_text(bound.margin, metric),
         "confidence": confidence_text(bound.confidence),
     }

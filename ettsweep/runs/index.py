@@ -58,9 +58,7 @@ class Run:
         run.id, run.status, run._at = run_id, shard.status(row), (runs, shard, row)
         run.lr, run.wd, run.seed = columns["lr"][row], columns["wd"][row], int(columns["seed"][row])
         run.family, run.base, run.labels = shard.families[int(columns["family"][row])]
-        vars(run).update(
-            score=shard.score(row), device_s=columns["device_s"][row], origin=None, point=shard.point(run.lr, run.wd)
-        )
+        vars(run).update(score=shard.score(row), device_s=columns["device_s"][row], origin=None, point=shard.point(row))
         return run
 
     _at: tuple[str, Shard, int] | None = None
@@ -95,7 +93,7 @@ class Run:
 
     @cached_property
     def point(self) -> Point:
-        return Point(self.lr, self.wd)
+        return Point(self.lr, self.wd, self.base.has_wd)
 
     @property
     def state(self) -> State:

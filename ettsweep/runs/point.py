@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from ettsweep.powers import format_power, log2
+from ettsweep.powers import format_power, log2, power_and_decimal
 
 MAPPED_TOLERANCE = 1e-6
 """Distance in log2 within which a value counts as a lattice value: maps between strategies round in the last bits."""
@@ -15,11 +15,15 @@ class Point:
     """A position on the lattice; wd may be 0 if its axis is fixed.
 
     Points are equal, and have one hash, if their log2 agree to the digits that run ids use.
+
+    Attributes:
+        has_wd: whether what trains is given a wd; else nobody is shown one.
     """
 
     # Only `key` is compared: floats that differ in the last bits have one run id, so they must be one point.
     lr: float = field(compare=False)
     wd: float = field(compare=False)
+    has_wd: bool = field(default=True, compare=False, repr=False)
     key: tuple[float | None, float | None] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -30,7 +34,26 @@ class Point:
         return iter((self.lr, self.wd))
 
     def __str__(self) -> str:
-        return f"({format_power(self.lr)}, {format_power(self.wd)})"
+        return self.text()
+
+    def text(self, digits: int | None = None) -> str:
+        """Return the point as powers of two, or decimals with some digits: (2^-6, 0.3), or lr 2^-6 without a wd."""
+        lr = format_power(self.lr, digits)
+        return f"({lr}, {format_power(self.wd, digits)})" if self.has_wd else f"lr {lr}"
+
+    @property
+    def words(self) -> str:
+        """The point for people: lr 2^-6 (0.015625), wd 0.3."""
+        return f"lr {power_and_decimal(self.lr)}" + (f", wd {power_and_decimal(self.wd)}" if self.has_wd else "")
+
+    @property
+    def shown_wd(self) -> float | None:
+        """The wd for tables and files; None without one."""
+        return self.wd if self.has_wd else None
+
+    def to_json(self) -> dict[str, float | None]:
+        """Return lr and wd as plain data."""
+        return {"lr": self.lr, "wd": self.shown_wd}
 
     def log2(self) -> tuple[float, float]:
         """Return (log2 lr, log2 wd); -inf for wd 0."""
@@ -38,7 +61,7 @@ class Point:
 
     def moved(self, lr_steps: float, wd_steps: float) -> "Point":
         """Return the point with lr * 2**lr_steps and wd * 2**wd_steps."""
-        return Point(self.lr * 2.0**lr_steps, self.wd * 2.0**wd_steps)
+        return Point(self.lr * 2.0**lr_steps, self.wd * 2.0**wd_steps, self.has_wd)
 
     def distance_to(self, other: "Point") -> float:
         """Return the Chebyshev distance to another point in log2."""

@@ -69,7 +69,7 @@ class RunSpec(Trainable):
 
     @property
     def point(self) -> Point:
-        return Point(self.lr, self.wd)
+        return Point(self.lr, self.wd, self.has_wd)
 
     @property
     def run_id(self) -> str:

@@ -153,7 +153,7 @@ class Shard:
             column.frombytes(rest[at : at + count * column.itemsize])
             at += count * column.itemsize
         self._ends = list(accumulate(map(int, self.columns["length"])))
-        self._points: dict[tuple[float, float], Point] = {}
+        self._points: dict[tuple[float, float, float], Point] = {}
 
     def __del__(self) -> None:
         if getattr(self, "_descriptor", -1) >= 0:
@@ -169,10 +169,12 @@ class Shard:
         step = self.columns["diverged_step"][row]
         return DONE if step < 0 else finished_status({"status": "diverged", "diverged_step": int(step)})
 
-    def point(self, lr: float, wd: float) -> Point:
-        """Return a point of its runs: one object for all runs there, since they are few."""
-        if (point := self._points.get((lr, wd))) is None:
-            point = self._points[lr, wd] = Point(lr, wd)
+    def point(self, row: int) -> Point:
+        """Return the point of a run: one object for all runs of its family there, since they are few."""
+        family, lr, wd = (self.columns[name][row] for name in ("family", "lr", "wd"))
+        if (point := self._points.get((family, lr, wd))) is None:
+            _, base, _ = self.families[int(family)]
+            point = self._points[family, lr, wd] = Point(lr, wd, base.has_wd)
         return point
 
     def score(self, row: int) -> float | None:

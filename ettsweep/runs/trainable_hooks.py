@@ -57,6 +57,11 @@ class ViewHooks(StrictModel):
     """Units and names of what tables and figures show of its runs."""
 
     @property
+    def has_wd(self) -> bool:
+        """Whether its runs are given a wd; else nobody is shown one."""
+        return True
+
+    @property
     def steps_per_epoch(self) -> int | None:
         """Steps of an epoch, for the axis of curves; None for an axis of steps."""
         return None

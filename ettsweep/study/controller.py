@@ -373,4 +373,5 @@ def _describe_candidate(verdict: Verdict) -> str:
     assert verdict.point is not None
     metric = verdict.study.metric
     score = "diverged" if verdict.score is None else f"{metric.name} {score_text(verdict.score, metric)}"
-    return f"candidate lr {format_power(verdict.point.lr)} wd {format_power(verdict.point.wd)}, {score}"
+    wd = f" wd {format_power(verdict.point.wd)}" if verdict.point.has_wd else ""
+    return f"candidate lr {format_power(verdict.point.lr)}{wd}, {score}"

@@ -89,13 +89,13 @@ def neighbours(point: Point, lr_axis: Axis, wd_axis: Axis) -> list[Point]:
 
 
 def parse_point(text: str, option: str) -> Point:
-    """Parse `lr,wd`, the value of `option`.
+    """Parse `lr,wd`, or `lr` where there is no wd: the value of `option`.
 
     Raises:
         InputError: it is not two numbers, lr positive and wd not negative.
     """
     try:
-        lr, wd = map(parse_number, text.split(","))
+        lr, wd = map(parse_number, text.split(",") if "," in text else (text, "0"))
     except ValueError:
         lr, wd = 0.0, 0.0  # refused below, with all other values that are out of range
     if not (0 < lr < math.inf and 0 <= wd < math.inf):

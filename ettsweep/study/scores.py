@@ -344,8 +344,9 @@ def read_scores(source: str, names: Mapping[str, str]) -> tuple[list[Score], Tab
     places = dict[tuple[float, float, int], str]()
     for row, (lr, wd, seed, _) in zip(table.rows, scores, strict=True):
         if (other := places.setdefault((lr, wd, seed), row.place)) != row.place:
+            point = Point(lr, wd, table.name("wd") in table.columns)
             raise InputError(
-                f"{source}, {row.place}: lr {lr:g}, wd {wd:g}, seed {seed} is there twice ({other})"
+                f"{source}, {row.place}: {point.words}, seed {seed} is there twice ({other})"
                 f"{'' if table.name('seed') in table.columns else '; a column seed tells repeats apart'}"
             )
     notes = [*table.notes, *(f"{source}: {note}" for note in (*lr_notes, *wd_notes))]
@@ -454,6 +455,7 @@ class TableRecipe(Trainable):
         column: of the score.
         mode: whether lower or higher is better.
         margin_is: see `Metric`.
+        wd_is_known: whether the table has wd, above 0.
     """
 
     trainable: Literal["table"] = "table"
@@ -461,6 +463,11 @@ class TableRecipe(Trainable):
     column: str
     mode: Literal["min", "max"]
     margin_is: Annotated[Literal["share", "difference"], NotInId()] = "share"
+    wd_is_known: Annotated[bool, NotInId()] = True
+
+    @property
+    def has_wd(self) -> bool:
+        return self.wd_is_known
 
     @property
     def metric(self) -> Metric:
@@ -493,9 +500,11 @@ def make_study(
     wd_axis, wd_at, wd_note = axis_of("wd", {score.wd for score in scores})
     if lr_axis.fixed and wd_axis.fixed:
         raise InputError(f"{recipe.source}: a single point has no neighbours: several lr or wd are expected")
+    has_wd = any(score.wd for score in scores)
+    recipe = recipe.model_copy(update={"wd_is_known": has_wd})
     seeds_at: dict[Point, list[int]] = {}
     for score in scores:
-        seeds_at.setdefault(Point(lr_at[score.lr], wd_at[score.wd]), []).append(score.seed)
+        seeds_at.setdefault(Point(lr_at[score.lr], wd_at[score.wd], has_wd), []).append(score.seed)
     # New neighbours are to have the seed that most points have.
     seeds = tuple(seed for seed, _ in Counter(sorted(score.seed for score in scores)).most_common())
     origin = next(iter(seeds_at))

@@ -103,7 +103,7 @@ class Study:
     @property
     def centre(self) -> Point:
         """Origin of the lattice."""
-        return Point(self.base.lr, self.base.wd)
+        return self.base.point
 
     @cached_property
     def seeds_by_point(self) -> dict[Point, Seeds]:

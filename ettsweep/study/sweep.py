@@ -153,7 +153,8 @@ class Sweep:
         for suggestion in self.suggestions:
             if suggestion.strategy == study.strategy:
                 for centre in suggestion.points:
-                    points.setdefault(snap_point(Point(centre.lr, centre.wd), grid_points), suggestion.sampler)
+                    point = Point(centre.lr, centre.wd, study.base.has_wd)
+                    points.setdefault(snap_point(point, grid_points), suggestion.sampler)
         return points
 
     @cached_property

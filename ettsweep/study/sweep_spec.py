@@ -73,7 +73,7 @@ class SweepSpec(StrictModel):
             scaling = {"s": parse_strategy(name), "mlp_factor": self.mlp_factor}
             strategy = validate(StrategySpec, scaling, "mlp_factor")
             base = RunSpec.of(self.recipe, strategy, centre.lr, centre.wd, self.seeds[0])
-            points = tuple(expand(Point(centre.lr, centre.wd), self.lr, self.wd))
+            points = tuple(expand(base.point, self.lr, self.wd))
             # With a sampler, the ranges only bound what it may suggest.
             grid_points: tuple[Point, ...] = () if self.searched else points
             # `expand` runs from the lowest lr and wd to the highest: these are opposite corners.

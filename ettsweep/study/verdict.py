@@ -170,7 +170,7 @@ class Verdict:
 
     @property
     def wd(self) -> float | None:
-        return self.candidate.point.wd if self.candidate else None
+        return self.candidate.point.shown_wd if self.candidate else None
 
     @property
     def score(self) -> float | None:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 
 from ettsweep.errors import CorruptError, InputError, unknown_name
-from ettsweep.powers import format_power
 from ettsweep.runs.index import RunIndex
 from ettsweep.runs.point import Point
 from ettsweep.strategies.strategy import STRATEGIES, parse_strategy, strategy_name, transfer_point
@@ -124,7 +123,7 @@ def _map_start(verdict: Verdict, study: Study) -> StartPoint:
     assert other_size is not None
     origin, target = (other.strategy.s, other_size.width), (base.strategy.s, size.width)
     lr, wd = transfer_point(verdict.point.lr, verdict.point.wd, origin, target, size.factor_rule)
-    nearest = _clip_to_box(study, Point(study.lr.nearest(base.lr, lr), study.wd.nearest(base.wd, wd)))
+    nearest = _clip_to_box(study, Point(study.lr.nearest(base.lr, lr), study.wd.nearest(base.wd, wd), base.has_wd))
     width_text = f" at width {other_size.width}" if other_size.width != size.width else ""
     sweep_text = f" of sweep {verdict.study.sweep}" if verdict.study.sweep != study.sweep else ""
     is_verified = verdict.verdict == "optimal"
@@ -132,9 +131,7 @@ def _map_start(verdict: Verdict, study: Study) -> StartPoint:
         f"the optimum {verdict.point}" if is_verified else f"the best point {verdict.point}, which is not verified,"
     )
     origin_text = f"{point_text} of {verdict.strategy}{width_text}{sweep_text}"
-    return StartPoint(
-        nearest, f"from {origin_text}, mapped to ({format_power(lr)}, {format_power(wd)}), nearest {nearest}"
-    )
+    return StartPoint(nearest, f"from {origin_text}, mapped to {Point(lr, wd, base.has_wd)}, nearest {nearest}")
 
 
 def _clip_to_box(study: Study, point: Point) -> Point:
@@ -142,7 +139,7 @@ def _clip_to_box(study: Study, point: Point) -> Point:
     (min_lr, min_wd), (max_lr, max_wd) = (
         [extreme(axis) for axis in zip(*study.box, strict=True)] for extreme in (min, max)
     )
-    return Point(min(max(point.lr, min_lr), max_lr), min(max(point.wd, min_wd), max_wd))
+    return Point(min(max(point.lr, min_lr), max_lr), min(max(point.wd, min_wd), max_wd), point.has_wd)
 
 
 def _no_source_reason(source_name: str, verdicts: Sequence[Verdict], study: Study, unverified: bool) -> str:

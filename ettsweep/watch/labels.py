@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from ettsweep.console import STYLES, format_cell, format_count
 from ettsweep.launch.progress import format_duration
-from ettsweep.powers import power_and_decimal
 from ettsweep.quantities import bound_text, probability_text, score_text, share_text
 from ettsweep.report.verdict_text import reason_text
 from ettsweep.study.fresh import compare_fresh
@@ -45,7 +44,7 @@ def detail_lines(family: FamilyView) -> Iterator[StyledText]:
     if family.stale:
         yield "runs have finished since; judging again", "dim"
     if point := verdict.point:
-        yield f"at lr {power_and_decimal(point.lr)}, wd {power_and_decimal(point.wd)}", ""
+        yield f"at {point.words}", ""
         yield _score_text(verdict), ""
     if (comparison := compare_fresh(verdict)) and comparison.is_notable:
         yield f"fresh seeds {comparison.difference}", "yellow"

@@ -95,7 +95,7 @@ def fit_window(lattice_cells: LatticeCells, width: int, height: int) -> Window |
         return None
     columns, rows = [cell.i for cell in lattice_cells.cells], [cell.j for cell in lattice_cells.cells]
     i, j = (min(columns), max(columns)), (min(rows), max(rows))
-    labels = max(len(format_power(cell.point.wd, 3)) for cell in lattice_cells.cells)
+    labels = max(len("lr"), *(len(_wd_label(cell)) for cell in lattice_cells.cells))
     for density in DENSITIES:
         viewport = Window(density, i, j, labels)
         if viewport.width <= width and viewport.height <= height:
@@ -122,13 +122,17 @@ def _centred_range(centre: int, bounds: tuple[int, int], number: int) -> tuple[i
     return first, min(bounds[1], first + number - 1)
 
 
+def _wd_label(cell: Cell) -> str:
+    return format_power(cell.point.wd, 3) if cell.point.has_wd else ""
+
+
 def draw_lattice(lattice_cells: LatticeCells, width: int, height: int) -> list[Text]:
     """Return a lattice as lines of text, the highest wd first, the labels of lr last."""
     if (viewport := fit_window(lattice_cells, width, height)) is None:
         return []
     cells = {(cell.i, cell.j): cell for cell in lattice_cells.cells}
     lrs = {cell.i: format_power(cell.point.lr, 3) for cell in lattice_cells.cells}
-    wds = {cell.j: format_power(cell.point.wd, 3) for cell in lattice_cells.cells}
+    wds = {cell.j: _wd_label(cell) for cell in lattice_cells.cells}
     shade_by_point, half = shades(lattice_cells), viewport.density.width // 2
     columns = range(viewport.i[0], viewport.i[1] + 1)
     lines = []

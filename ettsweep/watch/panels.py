@@ -9,6 +9,7 @@ from ettsweep.console import STYLES, format_cell
 from ettsweep.powers import format_power
 from ettsweep.quantities import score_text
 from ettsweep.report.verdict_text import decided_text
+from ettsweep.runs.point import Point
 from ettsweep.runs.state import State
 from ettsweep.study.study import shown_strategy
 from ettsweep.watch.columns import Column, table_lines
@@ -49,7 +50,7 @@ def family_lines(view: ViewModel, width: int) -> list[Text]:
 
 def _family_row(family: FamilyView, several_models: bool) -> list[StyledText]:
     study, verdict, finished = family.study, family.verdict, family.finished
-    lr, wd = (format_power(verdict.point.lr), format_power(verdict.point.wd)) if verdict and verdict.point else ("", "")
+    lr, wd = _point_cells(verdict.point) if verdict and verdict.point else ("", "")
     stuck = sum(number for state, number in family.states.items() if state in STUCK_STATES)
     running, cancelled = family.states.get(State.RUNNING, 0), family.states.get(State.CANCELLED, 0)
     return [
@@ -91,6 +92,11 @@ RUN_COLUMNS = (
         Column("", drop_rank=5),
     ),
 )
+
+
+def _point_cells(point: Point) -> tuple[str, str]:
+    return format_power(point.lr), format_power(point.wd) if point.has_wd else ""
+
 
 SortKey = Callable[[RunView], object]
 
@@ -134,7 +140,7 @@ def _run_row(run: RunView, several_sweeps: bool, several_models: bool, digits: i
         (format_cell(run.sweep) if several_sweeps else "", ""),
         (format_cell(spec.labels.model) if several_models else "", ""),
         (format_cell(shown_strategy(spec)), ""),
-        *((format_power(spec.lr), ""), (format_power(spec.wd), ""), (str(spec.seed), "")),
+        *((text, "") for text in (*_point_cells(spec.point), str(spec.seed))),
         (status.state.value, STYLES.get(status.state, "dim")),
         (run.step if has_started else "", ""),
         (f"{run.loss:.4g}" if run.loss is not None else "", ""),

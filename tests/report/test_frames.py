@@ -126,7 +126,7 @@ def test_points_off_the_lattice_have_no_steps(tmp_path: Path) -> None:
     frame = points(read(tmp_path, [replace(search_result, grid_points=(*search_result.grid_points, odd))]), "standard")
     (off,) = frame[frame["lr_steps"].isna()].itertuples()
     assert (off.lr, off.wd) == pytest.approx(tuple(odd))
-    assert math.isnan(off.wd_steps)
+    assert pd.isna(off.wd_steps)
 
 
 def test_common_coordinates_have_the_same_bulk_step(sample: Made) -> None:

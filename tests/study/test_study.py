@@ -200,7 +200,7 @@ def test_a_point_is_read_as_lr_and_wd() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "20", "20,", "20,4e-5,1", "a,b", "0,1", "-1,1", "1,-1", "nan,1", "inf,1", "1,inf", "2^-6,2^x", "2^9999,1"],
+    ["", "20,", "20,4e-5,1", "a,b", "0,1", "-1,1", "1,-1", "nan,1", "inf,1", "1,inf", "2^-6,2^x", "2^9999,1"],
 )
 def test_a_point_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InputError) as error:

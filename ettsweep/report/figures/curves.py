@@ -17,6 +17,7 @@ from ettsweep.report.figures.chart_data import (
     value_if,
 )
 from ettsweep.report.figures.highlights import NEIGHBOUR_COLOURS, label_points
+from ettsweep.report.formats import point_title
 from ettsweep.report.run_histories import EVALUATIONS, TRAINING, quantity_label
 from ettsweep.report.theme import CANDIDATE
 
@@ -59,9 +60,10 @@ def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> 
     percent = curves.assign(val_accuracy=100 * curves["val_accuracy"])
     runs = curves[["run", "point"]].drop_duplicates().merge(labelled[["point", "label"]], on="point")
     rows = data.add(percent[["run", "trained", *quantities]])
+    spikes = spikes[spikes["run"].isin(runs["run"]) & (spikes["role"] != "other")]
     layers = [
         {"data": rows, **_mean_layer(_quantity_transform(data, runs), labelled, unit)},
-        _spike_layer(data, spikes[spikes["run"].isin(runs["run"]) & (spikes["role"] != "other")]),
+        _spike_layer(data, spikes, point_title(labelled["point"])),
     ]
     labels = {name: quantity_label(name) + _unit_suffix(name, metric) for name in quantities}
     controls = [
@@ -135,7 +137,7 @@ def _mean_layer(chosen_quantity: list[Json], labelled: pd.DataFrame, unit: str) 
         {"filter": "datum.runs == datum.seeds"},
     ]
     legend = {
-        "title": "(lr, wd) [score]",
+        "title": f"{point_title(labelled['point'])} [score]",
         "orient": "bottom",
         "columns": legend_columns(420, 620),
         "symbolType": "stroke",
@@ -151,7 +153,7 @@ def _mean_layer(chosen_quantity: list[Json], labelled: pd.DataFrame, unit: str) 
             "strokeWidth": {"condition": {"test": {"field": "point", "equal": candidate}, "value": 2.6}, "value": 1.3},
             "opacity": value_if(IS_HIDDEN, 0, 1),
             "tooltip": [
-                nominal("point", title="(lr, wd)"),
+                nominal("point", title=point_title(labelled["point"])),
                 quantitative("t", title=unit, format=".4~g"),
                 quantitative("value", format=".4~g"),
                 quantitative("runs", title="seeds"),
@@ -160,7 +162,7 @@ def _mean_layer(chosen_quantity: list[Json], labelled: pd.DataFrame, unit: str) 
     }
 
 
-def _spike_layer(data: Datasets, spikes: pd.DataFrame) -> Json:
+def _spike_layer(data: Datasets, spikes: pd.DataFrame, title: str) -> Json:
     """Mark the spikes of the quantity that is shown."""
     # As in `curves`, which draws accuracies in percent.
     percent = spikes["value"].where(spikes["quantity"] != "val_accuracy", 100 * spikes["value"])
@@ -173,7 +175,7 @@ def _spike_layer(data: Datasets, spikes: pd.DataFrame) -> Json:
         "encoding": {
             "tooltip": [
                 nominal("told", title="spike"),
-                nominal("point", title="(lr, wd)"),
+                nominal("point", title=title),
                 quantitative("seed"),
                 nominal("run"),
             ]

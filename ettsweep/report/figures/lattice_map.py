@@ -113,7 +113,7 @@ class _HexagonMap:
         layers += [
             *self._search_layers(),
             *self._label_layers(),
-            hover_layer(self._at_steps(tooltip_frame(self.points)), self._hexagon_look(0.92)),
+            hover_layer(self._at_steps(tooltip_frame(self.points)), self._hexagon_look(0.92), self.points),
         ]
         width, height = (round((b - a) * self.unit) for a, b in (self.x, self.y))
         encoding = {

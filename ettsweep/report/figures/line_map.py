@@ -26,7 +26,7 @@ def line_map(
     # A single point does not show which axis is free; the searched ranges may.
     located = points if ranges is None else pd.concat([points, ranges])
     along = "wd" if located["wd_steps"].nunique() > located["lr_steps"].nunique() else "lr"
-    other = points["wd" if along == "lr" else "lr"].iloc[0]
+    across, other = ("wd" if along == "lr" else "lr"), points["wd" if along == "lr" else "lr"].iloc[0]
     metric, colour = points["metric"].iloc[0], strategy_colour(str(points["strategy"].iloc[0]))
     name, factor = axis_title_and_factor(metric)
     low, high = _score_range(points, (metric.mode == "max"))
@@ -41,7 +41,7 @@ def line_map(
     encoding = {
         "x": quantitative(
             "x",
-            title=f"log2 {along}, {'wd' if along == 'lr' else 'lr'} {other:.4g}",
+            title=f"log2 {along}" + ("" if math.isnan(other) else f", {across} {other:.4g}"),
             scale={"zero": False, "padding": 24},
         ),
         "y": quantitative("y", title=name, scale=y_scale),
@@ -64,7 +64,7 @@ def line_map(
     if ranges is not None:
         layers += _search_layers(data, at, ranges, along, factor * (high if (metric.mode == "max") else low))
     tooltip_rows = data.add(tooltip_frame(at).assign(x=at["x"], y=at["y"]))
-    layers.append(hover_layer(tooltip_rows, {"shape": "circle", "size": 260, "opacity": 1}))
+    layers.append(hover_layer(tooltip_rows, {"shape": "circle", "size": 260, "opacity": 1}, points))
     return data.attach_to({"width": "container", "height": 260, "encoding": encoding, "layer": layers})
 
 

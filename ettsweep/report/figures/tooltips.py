@@ -4,6 +4,7 @@ import pandas as pd
 
 from ettsweep.files import Json
 from ettsweep.report.figures.chart_data import nominal, quantitative
+from ettsweep.report.formats import point_title
 from ettsweep.report.theme import INK
 
 MAX_TOOLTIP_RUNS = 6
@@ -31,22 +32,20 @@ def _shortened_ids(runs: str) -> str:
     )
 
 
-TOOLTIP = [
-    nominal("point", title="(lr, wd)"),
-    nominal("lr_wd", title="lr * wd"),
-    nominal("time_scale", title="time scale"),
-    nominal("state"),
-    nominal("metric", title="score"),
-    nominal("mean", title="mean ± standard error"),
-    quantitative("seeds"),
-    nominal("ids", title="runs"),
-]
-
-
-def hover_layer(data: Json, mark: Json) -> Json:
+def hover_layer(data: Json, mark: Json, points: pd.DataFrame) -> Json:
     """Return an invisible layer that shows a tooltip for each point."""
+    decay = [nominal("lr_wd", title="lr * wd"), nominal("time_scale", title="time scale")]
+    tooltip = [
+        nominal("point", title=point_title(points["point"])),
+        *(decay if points["lr_wd"].any() else []),
+        nominal("state"),
+        nominal("metric", title="score"),
+        nominal("mean", title="mean ± standard error"),
+        quantitative("seeds"),
+        nominal("ids", title="runs"),
+    ]
     return {
         "data": data,
         "mark": {"type": "point", **mark, "fill": INK, "fillOpacity": 0, "strokeOpacity": 0},
-        "encoding": {"tooltip": TOOLTIP},
+        "encoding": {"tooltip": tooltip},
     }

@@ -13,7 +13,7 @@ from ettsweep.report.figures.chart_data import (
     value_if,
 )
 from ettsweep.report.figures.highlights import label_points
-from ettsweep.report.formats import axis_title_and_factor
+from ettsweep.report.formats import axis_title_and_factor, point_title
 from ettsweep.report.run_histories import quantity_label
 
 
@@ -37,7 +37,7 @@ def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> Json:
     # Points without a curve get no entry.
     kinds = labelled[labelled["label"].isin(means["label"])].drop_duplicates("label")
     legend = {
-        "title": f"(lr, wd) [{axis_title_and_factor(metric)[0]}]",
+        "title": f"{point_title(points['point'])} [{axis_title_and_factor(metric)[0]}]",
         "orient": "bottom",
         "columns": legend_columns(420, 620),
         "symbolType": "stroke",
@@ -55,7 +55,7 @@ def trajectories(curves: pd.DataFrame, points: pd.DataFrame) -> Json:
         "color": nominal("label", scale=colours, legend=legend),
         "opacity": value_if(IS_HIDDEN, 0, 1),
         "tooltip": [
-            nominal("point", title="(lr, wd)"),
+            nominal("point", title=point_title(points["point"])),
             nominal("label"),
             quantitative("trained"),
             quantitative("value"),

@@ -318,6 +318,10 @@ class CommandRecipe(OwnCodeRecipe):
     def labels(self) -> Labels:
         return Labels(self.program)
 
+    @property
+    def has_wd(self) -> bool:
+        return self.uses == "env" or "wd" in names_in(self._texts())
+
     def particulars(self) -> dict[str, str]:
         stated = "none: its own lines" if self.reader is None else "stated in the grid file"
         digest = "all contents" if self.reads_all_data else "of large files both ends"

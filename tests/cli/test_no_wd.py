@@ -1,0 +1,135 @@
+"""A program that is given no wd: no table, file, page or screen shows one; of one that is given 0, all show 0."""
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from support.commandline import ettsweep, keep
+from support.watched import judged, watcher
+
+from ettsweep.results import load
+from ettsweep.runs.folder import RunDir
+from ettsweep.study.grid_file import load_sweep_spec
+from ettsweep.watch.lattice_view import draw_lattice
+from ettsweep.watch.panels import family_details, family_lines, run_lines
+
+COMMANDS = {
+    "status": [],
+    "grid": ["--grid", "sweep.yaml", "--dry-run"],
+    "verify-optimum": ["--dry-run"],
+    "verify-optimum --at 2^-7": ["--dry-run"],
+    "search --grid sweep.yaml": ["--dry-run", "--name", "searched"],
+    "seeds": ["--dry-run"],
+    "compare sweep:2^-6 sweep:2^-7": [],
+}
+
+
+@pytest.fixture(params=[False, True], ids=["without", "with 0"])
+def has_wd(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, has_wd: bool, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of a sweep over lr alone, with a run of another seed in training."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.sh").write_text("")
+    run = {"command": "sh train.sh {lr} {seed}" + " {wd}" * has_wd, "score": {"name": "loss", "mode": "min"}}
+    centre = {"lr": 2.0**-6} | ({"wd": 0.0} if has_wd else {})
+    content = {"run": run, "centre": centre, "lr": {"range": [-2, 2]}, "seeds": [0, 1, 2]}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content))
+    sweep_spec = load_sweep_spec(tmp_path / "sweep.yaml").bound()
+    keep(tmp_path / "results", sweep_spec)
+    for spec in sweep_spec.specs():
+        folder = RunDir.create(tmp_path / "results", spec)
+        assert folder.claim({}, after=0)
+        loss = 1 + 0.1 * (math.log2(spec.lr) + 6) ** 2 + 0.001 * spec.seed
+        history = [{"step": step, "loss": loss + 1 / step} for step in (1, 2, 4)]
+        assert folder.finish({"status": "done", "score": loss, "steps": 4, "device_s": 1.0}, history)
+    assert RunDir.create(tmp_path / "results", spec.with_point(spec.lr, spec.wd, 7)).claim({}, after=0)
+    return tmp_path
+
+
+def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of JSON data with their keys."""
+    if isinstance(value, dict | list):
+        for name, each in value.items() if isinstance(value, dict) else ((key, each) for each in value):
+            yield from leaves(each, name)
+    else:
+        yield key, value
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_show_no_wd_but_that_of_a_program_that_is_given_one(folder: Path, has_wd: bool, command: str) -> None:
+    words = [*command.split(), *COMMANDS[command]]
+    table = ettsweep(*words, code=None)
+    told = table.stdout + table.stderr
+    assert told.strip()
+    assert (re.search(r"\bwd\b|, 0\)", told) is not None) is has_wd, told
+    rows = csv.DictReader(io.StringIO(ettsweep(*words, "--format", "csv", code=None).stdout))
+    assert {row["wd"] for row in rows if "wd" in row} <= ({"0.0"} if has_wd else {""})
+    data = list(leaves(json.loads(ettsweep(*words, "--format", "json", code=None).stdout)))
+    assert {value for key, value in data if key == "wd"} == {0.0 if has_wd else None}
+    assert {value for key, value in data if key == "log2_wd"} <= {None}
+    points = [value for key, value in data if key == "point"]
+    assert points.count(0.0) == (len(points) // 2 if has_wd else 0)
+
+
+def test_a_run_is_shown_without_a_wd(folder: Path, has_wd: bool) -> None:
+    run = next((folder / "results" / "runs").iterdir()).name
+    overview = ettsweep("show", run).stdout
+    assert ("wd 0," in overview) is has_wd
+    assert ("wd" in overview) is has_wd
+    assert json.loads(ettsweep("show", run, "--format", "json").stdout)["spec"]["wd"] == (0.0 if has_wd else None)
+
+
+def test_pages_figures_and_frames_have_no_wd(folder: Path, has_wd: bool) -> None:
+    ettsweep("report", "--out", folder / "report", code=None)
+    page = (folder / "report" / "report.html").read_text()
+    text = re.sub(r"(?s)<(script|style).*?</\1>|<[^>]+>", " ", page)
+    rule = re.compile(r"Neighbours of a point on the log.*")  # of any lattice
+    assert (re.search(r"\bwd\b", rule.sub("", text)) is not None) is has_wd
+    assert (re.search(r"\(lr, wd\)|lr \* wd|, wd 0|no decay|2\^-\d, 0\)", page) is not None) is has_wd
+    results = load(folder / "results")
+    for name in ("runs", "verdicts", "points"):
+        frame: pd.DataFrame = getattr(results, name)
+        for column in [column for column in frame if "wd" in str(column) and column not in ("wd_steps", "lr_wd")]:
+            assert frame[column].dropna().tolist() == [0.0] * (len(frame) * has_wd * ("log2" not in str(column))), (
+                column
+            )
+    assert {*results.points["lr_wd"]} == {"0" if has_wd else ""}
+    tables = [path for path in (folder / "report").rglob("*") if path.suffix in (".csv", ".md", ".tex")]
+    assert len(tables) >= 5
+    for path in tables:
+        if path.suffix == ".csv":
+            frame = pd.read_csv(path)
+            assert (
+                frame[[name for name in frame if "wd" in name and "log2" not in name]].notna().to_numpy().all()
+                == has_wd
+            )
+        else:
+            assert ("wd" in path.read_text()) is has_wd, path
+
+
+def test_the_live_screen_shows_no_wd(folder: Path, has_wd: bool) -> None:
+    view = judged(watcher(folder / "results"))
+    (family,) = view.families
+    assert family.lattice is not None
+    lines = [
+        *family_lines(view, 200)[1:],
+        *run_lines(view.runs, 200)[1:],
+        *family_details(family, 100, 10),
+        *draw_lattice(family.lattice, 100, 10),
+    ]
+    text = "\n".join(line.plain for line in lines)
+    assert "2^-6" in text
+    assert (re.search(r"\bwd\b|2\^-6 +0 ", text) is not None) is has_wd
+    assert len(re.findall(r"2\^-\d +0 ", text)) == (2 if has_wd else 0), text

@@ -49,6 +49,8 @@ class GridOptions:
         Raises:
             InputError: The grid file, an option or the name is not valid.
         """
+        from ettsweep.errors import with_source
+        from ettsweep.study.criterion import CriterionOptions
         from ettsweep.study.grid_file import choose_grid_path, grid_note, load_sweep_spec, seeds_note
         from ettsweep.study.sweep_updates import check_name
 
@@ -60,7 +62,10 @@ class GridOptions:
             )
         name = check_name(path.stem if self.name is None else self.name)
         notes = [grid_note(path, self.model), seeds_note(path, self.seeds), sweep_spec.check_axes()]
-        return name, verdict_options.apply_to(sweep_spec), "\n".join(filter(None, notes))
+        sweep_spec = verdict_options.apply_to(sweep_spec)
+        with with_source(f"{path}: criterion"):
+            (sweep_spec.criterion or CriterionOptions()).check_default(sweep_spec.recipe.metric)
+        return name, sweep_spec, "\n".join(filter(None, notes))
 
     def reject_with(self, option: str) -> None:
         """Check that only --strategy is given beside `option`, which selects an existing sweep.

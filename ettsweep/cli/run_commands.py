@@ -364,7 +364,7 @@ def train(
         spec = read_spec(spec_file)
         if spec_file.parent.name == spec.run_id:  # of a results folder, which may have a copy of its code
             others = spec_file.absolute().parent.parent.parent
-    elif run and not run.strip("0123456789abcdef"):  # a run id, or the beginning of one
+    elif run and not run.strip("0123456789abcdef") and not Path(run).exists():  # a run id, or the beginning of one
         spec = find_intact_run(read_run_index(require_folder(results)), run).spec
     else:
         source = choose_grid_path(

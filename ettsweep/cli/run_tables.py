@@ -67,7 +67,11 @@ def _summarised(rows: Sequence[Json]) -> list[Json]:
     ]
 
 
-def _span(numbers: Sequence[float], text: Callable[[float], str]) -> str:
+def _span(values: Sequence[float | None], text: Callable[[float], str]) -> str | None:
+    """Return the lowest and the highest of some numbers; None if runs are given none."""
+    numbers = [value for value in values if value is not None]
+    if not numbers:
+        return None
     low, high = min(numbers), max(numbers)
     return text(low) if low == high else f"{text(low)} to {text(high)}"
 

@@ -43,6 +43,7 @@ class SchedulerLiveness:
         self._workers_alive: dict[Path, bool] = {}
         self._wait_reasons: dict[Path, str] = {}
         self._first_runs: dict[Path, FirstRuns] = {}
+        self._stops: dict[Path, str] = {}
 
     @property
     def slurm_error(self) -> str:
@@ -136,8 +137,11 @@ class SchedulerLiveness:
         """Return why a job has left a run to nobody, if too many failed the same way before another got further."""
         if submission.kind == "local" or not submission.is_unproven(run_id):
             return ""
-        report = submission.worker_report(f"{submission.task_index(run_id)}-0")
-        return read_first_runs(submission, until_stop=True).stop_reason if report.get("leaving") else ""
+        if not submission.worker_report(f"{submission.task_index(run_id)}-0").get("leaving"):
+            return ""
+        if submission.path not in self._stops:
+            self._stops[submission.path] = read_first_runs(submission, until_stop=True).stop_reason
+        return self._stops[submission.path]
 
     def _read_first_runs(self, submission: Submission, run_id: str) -> FirstRuns:
         """Return what the first runs of a submission say about another one."""

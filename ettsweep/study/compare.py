@@ -84,7 +84,8 @@ def compare(first: Scores, second: Scores, mode: Literal["min", "max"], confiden
     common = sorted(lists[0].keys() & lists[1].keys()) if paired else []
     # Fewer pairs say less than the lists themselves, whatever seeds have in common.
     is_paired = len(common) >= max(MIN_SCORES, min(map(len, lists)) / 2)
-    steps = [resolution(each.values()) or 0.0 for each in lists]
+    step = resolution([*lists[0].values(), *lists[1].values()]) or 0.0
+    steps = [step, step]  # of both together: zeros at the end of a number are lost
     if is_paired:
         samples = [[lists[0][seed] - lists[1][seed] for seed in common]]
         steps = [math.hypot(*steps)]
@@ -123,7 +124,8 @@ class _Noise:
 
     def __init__(self, variances: Sequence[float], steps: Sequence[float]) -> None:
         self._variances = [max(v, step**2 / 12) for v, step in zip(variances, steps, strict=True)]
-        self._least = max((step for v, step in zip(variances, steps, strict=True) if v < step**2 / 3), default=0.0)
+        least = max((step for v, step in zip(variances, steps, strict=True) if v < step**2 / 3), default=0.0)
+        self._least = least * (1 + 1e-9)  # one step is not more than a step
 
     def error(self, counts: Sequence[int]) -> float:
         """Return the standard error of the advantage for lists of so many scores each."""

@@ -136,7 +136,9 @@ class CriterionOptions(StrictModel):
             InputError: a difference in a unit that nobody but the user knows has none.
         """
         if self.margin is None and metric.margin_factor == 1:
-            raise InputError("margin: a difference of scores is expected, such as 0.01: it has no default")
+            raise InputError(
+                "margin: a difference of scores is expected, such as 0.01 (or --margin 0.01): it has no default"
+            )
 
     def applied_to(self, criterion: CriterionLike) -> CriterionLike:
         """Return a copy of a criterion, or of other options, with the fields stated here replaced."""

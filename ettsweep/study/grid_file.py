@@ -69,7 +69,9 @@ def counted_seeds(value: object) -> object:
     if not isinstance(value, int) or not is_whole(value, 0):
         return value
     if value > MAX_COUNTED_SEEDS:
-        raise ValueError(f"{value} would mean as many seeds; write [{value}] for seed {value}, or --seeds {value},")
+        raise ValueError(
+            f"{value} would mean {value} seeds; for seed {value} alone write [{value}], or --seeds {value},"
+        )
     return list(range(max(1, value)))
 
 
@@ -405,7 +407,8 @@ def typed_options(
     if strategies:
         options["strategies",] = " ".join(f"--strategy {name}" for name in strategies)
     if seeds is not None:
-        options["seeds",] = f"--seeds={seeds if isinstance(seeds, int) else ','.join(map(str, seeds))}"
+        listed = seeds if isinstance(seeds, int) else ",".join(map(str, seeds)) + "," * (len(seeds) == 1)
+        options["seeds",] = f"--seeds={listed}"
     return options
 
 
@@ -466,7 +469,6 @@ def make_sweep_spec(
 
 def _criterion(grid: _Grid, recipe: Trainable, path: Path) -> CriterionOptions:
     with with_source(f"{path}: criterion"):
-        grid.criterion.check_default(recipe.metric)
         return grid.criterion.for_runs(recipe.metric, seeded=recipe.is_seeded)
 
 

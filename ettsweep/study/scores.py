@@ -166,7 +166,7 @@ def _csv_rows(source: str, text: str, score: str) -> Iterator[Row]:
     skipped = 1 if hint else 0
     while skipped < len(lines) - 1 and (not lines[skipped].strip() or _is_remark(lines[skipped])):
         skipped += 1
-    header = lines[skipped].removeprefix("#").strip(" ")
+    header = "" if skipped == len(lines) else lines[skipped].removeprefix("#").strip(" ")
     if _is_number(header):
         numbered = ((line, each) for line, each in enumerate(lines, 1) if line > skipped and each.strip())
         yield from (Row({score: each}, f"line {line}") for line, each in numbered)
@@ -348,6 +348,7 @@ def read_scores(source: str, names: Mapping[str, str]) -> tuple[list[Score], Tab
             raise InputError(
                 f"{source}, {row.place}: {point.words}, seed {seed} is there twice ({other})"
                 f"{'' if table.name('seed') in table.columns else '; a column seed tells repeats apart'}"
+                f"{''.join(f'; {note}' for note in (*lr_notes, *wd_notes))}"
             )
     notes = [*table.notes, *(f"{source}: {note}" for note in (*lr_notes, *wd_notes))]
     if diverged := [row.place for row, score in zip(table.rows, scores, strict=True) if score.value is None]:

@@ -144,7 +144,8 @@ class Verdict:
         if self.verdict not in ("optimal", "unresolved"):
             return self.verdict
         if self.bound is None or self.bound.value is None:
-            return f"{self.verdict}: {'all diverged' if self.score is None else 'noise unknown'}"
+            around_zero = "scores around zero" if self.reason.code == "around_zero" else "noise unknown"
+            return f"{self.verdict}: {'all diverged' if self.score is None else around_zero}"
         metric, confidence = self.study.metric, confidence_text(self.bound.confidence)
         if self.verdict == "optimal" and not self.bound.value:
             return f"optimal: no neighbour is better ({confidence})"

@@ -103,3 +103,15 @@ def test_set_says_which_option_a_criterion_has(call: Call, request_sweep: Ask, r
     for key, option in (("margin", "--margin"), ("criterion.margin", "--rule, --confidence and --margin")):
         result = call("grid", "w8.yaml", "--set", f"{key}=0.05", "--results", results, code=2)
         assert f"{key} is not a field of the recipe; use {option}\n" in result.err
+
+
+def test_a_difference_of_scores_needs_a_margin_from_the_file_or_an_option(
+    call: Call, results: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "train.sh").write_text("")
+    run = "{command: 'sh train.sh {lr} {seed}', score: {name: loss, mode: min, margin: difference}}"
+    (grid := tmp_path / "own.yaml").write_text(f"run: {run}\ncentre: {{lr: 2^-6}}\nlr: {{range: [-1, 1]}}\nseeds: 2\n")
+    assert "own.yaml: criterion: margin: a difference of scores is expected, such as 0.01 (or --margin 0.01)" in (
+        call("grid", grid, "--dry-run", "--results", results, code=2).err
+    )
+    call("grid", grid, "--dry-run", "--margin", "0.1", "--results", results)

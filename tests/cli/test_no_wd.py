@@ -23,10 +23,11 @@ from ettsweep.watch.panels import family_details, family_lines, run_lines
 
 COMMANDS = {
     "status": [],
-    "grid": ["--grid", "sweep.yaml", "--dry-run"],
+    "grid sweep.yaml": ["--dry-run"],
+    "grid sweep.yaml --lr-range=-60:60": ["--dry-run"],  # so many that a plan is a summary
     "verify-optimum": ["--dry-run"],
     "verify-optimum --at 2^-7": ["--dry-run"],
-    "search --grid sweep.yaml": ["--dry-run", "--name", "searched"],
+    "search sweep.yaml": ["--dry-run", "--name", "searched"],
     "seeds": ["--dry-run"],
     "compare sweep:2^-6 sweep:2^-7": [],
 }

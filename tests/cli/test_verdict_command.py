@@ -269,6 +269,7 @@ def test_a_column_with_other_values_of_the_same_is_named(call: Call, tmp_path: P
         ("lr,params_seed,score", [(0.1, 1, 1)], "no column seed; did you mean params_seed?"),
         ("epoch,lr 0.1 - loss,lr 0.1 - loss__MIN", [(1, 2, 2)], "it looks like a chart of Weights & Biases"),
         ('{"lr": {"0": 0.1},\n"score": {"0": 1}}', [], "a list of objects, or an object a line, is expected"),
+        ("lr,score", [("1.000", 2), ("1.004", 3)], "lr: 1.0, 1.004 differ by rounding alone"),
     ],
 )
 def test_a_table_that_cannot_be_judged_is_told(
@@ -286,3 +287,8 @@ def test_wrong_usage_is_told(call: Call, tmp_path: Path, arguments: list[str]) -
     best = ("--min",) if arguments else ()
     assert call("verdict", table(tmp_path / "a.csv"), *best, *arguments, code=2).err
     assert "no such file" in call("verdict", tmp_path / "none.csv", "--min", code=2).err.lower()
+
+
+def test_a_hint_of_excel_alone_is_no_table(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "empty.csv").write_text("sep=;")
+    assert "no rows: a header" in call("verdict", tmp_path / "empty.csv", "--min", code=2).err

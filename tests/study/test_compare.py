@@ -105,6 +105,7 @@ def test_the_interval_holds_as_often_as_it_says(case: str) -> None:
         ([0.91] * 30, [0.90] * 30, "unresolved"),
         ([0.9134, 0.9131], [0.9012, 0.9015], "better"),
         ([0.91] * 5, [0.85] * 5, "better"),
+        ([0.9, 0.9, 0.9], [0.862, 0.855, 0.861], "better"),  # .900 has lost its zeros
     ],
 )
 def test_digits_that_nobody_printed_are_no_agreement(

@@ -190,7 +190,7 @@ def test_a_number_of_seeds_means_the_first_ones(path: Path, number: int, seeds: 
 
 def test_a_number_that_is_rather_a_seed_is_refused(path: Path) -> None:
     change(path, "seeds: [3, 5]", "seeds: 1337")
-    assert "seeds: 1337 would mean as many seeds; write [1337] for seed 1337" in refusal(path)
+    assert "seeds: 1337 would mean 1337 seeds; for seed 1337 alone write [1337]" in refusal(path)
 
 
 @pytest.mark.parametrize("held", ["{fixed: 0.1}", "0.1", "{value: 1e-1}", "{fixed: 2^-3}", "{fixed: 0}"])

@@ -30,7 +30,7 @@ def test_values_reach_jobs_and_are_neither_shown_nor_kept_for_others(cluster: Cl
     wrong = (*requested, "--launch-set", f"environment.TOKEN=[{TOKEN}]")
     messages.append(typed(*requested, *AGAIN, "--dry-run"))
     assert "PASSWORD, TOKEN" in messages[-1].stdout
-    messages += [typed(*wrong, code=2), typed("doctor", *requested[3:], *AGAIN), typed(*requested, *AGAIN, "--follow")]
+    messages += [typed(*wrong, code=2), typed("doctor", *requested[2:], *AGAIN), typed(*requested, *AGAIN, "--follow")]
     assert observed.read_text().split()[0] == hashlib.sha256(f"{PASSWORD}{TOKEN}".encode()).hexdigest()
 
     (run,) = (path.name for path in (results / "runs").iterdir())

@@ -191,7 +191,7 @@ def test_a_command_that_outlives_worker_and_supervisor_is_ended_by_the_next_atte
         os.kill(pid, signal.SIGKILL)
     let_go()
     wait_for(lambda: (run.path / "out" / "ckpt-40.json").exists(), "a later checkpoint")
-    assert processes_of(run) == [leader]
+    wait_for(lambda: processes_of(run) == [leader], "the end of what was killed")
     ettsweep("retry", run.id, "--results", results)
     wait_for(lambda: leader not in processes_of(run), "its end")
     (tmp_path / ".holds" / "hold-45").unlink()

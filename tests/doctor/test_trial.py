@@ -213,7 +213,9 @@ def test_nothing_is_left_of_a_trial_that_is_interrupted(tmp_path: Path, results:
     """A session that ends sends two signals."""
     grid = write_walk(tmp_path, run={"try": "--slow --steps 5000"})
     command = [sys.executable, "-m", "ettsweep", "try", str(grid), "--results", str(results), *FAST]
+    held = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and `try` heeds that
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGHUP, held)
     out = wait_for(lambda: list(results.glob(".try-*/alone/runs/*/out/ckpt-10.json")), "its first run")[0].parent
     for name in sent:
         process.send_signal(signal.Signals[f"SIG{name}"])

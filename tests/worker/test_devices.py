@@ -289,7 +289,7 @@ def test_a_run_that_is_lost_whenever_it_starts_fails_in_the_end(
     followers_first(
         "import os\nfrom ettsweep.trainer.training import loop\nloop.Trainer.train_step = lambda *_: os._exit(7)"
     )
-    (spec,) = load_sweep_spec(Path(command[2])).specs()
+    (spec,) = load_sweep_spec(Path(command[1])).specs()
     run = RunDir.create(results, spec)
     for number in range(MAX_LOST_ATTEMPTS - 1):
         attempt = run.claim({}, after=number)

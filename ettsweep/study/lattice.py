@@ -100,7 +100,7 @@ def parse_point(text: str, option: str) -> Point:
         lr, wd = 0.0, 0.0  # refused below, with all other values that are out of range
     if not (0 < lr < math.inf and 0 <= wd < math.inf):
         raise InputError(f"{option}: LR,WD is expected, such as 2^-6,0.5, got {text!r}")
-    return Point(lr, wd)
+    return Point(lr, wd, "," in text)
 
 
 def _in_range(value: float) -> float:

@@ -126,9 +126,11 @@ class StudyState(ABC):
         """Return the lattice point that a user typed, perhaps rounded to four digits; `source` is named in messages.
 
         Raises:
-            InputError: the point is not on the lattice: off a fixed axis, or between two steps.
+            InputError: the point is not on the lattice: off a fixed axis, or between two steps; or it lacks a wd.
         """
         study = self.study
+        if study.centre.wd and not typed_point.has_wd:
+            raise InputError(f"{source}: LR,WD is expected, such as 2^-6,0.5, got an lr alone")
         axes, typed_point = (study.lr, study.wd), replace(typed_point, has_wd=study.base.has_wd)
         # Half a step at most: on a fine lattice, a printed value could stand for two points.
         tolerance = min([PRINTED_TOLERANCE, *(axis.step / 2 for axis in axes if not axis.fixed)])

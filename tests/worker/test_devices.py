@@ -299,7 +299,8 @@ def test_a_run_that_is_lost_whenever_it_starts_fails_in_the_end(
     wait_for(lambda: run.status().state is State.FAILED, "the last attempt")
     wait_until_gone(owner(run.attempt(MAX_LOST_ATTEMPTS)))
     assert len(run.attempt_numbers()) == MAX_LOST_ATTEMPTS
-    assert status(results)[run.id]["reason"].startswith(f"{MAX_LOST_ATTEMPTS} attempts died without a word")
+    reason = f"{MAX_LOST_ATTEMPTS} attempts got no further: another process of this run is gone"
+    assert status(results)[run.id]["reason"].startswith(reason)
 
 
 @pytest.mark.slow

@@ -28,11 +28,14 @@ _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: |:?$)")
 _CHILD_FAILED = re.compile(r"(\w+\.)*(CalledProcessError|ChildFailedError)\b")
 """Exceptions of accelerate, torchrun and others that start a program, which has printed its own reason before."""
 
+_SAYS_ERROR = re.compile(r"(.*: )?error(\[\w+\])?: |Error: |Error in |FATAL\b")
+"""How the line of a program begins that names its error itself; an exception before it was caught, and only logged."""
+
 _ROOT_SIGNAL = re.compile(r"Root Cause .*?(Signal \d+ \(SIG\w+\)) received by PID", re.DOTALL)
 
 _FOOTER = re.compile(
     r"Set the environment variable HYDRA_FULL_ERROR|Pass --helpshort or --helpfull|wandb: (?!ERROR)|"
-    r"Execution halted$|note: run with `RUST_BACKTRACE|.*torch[./]distributed"
+    r"Calls: |Execution halted$|note: run with `RUST_BACKTRACE|.*torch[./]distributed"
 )
 """Lines of frameworks, of R and of Rust below the reason."""
 
@@ -52,7 +55,8 @@ def signal_below(output: Sequence[str]) -> str:
         return next((_SIGNALS[cause] for cause in causes if cause in _SIGNALS), "")
     closed = set(_CLOSED_BELOW.findall(text))
     killed = [name for name, pid in _KILLED_BELOW.findall(text) if pid not in closed]
-    killed += [signal.Signals(int(number)).name for number in _TOLD_TO_END.findall(text)]
+    told = list(map(int, _TOLD_TO_END.findall(text)))
+    killed += [signal.Signals(number).name for number in told if number in list(signal.Signals)]
     return killed[0] if killed else ""
 
 
@@ -65,7 +69,7 @@ def last_words(output: Sequence[str]) -> str:
     while exceptions := list(_exceptions(output)):
         start, exception = exceptions[-1]
         if not _CHILD_FAILED.match(exception):
-            return exception
+            return [exception, *filter(_SAYS_ERROR.match, _own_lines(output[start:]))][-1]
         if killed := _ROOT_SIGNAL.search("\n".join(output)):
             return killed[1]
         if not _own_lines(output[:start]):

@@ -50,7 +50,11 @@ KILLED = [
 
 
 @pytest.mark.parametrize(
-    ("output", "name"), list(zip([*KILLED, TOLD], ["SIGKILL", "SIGTERM", "SIGUSR1", "SIGTERM"], strict=True))
+    ("output", "name"),
+    [
+        *zip([*KILLED, TOLD], ["SIGKILL", "SIGTERM", "SIGUSR1", "SIGTERM"], strict=True),
+        (TOLD.replace("got signal: 15", "got signal: 99"), ""),
+    ],
 )
 def test_torchrun_or_a_process_of_it_was_killed_by_others(output: str, name: str) -> None:
     assert signal_below(output.splitlines()) == name
@@ -139,6 +143,9 @@ BOX = "╭─ {} ─────────────────╮\n│ {} 
         (RAISED + "Exception ignored in: <function x>\n" + RAISED[9:].replace("Value", "Type"), None),
         (BOX.format("Traceback (most recent call last)", "train.py:3") + "KeyError: 'lr'\nbye\n", "KeyError: 'lr'"),
         ("Error in file(x) :\n  cannot open '../x.csv'\nExecution halted\n", "cannot open '../x.csv'"),
+        ("Error in f(x) : no data\nCalls: main -> f\nExecution halted\n", "Error in f(x) : no data"),
+        (RAISED + "falling back\nt.py: error: no option --lrr\n", "t.py: error: no option --lrr"),
+        (RAISED + "falling back\nt.py: error: no option --lrr\n" + ACCELERATE, "t.py: error: no option --lrr"),
         (BOX.format("Error", "No such option: --lrr"), "No such option: --lrr"),
         (
             "FATAL Unknown flag 'lrr'.\nPass --helpshort or --helpfull to see help on flags.\n",

@@ -93,7 +93,7 @@ def _damage(path: Path) -> str:
             _check_file(each)
         return "" if any(each.stat().st_size for each in files) else "it has no content"
     except OSError as error:
-        return f"{Path(error.filename).name}: {error.strerror}"
+        return f"{Path(error.filename or path).name}: {error.strerror}"
     except ValueError as error:
         return str(error)
 

@@ -119,6 +119,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "step-4"))
     (tmp_path / "step-5").symlink_to("nowhere")
+    (tmp_path / "step-6").symlink_to("/proc/self/mem")  # can be opened, and not be read
     assert newest_checkpoint(tmp_path, r"step-(?P<step>\d)") == Checkpoint(tmp_path / "step-1", 1)
 
 

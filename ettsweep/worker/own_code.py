@@ -29,7 +29,7 @@ def is_last(history: Sequence[Json], last_step: int) -> bool:
     """Whether metrics reach the last step: the next ones would have come at it or later, if it did not count from 0."""
     steps: list[int] = sorted({line["step"] for line in history}) or [0]
     # Of the last few: evaluations may come between. A single one is a step of its own size.
-    every = max((after - before for before, after in pairwise(steps[-4:])), default=steps[-1])
+    every = max((after - before for before, after in pairwise(steps[-4:])), default=max(1, steps[-1]))
     return steps[-1] + every >= last_step
 
 

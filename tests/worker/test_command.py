@@ -26,6 +26,7 @@ from ettsweep.runs.state import LocalLiveness, State
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.tried import Outcome, write_outcome
 from ettsweep.worker.command.recipe import CommandRecipe
+from ettsweep.worker.command.training import SIGNAL_WAIT_S
 from ettsweep.worker.in_process import train_attempt
 from ettsweep.worker.signals import StopSource
 from ettsweep.worker.work_list import WorkList
@@ -343,18 +344,32 @@ def test_a_signal_that_reaches_worker_and_command_at_once_interrupts_the_run(
     assert run.attempt(1).failure() == {"kind": "interrupted", "reason": "terminated", "details": ""}
 
 
-@pytest.mark.parametrize(("steps", "state"), [(None, State.CANCELLED), (40, State.CANCELLED), (14, State.DONE)])
+@pytest.mark.parametrize(
+    ("first", "steps", "state"),
+    [(1, None, State.CANCELLED), (1, 40, State.CANCELLED), (1, 14, State.DONE), (0, 15, State.DONE)],
+)
 def test_a_command_that_is_told_to_stop_and_exits_with_0_is_done_only_at_its_last_step(
-    results: Path, grid: Ask, steps: int | None, state: State
+    results: Path, grid: Ask, first: int, steps: int | None, state: State
 ) -> None:
     grid(
-        shell("trap 'exit 0' TERM; " + says(14, err=1.0) + "while :; do sleep 0.05; done"),
+        shell("trap 'exit 0' TERM; " + says(first, err=1.0) + says(14, err=1.0) + "while :; do sleep 0.05; done"),
         **({"steps": steps} if steps else {}),
     )
     run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
-    wait_for(lambda: run.attempt(1).log_text().endswith("}\n"), "its first step")
+    wait_for(lambda: '"step": 14' in run.attempt(1).log_text(), "its last step")
     ettsweep("cancel", run.id, "--results", results)
     wait_for(lambda: run.status().state is state, "its end")
+
+
+@pytest.mark.parametrize("steps", [None, 40])
+def test_a_command_that_may_have_ended_does_not_hold_up_its_job(
+    results: Path, grid: Ask, steps: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "5")
+    grid(shell(says(20, err=1.0) + says(39, err=1.0)), runs=3, **({"steps": steps} if steps else {}))
+    runs = wait_for_results(results, 3)
+    ends_s = sorted((run.path / "result.json").stat().st_mtime for run in runs)
+    assert ends_s[-1] - ends_s[0] < SIGNAL_WAIT_S, "it waits for no signal"
 
 
 def test_a_run_that_prints_faster_than_it_is_read_is_cancelled(results: Path, grid: Ask) -> None:
@@ -837,6 +852,8 @@ print("[ettsweep]", json.dumps(dict(step=1, err=round(lr / 3 + seed / 70, {digit
         ([970, 980, 990, 993], 1000, None),  # the loss every 10 steps, the score every 331
         ([28, 29, 30, 31], 40, 31),
         ([14], 40, 14),
+        ([0], 1, None),
+        ([0], 2, 0),
         ([], 40, 0),
         ([41], 40, None),
     ],

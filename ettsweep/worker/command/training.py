@@ -462,8 +462,8 @@ class CommandTraining:
         run, score = self._run, self._recipe.score.name
         # Many programs exit with 0 at a signal, once they have saved.
         is_whole = code == 0 and self._has_score_at_end()
-        looks_early = 0.1 if self._recipe.early_end(run.history) else 0.0
-        if not is_whole and (was_told or (code == 0 and self._is_signalled(looks_early))):
+        looks_early = bool(self._recipe.early_end(run.history))
+        if not is_whole and (was_told or (code == 0 and self._is_signalled(waits=looks_early))):
             self._raise_stopped()
         if code == 0:
             run.is_complete = True
@@ -494,13 +494,14 @@ class CommandTraining:
         self._fail(code, output)
 
     def _has_score_at_end(self) -> bool:
-        """Whether the score of the last step is there, if it is known which that is."""
-        last, score = self._recipe.last_step, self._recipe.score.name
-        return last is not None and any(score in line and line["step"] >= last for line in self._run.history)
+        """Whether the score of the last step is there, if it is known which that is: steps may count from 0."""
+        last, score, history = self._recipe.last_step, self._recipe.score.name, self._run.history
+        begins = min((line["step"] for line in history), default=1)
+        return last is not None and any(score in line and line["step"] >= last - (begins == 0) for line in history)
 
-    def _is_signalled(self, local_share: float = 0.1) -> bool:
+    def _is_signalled(self, *, waits: bool = True) -> bool:
         """Whether this worker is signalled too, maybe an instant after a command that has ended."""
-        until_s = time.monotonic() + SIGNAL_WAIT_S * (1 if "SLURM_JOB_ID" in os.environ else local_share)
+        until_s = time.monotonic() + SIGNAL_WAIT_S * waits * (1 if "SLURM_JOB_ID" in os.environ else 0.1)
         while (reason := self._run.stop) not in SIGNALLED and time.monotonic() < until_s:
             time.sleep(0.05)
         return reason in SIGNALLED

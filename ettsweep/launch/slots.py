@@ -2,7 +2,7 @@
 
 A lock file names its holder for those who wait. Whether it is held, only the lock itself says.
 Slots alternate between submissions: the next process that waits for a slot holds a second lock, its turn. The worker
-that has the slot sees that after each run, gives way, and waits itself.
+that has the slot sees that after a run, gives way once it has trained for a while, and waits itself.
 """
 
 import contextlib

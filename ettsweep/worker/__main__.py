@@ -5,9 +5,11 @@ python -m ettsweep.worker FOLDER                started by a SLURM batch script
 python -m ettsweep.worker --follow JSON         started by a worker, on the other devices of its slot
 """
 
+import atexit
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 def run_in_slot(folder: Path, slot_name: str) -> int:
     """Train the runs of a submission that no other worker has, in a slot of this machine; return the exit code.
 
-    Waits until the slot is free; after a run, gives way to another worker that waits for it.
+    Waits until the slot is free; after a turn, gives way to another worker that waits for it.
 
     Raises:
         LaunchError: this process imports other code than the submission's.
@@ -65,13 +67,25 @@ def run_in_slot(folder: Path, slot_name: str) -> int:
         try:
             gives_way = Worker(submission, slot, submission.run_dirs(submission.runs), stop_source).serve()
             if gives_way:
-                write_worker_report(submission, slot.name, leaving=False, waits=lock_paths(slot), claimed=True)
+                write_worker_report(submission, slot.name, leaving=False, waits=lock_paths(slot))
         finally:
             unlock(lock)
-    if gives_way and not stop_source.stop_reason:
-        # The same process begins anew: one that waits must hold no memory of a device.
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    if gives_way:
+        begin_anew(stop_source)
     return 0
+
+
+def begin_anew(stop_source: StopSource) -> None:
+    """Begin anew as the same process, since one that waits must hold no memory of a device; return if it is to stop."""
+    # As at the end of Python, which exec leaves out: what the function of a run has left running is finished.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    for number in SIGNALS:  # before the last look: a signal after it would be noted, and forgotten
+        signal.signal(number, signal.SIG_DFL)
+    if not stop_source.stop_reason:
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def follow_in_slot(meeting_json: str) -> int:

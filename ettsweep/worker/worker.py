@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from ettsweep.trainer.training.distributed import ProcessGroup
 
 
+TURN_S = 10.0
+"""Seconds of work after which a worker gives its slot to one that waits: a turn costs a start of Python and torch."""
+
 LOOK_REST_FACTOR = 5
 """After a look at the first runs, a worker rests at least so many times as long as it took."""
 
@@ -66,7 +69,9 @@ def write_worker_report(
         waits: paths of the locks that it waits for.
         claimed: whether it has claimed a run. If not, and it dies, a replacement would fail for the same reason.
     """
-    status: Json = {"process": process_identity().to_json(), "leaving": leaving, "claimed": claimed}
+    earlier, process = submission.worker_report(worker), process_identity().to_json()
+    claimed = claimed or (earlier.get("process") == process and earlier.get("claimed") is True)  # in an earlier turn
+    status: Json = {"process": process, "leaving": leaving, "claimed": claimed}
     if waits:
         status["waits"] = list(map(str, waits))
     if job:
@@ -98,6 +103,7 @@ class Worker:
         self._liveness: Liveness = JobLiveness(self.job, self.submission) if self.job else LocalLiveness()
         self._gate = Gate(self.submission)
         self._claimed = self._has_trained = False
+        self._turn_ends_s = 0.0
         # Counts this start as idle until a run has made a step.
         self._idle_lives = 1 + int(self.submission.worker_report(self.slot.name).get("idle_lives") or 0)
 
@@ -118,7 +124,8 @@ class Worker:
 
     def _gives_way(self) -> bool:
         """`True` if another worker waits for the slot of this one, which has had its turn."""
-        return self._has_trained and self.job is None and is_waited_for(self.slot)
+        has_had_turn = self._has_trained and time.monotonic() >= self._turn_ends_s
+        return has_had_turn and self.job is None and is_waited_for(self.slot)
 
     def _may_start(self, run: RunDir) -> bool:
         return not self._gives_way() and self._gate.may_start(run)
@@ -208,7 +215,7 @@ class Worker:
     def _note_claim(self, run: RunDir) -> None:
         self._gate.note_claim(run)
         if not self._claimed:
-            self._claimed = True
+            self._claimed, self._turn_ends_s = True, time.monotonic() + TURN_S
             with contextlib.suppress(StorageError):  # a full disk costs the report, not the run
                 self._write_report(leaving=False)
 

@@ -18,6 +18,7 @@ from ettsweep.launch.submissions import Submission, next_name, read_submission, 
 from ettsweep.processes import Life, Process, process_identity
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.state import State
+from ettsweep.worker.worker import write_worker_report
 
 
 def live_workers(folder: Path) -> list[Process]:
@@ -135,6 +136,14 @@ def test_a_slot_is_vacant_where_its_worker_is_dead_and_another_lives(submission:
     says(folder, "cpu-1", ME, leaving=True)
     assert vacant(folder) == {}, "soon none is left"
     assert vacant(submission(None)) == {}
+
+
+def test_a_worker_that_has_claimed_a_run_has_done_so_in_its_later_turns(submission: Callable[..., Path]) -> None:
+    made = read_submission(submission(ME, ME, ME))
+    says(made.path, "cpu-0", GONE, claimed=True)
+    for claimed, is_told in ((False, False), (True, True), (False, True)):
+        write_worker_report(made, "cpu-0", leaving=False, claimed=claimed)
+        assert made.worker_report("cpu-0")["claimed"] is is_told
 
 
 def test_what_cannot_be_seen_is_not_vacant(submission: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,6 +191,29 @@ def test_who_waits_for_a_slot_says_who_has_it(grid: Any, tmp_path: Path, results
     wait_for(lambda: not any(map(alive, worker_pids(waiting_results))), "the workers to end")
 
 
+ANEW = """
+import atexit, os, signal, sys, threading, time
+from ettsweep.worker.__main__ import begin_anew
+from ettsweep.worker.signals import StopSource
+if "ANEW" in os.environ:
+    print("anew")
+    sys.exit()
+os.environ["ANEW"] = ""
+print("turn")
+at_exit = {"end": lambda: os.kill(os.getpid(), signal.SIGTERM), "go on": lambda: print("at exit")}
+atexit.register(at_exit[sys.argv[1]])
+threading.Thread(target=lambda: (time.sleep(0.1), print("thread"))).start()
+begin_anew(StopSource())
+"""
+
+
+@pytest.mark.parametrize(("told", "said"), [("go on", "turn thread at exit anew"), ("end", "turn thread")])
+def test_a_worker_that_begins_anew_finishes_what_a_run_has_left_and_heeds_a_signal(told: str, said: str) -> None:
+    done = subprocess.run([sys.executable, "-c", ANEW, told], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == said.split()
+    assert not done.stderr
+
+
 def test_only_a_lock_that_is_held_has_a_holder_and_only_one_that_lives_has_a_name(tmp_path: Path) -> None:
     lock = make_lock_dir() / "cpu-0.lock"
     with_name_result = lock.with_name("cpu-1.lock")

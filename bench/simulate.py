@@ -24,7 +24,7 @@ from ettsweep.console import Format, Row, format_count, print_note, print_table,
 from ettsweep.errors import EttsweepError, InputError
 from ettsweep.process_pool import Pool, open_pool
 from ettsweep.processes import cores
-from ettsweep.quantities import share_text
+from ettsweep.quantities import PLAIN, share_text
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run, RunIndex
 from ettsweep.runs.point import Point
@@ -373,11 +373,10 @@ def _simulated(options: argparse.Namespace) -> None:
 def _stated(**options: str | None) -> CriterionOptions:
     """Read what is stated of a criterion; the noise is read as margins are."""
     try:
-        return validate(
-            CriterionOptions, {name.replace("noise", "margin"): text for name, text in options.items()}, "criterion"
-        )
+        stated = {name.replace("noise", "margin"): text for name, text in options.items()}
+        return validate(CriterionOptions, stated, "criterion").for_runs(PLAIN, seeded=True)
     except InputError as error:
-        message = str(error).replace("criterion: ", "--")
+        message = "--" + str(error).removeprefix("criterion: ").replace("criterion: ", "--")
         raise InputError(message.replace("--margin", "--noise") if "noise" in options else message) from None
 
 

@@ -84,15 +84,15 @@ def compare(first: Scores, second: Scores, mode: Literal["min", "max"], confiden
     common = sorted(lists[0].keys() & lists[1].keys()) if paired else []
     # Fewer pairs say less than the lists themselves, whatever seeds have in common.
     is_paired = len(common) >= max(MIN_SCORES, min(map(len, lists)) / 2)
+    # Of both together: zeros at the end of a number are lost.
     step = resolution([*lists[0].values(), *lists[1].values()]) or 0.0
-    steps = [step, step]  # of both together: zeros at the end of a number are lost
     if is_paired:
         samples = [[lists[0][seed] - lists[1][seed] for seed in common]]
-        steps = [math.hypot(*steps)]
+        step *= math.sqrt(2)
     else:
         samples = [list(each.values()) for each in lists]
     advantage = fmean(samples[0]) - (0.0 if is_paired else fmean(samples[1]))
-    noise = _Noise([variance(each) for each in samples], steps)
+    noise = _Noise([variance(each) for each in samples], step)
     counts = [len(each) for each in samples]
     half = noise.half_width(counts, confidence)
     low, high = advantage - half, advantage + half
@@ -119,13 +119,13 @@ class _Noise:
 
     Args:
         variances: of each list.
-        steps: to which its scores were rounded.
+        step: to which values were rounded; of differences, sqrt 2 of it.
     """
 
-    def __init__(self, variances: Sequence[float], steps: Sequence[float]) -> None:
-        self._variances = [max(v, step**2 / 12) for v, step in zip(variances, steps, strict=True)]
-        least = max((step for v, step in zip(variances, steps, strict=True) if v < step**2 / 3), default=0.0)
-        self._least = least * (1 + 1e-9)  # one step is not more than a step
+    def __init__(self, variances: Sequence[float], step: float) -> None:
+        self._variances = [max(variance, step**2 / 12) for variance in variances]
+        # One step is not more than a step.
+        self._least = step * (1 + 1e-9) if min(variances) < step**2 / 3 else 0.0
 
     def error(self, counts: Sequence[int]) -> float:
         """Return the standard error of the advantage for lists of so many scores each."""

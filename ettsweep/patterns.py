@@ -29,8 +29,7 @@ def time_limit(name: Callable[[], str], limit_s: float = LIMIT_S) -> Iterator[No
 
     def expire(number: int, frame: FrameType | None) -> None:
         raise MetricsError(
-            f"pattern {name()!r} has taken {limit_s:g} s for a piece of text, and would hold up all else: "
-            "write it without a repeat in a repeat, such as (a+)+"
+            f"pattern {name()!r} has taken {limit_s:g} s for a piece of text: avoid nested repeats such as (a+)+"
         )
 
     before = signal.signal(signal.SIGVTALRM, expire)

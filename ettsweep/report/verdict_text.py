@@ -109,8 +109,8 @@ def decided_text(verdict: Verdict) -> str:
         case "around_zero":
             margin = share_text(facts["margin"], metric)
             return (
-                f"its scores are around zero, and {margin} of that says nothing: state a margin that is a difference, "
-                f"by `score: {{margin: difference}}` in a grid file, or --margin-is difference for a table"
+                f"its scores are around zero, and {margin} of zero means nothing; state the margin as a difference: "
+                "`score: {margin: difference}` in a grid file, or --margin-is difference for a table"
             )
         case "noise_unknown":
             paper = f"; by the paper's comparison of means it is {facts['paper']}" if facts["paper"] else ""
@@ -343,9 +343,9 @@ def default_margin_text(verdict: Verdict) -> str:
     if bound is None or bound.finest is None:
         return ""
     return (
-        f"no margin is stated, so {share_text(bound.margin, metric)} is used; with this noise, "
+        f"you stated no margin, so {share_text(bound.margin, metric)} is used; with this noise, "
         f"{format_count(len(verdict.runs), 'run')} can rule out gains above {bound_text(bound.finest, metric)} "
-        f"({confidence_text(bound.confidence)}): set yours with --margin"
+        f"({confidence_text(bound.confidence)}); set your own with --margin"
     )
 
 

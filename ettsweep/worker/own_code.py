@@ -80,9 +80,7 @@ class OwnCodeRecipe(Trainable):
         if self.last_step is None or self.ends_early or is_last(history, self.last_step):
             return ""
         last = max((line["step"] for line in history), default=0)
-        return (
-            f"ended at step {last} of {self.last_step}; if runs may end early, `ends_early: true` under `run:` says so"
-        )
+        return f"ended at step {last} of {self.last_step}; if runs may end early, set `ends_early: true` under `run:`"
 
     @property
     def size(self) -> Size | None:

@@ -870,7 +870,7 @@ def test_a_run_that_ends_well_before_its_last_step_has_failed(
         given = {"command": ["true", "{lr}", "{seed}"], "score": SCORE, "steps": steps} | block
         return CommandRecipe.from_block(given, (), "run", tmp_path).early_end([{"step": step} for step in recorded])
 
-    told = f"ended at step {ends} of {steps}; if runs may end early, `ends_early: true` under `run:` says so"
+    told = f"ended at step {ends} of {steps}; if runs may end early, set `ends_early: true` under `run:`"
     assert early_end() == ("" if ends is None else told)
     assert not early_end(ends_early=True)
     assert not early_end(steps=None)

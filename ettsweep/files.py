@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ettsweep.errors import CorruptError, InputError, StorageError
+from ettsweep.errors import CorruptError, InputError, StorageError, with_source
 
 Json = dict[str, Any]
 
@@ -233,6 +233,17 @@ def cache_folder() -> Path:
     with contextlib.suppress(InputError):
         return Path(expand_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache")) / "ettsweep"
     return Path(NO_HOME) / ".cache" / "ettsweep"
+
+
+SLOTS_ENV = "ETTSWEEP_SLOTS"
+"""Environment variable with another folder for slot locks; processes with different folders share no slots."""
+
+
+def lock_dir() -> Path:
+    """Return the folder of this user's slot locks on this host, which may not exist."""
+    # Not TMPDIR or XDG_RUNTIME_DIR: a login, a cron job and a batch job of one user must meet at the same slots.
+    with with_source(SLOTS_ENV):
+        return Path(expand_home(os.environ.get(SLOTS_ENV) or f"/tmp/ettsweep-{os.getuid()}"))
 
 
 def dumps(value: object) -> str:

@@ -22,6 +22,7 @@ from pydantic import AfterValidator, Field
 from ettsweep.console import format_count
 from ettsweep.errors import DataMissingError, GitError, InputError
 from ettsweep.file_digests import DIGEST_DIGITS, file_digest
+from ettsweep.files import cache_folder, lock_dir
 from ettsweep.provenance import git_names
 from ettsweep.schema import ListOfOne, StrictModel
 
@@ -161,7 +162,6 @@ def find_code(
     named: Iterable[Path] = (),
     data: Iterable[Path] = (),
     folders: Iterable[Path] = (),
-    never: Iterable[Path] = (),
 ) -> ProjectCode:
     """Return the code of the project of a grid file.
 
@@ -171,7 +171,6 @@ def find_code(
         named: files that the grid file names otherwise.
         data: files and folders of data, which are no code.
         folders: further folders that some of the code lies in.
-        never: further folders without code.
 
     Raises:
         DataMissingError: a file cannot be read, or a pattern matches none.
@@ -181,7 +180,7 @@ def find_code(
     if not folder.is_dir():
         raise DataMissingError(f"code: there is no folder {folder}")
     root = project_root(folder, folders)
-    left_out = {os.path.normpath(path) for path in (*data, *never)}
+    left_out = {os.path.normpath(path) for path in (*data, lock_dir(), cache_folder())}
     listed = set[Path]() if rule.only else set(_Listing(root, folder).files()) - _own_output()
     more = {Path(os.path.normpath(path)) for path in (() if rule.only else named)}
     more = {path for path in more if path.is_relative_to(root) and not _is_of_others(path, root)}
@@ -387,3 +386,37 @@ def _is_of_others(path: Path, root: Path) -> bool:
     """Whether a file lies in an environment of Python or in results."""
     inside = [each for each in path.parents if each != root and root in each.parents]
     return any(_is_environment(each) or _is_results(each) for each in inside)
+
+
+# --- in a copy --------------------------------------------------------------------------------------------------------
+
+PROJECT_FILE, COPY = "project.json", "project"
+"""What the folder of a copy has: a file on what was copied, and the copied project; see `launch.project_copy`."""
+
+
+def is_project_copy(path: Path) -> bool:
+    """Whether a snapshot is a copy of a project."""
+    return (path / PROJECT_FILE).is_file()
+
+
+def root_of_copy(folder: Path) -> Path | None:
+    """Return the copy of a project that a folder lies in; None if it lies in none."""
+    above = (folder, *folder.parents)
+    return next((each for each in above if each.name == COPY and is_project_copy(each.parent)), None)
+
+
+def import_folders(folder: Path) -> list[Path]:
+    """Return the folders of a copy that an installed package may be imported from; none outside of copies.
+
+    An editable installation would import the project itself.
+    """
+    root, found = root_of_copy(folder), list[Path]()
+    for each in (folder, *folder.parents) if root else ():
+        is_packed = any((each / name).exists() for name in ("pyproject.toml", "setup.py"))
+        if (each / "src").is_dir() and (is_packed or each == root):
+            found.append(each / "src")
+        elif is_packed:
+            found.append(each)
+        if each == root:
+            break
+    return found

@@ -20,6 +20,7 @@ from support.recorded_folder import write_recorded
 from ettsweep import cli
 from ettsweep.doctor.checks import CheckState
 from ettsweep.errors import EttsweepError
+from ettsweep.kinds.template import PLACEHOLDERS, RESUME_PLACEHOLDERS
 from ettsweep.runs.data_location import data_env
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
@@ -33,7 +34,6 @@ from ettsweep.study.verdict import VerdictWord
 from ettsweep.theory.check_tables import check_json
 from ettsweep.theory.exponents import ExponentTest
 from ettsweep.trainer.tasks.registry import TASKS
-from ettsweep.worker.command.template import PLACEHOLDERS, RESUME_PLACEHOLDERS
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 PACKAGE = CHECKOUT / "ettsweep"

@@ -11,8 +11,8 @@ from support.commandline import ettsweep
 from test_agents import CHECKOUT, assert_same, code_words, page, section
 
 from ettsweep import cli
+from ettsweep.kinds.command import CommandBlock
 from ettsweep.readers.reader import Reader
-from ettsweep.worker.command.recipe import CommandBlock
 
 PAGES = ["README.md", "ettsweep/llms.txt", *(f"docs/{path.name}" for path in sorted((CHECKOUT / "docs").glob("*.md")))]
 ROOT = typer.main.get_command(cli.make_app())

@@ -18,6 +18,7 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {"report", "worker"},
     {"launch", "trainer.ensemble"},
     {"study", "trainer.training"},
+    {"kinds"},
     {"trainer.recipe"},
     {"trainer.grid_recipe"},
     {"trainer.models", "trainer.tasks", "trainer.schedule_check"},
@@ -97,7 +98,7 @@ def test_modules_import_downwards_and_never_in_a_circle() -> None:
                 graph[module].add(imported)
             local, existing = part(module), part(imported)
             eager = existing == "trainer.training" and local == "worker" and top
-            knows = existing.startswith("trainer") and local in PLANNER_AND_VIEWS
+            knows = existing.startswith(("trainer", "kinds")) and local in PLANNER_AND_VIEWS
             if local != existing and (LEVEL[existing] <= LEVEL[local] or eager or knows):
                 wrong.append(f"{module} imports {imported}")
     assert not wrong
@@ -117,7 +118,7 @@ def test_importing_the_command_line_loads_no_heavy_package() -> None:
 
 
 def test_what_plans_and_reports_loads_no_torch() -> None:
-    planner = {"study", "strategies", "runs", "errors", "console", "launch", "worker", "cli"}
+    planner = {"study", "strategies", "runs", "errors", "console", "kinds", "launch", "worker", "cli"}
     names = [name for name in MODULES if part(name) in planner]
     names += [
         "ettsweep.trainer.models",
@@ -152,9 +153,9 @@ READS = {  # with regular expressions, and what: names, what a person types, and
     | {"readers.found_files", "readers.source", "doctor.trial"},
     "what a person types of a command, and what programs print as they end": {
         *(
-            "worker.own_code",
-            "worker.command.recipe",
-            "worker.command.template",
+            "kinds.own_code",
+            "kinds.command",
+            "kinds.template",
             "worker.command.checkpoints",
             "worker.command.ends",
             "worker.command.training",

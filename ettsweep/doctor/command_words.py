@@ -11,8 +11,8 @@ from typing import Any
 
 from ettsweep.config import read_yaml
 from ettsweep.errors import InputError
+from ettsweep.kinds.template import names_in, parse, split_words
 from ettsweep.runs.score_spec import usual_mode
-from ettsweep.worker.command.template import names_in, parse, split_words
 
 NAMES = {
     "lr": ("lr", "learning_rate", "base_lr"),

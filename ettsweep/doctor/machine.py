@@ -18,11 +18,11 @@ from ettsweep.console import format_count
 from ettsweep.doctor.checks import DoctorCheck, existing_folder, run_check, torch_facts, try_compiler
 from ettsweep.doctor.cluster import describe_job, examine_cluster
 from ettsweep.errors import CorruptError, EttsweepError, InputError, StorageError
-from ettsweep.files import folder_names, storage_errors, write_atomic
+from ettsweep.files import folder_names, lock_dir, storage_errors, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.gpus import NO_MPS_NOTE, mps_is_running
 from ettsweep.launch.profile import AnyProfile, LocalProfile, SlurmProfile, load_profile
-from ettsweep.launch.slots import held_slots, lock_dir, lock_paths
+from ettsweep.launch.slots import held_slots, lock_paths
 from ettsweep.processes import GIB, count_cores, machine_bytes, memory_bytes
 from ettsweep.runs.folder import RunDir, is_run_id, runs_dir
 from ettsweep.shipped_files import own_grids, shipped_grids

@@ -9,6 +9,7 @@ from pathlib import Path
 from ettsweep.console import format_count
 from ettsweep.doctor.trial import Record, TrialRun
 from ettsweep.errors import InputError
+from ettsweep.kinds.command import CommandRecipe
 from ettsweep.launch.cost import Devices, describe_runs
 from ettsweep.launch.profile import AnyProfile, LocalProfile
 from ettsweep.processes import GIB, memory_bytes
@@ -19,7 +20,6 @@ from ettsweep.runs.state import State
 from ettsweep.runs.trainable import TRAINING_LOSSES
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.tried import Observation, Outcome, ResumeClass, TrialState
-from ettsweep.worker.command.recipe import CommandRecipe
 
 Seen = tuple[TrialState, str, str]
 """State, what was seen, and what to do; empty for nothing."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ettsweep.errors import CorruptError, EttsweepError, LaunchError, SlurmUnavailableError
 from ettsweep.files import Json, first_json_line, last_json_line, read_lines, storage_errors
+from ettsweep.kinds.command import CommandRecipe
 from ettsweep.launch import slurm
 from ettsweep.launch.cancellation import cancel_runs
 from ettsweep.launch.follow import read_run_index
@@ -30,7 +31,6 @@ from ettsweep.runs.state import State, Status
 from ettsweep.study.plan import make_plan
 from ettsweep.worker.command.checkpoints import newest_checkpoint
 from ettsweep.worker.command.child import processes_of, processes_of_session
-from ettsweep.worker.command.recipe import CommandRecipe
 
 POLL_S = 0.02
 """Seconds between looks at files of a run."""

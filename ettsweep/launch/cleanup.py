@@ -12,10 +12,11 @@ from ettsweep.errors import CorruptError
 from ettsweep.files import folder_names, json_or_empty, remove_folder, storage_errors
 from ettsweep.launch.code_snapshot import find_unused
 from ettsweep.launch.liveness import SchedulerLiveness, watch_hearts
-from ettsweep.launch.project_copy import find_unused_copies, is_project_copy
+from ettsweep.launch.project_copy import find_unused_copies
 from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import submission_folders, submissions, try_read_submission
 from ettsweep.processes import Process
+from ettsweep.project_code import is_project_copy
 from ettsweep.runs.folder import TRIAL_OWNER, TRIAL_PREFIX, RunDir, code_dir, is_run_id, runs_dir, sweeps_dir
 from ettsweep.runs.index import Run, load_run_index
 from ettsweep.runs.point import Point, snap_point

@@ -24,12 +24,10 @@ from ettsweep.file_digests import file_digest
 from ettsweep.files import dumps, read_json, write_atomic
 from ettsweep.launch.code_snapshot import moving_into_place, reserve_snapshot, snapshots
 from ettsweep.ownership import OTHERS_WRITE, check_folder
-from ettsweep.project_code import NO_CODE, ProjectCode
+from ettsweep.project_code import COPY, NO_CODE, PROJECT_FILE, ProjectCode, is_project_copy, root_of_copy
 from ettsweep.runs.folder import code_dir
 from ettsweep.runs.trainable import Trainable
 from ettsweep.runs.trainable_hooks import OwnCode
-
-PROJECT_FILE, COPY = "project.json", "project"
 
 AnyTrainable = TypeVar("AnyTrainable", bound=Trainable)
 
@@ -243,23 +241,6 @@ def placed(results: Path, recipe: AnyTrainable) -> AnyTrainable:
     return recipe
 
 
-def import_folders(folder: Path) -> list[Path]:
-    """Return the folders of a copy that an installed package may be imported from; none outside of copies.
-
-    An editable installation would import the project itself.
-    """
-    root, found = _root_of_copy(folder), list[Path]()
-    for each in (folder, *folder.parents) if root else ():
-        is_packed = any((each / name).exists() for name in ("pyproject.toml", "setup.py"))
-        if (each / "src").is_dir() and (is_packed or each == root):
-            found.append(each / "src")
-        elif is_packed:
-            found.append(each)
-        if each == root:
-            break
-    return found
-
-
 def missing_in_copy(folder: Path, text: str) -> str:
     """Return, for a message, that an error names a path or module beside the project, which its copy lacks.
 
@@ -267,7 +248,7 @@ def missing_in_copy(folder: Path, text: str) -> str:
         folder: where the program runs, perhaps in a copy.
         text: the error.
     """
-    root = _root_of_copy(folder)
+    root = root_of_copy(folder)
     copy = _read(root.parent) if root else None
     if root is None or copy is None:
         return ""
@@ -286,11 +267,6 @@ def missing_in_copy(folder: Path, text: str) -> str:
     return ""
 
 
-def _root_of_copy(folder: Path) -> Path | None:
-    above = (folder, *folder.parents)
-    return next((each for each in above if each.name == COPY and is_project_copy(each.parent)), None)
-
-
 # --- which there are --------------------------------------------------------------------------------------------------
 
 
@@ -303,11 +279,6 @@ def find_copy(results: Path, digest: str) -> ProjectCopy | None:
 def project_copies(results: Path) -> list[ProjectCopy]:
     """Return all copies."""
     return [copy for path in snapshots(results) if is_project_copy(path) and (copy := _read(path))]
-
-
-def is_project_copy(path: Path) -> bool:
-    """Whether a snapshot is a copy of a project."""
-    return (path / PROJECT_FILE).is_file()
 
 
 def find_unused_copies(results: Path, used: Sequence[OwnCode]) -> list[Path]:

@@ -13,20 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ettsweep.errors import StorageError, with_source
-from ettsweep.files import dumps, expand_home, loads, naming_option, storage_errors
+from ettsweep.errors import StorageError
+from ettsweep.files import SLOTS_ENV, dumps, loads, lock_dir, naming_option, storage_errors
 from ettsweep.launch.profile import Slot
 from ettsweep.processes import Process, process_identity
-
-SLOTS_ENV = "ETTSWEEP_SLOTS"
-"""Environment variable with another folder for slot locks; processes with different folders share no slots."""
-
-
-def lock_dir() -> Path:
-    """Return the folder of this user's slot locks on this host, which may not exist."""
-    # Not TMPDIR or XDG_RUNTIME_DIR: a login, a cron job and a batch job of one user must meet at the same slots.
-    with with_source(SLOTS_ENV):
-        return Path(expand_home(os.environ.get(SLOTS_ENV) or f"/tmp/ettsweep-{os.getuid()}"))
 
 
 def make_lock_dir() -> Path:

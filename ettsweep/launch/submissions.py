@@ -28,6 +28,7 @@ from pathlib import Path
 from ettsweep.errors import CorruptError
 from ettsweep.files import (
     DISK_FULL_MESSAGE,
+    SLOTS_ENV,
     Json,
     dumps,
     folder_names,
@@ -40,7 +41,7 @@ from ettsweep.files import (
     write_atomic,
     write_counter,
 )
-from ettsweep.launch.slots import SLOTS_ENV, held_slots
+from ettsweep.launch.slots import held_slots
 from ettsweep.processes import Life, Process
 from ettsweep.runs.folder import RunDir, is_run_id, jobs_dir, runs_dir
 

@@ -25,13 +25,13 @@ from ettsweep.errors import (
     SubmissionUnknownError,
 )
 from ettsweep.extras import check_installed
-from ettsweep.files import Json, dumps, storage_errors, write_atomic
+from ettsweep.files import Json, dumps, lock_dir, storage_errors, write_atomic
 from ettsweep.launch import slurm
 from ettsweep.launch.first_runs import MAX_ALIKE
 from ettsweep.launch.folders import check_folders
 from ettsweep.launch.gpus import NO_MPS_NOTE, mps_is_running
 from ettsweep.launch.profile import AnyProfile, LocalProfile, Slot, SlurmProfile
-from ettsweep.launch.slots import lock_dir, sort_free_first
+from ettsweep.launch.slots import sort_free_first
 from ettsweep.launch.submissions import Submission, next_name, read_submission
 from ettsweep.processes import process_identity
 from ettsweep.runs.data_location import configured_data, data_env, resolve_data

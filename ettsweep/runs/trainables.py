@@ -12,8 +12,8 @@ from ettsweep.runs.trainable import BUILT_IN, Settings, Trainable
 
 TRAINABLES = {
     BUILT_IN: "ettsweep.trainer.recipe:TransformerRecipe",
-    "function": "ettsweep.worker.function:FunctionRecipe",
-    "command": "ettsweep.worker.command.recipe:CommandRecipe",
+    "function": "ettsweep.kinds.function:FunctionRecipe",
+    "command": "ettsweep.kinds.command:CommandRecipe",
 }
 """`module:class` of each trainable."""
 

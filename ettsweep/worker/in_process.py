@@ -24,6 +24,7 @@ from ettsweep.errors import (
     error_line,
 )
 from ettsweep.files import Json, finite
+from ettsweep.kinds.own_code import OwnCodeRecipe
 from ettsweep.launch.gpus import driver_version, gpu_name
 from ettsweep.launch.profile import AnyProfile, Slot
 from ettsweep.launch.project_copy import missing_in_copy, placed
@@ -36,7 +37,6 @@ from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.stop import StopReason
 from ettsweep.runs.trainable import TRAINING_LOSSES
 from ettsweep.strategies.strategy import strategy_name
-from ettsweep.worker.own_code import OwnCodeRecipe
 from ettsweep.worker.work_list import WorkList, heartbeat
 
 FLUSH_S = 1.0

@@ -9,7 +9,8 @@ from support.commandline import ettsweep, write_grid
 from support.disk_writes import Change, traced_changes
 from support.own_code import only_run
 
-from ettsweep.launch.slots import held_slots, lock_dir
+from ettsweep.files import lock_dir
+from ettsweep.launch.slots import held_slots
 
 SAVES = """
 def save(path, folder):

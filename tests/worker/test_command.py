@@ -19,6 +19,7 @@ from support.own_code import assert_planning_imports_no_torch, only_run, process
 from support.slots import held, wait_for_results, waiting
 
 from ettsweep.files import read_lines
+from ettsweep.kinds.command import CommandRecipe
 from ettsweep.launch.profile import Slot, SlurmProfile
 from ettsweep.launch.project_copy import ensure_copies
 from ettsweep.runs.attempt import Attempt
@@ -26,7 +27,6 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import LocalLiveness, State
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.tried import Outcome, write_outcome
-from ettsweep.worker.command.recipe import CommandRecipe
 from ettsweep.worker.command.training import SIGNAL_WAIT_S
 from ettsweep.worker.in_process import train_attempt
 from ettsweep.worker.signals import StopSource

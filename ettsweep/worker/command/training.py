@@ -19,9 +19,12 @@ from ettsweep.cgroups import out_of_memory_kills
 from ettsweep.console import as_on_screen
 from ettsweep.errors import CommandFailedError, EttsweepError, InputError, LostProcessError, RunStopped, StorageError
 from ettsweep.files import Json, storage_errors, write_atomic
+from ettsweep.kinds.command import CommandRecipe
+from ettsweep.kinds.template import Value, rendered, written
 from ettsweep.launch.profile import SlurmProfile
-from ettsweep.launch.project_copy import import_folders, missing_in_copy
+from ettsweep.launch.project_copy import missing_in_copy
 from ettsweep.launch.remedies import gpu_memory_advice, more_memory, more_time
+from ettsweep.project_code import import_folders
 from ettsweep.provenance import belongs_to_environment, installed_versions, launcher_version
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.stop import StopReason
@@ -31,8 +34,6 @@ from ettsweep.worker.command.child import OUT_VARIABLE, Child, kill_processes_of
 from ettsweep.worker.command.ends import last_words, signal_below
 from ettsweep.worker.command.kept_metrics import put_in_order
 from ettsweep.worker.command.own_metrics import OwnMetrics
-from ettsweep.worker.command.recipe import CommandRecipe
-from ettsweep.worker.command.template import Value, rendered, written
 from ettsweep.worker.devices import leader_host
 from ettsweep.worker.in_process import MAX_NAMES, RunningRun
 

@@ -12,13 +12,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from ettsweep.errors import DataMissingError, InputError, unknown_name
-from ettsweep.launch.project_copy import import_folders
-from ettsweep.project_code import CodeRule, Patterns, as_code_rule
+from ettsweep.kinds.own_code import OwnCodeRecipe, folders_of
+from ettsweep.project_code import CodeRule, Patterns, as_code_rule, import_folders
 from ettsweep.runs.score_spec import StatedScore
 from ettsweep.runs.trainable import Labels, RunContext
 from ettsweep.runs.trainable_hooks import override_block
 from ettsweep.schema import NotInId, Positive, StrictModel, canonical, locating, validate
-from ettsweep.worker.own_code import OwnCodeRecipe, folders_of
 
 
 class FunctionBlock(StrictModel):

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from ettsweep.errors import InputError
-from ettsweep.worker.command.rendered_files import RenderedFile
-from ettsweep.worker.command.template import names_in, parse, rendered, split_words, written
+from ettsweep.kinds.rendered_files import RenderedFile
+from ettsweep.kinds.template import names_in, parse, rendered, split_words, written
 
 VALUES = {"lr": 2.0**-7, "wd": 1e-05, "seed": 3, "out": "/r/out", "id": "0a1b", "strategy": "mup", "devices": 2}
 

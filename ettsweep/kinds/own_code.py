@@ -8,8 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from ettsweep.files import Json, cache_folder
-from ettsweep.launch.slots import lock_dir
+from ettsweep.files import Json
 from ettsweep.metric import Metric
 from ettsweep.project_code import CodeRule, Patterns, ProjectCode, find_code
 from ettsweep.runs.result import RECORDED
@@ -119,7 +118,6 @@ class OwnCodeRecipe(Trainable):
             named=self.named_files(),
             data=self.data_paths(),
             folders=self.code_folders(),
-            never=(lock_dir(), cache_folder()),
         )
 
     def bound_to(self, data: str | None) -> Self:

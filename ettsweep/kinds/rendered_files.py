@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from ettsweep.errors import InputError
+from ettsweep.kinds.template import Value, rendered, rendered_value
 from ettsweep.schema import StrictModel
-from ettsweep.worker.command.template import Value, rendered, rendered_value
 
 Setting = str | int | float | bool | None
 

@@ -13,6 +13,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from ettsweep.errors import DataMissingError, InputError
 from ettsweep.file_digests import data_digest, named_data
+from ettsweep.kinds.own_code import OwnCodeRecipe, folders_of
+from ettsweep.kinds.rendered_files import RenderedFile
+from ettsweep.kinds.template import PLACEHOLDERS, RESUME_PLACEHOLDERS, Value, names_in, split_words, written
 from ettsweep.project_code import CodeRule, Patterns, ProjectCode, as_code_rule, project_root
 from ettsweep.runs.score_spec import StatedScore
 from ettsweep.runs.trainable import TRAINING_LOSSES, Labels, RunContext
@@ -20,9 +23,6 @@ from ettsweep.runs.trainable_hooks import override_block
 from ettsweep.schema import NotInId, OmitFromIdAt, Positive, StrictModel, locating, validate
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
 from ettsweep.units import seconds_of
-from ettsweep.worker.command.rendered_files import RenderedFile
-from ettsweep.worker.command.template import PLACEHOLDERS, RESUME_PLACEHOLDERS, Value, names_in, split_words, written
-from ettsweep.worker.own_code import OwnCodeRecipe, folders_of
 
 SECRET = re.compile(
     r"(^|_)(\w*TOKENS?|\w*KEYS?|\w*SECRETS?|PASS(WORD|WD)?|PAT|CREDENTIALS?)(_|\d|$)", re.IGNORECASE | re.ASCII

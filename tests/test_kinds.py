@@ -17,7 +17,7 @@ from support.toy import ONES, TOY, ToySpec, ToyTask
 from ettsweep import cli
 from ettsweep.errors import InputError
 from ettsweep.launch.follow import read_run_index
-from ettsweep.launch.profile import LocalProfile
+from ettsweep.launch.local import LocalProfile
 from ettsweep.runs.folder import read_spec
 from ettsweep.runs.state import State
 from ettsweep.strategies.optimizers import OPTIMIZERS

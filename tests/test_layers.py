@@ -164,8 +164,8 @@ READS = {  # with regular expressions, and what: names, what a person types, and
         ),
     },
     "SLURM and its mounts": {
-        *("launch.slurm", "launch.liveness", "launch.submit", "launch.executors", "launch.profile"),
-        *("launch.job_environment", "doctor.cluster", "doctor.inventory"),
+        *("launch.slurm", "launch.liveness", "launch.slurm_api"),
+        *("doctor.cluster", "doctor.inventory"),
     },
     "times and sizes": {"units"},
     "columns as trackers and spreadsheets name them": {"study.scores"},

@@ -3,7 +3,6 @@
 import os
 import pwd
 import re
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,29 +11,15 @@ from ettsweep.console import format_count, format_minutes
 from ettsweep.doctor import inventory
 from ettsweep.doctor.checks import DoctorCheck, existing_folder, run_check, torch_facts
 from ettsweep.errors import SlurmUnavailableError
-from ettsweep.launch import slurm
+from ettsweep.launch import slurm_api
 from ettsweep.launch.liveness import NO_ANSWER
-from ettsweep.launch.profile import SlurmProfile
-
-
-def describe_job(profile: SlurmProfile) -> str:
-    """Return what a job of a profile requests, in words."""
-    per_node = [format_count(profile.workers * profile.cpus, "CPU")]
-    if profile.gpus:
-        per_node.append(format_count(profile.gpus, "GPU"))
-    per_node.append("the site's memory" if profile.mem_gb is None else f"{profile.mem_gb:g} GiB")
-    facts = [
-        f"a job: {format_count(profile.nodes, 'node')} with {', '.join(per_node)}; {format_minutes(profile.time_min)}",
-        f"runs a job: {profile.runs_per_job}",
-        f"starts {profile.python or sys.executable}, which must exist on the nodes (only a job can check that)",
-    ]
-    return "; ".join(facts)
+from ettsweep.launch.slurm import Array, SlurmProfile, placeholder_folder
 
 
 def examine_cluster(results: Path, profile: SlurmProfile) -> list[DoctorCheck]:
     """Return checks of the cluster, and of what a profile would get there."""
     try:
-        config, partitions, nodes = slurm.configuration(), inventory.partitions(), inventory.nodes()
+        config, partitions, nodes = slurm_api.configuration(), inventory.partitions(), inventory.nodes()
     except SlurmUnavailableError as error:
         return [DoctorCheck("cluster", "failed", f"{NO_ANSWER}: {error}")]
     cluster = (
@@ -138,7 +123,7 @@ def _accounting_rows(config: dict[str, str]) -> list[DoctorCheck]:
         return [DoctorCheck("accounting", "absent", f"off: {consequence}")]
     user = _user()
     try:
-        slurm.run_command("sacct", "-n", "-P", "-X", "-S", "now", "-o", "JobID")
+        slurm_api.run_command("sacct", "-n", "-P", "-X", "-S", "now", "-o", "JobID")
         accounts = inventory.accounting("assoc", "where", f"user={user}", fields=ACCOUNT_FIELDS)
         qualities = inventory.accounting("qos", fields=QOS_FIELDS)
     except SlurmUnavailableError as error:
@@ -179,10 +164,7 @@ def _user() -> str:
 
 def _test_submission(results: Path, profile: SlurmProfile) -> str:
     """Return the answer of `sbatch --test-only` to an array of one run."""
-    from ettsweep.launch.executors import ArrayExecutor
-    from ettsweep.launch.submit import expected_start, placeholder_folder
-
-    return expected_start(ArrayExecutor(placeholder_folder(results), profile, "ettsweep-doctor", 1, 1).script())
+    return slurm_api.expected_start(profile.script(placeholder_folder(results), Array(), "ettsweep-doctor"))
 
 
 # --- what a profile would get ---------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ettsweep.launch import slurm
+from ettsweep.launch import slurm_api
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def partitions() -> list[Partition]:
     Raises:
         SlurmUnavailableError: the controller does not answer.
     """
-    lines = slurm.run_command("scontrol", "--oneliner", "show", "partition").splitlines()
+    lines = slurm_api.run_command("scontrol", "--oneliner", "show", "partition").splitlines()
     records = [dict(re.findall(r"(\S+?)=(\S*)", line)) for line in lines]
     return [
         Partition(
@@ -93,7 +93,7 @@ def nodes() -> list[Node]:
         SlurmUnavailableError: the controller does not answer.
     """
     rows = []
-    for line in slurm.run_command("sinfo", "-h", "-N", "-o", "%N|%R|%c|%m|%G|%T").splitlines():
+    for line in slurm_api.run_command("sinfo", "-h", "-N", "-o", "%N|%R|%c|%m|%G|%T").splitlines():
         columns = [column.strip() for column in line.split("|")]
         if len(columns) < 6:  # a message between the rows
             continue
@@ -115,5 +115,5 @@ def accounting(*query: str, fields: Sequence[str]) -> list[dict[str, str]]:
     Raises:
         SlurmUnavailableError: accounting is off, or its daemon does not answer.
     """
-    lines = slurm.run_command("sacctmgr", "-n", "-P", "show", *query, f"format={','.join(fields)}").splitlines()
+    lines = slurm_api.run_command("sacctmgr", "-n", "-P", "show", *query, f"format={','.join(fields)}").splitlines()
     return [dict(zip(fields, line.split("|"), strict=False)) for line in lines if "|" in line]

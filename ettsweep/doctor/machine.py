@@ -16,13 +16,12 @@ from pathlib import Path
 
 from ettsweep.console import format_count
 from ettsweep.doctor.checks import DoctorCheck, existing_folder, run_check, torch_facts, try_compiler
-from ettsweep.doctor.cluster import describe_job, examine_cluster
+from ettsweep.doctor.cluster import examine_cluster
 from ettsweep.errors import CorruptError, EttsweepError, InputError, StorageError
-from ettsweep.files import folder_names, lock_dir, storage_errors, write_atomic
-from ettsweep.launch import slurm
-from ettsweep.launch.gpus import NO_MPS_NOTE, mps_is_running
-from ettsweep.launch.profile import AnyProfile, LocalProfile, SlurmProfile, load_profile
-from ettsweep.launch.slots import held_slots, lock_paths
+from ettsweep.files import folder_names, storage_errors, write_atomic
+from ettsweep.launch import slurm_api
+from ettsweep.launch.local import LocalProfile
+from ettsweep.launch.profile import AnyProfile, load_profile
 from ettsweep.processes import GIB, count_cores, machine_bytes, memory_bytes
 from ettsweep.runs.folder import RunDir, is_run_id, runs_dir
 from ettsweep.shipped_files import own_grids, shipped_grids
@@ -49,7 +48,7 @@ def examine(
         required: task and location of a data set that must exist; others are reported as absent if missing.
     """
     loaded, row = _load_profile(profile, launch_set)
-    on_slurm = isinstance(loaded, SlurmProfile)
+    cluster_profile = loaded if loaded and loaded.kind == "slurm" else None
     rows = [
         run_check("python", lambda: sys.version.split()[0]),
         run_check("machine", _describe_machine),
@@ -73,10 +72,10 @@ def examine(
         rows.append(
             run_check(f"data {task.name}", partial(_check_data, task, data), "failed" if is_required else "absent")
         )
-    rows.append(run_check("slurm", _slurm_version, "failed" if on_slurm else "absent"))
-    if isinstance(loaded, SlurmProfile) and rows[-1].state == "ok":
+    rows.append(run_check("slurm", _slurm_version, "failed" if cluster_profile else "absent"))
+    if cluster_profile and rows[-1].state == "ok":
         try:
-            rows += examine_cluster(results, loaded)
+            rows += examine_cluster(results, cluster_profile)
         except Exception as error:  # versions and sites of SLURM print in different formats
             rows.append(DoctorCheck("cluster", "failed", f"its answers cannot be parsed: {error!r}"))
     return rows
@@ -97,11 +96,12 @@ def _describe_torch() -> str:
 def _compiler_rows(profile: AnyProfile | None) -> Iterator[DoctorCheck]:
     """Yield a check of `torch.compile`, if runs use it here: on a GPU, or because the profile says so."""
     try:
-        gpu = bool(torch_facts()["devices"])
-    except RuntimeError:
-        return  # the row `torch` reports it
+        has_gpu = bool(torch_facts()["devices"])
+        gpu = has_gpu and not (profile and profile.run_devices().kind == "cpu")
+    except (RuntimeError, InputError):
+        return  # the row `torch`, or that of the profile, reports it
     is_requested = profile is not None and profile.settings(TrainerSettings).compile is True
-    if gpu and not (isinstance(profile, LocalProfile) and profile.devices == "cpu"):
+    if gpu:
         yield run_check("compiler", partial(try_compiler, "cuda"), "failed" if is_requested else "warning")
     elif is_requested:
         yield run_check("compiler", partial(try_compiler, "cpu"))
@@ -114,21 +114,7 @@ def _load_profile(name: str, launch_set: Sequence[str]) -> tuple[AnyProfile | No
         loaded = load_profile(name, launch_set)
     except EttsweepError as error:
         return None, DoctorCheck(row_name, "failed", "; ".join(str(error).splitlines()))
-    return loaded, run_check(
-        row_name, lambda: _describe_slots(loaded) if isinstance(loaded, LocalProfile) else describe_job(loaded)
-    )
-
-
-def _describe_slots(profile: LocalProfile) -> str:
-    slots = profile.resolve_slots()
-    locks = [lock for slot in slots for lock in held_slots(lock_paths(slot))]
-    facts = [
-        f"{format_count(len(slots), 'slot')}: {', '.join(slot.name for slot in slots)}",
-        f"{format_count(slots[0].threads, 'thread')} each",
-    ]
-    if (sharers := max(slot.sharers for slot in slots)) > 1:
-        facts.append(f"{sharers} workers share a GPU {'by MPS' if mps_is_running() else NO_MPS_NOTE}")
-    return "; ".join([*facts, *map(str, locks), f"locks in {lock_dir()}"])
+    return loaded, run_check(row_name, loaded.describe)
 
 
 def _check_writable(results: Path) -> str:
@@ -184,7 +170,7 @@ def _check_data(task: TaskSpec, data: str | None) -> str:
 def _slurm_version() -> str:
     if shutil.which("sbatch") is None:
         raise EttsweepError("sbatch is not on the PATH")
-    return slurm.run_command("sinfo", "--version").strip()
+    return slurm_api.run_command("sinfo", "--version").strip()
 
 
 # --- checkpoints ----------------------------------------------------------------------------------------------------
@@ -199,7 +185,8 @@ def examine_saving(results: Path, sweep_spec: SweepSpec, name: str, launch_set: 
         profile = load_profile(name, launch_set)
     except EttsweepError:
         return  # `examine` reports it
-    if not isinstance(profile, SlurmProfile) or (n_bytes := checkpoint_bytes(spec.model, spec.optimizer)) < SMALL_BYTES:
+    warning_s, n_bytes = profile.warning_s(), checkpoint_bytes(spec.model, spec.optimizer)
+    if warning_s is None or n_bytes < SMALL_BYTES:
         return
     row_name = f"checkpoint {model_name(spec.model)}"
     try:
@@ -211,12 +198,12 @@ def examine_saving(results: Path, sweep_spec: SweepSpec, name: str, launch_set: 
     duration = (
         f"{n_bytes / GIB:.1f} GiB take some {takes_s:.0f} s, by {bytes_per_s / 1e6:.0f} MB/s of a short write here"
     )
-    if takes_s <= profile.warn_s:
-        yield DoctorCheck(row_name, "ok", f"{duration}; a job is warned {profile.warn_s} s before its end")
+    if takes_s <= warning_s:
+        yield DoctorCheck(row_name, "ok", f"{duration}; a job is warned {warning_s} s before its end")
     else:
         remedy = f"--launch-set warn_s={math.ceil(2 * takes_s)} leaves time"
         yield DoctorCheck(
-            row_name, "warning", f"{duration}: longer than the {profile.warn_s} s of a job that is warned; {remedy}"
+            row_name, "warning", f"{duration}: longer than the {warning_s} s of a job that is warned; {remedy}"
         )
 
 
@@ -248,8 +235,7 @@ def examine_fit(sweep_spec: SweepSpec, name: str, launch_set: Sequence[str]) -> 
     if not isinstance(spec, TransformerRun):
         raise InputError(f"--fit is for models of the built-in trainer, and {spec.labels.title} is none")
     profile = load_profile(name, launch_set)
-    local_profile = profile if isinstance(profile, LocalProfile) else LocalProfile()
-    slot = local_profile.resolve_slots()[0]
+    slot = (profile.resolve_slots() or LocalProfile().resolve_slots())[0]
     device, facts = prepare_device(slot)
     from ettsweep.trainer.training.distributed import ProcessGroup  # imports torch: only after the device is set
     from ettsweep.trainer.training.memory import largest_step

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from ettsweep.console import format_count
 from ettsweep.doctor.trial import Record, TrialRun
-from ettsweep.errors import InputError
 from ettsweep.kinds.command import CommandRecipe
-from ettsweep.launch.cost import Devices, describe_runs
-from ettsweep.launch.profile import AnyProfile, LocalProfile
+from ettsweep.launch.cost import describe_runs
+from ettsweep.launch.launcher import Launcher
 from ettsweep.processes import GIB, memory_bytes
 from ettsweep.quantities import score_text
 from ettsweep.report.score_digits import ScoreDigits
@@ -35,9 +34,7 @@ FREE_SHARE = 0.8
 """Share of the free space, or memory, above which a sweep is too large for comfort."""
 
 
-def conclude(
-    record: Record, family: str, runs: int, criterion: Criterion, profile: AnyProfile, results: Path
-) -> Outcome:
+def conclude(record: Record, family: str, runs: int, criterion: Criterion, profile: Launcher, results: Path) -> Outcome:
     """Return what a trial shows.
 
     Args:
@@ -305,7 +302,7 @@ def _processes(record: Record) -> Seen:
     return "ok", "nothing is left running", ""
 
 
-def _cost(record: Record, runs: int, profile: AnyProfile, results: Path) -> Seen:
+def _cost(record: Record, runs: int, profile: Launcher, results: Path) -> Seen:
     """Seconds, memory and disk of a run, and so what the sweep will cost."""
     done = [run for run in (record.alone, record.again, record.other) if run and run.is_done]
     if not done:
@@ -322,20 +319,16 @@ def _cost(record: Record, runs: int, profile: AnyProfile, results: Path) -> Seen
             parts[0] += f", by {alone.last_step} of its {record.whole.steps} steps"
         if at_most:
             advice.append("let the trial record twice, half a second apart: then start-up counts once")
-    try:
-        devices = Devices.from_profile(profile)
-    except InputError:
-        devices = None
     if memory := max(run.memory_bytes for run in done):
         parts.append(f"{_size(memory)} of memory")
-        at_once = min(runs, devices.slots) if devices and isinstance(profile, LocalProfile) else 0
+        at_once = min(runs, len(profile.resolve_slots()))
         if at_once * memory > FREE_SHARE * memory_bytes():
             state = "warning"
             need = f"{at_once} at once need {_size(at_once * memory)} of {_size(memory_bytes())}"
             advice.append(f"{need}: --launch-set slots=N")
-    if devices and whole_s is not None:
+    if whole_s is not None:
         device_s = whole_s * alone.device_s / (alone.wall_s or 1.0)
-        parts.append(f"{format_count(runs, 'run')} {at_most}{describe_runs(profile, devices, [device_s] * runs, 0.0)}")
+        parts.append(f"{format_count(runs, 'run')} {at_most}{describe_runs(profile, [device_s] * runs, 0.0)}")
     disk, free = max(run.disk_bytes for run in done), shutil.disk_usage(results).free
     parts.append(f"disk: {_size(disk)} a run, {_size(disk * runs)} for all, of {_size(free)} free")
     if disk * runs > FREE_SHARE * free:

@@ -16,11 +16,11 @@ from pathlib import Path
 from ettsweep.errors import CorruptError, EttsweepError, LaunchError, SlurmUnavailableError
 from ettsweep.files import Json, first_json_line, last_json_line, read_lines, storage_errors
 from ettsweep.kinds.command import CommandRecipe
-from ettsweep.launch import slurm
+from ettsweep.launch import slurm_api
 from ettsweep.launch.cancellation import cancel_runs
 from ettsweep.launch.follow import read_run_index
+from ettsweep.launch.launcher import Launcher
 from ettsweep.launch.liveness import SchedulerLiveness
-from ettsweep.launch.profile import AnyProfile
 from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import submissions
 from ettsweep.launch.submit import submit
@@ -185,7 +185,7 @@ class Trial:
         self,
         whole: RunSpec,
         other_seed: int,
-        profile: AnyProfile,
+        profile: Launcher,
         data: Mapping[str, str],
         folder: Path,
         notify: Callable[[str], None] = lambda text: None,
@@ -344,7 +344,7 @@ class Trial:
         if attempt is None:
             return
         if job := attempt.job_id():
-            slurm.kill_job(job)
+            slurm_api.kill_job(job)
         elif (owner := attempt.owner()) and owner.liveness() == "alive":
             with contextlib.suppress(ProcessLookupError):
                 os.kill(owner.pid, signal.SIGKILL)

@@ -1,1 +1,1 @@
-"""Launching: profiles, submission through submitit, and what becomes of it."""
+"""Launching: profiles, what starts workers by them, and what becomes of runs."""

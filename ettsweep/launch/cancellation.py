@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ettsweep.console import format_count
 from ettsweep.errors import SlurmUnavailableError
-from ettsweep.launch import slurm
+from ettsweep.launch import slurm_api
 from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.submissions import submissions, try_read_submission
 from ettsweep.runs.folder import jobs_dir
@@ -97,7 +97,7 @@ def withdraw_jobs(results: Path) -> str:
                 if not submission.is_withdrawable:
                     continue
                 jobs = liveness.withdrawable_jobs(submission)
-                slurm.cancel_jobs(jobs)
+                slurm_api.cancel_jobs(jobs)
                 withdrawn_count += len(jobs)
         except SlurmUnavailableError as error:
             problems.append(str(error))

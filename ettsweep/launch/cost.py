@@ -8,9 +8,7 @@ from statistics import fmean
 
 from ettsweep.console import format_count, format_device_hours
 from ettsweep.errors import InputError
-from ettsweep.files import Json
-from ettsweep.launch.gpus import gpu_names
-from ettsweep.launch.profile import AnyProfile, LocalProfile
+from ettsweep.launch.launcher import Launcher
 from ettsweep.launch.progress import format_duration
 from ettsweep.launch.submissions import try_read_submission
 from ettsweep.processes import Process, process_identity
@@ -22,65 +20,6 @@ from ettsweep.study.budget import Forecast
 from ettsweep.study.plan import Plan, PlannedRun
 from ettsweep.study.sweep_store import StudiesByFamily
 
-# --- devices --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Devices:
-    """The devices that train a run, as far as they change its duration.
-
-    Attributes:
-        kind: cpu or cuda.
-        per_run: number of devices that train one run together.
-        threads: threads per device on the CPU.
-        gpu_models: models of the GPUs; empty if unknown.
-        slots: slots of this machine; 0 if a scheduler assigns the devices.
-        allow_fewer_threads: a run may have used fewer threads than `threads`.
-    """
-
-    kind: str
-    per_run: int
-    threads: int
-    gpu_models: frozenset[str] = frozenset()
-    slots: int = 0
-    allow_fewer_threads: bool = False
-
-    @classmethod
-    def from_profile(cls, profile: AnyProfile) -> "Devices":
-        """Return the devices on which a profile trains a run.
-
-        Raises:
-            InputError: it is a local profile, and this machine lacks its devices.
-        """
-        if not isinstance(profile, LocalProfile):
-            # The scheduler may place jobs on any GPU model, so none is required.
-            return cls(
-                "cuda" if profile.gpus else "cpu", profile.devices_per_run, profile.cpus, allow_fewer_threads=True
-            )
-        slots = profile.resolve_slots()
-        names_by_uuid = gpu_names() if slots[0].device == "cuda" else {}
-        names = frozenset(names_by_uuid.get(slot.gpu or "", "") for slot in slots)
-        first_fields = slots[0].device, profile.devices_per_run, slots[0].threads
-        return cls(
-            *first_fields,
-            names if all(names) else frozenset(),
-            len(slots),
-            allow_fewer_threads=profile.threads == "auto",
-        )
-
-    def match(self, result: Json) -> bool:
-        """`True` if a result was computed on such devices."""
-        environment, execution = result.get("environment") or {}, result.get("execution") or {}
-        if str(environment.get("device")).partition(":")[0] != self.kind or execution.get("processes") != self.per_run:
-            return False
-        if self.kind == "cpu":
-            threads = environment.get("threads")  # `auto` gives small models fewer threads
-            return threads == self.threads or (
-                self.allow_fewer_threads and isinstance(threads, int) and threads < self.threads
-            )
-        # Unknown GPU models match all: a rough estimate is better than none.
-        return not self.gpu_models or environment.get("device_name") in self.gpu_models
-
 
 def fraction_left(run: RunDir) -> float:
     """Return the fraction of its steps that a run still has to train after its last checkpoint."""
@@ -89,21 +28,15 @@ def fraction_left(run: RunDir) -> float:
     return next((1 - attempt.progress() for attempt in attempts if attempt.has_checkpoint()), 1.0)
 
 
-def describe_runs(profile: AnyProfile, devices: Devices, device_s: Sequence[float], start_s: float) -> str:
+def describe_runs(profile: Launcher, device_s: Sequence[float], start_s: float) -> str:
     """Return the device hours of runs, and their wall time on workers that take `start_s` to start.
 
     The wall time is left out if only the scheduler decides how many run at once.
     """
     text = f"about {format_device_hours(sum(device_s))}"
-    if isinstance(profile, LocalProfile):
-        at_once = min(len(device_s), devices.slots)
-        placement = f"on {format_count(at_once, 'slot')}"
-    elif profile.max_parallel:
-        jobs = min(profile.max_parallel, -(-len(device_s) // profile.runs_per_job))
-        at_once = jobs * profile.runs_at_once
-        placement = f"with {format_count(jobs, 'job')} at a time"
-    else:
+    if not (placed := profile.at_once(len(device_s))):
         return text
+    at_once, placement = placed
     # Device seconds are summed over the devices of a run, which work in parallel.
     wall_s = start_s + makespan_s([], [seconds / profile.devices_per_run for seconds in device_s], at_once)
     return f"{text}, {format_duration(wall_s)} {placement}"
@@ -126,7 +59,7 @@ class CostEstimator:
         clock: monotonic seconds.
     """
 
-    profile: AnyProfile
+    profile: Launcher
     in_rounds: bool = False
     clock: Callable[[], float] = time.monotonic
     _fraction_left: dict[str, float] = field(default_factory=dict)  # by run id: fraction of its steps to train
@@ -177,7 +110,7 @@ class CostEstimator:
         If `count` is larger than their number, it is for that many such runs.
         """
         try:
-            devices = Devices.from_profile(self.profile)
+            devices = self.profile.run_devices()
         except InputError:
             return ""  # a local profile of another machine
         times = RunTimes.of(run_index, devices.match)
@@ -187,7 +120,7 @@ class CostEstimator:
         device_s = list(estimates.values())
         if len(device_s) == len(planned):
             device_s += [fmean(device_s)] * (count - len(planned))
-            text = describe_runs(self.profile, devices, device_s, times.start_s)
+            text = describe_runs(self.profile, device_s, times.start_s)
         else:
             text = f"about {format_device_hours(sum(device_s))} for {len(device_s)} of them"
         if terse:

@@ -3,13 +3,11 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from ettsweep.launch.profile import find_profile
 from ettsweep.launch.submissions import Submission
 from ettsweep.ownership import check_folder, check_run_folder
 from ettsweep.runs.folder import code_dir, jobs_dir, runs_dir, sweeps_dir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.trainable import Trainable
-from ettsweep.shipped_files import shipped
 
 
 def check_folders(results: Path, specs: Iterable[RunSpec]) -> None:
@@ -21,20 +19,6 @@ def check_folders(results: Path, specs: Iterable[RunSpec]) -> None:
     check_results(results)
     for run_id in dict.fromkeys(spec.run_id for spec in specs):
         check_run_folder(runs_dir(results) / run_id)
-
-
-def check_profile(name: str) -> None:
-    """Check that nobody else may change a launch profile: its `setup` is executed.
-
-    Args:
-        name: a file, or a name.
-
-    Raises:
-        InputError: somebody else may, or there is none.
-    """
-    path = find_profile(name)
-    if path.parent != shipped("launch"):
-        check_folder(path)
 
 
 def check_source(recipe: Trainable, source: Path) -> None:

@@ -12,13 +12,13 @@ from ettsweep.errors import LaunchError, SlurmNotInstalledError, SlurmUnavailabl
 from ettsweep.launch.cancellation import withdraw_jobs
 from ettsweep.launch.cost import CostEstimator
 from ettsweep.launch.first_runs import read_first_runs
+from ettsweep.launch.launcher import Launcher
 from ettsweep.launch.liveness import NO_ANSWER, SchedulerLiveness, watch_hearts
-from ettsweep.launch.local_workers import WorkerRespawner, respawn_workers
-from ettsweep.launch.profile import AnyProfile, LocalProfile
+from ettsweep.launch.local import WorkerRespawner, respawn_workers
 from ettsweep.launch.progress import RELAUNCH_S, ProgressMonitor, follow_progress
 from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import read_submission
-from ettsweep.launch.submit import batch_scripts, submit
+from ettsweep.launch.submit import submit
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.index import Run, RunIndex, RunReader, load_run_index
 from ettsweep.runs.spec import RunSpec
@@ -33,12 +33,6 @@ if TYPE_CHECKING:
 
 RETRY_FIRST_S, RETRY_LAST_S = 5.0, 60.0
 """Shortest and longest wait between attempts to submit while the scheduler does not answer; doubled each time."""
-
-DEFAULT_PARALLEL_JOBS = 16
-"""Jobs that racing counts on at a scheduler if the profile does not limit how many run in parallel."""
-
-MAX_LOCAL_SUBMISSIONS, MAX_SLURM_SUBMISSIONS = 1, 3
-"""Submissions of a run that never starts before a command gives up; more on a cluster, which may have a bad node."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +51,7 @@ class CommandContext:
     """
 
     results: Path
-    profile: AnyProfile
+    profile: Launcher
     data: Mapping[str, str] = field(default_factory=dict)
     dry_run: bool = False
     console: "Console | None" = None
@@ -139,7 +133,7 @@ def execute_plan(plan: Plan, context: CommandContext, controller: Controller | N
     vacancies = SchedulerLiveness(context.results).vacant_slots([p.id for p in plan.keep if p.state is State.QUEUED])
     if context.dry_run:
         context.notify(f"{format_count(len(vacancies), 'idle slot')} would get a new worker" if vacancies else "")
-        return SubmitResult(plan, context, batch_scripts=batch_scripts(context.results, plan, context.profile))
+        return SubmitResult(plan, context, batch_scripts=context.profile.scripts(context.results, plan.to_launch))
     context.notify(respawn_workers(vacancies))
     try:
         context.notify(withdraw_jobs(context.results))
@@ -169,9 +163,6 @@ class _Follower:
             context.results, studies_by_family=group_by_family(context.studies), reader=self._reader
         )
         self._respawner = WorkerRespawner(RELAUNCH_S, context.notify)
-        self._max_submissions = (
-            MAX_LOCAL_SUBMISSIONS if isinstance(context.profile, LocalProfile) else MAX_SLURM_SUBMISSIONS
-        )
         # Counted per attempt number: a run that did start has a new number, and so a new budget.
         self._submission_counts: Counter[tuple[str, int]] = Counter()
         self._folders: list[Path] = []
@@ -227,7 +218,7 @@ class _Follower:
             LaunchError: all runs that could start have been submitted as often as they may be.
         """
         attempts = _launch_attempts(self._context.results, make_plan(watched, run_index))
-        if attempts and all(self._submission_counts[run] >= self._max_submissions for run in attempts):
+        if attempts and all(self._submission_counts[run] >= self._context.profile.max_submissions for run in attempts):
             last_output = read_submission(self._folders[-1]).last_output()
             raise LaunchError(f"the workers ended without starting a run: {last_output}")
 
@@ -295,7 +286,7 @@ def verify_rounds(controller: Controller, context: CommandContext) -> Verificati
     Raises:
         InputError: its start is no point of a study, or a point has more seeds than its budget allows.
     """
-    controller.capacity = 1 if context.dry_run else count_parallel_runs(context.profile)
+    controller.capacity = 1 if context.dry_run else context.profile.capacity()
     controller.follows = context.follows
     families = {study.family for study in controller.studies}
     plan = _next_plan(controller, read_index_to_plan(context, lambda run: run.family in families), context)
@@ -308,10 +299,3 @@ def verify_rounds(controller: Controller, context: CommandContext) -> Verificati
             raise
         # Unfollowed, the verdicts of runs that are finished are worth showing in spite of the error.
         return VerificationResult(controller, SubmitResult(plan, context), problem)
-
-
-def count_parallel_runs(profile: AnyProfile) -> int:
-    """Return how many runs a profile trains in parallel; a default if only the scheduler decides."""
-    if isinstance(profile, LocalProfile):
-        return len(profile.resolve_slots())
-    return (profile.max_parallel or DEFAULT_PARALLEL_JOBS) * profile.runs_per_job

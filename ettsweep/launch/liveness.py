@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ettsweep.errors import SlurmUnavailableError
 from ettsweep.files import Json, number
-from ettsweep.launch import slurm
+from ettsweep.launch import slurm_api
 from ettsweep.launch.first_runs import FirstRuns, read_first_runs
 from ettsweep.launch.remedies import more_memory, more_time
 from ettsweep.launch.slurm_cache import HEARTBEAT_POLL_S, MISSED_BEATS, Heart, SlurmCache
@@ -100,7 +100,7 @@ class SchedulerLiveness:
         if self._slurm_cache.slurm_error:
             return f"{NO_ANSWER}: {self._slurm_cache.slurm_error}"
         try:
-            local_cluster = slurm.cluster_name()
+            local_cluster = slurm_api.cluster_name()
         except SlurmUnavailableError as error:
             self._slurm_cache.slurm_error = str(error)
             return f"{NO_ANSWER}: {error}"
@@ -109,7 +109,7 @@ class SchedulerLiveness:
         if user in (None, str(os.getuid())):
             return ""
         # Jobs that squeue hides would look as if they had ended.
-        hidden = slurm.hides_jobs_of_others() or user not in slurm.known_users([str(user)])
+        hidden = slurm_api.hides_jobs_of_others() or user not in slurm_api.known_users([str(user)])
         return f"SLURM does not show the jobs of user {user} here" if hidden else ""
 
     # --- jobs of runs -----------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ class SchedulerLiveness:
         )
 
 
-def _ended_status(task: slurm.ArrayTask, submission: Submission, run_id: str) -> Status:
+def _ended_status(task: slurm_api.ArrayTask, submission: Submission, run_id: str) -> Status:
     mem_gb, time_min = number(submission.profile.get("mem_gb")), int(number(submission.profile.get("time_min")) or 0)
     if task.state == "CANCELLED":
         return Status(State.CANCELLED, f"job {task.id} was cancelled in SLURM", job=task.id)
@@ -343,7 +343,7 @@ def _ended_status(task: slurm.ArrayTask, submission: Submission, run_id: str) ->
     if task.state == "FAILED":
         return Status(State.INTERRUPTED, f"job {task.id} failed ({task.reason})", job=task.id)
     return Status(
-        State.INTERRUPTED, f"job {task.id}: {slurm.END_REASONS.get(task.state, task.state.lower())}", job=task.id
+        State.INTERRUPTED, f"job {task.id}: {slurm_api.END_REASONS.get(task.state, task.state.lower())}", job=task.id
     )
 
 

@@ -1,6 +1,6 @@
 """What gives a run the memory or the time that it lacked: commands with twice what it had."""
 
-from ettsweep.launch.profile import Slot
+from ettsweep.launch.slots import Slot
 from ettsweep.units import gib_text, minutes_text
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from ettsweep.config import hide_secrets, options_by_key
 from ettsweep.errors import DataMissingError, EttsweepError, InputError, SweepNameTakenError
-from ettsweep.launch.folders import check_profile, check_source
+from ettsweep.launch.folders import check_source
 from ettsweep.launch.follow import CommandContext, read_index_to_plan, read_run_index
-from ettsweep.launch.profile import AnyProfile, LocalProfile, load_profile, profile_file
+from ettsweep.launch.launcher import Launcher
+from ettsweep.launch.profile import AnyProfile, load_profile, profile_file
 from ettsweep.launch.project_copy import ensure_copies, take_copy
 from ettsweep.launch.slurm_cache import watch_heartbeats
 from ettsweep.launch.submit import check_plan, check_resources
@@ -107,7 +108,7 @@ class LaunchOptions:
 
     def resolve_studies(
         self, studies: Sequence[Study], sweep_store: SweepStore, *, dry_run: bool = False
-    ) -> tuple[AnyProfile, dict[str, str]]:
+    ) -> tuple[Launcher, dict[str, str]]:
         """Return the profile and the data paths, by kind of task, for more runs of studies.
 
         Raises:
@@ -143,13 +144,11 @@ class LaunchOptions:
             )
         # Without sweeps there is nothing to launch; the profile is loaded all the same, to check the options.
         name, sets = next(iter(sweep_by_profile), (self.launch or "local", self.launch_set))
-        if not dry_run:
-            check_profile(name)
-        return load_profile(name, sets), data
+        return load_profile(name, sets, is_executed=not dry_run), data
 
     def resolve_retries(
         self, studies: Sequence[Study], sweep_store: SweepStore, more_memory: str | None, more_time: str | None
-    ) -> tuple[AnyProfile, dict[str, str]]:
+    ) -> tuple[Launcher, dict[str, str]]:
         """Return the profile and the data paths for retries, in jobs with more memory or time if texts say how much.
 
         Raises:
@@ -165,7 +164,7 @@ class LaunchOptions:
         ):
             if text is None:
                 continue
-            if isinstance(profile, LocalProfile):
+            if not hasattr(profile, field):
                 raise InputError(f"{option} {text}: these runs train on this machine; only jobs of SLURM have a limit")
             try:
                 amount = read(text)
@@ -181,7 +180,7 @@ class LaunchOptions:
             return profile, data
         return replace(self, launch_set=(*self.launch_set, *sets)).resolve_studies(studies, sweep_store)
 
-    def resolve_local(self, spec: RunSpec) -> tuple[LocalProfile, str | None]:
+    def resolve_local(self, spec: RunSpec) -> tuple[AnyProfile, str | None]:
         """Return the profile and the data path, if given, for training a run in this process.
 
         Raises:
@@ -190,9 +189,8 @@ class LaunchOptions:
         """
         data = absolute_data_path(self.data, spec) if self.data else None
         spec.check_data(data)
-        check_profile(self.launch or "local")
-        profile = load_profile(self.launch or "local", self.launch_set)
-        if not isinstance(profile, LocalProfile):
+        profile = load_profile(self.launch or "local", self.launch_set, is_executed=True)
+        if not profile.resolve_slots():
             raise InputError(
                 f"--launch {self.launch}: `train` trains here, in this process; `grid` and `retry` submit to SLURM"
             )
@@ -211,16 +209,14 @@ def absolute_data_path(data: str, recipe: Trainable) -> str:
     return resolve_data(data)
 
 
-def load_launch(sweep_spec: SweepSpec, *, dry_run: bool = False) -> tuple[AnyProfile, dict[str, str]]:
+def load_launch(sweep_spec: SweepSpec, *, dry_run: bool = False) -> tuple[Launcher, dict[str, str]]:
     """Return the profile of a resolved sweep spec, and its data path by kind of task.
 
     Raises:
         InputError: it is wrong; or, unless in a dry run, others may change it.
     """
-    if not dry_run:
-        check_profile(sweep_spec.launch)
     data = {sweep_spec.recipe.data_kind: sweep_spec.data} if sweep_spec.data else {}
-    return load_profile(sweep_spec.launch, sweep_spec.launch_set), data
+    return load_profile(sweep_spec.launch, sweep_spec.launch_set, is_executed=not dry_run), data
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------
@@ -263,10 +259,8 @@ def plan_grid(
     plan = make_plan(specs, run_index)
     check_resources([planned.spec for planned in plan.to_launch], context.profile)
     try:
-        # A SLURM profile is not checked in a dry run: the machine may have no SLURM.
-        if not context.dry_run or isinstance(context.profile, LocalProfile):
-            # What cannot be submitted must fail before anything is recorded.
-            check_plan(context.results, plan, context.profile)
+        # What cannot be submitted must fail before anything is recorded.
+        check_plan(context.results, plan, context.profile, dry_run=context.dry_run)
         # A plan with nothing to launch can be shown without the data.
         if plan.to_launch or not context.dry_run:
             sweep_spec.recipe.check_data(sweep_spec.data, count=bool(plan.to_launch))

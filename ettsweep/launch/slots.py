@@ -12,11 +12,36 @@ import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 from ettsweep.errors import StorageError
 from ettsweep.files import SLOTS_ENV, dumps, loads, lock_dir, naming_option, storage_errors
-from ettsweep.launch.profile import Slot
 from ettsweep.processes import Process, process_identity
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A share of a machine for one worker: a GPU, a fraction of one, or some CPU threads.
+
+    Attributes:
+        name: unique on its host, such as gpu-<uuid> or cpu-0; also the name of its lock file.
+        gpu: UUID or index, as for CUDA_VISIBLE_DEVICES; None on the CPU.
+        threads: CPU threads of the worker.
+        sharers: number of workers that share the GPU.
+        others: the further slots of a run that trains on several devices.
+    """
+
+    name: str
+    device: Literal["cpu", "cuda"]
+    gpu: str | None
+    threads: int
+    sharers: int = 1
+    others: "tuple[Slot, ...]" = ()
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Slot":
+        """Build a slot from what `dataclasses.asdict` returned for it."""
+        return cls(**data | {"others": tuple(cls.from_json(other) for other in data.get("others", ()))})
 
 
 def make_lock_dir() -> Path:

@@ -1,278 +1,481 @@
-"""SLURM's commands, run in a fixed environment, with their answers as plain data.
-
-Nothing is decided here. One `squeue` covers all jobs of ettsweep; `sacct` tells how jobs ended that the controller has
-forgotten. A command without an answer raises SlurmUnavailableError with SLURM's message, unless documented otherwise.
-"""
+"""The launcher of SLURM: a submission is one array, each of its tasks a job whose workers train runs of the list."""
 
 import contextlib
 import os
-import pwd
 import re
-import subprocess
-from collections.abc import Iterable
+import shlex
+import shutil
+import sys
+import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Self
 
-from ettsweep.errors import SlurmNotInstalledError, SlurmUnavailableError
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
 
-TIMEOUT_S = 20.0
-"""Seconds to wait for a SLURM command; SLURM's own message timeout is 10 s by default."""
+from ettsweep.config import HIDDEN_VALUE
+from ettsweep.console import format_count, format_minutes
+from ettsweep.errors import InputError, LaunchError, SlurmUnavailableError, SubmissionUnknownError
+from ettsweep.files import Json, write_atomic
+from ettsweep.launch import slurm_api
+from ettsweep.launch.launcher import Launcher, RunDevices, code_environment, worker_command
+from ettsweep.launch.remedies import more_memory, more_time
+from ettsweep.launch.slurm_api import RESERVED_OPTIONS
+from ettsweep.launch.submissions import Submission, write_submission
+from ettsweep.ownership import TRUST_VARIABLE, trusts_group
+from ettsweep.processes import GIB
+from ettsweep.runs.folder import code_dir, jobs_dir
+from ettsweep.schema import Positive, PositiveFloat, expect, home_expanded
+from ettsweep.strategies.strategy import strategy_name
+from ettsweep.study.plan import PlannedRun
 
-HOLD_STATES = {"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
-HOLD_REASON = re.compile(r"JobH[eo]ld|requeued[ _](in[ _])?(held|special)")
-"""Job states, and reasons of PENDING jobs, that need a person to release the job: JobHeldUser, JobHeldAdmin,
-JobHoldMaxRequeue, `launch failed requeued held`, `job requeued in held state`; some versions write _ for blanks."""
+# --- fields ---------------------------------------------------------------------------------------------------------
 
-WAITING_STATES = {"PENDING", "REQUEUED", "REQUEUE_FED", *HOLD_STATES}
-ACTIVE_STATES = {"RUNNING", "CONFIGURING", "COMPLETING", "STAGE_OUT", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"}
 
-END_REASONS = {
-    "TIMEOUT": "timed out",
-    "PREEMPTED": "preempted",
-    "NODE_FAIL": "its node failed",
-    "BOOT_FAIL": "its node failed to boot",
-    "OUT_OF_MEMORY": "out of memory",
-    "DEADLINE": "its deadline passed",
-    "REVOKED": "revoked by the federation",
+def _one_line(value: str) -> str:
+    """Reject text that would end a line of the batch script."""
+    if not value or not value.isprintable():
+        raise ValueError(f"text on one line is expected, got {value!r}")
+    return value
+
+
+SingleLine = Annotated[str, AfterValidator(_one_line)]
+
+
+def _expand_path(value: object) -> object:
+    """Expand `~` where a value is a path, as of `output`; without a slash it may be a comment or an account."""
+    return home_expanded(value) if isinstance(value, str) and "/" in value else value
+
+
+SbatchValue = Annotated[
+    str | int | float | bool,
+    expect("a word or a number", lambda v: isinstance(v, str | int | float) and (v == "" or str(v).isprintable())),
+    AfterValidator(_expand_path),
+]
+
+
+def _check_variables(value: object) -> object:
+    """Reject invalid variables, with messages that do not contain their values."""
+    if not isinstance(value, dict):
+        raise ValueError("names with their values are expected, such as {NCCL_SOCKET_IFNAME: ib0}")
+    if problems := [problem for name, entry in value.items() if (problem := _find_problem(name, entry))]:
+        raise ValueError("; ".join(problems))
+    return value
+
+
+def _find_problem(name: object, value: object) -> str:
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        return f"{str(name).partition('=')[0]!r} is not a variable name"
+    # 1.10 would become 1.1, and 1e3 become 1000.0.
+    if isinstance(value, float):
+        return f"{name}: YAML may not read this number as it is written; put it in quotes"
+    if not isinstance(value, str | int) or not (value == "" or str(value).isprintable()):
+        return f"{name}: a word or a number on one line is expected"
+    return ""
+
+
+Variables = Annotated[
+    dict[str, str | int | bool],
+    BeforeValidator(_check_variables),
+    PlainSerializer(lambda variables: dict.fromkeys(variables, HIDDEN_VALUE)),
+    Field(repr=False),
+]
+"""Values by name; serialised or printed, it shows the names only."""
+
+
+FIELD_BY_OPTION = {
+    **{option: option.replace("-", "_") for option in ("partition", "account", "qos", "constraint", "nodes")},
+    **{"time": "time_min", "mem": "mem_gb", "cpus-per-task": "cpus", "gpus-per-node": "gpus", "gpus": "gpus"},
+    **{"ntasks-per-node": "gpus", "ntasks": "gpus"},
 }
-"""Job states that end a job without anyone's request, as text."""
+"""The profile's field for each sbatch option that has one; `sbatch:` must not set these."""
 
-END_STATES = {*END_REASONS, "COMPLETED", "CANCELLED", "FAILED", "LAUNCH_FAILED", "RECONFIG_FAIL"}
-"""States of jobs that are over. Nothing is concluded from a state in none of these sets."""
 
-IGNORED_VARIABLES = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
-"""Environment variables by which a user changes the output of the commands, or the cluster that they query."""
+LARGEST_GPU_BYTES, LARGEST_NODE_BYTES = 2**40, 2**46
+"""Bounds that no GPU and no node reaches: 1 TiB and 64 TiB, a few times the largest of 2026."""
+
+
+DEFAULT_PARALLEL_JOBS = 16
+"""Jobs that racing counts on if the profile does not limit how many run in parallel."""
+
+VARIABLES_FILE = "environment.sh"
+
+BLOCK_WARNING = 'hold=; env --block-signal=USR2 true 2>/dev/null && hold="env --block-signal=USR2"'
+"""Shell command that blocks SIGUSR2 until the worker handles it; a warning before that would kill the job."""
+
+REQUEUE_SCRIPT = """code=$?
+# A worker that could not ask SLURM to start this job again has left a note.
+notes={folder}
+job=${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID life=$SLURM_ARRAY_TASK_ID-${{SLURM_RESTART_COUNT:-0}}
+for pause in 0 5 15 30; do
+  sleep $pause
+  if [ -e "$notes"/preempted-$life ]; then
+    told=$(scontrol --oneliner show job $job) || continue
+    [[ $told == *JobState=RUNNING* && $told =~ PreemptTime=[0-9] ]] || break
+  elif [ ! -e "$notes"/again-$life ]; then
+    break
+  fi
+  scontrol requeue $job && break
+done
+exit $code
+"""
+"""End of the batch script, which requeues the job if its worker could not.
+
+Outside a container there is scontrol, and the script can retry while the controller does not answer."""
+
+
+class SlurmProfile(Launcher):
+    """Jobs on a SLURM cluster: a submission is one array, and each array task is a job.
+
+    Attributes:
+        partition, account, qos, constraint: as for sbatch; the site's default if not given.
+        time_min: time limit of a job in minutes. A longer run continues in further jobs.
+        nodes: nodes of a job.
+        gpus: GPUs of a job on each node, with one worker each. Each worker trains one run at a time, or all of them
+            train one run together (see devices_per_run). 0 trains on the CPU, with one worker per node.
+        cpus: CPUs of a worker.
+        mem_gb: memory of a job on each node, in GiB; the site's default if not given.
+        max_parallel: jobs of one array that run at the same time; only limited by the site if not given.
+        runs_per_job: runs of a job, trained one after another (or in parallel on its GPUs).
+        setup: shell commands before the workers start, such as `module load cuda`.
+        environment: environment variables of the job; their values are stored in one file that only its owner can read.
+        sbatch: further options of sbatch by their long names; true for a flag.
+        python: command that starts Python on a node, such as `singularity exec image.sif python`; the submitter's
+            Python if not given.
+        warn_s: seconds before the time limit at which a job is signalled to save and to continue in the next one; SLURM
+            may send the signal up to a minute earlier.
+    """
+
+    kind: Literal["slurm"]
+    partition: SingleLine | None = None
+    account: SingleLine | None = None
+    qos: SingleLine | None = None
+    constraint: SingleLine | None = None
+    time_min: Positive = 240
+    nodes: Positive = 1
+    gpus: Annotated[int, Field(ge=0)] = 1
+    cpus: Positive = 4
+    mem_gb: PositiveFloat | None = None
+    max_parallel: Positive | None = None
+    runs_per_job: Positive = 1
+    setup: Annotated[tuple[SingleLine, ...], Field(strict=False)] = ()
+    environment: Variables = Field(default_factory=dict)
+    sbatch: dict[str, SbatchValue] = Field(default_factory=dict)
+    python: SingleLine | None = None
+    warn_s: Positive = 120
+
+    max_submissions: ClassVar[int] = 3  # a cluster may have a bad node
+
+    @model_validator(mode="after")
+    def _check_fields(self) -> Self:
+        # srun starts all workers of a job alike, so they form either one group or none.
+        if self.devices_per_run not in (1, self.nodes * self.workers):
+            raise ValueError(
+                f"devices_per_run: a job has {self.nodes * self.workers} workers (nodes x gpus), which train a run "
+                f"each (1) or one run together ({self.nodes * self.workers}), got {self.devices_per_run}"
+            )
+        early_s = 60 if self.time_min > 1 else 0  # SLURM may signal this much earlier
+        if self.warn_s + early_s >= 60 * self.time_min:
+            raise ValueError(
+                f"warn_s: {self.warn_s} s before the end of a job of {self.time_min} min may be before its start"
+            )
+        for command in self.setup:
+            # sbatch reads its options only above the first command, and would ignore this one.
+            if command.startswith("#SBATCH"):
+                raise ValueError(f"setup: {command!r} is an option of sbatch: it belongs under sbatch")
+        for option in self.sbatch:
+            if not re.fullmatch(r"[a-z][a-z0-9-]*", option):
+                raise ValueError(f"sbatch: {option!r} is not a long option of sbatch, such as mail-type")
+            if fields := [
+                field for sbatch_option, field in FIELD_BY_OPTION.items() if sbatch_option.startswith(option)
+            ]:
+                raise ValueError(f"sbatch: {option} is set by the profile's field {fields[0]}")
+            # sbatch accepts any unique prefix of an option.
+            if any(sbatch_option.startswith(option) for sbatch_option in RESERVED_OPTIONS):
+                raise ValueError(f"sbatch: {option} is set by ettsweep itself")
+        return self
+
+    def sets_variable(self, variable: str) -> bool:
+        """`True` if the profile itself sets an environment variable, for example to a copy of the data on the node."""
+        return variable in self.environment or any(variable in command for command in self.setup)
+
+    @property
+    def workers(self) -> int:
+        """Workers of a job on each of its nodes."""
+        return max(1, self.gpus)
+
+    @property
+    def runs_at_once(self) -> int:
+        """Runs that a job trains at the same time."""
+        return min(self.runs_per_job, self.nodes * self.workers // self.devices_per_run)
+
+    # --- what there is to train on ---
+
+    def run_devices(self) -> RunDevices:
+        # The scheduler may place jobs on any GPU model, so none is required.
+        return RunDevices("cuda" if self.gpus else "cpu", self.devices_per_run, self.cpus, allow_fewer_threads=True)
+
+    def capacity(self) -> int:
+        return (self.max_parallel or DEFAULT_PARALLEL_JOBS) * self.runs_per_job
+
+    def at_once(self, runs: int) -> tuple[int, str] | None:
+        if not self.max_parallel:
+            return None
+        jobs = min(self.max_parallel, -(-runs // self.runs_per_job))
+        return jobs * self.runs_at_once, f"with {format_count(jobs, 'job')} at a time"
+
+    def memory_limit(self) -> tuple[int, str]:
+        if self.gpus:
+            return self.devices_per_run * LARGEST_GPU_BYTES, format_count(self.devices_per_run, "GPU")
+        node_bytes = LARGEST_NODE_BYTES if self.mem_gb is None else int(self.mem_gb * GIB)
+        return self.nodes * node_bytes, format_count(self.nodes, "node") + (
+            "" if self.mem_gb is None else " with that mem_gb"
+        )
+
+    def describe(self) -> str:
+        per_node = [format_count(self.workers * self.cpus, "CPU")]
+        if self.gpus:
+            per_node.append(format_count(self.gpus, "GPU"))
+        per_node.append("the site's memory" if self.mem_gb is None else f"{self.mem_gb:g} GiB")
+        facts = [
+            f"a job: {format_count(self.nodes, 'node')} with {', '.join(per_node)}; {format_minutes(self.time_min)}",
+            f"runs a job: {self.runs_per_job}",
+            f"starts {self.python or sys.executable}, which must exist on the nodes (only a job can check that)",
+        ]
+        return "; ".join(facts)
+
+    def warning_s(self) -> int:
+        return self.warn_s
+
+    def starts_other_python(self) -> bool:
+        return self.python is not None
+
+    def memory_advice(self, run_id: str, workers: int) -> str:
+        return more_memory(run_id, self.mem_gb)
+
+    def time_advice(self, run_id: str) -> str:
+        return more_time(run_id, self.time_min)
+
+    # --- launching ---
+
+    def check_nodes(self, nodes: int) -> None:
+        if nodes != self.nodes and (nodes != 1 or self.devices_per_run > 1):
+            raise InputError(
+                f"nodes: a run of this sweep takes {nodes}, and the launch profile has jobs of {self.nodes}: "
+                f"--launch-set nodes={nodes}"
+            )
+
+    def check(self, results: Path, runs: Sequence[PlannedRun], *, dry_run: bool = False) -> None:
+        for script in [] if dry_run else self.scripts(results, runs):
+            slurm_api.expected_start(script)
+
+    def scripts(self, results: Path, runs: Sequence[PlannedRun]) -> list[str]:
+        try:
+            max_tasks = slurm_api.max_array_size()
+        except SlurmUnavailableError:
+            max_tasks = len(runs)  # without SLURM, show one array
+        code = str(code_dir(results.resolve()) / "XXXXXXXX") if self.snapshot else ""
+        arrays = self._arrays(results, runs, max_tasks) if runs else []
+        return [self.script(placeholder_folder(results), array, f"{array.name}.XXXXXXXX", code) for array in arrays]
+
+    def start(self, results: Path, runs: Sequence[PlannedRun], content: Json) -> list[Path]:
+        arrays, folders = self._arrays(results, runs, slurm_api.max_array_size()), list[Path]()
+        for array in arrays:
+            try:
+                folders.append(self._submit(results, array, content))
+            except LaunchError as error:
+                # Nothing was submitted: the plain error is enough.
+                if not folders:
+                    raise
+                submitted_count = sum(len(each.runs) for each in arrays[: len(folders)])
+                message = f"{submitted_count} of {len(runs)} runs were submitted, and then: {error}"
+                raise type(error)(message) from None
+        return folders
+
+    def _arrays(self, results: Path, runs: Sequence[PlannedRun], max_tasks: int) -> list["Array"]:
+        """Split runs into arrays, several if they need more tasks than the site's MaxArraySize.
+
+        Raises:
+            InputError: the path of the results contains a %.
+        """
+        # sbatch replaces %j and the like in the paths of its output files.
+        if "%" in str(folder := placeholder_folder(results)):
+            raise InputError(f"{folder}: SLURM replaces % in paths; choose another folder with --results")
+        alike: dict[bool, list[PlannedRun]] = {}
+        for each in runs:
+            one_process = self.devices_per_run > 1 and not each.spec.processes_together
+            alike.setdefault(one_process, []).append(each)
+        size = max_tasks * self.runs_per_job
+        chunks = [(key, some[n : n + size]) for key, some in alike.items() for n in range(0, len(some), size)]
+        # Arrays run side by side, so they share the limit.
+        max_parallel = self.max_parallel and max(1, self.max_parallel // len(chunks))
+        task_counts = [-(-len(chunk) // self.runs_per_job) for _, chunk in chunks]
+        return [
+            Array(tasks, min(tasks, max_parallel or tasks), one_process, chunk)
+            for (one_process, chunk), tasks in zip(chunks, task_counts, strict=True)
+        ]
+
+    def _submit(self, results: Path, array: "Array", content: Json) -> Path:
+        """Record a submission under a unique job name, run sbatch, and record the id of the array."""
+        # Unique, so that the jobs can be found even if sbatch never returns their id.
+        name = f"{array.name}.{uuid.uuid4().hex[:8]}"
+        array_content = {
+            "runs": [each.id for each in array.runs],
+            "cluster": slurm_api.cluster_name(),
+            "user": str(os.getuid()),
+            "name": name,
+            "one_process": array.one_process,
+        }
+        submission = write_submission(results, content | array_content)
+        self.write_variables(submission.path, submission.code)
+        path = submission.path / "batch.sh"
+        write_atomic(path, slurm_api.script_bytes(self.script(submission.path, array, name, submission.code)))
+        try:
+            number = slurm_api.submit_script(path)
+        except LaunchError as error:
+            number = _recover_array(submission, error)
+        submission.record_array(number)
+        return submission.path
+
+    # --- the batch script ---
+
+    def script(self, folder: Path, array: "Array", name: str, code: str = "") -> str:
+        """Return the batch script of an array whose tasks are workers.
+
+        Args:
+            folder: of the submission.
+            array: the array.
+            name: name of its jobs.
+            code: folder of the code snapshot of its workers; empty if they use the installed code.
+        """
+        # A run that divides its devices itself has all of each node, and its one worker the first node.
+        workers, cpus = (1, self.cpus * self.workers) if array.one_process else (self.workers, self.cpus)
+        options = {
+            "job-name": name,
+            "array": f"0-{array.tasks - 1}%{array.parallel}",
+            "partition": self.partition,
+            "account": self.account,
+            "qos": self.qos,
+            "constraint": self.constraint,
+            "time": self.time_min,
+            "nodes": self.nodes,
+            "ntasks-per-node": workers,
+            "cpus-per-task": cpus,
+            "gpus-per-node": self.gpus or None,
+            # Megabytes, since sbatch takes no fractions.
+            "mem": None if self.mem_gb is None else f"{round(1024 * self.mem_gb)}M",
+            # SIGUSR2 to the worker, warn_s before the time limit.
+            "signal": f"USR2@{self.warn_s}",
+            "open-mode": "append",
+            # One output file per worker, and its errors beside the lines that led to them.
+            "output": f"{folder}/%A_%a_0_log.out",
+            "requeue": True,
+            **self.sbatch,
+        }
+        # Since SLURM 22.05 srun does not inherit --cpus-per-task, and would bind each worker to one CPU.
+        # With --export=NONE for sbatch, srun would withhold the variables that the script exports.
+        # Workers that train a run together must end with the first that fails: they would wait for it for ever.
+        srun = ["srun", "--unbuffered", "--output", f"{folder}/%A_%a_%t_log.out", f"--cpus-per-task={cpus}"]
+        srun += ["--nodes=1", "--ntasks=1"] if array.one_process and self.nodes > 1 else []
+        srun += ["--export=ALL", f"--kill-on-bad-exit={int(self.devices_per_run > 1)}"]
+        variables = self._variables(code)
+        # The script itself is shown, and SLURM may archive it: the values of variables are in a file.
+        source = f". {shlex.quote(str(folder / VARIABLES_FILE))} || exit  # {', '.join(variables)}"
+        return "\n".join(
+            (
+                "#!/bin/bash",
+                "",
+                "# Parameters",
+                *(
+                    _option_line(key, value)
+                    for key, value in sorted(options.items())
+                    if not (value is None or value is False)
+                ),
+                "",
+                "# setup",
+                BLOCK_WARNING,
+                *([source] if variables else []),
+                # A failed setup command ends the job, instead of training without the module or data.
+                *(f"{{ {line}\n}} || exit" for line in self.setup),
+                "",
+                "# command",
+                "export SUBMITIT_EXECUTOR=slurm",  # by which processes of a job find each other
+                f"{shlex.join(srun)} $hold {worker_command(self.python or shlex.quote(sys.executable), folder)}",
+                REQUEUE_SCRIPT.format(folder=shlex.quote(str(folder))),
+            )
+        )
+
+    def _variables(self, code: str) -> dict[str, str | int]:
+        path = self.environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
+        trust = {TRUST_VARIABLE: "1"} if trusts_group() else {}
+        return {**self.environment, **code_environment(code, path), **trust}
+
+    def write_variables(self, folder: Path, code: str = "") -> None:
+        """Write the variables of jobs to a file that only its owner can read."""
+        # YAML's `true` must not become Python's `True`.
+        texts = {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in self._variables(code).items()
+        }
+        if texts:
+            lines = (f"export {name}={shlex.quote(text)}\n" for name, text in texts.items())
+            write_atomic(folder / VARIABLES_FILE, "".join(lines), mode=0o600)
 
 
 @dataclass(frozen=True)
-class ArrayTask:
-    """A job as SLURM reports it; ettsweep's jobs are always array tasks.
+class Array:
+    """An array to submit.
 
     Attributes:
-        id: such as 123_4.
-        name: job name; unique to a submission.
-        state: SLURM's state without details: CANCELLED, not CANCELLED by 0.
-        reason: why it waits, as SLURM puts it; the exit code if it has failed.
-        node: node on which it runs or ran.
-        start: when it started or is expected to, by the cluster's clock; empty if unknown.
-        restarts: how often SLURM has restarted it.
+        tasks: number of tasks that share its runs.
+        parallel: how many tasks run at the same time.
+        one_process: whether a job has a single worker, since its runs divide their devices themselves.
+        runs: its runs.
     """
 
-    id: str
-    name: str
-    state: str
-    reason: str = ""
-    node: str = ""
-    start: str = ""
-    restarts: int = 0
+    tasks: int = 1
+    parallel: int = 1
+    one_process: bool = False
+    runs: Sequence[PlannedRun] = ()
 
     @property
-    def is_waiting(self) -> bool:
-        """`True` if it has yet to start, for the first time or again."""
-        return self.state in WAITING_STATES
-
-    @property
-    def is_held(self) -> bool:
-        """`True` if it waits until somebody releases it."""
-        return self.state in HOLD_STATES or (self.is_waiting and bool(HOLD_REASON.search(self.reason)))
-
-    @property
-    def is_over(self) -> bool:
-        """`True` if it has ended, for whatever reason."""
-        return self.state in END_STATES
-
-    @property
-    def is_active(self) -> bool:
-        """`True` if it runs, or its processes may still exist."""
-        return self.state in ACTIVE_STATES
+    def name(self) -> str:
+        """Job name shown to users, such as vit-b16-ntk."""
+        models = dict.fromkeys(each.spec.labels.model for each in self.runs)
+        strategies = dict.fromkeys(strategy_name(each.spec.strategy.s) for each in self.runs)
+        components = [
+            next(iter(models)) if len(models) == 1 else "sweep",
+            next(iter(strategies)) if len(strategies) == 1 else f"{len(strategies)}-strategies",
+        ]
+        # A unique suffix follows; squeue shows the beginning.
+        return re.sub(r"[^\w.=-]+", "_", "-".join(components))[:60]
 
 
-def run_command(*command: str) -> str:
-    """Run a SLURM command and return its standard output.
+def _option_line(option: str, value: object) -> str:
+    return f"#SBATCH --{option}" + ("" if value is True else f"={shlex.quote(str(value))}")
+
+
+def _recover_array(submission: Submission, error: LaunchError) -> str:
+    """Return the id of an array that sbatch has not told; it is found by its unique name.
 
     Raises:
-        SlurmUnavailableError: it is not installed, fails, or takes too long.
+        LaunchError: there is none; the submission is deleted.
+        SubmissionUnknownError: SLURM does not answer.
     """
-    env = {key: value for key, value in os.environ.items() if not key.startswith(IGNORED_VARIABLES)}
-    env["SLURM_BITSTR_LEN"] = "0"  # sacct would cut lists of tasks short
-    try:
-        completed = subprocess.run(
-            command,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=TIMEOUT_S,
-            check=False,
-            encoding="utf-8",
-        )
-    except FileNotFoundError:
-        raise SlurmNotInstalledError(f"{command[0]} is not on this machine") from None
-    except subprocess.TimeoutExpired:
-        raise SlurmUnavailableError(f"{command[0]} gave no answer in {TIMEOUT_S:.0f} s") from None
-    except OSError as error:
-        raise SlurmUnavailableError(f"{command[0]}: {error.strerror}") from None
-    # For an unknown user squeue prints an error and no jobs, and exits 0.
-    if completed.returncode or re.search(r"^\w+: error: ", completed.stderr, re.MULTILINE):
-        raise SlurmUnavailableError(
-            f"{command[0]}: {clean_message(completed.stderr) or f'exit code {completed.returncode}'}"
-        )
-    return completed.stdout
+    # If squeue fails too, nothing is known: the submission stays, and is looked up later.
+    with contextlib.suppress(SlurmUnavailableError):
+        for task in slurm_api.queue([submission.user]).values():
+            if task.name == submission.name:
+                return task.id.partition("_")[0]
+        # sbatch may fail after the controller has accepted the jobs; a busy one accepts them minutes later.
+        if not isinstance(error, SlurmUnavailableError):
+            shutil.rmtree(submission.path, ignore_errors=True)
+            raise error
+    submission.record_unanswered()
+    raise SubmissionUnknownError(f"{error}; the next command looks whether the jobs were made") from error
 
 
-def clean_message(stderr: str) -> str:
-    """Return SLURM's error message without the program and function names before each line."""
-    prefix = r"^(\w+(?: error)?: )?(?:error: |fatal: )*(?:slurm\w*: )*"
-    lines = [re.sub(prefix, "", line).strip() for line in stderr.splitlines()]
-    messages = list(dict.fromkeys(line for line in lines if line))
-    return "; ".join(messages[:MAX_MESSAGE_LINES]) + (
-        f"; and {len(messages) - MAX_MESSAGE_LINES} more" if len(messages) > MAX_MESSAGE_LINES else ""
-    )
-
-
-MAX_MESSAGE_LINES = 4
-"""Most lines of an error message that are repeated to the user."""
-
-
-def queue(users: Iterable[str]) -> dict[str, ArrayTask]:
-    """Return the jobs of users, by job id, that the controller knows, including those that ended minutes ago."""
-    # -r lists each array task, -t all also jobs that ended lately; the suffix | separates fields with blanks in them.
-    fields = ("JobArrayID", "Name", "State", "Reason", "NodeList", "StartTime", "RestartCnt")
-    output_format = ",".join(f"{field}:|" for field in fields)
-    text = run_command("squeue", "--all", "-h", "-r", "-t", "all", "-u", ",".join(users), "-O", output_format)
-    tasks = {}
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split("|")]
-        # A job name with a line break would split a line.
-        if len(cells) < len(fields):
-            continue
-        id_, name, state, reason, node, start, restarts = cells[: len(fields)]
-        tasks[id_] = ArrayTask(
-            id=id_,
-            name=name,
-            state=_state_name(state),
-            reason="" if reason == "None" else reason,
-            node=node,
-            start="" if start in ("N/A", "Unknown", "NONE") else start,
-            restarts=int(restarts) if restarts.isdigit() else 0,
-        )
-    return tasks
-
-
-def _state_name(state: str) -> str:
-    return state.split()[0] if state.split() else "UNKNOWN"
-
-
-def history(arrays: Iterable[str]) -> dict[str, ArrayTask]:
-    """Return how the tasks of arrays ended according to the accounting database, by job id."""
-    from submitit.slurm.slurm import read_job_id
-
-    fields = "JobID,JobName,State,ExitCode,NodeList"
-    text = run_command("sacct", "-n", "-P", "-X", "-j", ",".join(arrays), "-o", fields)
-    tasks = {}
-    for line in text.splitlines():
-        cells = line.split("|")
-        # 12_3.batch and the like are steps of a job.
-        if len(cells) < 5 or "." in cells[0]:
-            continue
-        try:
-            ids = read_job_id(cells[0])
-        except ValueError:
-            continue
-        for array, *bounds in ids:  # tasks that never started share a line: 12_[3-9]
-            suffixes = [f"_{n}" for n in range(int(bounds[0]), int(bounds[-1]) + 1)] if bounds else [""]
-            for suffix in suffixes:
-                task_id = f"{array}{suffix}"
-                tasks[task_id] = ArrayTask(task_id, cells[1], _state_name(cells[2]), f"exit code {cells[3]}", cells[4])
-    return tasks
-
-
-@cache
-def configuration() -> dict[str, str]:
-    """Return the settings of `scontrol show config`, by key."""
-    pairs = (line.partition(" = ") for line in run_command("scontrol", "show", "config").splitlines())
-    return {key.strip(): value.strip() for key, equals, value in pairs if equals}
-
-
-def hides_jobs_of_others() -> bool:
-    """`True` if SLURM shows this user only their own jobs."""
-    # PrivateData=jobs hides them without an error: an empty answer would look like ended jobs.
-    return os.getuid() != 0 and "jobs" in configuration().get("PrivateData", "").split(",")
-
-
-def known_users(users: Iterable[str]) -> list[str]:
-    """Return the uids that this machine knows, plus the own one; squeue rejects unknown ones."""
-    user_ids = {str(os.getuid())}
-    for user in users:
-        with contextlib.suppress(KeyError, ValueError):
-            user_ids.add(str(pwd.getpwuid(int(user)).pw_uid))
-    return sorted(user_ids)
-
-
-def cluster_name() -> str:
-    """Return the name of the cluster that this machine queries."""
-    return configuration().get("ClusterName", "")
-
-
-def cancel_jobs(ids: Iterable[str]) -> None:
-    """Cancel array tasks; those that have ended are ignored."""
-    arrays: dict[str, list[int]] = {}
-    for id_ in ids:
-        array, _, index = id_.partition("_")
-        arrays.setdefault(array, []).append(int(index))
-    for array, indices in arrays.items():
-        try:
-            # No --state=PENDING: with a filter, scancel treats all waiting tasks of an array as one.
-            run_command("scancel", f"{array}_[{format_ranges(indices)}]")
-        except SlurmUnavailableError as error:
-            if "Invalid job id" not in str(error):  # it has ended since squeue was asked
-                raise
-
-
-def kill_job(id_: str) -> None:
-    """Kill all processes of a job at once, as the loss of its node would: it saves nothing, and is not requeued."""
-    try:
-        run_command("scancel", "--signal=KILL", "--full", id_)
-    except SlurmUnavailableError as error:
-        if "Invalid job id" not in str(error):
-            raise
-
-
-def format_ranges(indices: Iterable[int]) -> str:
-    """Format array indices as SLURM does: 0, 1, 2, 5 as `0-2,5`."""
-    intervals: list[list[int]] = []
-    for index in sorted(indices):
-        if intervals and index == intervals[-1][1] + 1:
-            intervals[-1][1] = index
-        else:
-            intervals.append([index, index])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in intervals)
-
-
-def requeue(job: str) -> bool:
-    """Ask SLURM to restart a job; return whether it will."""
-    try:
-        run_command("scontrol", "requeue", job)
-    except SlurmUnavailableError as error:
-        return "pending execution" in str(error)  # already requeued
-    return True
-
-
-def has_down_nodes() -> bool:
-    """`True` if nodes are down or drained: sbatch would queue jobs for them, which --test-only refuses."""
-    try:
-        states = run_command("sinfo", "-h", "-N", "-o", "%T").split()
-    except SlurmUnavailableError:
-        return True
-    return any(not state.rstrip("*~#!%$@^-+").startswith(("idle", "alloc", "mix", "comp")) for state in states)
-
-
-def is_being_preempted(job: str) -> bool | None:
-    """`True` if a job that was signalled is being preempted, not cancelled; None if SLURM does not answer."""
-    try:
-        output = run_command("scontrol", "--oneliner", "show", "job", job)
-    except SlurmUnavailableError:
-        return None
-    fields = dict(re.findall(r"\b(JobState|PreemptTime)=(\S+)", output))
-    return fields.get("JobState") == "RUNNING" and fields.get("PreemptTime", "None") not in ("None", "N/A", "Unknown")
+def placeholder_folder(results: Path) -> Path:
+    """Return the placeholder path of a submission that has no name yet."""
+    return jobs_dir(results.resolve()) / "XXXXXXXX"

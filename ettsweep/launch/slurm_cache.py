@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ettsweep.errors import SlurmUnavailableError
-from ettsweep.launch import slurm
+from ettsweep.launch import slurm_api
 from ettsweep.launch.submissions import Submission
 from ettsweep.processes import Life
 from ettsweep.runs.folder import RunDir
@@ -57,10 +57,10 @@ class SlurmCache:
     next_query_s: float = -math.inf
     query_interval_s: float = 0.0
     recorded_arrays: dict[str, str | None] = field(default_factory=dict)
-    tasks: dict[str, slurm.ArrayTask] = field(default_factory=dict)
+    tasks: dict[str, slurm_api.ArrayTask] = field(default_factory=dict)
     arrays: dict[str, str] = field(default_factory=dict)
     slurm_error: str = ""
-    ended_tasks: dict[str, slurm.ArrayTask] = field(default_factory=dict)
+    ended_tasks: dict[str, slurm_api.ArrayTask] = field(default_factory=dict)
     next_history_s: float = -math.inf
     history_error: str = ""
     heartbeats: dict[Path, tuple[str, float, bool]] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class SlurmCache:
             return
         previous = self._own_tasks(submissions), self.slurm_error
         try:
-            self.tasks, self.slurm_error = slurm.queue(slurm.known_users({s.user for s in submissions})), ""
+            self.tasks, self.slurm_error = slurm_api.queue(slurm_api.known_users({s.user for s in submissions})), ""
         except SlurmUnavailableError as error:
             self.tasks, self.slurm_error = {}, str(error)
         # By name too: a submitter that was killed has recorded no id.
@@ -86,11 +86,11 @@ class SlurmCache:
         self.query_interval_s = min(QUERY_MAX_S, 2 * self.query_interval_s) if unchanged else QUERY_MIN_S
         self.recorded_arrays, self.next_query_s = recorded, now_s + self.query_interval_s
 
-    def _own_tasks(self, submissions: Sequence[Submission]) -> dict[str, slurm.ArrayTask]:
+    def _own_tasks(self, submissions: Sequence[Submission]) -> dict[str, slurm_api.ArrayTask]:
         names = {s.name for s in submissions}
         return {id_: task for id_, task in self.tasks.items() if task.name in names}
 
-    def history(self, id_: str, submissions: Sequence[Submission]) -> slurm.ArrayTask | None:
+    def history(self, id_: str, submissions: Sequence[Submission]) -> slurm_api.ArrayTask | None:
         """Return how a task ended that the controller has forgotten; None if unknown.
 
         The accounting database is slower than the controller: it is queried rarely, and then for all unfinished
@@ -104,7 +104,7 @@ class SlurmCache:
                 arrays = sorted(
                     self.arrays[s.name] for s in submissions if s.name in self.arrays and s.has_unfinished_runs()
                 )
-                tasks = slurm.history(arrays) if arrays else {}
+                tasks = slurm_api.history(arrays) if arrays else {}
                 # Its answers may be older than the controller's: only ends are final.
                 self.ended_tasks |= {
                     id_: task for id_, task in tasks.items() if not task.is_active and not task.is_waiting

@@ -17,10 +17,11 @@ until SLURM has answered it.
 """
 
 import contextlib
+import json
 import os
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +39,7 @@ from ettsweep.files import (
     read_counter,
     read_file,
     read_json,
+    storage_errors,
     write_atomic,
     write_counter,
 )
@@ -113,6 +115,11 @@ class Submission:
         if not isinstance(workers, list):
             return [self.submitter] * len(self.slots)
         return [Process.from_json(worker) for worker in workers]
+
+    def record_workers(self, workers: Sequence[Process | None]) -> None:
+        """Record the processes started for local workers."""
+        content = {"workers": [worker.to_json() if worker else None for worker in workers]}
+        write_atomic(self.path / "workers.json", dumps(content))
 
     def live_workers(self) -> list[Process]:
         """Return the local workers that still look for runs, or may do so on a host that cannot be seen from here.
@@ -356,6 +363,17 @@ def read_submission(folder: Path) -> Submission:
         sweeps=tuple(map(str, sweeps)) if isinstance(sweeps, list) else (),
         unproven=tuple(run for run in runs if run in unproven),
     )
+
+
+def write_submission(results: Path, content: Json) -> Submission:
+    """Write a submission into a new folder, before any of its workers starts."""
+    folder = jobs_dir(results.resolve()) / next_name(results)
+    with storage_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir()
+    # First of all files: a folder without it counts as unreadable, and its jobs would find no list.
+    write_atomic(folder / "submission.json", json.dumps(content))
+    return read_submission(folder)
 
 
 def next_name(results: Path) -> str:

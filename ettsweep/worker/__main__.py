@@ -20,8 +20,7 @@ from ettsweep.errors import EttsweepError, LaunchError, LostProcessError
 from ettsweep.files import set_missing_home
 from ettsweep.launch.folders import check_submission
 from ettsweep.launch.gpus import visible_entries
-from ettsweep.launch.profile import Slot
-from ettsweep.launch.slots import lock_paths, lock_slot, unlock
+from ettsweep.launch.slots import Slot, lock_paths, lock_slot, unlock
 from ettsweep.launch.submissions import Submission, read_submission
 from ettsweep.ownership import trust_group, trusts_group
 from ettsweep.provenance import package_dir

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 
 from ettsweep.errors import LaunchError, short_message
 from ettsweep.files import Json
-from ettsweep.launch.profile import AnyProfile, Slot
+from ettsweep.launch.profile import AnyProfile
+from ettsweep.launch.slots import Slot
 from ettsweep.processes import background_thread, signals_blocked, unbind_threads
 from ettsweep.seeding import derive_seed
 from ettsweep.trainer.settings import TrainerSettings

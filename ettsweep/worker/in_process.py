@@ -26,9 +26,10 @@ from ettsweep.errors import (
 from ettsweep.files import Json, finite
 from ettsweep.kinds.own_code import OwnCodeRecipe
 from ettsweep.launch.gpus import driver_version, gpu_name
-from ettsweep.launch.profile import AnyProfile, Slot
+from ettsweep.launch.profile import AnyProfile
 from ettsweep.launch.project_copy import missing_in_copy, placed
 from ettsweep.launch.remedies import gpu_memory_advice
+from ettsweep.launch.slots import Slot
 from ettsweep.provenance import installed_versions
 from ettsweep.runs.attempt import NO_TIME, Attempt, TimeSpent
 from ettsweep.runs.folder import RunDir

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import Json, last_json_line
-from ettsweep.launch.profile import AnyProfile, Slot
+from ettsweep.launch.profile import AnyProfile
+from ettsweep.launch.slots import Slot
 from ettsweep.ownership import check_run_folder
 from ettsweep.processes import background_thread
 from ettsweep.provenance import provenance

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from ettsweep.console import print_note
 from ettsweep.errors import EttsweepError, LaunchError, LostProcessError, StorageError
 from ettsweep.files import Json, dumps, write_atomic
-from ettsweep.launch import slurm
+from ettsweep.launch import slurm_api
 from ettsweep.launch.first_runs import Gate
 from ettsweep.launch.liveness import SchedulerLiveness, watch_hearts
-from ettsweep.launch.profile import LocalProfile, Slot, read_profile
+from ettsweep.launch.profile import AnyProfile, read_profile
 from ettsweep.launch.remedies import more_time
-from ettsweep.launch.slots import Lock, held_slots, is_waited_for, lock_paths, lock_slot, unlock
+from ettsweep.launch.slots import Lock, Slot, held_slots, is_waited_for, lock_paths, lock_slot, unlock
 from ettsweep.launch.slurm_cache import MISSED_BEATS
 from ettsweep.launch.submissions import MAX_IDLE_LIVES, Submission
 from ettsweep.processes import process_identity
@@ -245,14 +245,14 @@ class Worker:
                 flush=True,
             )
             return 1
-        preempted = None if reason == "SIGUSR2" else slurm.is_being_preempted(self.job.id)
+        preempted = None if reason == "SIGUSR2" else slurm_api.is_being_preempted(self.job.id)
         if preempted is False:
             print(f"{reason}: checkpoint saved; SLURM did not preempt this job, so it is not requeued", flush=True)
             return 1
         self._wait_for_other_workers()
         # SIGUSR2 means that SLURM ends the job for its time limit or a preemption, so a requeue is right.
         certain = preempted or reason == "SIGUSR2"
-        if certain and slurm.requeue(self.job.id):
+        if certain and slurm_api.requeue(self.job.id):
             print(f"{reason}: checkpoint saved; SLURM requeues this job", flush=True)
             return 0
         # In a container there may be no scontrol, or SLURM does not answer now: the batch script retries outside.
@@ -293,7 +293,7 @@ class OwnerLiveness(SchedulerLiveness):
         return None
 
 
-def train_in_foreground(results: Path, spec: RunSpec, profile: LocalProfile, data: str | None = None) -> State:
+def train_in_foreground(results: Path, spec: RunSpec, profile: AnyProfile, data: str | None = None) -> State:
     """Train one run in this process; return its state.
 
     A failed or cancelled run is retried, since the user has requested it explicitly.

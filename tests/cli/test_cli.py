@@ -14,7 +14,7 @@ from support.commandline import GRID, Call, ettsweep, keep, runs_in, write_fake_
 from ettsweep import cli
 from ettsweep.console import with_results
 from ettsweep.launch.cost import format_device_hours
-from ettsweep.launch.profile import LocalProfile
+from ettsweep.launch.local import LocalProfile
 from ettsweep.launch.slots import lock_slot, unlock
 from ettsweep.powers import parse_number
 from ettsweep.runs.folder import RunDir

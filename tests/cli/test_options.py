@@ -12,7 +12,8 @@ from support.commandline import GRID, Call, ettsweep, keep, write_grid
 from ettsweep import cli
 from ettsweep.cli.options import RunOptions
 from ettsweep.errors import InputError
-from ettsweep.launch.profile import SlurmProfile, load_profile
+from ettsweep.launch.profile import load_profile
+from ettsweep.launch.slurm import SlurmProfile
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import load_run_index
 from ettsweep.runs.spec import RunSpec

@@ -14,7 +14,7 @@ from support.made_sweep import digits_spec, finish
 from ettsweep.doctor.cluster import file_system
 from ettsweep.doctor.inventory import nodes, parse_minutes, partitions
 from ettsweep.doctor.machine import examine as examine_machine
-from ettsweep.launch import slurm
+from ettsweep.launch import slurm_api
 
 Rows = dict[str, tuple[str, str]]
 
@@ -230,7 +230,7 @@ def test_nodes_are_read_as_any_slurm_prints_them(monkeypatch: pytest.MonkeyPatch
         "a line that is none",
         "n4|mig|32|1|gpu:nvidia_a100_3g.20gb:7(S:0,2)|down$",
     ]
-    monkeypatch.setattr(slurm, "run_command", lambda *command: "\n".join(lines))
+    monkeypatch.setattr(slurm_api, "run_command", lambda *command: "\n".join(lines))
     nodes_result = nodes()
     assert [(n.name, n.gpus, n.mem_mb, n.is_broken) for n in nodes_result] == [
         ("n1", 4, 515000, False),
@@ -244,7 +244,7 @@ def test_partitions_are_read_as_any_slurm_prints_them(monkeypatch: pytest.Monkey
     text = (
         "PartitionName=a Default=YES MaxTime=2-00:00:00 State=UP TRES=cpu=1,mem=2M NewField=\nPartitionName=b\n\nNo\n"
     )
-    monkeypatch.setattr(slurm, "run_command", lambda *command: text)
+    monkeypatch.setattr(slurm_api, "run_command", lambda *command: text)
     first, second = partitions()
     assert (first.name, first.is_default, first.max_min, first.default_min) == ("a", True, 2880, None)
     assert (second.name, second.is_default, second.state == "UP", second.max_min) == ("b", False, True, None)

@@ -7,7 +7,7 @@ import pytest
 
 from ettsweep.doctor.observations import conclude, repeats_itself, resume_class, seeds_differ
 from ettsweep.doctor.trial import Record, Resumed, TrialRun
-from ettsweep.launch.profile import LocalProfile
+from ettsweep.launch.local import LocalProfile
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
 from ettsweep.study.criterion import Criterion

@@ -10,7 +10,7 @@ from support.commandline import ettsweep, wait_for
 from support.devcluster import Cluster
 from support.trainers import write_walk
 
-from ettsweep.launch import slurm
+from ettsweep.launch import slurm_api
 
 
 def _try(folder: Path, results: Path) -> dict[str, object]:
@@ -33,12 +33,12 @@ def test_a_killed_job_that_slurm_calls_cancelled_is_taken_up_all_the_same(
     cluster: Cluster, tmp_path: Path, results: Path
 ) -> None:
     """As it may call any that was killed, at once or a moment later: that is no wish to end the trial's run."""
-    kill = slurm.kill_job
+    kill = slurm_api.kill_job
 
     def kill_and_cancel(id_: str) -> None:
         kill(id_)
         subprocess.run(["scancel", id_], check=True)
         wait_for(lambda: (id_, "CANCELLED") in [(job["id"], job["state"]) for job in cluster.squeue()], "its end")
 
-    with mock.patch.object(slurm, "kill_job", kill_and_cancel):
+    with mock.patch.object(slurm_api, "kill_job", kill_and_cancel):
         assert _try(tmp_path, results)["resume"] == "exact"

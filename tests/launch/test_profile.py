@@ -12,19 +12,12 @@ from support.commandline import ettsweep, write_grid
 
 from ettsweep.errors import InputError, StorageError
 from ettsweep.launch.gpus import mps_is_running, visible_gpus
-from ettsweep.launch.profile import (
-    FIELD_BY_OPTION,
-    RESERVED_OPTIONS,
-    AnyProfile,
-    LocalProfile,
-    Slot,
-    SlurmProfile,
-    find_profile,
-    load_profile,
-    profile_note,
-)
+from ettsweep.launch.local import LocalProfile
+from ettsweep.launch.profile import AnyProfile, find_profile, load_profile, profile_note
 from ettsweep.launch.resolve import LaunchOptions
-from ettsweep.launch.slots import held_slots, lock_paths, lock_slot, make_lock_dir, sort_free_first, unlock
+from ettsweep.launch.slots import Slot, held_slots, lock_paths, lock_slot, make_lock_dir, sort_free_first, unlock
+from ettsweep.launch.slurm import FIELD_BY_OPTION, SlurmProfile
+from ettsweep.launch.slurm_api import RESERVED_OPTIONS
 from ettsweep.processes import cores
 from ettsweep.shipped_files import shipped
 from ettsweep.study.grid_file import load_sweep_spec
@@ -58,7 +51,7 @@ def test_slots_share_the_cores_among_them() -> None:
 
 def test_gpus_share_the_cores_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
-    monkeypatch.setattr("ettsweep.launch.profile.cores", lambda: 16)
+    monkeypatch.setattr("ettsweep.launch.local.cores", lambda: 16)
     assert {slot.threads for slot in LocalProfile(devices=[0, 2]).resolve_slots()} == {8}
     assert {slot.threads for slot in LocalProfile(devices=[0, 2], workers_per_device=2).resolve_slots()} == {4}
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ettsweep.launch.profile import Slot
 from ettsweep.launch.remedies import gpu_memory_advice, more_memory, more_time
+from ettsweep.launch.slots import Slot
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@ from support.arrays import write_profile
 from support.commandline import ettsweep, keep, runs_in, status, write_fake_grid
 
 from ettsweep.errors import InputError
-from ettsweep.launch.profile import SlurmProfile
 from ettsweep.launch.resolve import LaunchOptions
-from ettsweep.launch.submit import batch_scripts
+from ettsweep.launch.slurm import SlurmProfile
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import RunIndex
 from ettsweep.study.grid_file import load_sweep_spec
@@ -34,7 +33,7 @@ def test_jobs_of_a_retry_have_the_memory_and_the_time_that_it_asks_for(
     assert profile == before.model_copy(update={"mem_gb": 64.0, "time_min": 91})
     assert profile.cpus == 2
     specs = load_sweep_spec(write_fake_grid(tmp_path / "grid.yaml"), [], []).specs()
-    (script,) = batch_scripts(results, make_plan(specs, RunIndex({}, {})), profile)
+    (script,) = profile.scripts(results, make_plan(specs, RunIndex({}, {})).to_launch)
     assert re.findall(r"#SBATCH --(mem|time)=(.*)", script) == [("mem", "65536M"), ("time", "91")]
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import pytest
 
-from ettsweep.launch.profile import LocalProfile
+from ettsweep.launch.local import LocalProfile
 from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, runs_dir

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from ettsweep.errors import CorruptError, SlurmUnavailableError
-from ettsweep.launch import slurm
+from ettsweep.launch import slurm_api
 from ettsweep.launch.cleanup import find_waste, remove
 from ettsweep.launch.liveness import SchedulerLiveness
-from ettsweep.launch.profile import LocalProfile
-from ettsweep.launch.slurm import ArrayTask
+from ettsweep.launch.local import LocalProfile
+from ettsweep.launch.slurm_api import ArrayTask
 from ettsweep.launch.submissions import Submission, next_name, read_submission, submission_folders, submissions
 from ettsweep.processes import Life, Process, process_identity
 from ettsweep.runs.folder import RunDir, runs_dir
@@ -360,9 +360,9 @@ def test_the_last_words_of_a_worker_are_its_own(on_slurm: Any) -> None:
 def tasks(monkeypatch: pytest.MonkeyPatch) -> dict[str, ArrayTask]:
     """Return what squeue tells, for a test to fill."""
     collected: dict[str, ArrayTask] = {}
-    monkeypatch.setattr(slurm, "queue", lambda *asked: dict(collected))
-    monkeypatch.setattr(slurm, "history", lambda arrays: {})
-    monkeypatch.setattr(slurm, "cluster_name", lambda: "toy")
+    monkeypatch.setattr(slurm_api, "queue", lambda *asked: dict(collected))
+    monkeypatch.setattr(slurm_api, "history", lambda arrays: {})
+    monkeypatch.setattr(slurm_api, "cluster_name", lambda: "toy")
     return collected
 
 
@@ -433,7 +433,7 @@ def test_no_submission_goes_while_its_scheduler_cannot_be_asked(
     submission = on_slurm(array="12", cluster="moon" if reason == "another cluster" else "toy")
     finish(results, *RUNS)
     if reason == "silence":
-        monkeypatch.setattr(slurm, "queue", no_answer)
+        monkeypatch.setattr(slurm_api, "queue", no_answer)
     assert cleaned(results) == set()
     assert submission.path.is_dir()
 

@@ -9,7 +9,8 @@ from support.commandline import ettsweep, status
 from support.fake import FakeRecipe, FakeSettings
 
 from ettsweep.errors import InputError
-from ettsweep.launch.profile import LocalProfile, read_profile
+from ettsweep.launch.local import LocalProfile
+from ettsweep.launch.profile import read_profile
 from ettsweep.runs.trainable import Settings, Trainable
 from ettsweep.runs.trainables import trainable_class
 from ettsweep.trainer.settings import TrainerSettings

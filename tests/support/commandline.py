@@ -23,8 +23,9 @@ import yaml
 
 from ettsweep import cli
 from ettsweep.errors import CorruptError
-from ettsweep.launch import slurm
-from ettsweep.launch.profile import LocalProfile, Slot
+from ettsweep.launch import slurm_api
+from ettsweep.launch.local import LocalProfile
+from ettsweep.launch.slots import Slot
 from ettsweep.launch.submissions import read_submission, submission_folders
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, runs_dir
@@ -193,7 +194,7 @@ def left_as_before() -> Iterator[None]:
     handlers = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGPIPE)}
     logger = logging.getLogger("ettsweep")
     level, messages = logger.level, logger.handlers[:]
-    slurm.configuration.cache_clear()
+    slurm_api.configuration.cache_clear()
     try:
         yield
     finally:

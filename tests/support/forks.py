@@ -101,7 +101,7 @@ def warm_workers(forks: Forks) -> Iterator[None]:
     """Have workers of this machine start at once; tests that kill them want real ones."""
     workers = WarmWorkers(forks)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ettsweep.launch.executors.subprocess", workers)
+        patch.setattr("ettsweep.launch.local.subprocess", workers)
         yield
     workers.end()
 

@@ -20,8 +20,9 @@ from support.slots import held, wait_for_results, waiting
 
 from ettsweep.files import read_lines
 from ettsweep.kinds.command import CommandRecipe
-from ettsweep.launch.profile import Slot, SlurmProfile
 from ettsweep.launch.project_copy import ensure_copies
+from ettsweep.launch.slots import Slot
+from ettsweep.launch.slurm import SlurmProfile
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import LocalLiveness, State

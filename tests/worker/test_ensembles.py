@@ -21,7 +21,8 @@ from support.commandline import (
 from support.made_runs import CPU, MakeSpec, result_of
 from support.slots import end_stopped, owner, stopped_at_checkpoint, wait_for_results
 
-from ettsweep.launch.profile import LocalProfile, Slot
+from ettsweep.launch.local import LocalProfile
+from ettsweep.launch.slots import Slot
 from ettsweep.launch.submissions import Submission
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State

@@ -11,7 +11,8 @@ import pytest
 from support.fake import FakeRecipe
 
 from ettsweep.errors import StorageError
-from ettsweep.launch.profile import LocalProfile, Slot
+from ettsweep.launch.local import LocalProfile
+from ettsweep.launch.slots import Slot
 from ettsweep.runs import trainables
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir

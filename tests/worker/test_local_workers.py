@@ -42,8 +42,7 @@ from support.slots import (
 )
 
 from ettsweep.launch.liveness import SchedulerLiveness
-from ettsweep.launch.local_workers import WorkerRespawner
-from ettsweep.launch.profile import LocalProfile
+from ettsweep.launch.local import LocalProfile, WorkerRespawner
 from ettsweep.launch.slots import held_slots as held_locks
 from ettsweep.launch.slots import make_lock_dir
 from ettsweep.launch.submissions import VacantSlot, submission_folders
@@ -101,7 +100,7 @@ def test_runs_train_on_after_the_process_that_submitted_them(
     path = write_grid(tmp_path / "grid.yaml")
     code = (
         "import sys; from pathlib import Path\n"
-        "from ettsweep.launch.profile import LocalProfile; from ettsweep.launch.submit import submit\n"
+        "from ettsweep.launch.local import LocalProfile; from ettsweep.launch.submit import submit\n"
         "from ettsweep.study.grid_file import load_sweep_spec; from ettsweep.runs.index import RunIndex\n"
         "from ettsweep.study.plan import make_plan\n"
         "plan = make_plan(load_sweep_spec(Path(sys.argv[1])).specs(), RunIndex({}, {}))\n"

@@ -108,7 +108,7 @@ if PLACES and TASK and RANK and LIFE < LIVES:
         from ettsweep.runs.folder import RunDir
         around(RunDir, "finish", after="finished")
     if "saved" in places:
-        from ettsweep.launch import slurm
+        from ettsweep.launch import slurm_api
         around(slurm, "requeue", before="saved")
         around(slurm, "is_being_preempted", before="saved")
 '''.replace("HELD_STEP", str(HELD_STEP))

@@ -21,9 +21,9 @@ from ettsweep.errors import CommandFailedError, EttsweepError, InputError, LostP
 from ettsweep.files import Json, storage_errors, write_atomic
 from ettsweep.kinds.command import CommandRecipe
 from ettsweep.kinds.template import Value, rendered, written
-from ettsweep.launch.profile import SlurmProfile
 from ettsweep.launch.project_copy import missing_in_copy
 from ettsweep.launch.remedies import gpu_memory_advice, more_memory, more_time
+from ettsweep.launch.slurm import SlurmProfile
 from ettsweep.project_code import import_folders
 from ettsweep.provenance import belongs_to_environment, installed_versions, launcher_version
 from ettsweep.runs.attempt import Attempt

@@ -9,7 +9,9 @@ import pytest
 import torch
 from support.made_runs import CPU, MakeSpec, Train, numbers, result_of, stop_at
 
-from ettsweep.launch.profile import LocalProfile, Slot, load_profile
+from ettsweep.launch.local import LocalProfile
+from ettsweep.launch.profile import load_profile
+from ettsweep.launch.slots import Slot
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import find_grid, load_sweep_spec

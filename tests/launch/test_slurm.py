@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import typed, wait_for, write_grid
+from support.commandline import typed, write_grid
 
 from ettsweep.errors import InputError, SubmissionUnknownError
-from ettsweep.launch import slurm
-from ettsweep.launch.executors import ArrayExecutor, SlotExecutor, sbatch_command
+from ettsweep.launch import slurm_api
 from ettsweep.launch.follow import read_run_index
-from ettsweep.launch.profile import SlurmProfile
+from ettsweep.launch.slurm import Array, SlurmProfile
+from ettsweep.launch.slurm_api import sbatch_command
 from ettsweep.launch.submissions import read_submission, submissions
-from ettsweep.launch.submit import batch_scripts, check_plan, submit
+from ettsweep.launch.submit import check_plan, submit
 from ettsweep.ownership import TRUST_VARIABLE
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.plan import Plan, make_plan
@@ -44,13 +43,12 @@ ODD = [
 """Values that a shell would read as something else."""
 
 
-def executor(folder: Path, tasks: int = 3, parallel: int = 3, code: str = "", **profile: Any) -> ArrayExecutor:
-    array_executor = ArrayExecutor(
-        folder, SlurmProfile(kind="slurm", **profile), "vit-ntk.1a2b3c4d", tasks, parallel, code
-    )
+def script_of(folder: Path, tasks: int = 3, parallel: int = 3, code: str = "", **fields: Any) -> str:
+    """Return the batch script of an array, whose variables are written."""
+    profile = SlurmProfile(kind="slurm", **fields)
     folder.mkdir(exist_ok=True)
-    array_executor.write_variables()
-    return array_executor
+    profile.write_variables(folder, code)
+    return profile.script(folder, Array(tasks, parallel), "vit-ntk.1a2b3c4d", code)
 
 
 def options(script: str) -> dict[str, str]:
@@ -119,7 +117,7 @@ def test_the_script_asks_for_what_the_profile_says_and_nothing_else(tmp_path: Pa
         "warn_s": 77,
     }
     log = f"{tmp_path}/%A_%a_0_log.out"
-    assert options(executor(tmp_path, tasks=5, parallel=2, **profile).script()) == {
+    assert options(script_of(tmp_path, tasks=5, parallel=2, **profile)) == {
         "array": "0-4%2",
         "job-name": "vit-ntk.1a2b3c4d",
         "partition": "gpu",
@@ -144,7 +142,7 @@ def test_the_script_asks_for_what_the_profile_says_and_nothing_else(tmp_path: Pa
 
 
 def test_what_the_profile_leaves_out_is_left_to_the_site(tmp_path: Path) -> None:
-    options_result = options(executor(tmp_path, gpus=0).script())
+    options_result = options(script_of(tmp_path, gpus=0))
     assert not {"partition", "account", "qos", "constraint", "mem", "gpus-per-node", "wckey", "error"} & set(
         options_result
     )
@@ -155,18 +153,18 @@ def test_what_the_profile_leaves_out_is_left_to_the_site(tmp_path: Path) -> None
     ("tasks", "parallel", "array"), [(1, 1, "0-0%1"), (10, 4, "0-9%4"), (1000, 1000, "0-999%1000")]
 )
 def test_the_array_has_an_index_for_each_task(tmp_path: Path, tasks: int, parallel: int, array: str) -> None:
-    assert options(executor(tmp_path, tasks, parallel).script())["array"] == array
+    assert options(script_of(tmp_path, tasks, parallel))["array"] == array
 
 
 @pytest.mark.parametrize("value", ODD)
 @pytest.mark.parametrize("field", ["partition", "account", "qos", "constraint"])
 def test_odd_values_reach_sbatch_as_they_are(tmp_path: Path, field: str, value: str) -> None:
-    assert options(executor(tmp_path, **{field: value}).script())[field] == value
-    assert options(executor(tmp_path, sbatch={"comment": value}).script())["comment"] == value
+    assert options(script_of(tmp_path, **{field: value}))[field] == value
+    assert options(script_of(tmp_path, sbatch={"comment": value}))["comment"] == value
 
 
 def test_all_options_come_before_the_first_command(tmp_path: Path) -> None:
-    script = executor(tmp_path, environment={"A": 1}, setup=["module load cuda"], sbatch={"zone": "z"}).script()
+    script = script_of(tmp_path, environment={"A": 1}, setup=["module load cuda"], sbatch={"zone": "z"})
     assert script.startswith("#!/bin/bash\n")
     assert len(options(script)) == sum(line.startswith("#SBATCH") for line in script.splitlines())
 
@@ -177,7 +175,7 @@ def test_all_options_come_before_the_first_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ODD)
 def test_bash_accepts_the_script_whatever_is_in_it(tmp_path: Path, value: str) -> None:
     folder = tmp_path / value.replace("/", "_")
-    script = executor(folder, partition=value, environment={"A": value}, sbatch={"comment": value}).script()
+    script = script_of(folder, partition=value, environment={"A": value}, sbatch={"comment": value})
     completed = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
     assert (completed.returncode, completed.stderr) == (0, "")
 
@@ -185,13 +183,13 @@ def test_bash_accepts_the_script_whatever_is_in_it(tmp_path: Path, value: str) -
 @pytest.mark.parametrize("value", ODD)
 def test_the_worker_is_given_the_folder_whatever_it_is_called(tmp_path: Path, run_script: Any, value: str) -> None:
     folder = tmp_path / value
-    message, _ = run_script(executor(folder).script())
+    message, _ = run_script(script_of(folder))
     assert message[-1] == str(folder)
     assert not (tmp_path / "hurt").exists()
 
 
 def test_srun_starts_a_worker_with_all_its_cpus(tmp_path: Path, run_script: Any) -> None:
-    message, _ = run_script(executor(tmp_path, cpus=6).script())
+    message, _ = run_script(script_of(tmp_path, cpus=6))
     start = message.index(sys.executable)
     assert message[start:] == [sys.executable, "-u", "-P", "-m", "ettsweep.worker", str(tmp_path)]
     assert "--cpus-per-task=6" in message[:start]
@@ -201,26 +199,26 @@ def test_srun_starts_a_worker_with_all_its_cpus(tmp_path: Path, run_script: Any)
 def test_workers_end_together_only_where_they_train_together(tmp_path: Path, run_script: Any) -> None:
     """Beside each other, one that fails leaves the others to their runs; together they would wait for it."""
     for devices_per_run, ends in ((1, 0), (4, 1)):
-        message, _ = run_script(executor(tmp_path, nodes=2, gpus=2, devices_per_run=devices_per_run).script())
+        message, _ = run_script(script_of(tmp_path, nodes=2, gpus=2, devices_per_run=devices_per_run))
         assert f"--kill-on-bad-exit={ends}" in message
 
 
 def test_srun_hands_on_what_the_script_exports_where_the_job_was_submitted_without_an_environment(
     tmp_path: Path, run_script: Any
 ) -> None:
-    message, environment = run_script(executor(tmp_path).script(), SLURM_EXPORT_ENV="NONE")
+    message, environment = run_script(script_of(tmp_path), SLURM_EXPORT_ENV="NONE")
     assert "--export=ALL" in message or environment.get("SLURM_EXPORT_ENV") == "ALL"
 
 
 def test_python_of_the_profile_is_a_command_of_its_own(tmp_path: Path, run_script: Any) -> None:
-    message, _ = run_script(executor(tmp_path, python="apptainer exec --nv 'my image.sif' python3").script())
+    message, _ = run_script(script_of(tmp_path, python="apptainer exec --nv 'my image.sif' python3"))
     start = message.index("apptainer")
     assert message[start : start + 7] == ["apptainer", "exec", "--nv", "my image.sif", "python3", "-u", "-P"]
 
 
 @pytest.mark.parametrize("value", [*ODD, "", "a=b"])
 def test_variables_reach_the_worker_as_they_are(tmp_path: Path, run_script: Any, value: str) -> None:
-    _, environment = run_script(executor(tmp_path, environment={"FOO": value}).script())
+    _, environment = run_script(script_of(tmp_path, environment={"FOO": value}))
     assert environment["FOO"] == value
     assert not (tmp_path / "hurt").exists()
 
@@ -229,17 +227,17 @@ def test_jobs_trust_the_group_where_the_command_did(
     tmp_path: Path, run_script: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(TRUST_VARIABLE, raising=False)
-    assert TRUST_VARIABLE not in run_script(executor(tmp_path).script())[1]
+    assert TRUST_VARIABLE not in run_script(script_of(tmp_path))[1]
     monkeypatch.setenv(TRUST_VARIABLE, "1")
-    trusting = executor(tmp_path)
+    trusting = script_of(tmp_path)
     monkeypatch.delenv(TRUST_VARIABLE)  # as sbatch may pass no variables
-    assert run_script(trusting.script())[1][TRUST_VARIABLE] == "1"
+    assert run_script(trusting)[1][TRUST_VARIABLE] == "1"
 
 
 def test_the_script_exports_exactly_the_variables_of_the_profile(tmp_path: Path, run_script: Any) -> None:
-    _, without = run_script(executor(tmp_path).script())
+    _, without = run_script(script_of(tmp_path))
     variables = {"A": 1, "B": "0.5", "C": True, "D": False, "_E": "x"}
-    _, environment = run_script(executor(tmp_path, environment=variables).script())
+    _, environment = run_script(script_of(tmp_path, environment=variables))
     assert {name: environment[name] for name in set(environment) - set(without)} == {
         "A": "1",
         "B": "0.5",
@@ -252,30 +250,8 @@ def test_the_script_exports_exactly_the_variables_of_the_profile(tmp_path: Path,
 
 def test_setup_runs_in_order_before_the_workers_and_sees_the_variables(tmp_path: Path, run_script: Any) -> None:
     setup = ['export B="$A-b"', 'export C="$B-c"']
-    _, environment = run_script(executor(tmp_path, environment={"A": "a"}, setup=setup).script())
+    _, environment = run_script(script_of(tmp_path, environment={"A": "a"}, setup=setup))
     assert environment["C"] == "a-b-c"
-
-
-# --- workers of this machine ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it is left to itself on purpose
-def test_a_worker_of_this_machine_has_a_session_and_a_log_of_its_own(tmp_path: Path, bin_folder: Path) -> None:
-    program(bin_folder, "snake", 'echo "$@"; echo "$PYTHONPATH" >&2; exec sleep 60')
-    slot_executor = SlotExecutor(tmp_path, code="/code")
-    slot_executor.python = "snake"
-    pid = slot_executor.start("cpu-0")
-    try:
-        assert os.getsid(pid) == pid
-        log = tmp_path / f"{pid}_0_log.out"
-        wait_for(lambda: log.read_text().count("\n") == 2, "its words")
-        message, path = log.read_text().splitlines()
-        assert message.split() == ["-u", "-P", "-m", "ettsweep.worker", str(tmp_path), "--slot", "cpu-0"]
-        assert path.split(":")[0] == "/code"
-        assert list(tmp_path.glob("*_log.out")) == [log]
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
 
 
 # --- code and data --------------------------------------------------------------------------------------------------
@@ -302,13 +278,13 @@ def test_a_snapshot_comes_first_where_python_looks_for_modules(
         monkeypatch.setenv("PYTHONPATH", shell)
     code = tmp_path / "code"
     code.mkdir()
-    _, environment = run_script(executor(tmp_path, code=str(code), environment=profile).script())
+    _, environment = run_script(script_of(tmp_path, code=str(code), environment=profile))
     assert environment["PYTHONPATH"].split(":") == [str(code), *path]
     assert environment["PYTHONSAFEPATH"] == "1"
 
 
 def test_without_a_snapshot_the_installed_code_is_used(tmp_path: Path, run_script: Any) -> None:
-    _, environment = run_script(executor(tmp_path).script())
+    _, environment = run_script(script_of(tmp_path))
     assert not {"PYTHONPATH", "PYTHONSAFEPATH"} & set(environment)
 
 
@@ -347,12 +323,12 @@ def test_what_the_profile_says_is_not_overridden_by_the_shell(
     tmp_path: Path, seen_by_sbatch: Any, field: str, value: object, variable: str
 ) -> None:
     profile: dict[str, Any] = {"gpus": 0, field: value}
-    assert seen_by_sbatch(executor(tmp_path, **profile).script(), variable) == set()
+    assert seen_by_sbatch(script_of(tmp_path, **profile), variable) == set()
 
 
 def test_what_the_profile_leaves_out_may_come_from_the_shell(tmp_path: Path, seen_by_sbatch: Any) -> None:
     names = ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION", "HOME_OF_MINE")
-    assert seen_by_sbatch(executor(tmp_path).script(), *names) == set(names)
+    assert seen_by_sbatch(script_of(tmp_path), *names) == set(names)
 
 
 @pytest.mark.parametrize(
@@ -373,17 +349,17 @@ def test_what_the_profile_leaves_out_may_come_from_the_shell(tmp_path: Path, see
     ],
 )
 def test_what_the_tool_depends_on_is_not_up_to_the_shell(tmp_path: Path, seen_by_sbatch: Any, variable: str) -> None:
-    assert seen_by_sbatch(executor(tmp_path).script(), variable) == set()
+    assert seen_by_sbatch(script_of(tmp_path), variable) == set()
 
 
 def test_nothing_of_a_job_that_submits_another_one_is_handed_on(tmp_path: Path, seen_by_sbatch: Any) -> None:
     names = ["SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_CPUS_PER_TASK", "SLURM_PROCID", "SLURM_RESTART_COUNT"]
     names += ["SLURM_MEM_PER_NODE", "SLURMD_NODENAME", "SRUN_DEBUG", "SUBMITIT_EXECUTOR", "PMI_RANK"]
-    assert seen_by_sbatch(executor(tmp_path).script(), *names) == set()
+    assert seen_by_sbatch(script_of(tmp_path), *names) == set()
 
 
 def test_where_slurm_is_stays_known(tmp_path: Path, seen_by_sbatch: Any) -> None:
-    assert seen_by_sbatch(executor(tmp_path).script(), "SLURM_CONF", "SLURM_JWT") == {"SLURM_CONF", "SLURM_JWT"}
+    assert seen_by_sbatch(script_of(tmp_path), "SLURM_CONF", "SLURM_JWT") == {"SLURM_CONF", "SLURM_JWT"}
 
 
 # --- from a plan to sbatch ------------------------------------------------------------------------------------------
@@ -392,7 +368,7 @@ def test_where_slurm_is_stays_known(tmp_path: Path, seen_by_sbatch: Any) -> None
 @pytest.fixture
 def stand_in_cluster(bin_folder: Path, tmp_path: Path) -> Iterator[Path]:
     """Put programs on PATH that stand for a cluster whose arrays have two tasks; return where sbatch puts scripts."""
-    slurm.configuration.cache_clear()
+    slurm_api.configuration.cache_clear()
     folder = tmp_path / "submitted"
     folder.mkdir()
     program(bin_folder, "scontrol", "echo 'ClusterName             = toy'; echo 'MaxArraySize            = 2'")
@@ -404,7 +380,7 @@ def stand_in_cluster(bin_folder: Path, tmp_path: Path) -> Iterator[Path]:
         f'cp "$script" {folder}/$number\necho "Submitted batch job 10$number"',
     )
     yield folder
-    slurm.configuration.cache_clear()
+    slurm_api.configuration.cache_clear()
 
 
 def plan_of(results: Path, specs: list[RunSpec]) -> Plan:
@@ -423,7 +399,7 @@ def test_a_dry_run_shows_the_scripts_that_are_submitted(
 ) -> None:
     profile = SlurmProfile(kind="slurm", runs_per_job=2, max_parallel=3, snapshot=snapshot, partition="a b")
     plan = plan_of(results, [make_spec(seed=seed) for seed in range(7)])
-    batch_scripts_result = batch_scripts(results, plan, profile)
+    batch_scripts_result = profile.scripts(results, plan.to_launch)
     assert not results.exists(), "a dry run leaves no trace"
     folders = submit(results, plan, profile)
     submitted = [path.read_text() for path in sorted(stand_in_cluster.iterdir())]
@@ -510,15 +486,13 @@ def test_a_sbatch_that_refuses_before_it_has_read_the_script_is_told(
     assert "sbatch refuses: no such partition" in typed("grid", *options, code=1).stderr
 
 
-def test_a_script_that_the_locale_cannot_write_is_refused(
-    stand_in_cluster: Path, tmp_path: Path, make_spec: Callable[..., RunSpec], monkeypatch: pytest.MonkeyPatch
+def test_a_path_that_is_not_utf8_reaches_sbatch_as_it_is(
+    stand_in_cluster: Path, tmp_path: Path, make_spec: Callable[..., RunSpec]
 ) -> None:
-    results = tmp_path / os.fsdecode(b"r\xff")
-    with pytest.raises(InputError, match=r"(?i)batch script: utf-8 cannot write .*r\\udcff.*; use a results folder"):
-        check_plan(results, plan_of(results, [make_spec()]), SlurmProfile(kind="slurm"))
-    assert not results.exists()
-    profile = SlurmProfile(kind="slurm", setup=("echo für",))
-    check_plan(tmp_path, plan_of(tmp_path, [make_spec()]), profile)
-    monkeypatch.setattr("locale.getpreferredencoding", lambda setlocale: "ascii")
-    with pytest.raises(InputError, match=r"batch script: ascii cannot write .*für.*LC_ALL=C\.UTF-8"):
-        check_plan(tmp_path, plan_of(tmp_path, [make_spec()]), profile)
+    results, profile = tmp_path / os.fsdecode(b"r\xff"), SlurmProfile(kind="slurm", setup=("echo f\u00fcr",))
+    plan = plan_of(results, [make_spec()])
+    check_plan(results, plan, profile)
+    submit(results, plan, profile)
+    (script,) = (path.read_bytes() for path in stand_in_cluster.iterdir())
+    assert b"/r\xff/jobs/" in script
+    assert "echo für".encode() in script

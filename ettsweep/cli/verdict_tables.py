@@ -7,7 +7,6 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ettsweep.console import Format, Row, format_cell, format_count, print_note, print_table
-from ettsweep.launch.versions import find_mixed_versions, group_by_version
 from ettsweep.metric import Metric
 from ettsweep.quantities import difference_text, score_text
 from ettsweep.report.verdict_text import (
@@ -21,6 +20,7 @@ from ettsweep.report.verdict_text import (
 from ettsweep.runs.folder import sweeps_dir
 from ettsweep.runs.index import RunIndex, count_states
 from ettsweep.runs.point import Point
+from ettsweep.runs.versions import find_mixed_versions, group_by_version
 from ettsweep.study.controller import Controller
 from ettsweep.study.fresh import compare_fresh
 from ettsweep.study.judgement import evaluate

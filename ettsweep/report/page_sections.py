@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from ettsweep.launch.versions import find_mixed_versions
 from ettsweep.quantities import score_with_error
 from ettsweep.report import formats, tables, verdict_text
 from ettsweep.report.families import JudgedFamily, StrategyComparison
@@ -12,6 +11,7 @@ from ettsweep.report.summary import family_anchor, family_colour, run_cell
 from ettsweep.report.surface_frames import optimum_text
 from ettsweep.report.verdict_text import Row
 from ettsweep.runs.index import Run
+from ettsweep.runs.versions import find_mixed_versions
 from ettsweep.study.fresh import compare_fresh
 from ettsweep.study.study import StudyKey
 from ettsweep.study.tried import Outcome

@@ -29,7 +29,6 @@ class RunDevices:
         per_run: number of devices that train one run together.
         threads: threads per device on the CPU.
         gpu_models: models of the GPUs; empty if unknown.
-        slots: slots of this machine; 0 if a scheduler assigns the devices.
         allow_fewer_threads: a run may have used fewer threads than `threads`.
     """
 
@@ -37,7 +36,6 @@ class RunDevices:
     per_run: int
     threads: int
     gpu_models: frozenset[str] = frozenset()
-    slots: int = 0
     allow_fewer_threads: bool = False
 
     def match(self, result: Json) -> bool:

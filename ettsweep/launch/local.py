@@ -118,7 +118,6 @@ class LocalProfile(Launcher):
             self.devices_per_run,
             slots[0].threads,
             names if all(names) else frozenset(),
-            len(slots),
             allow_fewer_threads=self.threads == "auto",
         )
 

@@ -20,8 +20,8 @@ from support.commandline import end_workers
 from support.forks import Forks, warm_workers
 from support.holds import VARIABLE, ask_for_holds
 
+from ettsweep.runs.contract import KINDS
 from ettsweep.runs.spec import RunSpec, validated_spec
-from ettsweep.runs.trainables import TRAINABLES
 
 pytest_plugins = ["support.devcluster", "support.scheduling"]
 
@@ -35,7 +35,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["OMP_WAIT_POLICY"] = "passive"  # workers of several threads that wait spinning take minutes beside others
 TESTS = str(Path(__file__).parent)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(LEAN), TESTS, os.environ.get("PYTHONPATH")]))
-TRAINABLES["fake"] = "support.fake:FakeRecipe"  # what most runs of tests train; other processes: support/lean
+KINDS["fake"] = "support.fake:FAKE"  # what most runs of tests train; other processes: support/lean
 
 # Compiling the package anew costs each process half a second.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

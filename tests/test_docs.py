@@ -11,7 +11,8 @@ from support.commandline import ettsweep
 from test_agents import CHECKOUT, assert_same, code_words, page, section
 
 from ettsweep import cli
-from ettsweep.kinds.command import CommandBlock
+from ettsweep.kinds.command import CommandRecipe
+from ettsweep.kinds.own_code import block_schema
 from ettsweep.readers.reader import Reader
 
 PAGES = ["README.md", "ettsweep/llms.txt", *(f"docs/{path.name}" for path in sorted((CHECKOUT / "docs").glob("*.md")))]
@@ -65,7 +66,7 @@ def test_files_that_contributing_names_are_there() -> None:
 
 def test_keys_of_a_command() -> None:
     rows = section("docs/own-code.md", "The block").rows
-    keys = {field.alias or name for name, field in CommandBlock.model_fields.items()}
+    keys = {str(field.alias) for field in block_schema(CommandRecipe).model_fields.values()}
     # `seeds: none` stands beside the block.
     assert_same([word.partition(":")[0] for row in rows for word in code_words(row[0])], keys - {"seeds"})
 

@@ -38,7 +38,7 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {""},  # ettsweep/__init__.py
 ]
 PLANNER_AND_VIEWS = {"study", "launch", "runs", "report", "watch", "cli", "results"}
-"""They know trainables by their contract alone (runs/trainable.py), and none of them by its module."""
+"""They know runs by their contract alone (runs/contract.py), and no kind by its module."""
 
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 

@@ -54,7 +54,7 @@ def doctor(
         note = grid_note(path, None if grid else model)
         sweep_spec = load_sweep_spec(path, overrides=set_ or [], start=PLACEHOLDER_CENTRE)
         # --fit by itself does not read the data set.
-        kind = sweep_spec.recipe.data_kind
+        kind = sweep_spec.recipe.info.data_kind
         data = configured_data(kind, sweep_spec.data) if kind and data is None and not fit else data
     if data is not None:
         data_subject = resolve_requirement(data, sweep_spec, set_ or [], task)

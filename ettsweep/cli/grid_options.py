@@ -64,7 +64,7 @@ class GridOptions:
         notes = [grid_note(path, self.model), seeds_note(path, self.seeds), sweep_spec.check_axes()]
         sweep_spec = verdict_options.apply_to(sweep_spec)
         with with_source(f"{path}: criterion"):
-            (sweep_spec.criterion or CriterionOptions()).check_default(sweep_spec.recipe.metric)
+            (sweep_spec.criterion or CriterionOptions()).check_default(sweep_spec.recipe.info.metric)
         return name, sweep_spec, "\n".join(filter(None, notes))
 
     def reject_with(self, option: str) -> None:

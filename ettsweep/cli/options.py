@@ -292,14 +292,14 @@ def _value(item: "Run | Study", attribute: str) -> str:
 
     if attribute == "family":
         return item.family
-    return item.base.labels.model if attribute == "model" else strategy_name(item.base.strategy.s)
+    return item.base.info.labels.model if attribute == "model" else strategy_name(item.base.strategy.s)
 
 
 def _matches(item: "Run | Study", attribute: str, names: Sequence[str]) -> bool:
     value = _value(item, attribute)
     if attribute == "family":  # ids are long hashes: a prefix is enough
         return value.startswith(tuple(names))
-    return value in names or (attribute == "model" and any(map(item.base.matches_model, names)))
+    return value in names or (attribute == "model" and item.base.info.short_name in names)
 
 
 @dataclass(frozen=True)

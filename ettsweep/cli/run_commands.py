@@ -72,7 +72,7 @@ def status(
     if form in (Format.TABLE, Format.MARKDOWN):
         # A column with one value in all rows tells nothing; CSV and JSON always have the same columns.
         omitted = {"sweep"} if len({row["sweep"] for row in rows}) == 1 else set()
-        omitted |= set() if any(run.base.has_strategies for run in runs) else {"strategy"}
+        omitted |= set() if any(run.base.info.has_strategies for run in runs) else {"strategy"}
         columns = [column for column in STATUS_COLUMNS if column not in omitted]
         print_table([row | {"reason": state_note(row)} for row in rows], form, columns)
     else:

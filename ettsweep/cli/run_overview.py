@@ -53,14 +53,14 @@ def _lines(data: Json, run: Run | None) -> Iterator[Line]:
     yield "point", ", ".join(filter(None, place))
     note = format_cell(state_note(data))
     yield "state", f"{run.state}: {note}" if note else run.state.value
-    if last := spec.steps:
+    if last := spec.info.steps:
         yield "progress", f"{round(data['progress'] * last)} of {format_count(last, 'step')}"
     yield from _metrics(run)
     yield from _speed(run)
     for attempt in data["attempts"]:
         yield f"attempt {attempt['attempt']}", format_cell(_describe_attempt(attempt))
     yield from _versions(data["attempts"])
-    for label, text in spec.particulars().items():
+    for label, text in spec.info.particulars.items():
         yield label, format_cell(text)
     yield "folder", format_cell(data["folder"])
 
@@ -72,14 +72,14 @@ def _metrics(run: Run) -> Iterator[Line]:
     except CorruptError as error:
         yield "metrics", format_cell(error)
         return
-    column = run.spec.metric.column
+    column = run.spec.info.metric.column
     curves = {name: {line["step"]: number(line[name]) for line in history if name in line} for name in ("loss", column)}
     if not any(curves.values()):
         yield "metrics", "none yet"
         return
     for name, curve in curves.items():
         if curve:
-            yield name, _summary(curve, run.spec.metric.mode if name == column else "min")
+            yield name, _summary(curve, run.spec.info.metric.mode if name == column else "min")
     yield from _best(run, history)
     if (events := spike_events(run, history)) is not None:
         yield "spikes", _describe_spikes(events)
@@ -96,7 +96,7 @@ def read_history(run: Run) -> list[Json]:
         lines = (
             run.dir.history()
             if run.result is not None
-            else latest.history(every_step=run.base.records_every_step)
+            else latest.history(every_step=run.base.info.records_every_step)
             if latest
             else []
         )
@@ -157,7 +157,7 @@ def _describe_spike(event: Json) -> str:
 
 
 def _best(run: Run, history: Sequence[Json]) -> Iterator[Line]:
-    score = run.spec.metric
+    score = run.spec.info.metric
     if best_by_step := score.best_so_far(history):
         best = best_by_step[max(best_by_step)]
         reached = min(step for step, so_far in best_by_step.items() if so_far == best)
@@ -173,7 +173,7 @@ def _speed(run: Run) -> Iterator[Line]:
     texts = []
     if (wall_s := number(timings.get("wall_s"))) is not None and wall_s >= 0:
         texts.append(format_duration(wall_s))
-    for key, unit in (("steps_per_s", "steps/s"), ("samples_per_s", f"{run.spec.samples_name}/s")):
+    for key, unit in (("steps_per_s", "steps/s"), ("samples_per_s", f"{run.spec.info.samples_name}/s")):
         if (rate := number(timings.get(key))) is not None:
             texts.append(f"{rate:,.4g} {unit}" if rate < 1000 else f"{rate:,.0f} {unit}")
     if texts:

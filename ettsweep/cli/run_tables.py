@@ -38,7 +38,7 @@ def plan_rows(plan: Plan, studies: Sequence[Study]) -> list[dict[str, Any]]:
             "run": p.id,
             "action": action,
             "sweep": run_sweeps_text(families, p.spec.family_id, p.spec.point, p.spec.seed),
-            "model": p.spec.labels.model,
+            "model": p.spec.info.labels.model,
             "strategy": strategy_name(p.spec.strategy.s),
             "lr": p.spec.lr,
             "wd": p.spec.point.shown_wd,
@@ -243,7 +243,7 @@ def trained_fraction(run: Run) -> float:
     if run.state is not State.DIVERGED or not run.result:
         return run.status.progress
     step = as_number(run.result.get("diverged_step"))
-    return run.status.progress if step is None or not run.base.steps else step / run.base.steps
+    return run.status.progress if step is None or not run.base.info.steps else step / run.base.info.steps
 
 
 def best_score(run: Run) -> float | None:
@@ -251,7 +251,7 @@ def best_score(run: Run) -> float | None:
     if run.state.finished:
         return run.score
     attempt = run.dir.latest_attempt()
-    best_by_step = run.spec.metric.best_so_far(attempt.evaluations(run.spec.metric.column)) if attempt else {}
+    best_by_step = run.spec.info.metric.best_so_far(attempt.evaluations(run.spec.info.metric.column)) if attempt else {}
     return best_by_step[max(best_by_step)] if best_by_step else None
 
 

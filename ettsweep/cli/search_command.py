@@ -143,7 +143,7 @@ def _changed_ranges(before: "Sequence[Study]", now: "Sequence[Study]") -> str:
 
     def describe_box(study: "Study") -> str:
         (low_lr, low_wd), (high_lr, high_wd) = (map(format_power, corner) for corner in study.box)
-        return f"lr from {low_lr} to {high_lr}" + f", wd from {low_wd} to {high_wd}" * study.base.has_wd
+        return f"lr from {low_lr} to {high_lr}" + f", wd from {low_wd} to {high_wd}" * study.base.info.has_wd
 
     studies_before = {study.key: study for study in before if study.box}
     return "\n".join(

@@ -69,8 +69,8 @@ def verdict(
     title = "standard input" if source == STANDARD_INPUT else Path(source).name
     mode: Literal["min", "max"] = "min" if lowest else "max"
     recipe = TableRecipe(source=title, column=table.name("score"), mode=mode, margin_is=margin_is)
-    options = VerdictOptions(rule, confidence, margin).criterion_options().for_runs(recipe.metric, seeded=True)
-    options.check_default(recipe.metric)
+    options = VerdictOptions(rule, confidence, margin).criterion_options().for_runs(recipe.info.metric, seeded=True)
+    options.check_default(recipe.info.metric)
     study, members, notes = make_study(scores, recipe, resolve_criterion([options]))
     state = evaluate(study, members)
     judged = state.verdict()

@@ -112,7 +112,7 @@ def show_families(rows: Sequence[Row], studies: Sequence[Study], form: Format, d
     omitted |= {"sweep"} if len({s.sweep for s in studies}) < 2 else set()
     # Scripts that state no width have one strategy: its name says nothing.
     omitted |= {"strategy"} if form is Format.TABLE and not any(s.has_strategies for s in studies) else set()
-    omitted |= {"optimizer"} if len({s.base.labels.optimizer for s in studies}) < 2 else set()
+    omitted |= {"optimizer"} if len({s.base.info.labels.optimizer for s in studies}) < 2 else set()
     columns = [c for c in dict.fromkeys(c for row in rows for c in row) if c not in omitted]
     if form is Format.TABLE:
         # Only tables omit empty columns: the columns of CSV must not vary.
@@ -180,7 +180,7 @@ def _family_columns(v: Verdict) -> dict[str, Any]:
         "family": v.family,
         "model": v.study.model,
         "strategy": v.strategy,
-        "optimizer": v.study.base.labels.optimizer,
+        "optimizer": v.study.base.info.labels.optimizer,
     }
 
 
@@ -290,7 +290,7 @@ def _difference_json(difference: Difference | None) -> dict[str, float | None]:
 def why_json(v: Verdict) -> dict[str, object]:
     """Return the reason of a verdict as JSON data."""
     why = v.reason.to_json()
-    if isinstance(point := why.get("point"), list) and not v.study.base.has_wd:
+    if isinstance(point := why.get("point"), list) and not v.study.base.info.has_wd:
         why["point"] = [*point[:1], None]
     return why
 

@@ -48,7 +48,7 @@ def show_verification(
     _note_interrupted(over_budget)
     # Without --follow, unresolved verdicts need another command.
     if context.console is None and any(
-        v.verdict == "unresolved" and v.bound and v.study.base.is_seeded for v in controller.verdicts
+        v.verdict == "unresolved" and v.bound and v.study.base.info.seeded for v in controller.verdicts
     ):
         print_note(f"{shell_command(*command)} trains the seeds that decide most")
     note_blocked(result.submit_result.plan, controller.verdicts, selection)

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from ettsweep.doctor.checks import DoctorCheck
 from ettsweep.errors import DataMissingError, InputError
+from ettsweep.kinds.transformer import as_transformer
 from ettsweep.runs.data_location import resolve_data
 from ettsweep.study.sweep_spec import SweepSpec
-from ettsweep.trainer.recipe import as_transformer
 from ettsweep.trainer.specs import ModelSpec, TaskSpec
 from ettsweep.trainer.tasks.images.image_data import guess_task, with_own_counts
 from ettsweep.trainer.tasks.images.image_task import ImageTask

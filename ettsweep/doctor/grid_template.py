@@ -14,6 +14,7 @@ from ettsweep.config import parse_yaml
 from ettsweep.console import format_count
 from ettsweep.doctor.command_words import OwnCommand, joined
 from ettsweep.errors import InputError
+from ettsweep.kinds.transformer import as_transformer
 from ettsweep.powers import format_power
 from ettsweep.readers.looking import looks
 from ettsweep.runs.score_spec import usual_mode
@@ -22,7 +23,6 @@ from ettsweep.strategies.optimizers import OPTIMIZERS
 from ettsweep.strategies.strategy import parse_strategy, transfer_point
 from ettsweep.study.grid_file import load_sweep_spec, make_sweep_spec
 from ettsweep.trainer.models.registry import ARCHITECTURES, model_spec
-from ettsweep.trainer.recipe import as_transformer
 
 SHIPPED_GRIDS = {name: entry.grids.get(name, name) for entry in ARCHITECTURES.values() for name in entry.presets}
 """Shipped grid that a template is made of, by model."""
@@ -83,10 +83,10 @@ def model_template(model: str, path: Path) -> tuple[str, list[str]]:
         text = re.sub(r"(?m)^model: .*$", f"model: {model}", text)
         blocks = re.split(r"(?m)^(?=centre)", text)
         text = "".join(_mapped_centres(block, recipe.optimizer.kind, recipe.model.width, width) for block in blocks)
-        text = f"# The shipped grid for {recipe.labels.model}, with the centre for the width of {model}.\n{text}"
+        text = f"# The shipped grid for {recipe.info.labels.model}, with the centre for the width of {model}.\n{text}"
     sweep_spec = make_sweep_spec(parse_yaml(text, str(path)), path)
-    file = shlex.quote(str(path)) + (" --data PATH" if recipe.data_kind else "")
-    runs, steps = len(sweep_spec.specs()), as_transformer(sweep_spec.recipe).steps
+    file = shlex.quote(str(path)) + (" --data PATH" if recipe.info.data_kind else "")
+    runs, steps = len(sweep_spec.specs()), sweep_spec.recipe.info.steps or 0
     return text, [
         f"wrote {path}: {format_count(runs, 'run')} of {format_count(steps, 'step')} to begin with",
         f"`ettsweep grid {file} --dry-run` prints the plan, `ettsweep grid {file}` trains it",

@@ -233,7 +233,7 @@ def examine_fit(sweep_spec: SweepSpec, name: str, launch_set: Sequence[str]) -> 
     """
     spec = sweep_spec.studies()[0].base
     if not isinstance(spec, TransformerRun):
-        raise InputError(f"--fit is for models of the built-in trainer, and {spec.labels.title} is none")
+        raise InputError(f"--fit is for models of the built-in trainer, and {spec.info.labels.title} is none")
     profile = load_profile(name, launch_set)
     slot = (profile.resolve_slots() or LocalProfile().resolve_slots())[0]
     device, facts = prepare_device(slot)

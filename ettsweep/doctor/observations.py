@@ -8,15 +8,14 @@ from pathlib import Path
 
 from ettsweep.console import format_count
 from ettsweep.doctor.trial import Record, TrialRun
-from ettsweep.kinds.command import CommandRecipe
 from ettsweep.launch.cost import describe_runs
 from ettsweep.launch.launcher import Launcher
 from ettsweep.processes import GIB, memory_bytes
 from ettsweep.quantities import score_text
 from ettsweep.report.score_digits import ScoreDigits
+from ettsweep.runs.contract import TRAINING_LOSSES, kind_of
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.runs.trainable import TRAINING_LOSSES
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.tried import Observation, Outcome, ResumeClass, TrialState
 
@@ -77,10 +76,10 @@ def seeds_differ(record: Record) -> bool | None:
     None if that is not known, or there are none; also if only the score is the same, of all that was recorded: in a
     short trial it may not have moved yet.
     """
-    if not (record.base.is_seeded and _all_done(record.alone, record.other)):
+    if not (record.base.info.seeded and _all_done(record.alone, record.other)):
         return None
     differing = _differing(record)
-    return True if record.base.metric.column in differing else None if differing else False
+    return True if record.base.info.metric.column in differing else None if differing else False
 
 
 def repeats_itself(record: Record) -> bool | None:
@@ -90,7 +89,7 @@ def repeats_itself(record: Record) -> bool | None:
 
 def resume_class(record: Record) -> ResumeClass | None:
     """Return how a killed run resumed; None if that is not known."""
-    if isinstance(record.base, CommandRecipe) and record.base.resume is None:
+    if record.base.info.resume == "none":
         return "restarts"
     resumed = record.resumed
     if resumed is None or not resumed.run.is_done:
@@ -126,7 +125,7 @@ def _unlike_alone(record: Record) -> list[str]:
     What one seed does not repeat tells nothing, unless it is the score. A training loss may be a mean since the program
     has started, which the kill has cut: beside a score that moves, and is the same, it tells nothing either.
     """
-    resumed, alone, score, unlike = record.resumed, record.alone, record.base.metric.column, list[str]()
+    resumed, alone, score, unlike = record.resumed, record.alone, record.base.info.metric.column, list[str]()
     assert resumed is not None
     assert alone is not None
     unrepeated, vouches = _unrepeated(record) if _all_done(alone, record.again) else [], False
@@ -150,7 +149,7 @@ def _recorded(one: TrialRun | None, other: TrialRun | None) -> list[str]:
     """Return the names of what two runs recorded, the score first, without times."""
     assert one is not None
     assert other is not None
-    return [one.spec.metric.column, *sorted({*one.other_metrics, *other.other_metrics})]
+    return [one.spec.info.metric.column, *sorted({*one.other_metrics, *other.other_metrics})]
 
 
 def _distance(one: TrialRun | None, other: TrialRun | None, name: str) -> float:
@@ -186,7 +185,7 @@ def _start(record: Record) -> Seen:
 
 def _code(spec: RunSpec) -> str:
     """Return which files are the code of the runs, as the end of a sentence; empty without own code."""
-    project = spec.project_code()
+    project = kind_of(spec).project_code(spec)
     if project is None:
         return ""
     names = sorted(project.files)
@@ -195,7 +194,7 @@ def _code(spec: RunSpec) -> str:
 
 def _score(record: Record, criterion: Criterion) -> Seen:
     """Is there a score, with enough digits?"""
-    alone, metric = record.alone, record.base.metric
+    alone, metric = record.alone, record.base.info.metric
     if alone and alone.status.state is State.DIVERGED:
         return "failed", f"the centre diverges {alone.status.reason}", "lower the lr of the centre"
     if alone is None or not alone.is_done:
@@ -216,8 +215,8 @@ def _score(record: Record, criterion: Criterion) -> Seen:
 
 def _seeds(record: Record) -> Seen:
     """Do two seeds differ? Else each repeat is a copy."""
-    alone, other, name = record.alone, record.other, record.base.metric.column
-    if not record.base.is_seeded:
+    alone, other, name = record.alone, record.other, record.base.info.metric.column
+    if not record.base.info.seeded:
         return "ok", "none, as the grid file says: one run a point, and no bound", ""
     if alone is None or other is None or not _all_done(alone, other):
         return _untried(record, "again", record.other)
@@ -250,7 +249,7 @@ def _repeat(record: Record) -> Seen:
 
 def _resume(record: Record) -> Seen:
     """How does a run resume that was killed after a checkpoint?"""
-    if isinstance(record.base, CommandRecipe) and record.base.resume is None:
+    if record.base.info.resume == "none":
         return "ok", "restarts: without `resume`, an interrupted run starts over", "set `resume` if it has checkpoints"
     resumed, alone = record.resumed, record.alone
     if resumed is None or alone is None:
@@ -278,11 +277,11 @@ def _stop(record: Record) -> Seen:
     """Told to stop, does it save within its grace?"""
     if (stopped := record.stopped) is None:
         return _untried(record, "stopped")
-    stop = record.base.stop if isinstance(record.base, CommandRecipe) else None
-    name = stop.signal if stop else "`run.stop`" if record.base.own_code() else "a stop"
-    if stopped.was_killed and stop:
+    info = record.base.info
+    name = info.stop_signal or ("`run.stop`" if info.code else "a stop")
+    if stopped.was_killed and info.stop_signal:
         advice = "save and exit at the signal, or once $ETTSWEEP_STOP exists; or set a longer `stop: {grace:}`"
-        return "warning", f"{name} does not end it within its grace of {stop.grace:g} s, so it is killed", advice
+        return "warning", f"{name} does not end it within its grace of {info.stop_grace_s:g} s, so it is killed", advice
     if stopped.has_saved is False:
         seen = f"{name} ends it in {stopped.stop_s:.1f} s, without a checkpoint: steps since the last one are lost"
         return "warning", seen, "save at the signal"
@@ -316,7 +315,7 @@ def _cost(record: Record, runs: int, profile: Launcher, results: Path) -> Seen:
     else:
         parts = [f"a run takes {at_most}{whole_s:.3g} s"]
         if record.base != record.whole:
-            parts[0] += f", by {alone.last_step} of its {record.whole.steps} steps"
+            parts[0] += f", by {alone.last_step} of its {record.whole.info.steps} steps"
         if at_most:
             advice.append("let the trial record twice, half a second apart: then start-up counts once")
     if memory := max(run.memory_bytes for run in done):
@@ -344,10 +343,10 @@ def _whole_s(record: Record, run: TrialRun) -> float | None:
     """
     if record.base == record.whole:
         return run.wall_s
-    if not (record.whole.steps and run.last_step):
+    if not (record.whole.info.steps and run.last_step):
         return None
     step_s = run.wall_s / run.last_step if run.step_s is None else run.step_s
-    return run.wall_s + step_s * max(0, record.whole.steps - run.last_step)
+    return run.wall_s + step_s * max(0, record.whole.info.steps - run.last_step)
 
 
 def _untried(record: Record, part: str, run: TrialRun | None = None) -> Seen:

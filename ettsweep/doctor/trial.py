@@ -15,7 +15,6 @@ from pathlib import Path
 
 from ettsweep.errors import CorruptError, EttsweepError, LaunchError, SlurmUnavailableError
 from ettsweep.files import Json, first_json_line, last_json_line, read_lines, storage_errors
-from ettsweep.kinds.command import CommandRecipe
 from ettsweep.launch import slurm_api
 from ettsweep.launch.cancellation import cancel_runs
 from ettsweep.launch.follow import read_run_index
@@ -25,6 +24,7 @@ from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import submissions
 from ettsweep.launch.submit import submit
 from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.contract import kind_of
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
@@ -82,7 +82,7 @@ class TrialRun:
     @property
     def curve(self) -> dict[int, float | None]:
         """The score at each step at which it was recorded."""
-        return self.curve_of(self.spec.metric.column)
+        return self.curve_of(self.spec.info.metric.column)
 
     def curve_of(self, name: str) -> dict[int, float | None]:
         """Return a metric at each step at which it was recorded."""
@@ -91,7 +91,7 @@ class TrialRun:
     @property
     def other_metrics(self) -> list[str]:
         """The names of what was recorded besides the score, but for times, speeds and memory."""
-        names = {name for line in self.history for name in line} - {"step", self.spec.metric.column}
+        names = {name for line in self.history for name in line} - {"step", self.spec.info.metric.column}
         return sorted(name for name in names if OF_THE_MACHINE.isdisjoint(_words(name)))
 
     @property
@@ -190,9 +190,9 @@ class Trial:
         folder: Path,
         notify: Callable[[str], None] = lambda text: None,
     ) -> None:
-        base = whole.for_trial()
-        # For trainables whose checkpoints are made by the profile: one before the end.
-        often = {"checkpoint_every_steps": max(1, base.steps // 4)} if base.steps else {}
+        base = kind_of(whole).for_trial(whole)
+        # For kinds whose checkpoints are made by the profile: one before the end.
+        often = {"checkpoint_every_steps": max(1, base.info.steps // 4)} if base.info.steps else {}
         self._profile = profile.model_copy(update=often)
         self._data, self._folder, self._notify = data, folder, notify
         self._other_spec = base.with_point(base.lr, base.wd, other_seed)
@@ -238,7 +238,7 @@ class Trial:
 
     def _kill_one(self) -> None:
         spec = self.record.base
-        if isinstance(spec, CommandRecipe) and spec.resume is None:
+        if spec.info.resume == "none":
             return
         results = self._launch("killed", spec)
         run = _run_dir(results, spec)
@@ -259,7 +259,7 @@ class Trial:
     def _stop_one(self) -> None:
         spec, alone = self._other_spec, self.record.alone
         assert alone is not None
-        has_checkpoints = not isinstance(spec, CommandRecipe) or bool(spec.resume and spec.resume.checkpoint)
+        has_checkpoints = spec.info.resume in ("ettsweep", "files")
         results = self._launch("stopped", spec)
         run = _run_dir(results, spec)
         ready = (lambda: _saved_ns(run, spec) > 0) if has_checkpoints else (lambda: _has_begun(run))
@@ -330,13 +330,15 @@ class Trial:
     def _can_be_resumed(self, run: RunDir) -> bool:
         """Whether a run has left what its next attempt resumes from."""
         spec, alone = self.record.base, self.record.alone
-        if not isinstance(spec, CommandRecipe) or (spec.resume and spec.resume.checkpoint):
+        if spec.info.resume in ("ettsweep", "files"):
             return _saved_ns(run, spec) > 0
         # A program that finds its own: half of the way should do.
         assert alone is not None
         attempt, steps = run.latest_attempt(), list(alone.curve)
         half = steps[(len(steps) - 1) // 2]
-        return attempt is not None and any(line["step"] >= half for line in attempt.evaluations(spec.metric.column))
+        return attempt is not None and any(
+            line["step"] >= half for line in attempt.evaluations(spec.info.metric.column)
+        )
 
     def _kill(self, run: RunDir) -> None:
         """Kill the worker of a run, and with it all that it has started: its job, or its process here."""
@@ -422,9 +424,8 @@ def _run_dir(results: Path, spec: RunSpec) -> RunDir:
 def _saved_ns(run: RunDir, spec: RunSpec) -> int:
     """Return when the newest checkpoint of a run was made, in ns of its file system; 0 if there is none."""
     with contextlib.suppress(FileNotFoundError):  # a newer one may take its place
-        if isinstance(spec, CommandRecipe):
-            resume = spec.resume
-            newest = newest_checkpoint(run.path / "out", resume.pattern) if resume and resume.checkpoint else None
+        if spec.info.resume == "files":
+            newest = newest_checkpoint(run.path / "out", spec.info.checkpoint_pattern)
             return newest.path.stat().st_mtime_ns if newest else 0
         attempt = run.latest_attempt()
         return attempt.saved_path().stat().st_mtime_ns if attempt and attempt.has_checkpoint() else 0

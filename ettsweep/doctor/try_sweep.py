@@ -42,10 +42,9 @@ def try_sweep(
     """
     study = sweep_spec.studies(name)[0]
     profile, data = load_launch(sweep_spec)
-    check_resources([study.base], profile)
-    study.base.check_results(results)
+    check_resources([study.base], profile, results)
     check_source(sweep_spec.recipe, Path(sweep_spec.grid))
-    sweep_spec.recipe.check_data(sweep_spec.data)
+    sweep_spec.check_data()
     seeds, kept = [*sweep_spec.seeds, max(sweep_spec.seeds) + 1], None
     with storage_errors(results):  # workers on other machines must see its runs
         results.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -13,14 +14,12 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from ettsweep.errors import DataMissingError, InputError
 from ettsweep.file_digests import data_digest, named_data
-from ettsweep.kinds.own_code import OwnCodeRecipe, folders_of
+from ettsweep.kinds.own_code import InFile, OwnCodeRecipe, common_info, folders_of, read_stated, summary, with_code
 from ettsweep.kinds.rendered_files import RenderedFile
 from ettsweep.kinds.template import PLACEHOLDERS, RESUME_PLACEHOLDERS, Value, names_in, split_words, written
-from ettsweep.project_code import CodeRule, Patterns, ProjectCode, as_code_rule, project_root
-from ettsweep.runs.score_spec import StatedScore
-from ettsweep.runs.trainable import TRAINING_LOSSES, Labels, RunContext
-from ettsweep.runs.trainable_hooks import override_block
-from ettsweep.schema import NotInId, OmitFromIdAt, Positive, StrictModel, locating, validate
+from ettsweep.project_code import Patterns, ProjectCode, find_code, project_root
+from ettsweep.runs.contract import TRAINING_LOSSES, Block, Kind, Labels, Place, RecipeInfo, RunContext
+from ettsweep.schema import NotInId, OmitFromIdAt, Positive, StrictModel, locating
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
 from ettsweep.units import seconds_of
 
@@ -157,40 +156,6 @@ def _data(value: object) -> object:
     return value if isinstance(value, dict | Data) else {"paths": value}
 
 
-class CommandBlock(StrictModel):
-    """What stands under `run:` in a grid file; see `CommandRecipe`."""
-
-    command: Words
-    score: StatedScore
-    reader: str | dict[str, Any] | None = None
-    metrics: Patterns = ()
-    resume: Resume | None = None
-    stop: Stop = Stop()
-    env: Texts = Field(default_factory=dict)
-    files: dict[str, RenderedFile] = Field(default_factory=dict)
-    workdir: str = ""
-    code: Annotated[CodeRule, BeforeValidator(as_code_rule)] = CodeRule()
-    data: Annotated[Data, BeforeValidator(_data)] = Data()
-    uses: Literal["env"] | None = None
-    gpus: Positive = 1
-    nodes: Positive = 1
-    steps: Positive | None = None
-    ends_early: bool = False
-    width: Positive | None = None
-    factors: Literal["adamw", "sgd"] = "adamw"
-    strategies: WordsByStrategy = Field(default_factory=dict)
-    snapshot: bool = True
-    keep: Patterns | None = None
-    seeds: Literal["none"] | None = None
-    trial: Words = Field((), alias="try")
-
-    def fields(self) -> dict[str, Any]:
-        """Return the fields of the recipe."""
-        names = {"command": "argv", "steps": "last_step", "code": "code_rule"}
-        fields = {names.get(name, name): value for name, value in self if name != "data"}
-        return fields | {"data_files": self.data.paths, "reads_all_data": self.data.digest == "full"}
-
-
 class CommandRecipe(OwnCodeRecipe):
     """A command that is started for each run, with its placeholders replaced.
 
@@ -204,19 +169,18 @@ class CommandRecipe(OwnCodeRecipe):
         files: files that are written for each run, by path.
         workdir: where it runs, relative to `folder`.
         data: digest of its data, empty if none are named.
-        data_files: patterns of files that belong to it, relative to `folder`.
-        reads_all_data: whether the digest is of all contents of large files, not of both ends.
+        data_rule: which files are its data, and what their digest is of.
         strategies: words that are appended under a strategy.
         uses: `env` if it reads lr, wd and seed from the environment.
         gpus: devices of a run on each node.
         nodes: nodes of a run.
-        trial: words that `ettsweep try` appends, so that a run of it is short; `try:` in a grid file.
+        trial: words that `ettsweep try` appends, so that a run of it is short.
     """
 
     keeps_checkpoints: ClassVar[bool] = True
 
     trainable: Literal["command"] = "command"
-    argv: Words
+    argv: Annotated[Words, InFile("command")]
     reader: str | dict[str, Any] | None = None
     metrics: Annotated[Patterns, NotInId()] = ()
     resume: Annotated[Resume | None, NotInId()] = None
@@ -224,14 +188,13 @@ class CommandRecipe(OwnCodeRecipe):
     env: Texts = Field(default_factory=dict)
     files: dict[str, RenderedFile] = Field(default_factory=dict)
     workdir: Annotated[str, AfterValidator(_normal_folder), OmitFromIdAt("")] = ""
-    data: str = ""
-    data_files: Annotated[Patterns, NotInId()] = ()
-    reads_all_data: Annotated[bool, NotInId()] = False
+    data: Annotated[str, InFile(None)] = ""
+    data_rule: Annotated[Data, BeforeValidator(_data), NotInId(), InFile("data")] = Data()
     strategies: Annotated[WordsByStrategy, OmitFromIdAt({})] = Field(default_factory=dict)
     uses: Annotated[Literal["env"] | None, NotInId()] = None
     gpus: Positive = 1
     nodes: Annotated[Positive, OmitFromIdAt(1)] = 1
-    trial: Annotated[Words, NotInId()] = ()
+    trial: Annotated[Words, NotInId(), InFile("try")] = ()
 
     @field_validator("env")
     @classmethod
@@ -252,7 +215,7 @@ class CommandRecipe(OwnCodeRecipe):
     def _check(self) -> Self:
         if not self.argv:
             raise ValueError("command: the words of a command are expected, got none")
-        self._check_names(names_in(self._texts()))
+        self.check_names(names_in(self.texts()))
         names_in(self.trial)
         for path, file in self.files.items():
             if not path.startswith("{out}/") or ".." in Path(path).parts:
@@ -260,14 +223,14 @@ class CommandRecipe(OwnCodeRecipe):
             names_in(file.texts())
         return self
 
-    def _check_names(self, names: Collection[str], under: str = "") -> None:
+    def check_names(self, names: Collection[str], under: str = "") -> None:
         """Check that runs of other lr and seeds are not alike, maybe under some strategy.
 
         Raises:
             ValueError: they are.
         """
         if self.uses != "env":
-            for name in ("lr", "seed") if self.is_seeded else ("lr",):
+            for name in ("lr", "seed") if self.seeds is None else ("lr",):
                 if name not in names:
                     none = "; `seeds: none` beside `run:`, that it has none" if name == "seed" else ""
                     raise ValueError(
@@ -275,7 +238,7 @@ class CommandRecipe(OwnCodeRecipe):
                         f"`uses: env` says that it is read from ETTSWEEP_{name.upper()}{none}"
                     )
 
-    def _texts(self, strategies: Collection[str] | None = None) -> Iterator[str]:
+    def texts(self, strategies: Collection[str] | None = None) -> Iterator[str]:
         """Yield all texts with placeholders but those for taking a run up again; of all strategies, or some."""
         yield from self.argv
         for strategy, words in self.strategies.items():
@@ -286,240 +249,42 @@ class CommandRecipe(OwnCodeRecipe):
             yield path
             yield from file.texts()
 
-    @classmethod
-    def from_block(
-        cls, block: dict[str, Any], overrides: Sequence[str], location: str, folder: Path
-    ) -> "CommandRecipe":
-        source, data = override_block(block, overrides, location)
-        stated = validate(CommandBlock, data, source)
-        fields = stated.fields() | {"folder": str(folder.resolve()), "data": ""}
-        recipe = validate(cls, fields, source)
-        with locating(source):
-            if not recipe.run_folder.is_dir():
-                raise InputError(f"workdir: there is no folder {recipe.run_folder}")
-            recipe.check_program()
-            recipe.check_reader()
-            recipe.check_files()
-        return recipe
-
-    # --- what the planner asks ---
-
-    @property
-    def recipe_key(self) -> tuple[object, ...]:
-        """Hashable key of the recipe."""
-        devices = self.gpus, self.nodes
-        return self.argv, self.score, self.code, self.data, devices, self.last_step, tuple(self.env.items())
-
-    def for_trial(self) -> Self:
-        ends_early = self.ends_early or bool(self.trial)  # `steps` is of whole runs
-        return self.model_copy(update={"argv": (*self.argv, *self.trial), "trial": (), "ends_early": ends_early})
-
-    @property
-    def labels(self) -> Labels:
-        return Labels(self.program)
-
-    @property
-    def has_wd(self) -> bool:
-        return self.uses == "env" or "wd" in names_in(self._texts())
-
-    def particulars(self) -> dict[str, str]:
-        stated = "none: its own lines" if self.reader is None else "stated in the grid file"
-        digest = "all contents" if self.reads_all_data else "of large files both ends"
-        return {
-            "reader": self.reader if isinstance(self.reader, str) else stated,
-            "data": f"{', '.join(self.data_files)} ({digest})" if self.data_files else "no data named",
-        }
-
     @property
     def program(self) -> str:
         """What is trained, in a word: the script, or else the first word of the command."""
         for word in self.argv:
             if word.endswith(SCRIPT_SUFFIXES):
                 return Path(word).name
-        for module in self._modules():
-            return module
+        for flag, word in pairwise(self.argv):
+            if flag == "-m":
+                return word
         first = Path(self.argv[0]).name
         others = (Path(word).name for word in self.argv[1:] if not word.startswith("-") and "{" not in word)
         return next(others, first) if first.startswith(INTERPRETERS) and "-c" not in self.argv else first
-
-    @property
-    def data_kind(self) -> str:
-        return ""
-
-    def check_axes(self, lrs: Sequence[float], wds: Sequence[float], strategies: Sequence[str]) -> str:
-        self._check_strategies(strategies)
-        # By the words of each strategy that has some, else by what all have.
-        told = all("wd" in names_in(self._texts([strategy])) for strategy in self.strategies or [""])
-        if len(set(wds)) > 1 and self.uses != "env" and not told:
-            raise InputError(
-                "command: {wd} occurs nowhere, so that runs of different wd would be alike; leave out the range of wd, "
-                "or say `uses: env`"
-            )
-        return ""
-
-    def _check_strategies(self, names: Sequence[str]) -> None:
-        told = self.uses == "env" or "strategy" in names_in(self._texts())
-        if not told and len({self.strategies.get(name, ()) for name in names}) < len(names):
-            raise InputError(
-                f"strategies: {{strategy}} occurs nowhere, so that runs under {' and '.join(names)} would be alike; "
-                "have it in the command, or say under `run:` what is appended to it: `strategies: {mup: --use-mup}`"
-            )
-        for name in names:
-            try:
-                self._check_names(names_in(self._texts([name])), f" under {name}")
-            except ValueError as error:
-                raise InputError(str(error)) from None
-
-    @property
-    def job_nodes(self) -> int | None:
-        return self.nodes
-
-    def check_resources(self, devices: int, memory_bytes: int, owner: str) -> None:
-        if devices != (needed := self.gpus * self.nodes):
-            product = "" if self.nodes == 1 else f" ({self.nodes} nodes x {self.gpus})"
-            raise InputError(
-                f"gpus: a run of this sweep takes {needed}{product}, and the launch profile gives it {devices}: "
-                f"--launch-set devices_per_run={needed}"
-            )
-
-    def check_results(self, results: Path) -> None:
-        place = str(results.resolve())
-        if "out" in names_in(self._texts()) and (found := re.search(r"[\s=]", place)):
-            raise InputError(
-                f"--results: {{out}} would lie below {place!r}, and a path with {found[0]!r} breaks what splits words "
-                "and what takes key=value: choose another folder"
-            )
-
-    # --- its code, its data, its program ---
 
     @property
     def run_folder(self) -> Path:
         """Where the command runs."""
         return Path(self.folder, self.workdir)
 
-    def check_program(self) -> None:
-        """Check that the first word of the command is a program here.
+    def data_digest(self) -> str:
+        """Return the digest of its data as they are now; empty if none are named.
 
         Raises:
-            InputError: it is none.
+            DataMissingError: some are missing.
         """
-        first = self.argv[0]
-        found = shutil.which(first) if "/" not in first else shutil.which(str(self.run_folder / first))
-        if not found and "{" not in first:
-            script = self.run_folder / first
-            if script.is_file():
-                raise InputError(f"command: {first} is not executable: chmod +x it, or write [bash, {first}, ...]")
-            raise InputError(f"command: there is no program {first} here (PATH is {os.environ.get('PATH', '')})")
-
-    def check_reader(self) -> None:
-        """Check that there is such a reader of metrics, and that it may see the score.
-
-        Raises:
-            InputError: there is none, or it cannot.
-        """
-        if self.reader is None:
-            return
-        from ettsweep.readers.registry import reader_of
-
-        names = reader_of(self.reader, Path(self.folder)).group_names()
-        if names is not None and self.score.name not in names:
-            known = ", ".join(sorted(names)) or "none"
-            raise InputError(f"score: {self.score.name} is no metric of the reader; its groups are {known}")
-
-    def check_files(self) -> None:
-        """Check that scripts which the command names are there, and that files can be written for a run.
-
-        Raises:
-            InputError: one is not, or cannot.
-        """
-        for word in self.argv:
-            name = word.rpartition("=")[2]
-            if word.endswith((".py", ".sh")) and "{" not in word and not (self.run_folder / name).is_file():
-                raise InputError(f"command: there is no file {name} in {self.run_folder}")
-            self._check_inside("command", name, self.run_folder)
-        for name in self.data_files:
-            self._check_inside("data", name, Path(self.folder))
-        values: dict[str, Value] = {"lr": 1.0, "wd": 1.0, "seed": 0, "out": "out", "id": "0", "strategy": "standard"}
-        for file in self.files.values():
-            file.content(Path(self.folder), values | {"devices": self.gpus * self.nodes})
-
-    def code_folders(self) -> tuple[Path, ...]:
-        above = [word for word in self._named() if ".." in word]
-        rule = self.code_rule
-        patterns = [*(file.source for file in self.files.values()), *rule.add, *rule.only, *self._reader_file()]
-        return (
-            Path(os.path.normpath(self.run_folder)),
-            *folders_of(self.run_folder, above),
-            *folders_of(Path(self.folder), patterns),
-        )
-
-    def _named(self) -> list[str]:
-        """Return the files that the command names, as it does: `FILE`, `--config=FILE`, or in a text for a shell."""
-        words = [word for words in (self.argv, *self.strategies.values()) for word in words]
-        names = dict.fromkeys(name for word in words for name in re.split(r"[\s'\"=:;,|&()<>]+", word))
-        return [name for name in names if name and os.path.isfile(self.run_folder / name)]  # noqa: PTH113
-
-    def named_files(self) -> list[Path]:
-        sources = [file.source for file in self.files.values()]
-        return [
-            *(self.run_folder / name for name in self._named()),
-            *(Path(self.folder, name) for name in (*sources, *self._reader_file())),
-        ]
-
-    def _check_inside(self, key: str, name: str, folder: Path) -> None:
-        """Check that a name relative to a folder does not lead out of what runs get a copy of.
-
-        Raises:
-            InputError: it does.
-        """
-        path = Path(os.path.normpath(folder / name))
-        if not (self.snapshot and ".." in Path(name).parts and path.exists()):
-            return
-        if not path.is_relative_to(project_root(Path(self.folder), self.code_folders())):
-            raise InputError(
-                f"{key}: {name} leads out of the project, of which runs train in a copy: write an absolute path, "
-                f"such as {path}, or `snapshot: false`"
-            )
-
-    def _reader_file(self) -> list[str]:
-        """Return the name of the file of its reader, if it has one of its own."""
-        return [self.reader] if isinstance(self.reader, str) and self.reader.endswith((".yaml", ".yml")) else []
-
-    def _modules(self) -> list[str]:
-        """Return the modules that the command runs as `-m NAME`."""
-        return [word for flag, word in zip(self.argv, self.argv[1:], strict=False) if flag == "-m"]
-
-    def check_code(self, code: ProjectCode) -> None:
-        if not self.snapshot:
-            return
-        for name in self._named():
-            if os.path.isabs(name) and os.path.relpath(name, code.folder) in code.files:  # noqa: PTH117
-                raise InputError(
-                    f"command: {name} lies in the project, of which runs train in a copy: write "
-                    f"{os.path.relpath(name, self.run_folder)}, or `snapshot: false`"
-                )
-
-    def data_fields(self) -> dict[str, Any]:
-        return {"data": self._data_digest()}
-
-    def data_paths(self) -> list[Path]:
-        folder = Path(self.folder)
-        return [path for name in self.data_files for path in named_data(folder, name)]
-
-    def _data_digest(self) -> str:
-        return data_digest(self.data_files, Path(self.folder), whole=self.reads_all_data) if self.data_files else ""
-
-    def check_data(self, data: str | None, *, count: bool = False) -> None:
-        self.check_program()
+        rule = self.data_rule
+        return data_digest(rule.paths, Path(self.folder), whole=rule.digest == "full") if rule.paths else ""
 
     def data_change(self) -> str:
+        """Return how its data have changed since the run was requested; empty if they have not."""
         try:
-            data = self._data_digest() if self.code else ""
+            data = self.data_digest() if self.code else ""
         except DataMissingError as error:
             return str(error)
         if data == self.data:
             return ""
-        names = ", ".join(self.data_files)
+        names = ", ".join(self.data_rule.paths)
         return f"the data ({names}) have changed since the run was requested (digest {self.data}, now {data})"
 
     # --- training ---
@@ -531,3 +296,214 @@ class CommandRecipe(OwnCodeRecipe):
 
     def train(self, run: RunContext) -> None:
         resolve_name("ettsweep.worker.command.training:train_command")(self, run)  # workers alone need it
+
+
+# --- as planner and views know it -------------------------------------------------------------------------------------
+
+
+def _info(recipe: CommandRecipe) -> RecipeInfo:
+    stated = "none: its own lines" if recipe.reader is None else "stated in the grid file"
+    digest = "all contents" if recipe.data_rule.digest == "full" else "of large files both ends"
+    names, resume = ", ".join(recipe.data_rule.paths), recipe.resume
+    return RecipeInfo(
+        labels=Labels(recipe.program),
+        has_wd=recipe.uses == "env" or "wd" in names_in(recipe.texts()),
+        gpus=recipe.gpus,
+        nodes=recipe.nodes,
+        resume="none" if resume is None else "files" if resume.checkpoint else "program",
+        checkpoint_pattern=resume.pattern if resume else "",
+        stop_signal=recipe.stop.signal,
+        stop_grace_s=recipe.stop.grace,
+        particulars={
+            "reader": recipe.reader if isinstance(recipe.reader, str) else stated,
+            "data": f"{names} ({digest})" if names else "no data named",
+        },
+        **common_info(recipe),
+    )
+
+
+def _bind(recipe: CommandRecipe, data: str | None) -> CommandRecipe:
+    if recipe.code:  # a sweep's: it has its code, whatever the project has now
+        return recipe
+    code = _project_code(recipe)
+    if recipe.snapshot:
+        for name in _named(recipe):
+            if os.path.isabs(name) and os.path.relpath(name, code.folder) in code.files:  # noqa: PTH117
+                raise InputError(
+                    f"command: {name} lies in the project, of which runs train in a copy: write "
+                    f"{os.path.relpath(name, recipe.run_folder)}, or `snapshot: false`"
+                )
+    return recipe.model_copy(update={"code": code.digest, "trains_in": code.digest, "data": recipe.data_digest()})
+
+
+def _for_trial(recipe: CommandRecipe) -> CommandRecipe:
+    ends_early = recipe.ends_early or bool(recipe.trial)  # `steps` is of whole runs
+    return recipe.model_copy(update={"argv": (*recipe.argv, *recipe.trial), "trial": (), "ends_early": ends_early})
+
+
+# --- its code ---------------------------------------------------------------------------------------------------------
+
+
+def _project_code(recipe: CommandRecipe) -> ProjectCode:
+    folder = Path(recipe.folder)
+    named = [
+        *(recipe.run_folder / name for name in _named(recipe)),
+        *(folder / name for name in (*_sources(recipe), *_reader_file(recipe))),
+    ]
+    data = [path for name in recipe.data_rule.paths for path in named_data(folder, name)]
+    return find_code(folder, recipe.code_rule, named=named, data=data, folders=_code_folders(recipe))
+
+
+def _code_folders(recipe: CommandRecipe) -> tuple[Path, ...]:
+    """Return further folders that some of the code lies in."""
+    above = [word for word in _named(recipe) if ".." in word]
+    rule = recipe.code_rule
+    patterns = [*_sources(recipe), *rule.add, *rule.only, *_reader_file(recipe)]
+    return (
+        Path(os.path.normpath(recipe.run_folder)),
+        *folders_of(recipe.run_folder, above),
+        *folders_of(Path(recipe.folder), patterns),
+    )
+
+
+def _named(recipe: CommandRecipe) -> list[str]:
+    """Return the files that the command names, as it does: `FILE`, `--config=FILE`, or in a text for a shell."""
+    words = [word for words in (recipe.argv, *recipe.strategies.values()) for word in words]
+    names = dict.fromkeys(name for word in words for name in re.split(r"[\s'\"=:;,|&()<>]+", word))
+    return [name for name in names if name and os.path.isfile(recipe.run_folder / name)]  # noqa: PTH113
+
+
+def _sources(recipe: CommandRecipe) -> list[str]:
+    return [file.source for file in recipe.files.values()]
+
+
+def _reader_file(recipe: CommandRecipe) -> list[str]:
+    """Return the name of the file of its reader, if it has one of its own."""
+    return [recipe.reader] if isinstance(recipe.reader, str) and recipe.reader.endswith((".yaml", ".yml")) else []
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def _read(block: Block, overrides: Sequence[str], location: str, folder: Path) -> CommandRecipe:
+    recipe, source = read_stated(CommandRecipe, block, overrides, location, folder)
+    with locating(source):
+        if not recipe.run_folder.is_dir():
+            raise InputError(f"workdir: there is no folder {recipe.run_folder}")
+        _check_program(recipe)
+        _check_reader(recipe)
+        _check_files(recipe)
+    return recipe
+
+
+def _check_program(recipe: CommandRecipe) -> None:
+    """Check that the first word of the command is a program here.
+
+    Raises:
+        InputError: it is none.
+    """
+    first = recipe.argv[0]
+    found = shutil.which(first) if "/" not in first else shutil.which(str(recipe.run_folder / first))
+    if not found and "{" not in first:
+        script = recipe.run_folder / first
+        if script.is_file():
+            raise InputError(f"command: {first} is not executable: chmod +x it, or write [bash, {first}, ...]")
+        raise InputError(f"command: there is no program {first} here (PATH is {os.environ.get('PATH', '')})")
+
+
+def _check_reader(recipe: CommandRecipe) -> None:
+    """Check that there is such a reader of metrics, and that it may see the score.
+
+    Raises:
+        InputError: there is none, or it cannot.
+    """
+    if recipe.reader is None:
+        return
+    from ettsweep.readers.registry import reader_of
+
+    names, score = reader_of(recipe.reader, Path(recipe.folder)).group_names(), recipe.score.name
+    if names is not None and score not in names:
+        known = ", ".join(sorted(names)) or "none"
+        raise InputError(f"score: {score} is no metric of the reader; its groups are {known}")
+
+
+def _check_files(recipe: CommandRecipe) -> None:
+    """Check that scripts which the command names are there, and that files can be written for a run.
+
+    Raises:
+        InputError: one is not, or cannot.
+    """
+    folder = Path(recipe.folder)
+    for word in recipe.argv:
+        name = word.rpartition("=")[2]
+        if word.endswith((".py", ".sh")) and "{" not in word and not (recipe.run_folder / name).is_file():
+            raise InputError(f"command: there is no file {name} in {recipe.run_folder}")
+        _check_inside(recipe, "command", name, recipe.run_folder)
+    for name in recipe.data_rule.paths:
+        _check_inside(recipe, "data", name, folder)
+    values: dict[str, Value] = {"lr": 1.0, "wd": 1.0, "seed": 0, "out": "out", "id": "0", "strategy": "standard"}
+    for file in recipe.files.values():
+        file.content(folder, values | {"devices": recipe.gpus * recipe.nodes})
+
+
+def _check_inside(recipe: CommandRecipe, key: str, name: str, folder: Path) -> None:
+    """Check that a name relative to a folder does not lead out of what runs get a copy of.
+
+    Raises:
+        InputError: it does.
+    """
+    path = Path(os.path.normpath(folder / name))
+    if not (recipe.snapshot and ".." in Path(name).parts and path.exists()):
+        return
+    if not path.is_relative_to(project_root(Path(recipe.folder), _code_folders(recipe))):
+        raise InputError(
+            f"{key}: {name} leads out of the project, of which runs train in a copy: write an absolute path, "
+            f"such as {path}, or `snapshot: false`"
+        )
+
+
+def _check_axes(recipe: CommandRecipe, lrs: Sequence[float], wds: Sequence[float], strategies: Sequence[str]) -> str:
+    told = recipe.uses == "env" or "strategy" in names_in(recipe.texts())
+    if not told and len({recipe.strategies.get(name, ()) for name in strategies}) < len(strategies):
+        raise InputError(
+            f"strategies: {{strategy}} occurs nowhere, so that runs under {' and '.join(strategies)} would be alike; "
+            "have it in the command, or say under `run:` what is appended to it: `strategies: {mup: --use-mup}`"
+        )
+    for name in strategies:
+        try:
+            recipe.check_names(names_in(recipe.texts([name])), f" under {name}")
+        except ValueError as error:
+            raise InputError(str(error)) from None
+    # By the words of each strategy that has some, else by what all have.
+    told = all("wd" in names_in(recipe.texts([strategy])) for strategy in recipe.strategies or [""])
+    if len(set(wds)) > 1 and recipe.uses != "env" and not told:
+        raise InputError(
+            "command: {wd} occurs nowhere, so that runs of different wd would be alike; leave out the range of wd, "
+            "or say `uses: env`"
+        )
+    return ""
+
+
+def _check(recipe: CommandRecipe, place: Place) -> list[str]:
+    results = str(place.results.resolve()) if place.results else ""
+    if "out" in names_in(recipe.texts()) and (found := re.search(r"[\s=]", results)):
+        return [
+            f"--results: {{out}} would lie below {results!r}, and a path with {found[0]!r} breaks what splits words "
+            "and what takes key=value: choose another folder"
+        ]
+    return []
+
+
+COMMAND = Kind(
+    schema=CommandRecipe,
+    info=_info,
+    read=_read,
+    check_axes=_check_axes,
+    check=_check,
+    check_data=lambda recipe, data, count: _check_program(recipe),
+    bind=_bind,
+    for_trial=_for_trial,
+    summary=summary,
+    project_code=_project_code,
+    with_code=with_code,
+)

@@ -9,37 +9,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from ettsweep.errors import DataMissingError, InputError, unknown_name
-from ettsweep.kinds.own_code import OwnCodeRecipe, folders_of
-from ettsweep.project_code import CodeRule, Patterns, as_code_rule, import_folders
-from ettsweep.runs.score_spec import StatedScore
-from ettsweep.runs.trainable import Labels, RunContext
-from ettsweep.runs.trainable_hooks import override_block
-from ettsweep.schema import NotInId, Positive, StrictModel, canonical, locating, validate
-
-
-class FunctionBlock(StrictModel):
-    """What stands under `run:` in a grid file; see `FunctionRecipe`."""
-
-    function: str
-    arguments: dict[str, Any] = Field(default_factory=dict, alias="with")
-    score: StatedScore
-    steps: Positive | None = None
-    ends_early: bool = False
-    width: Positive | None = None
-    factors: Literal["adamw", "sgd"] = "adamw"
-    snapshot: bool = True
-    keep: Patterns | None = None
-    code: Annotated[CodeRule, BeforeValidator(as_code_rule)] = CodeRule()
-    seeds: Literal["none"] | None = None
-    trial: dict[str, Any] = Field(default_factory=dict, alias="try")
-
-    def fields(self) -> dict[str, Any]:
-        """Return the fields of the recipe."""
-        names = {"steps": "last_step", "code": "code_rule"}
-        return {names.get(name, name): value for name, value in self}
+from ettsweep.kinds.own_code import (
+    InFile,
+    OwnCodeRecipe,
+    block_schema,
+    common_info,
+    folders_of,
+    read_stated,
+    summary,
+    with_code,
+)
+from ettsweep.project_code import ProjectCode, find_code, import_folders
+from ettsweep.runs.contract import Block, Kind, Labels, RecipeInfo, RunContext
+from ettsweep.schema import NotInId, canonical, locating
 
 
 class FunctionRecipe(OwnCodeRecipe):
@@ -47,15 +32,15 @@ class FunctionRecipe(OwnCodeRecipe):
 
     Attributes:
         function: module and name, such as `mypackage.train:main`.
-        arguments: values of its further parameters, as `with:` in a grid file.
-        trial: arguments that differ in `ettsweep try`, so that a run of it is short; `try:` in a grid file.
+        arguments: values of its further parameters.
+        trial: arguments that differ in `ettsweep try`, so that a run of it is short.
         folder: where the module is imported from, in front of all installed ones.
     """
 
     trainable: Literal["function"] = "function"
     function: str
-    arguments: dict[str, Any] = Field(default_factory=dict)
-    trial: Annotated[dict[str, Any], NotInId()] = Field(default_factory=dict)
+    arguments: Annotated[dict[str, Any], InFile("with")] = Field(default_factory=dict)
+    trial: Annotated[dict[str, Any], NotInId(), InFile("try")] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -68,34 +53,6 @@ class FunctionRecipe(OwnCodeRecipe):
         except (TypeError, ValueError):
             raise ValueError("with: texts, numbers, lists and mappings are expected") from None
         return self
-
-    @classmethod
-    def from_block(
-        cls, block: dict[str, Any], overrides: Sequence[str], location: str, folder: Path
-    ) -> "FunctionRecipe":
-        source, data = override_block(block, [_under_with(block, override) for override in overrides], location)
-        stated = validate(FunctionBlock, data, source)
-        recipe = validate(cls, stated.fields() | {"folder": str(folder.resolve())}, source)
-        with locating(source):
-            recipe.check_signature()
-        return recipe
-
-    @property
-    def recipe_key(self) -> tuple[object, ...]:
-        """Hashable key of the recipe."""
-        return self.function, canonical(self.arguments), self.score, self.last_step, self.code
-
-    def for_trial(self) -> Self:
-        ends_early = self.ends_early or bool(self.trial)  # `steps` is of whole runs
-        return self.model_copy(update={"arguments": self.arguments | self.trial, "trial": {}, "ends_early": ends_early})
-
-    @property
-    def labels(self) -> Labels:
-        return Labels(self.function)
-
-    @property
-    def data_kind(self) -> str:
-        return "function"
 
     # --- its code ---
 
@@ -153,15 +110,6 @@ class FunctionRecipe(OwnCodeRecipe):
         if missing := sorted(known - with_default - self.arguments.keys()):
             raise InputError.of(f"with.{key}: {name} in {path} needs a value for it" for key in missing)
 
-    def code_folders(self) -> tuple[Path, ...]:
-        return folders_of(Path(self.folder), (*self.code_rule.add, *self.code_rule.only))
-
-    def named_files(self) -> list[Path]:
-        return [self.module_path]
-
-    def check_data(self, data: str | None, *, count: bool = False) -> None:
-        self.check_signature()
-
     # --- training ---
 
     def train(self, run: RunContext) -> None:
@@ -191,22 +139,6 @@ class FunctionRecipe(OwnCodeRecipe):
         target(run, **self.arguments)
 
 
-def _under_with(block: dict[str, Any], override: str) -> str:
-    """Return `key=value` for a parameter of the function as one for `with:`, any other as it is.
-
-    Raises:
-        InputError: both `run:` and `with:` have the key.
-    """
-    key, parameters = override.partition("=")[0].partition(".")[0], block.get("with")
-    if key not in {field.alias or name for name, field in FunctionBlock.model_fields.items()}:
-        return f"with.{override}"
-    if isinstance(parameters, dict) and key in parameters:
-        raise InputError(
-            f"--set {override}: `run:` and `with:` both have {key}; --set with.{override} sets the function's"
-        )
-    return override
-
-
 _IMPORTED: set[str] = set()
 """Names of modules that runs of this process have imported from the folders of their grid files."""
 
@@ -233,3 +165,65 @@ def _bound_names(tree: ast.Module) -> set[str] | None:
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
     return None if "*" in names else names
+
+
+# --- as planner and views know it -------------------------------------------------------------------------------------
+
+
+def _info(recipe: FunctionRecipe) -> RecipeInfo:
+    return RecipeInfo(labels=Labels(recipe.function), data_kind="function", nodes=1, **common_info(recipe))
+
+
+def _read(block: Block, overrides: Sequence[str], location: str, folder: Path) -> FunctionRecipe:
+    own = [_under_with(block, override) for override in overrides]
+    recipe, source = read_stated(FunctionRecipe, block, own, location, folder)
+    with locating(source):
+        recipe.check_signature()
+    return recipe
+
+
+def _under_with(block: dict[str, Any], override: str) -> str:
+    """Return `key=value` for a parameter of the function as one for `with:`, any other as it is.
+
+    Raises:
+        InputError: both `run:` and `with:` have the key.
+    """
+    key, parameters = override.partition("=")[0].partition(".")[0], block.get("with")
+    if key not in {field.alias for field in block_schema(FunctionRecipe).model_fields.values()}:
+        return f"with.{override}"
+    if isinstance(parameters, dict) and key in parameters:
+        raise InputError(
+            f"--set {override}: `run:` and `with:` both have {key}; --set with.{override} sets the function's"
+        )
+    return override
+
+
+def _bind(recipe: FunctionRecipe, data: str | None) -> FunctionRecipe:
+    if recipe.code:  # a sweep's: it has its code, whatever the project has now
+        return recipe
+    digest = _project_code(recipe).digest
+    return recipe.model_copy(update={"code": digest, "trains_in": digest})
+
+
+def _project_code(recipe: FunctionRecipe) -> ProjectCode:
+    folder, rule = Path(recipe.folder), recipe.code_rule
+    return find_code(folder, rule, named=[recipe.module_path], folders=folders_of(folder, (*rule.add, *rule.only)))
+
+
+def _for_trial(recipe: FunctionRecipe) -> FunctionRecipe:
+    ends_early = recipe.ends_early or bool(recipe.trial)  # `steps` is of whole runs
+    arguments = recipe.arguments | recipe.trial
+    return recipe.model_copy(update={"arguments": arguments, "trial": {}, "ends_early": ends_early})
+
+
+FUNCTION = Kind(
+    schema=FunctionRecipe,
+    info=_info,
+    read=_read,
+    check_data=lambda recipe, data, count: recipe.check_signature(),
+    bind=_bind,
+    for_trial=_for_trial,
+    summary=summary,
+    project_code=_project_code,
+    with_code=with_code,
+)

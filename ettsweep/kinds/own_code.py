@@ -1,27 +1,130 @@
-"""What runs of functions and of commands have in common: a stated score, the code of a project, a stated size."""
+"""What recipes of functions and of commands share: a stated score, the code of a project, a stated width."""
 
 import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BeforeValidator, Field, create_model
 
 from ettsweep.files import Json
-from ettsweep.metric import Metric
-from ettsweep.project_code import CodeRule, Patterns, ProjectCode, find_code
+from ettsweep.project_code import CodeRule, Patterns, as_code_rule
+from ettsweep.runs.contract import Block, OwnCode, Recipe, RecipeInfo, override_block
 from ettsweep.runs.result import RECORDED
-from ettsweep.runs.score_spec import ScoreSpec
-from ettsweep.runs.trainable import Size, Trainable
-from ettsweep.runs.trainable_hooks import OwnCode
-from ettsweep.schema import NotInId, Positive
+from ettsweep.runs.score_spec import ScoreSpec, StatedScore
+from ettsweep.schema import NotInId, Positive, Source, StrictModel, validate
 
 
-def folders_of(folder: Path, names: Iterable[str]) -> tuple[Path, ...]:
-    """Return the folders that files lie in, by names or patterns relative to a folder; absolute ones are left out."""
-    fixed = (re.split(r"[*?\[]", name)[0] for name in names if not Path(name).is_absolute())
-    return tuple(Path(os.path.normpath(folder / f"{name}_")).parent for name in fixed)
+@dataclass(frozen=True)
+class InFile:
+    """Mark a field that a grid file states under another key, in another form, or not at all.
+
+    Attributes:
+        key: under `run:`; None if grid files do not state it.
+        form: type as which a person writes it, if it is another one.
+    """
+
+    key: str | None
+    form: Any = None
+
+
+class OwnCodeRecipe(Recipe):
+    """A recipe of anybody's code.
+
+    Attributes:
+        score: what verdicts compare.
+        last_step: number of the last step, if it is known.
+        ends_early: whether a run may end before its last step; else it has failed then.
+        width, factors: what strategies map lr and wd by; without a width there is one strategy.
+        code: digest of the code.
+        trains_in: digest of the copy of the project that runs train in: `code`, or one that counts as equal.
+        code_rule: which files of the project are the code.
+        folder: of the grid file.
+        keep: patterns of files in a run's `out` that `clean --outputs` leaves; None for all.
+        snapshot: whether runs train in a copy of the project, not in the project itself.
+        seeds: `none` if it has no seed, so that a point has one run; stated beside `run:` in a grid file.
+    """
+
+    score: Annotated[ScoreSpec, InFile("score", form=StatedScore)]
+    last_step: Annotated[Positive | None, NotInId(), InFile("steps")] = None
+    ends_early: Annotated[bool, NotInId()] = False
+    width: Annotated[Positive | None, NotInId()] = None
+    factors: Annotated[Literal["adamw", "sgd"], NotInId()] = "adamw"
+    code: Annotated[str, InFile(None)] = ""
+    trains_in: Annotated[str, NotInId(), InFile(None)] = ""
+    code_rule: Annotated[CodeRule, BeforeValidator(as_code_rule), NotInId(), InFile("code")] = CodeRule()
+    folder: Annotated[str, NotInId(), InFile(None)] = ""
+    snapshot: Annotated[bool, NotInId()] = True
+    keep: Annotated[Patterns | None, NotInId()] = None
+    seeds: Annotated[Literal["none"] | None, NotInId()] = None
+
+
+SomeRecipe = TypeVar("SomeRecipe", bound=OwnCodeRecipe)
+
+
+@cache
+def block_schema(recipe: type[OwnCodeRecipe]) -> type[StrictModel]:
+    """Return the schema of what stands under `run:`, by the fields of a recipe."""
+    fields: dict[str, Any] = {}
+    for name, info in recipe.model_fields.items():
+        mark = next((mark for mark in info.metadata if isinstance(mark, InFile)), InFile(name))
+        if name in Recipe.model_fields or mark.key is None:
+            continue
+        default = ... if info.is_required() else info.get_default(call_default_factory=True)
+        fields[name] = mark.form or info.rebuild_annotation(), Field(default, alias=mark.key)
+    return create_model(f"{recipe.__name__}Block", __base__=StrictModel, **fields)
+
+
+def read_stated(
+    schema: type[SomeRecipe], block: Block, overrides: Sequence[str], location: str, folder: Path
+) -> tuple[SomeRecipe, Source]:
+    """Return the recipe that a grid file in a folder states, and where its values come from; see `Kind.read`."""
+    data, source = override_block(block, overrides, location)
+    stated = validate(block_schema(schema), data, source)
+    return validate(schema, {**dict(stated), "folder": str(folder.resolve())}, source), source
+
+
+# --- as planner and views know it -------------------------------------------------------------------------------------
+
+
+def common_info(recipe: OwnCodeRecipe) -> dict[str, Any]:
+    """Return the fields of `RecipeInfo` that all recipes of own code have."""
+    return {
+        "metric": recipe.score.metric,
+        "seeded": recipe.seeds is None,
+        "width": recipe.width,
+        "factor_rule": recipe.factors,
+        "steps": recipe.last_step,
+        "may_end_early": recipe.ends_early,
+        "code": OwnCode(recipe.code, recipe.trains_in, Path(recipe.folder), recipe.code_rule, recipe.snapshot),
+        "kept_outputs": recipe.keep,
+    }
+
+
+def with_code(recipe: SomeRecipe, code: OwnCode) -> SomeRecipe:
+    """Return a recipe with code of other digests, or in another folder."""
+    return recipe.model_copy(update={"code": code.digest, "trains_in": code.copy, "folder": str(code.folder)})
+
+
+def summary(recipe: OwnCodeRecipe, history: Sequence[Json], diverged: bool) -> Json:
+    """Return the score, and how many values each metric has."""
+    names = Counter(name for line in history for name, value in line.items() if value is not None)
+    recorded = {name: count for name, count in names.items() if name not in ("step", "nonfinite")}
+    metric = recipe.score.metric
+    return {metric.name: metric.score(history), RECORDED: recorded}
+
+
+def early_end(info: RecipeInfo, history: Sequence[Json]) -> str:
+    """Return that a run has ended before its last step, and what to do; empty if it has not, or may."""
+    if info.steps is None or info.may_end_early or is_last(history, info.steps):
+        return ""
+    last = max((line["step"] for line in history), default=0)
+    return f"ended at step {last} of {info.steps}; if runs may end early, set `ends_early: true` under `run:`"
 
 
 def is_last(history: Sequence[Json], last_step: int) -> bool:
@@ -32,126 +135,7 @@ def is_last(history: Sequence[Json], last_step: int) -> bool:
     return steps[-1] + every >= last_step
 
 
-class OwnCodeRecipe(Trainable):
-    """A recipe of anybody's code.
-
-    Attributes:
-        score: what verdicts compare.
-        last_step: number of the last step, if it is known; `steps:` in a grid file.
-        ends_early: whether a run may end before its last step; else it has failed then.
-        width, factors: what strategies map lr and wd by, see `Size`; without a width there is one strategy.
-        code: digest of the code.
-        trains_in: digest of the copy of the project that runs train in: `code`, or one that counts as equal.
-        code_rule: which files of the project are the code; `code:` in a grid file.
-        folder: of the grid file.
-        keep: patterns of files in a run's `out` that `clean --outputs` leaves; None for all.
-        snapshot: whether runs train in a copy of the project, not in the project itself.
-        seeds: `none` if it has no seed, so that a point has one run; stated beside `run:` in a grid file.
-    """
-
-    score: ScoreSpec
-    last_step: Annotated[Positive | None, NotInId()] = None
-    ends_early: Annotated[bool, NotInId()] = False
-    width: Annotated[Positive | None, NotInId()] = None
-    factors: Annotated[Literal["adamw", "sgd"], NotInId()] = "adamw"
-    code: str = ""
-    trains_in: Annotated[str, NotInId()] = ""
-    code_rule: Annotated[CodeRule, NotInId()] = CodeRule()
-    folder: Annotated[str, NotInId()] = ""
-    snapshot: Annotated[bool, NotInId()] = True
-    keep: Annotated[Patterns | None, NotInId()] = None
-    seeds: Annotated[Literal["none"] | None, NotInId()] = None
-
-    @property
-    def metric(self) -> Metric:
-        return self.score.metric
-
-    @property
-    def is_seeded(self) -> bool:
-        return self.seeds is None
-
-    @property
-    def steps(self) -> int | None:
-        return self.last_step
-
-    def early_end(self, history: Sequence[Json]) -> str:
-        """Return that a run has ended before its last step, and what to do; empty if it has not, or may."""
-        if self.last_step is None or self.ends_early or is_last(history, self.last_step):
-            return ""
-        last = max((line["step"] for line in history), default=0)
-        return f"ended at step {last} of {self.last_step}; if runs may end early, set `ends_early: true` under `run:`"
-
-    @property
-    def size(self) -> Size | None:
-        return None if self.width is None else Size(self.width, self.factors)
-
-    @property
-    def job_nodes(self) -> int | None:
-        return 1
-
-    @property
-    def kept_outputs(self) -> Sequence[str] | None:
-        return self.keep
-
-    # --- its code ---
-
-    def named_files(self) -> Iterable[Path]:
-        """Return the files that belong to its code since the grid file names them, whatever they are."""
-        return ()
-
-    def code_folders(self) -> tuple[Path, ...]:
-        """Return further folders that some of the code lies in."""
-        return ()
-
-    def data_paths(self) -> Iterable[Path]:
-        """Return its files and folders of data.
-
-        Raises:
-            DataMissingError: one is missing.
-        """
-        return ()
-
-    def project_code(self) -> ProjectCode:
-        return find_code(
-            Path(self.folder),
-            self.code_rule,
-            named=self.named_files(),
-            data=self.data_paths(),
-            folders=self.code_folders(),
-        )
-
-    def bound_to(self, data: str | None) -> Self:
-        if self.code:  # a sweep's: it has its code, whatever the project has now
-            return self
-        code = self.project_code()
-        self.check_code(code)
-        return self.model_copy(update={"code": code.digest, "trains_in": code.digest, **self.data_fields()})
-
-    def check_code(self, code: ProjectCode) -> None:
-        """Check that a copy of some code can be trained in.
-
-        Raises:
-            InputError: it cannot.
-        """
-
-    def data_fields(self) -> dict[str, Any]:
-        """Return the fields that its data give it.
-
-        Raises:
-            DataMissingError: some are missing.
-        """
-        return {}
-
-    def own_code(self) -> OwnCode | None:
-        return OwnCode(self.code, self.trains_in, Path(self.folder), self.code_rule, self.snapshot)
-
-    def with_code(self, digest: str, copy: str) -> Self:
-        return self.model_copy(update={"code": digest, "trains_in": copy})
-
-    def moved_to(self, folder: Path) -> Self:
-        return self.model_copy(update={"folder": str(folder)})
-
-    def summary(self, history: Sequence[Json], *, diverged: bool) -> Json:
-        names = Counter(name for line in history for name, value in line.items() if value is not None)
-        recorded = {name: count for name, count in names.items() if name not in ("step", "nonfinite")}
-        return {**super().summary(history, diverged=diverged), RECORDED: recorded}
+def folders_of(folder: Path, names: Iterable[str]) -> tuple[Path, ...]:
+    """Return the folders that files lie in, by names or patterns relative to a folder; absolute ones are left out."""
+    fixed = (re.split(r"[*?\[]", name)[0] for name in names if not Path(name).is_absolute())
+    return tuple(Path(os.path.normpath(folder / f"{name}_")).parent for name in fixed)

@@ -128,7 +128,7 @@ def _unneeded_outputs(results: Path, liveness: SchedulerLiveness) -> Iterator[Wa
     best = [run for run in run_index.runs.values() if _is_at(run, best_by_family.get(run.family, ()))]
     spared_ids = {run.id for run in best}
     for run in run_index.runs.values():
-        patterns, out = run.base.kept_outputs, run.dir.path / "out"
+        patterns, out = run.base.info.kept_outputs, run.dir.path / "out"
         if patterns is None or not run.state.finished or not out.is_dir() or not _is_removable(out):
             continue
         if run.id not in spared_ids:

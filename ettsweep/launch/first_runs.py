@@ -91,7 +91,7 @@ def _stop_reason(alike: Sequence[tuple[str, str]], submission: Submission) -> st
     retry = shlex.join(["ettsweep", "retry", *selection])
     (run,) = submission.run_dirs([run_id])
     with contextlib.suppress(CorruptError):
-        code = run.spec().own_code()
+        code = run.spec().info.code
         if code and code.copy not in ("", NO_CODE):  # else a retry would train the copy from before the edit
             retry += "`, or after an edit of the code `" + shlex.join(["ettsweep", "retry", "--new-code", *selection])
     return f"not started: {len(alike)} runs failed the same way: {reason}; see `ettsweep logs {run_id}`, then `{retry}`"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from ettsweep.launch.submissions import Submission
 from ettsweep.ownership import check_folder, check_run_folder
+from ettsweep.runs.contract import Recipe
 from ettsweep.runs.folder import code_dir, jobs_dir, runs_dir, sweeps_dir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.trainable import Trainable
 
 
 def check_folders(results: Path, specs: Iterable[RunSpec]) -> None:
@@ -21,7 +21,7 @@ def check_folders(results: Path, specs: Iterable[RunSpec]) -> None:
         check_run_folder(runs_dir(results) / run_id)
 
 
-def check_source(recipe: Trainable, source: Path) -> None:
+def check_source(recipe: Recipe, source: Path) -> None:
     """Check that nobody else may change the file that states what runs of a user's own code execute.
 
     Args:
@@ -31,7 +31,7 @@ def check_source(recipe: Trainable, source: Path) -> None:
     Raises:
         InputError: somebody else may.
     """
-    if code := recipe.own_code():
+    if code := recipe.info.code:
         check_folder(code.folder / source)
 
 

@@ -12,8 +12,7 @@ from pydantic import SerializeAsAny
 
 from ettsweep.files import Json
 from ettsweep.launch.slots import Slot
-from ettsweep.runs.trainable import Settings
-from ettsweep.runs.trainables import ValidatedSettings
+from ettsweep.runs.contract import Settings, ValidatedSettings
 from ettsweep.schema import NonNegative, Positive, PositiveFloat, StrictModel
 from ettsweep.study.plan import PlannedRun
 
@@ -63,7 +62,7 @@ class Launcher(StrictModel):
             third of the time for which old contents may be read.
         snapshot: train from a copy of the code made at submission.
         devices_per_run: GPUs, or CPU slots, that train one run together.
-        trainer: settings of the trainable that trains the runs, the built-in one if the block names no other; None
+        trainer: settings of the kind of the runs, the built-in one if the block names no other; None
             for its defaults.
     """
 
@@ -79,7 +78,7 @@ class Launcher(StrictModel):
     """Submissions of a run that never starts before a command gives up."""
 
     def settings(self, schema: type[AnySettings]) -> AnySettings:
-        """Return the settings of the trainable that has this schema: its defaults if the profile has none for it."""
+        """Return the settings of the kind that has this schema: its defaults if the profile has none for it."""
         return self.trainer if type(self.trainer) is schema else schema()
 
     def check_counts(self) -> None:

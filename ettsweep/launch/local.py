@@ -24,7 +24,7 @@ from ettsweep.launch.launcher import Launcher, RunDevices, code_environment, wor
 from ettsweep.launch.slots import Slot, held_slots, lock_paths, sort_free_first
 from ettsweep.launch.submissions import Submission, VacantSlot, read_submission, write_submission
 from ettsweep.processes import GIB, Process, cores, memory_bytes, process_identity
-from ettsweep.runs.trainable import Settings
+from ettsweep.runs.contract import Settings
 from ettsweep.schema import Count, Positive, expect, is_whole
 from ettsweep.study.plan import PlannedRun
 

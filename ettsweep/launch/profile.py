@@ -12,7 +12,7 @@ from ettsweep.files import expand_home
 from ettsweep.launch.local import LocalProfile
 from ettsweep.launch.slurm import SlurmProfile
 from ettsweep.ownership import check_folder
-from ettsweep.runs.trainables import class_of, trainer_keys
+from ettsweep.runs.contract import kind_of, trainer_keys
 from ettsweep.schema import Key, Source, keys_of, locating, validate
 from ettsweep.shipped_files import describe_choice, shipped
 
@@ -69,7 +69,7 @@ def _trainer_keys(data: dict[str, Any]) -> Iterator[Key]:
     """Yield the keys of the block `trainer`, to suggest for unknown ones."""
     with contextlib.suppress(InputError):  # an unknown trainable is a problem of its own
         block = data.get("trainer")
-        yield from (("trainer", *key) for key in keys_of(class_of(block).settings, block))
+        yield from (("trainer", *key) for key in keys_of(kind_of(block).settings, block))
 
 
 def read_profile(kind: str, data: dict[str, Any], source: str) -> AnyProfile:

@@ -218,9 +218,9 @@ def render_progress(monitor: ProgressMonitor, sweep_status: SweepStatus, title: 
     )
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     name_columns = ["sweep"] if monitor.has_several_sweeps else []
-    has_several_models = len({spec.labels.model for spec in monitor.specs.values()}) > 1
+    has_several_models = len({spec.info.labels.model for spec in monitor.specs.values()}) > 1
     name_columns += ["model"] if has_several_models else []
-    wd_columns = ["wd"] if any(spec.has_wd for spec in monitor.specs.values()) else []
+    wd_columns = ["wd"] if any(spec.info.has_wd for spec in monitor.specs.values()) else []
     for column in ("run", *name_columns, "strategy", "lr", *wd_columns, "seed", "state", "step", "left", "where"):
         table.add_column(column, justify="right" if column in ("lr", "wd", "seed", "step", "left") else "left")
     row_ids = [run_id for run_id, s in statuses.items() if s.state is State.RUNNING]
@@ -232,9 +232,9 @@ def render_progress(monitor: ProgressMonitor, sweep_status: SweepStatus, title: 
     for run_id in row_ids[:MAX_ROWS]:
         spec, status = monitor.specs[run_id], statuses[run_id]
         state = Text(status.state, style=STYLES.get(status.state, "dim"))
-        wd_cells = [format_power(spec.wd) if spec.has_wd else ""] if wd_columns else []
+        wd_cells = [format_power(spec.wd) if spec.info.has_wd else ""] if wd_columns else []
         point = (format_power(spec.lr), *wd_cells, str(spec.seed))
-        step = spec.progress_text(status.progress)
+        step = spec.info.progress_text(status.progress)
         left = (
             format_duration(status.remaining_s)
             if status.remaining_s is not None and status.state is State.RUNNING
@@ -242,7 +242,7 @@ def render_progress(monitor: ProgressMonitor, sweep_status: SweepStatus, title: 
         )
         location = " ".join(filter(None, [status.host, status.job, status.reason]))
         names = [monitor.sweep_names(spec)] if monitor.has_several_sweeps else []
-        names += [spec.labels.model] if has_several_models else []
+        names += [spec.info.labels.model] if has_several_models else []
         names = [run_id, *names, strategy_name(spec.strategy.s)]
         # Such a reason may be cut off in the table.
         is_in_footer = status.reason == sweep_status.wait_reason

@@ -15,7 +15,7 @@ import shutil
 import stat
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,11 +25,10 @@ from ettsweep.files import dumps, read_json, write_atomic
 from ettsweep.launch.code_snapshot import moving_into_place, reserve_snapshot, snapshots
 from ettsweep.ownership import OTHERS_WRITE, check_folder
 from ettsweep.project_code import COPY, NO_CODE, PROJECT_FILE, ProjectCode, is_project_copy, root_of_copy
+from ettsweep.runs.contract import OwnCode, Recipe, kind_of
 from ettsweep.runs.folder import code_dir
-from ettsweep.runs.trainable import Trainable
-from ettsweep.runs.trainable_hooks import OwnCode
 
-AnyTrainable = TypeVar("AnyTrainable", bound=Trainable)
+AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class ProjectCopy:
         return [name for name, digest in self.files.items() if _digest(self.folder / name) != digest]
 
 
-def ensure_copies(results: Path, recipes: Iterable[Trainable], other_results: Path | None = None) -> None:
+def ensure_copies(results: Path, recipes: Iterable[Recipe], other_results: Path | None = None) -> None:
     """Copy the projects of recipes, unless the copies that they train in are there.
 
     Args:
@@ -75,7 +74,7 @@ def ensure_copies(results: Path, recipes: Iterable[Trainable], other_results: Pa
         LaunchError: a copy is not there, and the project has other code now.
         InputError: others may have written its code, or may write to a folder of the project.
     """
-    for code, recipe in {code: recipe for recipe in recipes if (code := recipe.own_code())}.items():
+    for code, recipe in {code: recipe for recipe in recipes if (code := recipe.info.code)}.items():
         if code.copy == NO_CODE:
             check_folder(code.folder)  # programs start in it
         if code.copy in ("", NO_CODE) or _is_whole(results, recipe, code):
@@ -83,7 +82,7 @@ def ensure_copies(results: Path, recipes: Iterable[Trainable], other_results: Pa
         if other_results and (other := find_copy(other_results, code.copy)) and not other.changed_files():
             take_copy(results, ProjectCode(other.root, other.folder, other.files))
             continue
-        project = recipe.project_code()
+        project = kind_of(recipe).project_code(recipe)
         assert project is not None
         if project.digest != code.copy:
             raise LaunchError(
@@ -93,7 +92,7 @@ def ensure_copies(results: Path, recipes: Iterable[Trainable], other_results: Pa
         take_copy(results, project)
 
 
-def _is_whole(results: Path, recipe: Trainable, code: OwnCode) -> bool:
+def _is_whole(results: Path, recipe: Recipe, code: OwnCode) -> bool:
     """Whether a copy has all of its files; then what is new in the project, and is no code, is linked.
 
     Raises:
@@ -106,7 +105,7 @@ def _is_whole(results: Path, recipe: Trainable, code: OwnCode) -> bool:
     _check_project(copy)
     now = None
     with contextlib.suppress(EttsweepError):  # the project may be gone
-        now = recipe.project_code()
+        now = kind_of(recipe).project_code(recipe)
     if now is not None and os.path.relpath(now.folder, now.root) == copy.place:
         _check_folders(now.folder, now.files)
         _link_others(copy.root, now.root, {*copy.files, *now.files}, copy.place, results.resolve())
@@ -212,14 +211,14 @@ def _digest(path: Path) -> str:
 # --- where a run trains -----------------------------------------------------------------------------------------------
 
 
-def placed(results: Path, recipe: AnyTrainable) -> AnyTrainable:
+def placed(results: Path, recipe: AnyRecipe) -> AnyRecipe:
     """Return a recipe with its folder in the copy that it trains in.
 
     Raises:
         InputError: there is no such copy, or others may have changed it, or may write to the project; or it trains in
             the project, which has been edited since.
     """
-    code = recipe.own_code()
+    code = recipe.info.code
     if code is not None and code.copy == NO_CODE:
         check_folder(code.folder)
     if code is None or code.copy in ("", NO_CODE):
@@ -230,8 +229,9 @@ def placed(results: Path, recipe: AnyTrainable) -> AnyTrainable:
             raise InputError(f"code {code.copy}: there is no copy of it in {code_dir(results)}: request the run again")
         check_folder(copy.path, whole=True)
         _check_project(copy)
-        return recipe.moved_to(copy.folder)
-    now = recipe.project_code()
+        moved: AnyRecipe = kind_of(recipe).with_code(recipe, replace(code, folder=copy.folder))
+        return moved
+    now = kind_of(recipe).project_code(recipe)
     assert now is not None
     _check_files(now)
     if now.digest != code.copy:

@@ -15,11 +15,11 @@ from ettsweep.launch.project_copy import ensure_copies, take_copy
 from ettsweep.launch.slurm_cache import watch_heartbeats
 from ettsweep.launch.submit import check_plan, check_resources
 from ettsweep.launch.sweep_code import with_code_of
+from ettsweep.runs.contract import Recipe, kind_of
 from ettsweep.runs.data_location import resolve_data
 from ettsweep.runs.index import Run
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.runs.trainable import Trainable
 from ettsweep.schema import Source, fields_outside_id, locating, validate
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.judgement import evaluate_all
@@ -122,14 +122,14 @@ class LaunchOptions:
             resolved = self.apply_to(sweep.sweep_specs[-1])
             sweep_by_profile.setdefault((resolved.launch, resolved.launch_set), sweep.name)
             if resolved.data:
-                data[resolved.recipe.data_kind] = resolved.data
+                data[resolved.recipe.info.data_kind] = resolved.data
             # A dry run may be on a machine without the data.
             if dry_run:
                 continue
             try:
-                resolved.recipe.check_data(resolved.data)
+                resolved.check_data()
             except DataMissingError as error:
-                missing.setdefault(str(error), []).append(f"{sweep.name} ({resolved.recipe.labels.model})")
+                missing.setdefault(str(error), []).append(f"{sweep.name} ({resolved.recipe.info.labels.model})")
         if missing:
             raise DataMissingError(
                 "\n".join(f"sweep {', '.join(names)}: {problem}" for problem, names in missing.items())
@@ -188,7 +188,7 @@ class LaunchOptions:
             InputError: the profile is for SLURM, or the model does not fit into memory.
         """
         data = absolute_data_path(self.data, spec) if self.data else None
-        spec.check_data(data)
+        kind_of(spec).check_data(spec, data, False)
         profile = load_profile(self.launch or "local", self.launch_set, is_executed=True)
         if not profile.resolve_slots():
             raise InputError(
@@ -198,14 +198,14 @@ class LaunchOptions:
         return profile, data
 
 
-def absolute_data_path(data: str, recipe: Trainable) -> str:
+def absolute_data_path(data: str, recipe: Recipe) -> str:
     """Return the absolute path of the data of a recipe.
 
     Raises:
         InputError: it reads none.
     """
-    if not recipe.data_kind:
-        raise InputError(f"--data: {recipe.no_data_reason}")
+    if not recipe.info.data_kind:
+        raise InputError(f"--data: {recipe.info.no_data_reason}")
     return resolve_data(data)
 
 
@@ -215,7 +215,7 @@ def load_launch(sweep_spec: SweepSpec, *, dry_run: bool = False) -> tuple[Launch
     Raises:
         InputError: it is wrong; or, unless in a dry run, others may change it.
     """
-    data = {sweep_spec.recipe.data_kind: sweep_spec.data} if sweep_spec.data else {}
+    data = {sweep_spec.recipe.info.data_kind: sweep_spec.data} if sweep_spec.data else {}
     return load_profile(sweep_spec.launch, sweep_spec.launch_set, is_executed=not dry_run), data
 
 
@@ -263,7 +263,7 @@ def plan_grid(
         check_plan(context.results, plan, context.profile, dry_run=context.dry_run)
         # A plan with nothing to launch can be shown without the data.
         if plan.to_launch or not context.dry_run:
-            sweep_spec.recipe.check_data(sweep_spec.data, count=bool(plan.to_launch))
+            sweep_spec.check_data(count=bool(plan.to_launch))
     except EttsweepError as error:
         if not context.dry_run:
             raise
@@ -277,7 +277,7 @@ def plan_grid(
 
 def plan_seeds(studies: Sequence[Study], context: CommandContext, count: int) -> tuple[Plan, list[Verdict]]:
     """Return the plan that reruns each verified optimum over fresh seeds, and the verdicts without an optimum."""
-    if without := [study.title for study in studies if not study.base.is_seeded]:
+    if without := [study.title for study in studies if not study.base.info.seeded]:
         raise InputError(
             f"{', '.join(without)}: `seeds: none` says that its runs have no seed, so there are no fresh ones"
         )
@@ -329,7 +329,7 @@ def plan_retries(
     if new_code:
         bases |= _with_new_code(context.results, chosen, bases)
     specs = [_as_now(run.spec, bases.get(run.family)) for run in chosen]
-    if not new_code and any(run.base.own_code() for run in chosen):
+    if not new_code and any(run.base.info.code for run in chosen):
         notify("they train with the code of their sweep; --new-code takes the project as it is now")
     # Before any run is reset: an error must leave all of them as they were.
     ensure_copies(context.results, specs)
@@ -354,18 +354,20 @@ def _with_new_code(results: Path, runs: Sequence[Run], bases: Mapping[str, RunSp
     """
     changed = dict[str, RunSpec]()
     for spec in {run.family: bases.get(run.family, run.spec) for run in runs}.values():
-        code, project = spec.own_code(), spec.project_code()
+        kind, code = kind_of(spec), spec.info.code
+        project = kind.project_code(spec)
         if code and project:
             take_copy(results, project)
-            changed[spec.family_id] = spec.with_code(code.digest, project.digest)
+            changed[spec.family_id] = kind.with_code(spec, replace(code, copy=project.digest))
     for sweep in load_sweep_store(results).select():
         if changed.keys() & {study.family for study in sweep.studies}:
             last = sweep.sweep_specs[-1]
-            code = next(changed[study.family] for study in sweep.studies if study.family in changed).own_code()
+            code = next(changed[study.family] for study in sweep.studies if study.family in changed).info.code
             assert code is not None
-            extend_sweep(
-                results, sweep.name, last.model_copy(update={"recipe": last.recipe.with_code(code.digest, code.copy)})
-            )
+            recipe, had = last.recipe, last.recipe.info.code
+            assert had is not None
+            recipe = kind_of(recipe).with_code(recipe, replace(had, digest=code.digest, copy=code.copy))
+            extend_sweep(results, sweep.name, last.model_copy(update={"recipe": recipe}))
     return changed
 
 
@@ -386,5 +388,5 @@ def resolve_run(
     sweep_spec = launch_options.apply_to(load_sweep_spec(grid, [strategy] if strategy else [], sets, start=start))
     spec = sweep_spec.bound().studies()[0].spec_at(lr, wd, seed)
     with locating(Source(str(grid), options_by_key(sets))):
-        spec.check_axes([spec.lr], [spec.wd], ())
+        kind_of(spec).check_axes(spec, [spec.lr], [spec.wd], ())
     return spec, replace(launch_options, data=sweep_spec.data)

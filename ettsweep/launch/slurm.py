@@ -442,7 +442,7 @@ class Array:
     @property
     def name(self) -> str:
         """Job name shown to users, such as vit-b16-ntk."""
-        models = dict.fromkeys(each.spec.labels.model for each in self.runs)
+        models = dict.fromkeys(each.spec.info.labels.model for each in self.runs)
         strategies = dict.fromkeys(strategy_name(each.spec.strategy.s) for each in self.runs)
         components = [
             next(iter(models)) if len(models) == 1 else "sweep",

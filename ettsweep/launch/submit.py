@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, islice, zip_longest
 from pathlib import Path
 
+from ettsweep.errors import InputError
 from ettsweep.extras import check_installed
 from ettsweep.files import Json
 from ettsweep.launch.code_snapshot import release_snapshots, take_snapshot
@@ -12,11 +13,11 @@ from ettsweep.launch.folders import check_folders
 from ettsweep.launch.launcher import Launcher
 from ettsweep.launch.project_copy import ensure_copies
 from ettsweep.processes import process_identity
+from ettsweep.runs.contract import BUILT_IN, Place, kind_of
 from ettsweep.runs.data_location import configured_data, data_env, resolve_data
 from ettsweep.runs.folder import TRIAL_PREFIX, RunDir
 from ettsweep.runs.point import Point, from_the_middle
 from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.trainable import BUILT_IN
 from ettsweep.study.plan import Plan, PlannedRun
 
 
@@ -49,7 +50,7 @@ def submit(
     check_folders(results, specs)
     # Paths are resolved now, on the submitting machine: workers may start in another folder.
     kinds = dict.fromkeys(
-        kind for spec in specs if (kind := spec.data_kind) and not profile.sets_variable(data_env(kind))
+        kind for spec in specs if (kind := spec.info.data_kind) and not profile.sets_variable(data_env(kind))
     )
     locations = {kind: location for kind in kinds if (location := configured_data(kind, (data or {}).get(kind)))}
     try:
@@ -103,21 +104,27 @@ def check_plan(results: Path, plan: Plan, profile: Launcher, *, dry_run: bool = 
         return
     specs = [planned.spec for planned in plan.to_launch]
     check_folders(results, specs)
-    check_resources(specs, profile)
-    for spec in {spec.recipe_key: spec for spec in specs}.values():
-        spec.check_results(results)
+    check_resources(specs, profile, results)
     profile.check(results, plan.to_launch, dry_run=dry_run)
 
 
-def check_resources(specs: Sequence[RunSpec], profile: Launcher) -> None:
-    """Check that runs can be trained on the devices of a profile.
+def check_resources(specs: Sequence[RunSpec], profile: Launcher, results: Path | None = None) -> None:
+    """Check that runs can be trained on the devices of a profile, and in a results folder if it is given.
 
     Raises:
-        InputError: a model is too large for their memory, or they cannot share a run.
+        InputError: a model is too large for their memory, or they cannot share a run, or the folder does not do.
     """
-    for spec in {spec.recipe_key: spec for spec in specs}.values():
-        if spec.job_nodes is not None:
-            profile.check_nodes(spec.job_nodes)
+    for spec in {spec.info.key: spec for spec in specs}.values():
+        info, place = spec.info, Place(profile.devices_per_run, *profile.memory_limit(), results)
+        if info.nodes is not None:
+            profile.check_nodes(info.nodes)
         if spec.trainable == BUILT_IN and not profile.starts_other_python():
-            check_installed(f"training {spec.labels.model}", "torch")
-        spec.check_resources(profile.devices_per_run, *profile.memory_limit())
+            check_installed(f"training {info.labels.model}", "torch")
+        if info.gpus and place.devices != (needed := info.gpus * (info.nodes or 1)):
+            product = "" if info.nodes == 1 else f" ({info.nodes} nodes x {info.gpus})"
+            raise InputError(
+                f"gpus: a run of this sweep takes {needed}{product}, and the launch profile gives it {place.devices}: "
+                f"--launch-set devices_per_run={needed}"
+            )
+        if problems := kind_of(spec).check(spec, place):
+            raise InputError.of(problems)

@@ -1,6 +1,7 @@
 """The code of a sweep that is requested again: the project as it is now is compared with the copy that it trains in."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ettsweep.console import format_count
@@ -8,8 +9,8 @@ from ettsweep.errors import SweepNameTakenError
 from ettsweep.launch.follow import read_run_index
 from ettsweep.launch.project_copy import find_copy
 from ettsweep.project_code import NO_CODE, ProjectCode
+from ettsweep.runs.contract import Recipe, kind_of
 from ettsweep.runs.state import State
-from ettsweep.runs.trainable import Trainable
 from ettsweep.study.sweep import Sweep
 from ettsweep.study.sweep_spec import SweepSpec
 
@@ -37,8 +38,9 @@ def with_code_of(
     Raises:
         SweepNameTakenError: files were edited, and the sweep has finished runs.
     """
-    project = sweep_spec.recipe.project_code()
-    if project is None:
+    kind, code = kind_of(sweep_spec.recipe), sweep_spec.recipe.info.code
+    project = kind.project_code(sweep_spec.recipe)
+    if project is None or code is None:
         return sweep_spec, ""
     digest, note = project.digest, ""
     if sweep is not None:
@@ -49,7 +51,7 @@ def with_code_of(
                 note = f"; it counts as the code of sweep {sweep.name}, whose runs train with it from now on"
         else:
             note = _new_code_note(sweep, results, edits, free_name)
-    recipe = sweep_spec.recipe.with_code(digest, project.digest)
+    recipe = kind.with_code(sweep_spec.recipe, replace(code, digest=digest, copy=project.digest))
     return sweep_spec.model_copy(update={"recipe": recipe}), _count(project) + note
 
 
@@ -74,9 +76,9 @@ def _new_code_note(sweep: Sweep, results: Path, edits: Sequence[str], free_name:
     return f"; sweep {sweep.name} takes it as it is now: {named}{left}{stop}"
 
 
-def _edits(sweep: Sweep, results: Path, recipe: Trainable, project: ProjectCode) -> list[str]:
+def _edits(sweep: Sweep, results: Path, recipe: Recipe, project: ProjectCode) -> list[str]:
     """Return what has changed in the project since the sweep's copy was made; empty for code that the sweep has had."""
-    before, now = sweep.codes[-1], recipe.own_code()
+    before, now = sweep.codes[-1], recipe.info.code
     known = {digest for each in sweep.codes if each.digest == before.digest for digest in (each.digest, each.copy)}
     if now is None or project.digest in known:
         return []

@@ -101,7 +101,7 @@ def strategy_comparisons(families: Sequence[JudgedFamily]) -> list[StrategyCompa
     # Sorted first, so that each comparison has its strategies in this order.
     for family in sorted(families, key=lambda family: strategy_rank(family.verdict.strategy)):
         study = family.verdict.study
-        recipes.setdefault((study.sweep, *study.base.recipe_key), []).append(family)
+        recipes.setdefault((study.sweep, study.base.info.key), []).append(family)
     studies = [members[0].verdict.study for members in recipes.values()]
     comparisons = [
         StrategyComparison(_comparison_title(study, studies), tuple(members))
@@ -115,14 +115,14 @@ def _comparison_title(study: Study, studies: Sequence[Study]) -> str:
 
     At most four fields, so that the title stays readable.
     """
-    labels = study.base.labels
+    labels = study.base.info.labels
     title = labels.title
     title += f", sweep {study.sweep}" if len({s.sweep for s in studies}) > 1 else ""
     recipe = _flat_recipe(study.base)
     same_task = [
         _flat_recipe(s.base)
         for s in studies
-        if (s.base.labels.model, s.base.labels.task) == (labels.model, labels.task)
+        if (s.base.info.labels.model, s.base.info.labels.task) == (labels.model, labels.task)
     ]
     # A field that another recipe lacks is no difference: models of other kinds have other fields.
     different = sorted(

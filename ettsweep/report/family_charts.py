@@ -69,7 +69,7 @@ class FamilyFrames:
     @property
     def has_marked_spikes(self) -> bool:
         """`True` if the page shows spikes: only runs that record every step have all of them."""
-        return all(family.verdict.study.base.records_every_step for family in self.families)
+        return all(family.verdict.study.base.info.records_every_step for family in self.families)
 
     @property
     def is_empty(self) -> bool:

@@ -90,7 +90,7 @@ def _point_rows(family: JudgedFamily) -> list[tuple[object, ...]]:
                     score_cell,
                 ),
                 *(study.suggestion_numbers.get(point), point in plateau, " ".join(run.id for run in members)),
-                *((scale := time_scale(point, study.base)).lr_wd_text, scale.text),
+                *((scale := time_scale(point, study.base.info)).lr_wd_text, scale.text),
             )
         )
     return rows
@@ -108,8 +108,8 @@ def _owner_columns(verdict: Verdict) -> tuple[str, str, str, str]:
 
 def _common_log2(study: Study, point: Point) -> tuple[float | None, float | None]:
     """Return log2 of (lr, wd) in the coordinates of the standard strategy."""
-    size, s = study.base.size, study.base.strategy.s
-    lr, wd = map_point(point.lr, point.wd, s, None, size.width, size.factor_rule) if size else point
+    info, s = study.base.info, study.base.strategy.s
+    lr, wd = point if info.width is None else map_point(point.lr, point.wd, s, None, info.width, info.factor_rule)
     return log2(lr), log2(wd)
 
 

@@ -57,7 +57,7 @@ def render(
     others = verdict_text.other_sweeps([family.verdict for family in families])
     # Own scripts record what they like: their speed and spikes are no result.
     measured = [
-        comparison for comparison in comparisons if comparison.families[0].verdict.study.base.records_every_step
+        comparison for comparison in comparisons if comparison.families[0].verdict.study.base.info.records_every_step
     ]
     tried = {family.verdict.key: outcome_of(results, family.verdict.study) for family in families}
     scripts = {name: _read_script(name) for name in ("vega", "theme", "figures", "page")}
@@ -192,7 +192,7 @@ def _provenance(families: Sequence[JudgedFamily]) -> list[Row]:
     particulars = {
         f"{family.verdict.study.sweep or family.verdict.study.model}: {label}": text
         for family in families
-        for label, text in family.verdict.study.base.particulars().items()
+        for label, text in family.verdict.study.base.info.particulars.items()
     }
     stated = [{"label": label, "value": text} for label, text in particulars.items()]
     return [{"label": "report made by", "value": made_by}, *trained, *stated]

@@ -144,20 +144,20 @@ def _unfinished_metrics(run: Run) -> Sequence[Json]:
 
 def _build_history(run: Run, lines: Sequence[Json], rows: int) -> RunHistory | None:
     steps = [line for line in lines if "loss" in line]
-    columns = evaluation_columns(run.base.metric)
+    columns = evaluation_columns(run.base.info.metric)
     disjoint = frozenset(columns).isdisjoint
     evaluated = [line for line in lines if not disjoint(line)]
     if not steps and not evaluated:
         return None
     spec, last = run.base, max(int(line["step"]) for line in (*steps[-1:], *evaluated[-1:]))
-    epoch = spec.steps_per_epoch
+    epoch = spec.info.steps_per_epoch
     return RunHistory(
         # -(-a // b) rounds up.
-        _window_means(steps, -(-(spec.steps or last) // rows)),
+        _window_means(steps, -(-(spec.info.steps or last) // rows)),
         columns,
         tuple(
             (int(line["step"]), *(valid_score(line.get(column)) for column in columns))
-            for line in _thinned(evaluated, spec.eval_every or 1, spec.steps or last, max(2, rows // 2))
+            for line in _thinned(evaluated, spec.info.eval_every or 1, spec.info.steps or last, max(2, rows // 2))
         ),
         tuple(_spike_events(run, lines)),
         *(("step", 1) if epoch is None else ("epoch", epoch)),

@@ -49,19 +49,19 @@ def _best_runs(runs: Sequence[Run], limit: int) -> list[Run]:
     # At least one run of each family, as far as `limit` goes.
     share = max(1, limit // max(1, len(families)))
     for members in families.values():
-        metric = members[0].spec.metric
+        metric = members[0].spec.info.metric
         best += sorted(members, key=lambda run: metric.sort_key(run.score))[:share]
     return best[:limit]
 
 
 def _cells(run: Run, studies_by_family: StudiesByFamily) -> dict[str, str]:
-    labels, metric = run.labels, run.spec.metric
+    labels, metric = run.labels, run.spec.info.metric
     return {
         "run": run.id,
         "sweep": run_sweeps_text(studies_by_family, run.family, run.point, run.seed),
         "model": labels.model,
         "task": f"{labels.task} {labels.data}".strip(),
-        "strategy": strategy_label(run.base.strategy) if run.base.has_strategies else "",
+        "strategy": strategy_label(run.base.strategy) if run.base.info.has_strategies else "",
         "optimizer": labels.optimizer,
         "lr": power_and_decimal(run.lr),
         "wd": power_and_decimal(run.wd) if run.point.has_wd else "",

@@ -107,7 +107,7 @@ def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = 
 
     Results are missing where a run is unfinished or diverged. Scores with names of their own have columns at the end.
     """
-    more = sorted({run.base.metric.name for run in runs} - set(METRIC_COLUMNS))
+    more = sorted({run.base.info.metric.name for run in runs} - set(METRIC_COLUMNS))
     rows = []
     for run in runs:
         labels = run.labels
@@ -200,7 +200,7 @@ def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[Ju
         points[per_1000_steps] = _ratio(1000 * points[name], points["steps"])
     recipes = {run.family: run.base for run in runs}
     scales = [
-        time_scale(Point(row["lr"], row["wd"], recipe.has_wd), recipe)
+        time_scale(Point(row["lr"], row["wd"], recipe.info.has_wd), recipe.info)
         for row in points.to_dict(orient="records")
         for recipe in [recipes[row["family"]]]
     ]
@@ -252,7 +252,7 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
                     verdict.family,
                     study.model,
                     study.strategy,
-                    study.base.labels.optimizer if family.runs else None,
+                    study.base.info.labels.optimizer if family.runs else None,
                 ),
                 *(verdict.verdict, verdict.lr, verdict.wd),
                 *(study.metric.name, "fraction" if study.metric.is_fraction else study.metric.unit or None),
@@ -261,7 +261,7 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
                 *_bound_columns(verdict),
                 *((spikes.runs, spikes.steps) if spikes.runs else (None, None)),
                 *(rate for name in SPIKE_LABELS for rate in spikes.rates(name)),
-                *(time_scale(verdict.point, study.base) if verdict.point else [None] * len(TIME_SCALE_COLUMNS)),
+                *(time_scale(verdict.point, study.base.info) if verdict.point else [None] * len(TIME_SCALE_COLUMNS)),
             )
         )
     return typed_frame(rows, OPTIMUM_COLUMNS)

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 from ettsweep.powers import format_power
 from ettsweep.quantities import three_digits
+from ettsweep.runs.contract import RecipeInfo
 from ettsweep.runs.point import Point
-from ettsweep.runs.trainable import Trainable
 
 
 class TimeScale(NamedTuple):
@@ -47,14 +47,14 @@ class TimeScale(NamedTuple):
         return "" if self.lr_wd is None else format_power(self.lr_wd, 3)
 
 
-def time_scale(point: Point, recipe: Trainable) -> TimeScale:
-    """Return the time scale of a point of runs of a recipe."""
+def time_scale(point: Point, info: RecipeInfo) -> TimeScale:
+    """Return the time scale of a point of runs."""
     if not point.has_wd:
         return TimeScale(None)
     lr_wd = point.lr * point.wd
     if not lr_wd:
         return TimeScale(lr_wd)
-    steps, per_epoch, per_step = 1 / (lr_wd * recipe.momentum_gain), recipe.steps_per_epoch, recipe.tokens_per_step
+    steps, per_epoch, per_step = 1 / (lr_wd * info.momentum_gain), info.steps_per_epoch, info.tokens_per_step
     return TimeScale(
         lr_wd, steps, None if per_epoch is None else steps / per_epoch, None if per_step is None else steps * per_step
     )

@@ -67,7 +67,7 @@ def _point_of(verdict: Verdict) -> Point:
     """Return the point that the reason of a verdict names."""
     facts: dict[str, Any] = dict(verdict.reason.facts)
     lr, wd = facts["point"]
-    return Point(lr, wd, verdict.study.base.has_wd)
+    return Point(lr, wd, verdict.study.base.info.has_wd)
 
 
 def decided_text(verdict: Verdict) -> str:
@@ -244,7 +244,7 @@ def other_ends_text(verdict: Verdict) -> str:
     if others := ends.total() - count:
         runs = "run" if others == 1 else "runs"
         return f"{others} of {ends.total()} {runs} ended at another step than {most}, where most did"
-    stated = verdict.runs[0].base.steps
+    stated = verdict.runs[0].base.info.steps
     return f"all runs ended at step {most}, not at {stated}" if stated and most != stated else ""
 
 
@@ -319,7 +319,7 @@ def run_notes(verdict: Verdict) -> list[str]:
 
 def single_runs_text(verdict: Verdict) -> str:
     """Return what a verdict on runs without a seed is worth; empty for others."""
-    if verdict.study.base.is_seeded:
+    if verdict.study.base.info.seeded:
         return ""
     return "seeds: none: one run a point, so that luck is not told from merit, and there is no bound"
 
@@ -330,7 +330,7 @@ MIN_SCORES = 4
 
 def few_digits_text(verdict: Verdict) -> str:
     """Return a warning if scores of own code are told with too few digits for the margin; else an empty text."""
-    scores = [run.score for run in verdict.runs if run.score is not None and run.base.own_code()]
+    scores = [run.score for run in verdict.runs if run.score is not None and run.base.info.code]
     if verdict.score is None or len(scores) < MIN_SCORES:
         return ""
     digits = ScoreDigits.of(scores, verdict.score, verdict.study.metric, verdict.study.criterion)

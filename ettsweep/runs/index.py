@@ -19,12 +19,12 @@ from pathlib import Path
 from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import Json, cache_folder, folder_names, number, read_file
 from ettsweep.metric import valid_score
+from ettsweep.runs.contract import Labels
 from ettsweep.runs.folder import RunDir, is_run_id, runs_dir, store_dir
 from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.spec import RunSpec, family_identity, id_of_run
 from ettsweep.runs.state import Liveness, State, Status, finished_status
 from ettsweep.runs.store import FinishedRun, RunStore, Shard, Stamp, discard_unused, stamp_of
-from ettsweep.runs.trainable import Labels
 
 MIN_KEPT = 20
 """New finished runs for which a file is written; fewer are read again by the next command."""
@@ -89,11 +89,11 @@ class Run:
     @cached_property
     def labels(self) -> Labels:
         """Names of its model and its task, of which a family has one object."""
-        return self.base.labels
+        return self.base.info.labels
 
     @cached_property
     def point(self) -> Point:
-        return Point(self.lr, self.wd, self.base.has_wd)
+        return Point(self.lr, self.wd, self.base.info.has_wd)
 
     @property
     def state(self) -> State:

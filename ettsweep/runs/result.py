@@ -45,10 +45,11 @@ def make_result(
     Raises:
         InputError: it ended, and recorded no score.
     """
+    from ettsweep.runs.contract import kind_of  # pydantic
     from ettsweep.runs.spikes import count_spikes  # numpy, which reads the number of threads when it is imported
 
-    result: Json = {"status": "diverged" if diverged else "done", **spec.summary(history, diverged=diverged)}
-    result["score"] = None if diverged else result[spec.metric.name]
+    result: Json = {"status": "diverged" if diverged else "done", **kind_of(spec).summary(spec, history, diverged)}
+    result["score"] = None if diverged else result[spec.info.metric.name]
     if result["score"] is None and not diverged:
         raise InputError(_no_score_reason(spec, history))
     if diverged:
@@ -69,7 +70,7 @@ def make_result(
 
 
 def _no_score_reason(spec: "RunSpec", history: Sequence[Json]) -> str:
-    metric = spec.metric
+    metric = spec.info.metric
     seen = list(dict.fromkeys(name for line in history for name in line if name != "step"))
     names = ", ".join(seen[:MAX_SEEN]) + (", ..." if len(seen) > MAX_SEEN else "")
     at = f" at step {metric.take}" if isinstance(metric.take, int) else ""

@@ -10,9 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from ettsweep.powers import log2
+from ettsweep.runs.contract import Recipe, kind_of
 from ettsweep.runs.point import Point
-from ettsweep.runs.trainable import Trainable
-from ettsweep.runs.trainables import class_of
 from ettsweep.schema import NonNegative, PositiveFloat, Source, StrictModel, digest, identity, validate
 
 MAX_SEED = 2**31 - 1
@@ -36,10 +35,10 @@ class StrategySpec(StrictModel):
         return {**data, "mlp_factor": "ignore"} if standard and isinstance(data, dict) else data
 
 
-class RunSpec(Trainable):
+class RunSpec(Recipe):
     """One run: a recipe with its strategy, a point (lr, wd) and a seed.
 
-    Each trainable has a subclass of its own with the fields of both, see `spec_class`.
+    Each kind has a subclass of its own with the fields of both, see `spec_class`.
     """
 
     strategy: StrategySpec
@@ -47,9 +46,9 @@ class RunSpec(Trainable):
     wd: NonNegative
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
 
-    written_last: ClassVar[tuple[str, ...]] = (*Trainable.written_last, "strategy", "lr", "wd", "seed")
+    written_last: ClassVar[tuple[str, ...]] = (*Recipe.written_last, "strategy", "lr", "wd", "seed")
 
-    recipe_class: ClassVar[type[Trainable]]
+    recipe_class: ClassVar[type[Recipe]]
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -57,19 +56,14 @@ class RunSpec(Trainable):
             cls.recipe_class = cls.__bases__[0]
 
     @classmethod
-    def of(cls, recipe: Trainable, strategy: StrategySpec, lr: float, wd: float, seed: int) -> "RunSpec":
+    def of(cls, recipe: Recipe, strategy: StrategySpec, lr: float, wd: float, seed: int) -> "RunSpec":
         """Return the spec of a run of a recipe."""
         # dict() keeps the validated sub-models; model_dump would turn them into plain data.
         return spec_class(type(recipe))(**dict(recipe), strategy=strategy, lr=lr, wd=wd, seed=seed)
 
     @property
-    def recipe_key(self) -> tuple[object, ...]:
-        """Hashable key of the recipe; runs with the same key take equally long."""
-        return tuple(getattr(self, name) for name in self.recipe_class.model_fields)
-
-    @property
     def point(self) -> Point:
-        return Point(self.lr, self.wd, self.has_wd)
+        return Point(self.lr, self.wd, self.info.has_wd)
 
     @property
     def run_id(self) -> str:
@@ -89,12 +83,14 @@ class RunSpec(Trainable):
 
     def with_point(self, lr: float, wd: float, seed: int) -> Self:
         """Return the spec of the same family at another point and seed."""
-        return self.model_copy(update={"lr": lr, "wd": wd, "seed": seed})
+        spec = self.model_copy(update={"lr": lr, "wd": wd, "seed": seed})
+        spec.keep_info(self.info)
+        return spec
 
 
 @cache
-def spec_class(recipe: type[Trainable]) -> type[RunSpec]:
-    """Return the class of runs of a trainable: the one that it declares, else one made from its fields."""
+def spec_class(recipe: type[Recipe]) -> type[RunSpec]:
+    """Return the class of runs of a recipe: the one that it declares, else one made from its fields."""
     declared = (each for each in RunSpec.__subclasses__() if each.recipe_class is recipe)
     made = next(declared, None) or type(f"{recipe.__name__}Run", (recipe, RunSpec), {"__module__": recipe.__module__})
     assert issubclass(made, RunSpec)
@@ -105,9 +101,10 @@ def validated_spec(data: Any, source: str | Source) -> RunSpec:
     """Return the spec that plain data describe, such as the content of spec.json.
 
     Raises:
-        InputError: they do not fit the trainable that they name; `source` is named in the message.
+        InputError: they do not fit the kind that they name; `source` is named in the message.
     """
-    return validate(spec_class(class_of(data)), data, source)
+    schema: type[Recipe] = kind_of(data).schema
+    return validate(spec_class(schema), data, source)
 
 
 def family_identity(spec: RunSpec) -> dict[str, object]:

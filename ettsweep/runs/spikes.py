@@ -185,7 +185,7 @@ def count_spikes(history: Sequence[dict[str, Any]], spec: RunSpec) -> dict[str, 
         evaluation, recovered ones), `unrecovered` (unrecovered ones of both validation curves), `overflow_steps`,
         `nonfinite_steps` (other steps without a finite loss and gradient norm), and `spike_events`, each as a mapping.
     """
-    spikes, warmup = spec.spikes, spec.warmup_steps
+    spikes, warmup = spec.spikes, spec.info.warmup_steps
     train = [line for line in history if "loss" in line]
     counts: dict[str, object] = {}
     events: list[dict[str, object]] = []

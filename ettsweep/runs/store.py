@@ -27,10 +27,10 @@ from pathlib import Path
 from ettsweep.errors import InputError, StorageError
 from ettsweep.files import Json, loads_fast, number, open_regular, write_atomic
 from ettsweep.metric import valid_score
+from ettsweep.runs.contract import Labels
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec, validated_spec
 from ettsweep.runs.state import State, Status, finished_status
-from ettsweep.runs.trainable import Labels
 
 MAGIC = b"ettsweep runs 1"
 """What a file begins with; the number changes with the format."""
@@ -145,7 +145,7 @@ class Shard:
                 raise ValueError(str(error)) from None
             if base.family_id != family:
                 raise ValueError("another version")
-            self.families.append((family, base, base.labels))
+            self.families.append((family, base, base.info.labels))
         self.columns: dict[str, array[float]] = {}
         at = count * ID_LENGTH
         for name, code in COLUMNS.items():
@@ -174,7 +174,7 @@ class Shard:
         family, lr, wd = (self.columns[name][row] for name in ("family", "lr", "wd"))
         if (point := self._points.get((family, lr, wd))) is None:
             _, base, _ = self.families[int(family)]
-            point = self._points[family, lr, wd] = Point(lr, wd, base.has_wd)
+            point = self._points[family, lr, wd] = Point(lr, wd, base.info.has_wd)
         return point
 
     def score(self, row: int) -> float | None:

@@ -56,7 +56,7 @@ class RunTimes:
         """Add a run, if it is done, was timed and matches."""
         times = self._by_family.get(run.family)
         if times is None:
-            times = self._by_family[run.family] = self._by_recipe[run.base.recipe_key]
+            times = self._by_family[run.family] = self._by_recipe[run.base.info.key]
         if times.runs >= MAX_TIMED or run.state is not State.DONE:
             return
         result = run.result
@@ -77,11 +77,11 @@ class RunTimes:
 
     def count(self, specs: Iterable[RunSpec]) -> int:
         """Return the number of timed runs that share a recipe with some specs."""
-        return sum(self._by_recipe[key].runs for key in {spec.recipe_key for spec in specs})
+        return sum(self._by_recipe[key].runs for key in {spec.info.key for spec in specs})
 
     def device_s(self, spec: RunSpec, fraction: float = 1.0) -> float | None:
         """Return the device seconds of a fraction of a run's steps; None if no run of its recipe was timed."""
-        times = self._by_recipe.get(spec.recipe_key)
+        times = self._by_recipe.get(spec.info.key)
         return fraction * times.device_s / times.runs if times and times.runs else None
 
     def total_device_s(self, specs: Iterable[RunSpec]) -> float | None:
@@ -104,13 +104,13 @@ class RunTimes:
         spent = {key: (times.worker_s, float(times.runs)) for key, times in self._by_recipe.items()}
         for run, s in running.items():
             if s.remaining_slot_s is not None and 0 < s.progress < 1:
-                key = specs[run].recipe_key
+                key = specs[run].info.key
                 # Extrapolate a running run to its elapsed worker seconds: elapsed = left * p / (1 - p).
                 seconds, fractions = spent.get(key, (0.0, 0.0))
                 spent[key] = seconds + s.remaining_slot_s * s.progress / (1 - s.progress), fractions + s.progress
         left: dict[str, float] = {}
         for run, s in active.items():
-            seconds, fractions = spent.get(specs[run].recipe_key, (0.0, 0.0))
+            seconds, fractions = spent.get(specs[run].info.key, (0.0, 0.0))
             if s.state is State.RUNNING and s.remaining_slot_s is not None:
                 left[run] = s.remaining_slot_s
             elif fractions:

@@ -97,7 +97,7 @@ def _axis_label(axis: Axis, values: Sequence[float]) -> str:
 def _recipe_fields(sweep_spec: SweepSpec) -> dict[str, object]:
     """Return the fields of a recipe that change numbers, by dotted keys; own code, of which a sweep has one, aside."""
     recipe = sweep_spec.recipe
-    left_out = {*fields_outside_id(type(recipe)), *(("code",) if recipe.own_code() else ())}
+    left_out = {*fields_outside_id(type(recipe)), *(("code",) if recipe.info.code else ())}
     return _flatten(recipe.model_dump(mode="json", exclude=left_out))
 
 

@@ -181,7 +181,7 @@ class Controller:
         is_judged = not (self.suggester and self.suggester.can_suggest(study_state.study))
         specs = study_state.needed_specs(verdict) if is_judged else study_state.pending_specs()
         # Racing starts once nothing else is missing: an unresolved verdict has all of its neighbours.
-        can_race = self.follows and is_judged and study_state.study.base.is_seeded  # else each run would be the same
+        can_race = self.follows and is_judged and study_state.study.base.info.seeded  # else each run would be the same
         return StudyNeeds(study_state, verdict, specs, can_race and verdict.verdict == "unresolved")
 
     def _record(self, needs: Sequence[StudyNeeds], launched: set[str]) -> None:

@@ -12,9 +12,8 @@ from pydantic import BeforeValidator, Field, ValidationInfo, create_model, field
 from ettsweep.config import hide_secrets, options_by_key, read_yaml, set_nested, split_override
 from ettsweep.errors import EttsweepError, InputError, ValuesAsRangeError, with_source
 from ettsweep.powers import parse_number
+from ettsweep.runs.contract import BUILT_IN, KINDS, Kind, Recipe, kind_named
 from ettsweep.runs.spec import Seeds
-from ettsweep.runs.trainable import BUILT_IN, Trainable
-from ettsweep.runs.trainables import TRAINABLES, trainable_class
 from ettsweep.schema import (
     HomeExpanded,
     Key,
@@ -55,9 +54,9 @@ MAX_RUNS = 1_000_000
 """Upper limit of runs in a sweep. With ten times as many, commands take minutes and run out of memory."""
 
 
-def _built_in() -> type[Trainable]:
-    """Return the trainable of grid files without a `run:` block."""
-    return trainable_class(BUILT_IN)
+def _built_in() -> Kind[Any]:
+    """Return the kind of grid files without a `run:` block."""
+    return kind_named(BUILT_IN)
 
 
 def counted_seeds(value: object) -> object:
@@ -156,7 +155,7 @@ class _Grid(StrictModel):
     def _stated_centres(self) -> dict[str, Centres]:
         return {name: getattr(self, name) for name in type(self).model_fields if name.startswith("centre")}
 
-    def resolve_centres(self, recipe: Trainable) -> Centres:
+    def resolve_centres(self, recipe: Recipe) -> Centres:
         """Return the centre for each strategy: from the file, or else mapped from another strategy's.
 
         Raises:
@@ -212,7 +211,7 @@ class GridFile(_Grid):
         optimizer = self.recipe.get("optimizer", {})
         return optimizer.get("kind", DEFAULT_OPTIMIZER) if isinstance(optimizer, dict) else optimizer
 
-    def resolve_centres(self, recipe: Trainable) -> Centres:
+    def resolve_centres(self, recipe: Recipe) -> Centres:
         """Return the centre for each strategy: from the file, or else mapped from another strategy's.
 
         `recipe` is the file's recipe with overrides applied.
@@ -220,7 +219,7 @@ class GridFile(_Grid):
         Raises:
             InputError: the file has no centre for this optimizer. Another optimizer's would be far off unnoticed.
         """
-        optimizer = recipe.labels.optimizer
+        optimizer = recipe.info.labels.optimizer
         key = "centre" if optimizer == self._recipe_optimizer else f"centre_{optimizer}"
         centres = _by_s(self._stated_centres[key])
         if not centres:
@@ -232,7 +231,7 @@ class GridFile(_Grid):
 
 
 class RunGrid(_Grid):
-    """Schema of a grid file with a `run:` block, whose keys are those of its trainable.
+    """Schema of a grid file with a `run:` block, whose keys are those of its kind.
 
     Attributes:
         run: the block.
@@ -271,7 +270,7 @@ _OPTIMIZER_CENTRES: dict[str, Any] = {f"centre_{name}": (Centres, Field(default_
 _GridFileSchema = create_model("_File", __base__=GridFile, **_OPTIMIZER_CENTRES)
 
 
-def map_centres(names: Sequence[str], stated_centres: Mapping[float | None, Centre], recipe: Trainable) -> Centres:
+def map_centres(names: Sequence[str], stated_centres: Mapping[float | None, Centre], recipe: Recipe) -> Centres:
     """Return the centre of each strategy: the stated one, or else one mapped from another strategy's.
 
     The map (`strategies.strategy.map_point`) starts from the first stated centre of a strategy with an s; between such
@@ -287,17 +286,17 @@ def map_centres(names: Sequence[str], stated_centres: Mapping[float | None, Cent
             of floats.
     """
     source = next((s for s in stated_centres if s is not None), next(iter(stated_centres)))
-    source_centre, size = stated_centres[source], recipe.size
+    source_centre, width, rule = stated_centres[source], recipe.info.width, recipe.info.factor_rule
     centres = {}
     for name in names:
         s = parse_strategy(name)
-        if size is not None:
-            check_strategy(s, size.factor_rule)
+        if width is not None:
+            check_strategy(s, rule)
         centre = stated_centres.get(s)
         if centre is None:
-            if size is None:
+            if width is None:
                 raise InputError(f"no centre for {name}: without a width it cannot be mapped from another strategy's")
-            lr, wd = map_point(source_centre.lr, source_centre.wd, source, s, size.width, size.factor_rule)
+            lr, wd = map_point(source_centre.lr, source_centre.wd, source, s, width, rule)
             centre = validate(Centre, {"lr": lr, "wd": wd}, f"the centre mapped to {name}")
         centres[strategy_name(s)] = centre
     return centres
@@ -433,9 +432,9 @@ def make_sweep_spec(
         set_nested(data, *split_override(override.removeprefix("strategy.")))
     for override in overrides:
         name = override.removeprefix("strategy.") if override in factor_overrides else override
-        _check_override(name, run if isinstance(run := data.get("run"), dict) else _built_in().model_fields)
+        _check_override(name, run if isinstance(run := data.get("run"), dict) else _built_in().schema.model_fields)
     if not data.keys() & {"run", "model", "task", "recipe"}:
-        misplaced = [name for name in TRAINABLES if name in data]
+        misplaced = [name for name in KINDS if name in data]
         hint = f"; {misplaced[0]}: belongs into it, as `run: {{{misplaced[0]}: ...}}`" if misplaced else ""
         raise InputError(f"{path}: run: or model: is missing, which says what to train{hint}")
     _check_ranges(data, path, overrides, options or {})
@@ -467,12 +466,12 @@ def make_sweep_spec(
     return sweep_spec
 
 
-def _criterion(grid: _Grid, recipe: Trainable, path: Path) -> CriterionOptions:
+def _criterion(grid: _Grid, recipe: Recipe, path: Path) -> CriterionOptions:
     with with_source(f"{path}: criterion"):
-        return grid.criterion.for_runs(recipe.metric, seeded=recipe.is_seeded)
+        return grid.criterion.for_runs(recipe.info.metric, seeded=recipe.info.seeded)
 
 
-def _built_in_grid(data: dict[str, Any], source: Source, overrides: Sequence[str]) -> tuple[_Grid, Trainable]:
+def _built_in_grid(data: dict[str, Any], source: Source, overrides: Sequence[str]) -> tuple[_Grid, Recipe]:
     """Validate a grid file of the built-in trainer; `overrides` are those of its recipe."""
     built_in = _built_in()
     if data.get("seeds") == NO_SEEDS:
@@ -480,43 +479,43 @@ def _built_in_grid(data: dict[str, Any], source: Source, overrides: Sequence[str
             f"{source.file}: seeds: none is for code without a seed, and these models have one: seeds: [0]"
         )
     # Keys of the recipe are suggested for misspelt ones at the top, except those that exist at the top too.
-    recipe_keys = [("recipe", *key) for key in (*keys_of(built_in, data.get("recipe")), *built_in.block_keys)]
+    recipe_keys = [("recipe", *key) for key in (*keys_of(built_in.schema, data.get("recipe")), *built_in.extra_keys)]
     recipe_keys = [key for key in recipe_keys if key[1] not in _GridFileSchema.model_fields]
     try:
         grid = validate(_GridFileSchema, data, source, recipe_keys)
     except InputError as error:
         recipe_data = _without_misplaced(data.get("recipe"))
         block = {**recipe_data, "model": data.get("model"), "task": data.get("task")} if recipe_data is not None else {}
-        raise InputError.of([str(error), *built_in.block_problems(block, overrides, source.file)]) from None
+        raise InputError.of([str(error), *built_in.problems(block, overrides, source.file)]) from None
     block = {**grid.recipe, "model": grid.model, "task": grid.task}
-    return grid, built_in.from_block(block, overrides, source.file, Path(source.file).parent)
+    return grid, built_in.read(block, overrides, source.file, Path(source.file).parent)
 
 
-def _run_grid(data: dict[str, Any], source: Source, overrides: Sequence[str]) -> tuple[_Grid, Trainable]:
+def _run_grid(data: dict[str, Any], source: Source, overrides: Sequence[str]) -> tuple[_Grid, Recipe]:
     """Validate a grid file with a `run:` block; `overrides` are those of the block."""
     has_no_seed = data.get("seeds") == NO_SEEDS
     grid = validate(RunGrid, data | ({"seeds": [0]} if has_no_seed else {}), source)
     # `function: ...` is short for `trainable: function`.
-    names = [name for name in TRAINABLES if name in grid.run and name != BUILT_IN]
+    names = [name for name in KINDS if name in grid.run and name != BUILT_IN]
     name = grid.run.get("trainable", names[0] if names else None)
     if not isinstance(name, str):
-        known = ", ".join(f"{each}: ..." for each in TRAINABLES if each != BUILT_IN)
+        known = ", ".join(f"{each}: ..." for each in KINDS if each != BUILT_IN)
         given = f", got {', '.join(map(str, grid.run))}" if grid.run else ""
         raise InputError(f"{source.file}: run: one of {known} is expected{given}")
     with locating(Source(source.file)):
-        trainable = trainable_class(name)
+        kind = kind_named(name)
     block = {key: value for key, value in grid.run.items() if key != "trainable"}
     if "seeds" in block:
         raise InputError(f"{source.file}: run: seeds belongs beside `run:`, not in it")
     if has_no_seed:
-        if "seeds" not in trainable.model_fields:
+        if "seeds" not in kind.schema.model_fields:
             raise InputError(f"{source.file}: seeds: none is for code without a seed, and runs of {name} have one")
         block["seeds"] = NO_SEEDS
-    recipe = trainable.from_block(block, overrides, f"{source.file}: run", Path(source.file).parent)
-    if recipe.size is None and grid.strategies != ("standard",):
+    recipe: Recipe = kind.read(block, overrides, f"{source.file}: run", Path(source.file).parent)
+    if not recipe.info.has_strategies and grid.strategies != ("standard",):
         raise InputError(
-            f"{source.of(('strategies',))}: strategies: runs of {recipe.labels.title} have one strategy, since their "
-            "block states no width"
+            f"{source.of(('strategies',))}: strategies: runs of {recipe.info.labels.title} have one strategy, since "
+            "their block states no width"
         )
     return grid, recipe
 

@@ -22,12 +22,12 @@ from ettsweep.extras import check_installed
 from ettsweep.metric import Metric, valid_score
 from ettsweep.powers import parse_number
 from ettsweep.readers.numbers import decimal_points, metric_value
+from ettsweep.runs.contract import Labels, Recipe, RecipeInfo
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import MAX_SEED, RunSpec, StrategySpec
 from ettsweep.runs.state import State, Status
-from ettsweep.runs.trainable import Labels, Trainable
 from ettsweep.schema import NotInId, validate
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.lattice import Axis
@@ -448,7 +448,7 @@ def _value(at: str, values: Mapping[str, Any], name: str) -> float | None:
 # --- the study --------------------------------------------------------------------------------------------------------
 
 
-class TableRecipe(Trainable):
+class TableRecipe(Recipe):
     """What is known of runs whose scores are all there is.
 
     Attributes:
@@ -467,16 +467,9 @@ class TableRecipe(Trainable):
     wd_is_known: Annotated[bool, NotInId()] = True
 
     @property
-    def has_wd(self) -> bool:
-        return self.wd_is_known
-
-    @property
-    def metric(self) -> Metric:
-        return Metric(self.column, self.mode, self.column, "last", margin_is=self.margin_is)
-
-    @property
-    def labels(self) -> Labels:
-        return Labels(self.source)
+    def info(self) -> RecipeInfo:  # they are of no kind: nobody trains them
+        metric = Metric(self.column, self.mode, self.column, "last", margin_is=self.margin_is)
+        return RecipeInfo(metric=metric, labels=Labels(self.source), has_wd=self.wd_is_known)
 
 
 def shown_seed(study: Study, seed: int) -> int:

@@ -51,7 +51,7 @@ class Study:
 
     @cached_property
     def model(self) -> str:
-        return self.base.labels.model
+        return self.base.info.labels.model
 
     @cached_property
     def strategy(self) -> str:
@@ -70,7 +70,7 @@ class Study:
     @property
     def has_strategies(self) -> bool:
         """`True` if its runs state what strategies scale with; else there is one alone, whose name says nothing."""
-        return self.base.has_strategies
+        return self.base.info.has_strategies
 
     @property
     def label(self) -> str:
@@ -134,7 +134,7 @@ class Study:
     @property
     def metric(self) -> Metric:
         """Metric by which runs are compared."""
-        return self.base.metric
+        return self.base.info.metric
 
     def with_criterion(self, options: CriterionOptions) -> "Study":
         """Return the study with `options` applied to its criterion.
@@ -142,7 +142,7 @@ class Study:
         Raises:
             InputError: they ask for a bound, and its runs have no seed; or for a share above 1.
         """
-        options.for_runs(self.base.metric, seeded=self.base.is_seeded)
+        options.for_runs(self.base.info.metric, seeded=self.base.info.seeded)
         return replace(self, criterion=options.applied_to(self.criterion))
 
     def spec_at(self, lr: float | None = None, wd: float | None = None, seed: int | None = None) -> RunSpec:
@@ -171,4 +171,4 @@ def study_titles(studies: Sequence[Study]) -> dict[tuple[str, str], str]:
 
 def shown_strategy(spec: RunSpec) -> str:
     """Return the name of a run's strategy, for people; empty where there is one alone."""
-    return strategy_name(spec.strategy.s) if spec.has_strategies else ""
+    return strategy_name(spec.strategy.s) if spec.info.has_strategies else ""

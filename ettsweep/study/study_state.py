@@ -131,18 +131,18 @@ class StudyState(ABC):
         study = self.study
         if study.centre.wd and not typed_point.has_wd:
             raise InputError(f"{source}: LR,WD is expected, such as 2^-6,0.5, got an lr alone")
-        axes, typed_point = (study.lr, study.wd), replace(typed_point, has_wd=study.base.has_wd)
+        axes, typed_point = (study.lr, study.wd), replace(typed_point, has_wd=study.base.info.has_wd)
         # Half a step at most: on a fine lattice, a printed value could stand for two points.
         tolerance = min([PRINTED_TOLERANCE, *(axis.step / 2 for axis in axes if not axis.fixed)])
         if (point := snap_point(typed_point, self._known_points, tolerance)) in self._known_points:
             return point
         start = study.centre
         lr, wd = (axis.nearest(origin, value) for axis, origin, value in zip(axes, start, typed_point, strict=True))
-        nearest = Point(lr, wd, study.base.has_wd)
+        nearest = Point(lr, wd, study.base.info.has_wd)
         for name, axis, value, nearest_value in zip(("lr", "wd"), axes, typed_point, nearest, strict=True):
             if not axis.is_on_lattice(nearest_value, value, tolerance):
                 at, got = format_power(nearest_value), format_power(value)
-                if name == "wd" and not study.base.has_wd:
+                if name == "wd" and not study.base.info.has_wd:
                     raise InputError(f"{source}: runs of {study.title} are given no wd, got {got}")
                 if axis.fixed:
                     raise InputError(f"{source}: {name} is fixed at {at} in {study.title}, got {got}")

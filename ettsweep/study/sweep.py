@@ -9,9 +9,9 @@ from pydantic import Field
 
 from ettsweep.errors import InputError
 from ettsweep.metric import Metric
+from ettsweep.runs.contract import OwnCode
 from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.trainable_hooks import OwnCode
 from ettsweep.schema import StrictModel
 from ettsweep.strategies.strategy import parse_strategy
 from ettsweep.study.criterion import Criterion, CriterionOptions, resolve_criterion
@@ -83,12 +83,12 @@ class Sweep:
     @property
     def codes(self) -> list[OwnCode]:
         """The own code that it names, and has named."""
-        return [code for request in self.requests if (code := request.recipe.own_code())]
+        return [code for request in self.requests if (code := request.recipe.info.code)]
 
     @property
     def metric(self) -> Metric:
         """Metric by which runs are compared."""
-        return self.sweep_specs[0].recipe.metric
+        return self.sweep_specs[0].recipe.info.metric
 
     @cached_property
     def criterion(self) -> Criterion:
@@ -153,7 +153,7 @@ class Sweep:
         for suggestion in self.suggestions:
             if suggestion.strategy == study.strategy:
                 for centre in suggestion.points:
-                    point = Point(centre.lr, centre.wd, study.base.has_wd)
+                    point = Point(centre.lr, centre.wd, study.base.info.has_wd)
                     points.setdefault(snap_point(point, grid_points), suggestion.sampler)
         return points
 
@@ -198,7 +198,7 @@ class Sweep:
         last = self.sweep_specs[-1]
         if last.launch_settings != sweep_spec.launch_settings or self.criterion_changes(sweep_spec.criterion):
             return False
-        if last.recipe.own_code() and last.recipe != sweep_spec.recipe:
+        if last.recipe.info.code and last.recipe != sweep_spec.recipe:
             return False  # how runs are taken up again, say, or the copy that they train in
         studies = {study.family: study for study in self.studies}
         return all(

@@ -5,10 +5,9 @@ from typing import Annotated
 from pydantic import Field, SerializeAsAny, field_serializer
 
 from ettsweep.config import hide_secrets
+from ettsweep.runs.contract import Recipe, ValidatedRecipe, kind_of
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec, Seeds, StrategySpec
-from ettsweep.runs.trainable import Trainable
-from ettsweep.runs.trainables import Validated
 from ettsweep.schema import StrictModel, validate
 from ettsweep.strategies.factors import MlpFactor
 from ettsweep.strategies.strategy import parse_strategy
@@ -34,7 +33,7 @@ class SweepSpec(StrictModel):
     """
 
     grid: str
-    recipe: Annotated[SerializeAsAny[Trainable], Validated]
+    recipe: Annotated[SerializeAsAny[Recipe], ValidatedRecipe]
     mlp_factor: MlpFactor
     centres: Centres
     lr: Axis
@@ -62,7 +61,7 @@ class SweepSpec(StrictModel):
         Raises:
             InputError: they ask for a bound, and its runs have no seed; or for a share above 1.
         """
-        options.for_runs(self.recipe.metric, seeded=self.recipe.is_seeded)
+        options.for_runs(self.recipe.info.metric, seeded=self.recipe.info.seeded)
         criterion = options.applied_to(self.criterion or CriterionOptions())
         return self.model_copy(update={"criterion": criterion or None})
 
@@ -92,9 +91,17 @@ class SweepSpec(StrictModel):
         Raises:
             DataMissingError: they are missing.
         """
-        return self.model_copy(update={"recipe": self.recipe.bound_to(self.data)})
+        return self.model_copy(update={"recipe": kind_of(self.recipe).bind(self.recipe, self.data)})
 
     def check_axes(self) -> str:
-        """Return the note of the recipe on the lr of all points; it raises the same errors."""
+        """Return a note on the lr of all points, see `Kind.check_axes`; it raises the same errors."""
         lrs = [centre.lr * 2.0**offset for centre in self.centres.values() for offset in self.lr.offsets()]
-        return self.recipe.check_axes(lrs, self.wd.offsets(), [*self.centres])
+        return kind_of(self.recipe).check_axes(self.recipe, lrs, self.wd.offsets(), [*self.centres])
+
+    def check_data(self, *, count: bool = False) -> None:
+        """Check that the data of its runs are where workers look for them; with `count`, quickly that they are whole.
+
+        Raises:
+            DataMissingError: they are missing or do not fit.
+        """
+        kind_of(self.recipe).check_data(self.recipe, self.data, count)

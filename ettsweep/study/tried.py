@@ -111,13 +111,13 @@ def check_tried(results: Path, name: str, study: Study, grid: str) -> str:
         InputError: two seeds gave the same numbers.
     """
     outcome, command = read_outcome(results, name), f"`ettsweep try {grid}`"
-    if study.base.own_code() is None:
+    if study.base.info.code is None:
         return ""
     if outcome is None:
         return f"never tried: {command} checks seeds, checkpoints and signals in minutes"
     if outcome.family != study.family:
         return f"not tried since its code or command changed: {command}"
-    if outcome.seeds_differ is False and study.base.is_seeded:
+    if outcome.seeds_differ is False and study.base.info.seeded:
         raise InputError(
             f"sweep {name}: in {command}, two seeds gave the same numbers: repeats would be copies, and the bound "
             "would be wrong; have the program use its seed and try again, or write `seeds: none` for one run a point"

@@ -110,28 +110,29 @@ def _is_usable(verdict: Verdict, unverified: bool) -> bool:
 
 def _is_mappable(study: Study, other: Study) -> bool:
     """`True` if points of one study can be mapped to another: of a size, same optimizer, different family."""
-    has_sizes = study.base.size is not None and other.base.size is not None
-    return has_sizes and study.family != other.family and study.base.labels.optimizer == other.base.labels.optimizer
+    info, other_info = study.base.info, other.base.info
+    have_widths = info.has_strategies and other_info.has_strategies
+    return have_widths and study.family != other.family and info.labels.optimizer == other_info.labels.optimizer
 
 
 def _map_start(verdict: Verdict, study: Study) -> StartPoint:
     """Return the candidate of a verdict, mapped to the strategy and width of a study and rounded to its lattice."""
     assert verdict.point is not None
     base, other = study.base, verdict.study.base
-    size, other_size = base.size, other.size
-    assert size is not None
-    assert other_size is not None
-    origin, target = (other.strategy.s, other_size.width), (base.strategy.s, size.width)
-    lr, wd = transfer_point(verdict.point.lr, verdict.point.wd, origin, target, size.factor_rule)
-    nearest = _clip_to_box(study, Point(study.lr.nearest(base.lr, lr), study.wd.nearest(base.wd, wd), base.has_wd))
-    width_text = f" at width {other_size.width}" if other_size.width != size.width else ""
+    width, other_width = base.info.width, other.info.width
+    assert width is not None
+    assert other_width is not None
+    origin, target = (other.strategy.s, other_width), (base.strategy.s, width)
+    lr, wd = transfer_point(verdict.point.lr, verdict.point.wd, origin, target, base.info.factor_rule)
+    nearest = _clip_to_box(study, Point(study.lr.nearest(base.lr, lr), study.wd.nearest(base.wd, wd), base.info.has_wd))
+    width_text = f" at width {other_width}" if other_width != width else ""
     sweep_text = f" of sweep {verdict.study.sweep}" if verdict.study.sweep != study.sweep else ""
     is_verified = verdict.verdict == "optimal"
     point_text = (
         f"the optimum {verdict.point}" if is_verified else f"the best point {verdict.point}, which is not verified,"
     )
     origin_text = f"{point_text} of {verdict.strategy}{width_text}{sweep_text}"
-    return StartPoint(nearest, f"from {origin_text}, mapped to {Point(lr, wd, base.has_wd)}, nearest {nearest}")
+    return StartPoint(nearest, f"from {origin_text}, mapped to {Point(lr, wd, base.info.has_wd)}, nearest {nearest}")
 
 
 def _clip_to_box(study: Study, point: Point) -> Point:

@@ -42,7 +42,7 @@ def load_subject(model: str | None, grid: Path | None, optimizer: str | None, ml
     sweep_spec = load_sweep_spec(grid, start=PLACEHOLDER_CENTRE)
     recipe = sweep_spec.recipe
     if not isinstance(recipe, TransformerRecipe):
-        raise InputError(f"{grid}: its runs are {recipe.labels.title}, of which the theory knows nothing")
+        raise InputError(f"{grid}: its runs are {recipe.info.labels.title}, of which the theory knows nothing")
     own = recipe.optimizer
     if optimizer not in (None, own.kind):
         own = OPTIMIZERS[str(optimizer)].spec(kind=str(optimizer))

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ettsweep.runs.trainable import Settings
+from ettsweep.runs.contract import Settings
 from ettsweep.schema import Count, Positive, PositiveFloat, expect, is_whole
 
 LoaderCount = Annotated[

@@ -138,7 +138,7 @@ def _run_row(run: RunView, several_sweeps: bool, several_models: bool, digits: i
     return [
         (run.run.id[:digits], "bold" if running else ""),
         (format_cell(run.sweep) if several_sweeps else "", ""),
-        (format_cell(spec.labels.model) if several_models else "", ""),
+        (format_cell(spec.info.labels.model) if several_models else "", ""),
         (format_cell(shown_strategy(spec)), ""),
         *((text, "") for text in (*_point_cells(spec.point), str(spec.seed))),
         (status.state.value, STYLES.get(status.state, "dim")),

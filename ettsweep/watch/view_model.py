@@ -66,7 +66,7 @@ class RunView:
     @property
     def step(self) -> str:
         """Number of trained steps, of all of them; empty if unknown."""
-        return self.run.base.progress_text(self.run.status.progress)
+        return self.run.base.info.progress_text(self.run.status.progress)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from ettsweep.errors import (
     error_line,
 )
 from ettsweep.files import Json, finite
-from ettsweep.kinds.own_code import OwnCodeRecipe
+from ettsweep.kinds.own_code import early_end
 from ettsweep.launch.gpus import driver_version, gpu_name
 from ettsweep.launch.profile import AnyProfile
 from ettsweep.launch.project_copy import missing_in_copy, placed
@@ -32,11 +32,11 @@ from ettsweep.launch.remedies import gpu_memory_advice
 from ettsweep.launch.slots import Slot
 from ettsweep.provenance import installed_versions
 from ettsweep.runs.attempt import NO_TIME, Attempt, TimeSpent
+from ettsweep.runs.contract import TRAINING_LOSSES, kind_of
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.result import make_result
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.stop import StopReason
-from ettsweep.runs.trainable import TRAINING_LOSSES
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.worker.work_list import WorkList, heartbeat
 
@@ -192,11 +192,11 @@ class RunningRun:
         self.id, self.slot = run.id, work.slot
         self.lr, self.wd, self.seed = spec.lr, spec.wd, spec.seed
         self.family = spec.family_id
-        self.own_code = spec.own_code()
+        self.own_code = spec.info.code
         self.strategy = strategy_name(spec.strategy.s)
         self.out = run.path / "out"
         self.data = work.data_of(run)
-        self.settings = work.profile.settings(spec.settings)
+        self.settings = work.profile.settings(kind_of(spec).settings)
         self.resume_from: Path | None = None
         self.resume_step = self._saved_step = 0
         self.stop_source = work.stop_source
@@ -238,7 +238,7 @@ class RunningRun:
         for attempt in attempts:
             for step in attempt.saved_steps():
                 try:
-                    yield attempt, step, attempt.history_at_state(step, every_step=self._spec.records_every_step)
+                    yield attempt, step, attempt.history_at_state(step, every_step=self._spec.info.records_every_step)
                 except CorruptError as error:
                     self.log(f"warning: {error}; not used")
 
@@ -295,7 +295,7 @@ class RunningRun:
         self._spent_at_last = self._spent
         if self._start_s is None:
             self._start_s = time.process_time() - self._cpu_s
-        watched = {*TRAINING_LOSSES, self._spec.metric.column} & metrics.keys()
+        watched = {*TRAINING_LOSSES, self._spec.info.metric.column} & metrics.keys()
         if not all(math.isfinite(line[name]) for name in watched):
             self._diverged_step = step
             raise RunDiverged
@@ -379,8 +379,8 @@ class RunningRun:
         self.attempt.append(self.attempt.metrics_path, lines)
         step, spent = lines[-1]["step"], self._spent_at_last  # what follows the last step is none of it
         line: Json = {"step": step, "wall_s": spent.wall_s, "device_s": spent.device_s}
-        if self._spec.steps:
-            line["progress"] = min(1.0, step / self._spec.steps)
+        if self._spec.info.steps:
+            line["progress"] = min(1.0, step / self._spec.info.steps)
         line["steps_per_s"] = (step - self.resume_step) / max(spent.wall_s - self._spent_before.wall_s, 1e-9)
         self.attempt.append(self.attempt.timings_path, [line])
 
@@ -403,7 +403,7 @@ class RunningRun:
             self.log("another attempt has taken over the run")
             return StopReason.SUPERSEDED
         diverged = self._diverged_step is not None
-        if not diverged and isinstance(self._spec, OwnCodeRecipe) and (end := self._spec.early_end(self._history)):
+        if not diverged and (end := early_end(self._spec.info, self._history)):
             raise InputError(end)
         result = make_result(self._spec, self._history, step, self.attempt, self._spent, diverged=diverged)
         claim = self.attempt.claim()
@@ -423,8 +423,12 @@ class RunningRun:
         """Whether all of the run was recorded, although it may have been told to stop."""
         if self._spec.keeps_checkpoints:  # what trains it says so: an evaluation may follow its last step
             return False
-        known = self._spec.steps is not None and step >= self._spec.steps
-        return known and self._stop is not StopReason.SUPERSEDED and self._spec.metric.score(self._history) is not None
+        known = self._spec.info.steps is not None and step >= self._spec.info.steps
+        return (
+            known
+            and self._stop is not StopReason.SUPERSEDED
+            and self._spec.info.metric.score(self._history) is not None
+        )
 
     @property
     def _spent(self) -> TimeSpent:

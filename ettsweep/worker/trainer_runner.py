@@ -149,8 +149,8 @@ class TrainerWork:
                 spec = transformer_spec(run)
             except CorruptError:
                 return None  # training records the error in the run's own folder
-            number = self._recipe_numbers.setdefault(spec.recipe_key, len(self._recipe_numbers))
-            self._recipes[run] = number, spec.seed if spec.data_kind else 0
+            number = self._recipe_numbers.setdefault(spec.info.key, len(self._recipe_numbers))
+            self._recipes[run] = number, spec.seed if spec.info.data_kind else 0
         return self._recipes[run]
 
     def _same_recipe_runs(self, run: RunDir) -> int:

@@ -88,7 +88,7 @@ class WorkList:
     def data_of(self, run: RunDir) -> str | None:
         """Return the location of a run's data, as given at submission; None if it needs none."""
         try:
-            return self.data.get(run.spec().data_kind)
+            return self.data.get(run.spec().info.data_kind)
         except CorruptError:
             return None  # training records the error in the run's own folder
 

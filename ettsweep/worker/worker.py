@@ -25,12 +25,11 @@ from ettsweep.launch.slurm_cache import MISSED_BEATS
 from ettsweep.launch.submissions import MAX_IDLE_LIVES, Submission
 from ettsweep.processes import process_identity
 from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.contract import Recipe, kind_of
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import Liveness, LocalLiveness, State, Status
 from ettsweep.runs.stop import StopReason
-from ettsweep.runs.trainable import Trainable
-from ettsweep.runs.trainables import class_of
 from ettsweep.worker.signals import POLL_S, StopSource
 from ettsweep.worker.slurm_job import JobLiveness, SlurmJob
 from ettsweep.worker.work_list import CLAIMABLE_STATES, Runner, WorkList, claimable, made_progress
@@ -274,9 +273,9 @@ def runners_of(runs: Iterable[RunDir]) -> Iterator[tuple[Runner, list[RunDir]]]:
     by_runner: dict[str, list[RunDir]] = {}
     for run in runs:
         try:
-            runner = class_of(run.spec_data()).runner
+            runner = kind_of(run.spec_data()).schema.runner
         except EttsweepError:
-            runner = Trainable.runner  # which records the error in the run's own folder
+            runner = Recipe.runner  # which records the error in the run's own folder
         by_runner.setdefault(runner, []).append(run)
     for name, members in by_runner.items():
         yield resolve_name(name)(), members
@@ -321,7 +320,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: AnyProfile, data:
     try:
         # Before the claim: from here on Ctrl-C takes effect after a step, and the attempt records how it ended.
         stop_source = StopSource()
-        data_by_kind = {spec.data_kind: data} if data else {}
+        data_by_kind = {spec.info.data_kind: data} if data else {}
         claims = list[RunDir]()
         work = WorkList(
             [run],

@@ -19,7 +19,7 @@ def recorded(
 ) -> TrialRun:
     """Return a finished run of a trial with a score at each step, and a training loss and times if there are any."""
     history: list[dict[str, float]] = [
-        {"step": step, spec.metric.column: score} for step, score in enumerate(scores, 1)
+        {"step": step, spec.info.metric.column: score} for step, score in enumerate(scores, 1)
     ]
     for line, loss in zip(history, losses or (), strict=False):
         line["train_loss"] = loss
@@ -46,7 +46,7 @@ def test_a_score_at_chance_for_two_seeds_says_nothing_of_them(spec: RunSpec, tmp
     assert seeds_differ(record) is None
     seeds = observed(record, "seeds", tmp_path)
     assert seeds.state == "warning"
-    assert f"differ in train_loss, but give the same {spec.metric.column}" in seeds.seen
+    assert f"differ in train_loss, but give the same {spec.info.metric.column}" in seeds.seen
     assert "it has not moved yet" in seeds.seen
 
 
@@ -135,7 +135,7 @@ def test_a_running_mean_makes_no_killed_run_inexact(
     def run(scores: list[float], others: list[float]) -> TrialRun:
         lines = zip(scores, others, strict=True)
         history = [
-            {"step": step, spec.metric.column: score} | dict.fromkeys(names, other)
+            {"step": step, spec.info.metric.column: score} | dict.fromkeys(names, other)
             for step, (score, other) in enumerate(lines, 1)
         ]
         return replace(recorded(spec, LOSSES), history=history)
@@ -183,15 +183,15 @@ def test_the_start_of_a_program_counts_once_in_the_cost_of_a_whole_run(spec: Run
     """Ten seconds until the first step, then one a step: 3 of some hundred steps take 13 seconds."""
     alone = replace(recorded(spec, LOSSES), wall_s=13.0, device_s=13.0, step_s=1.0)
     record = replace(trial(spec, alone, alone), base=spec.with_point(spec.lr, spec.wd, 7))
-    assert record.whole.steps
-    assert f"a run takes {10 + record.whole.steps:.3g} s, by 3 of its" in observed(record, "cost", tmp_path).seen
+    assert record.whole.info.steps
+    assert f"a run takes {10 + record.whole.info.steps:.3g} s, by 3 of its" in observed(record, "cost", tmp_path).seen
 
 
 def test_start_up_that_cannot_be_told_from_steps_makes_the_cost_a_bound(spec: RunSpec, tmp_path: Path) -> None:
     alone = replace(recorded(spec, LOSSES), wall_s=13.0, device_s=13.0)
     record = replace(trial(spec, alone, alone), base=spec.with_point(spec.lr, spec.wd, 7))
-    assert record.whole.steps
+    assert record.whole.info.steps
     cost = observed(record, "cost", tmp_path)
-    assert f"a run takes at most {13 + 13 / 3 * (record.whole.steps - 3):.3g} s, by 3 of its" in cost.seen
+    assert f"a run takes at most {13 + 13 / 3 * (record.whole.info.steps - 3):.3g} s, by 3 of its" in cost.seen
     assert "3 runs at most about" in cost.seen
     assert "record twice" in cost.advice

@@ -353,7 +353,7 @@ def test_submissions_at_the_same_instant_make_one_copy(project: Path, results: P
     recipe = load_sweep_spec(project / "sweep.yaml", lr_range="0:0").bound().studies()[0].base
     with ThreadPoolExecutor(12) as pool:
         list(pool.map(lambda _: ensure_copies(results, [recipe]), range(12)))
-    code = recipe.own_code()
+    code = recipe.info.code
     assert code is not None
     assert only_copy(results).path.name == code.digest
     assert not only_copy(results).changed_files()

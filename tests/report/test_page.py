@@ -105,7 +105,7 @@ def test_hovering_over_a_hexagon_tells_its_score_error_seeds_state_and_runs(samp
     log2_decay = math.log2(scored.point.lr * scored.point.wd)
     assert told.pop("lr * wd") == f"2^{log2_decay:g}"
     steps = 2.0**-log2_decay
-    assert told.pop("time scale") == f"{steps:g} steps, {steps / runs[0].spec.steps_per_epoch:.3g} epochs"
+    assert told.pop("time scale") == f"{steps:g} steps, {steps / runs[0].spec.info.steps_per_epoch:.3g} epochs"
     assert told == {
         "(lr, wd)": point, "state": "done", "score": "lowest validation loss",
         "mean ± standard error": f"{mean:.4f} ± {error:.4f}", "seeds": "3", "runs": " ".join(run.id for run in runs),

@@ -16,8 +16,8 @@ from ettsweep.study.grid_file import load_sweep_spec
 
 def test_time_scale_is_in_steps_and_in_epochs_of_images(make_spec: MakeSpec) -> None:
     spec = make_spec(batch_size=32)  # of 797 images: 24 steps, the rest left out
-    assert spec.steps_per_epoch == 24
-    scale = time_scale(Point(2.0**-4, 2.0**-6), spec)
+    assert spec.info.steps_per_epoch == 24
+    scale = time_scale(Point(2.0**-4, 2.0**-6), spec.info)
     assert scale == TimeScale(2.0**-10, 1024.0, 1024 / 24, None)
     assert (scale.lr_wd_text, scale.text) == ("2^-10", "1024 steps, 42.7 epochs")
 
@@ -33,21 +33,21 @@ def test_momentum_of_sgd_shortens_it_as_torch_shrinks_weights(make_spec: MakeSpe
         values.append(weight.item())
     measured = 1 / math.log(values[-2] / values[-1])
     spec = make_spec(optimizer={"kind": "sgd", "momentum": momentum})
-    assert time_scale(Point(lr, wd), spec).steps == pytest.approx(measured, rel=0.02)
+    assert time_scale(Point(lr, wd), spec.info).steps == pytest.approx(measured, rel=0.02)
     for optimizer_of_averages in ({"kind": "sgd"}, {"kind": "adamw"}, {"kind": "muon"}):
-        assert time_scale(Point(lr, wd), make_spec(optimizer=optimizer_of_averages)).steps == 1024
+        assert time_scale(Point(lr, wd), make_spec(optimizer=optimizer_of_averages).info).steps == 1024
 
 
 def test_of_windows_of_text_it_is_in_tokens_but_not_of_padded_texts() -> None:
     spec = decoder_run()
-    assert spec.tokens_per_step == 9 * 24
-    assert time_scale(Point(2.0**-2, 2.0**-3), spec).tokens == 32 * 9 * 24
-    assert time_scale(Point(2.0**-2, 2.0**-3), spec).text.endswith(" tokens")
-    assert time_scale(Point(2.0**-2, 2.0**-3), text_run()) == TimeScale(2.0**-5, 32.0, None, None)
+    assert spec.info.tokens_per_step == 9 * 24
+    assert time_scale(Point(2.0**-2, 2.0**-3), spec.info).tokens == 32 * 9 * 24
+    assert time_scale(Point(2.0**-2, 2.0**-3), spec.info).text.endswith(" tokens")
+    assert time_scale(Point(2.0**-2, 2.0**-3), text_run().info) == TimeScale(2.0**-5, 32.0, None, None)
 
 
 def test_without_decay_there_is_none(make_spec: MakeSpec) -> None:
-    assert time_scale(Point(1.0, 0.0), make_spec()) == TimeScale(0.0)
+    assert time_scale(Point(1.0, 0.0), make_spec().info) == TimeScale(0.0)
     assert TimeScale(0.0).text == "no decay"
 
 

@@ -1,4 +1,4 @@
-"""A trainable for tests: a run takes a millisecond, its curve is known, and it resumes exactly."""
+"""A kind of runs for tests: a run takes a millisecond, its curve is known, and it resumes exactly."""
 
 import json
 import math
@@ -7,8 +7,8 @@ import select
 from typing import Any, ClassVar, Literal
 
 from ettsweep.metric import Metric
-from ettsweep.runs.trainable import Labels, RunContext, Settings, Size, Trainable
-from ettsweep.schema import Positive
+from ettsweep.runs.contract import Kind, Labels, Recipe, RecipeInfo, RunContext, Settings, override_block
+from ettsweep.schema import Positive, validate
 
 LOSS = Metric("best_loss", "min", "val_loss")
 
@@ -25,7 +25,7 @@ class FakeSettings(Settings):
     per_core: ClassVar[tuple[str, ...]] = ("loaders",)
 
 
-class FakeRecipe(Trainable):
+class FakeRecipe(Recipe):
     """A bowl in (log2 lr, log2 wd) with noise, which training approaches step by step, in no time or at a pace.
 
     Attributes:
@@ -46,31 +46,6 @@ class FakeRecipe(Trainable):
     best_wd: float = 2.0**-3
     width: Positive | None = None
     step_s: float = 0.0
-    settings: ClassVar[type[Settings]] = FakeSettings
-
-    @property
-    def metric(self) -> Metric:
-        return LOSS
-
-    @property
-    def labels(self) -> Labels:
-        return Labels("fake", "bowl")
-
-    @property
-    def steps(self) -> int:
-        return self.last_step
-
-    @property
-    def eval_every(self) -> int:
-        return self.every
-
-    @property
-    def warmup_steps(self) -> int:
-        return self.warmup
-
-    @property
-    def size(self) -> Size | None:
-        return None if self.width is None else Size(self.width, "adamw")
 
     def end(self, lr: float, wd: float, seed: int) -> float:
         """Return the loss that a run approaches."""
@@ -97,3 +72,22 @@ class FakeRecipe(Trainable):
                 run.checkpoint(step, lambda path: path.write_text(json.dumps(state)))
             if run.stop:
                 return
+
+
+def _info(recipe: FakeRecipe) -> RecipeInfo:
+    return RecipeInfo(
+        metric=LOSS,
+        labels=Labels("fake", "bowl"),
+        steps=recipe.last_step,
+        eval_every=recipe.every,
+        warmup_steps=recipe.warmup,
+        width=recipe.width,
+    )
+
+
+FAKE = Kind(
+    schema=FakeRecipe,
+    info=_info,
+    settings=FakeSettings,
+    read=lambda block, overrides, location, folder: validate(FakeRecipe, *override_block(block, overrides, location)),
+)

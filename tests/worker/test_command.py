@@ -19,7 +19,8 @@ from support.own_code import assert_planning_imports_no_torch, only_run, process
 from support.slots import held, wait_for_results, waiting
 
 from ettsweep.files import read_lines
-from ettsweep.kinds.command import CommandRecipe
+from ettsweep.kinds import own_code
+from ettsweep.kinds.command import COMMAND
 from ettsweep.launch.project_copy import ensure_copies
 from ettsweep.launch.slots import Slot
 from ettsweep.launch.slurm import SlurmProfile
@@ -869,7 +870,8 @@ def test_a_run_that_ends_well_before_its_last_step_has_failed(
 ) -> None:
     def early_end(**block: Any) -> str:
         given = {"command": ["true", "{lr}", "{seed}"], "score": SCORE, "steps": steps} | block
-        return CommandRecipe.from_block(given, (), "run", tmp_path).early_end([{"step": step} for step in recorded])
+        recipe = COMMAND.read(given, (), "run", tmp_path)
+        return own_code.early_end(recipe.info, [{"step": step} for step in recorded])
 
     told = f"ended at step {ends} of {steps}; if runs may end early, set `ends_early: true` under `run:`"
     assert early_end() == ("" if ends is None else told)

@@ -4,22 +4,22 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake import FakeRecipe
+from support.fake import FAKE, FakeRecipe
 
 from ettsweep.errors import StorageError
 from ettsweep.launch.local import LocalProfile
 from ettsweep.launch.slots import Slot
-from ettsweep.runs import trainables
 from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.contract import KINDS, RunContext, kind_named
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec, StrategySpec
 from ettsweep.runs.state import MAX_LOST_ATTEMPTS, LocalLiveness, State
 from ettsweep.runs.stop import StopReason
-from ettsweep.runs.trainable import RunContext
 from ettsweep.worker.in_process import train_attempt
 from ettsweep.worker.signals import SIGNALS, StopSource
 from ettsweep.worker.work_list import WorkList, made_progress
@@ -31,19 +31,22 @@ class Scripted(FakeRecipe):
     """A run that does what a test says."""
 
 
+SCRIPTED = replace(FAKE, schema=Scripted)
+
+
 SCRIPT: list[Then] = []
 
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setitem(trainables.TRAINABLES, "fake", f"{__name__}:Scripted")
+    monkeypatch.setitem(KINDS, "fake", f"{__name__}:SCRIPTED")
     monkeypatch.setattr(Scripted, "train", lambda self, run: SCRIPT[-1](run))
-    trainables.trainable_class.cache_clear()
+    kind_named.cache_clear()
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)
-    trainables.trainable_class.cache_clear()
+    kind_named.cache_clear()
     SCRIPT.clear()
 
 

@@ -30,7 +30,7 @@ class Stack:
 
     def __init__(self, trainers: Sequence[Trainer]) -> None:
         """Copy the parameters of runs into stacked tensors; members of an earlier stack leave it."""
-        assert len({(trainer.spec.recipe_key, trainer.share) for trainer in trainers}) == 1, "runs of one recipe"
+        assert len({(trainer.spec.info.key, trainer.share) for trainer in trainers}) == 1, "runs of one recipe"
         self.trainers = tuple(trainers)
         self._model = VmappedModel(trainers[0].spec, trainers[0].device)
         self._parameters = Parameters()

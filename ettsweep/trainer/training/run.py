@@ -180,7 +180,7 @@ class RunInTraining:
         trainer.model.recompute = bool(settings.activation_checkpointing)
         self._execution = settings.facts(group) | {"data": _check_same_data(trainer.task.fingerprint, group)}
         if settings.compile:
-            compile_blocks(trainer.model, spec.recipe_key, self._note_not_compiled)
+            compile_blocks(trainer.model, spec.info.key, self._note_not_compiled)
         if group.is_leader:
             self._record_start(spec)
         if remark:
@@ -374,6 +374,6 @@ def _check_same_data(fingerprint: str, group: ProcessGroup) -> str:
 
 
 def _labels(spec: TransformerRun) -> Json:
-    return {"model": spec.labels.model, "strategy": strategy_name(spec.strategy.s)} | {
+    return {"model": spec.info.labels.model, "strategy": strategy_name(spec.strategy.s)} | {
         name: getattr(spec, name) for name in ("lr", "wd", "seed", "batch_size", "precision")
     }

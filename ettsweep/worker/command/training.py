@@ -20,6 +20,7 @@ from ettsweep.console import as_on_screen
 from ettsweep.errors import CommandFailedError, EttsweepError, InputError, LostProcessError, RunStopped, StorageError
 from ettsweep.files import Json, storage_errors, write_atomic
 from ettsweep.kinds.command import CommandRecipe
+from ettsweep.kinds.own_code import early_end
 from ettsweep.kinds.template import Value, rendered, written
 from ettsweep.launch.project_copy import missing_in_copy
 from ettsweep.launch.remedies import gpu_memory_advice, more_memory, more_time
@@ -27,8 +28,8 @@ from ettsweep.launch.slurm import SlurmProfile
 from ettsweep.project_code import import_folders
 from ettsweep.provenance import belongs_to_environment, installed_versions, launcher_version
 from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.contract import TRAINING_LOSSES
 from ettsweep.runs.stop import StopReason
-from ettsweep.runs.trainable import TRAINING_LOSSES
 from ettsweep.worker.command.checkpoints import Checkpoint, checkpoints, newest_checkpoint
 from ettsweep.worker.command.child import OUT_VARIABLE, Child, kill_processes_of
 from ettsweep.worker.command.ends import last_words, signal_below
@@ -463,7 +464,7 @@ class CommandTraining:
         run, score = self._run, self._recipe.score.name
         # Many programs exit with 0 at a signal, once they have saved.
         is_whole = code == 0 and self._has_score_at_end()
-        looks_early = bool(self._recipe.early_end(run.history))
+        looks_early = bool(early_end(self._recipe.info, run.history))
         if not is_whole and (was_told or (code == 0 and self._is_signalled(waits=looks_early))):
             self._raise_stopped()
         if code == 0:

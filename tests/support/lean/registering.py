@@ -1,4 +1,4 @@
-"""Register the fake trainable of tests: add it to the table of trainables as soon as something imports that."""
+"""Register the fake kind of tests: add it to the table of kinds as soon as something imports that."""
 
 import sys
 from importlib.abc import MetaPathFinder
@@ -6,7 +6,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-TABLE = "ettsweep.runs.trainables"
+TABLE = "ettsweep.runs.contract"
 
 
 class Finder(MetaPathFinder):
@@ -19,7 +19,7 @@ class Finder(MetaPathFinder):
 
             def execute_and_register(module: ModuleType) -> None:
                 execute(module)
-                module.TRAINABLES["fake"] = "support.fake:FakeRecipe"
+                module.KINDS["fake"] = "support.fake:FAKE"
 
             setattr(spec.loader, "exec_module", execute_and_register)  # noqa: B010  # mypy: methods are not assigned
         return spec

@@ -233,7 +233,7 @@ def test_two_processes_train_gpt_tiny_as_one_does(
 ) -> None:
     grid = load_sweep_spec(shipped("grids") / "gpt-tiny.yaml", overrides=["optimizer=muon"], strategies=["standard"])
     schedule = ScheduleSpec(total_steps=6, warmup_steps=2, decay="linear", eval_every=3)
-    spec = grid.specs()[0].bound_to(None).model_copy(update={"schedule": schedule, "model": model})
+    spec = grid.bound().specs()[0].model_copy(update={"schedule": schedule, "model": model})
     (two,), ends = trained((spec, {"world": 2, "sharded": sharded}))
     assert ends == [["ended", "ended"]]
     one = train(spec)

@@ -11,8 +11,7 @@ from support.fake import FakeRecipe, FakeSettings
 from ettsweep.errors import InputError
 from ettsweep.launch.local import LocalProfile
 from ettsweep.launch.profile import read_profile
-from ettsweep.runs.trainable import Settings, Trainable
-from ettsweep.runs.trainables import trainable_class
+from ettsweep.runs.contract import Settings, kind_named
 from ettsweep.trainer.settings import TrainerSettings
 
 
@@ -43,7 +42,7 @@ def test_a_trainable_is_swept_to_a_verdict(tmp_path: Path, results: Path) -> Non
 
 def test_what_is_no_trainable_is_refused() -> None:
     with pytest.raises(InputError, match="unknown trainable 'fucntion'; did you mean 'function'"):
-        trainable_class("fucntion")
+        kind_named("fucntion")
 
 
 def test_fields_of_a_trainable_are_checked(tmp_path: Path, results: Path) -> None:
@@ -76,6 +75,6 @@ def test_runs_take_the_settings_of_their_own_trainable_alone() -> None:
     profile = LocalProfile(trainer=TrainerSettings(ensemble=8))
     assert profile.settings(TrainerSettings).ensemble == 8
     assert profile.settings(FakeSettings) == FakeSettings()
-    assert profile.settings(Trainable.settings) == Settings()
+    assert profile.settings(Settings) == Settings()
     stored = LocalProfile(trainer=FakeSettings(greeting="hello"))
     assert read_profile("local", stored.model_dump(mode="json"), "submission.json") == stored

@@ -34,7 +34,8 @@ def resolve_requirement(data: str, grid: SweepSpec | None, sets: Sequence[str], 
     if task is not None and (grid or sets):
         raise InputError("--task NAME cannot be combined with a grid file, --model or --set: a grid has its own task")
     if grid:
-        recipe = as_transformer(grid.recipe)
+        if (recipe := as_transformer(grid.recipe)) is None:
+            raise InputError(f"{grid.recipe.info.labels.title} is no model of the built-in trainer")
         requirement = DataRequirement(recipe.task, recipe.model)
     elif sets:
         raise InputError("--set changes a grid: give a grid file, or --model NAME")

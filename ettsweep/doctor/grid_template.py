@@ -79,6 +79,7 @@ def model_template(model: str, path: Path) -> tuple[str, list[str]]:
     width = model_spec(model, like=base).width
     shipped_path = shipped("grids") / f"{SHIPPED_GRIDS[base]}.yaml"
     text, recipe = shipped_path.read_text(encoding="utf-8"), as_transformer(load_sweep_spec(shipped_path).recipe)
+    assert recipe is not None
     if model_spec(model, like=base) != recipe.model:
         text = re.sub(r"(?m)^model: .*$", f"model: {model}", text)
         blocks = re.split(r"(?m)^(?=centre)", text)

@@ -19,6 +19,7 @@ from ettsweep.doctor.checks import DoctorCheck, existing_folder, run_check, torc
 from ettsweep.doctor.cluster import examine_cluster
 from ettsweep.errors import CorruptError, EttsweepError, InputError, StorageError
 from ettsweep.files import folder_names, storage_errors, write_atomic
+from ettsweep.kinds.transformer import transformer_run
 from ettsweep.launch import slurm_api
 from ettsweep.launch.local import LocalProfile
 from ettsweep.launch.profile import AnyProfile, load_profile
@@ -29,7 +30,6 @@ from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.trainer.models.model_cost import checkpoint_bytes
 from ettsweep.trainer.models.registry import model_name
-from ettsweep.trainer.recipe import TransformerRun
 from ettsweep.trainer.settings import TrainerSettings
 from ettsweep.trainer.specs import TaskSpec
 from ettsweep.trainer.tasks.registry import TASKS, check_data, located_data, task_kind, task_spec
@@ -178,8 +178,7 @@ def _slurm_version() -> str:
 
 def examine_saving(results: Path, sweep_spec: SweepSpec, name: str, launch_set: Sequence[str]) -> Iterator[DoctorCheck]:
     """Yield a check whether a SLURM job has time to save a grid's model after its warning; none for small models."""
-    spec = sweep_spec.studies()[0].base
-    if not isinstance(spec, TransformerRun):
+    if (spec := transformer_run(sweep_spec.studies()[0].base)) is None:
         return
     try:
         profile = load_profile(name, launch_set)
@@ -231,9 +230,9 @@ def examine_fit(sweep_spec: SweepSpec, name: str, launch_set: Sequence[str]) -> 
 
     A SLURM profile is tried on the first device of this machine; from a login node, run it with srun.
     """
-    spec = sweep_spec.studies()[0].base
-    if not isinstance(spec, TransformerRun):
-        raise InputError(f"--fit is for models of the built-in trainer, and {spec.info.labels.title} is none")
+    base = sweep_spec.studies()[0].base
+    if (spec := transformer_run(base)) is None:
+        raise InputError(f"--fit is for models of the built-in trainer, and {base.info.labels.title} is none")
     profile = load_profile(name, launch_set)
     slot = (profile.resolve_slots() or LocalProfile().resolve_slots())[0]
     device, facts = prepare_device(slot)

@@ -7,13 +7,14 @@ from ettsweep.config import options_by_key
 from ettsweep.errors import InputError
 from ettsweep.files import Json
 from ettsweep.runs.contract import Block, Kind, Labels, Place, Recipe, RecipeInfo
+from ettsweep.runs.spec import RunSpec
 from ettsweep.schema import Source, locating
 from ettsweep.strategies.optimizers import SgdSpec, factor_rule
 from ettsweep.trainer.grid_recipe import recipe_problems, resolve_recipe
 from ettsweep.trainer.models.model_cost import check_size
 from ettsweep.trainer.models.parameter_scales import check_matrices
 from ettsweep.trainer.models.registry import model_name, model_spec, short_form
-from ettsweep.trainer.recipe import TransformerRecipe
+from ettsweep.trainer.recipe import TransformerRecipe, TransformerRun
 from ettsweep.trainer.schedule_check import check_schedule
 from ettsweep.trainer.settings import TrainerSettings
 from ettsweep.trainer.specs import EPOCH_KEYS, TextModel
@@ -127,12 +128,11 @@ TRANSFORMER = Kind(
 )
 
 
-def as_transformer(recipe: Recipe) -> TransformerRecipe:
-    """Return a recipe of the built-in trainer.
+def as_transformer(recipe: Recipe) -> TransformerRecipe | None:
+    """Return a recipe of the built-in trainer; None for one of another kind."""
+    return recipe if isinstance(recipe, TransformerRecipe) else None
 
-    Raises:
-        InputError: it is of another kind.
-    """
-    if isinstance(recipe, TransformerRecipe):
-        return recipe
-    raise InputError(f"{recipe.info.labels.title} is no model of the built-in trainer")
+
+def transformer_run(spec: RunSpec) -> TransformerRun | None:
+    """Return a run of the built-in trainer; None for one of another kind."""
+    return spec if isinstance(spec, TransformerRun) else None

@@ -5,13 +5,13 @@ from typing import NamedTuple
 
 from ettsweep.errors import InputError
 from ettsweep.files import Json
+from ettsweep.kinds.transformer import as_transformer
 from ettsweep.strategies.factors import MlpFactor
 from ettsweep.strategies.optimizers import OPTIMIZERS, OptimizerSpec
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.lattice import PLACEHOLDER_CENTRE
 from ettsweep.trainer.models.parameter_scales import describe_scales
 from ettsweep.trainer.models.registry import model_spec
-from ettsweep.trainer.recipe import TransformerRecipe
 from ettsweep.trainer.specs import ModelSpec
 
 
@@ -40,9 +40,9 @@ def load_subject(model: str | None, grid: Path | None, optimizer: str | None, ml
         return Subject(model_spec(str(model)), OPTIMIZERS[kind].spec(kind=kind), mlp_factor or "ignore")
     # No starting point is needed: any will do.
     sweep_spec = load_sweep_spec(grid, start=PLACEHOLDER_CENTRE)
-    recipe = sweep_spec.recipe
-    if not isinstance(recipe, TransformerRecipe):
-        raise InputError(f"{grid}: its runs are {recipe.info.labels.title}, of which the theory knows nothing")
+    if (recipe := as_transformer(sweep_spec.recipe)) is None:
+        title = sweep_spec.recipe.info.labels.title
+        raise InputError(f"{grid}: its runs are {title}, of which the theory knows nothing")
     own = recipe.optimizer
     if optimizer not in (None, own.kind):
         own = OPTIMIZERS[str(optimizer)].spec(kind=str(optimizer))

@@ -1,0 +1,73 @@
+"""What planner and views read of a recipe: of each kind, kept with a recipe, and never that of another one."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fake import FAKE
+
+from ettsweep.kinds.own_code import OwnCodeRecipe, block_schema
+from ettsweep.runs.contract import BUILT_IN, KINDS, Recipe, kind_named, kind_of
+from ettsweep.runs.spec import RunSpec, StrategySpec
+from ettsweep.shipped_files import shipped
+from ettsweep.study.grid_file import load_sweep_spec
+
+SCORE = {"name": "err", "mode": "min"}
+COMMAND = {
+    "command": "true {lr} {seed}",
+    "score": SCORE,
+    "steps": 30,
+    "code": "*.py",
+    "try": "--short",
+    "data": "a.txt",
+}
+FUNCTION = {"function": "train:main", "score": SCORE, "steps": 30, "with": {"depth": 2}, "try": {"depth": 1}}
+
+
+@pytest.fixture(params=["command", "function", BUILT_IN])
+def recipe(request: pytest.FixtureRequest, tmp_path: Path) -> Recipe:
+    (tmp_path / "a.txt").write_text("data")
+    (tmp_path / "train.py").write_text("def main(run, depth):\n    pass\n")
+    if request.param == BUILT_IN:
+        return load_sweep_spec(shipped("grids") / "vit-digits.yaml").recipe
+    block: dict[str, Any] = {"command": COMMAND, "function": FUNCTION}[request.param]
+    read: Recipe = kind_named(request.param).read(block, (), "run", tmp_path)
+    return read
+
+
+def test_what_is_kept_of_a_recipe_is_no_part_of_it(recipe: Recipe) -> None:
+    fresh = recipe.model_copy(update={"spikes": recipe.spikes})
+    before = recipe.model_dump(), dict(recipe)
+    assert recipe.info is recipe.info
+    assert (recipe.model_dump(), dict(recipe)) == before
+    assert fresh == recipe
+    assert kind_of(recipe).schema.model_validate(recipe.model_dump()) == recipe
+
+
+def test_a_changed_recipe_has_its_own_info(recipe: Recipe) -> None:
+    assert recipe.info.steps
+    shorter = kind_of(recipe).for_trial(recipe)
+    assert shorter.info.key != recipe.info.key
+    if code := recipe.info.code:
+        other = kind_of(recipe).with_code(recipe, replace(code, digest="other", copy="copy", folder=Path("/elsewhere")))
+        assert other.info.code == replace(code, digest="other", copy="copy", folder=Path("/elsewhere"))
+        assert recipe.info.code == code
+
+
+def test_runs_of_a_family_share_what_is_known_of_them(recipe: Recipe) -> None:
+    spec = RunSpec.of(recipe, StrategySpec(s=None), 0.5, 0.25, 0)
+    assert spec.with_point(0.25, 0.5, 1).info is spec.info
+    assert spec.info == recipe.info
+    other = RunSpec.of(recipe, StrategySpec(s=None), 0.25, 0.5, 1)
+    assert other.info == spec.info, "strategy, point and seed say nothing of the recipe"
+
+
+def test_a_grid_file_states_no_field_that_only_a_sweep_has() -> None:
+    for name in set(KINDS) - {BUILT_IN, "fake"}:
+        schema = kind_named(name).schema
+        assert issubclass(schema, OwnCodeRecipe)
+        keys = {field.alias for field in block_schema(schema).model_fields.values()}
+        assert not keys & {"trainable", "spikes", "argv", "arguments", "folder", "trains_in", "code_rule", "data_rule"}
+        assert {"score", "steps", "try", "code", "keep"} <= keys
+    assert kind_named("fake") is FAKE

@@ -6,16 +6,16 @@ from pathlib import Path
 from ettsweep.config import options_by_key
 from ettsweep.errors import InputError
 from ettsweep.files import Json
+from ettsweep.kinds.schedule_check import check_schedule
+from ettsweep.kinds.transformer_block import recipe_problems, resolve_recipe
 from ettsweep.runs.contract import Block, Kind, Labels, Place, Recipe, RecipeInfo
 from ettsweep.runs.spec import RunSpec
 from ettsweep.schema import Source, locating
 from ettsweep.strategies.optimizers import SgdSpec, factor_rule
-from ettsweep.trainer.grid_recipe import recipe_problems, resolve_recipe
 from ettsweep.trainer.models.model_cost import check_size
 from ettsweep.trainer.models.parameter_scales import check_matrices
 from ettsweep.trainer.models.registry import model_name, model_spec, short_form
 from ettsweep.trainer.recipe import TransformerRecipe, TransformerRun
-from ettsweep.trainer.schedule_check import check_schedule
 from ettsweep.trainer.settings import TrainerSettings
 from ettsweep.trainer.specs import EPOCH_KEYS, TextModel
 from ettsweep.trainer.tasks.registry import (
@@ -61,7 +61,7 @@ def _info(recipe: TransformerRecipe) -> RecipeInfo:
 
 
 def _read(block: Block, overrides: Sequence[str], location: str, folder: Path) -> TransformerRecipe:
-    recipe = resolve_recipe(TransformerRecipe, block, overrides, location)
+    recipe = resolve_recipe(block, overrides, location)
     with locating(Source(location, options_by_key(overrides))):
         check_matrices(recipe.model, recipe.optimizer)
         check_size(recipe.model, recipe.optimizer)
@@ -116,7 +116,7 @@ TRANSFORMER = Kind(
     info=_info,
     read=_read,
     settings=TrainerSettings,
-    problems=lambda block, overrides, location: recipe_problems(TransformerRecipe, block, overrides, location),
+    problems=recipe_problems,
     extra_keys=EPOCH_KEYS,
     check_name=lambda field, name: model_spec(name) if field == "model" else task_spec(name),
     check_axes=lambda recipe, lrs, wds, strategies: check_schedule(recipe.schedule, lrs),

@@ -67,7 +67,7 @@ def load_profile(name: str, overrides: Sequence[str] = (), *, is_executed: bool 
 
 def _trainer_keys(data: dict[str, Any]) -> Iterator[Key]:
     """Yield the keys of the block `trainer`, to suggest for unknown ones."""
-    with contextlib.suppress(InputError):  # an unknown trainable is a problem of its own
+    with contextlib.suppress(InputError):  # an unknown kind is a problem of its own
         block = data.get("trainer")
         yield from (("trainer", *key) for key in keys_of(kind_of(block).settings, block))
 

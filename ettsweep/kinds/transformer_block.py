@@ -3,26 +3,23 @@
 from collections.abc import Sequence
 from copy import deepcopy
 from fractions import Fraction
-from typing import Any, TypeVar
-
-from pydantic import BaseModel
+from typing import Any
 
 from ettsweep.config import options_by_key, set_nested, split_override
 from ettsweep.console import format_count
 from ettsweep.errors import InputError
+from ettsweep.runs.contract import Block
 from ettsweep.schema import Source, locating, validate
 from ettsweep.trainer.models.registry import model_spec
+from ettsweep.trainer.recipe import TransformerRecipe
 from ettsweep.trainer.specs import EPOCH_KEYS, STEPS_FIELD_OF, ScheduleSpec
 from ettsweep.trainer.tasks.registry import steps_per_epoch, task_spec
 
-Recipe = TypeVar("Recipe", bound=BaseModel)
 
-
-def resolve_recipe(schema: type[Recipe], block: dict[str, Any], overrides: Sequence[str], location: str) -> Recipe:
+def resolve_recipe(block: Block, overrides: Sequence[str], location: str) -> TransformerRecipe:
     """Return the validated recipe of a grid file.
 
     Args:
-        schema: of the recipe.
         block: what stands under `recipe:`, with model and task, each a name or a mapping of fields.
         overrides: `key=value` for dotted keys of the recipe.
         location: the file, for error messages.
@@ -40,13 +37,11 @@ def resolve_recipe(schema: type[Recipe], block: dict[str, Any], overrides: Seque
     for override in overrides:
         apply_override(data, override)
     if "schedule" in data:
-        data["schedule"] = _epochs_to_steps(schema, data["schedule"], block.get("schedule"), data, source)
-    return validate(schema, data, source, EPOCH_KEYS)
+        data["schedule"] = _epochs_to_steps(data["schedule"], block.get("schedule"), data, source)
+    return validate(TransformerRecipe, data, source, EPOCH_KEYS)
 
 
-def recipe_problems(
-    schema: type[BaseModel], block: dict[str, Any], overrides: Sequence[str], location: str
-) -> list[str]:
+def recipe_problems(block: Block, overrides: Sequence[str], location: str) -> list[str]:
     """Return the problems of the recipe in a file that has other problems, so that a user sees all of them at once.
 
     Arguments are those of `resolve_recipe`, unchecked. Names of models and tasks, and schedules in epochs, are replaced
@@ -65,7 +60,7 @@ def recipe_problems(
             apply_override(data, override)
         if isinstance(schedule := data.get("schedule"), dict) and _has_epochs(schedule):
             data["schedule"] = _PLACEHOLDER_SCHEDULE
-        validate(schema, data, Source(location, options_by_key(overrides)), EPOCH_KEYS)
+        validate(TransformerRecipe, data, Source(location, options_by_key(overrides)), EPOCH_KEYS)
     except InputError as error:
         # A line for each problem, so that they can be listed with those of the rest of the file.
         return str(error).splitlines()
@@ -75,13 +70,10 @@ def recipe_problems(
 _PLACEHOLDER_SCHEDULE = ScheduleSpec(total_steps=1, warmup_steps=0, eval_every=1)
 
 
-def _epochs_to_steps(
-    schema: type[BaseModel], schedule: object, file_schedule: object, data: dict[str, Any], source: Source
-) -> object:
+def _epochs_to_steps(schedule: object, file_schedule: object, data: dict[str, Any], source: Source) -> object:
     """Return a schedule with its epochs converted to steps.
 
     Args:
-        schema: of the recipe.
         schedule: of the file, with overrides.
         file_schedule: without them.
         data: the recipe, for task and batch size.
@@ -93,7 +85,7 @@ def _epochs_to_steps(
     """
     if not isinstance(schedule, dict):
         return schedule
-    steps = _steps_per_epoch(schema, schedule, data, source)
+    steps = _steps_per_epoch(schedule, data, source)
     converted = _in_steps(schedule, steps, source)
     _check_lengths(schedule, converted, file_schedule, source)
     return converted
@@ -123,7 +115,7 @@ def _has_epochs(schedule: dict[str, Any]) -> bool:
     return bool(STEPS_FIELD_OF.keys() & schedule.keys())
 
 
-def _steps_per_epoch(schema: type[BaseModel], schedule: dict[str, Any], data: dict[str, Any], source: Source) -> int:
+def _steps_per_epoch(schedule: dict[str, Any], data: dict[str, Any], source: Source) -> int:
     """Return the steps of an epoch; 1 for a schedule that has no epochs.
 
     Raises:
@@ -132,7 +124,7 @@ def _steps_per_epoch(schema: type[BaseModel], schedule: dict[str, Any], data: di
     if not _has_epochs(schedule):
         return 1
     # Steps per epoch depend on task and batch size, so these have to be valid first.
-    recipe: Any = validate(schema, data | {"schedule": _PLACEHOLDER_SCHEDULE}, source, EPOCH_KEYS)
+    recipe = validate(TransformerRecipe, data | {"schedule": _PLACEHOLDER_SCHEDULE}, source, EPOCH_KEYS)
     with locating(source):
         return steps_per_epoch(recipe.task, recipe.batch_size)
 

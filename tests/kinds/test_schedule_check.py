@@ -7,8 +7,8 @@ import pytest
 from support.commandline import ettsweep, write_grid
 
 from ettsweep.errors import InputError
+from ettsweep.kinds.schedule_check import check_schedule
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.trainer.schedule_check import check_schedule
 from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.trainer.training.schedule import lr_at
 

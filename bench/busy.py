@@ -35,7 +35,7 @@ print(steps / (time.perf_counter() - began_s))
 def steps_a_second(threads: int, bounded: bool, seconds: float) -> float:
     """Measure in a process of its own, since how threads wait is settled when torch is imported."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_", "KMP_"))}
-    bound = "from ettsweep.worker.devices import limit_spinning; limit_spinning()\n" if bounded else ""
+    bound = "from ettsweep.trainer.device import limit_spinning; limit_spinning()\n" if bounded else ""
     command = [sys.executable, "-c", bound + STEPS, str(threads), str(seconds)]
     completed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return float(completed.stdout.splitlines()[-1])

@@ -23,6 +23,7 @@ import torch
 from bench.tables import Row, facts, show
 from ettsweep.runs.spec import StrategySpec
 from ettsweep.strategies.optimizers import AdamWSpec
+from ettsweep.trainer.device import keep_freed_memory
 from ettsweep.trainer.ensemble.stack import Stack
 from ettsweep.trainer.models.build import example_inputs
 from ettsweep.trainer.models.registry import model_spec
@@ -34,7 +35,6 @@ from ettsweep.trainer.training.distributed import SINGLE_PROCESS
 from ettsweep.trainer.training.run import build_trainer, prepare
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.trainer import Trainer
-from ettsweep.worker.devices import keep_freed_memory
 
 ETTSWEEP = (sys.executable, "-P", "-m", "ettsweep")  # also where it is not installed, but on the path
 DIGITS = TransformerRun(
@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    keep_freed_memory()  # as workers do
+    keep_freed_memory()  # as its programs do
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     models = options.models or (list(MODELS) if device.type == "cuda" else ["vit-digits"])
     capability = torch.backends.cpu.get_cpu_capability()

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ettsweep.files import loads, read_lines, write_atomic
-from ettsweep.worker.devices import limit_spinning
+from ettsweep.trainer.device import limit_spinning
 
 Json = dict[str, Any]
 
@@ -168,7 +168,7 @@ def run(expected: Sequence[Item], out: Path, deadline_s: float, small: bool) -> 
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
-    limit_spinning()  # as workers do, before torch is imported
+    limit_spinning()  # as its programs do, before torch is imported
     with tempfile.TemporaryDirectory(prefix="ettsweep-gpu-", ignore_cleanup_errors=True) as name:
         for result, item in enumerate(expected):
             left_s = deadline_s - time.monotonic()

@@ -21,8 +21,7 @@
                 └── SlurmNotInstalledError
 
 `ettsweep.cli` and the worker print the message, without a traceback, and exit. UndecodableError and GitError
-are outside the tree, since callers handle them and no user sees them; so are RunDiverged and RunStopped, which end runs
-past any `except Exception` of their own code.
+are outside the tree, since callers handle them and no user sees them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -88,6 +87,10 @@ class CommandFailedError(InputError):
         self.code = code
 
 
+LOST = "another process of this run is gone"
+"""How the message of a process begins that has lost another one of its run."""
+
+
 class LostProcessError(EttsweepError):
     """Another process of the run is gone, and this one cannot continue."""
 
@@ -147,14 +150,6 @@ def with_source(source: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError.of(f"{source}: {line}" for line in str(error).splitlines()) from None
-
-
-class RunDiverged(BaseException):
-    """Ends a run whose loss or score is not finite; no `except Exception` of its own code stops it."""
-
-
-class RunStopped(BaseException):
-    """Ends a run that is to stop and goes on, because it never looks at `run.stop` or does not heed it."""
 
 
 def short_message(error: BaseException) -> str:

@@ -492,13 +492,20 @@ def test_environment_variables() -> None:
     assert_same(first_words(AGENTS, "Environment"), named | data)
 
 
+RUNS = ("a run's", "`Run`'s")
+"""Whose variables a worker gives to each program."""
+
+
 def test_variables_of_a_run_are_named_where_a_program_is_described() -> None:
-    text = (PACKAGE / "worker" / "command" / "training.py").read_text()
+    text = (PACKAGE / "worker" / "commands.py").read_text().partition("# --- ")[0]
     given = {*re.findall(r'"(ETTSWEEP_[A-Z]+)": ', text), "ETTSWEEP_OUT"}
-    rows = [row for row in section(AGENTS, "Environment").rows if row[1] == "a run's"]
-    assert_same([word for row in rows for word in code_words(row[0])], given)
+    rows = section(AGENTS, "Environment").rows
+    named = {whose: [word for row in rows if row[1] == whose for word in code_words(row[0])] for whose in RUNS}
+    assert_same([word for words in named.values() for word in words], given)
     (line,) = re.findall(r"\*\*Environment\*\*: (.*?);", page("docs/own-code.md"))
-    assert_same([f"ETTSWEEP_{word.removeprefix('ETTSWEEP_').strip('_')}" for word in code_words(line)], given)
+    assert_same(
+        [f"ETTSWEEP_{word.removeprefix('ETTSWEEP_').strip('_')}" for word in code_words(line)], named["a run's"]
+    )
 
 
 def test_placeholders_of_commands() -> None:

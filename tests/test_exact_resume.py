@@ -44,11 +44,11 @@ def main(run):
     rng, value, first = begin(run.resume_from, run.seed)
     for step in range(first, 61):
         value += run.lr * (run.wd - value) * 0.1 + 0.01 * rng.random()
-        run.record(step, loss=value)
-        run.record(step, err=abs(value))
-        if step % 10 == 0 or run.stop:
-            run.checkpoint(step, lambda path: path.write_text(state(rng, value, step)))
-        if run.stop:
+        run.log(step, loss=value)
+        run.log(step, err=abs(value))
+        if step % 10 == 0 or run.should_stop:
+            run.save(step, lambda path: path.write_text(state(rng, value, step)))
+        if run.should_stop:
             return
 '''
 

@@ -49,6 +49,7 @@ Call = Callable[..., tuple[int, str]]
 def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(ARCHITECTURES, "toy", TOY)
     monkeypatch.setitem(TASKS, "ones", ONES)
+    monkeypatch.setattr("ettsweep.worker.commands.PYTHON", (sys.executable, "-m", "support.toyed"))
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     yield
     for number, on_signal in handlers.items():  # who trains in the foreground listens to them

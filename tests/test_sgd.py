@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support.commandline import ettsweep, runs_in, write_grid
+from support.here import train_once
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
@@ -21,7 +22,6 @@ from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.trainer.models.registry import parameter_shapes
 from ettsweep.trainer.training import checkpoint
 from ettsweep.trainer.training.optimizer import build_optimizer
-from ettsweep.trainer.training.run import train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.trainer import initial_network
 
@@ -176,11 +176,9 @@ def test_standard_and_its_image_in_ntk_take_the_same_first_step_in_the_bulk(
 def first_step(results: Path, spec: RunSpec) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Train one step as a worker would; return each parameter before and after it."""
     run = RunDir.create(results, spec)
-    attempt = run.claim({}, after=0)
-    assert attempt is not None
     polled = iter([None, StopReason.TERMINATED])
-    assert train_run(run, attempt, CPU, RuntimeSettings(), lambda: next(polled)) is StopReason.TERMINATED
-    saved = checkpoint.load_checkpoint(attempt)
+    attempt = train_once(run, RuntimeSettings(), lambda attempt: next(polled))
+    saved = checkpoint.load_checkpoint(attempt.state_path(1), run.id)
     assert saved.step == 1
     before = {name: tensor.detach() for name, tensor in initial_network(spec, CPU).named_parameters()}
     return {name: (before[name], saved.tensors[f"model/{name}"]) for name in before}

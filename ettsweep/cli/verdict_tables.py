@@ -199,7 +199,7 @@ def verdict_row(v: Verdict) -> dict[str, Any]:
         **_nearest_neighbour(v),
         "neighbours": neighbours if v.missing_points or not v.neighbours else None,
         "fresh seeds": _fresh_text(v),
-        **({"resume": resume_cell(v)} if v.study.base.keeps_checkpoints else {}),
+        **({"resume": resume_cell(v)} if v.study.base.info.stop_signal else {}),
     }
 
 
@@ -274,7 +274,7 @@ def verdict_json(v: Verdict) -> dict[str, Any]:
         ],
         **(
             {"resume": resume_class(v), "resumed": [run.id for run in resumed_runs(v)]}
-            if v.study.base.keeps_checkpoints
+            if v.study.base.info.stop_signal
             else {}
         ),
         **({"differs": differs} if (differs := differing_facts(v)) else {}),

@@ -28,12 +28,12 @@ from ettsweep.runs.folder import RunDir, is_run_id, runs_dir
 from ettsweep.shipped_files import own_grids, shipped_grids
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.sweep_spec import SweepSpec
+from ettsweep.trainer.device import prepare_device
 from ettsweep.trainer.models.model_cost import checkpoint_bytes
 from ettsweep.trainer.models.registry import model_name
 from ettsweep.trainer.settings import TrainerSettings
 from ettsweep.trainer.specs import TaskSpec
 from ettsweep.trainer.tasks.registry import TASKS, check_data, located_data, task_kind, task_spec
-from ettsweep.worker.devices import prepare_device
 
 
 def examine(
@@ -235,16 +235,17 @@ def examine_fit(sweep_spec: SweepSpec, name: str, launch_set: Sequence[str]) -> 
         raise InputError(f"--fit is for models of the built-in trainer, and {base.info.labels.title} is none")
     profile = load_profile(name, launch_set)
     slot = (profile.resolve_slots() or LocalProfile().resolve_slots())[0]
-    device, facts = prepare_device(slot)
+    device = prepare_device(slot.device, slot.gpu, slot.sharers, slot.threads)
     from ettsweep.trainer.training.distributed import ProcessGroup  # imports torch: only after the device is set
     from ettsweep.trainer.training.memory import largest_step
+    from ettsweep.trainer.training.run import environment
     from ettsweep.trainer.training.runtime_settings import RuntimeSettings, resolve_by_size
 
     group = ProcessGroup(world_size=profile.devices_per_run)
     requested = profile.settings(TrainerSettings).sharded
     settings = RuntimeSettings(sharded=None if requested == "auto" else requested)
     sharded = bool(resolve_by_size(spec.model, settings, group).sharded)
-    device_name = facts["device_name"] if device.type == "cuda" else "this machine"
+    device_name = environment(device)["device_name"] if device.type == "cuda" else "this machine"
     local_batch = -(-spec.batch_size // group.world_size)  # rounded up: the largest share of a device
     sample, row_name = task_kind(spec.task).sample, f"fit {model_name(spec.model)} {spec.precision}"
     row_name += f", sharded over {group.world_size} devices" if sharded else ""

@@ -278,7 +278,7 @@ def _stop(record: Record) -> Seen:
     if (stopped := record.stopped) is None:
         return _untried(record, "stopped")
     info = record.base.info
-    name = info.stop_signal or ("`run.stop`" if info.code else "a stop")
+    name = info.stop_signal or ("`run.should_stop`" if info.code else "a stop")
     if stopped.was_killed and info.stop_signal:
         advice = "save and exit at the signal, or once $ETTSWEEP_STOP exists; or set a longer `stop: {grace:}`"
         return "warning", f"{name} does not end it within its grace of {info.stop_grace_s:g} s, so it is killed", advice

@@ -29,8 +29,8 @@ from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
 from ettsweep.study.plan import make_plan
-from ettsweep.worker.command.checkpoints import newest_checkpoint
-from ettsweep.worker.command.child import processes_of, processes_of_session
+from ettsweep.worker.checkpoints import newest_checkpoint
+from ettsweep.worker.program import processes_of, processes_of_session
 
 POLL_S = 0.02
 """Seconds between looks at files of a run."""
@@ -428,7 +428,7 @@ def _saved_ns(run: RunDir, spec: RunSpec) -> int:
             newest = newest_checkpoint(run.path / "out", spec.info.checkpoint_pattern)
             return newest.path.stat().st_mtime_ns if newest else 0
         attempt = run.latest_attempt()
-        return attempt.saved_path().stat().st_mtime_ns if attempt and attempt.has_checkpoint() else 0
+        return attempt.states_path.stat().st_mtime_ns if attempt and attempt.has_checkpoint() else 0
     return 0
 
 

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from pkgutil import resolve_name
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
@@ -18,7 +17,7 @@ from ettsweep.kinds.own_code import InFile, OwnCodeRecipe, common_info, folders_
 from ettsweep.kinds.rendered_files import RenderedFile
 from ettsweep.kinds.template import PLACEHOLDERS, RESUME_PLACEHOLDERS, Value, names_in, split_words, written
 from ettsweep.project_code import Patterns, ProjectCode, find_code, project_root
-from ettsweep.runs.contract import TRAINING_LOSSES, Block, Kind, Labels, Place, RecipeInfo, RunContext
+from ettsweep.runs.contract import TRAINING_LOSSES, Block, Kind, Labels, Place, RecipeInfo
 from ettsweep.schema import NotInId, OmitFromIdAt, Positive, StrictModel, locating
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
 from ettsweep.units import seconds_of
@@ -177,8 +176,6 @@ class CommandRecipe(OwnCodeRecipe):
         trial: words that `ettsweep try` appends, so that a run of it is short.
     """
 
-    keeps_checkpoints: ClassVar[bool] = True
-
     trainable: Literal["command"] = "command"
     argv: Annotated[Words, InFile("command")]
     reader: str | dict[str, Any] | None = None
@@ -293,9 +290,6 @@ class CommandRecipe(OwnCodeRecipe):
     def kept_metrics(self) -> tuple[str, ...]:
         """Patterns of names of the metrics that go into metrics.jsonl."""
         return self.score.name, *TRAINING_LOSSES, *self.metrics
-
-    def train(self, run: RunContext) -> None:
-        resolve_name("ettsweep.worker.command.training:train_command")(self, run)  # workers alone need it
 
 
 # --- as planner and views know it -------------------------------------------------------------------------------------

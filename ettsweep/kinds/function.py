@@ -1,9 +1,6 @@
 """Any Python function as the run: `run: {function: package.module:name}` in a grid file."""
 
 import ast
-import importlib
-import importlib.metadata
-import inspect
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +20,7 @@ from ettsweep.kinds.own_code import (
     with_code,
 )
 from ettsweep.project_code import ProjectCode, find_code, import_folders
-from ettsweep.runs.contract import Block, Kind, Labels, RecipeInfo, RunContext
+from ettsweep.runs.contract import Block, Kind, Labels, RecipeInfo
 from ettsweep.schema import NotInId, canonical, locating
 
 
@@ -109,49 +106,6 @@ class FunctionRecipe(OwnCodeRecipe):
         with_default |= {a.arg for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None}
         if missing := sorted(known - with_default - self.arguments.keys()):
             raise InputError.of(f"with.{key}: {name} in {path} needs a value for it" for key in missing)
-
-    # --- training ---
-
-    def train(self, run: RunContext) -> None:
-        """Import the function and call it.
-
-        Raises:
-            InputError: Python has another module of that name.
-        """
-        path, folder = self.module_path.resolve(), Path(self.folder).resolve()
-        folders = [folder, *import_folders(folder)]
-        # Anew: an earlier run of this process may have had another module of this name, or have changed it.
-        for name, module in list(sys.modules.items()):
-            if name in _IMPORTED or _lies_in(module, folders):
-                del sys.modules[name]
-        sys.path[:0] = map(str, folders)
-        importlib.invalidate_caches()
-        before, name = set(sys.modules), self.function.partition(":")[0]
-        target: Any = importlib.import_module(name)
-        if not path.is_relative_to(folder):
-            run.log(_installed(name))
-        _IMPORTED.update(each for each in set(sys.modules) - before if _lies_in(sys.modules[each], folders))
-        if Path(str(target.__file__)).resolve() != path:
-            raise InputError(f"function: Python has another module {name}, {target.__file__}; rename {path}")
-        for part in self.function.partition(":")[2].split("."):
-            target = getattr(target, part)
-        inspect.signature(target).bind(run, **self.arguments)  # a TypeError that names what is wrong
-        target(run, **self.arguments)
-
-
-_IMPORTED: set[str] = set()
-"""Names of modules that runs of this process have imported from the folders of their grid files."""
-
-
-def _installed(module: str) -> str:
-    """Return which installed package a module comes with, and its version."""
-    names = importlib.metadata.packages_distributions().get(module.partition(".")[0], ())
-    return f"{module} is of {', '.join(f'{name} {importlib.metadata.version(name)}' for name in names) or 'no package'}"
-
-
-def _lies_in(module: object, folders: Sequence[Path]) -> bool:
-    file = getattr(module, "__file__", None)
-    return bool(file) and not {*folders}.isdisjoint(Path(str(file)).resolve().parents)
 
 
 def _bound_names(tree: ast.Module) -> set[str] | None:

@@ -175,6 +175,10 @@ def _is_removable(path: Path) -> bool:
     return not path.is_symlink() and os.access(path, os.W_OK)
 
 
+TEMPORARY = (".*.tmp", "attempts/.*.tmp", "attempts/*/.*.tmp", "attempts/*/states/.*.tmp")
+"""What a kill may leave in the folder of a run."""
+
+
 def _run_waste(run: RunDir, liveness: SchedulerLiveness, any_live: bool) -> Iterator[Waste]:
     status = run.status(liveness)
     if not any_live and not run.spec_path.exists() and not run.attempt_numbers() and not run.result_path.exists():
@@ -183,9 +187,7 @@ def _run_waste(run: RunDir, liveness: SchedulerLiveness, any_live: bool) -> Iter
     if status.state in (State.RUNNING, State.UNKNOWN):
         return
     if not any_live:
-        for temporary in sorted(
-            [*run.path.glob(".*.tmp"), *run.path.glob("attempts/.*.tmp"), *run.path.glob("attempts/*/.*.tmp")]
-        ):
+        for temporary in sorted(path for place in TEMPORARY for path in run.path.glob(place)):
             yield _measure_waste(temporary, "left by a kill")
     attempts = [run.attempt(number) for number in run.attempt_numbers()]
     if status.state.finished:
@@ -195,7 +197,7 @@ def _run_waste(run: RunDir, liveness: SchedulerLiveness, any_live: bool) -> Iter
                 yield _measure_waste(attempt.path, "attempt of a finished run that another one finished")
         for attempt in attempts[-1:]:
             if attempt.has_checkpoint() and _is_removable(attempt.path):
-                yield _measure_waste(attempt.saved_path(), "checkpoint of a finished run")
+                yield _measure_waste(attempt.states_path, "checkpoint of a finished run")
 
 
 def _measure_waste(path: Path, reason: str) -> Waste:

@@ -304,7 +304,7 @@ class SlurmProfile(Launcher):
             raise InputError(f"{folder}: SLURM replaces % in paths; choose another folder with --results")
         alike: dict[bool, list[PlannedRun]] = {}
         for each in runs:
-            one_process = self.devices_per_run > 1 and not each.spec.processes_together
+            one_process = self.devices_per_run > 1
             alike.setdefault(one_process, []).append(each)
         size = max_tasks * self.runs_per_job
         chunks = [(key, some[n : n + size]) for key, some in alike.items() for n in range(0, len(some), size)]

@@ -202,13 +202,13 @@ def best_optimum(verdicts: Sequence[Verdict]) -> Row | None:
 
 def resumed_runs(verdict: Verdict) -> list[Run]:
     """Return the runs behind a verdict that their own programs took up again, which few programs do exactly."""
-    runs = [run for run in verdict.runs if run.base.keeps_checkpoints]
+    runs = [run for run in verdict.runs if run.base.info.stop_signal]
     return [run for run in runs if (run.result or {}).get("resumed_step")]
 
 
 def resume_class(verdict: Verdict) -> ResumeClass | None:
     """Return how runs of a verdict go on that were killed, as `ettsweep try` saw it; None if that is not known."""
-    if not (verdict.study.base.keeps_checkpoints and verdict.runs):
+    if not (verdict.study.base.info.stop_signal and verdict.runs):
         return None
     tried = outcome_of(verdict.runs[0].dir.path.parent.parent, verdict.study)
     if tried is None or (tried.resume == "resumes" and not tried.repeats):
@@ -284,7 +284,7 @@ def differing_facts(verdict: Verdict) -> dict[str, dict[str, int]]:
             facts["device"] = facts["device"].partition(":")[0]
         for name, value in facts.items():
             values[name][value] += 1
-    if verdict.study.base.keeps_checkpoints:
+    if verdict.study.base.info.stop_signal:
         del values["python"]  # that of the worker, not of the program that it starts
     packages = [each["packages"] for each in environments if isinstance(each.get("packages"), dict)]
     for name in sorted({name for each in packages for name in each}):

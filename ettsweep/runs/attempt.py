@@ -5,22 +5,18 @@ import hashlib
 import json
 import math
 import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ettsweep.console import as_on_screen
-from ettsweep.errors import CorruptError, InputError, StorageError
+from ettsweep.errors import CorruptError
 from ettsweep.files import (
-    DISK_FULL,
-    DISK_FULL_MESSAGE,
     Json,
     PathBelow,
     append_text,
     dumps,
     first_json_line,
-    is_full,
     json_or_empty,
     last_json_line,
     number,
@@ -29,7 +25,6 @@ from ettsweep.files import (
     read_json,
     read_lines,
     storage_errors,
-    sync,
     write_atomic,
     write_counter,
 )
@@ -92,9 +87,9 @@ class Attempt:
     timings_path = PathBelow("timings.jsonl")
     log_path = PathBelow("log.txt")
     output_path = PathBelow("output.txt")
-    checkpoint_path = PathBelow("checkpoint.pt")
     states_path = PathBelow("states")
     failure_path = PathBelow("failure.json")
+    facts_path = PathBelow("facts.json")
 
     def __init__(self, run: Path, number: int) -> None:
         self.run = run
@@ -278,6 +273,11 @@ class Attempt:
             device_s = wall_s * (number(self.execution().get("processes")) or 1.0)
         return TimeSpent(wall_s, device_s)
 
+    def time_spent_before(self) -> TimeSpent:
+        """Return the training time of the attempts that this one resumed from, up to the checkpoint."""
+        number, step = self.resumed_from()
+        return Attempt(self.run, number).time_spent(step) if number else NO_TIME
+
     def progress(self) -> float:
         """Return the fraction of the steps done, 0 to 1."""
         return self.estimate_progress().progress
@@ -320,14 +320,10 @@ class Attempt:
 
     def has_checkpoint(self) -> bool:
         """`True` if the attempt has saved a checkpoint."""
-        return self.checkpoint_path.exists() or bool(self.saved_steps())
-
-    def saved_path(self) -> Path:
-        """Return the path of what it has saved: the built-in trainer's checkpoint, or a folder of others."""
-        return self.checkpoint_path if self.checkpoint_path.exists() else self.states_path
+        return bool(self.saved_steps())
 
     def saved_steps(self) -> list[int]:
-        """Return the steps of which there are states of other trainables, the latest first."""
+        """Return the steps of which there are checkpoints, the latest first."""
         try:
             names = os.listdir(self.states_path)
         except OSError:
@@ -335,71 +331,43 @@ class Attempt:
         return sorted((int(name) for name in names if name.isascii() and name.isdigit()), reverse=True)
 
     def state_path(self, step: int) -> Path:
-        """Return the path of the state after a step: a file or a folder, as the trainable has written it."""
+        """Return the checkpoint after a step: a file or a folder, as the program has written it."""
         return self.states_path / str(step)
 
-    def save_state(self, step: int, write: Callable[[Path], object], history: Sequence[Json]) -> None:
-        """Save the state after a step in place of earlier ones; `write` makes a file or folder at the path it is given.
+    def digest_at(self, step: int, *, recorded: bool = False) -> str:
+        """Return the digest of the metrics up to a saved state, of this attempt and of those that it resumed from.
 
         Args:
-            step: the step.
-            write: called with the path.
-            history: the run's metrics up to the step; a digest of them is kept beside the state.
-
-        Raises:
-            StorageError: it cannot be written.
-            InputError: `write` made nothing.
-        """
-        if self.state_path(step).exists():
-            return
-        with storage_errors(self.states_path):
-            self.states_path.mkdir(exist_ok=True)
-            # Metrics first: a state whose metrics are lost in a crash could never be stitched to a full history.
-            if self.metrics_path.exists():
-                sync(self.metrics_path)
-            for left_over in self.states_path.glob(".*.tmp"):
-                _remove(left_over)
-            temporary = self.states_path / f".{step}.tmp"
-        with _leaving_nothing(temporary):
-            write(temporary)
-            with storage_errors(self.states_path):
-                if not temporary.exists():
-                    raise InputError(f"checkpoint({step}, write): write made neither a file nor a folder at its path")
-                for path in (temporary, *temporary.rglob("*")):
-                    _sync(path)
-                write_atomic(self._digest_path(step), _history_digest(history))
-                temporary.rename(self.state_path(step))  # from here on it counts
-        with storage_errors(self.states_path):
-            _sync(self.states_path)
-            for earlier in self.saved_steps()[1:]:
-                _remove(self.state_path(earlier))
-                self._digest_path(earlier).unlink(missing_ok=True)
-
-    def history_at_state(self, step: int, *, every_step: bool) -> list[Json]:
-        """Return the metrics up to a saved state.
+            step: after which the state was saved.
+            recorded: whether they are in recorded.jsonl, not in metrics.jsonl.
 
         Raises:
             CorruptError: they differ from those when it was saved.
         """
-        lines = self.history(until=step, every_step=every_step)
+        path, (number, resumed_step) = self.recorded_path if recorded else self.metrics_path, self.resumed_from()
+        parent = Attempt(self.run, number)
+        has_mark = number and parent.mark_path(resumed_step).exists()
+        digest = parent.digest_at(resumed_step, recorded=recorded) if has_mark else ""
         try:
-            recorded = read_file(self._digest_path(step)).decode()
-        except (OSError, UnicodeDecodeError):
-            recorded = ""
-        if recorded != _history_digest(lines):
-            raise CorruptError(f"{self.metrics_path}: changed since the state after step {step} was saved")
-        return lines
+            expected, size = read_file(self.mark_path(step)).decode().split()
+            data = read_file(path)[: int(size)] if int(size) else b""
+            if hashlib.sha256(digest.encode() + data).hexdigest() == expected:
+                return expected
+        except (OSError, ValueError):
+            pass
+        raise CorruptError(f"{path}: changed since the state after step {step} was saved")
 
-    def _digest_path(self, step: int) -> Path:
+    def mark_path(self, step: int) -> Path:
+        """Return the file with the digest and the size of the metrics up to a saved state."""
         return self.states_path / f"{step}.sha256"
 
-    def save_checkpoint(self, write: Callable[[Path], None]) -> None:
-        """Replace checkpoint.pt atomically; `write` is called with the temporary path to write to."""
-        # Metrics first: a checkpoint whose metrics are lost in a crash could never be stitched to a full history.
-        with storage_errors(self.metrics_path):
-            if self.metrics_path.exists():
-                sync(self.metrics_path)
-        write_atomic(self.checkpoint_path, write)
+    def facts(self) -> Json:
+        """Return facts.json: entries of the result that the program itself knows; empty if it has written none."""
+        return json_or_empty(self.facts_path)
+
+    def record_facts(self, data: Json) -> None:
+        """Write facts.json."""
+        write_atomic(self.facts_path, dumps(data))
 
     # --- end ----------------------------------------------------------------------------------------------------------
 
@@ -483,43 +451,3 @@ class Attempt:
 
 def _are_texts(values: Iterable[object]) -> bool:
     return all(isinstance(value, str) for value in values)
-
-
-def _history_digest(lines: Iterable[Json]) -> str:
-    return hashlib.sha256("".join(dumps(line) for line in lines).encode()).hexdigest()
-
-
-def _sync(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    elif path.is_file():
-        sync(path)
-
-
-@contextlib.contextmanager
-def _leaving_nothing(temporary: Path) -> Iterator[None]:
-    """Remove what an unfinished state left: on a full disk, the reason for the failure needs its space.
-
-    Raises:
-        StorageError: the disk is full, by whatever error its writer told so.
-    """
-    try:
-        yield
-    except Exception as error:
-        full = is_full(temporary.parent) or (isinstance(error, OSError) and error.errno in DISK_FULL)
-        with contextlib.suppress(OSError):
-            _remove(temporary)
-        if full:
-            raise StorageError(f"{temporary.parent}: {DISK_FULL_MESSAGE}") from error
-        raise
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import PlainValidator, SerializerFunctionWrapHandler, model_serializer
 
@@ -197,69 +197,8 @@ class Recipe(StrictModel):
         copy.__dict__.pop(_INFO, None)
         return copy
 
-    # --- training ---
-
-    def train(self, run: "RunContext") -> None:
-        """Train a run to its end, a divergence or `run.stop`; called in a worker's process.
-
-        Whatever it raises makes the run a failed one. A kind whose runs take several processes names a `runner`
-        instead.
-        """
-        raise NotImplementedError
-
-    processes_together: ClassVar[bool] = False
-    """Whether a run on several devices is trained by a process for each, which the runner of the class brings together;
-    else `train` is called once, and sees all of them."""
-
-    keeps_checkpoints: ClassVar[bool] = False
-    """Whether what trains its runs keeps checkpoints by itself, and says from which it goes on."""
-
-    runner: ClassVar[str] = "ettsweep.worker.in_process:Runner"
-    """`module:class` of what trains runs of this class in a worker, see `worker.worker`."""
-
 
 _INFO = "_info"
-
-
-class RunContext(Protocol):
-    """All of a run that its training may touch.
-
-    Attributes:
-        lr, wd, seed: of the run.
-        strategy: name of the scaling strategy.
-        out: folder of the run for files of its own, the same in all attempts.
-        data: location of the data; None if the recipe needs none.
-        settings: of the launch profile, by the kind's schema of them.
-        resume_from: the newest checkpoint of earlier attempts, a file or folder as `checkpoint` had it written; None
-            to start from the beginning.
-        resume_step: its step; 0 to start from the beginning.
-        stop: why to save a checkpoint and return now: a signal, a time limit, a cancellation; empty to go on.
-    """
-
-    lr: float
-    wd: float
-    seed: int
-    strategy: str
-    out: Path
-    data: str | None
-    settings: Any
-    resume_from: Path | None
-    resume_step: int
-
-    @property
-    def stop(self) -> str: ...
-
-    def record(self, step: int, **metrics: float) -> None:
-        """Record metrics of a step. A loss or score that is not finite ends the run as diverged."""
-        ...
-
-    def checkpoint(self, step: int, write: Callable[[Path], object]) -> None:
-        """Save the state after a step: `write` is called with a path at which it makes a file or a folder."""
-        ...
-
-    def log(self, text: str) -> None:
-        """Add a line to the run's log."""
-        ...
 
 
 # --- kinds ------------------------------------------------------------------------------------------------------------

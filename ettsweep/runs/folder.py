@@ -12,18 +12,18 @@ what is kept of finished runs (`store`); and
         execution.json      devices, kernels and all else that may change the last bits of the numbers
         command.json        of a command: its words, and the folder it was started in
         recorded.jsonl      of a command: what it appends to the file that ETTSWEEP_METRICS names
-        stop                of a command: there once it is to stop
+        stop                there once the run is to stop
         end.json            of a command: exit code, first step, peak of memory, what it left, how it stopped
+        facts.json          of a Transformer: entries of the result that its program knows
         heartbeat           a counter that the owner increments
         resume.json         the attempt and step that this one resumed from
         metrics.jsonl       a line for each step, and one for each evaluation after its step
         timings.jsonl       progress and elapsed seconds
-        log.txt             log output
-        output.txt          what a command prints
+        log.txt             what the worker says of the run
+        output.txt          what its program prints
         skipped-0.txt       unreadable samples left out by process 0 of the run
-        checkpoint.pt       the newest checkpoint of the built-in trainer
-        states/<step>       the newest state of another trainable, a file or folder; <step>.sha256 tells the metrics
-                            up to it
+        states/<step>       the newest checkpoint that `Run.save` made, a file or folder; <step>.sha256 has the digest
+                            and the size of the metrics up to it
         failure.json        the reason for ending without a result
       attempts/0001.out       what a command left in out/ that the next attempt did not go on from
       attempts/0001.retried   `retry` was called after attempt 1

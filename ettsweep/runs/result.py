@@ -54,7 +54,7 @@ def make_result(
         raise InputError(_no_score_reason(spec, history))
     if diverged:
         result["diverged_step"] = step
-    if spec.keeps_checkpoints:
+    if spec.info.stop_signal:  # the program keeps them by itself
         result["resumed_step"] = attempt.resumed_from()[1]
     return {
         **result,

@@ -1,6 +1,6 @@
 """The recipe of a Transformer; what planner and views know of it is in `kinds.transformer`."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
@@ -30,10 +30,6 @@ class TransformerRecipe(Recipe):
     schedule: ScheduleSpec
     batch_size: Positive
     precision: Precision = "fp32"
-
-    runner: ClassVar[str] = "ettsweep.worker.trainer_runner:Runner"
-
-    processes_together: ClassVar[bool] = True
 
 
 class TransformerRun(TransformerRecipe, RunSpec):

@@ -1,13 +1,15 @@
 """The runs that a worker may train: it claims them, shows that it is alive, and notes how each ended."""
 
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
-from ettsweep.errors import CorruptError, InputError
+from ettsweep.errors import CorruptError, InputError, StorageError
 from ettsweep.files import Json, last_json_line
 from ettsweep.launch.profile import AnyProfile
 from ettsweep.launch.slots import Slot
@@ -15,13 +17,14 @@ from ettsweep.ownership import check_run_folder
 from ettsweep.processes import background_thread
 from ettsweep.provenance import provenance
 from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.contract import BUILT_IN
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import Liveness, State
 from ettsweep.runs.stop import StopReason
 from ettsweep.worker.signals import StopSource
 
 if TYPE_CHECKING:
-    from ettsweep.trainer.training.distributed import ProcessGroup
+    pass
 
 CLAIMABLE_STATES = (State.MISSING, State.INTERRUPTED)
 """States of runs that a worker may claim."""
@@ -45,11 +48,11 @@ class WorkList:
         liveness: tells who is alive of the owners of runs.
         claim_facts: entries of each claim, beside those on devices.
         workers: number of workers that share the runs.
-        group: processes that train each run together; None starts them if the slot has more devices.
         may_start: tells whether a run may be claimed now, or waits for the first one of its submission.
         on_claim: called with each run that was claimed.
         on_end: called with each attempt that has ended, and why it stopped early, if it did.
         code: provenance of this process.
+        device_facts: of the slot, which claims record.
     """
 
     runs: list[RunDir]
@@ -60,20 +63,20 @@ class WorkList:
     liveness: Liveness
     claim_facts: Json
     workers: int = 1
-    group: "ProcessGroup | None" = None
     may_start: Callable[[RunDir], bool] = lambda run: True
     on_claim: Callable[[RunDir], None] = lambda run: None
     on_end: Callable[[Attempt, StopReason | None], None] = lambda attempt, stop: None
     code: Json = field(default_factory=provenance)
+    device_facts: Json = field(default_factory=dict)
 
-    def claim(self, run: RunDir, device_facts: Json) -> Attempt | None:
+    def claim(self, run: RunDir) -> Attempt | None:
         """Claim a run; None if the worker or the run is to wait, the run does not, or another worker was faster.
 
         A run fails at once if somebody else may have changed its folder.
         """
         if self.stop_source.stop_reason or not self.may_start(run):
             return None
-        attempt = claim_run(run, self.claim_facts | device_facts, self.liveness)
+        attempt = claim_run(run, self.claim_facts | self.device_facts, self.liveness)
         if attempt is None:
             return None
         self.on_claim(run)
@@ -92,17 +95,49 @@ class WorkList:
         except CorruptError:
             return None  # training records the error in the run's own folder
 
+    def claim_companions(self, first: RunDir, others: Sequence[RunDir]) -> list[tuple[RunDir, Attempt]]:
+        """Claim runs to train at once with a claimed one: of its recipe, as many as the launch profile allows.
 
-class Runner(Protocol):
-    """Trains runs of some trainables in a worker's process."""
-
-    def train(self, work: WorkList) -> None:
-        """Claim and train runs until a whole pass over the list claims none, or the worker is to stop.
-
-        Raises:
-            LostProcessError: another process that trains a run with this one is gone.
+        Runs of other seeds need other batches, so they go together only if the data are in memory, not in files.
         """
-        ...
+        most = self.ensemble
+        if most == 1 or self.profile.devices_per_run > 1:
+            return []
+        recipe = self._recipe(first)
+        waiting = (run for run in others if self._recipe(run) == recipe and claimable(run, self.liveness))
+        enough = list(islice(waiting, most * self.workers)) if recipe is not None else []
+        # Other workers keep their part of the runs that wait.
+        size = min(most, math.ceil((1 + len(enough)) / self.workers))
+        claimed = list[tuple[RunDir, Attempt]]()
+        with contextlib.suppress(StorageError):  # the next claim by itself reports it
+            for run in enough:
+                if 1 + len(claimed) < size and (attempt := self.claim(run)):
+                    claimed.append((run, attempt))
+        return claimed
+
+    @property
+    def ensemble(self) -> int:
+        """Most runs that a program trains at once."""
+        return int(getattr(self.profile.trainer, "ensemble", 1))
+
+    def _recipe(self, run: RunDir) -> tuple[object, ...] | None:
+        try:
+            spec = run.spec()
+        except CorruptError:
+            return None  # training records the error in the run's own folder
+        if spec.trainable != BUILT_IN:
+            return None
+        return (spec.info.key, spec.seed if spec.info.data_kind else 0)
+
+    def alike(self, run: RunDir) -> int:
+        """Return how many runs of a run's recipe this worker trains: what is compiled for one serves all of them."""
+        if self.slot.device == "cpu":  # where nothing is compiled unless asked for
+            return 1
+        key, count = run.spec().info.key, 0
+        for other in self.runs:
+            with contextlib.suppress(CorruptError):
+                count += other.spec().info.key == key
+        return math.ceil(count / self.workers)
 
 
 def made_progress(attempt: Attempt) -> bool:

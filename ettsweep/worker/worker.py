@@ -1,45 +1,44 @@
 """The worker: trains a list of runs in a slot of this machine or as a task of a SLURM array."""
 
 import contextlib
-import logging
-import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from pkgutil import resolve_name
-from typing import TYPE_CHECKING
 
 from ettsweep.console import print_note
-from ettsweep.errors import EttsweepError, LaunchError, LostProcessError, StorageError
+from ettsweep.errors import LaunchError, StorageError
 from ettsweep.files import Json, dumps, write_atomic
 from ettsweep.launch import slurm_api
 from ettsweep.launch.first_runs import Gate
 from ettsweep.launch.liveness import SchedulerLiveness, watch_hearts
+from ettsweep.launch.log_follow import LogFollower
 from ettsweep.launch.profile import AnyProfile, read_profile
 from ettsweep.launch.remedies import more_time
 from ettsweep.launch.slots import Lock, Slot, held_slots, is_waited_for, lock_paths, lock_slot, unlock
 from ettsweep.launch.slurm_cache import MISSED_BEATS
 from ettsweep.launch.submissions import MAX_IDLE_LIVES, Submission
-from ettsweep.processes import process_identity
+from ettsweep.processes import background_thread, process_identity
 from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.contract import Recipe, kind_of
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import Liveness, LocalLiveness, State, Status
 from ettsweep.runs.stop import StopReason
+from ettsweep.worker.program import Programs
 from ettsweep.worker.signals import POLL_S, StopSource
+from ettsweep.worker.slot import device_facts, pin_devices
 from ettsweep.worker.slurm_job import JobLiveness, SlurmJob
-from ettsweep.worker.work_list import CLAIMABLE_STATES, Runner, WorkList, claimable, made_progress
-
-if TYPE_CHECKING:
-    from ettsweep.trainer.training.distributed import ProcessGroup
-
+from ettsweep.worker.training import train_together
+from ettsweep.worker.work_list import CLAIMABLE_STATES, WorkList, claimable, heartbeat, made_progress
 
 TURN_S = 10.0
 """Seconds of work after which a worker gives its slot to one that waits: a turn costs a start of Python and torch."""
+
+LOG_POLL_S = 0.2
+"""Seconds between looks at the log of a run that is trained in the foreground."""
 
 LOOK_REST_FACTOR = 5
 """After a look at the first runs, a worker rests at least so many times as long as it took."""
@@ -88,7 +87,6 @@ class Worker:
         runs: the list, shared with other workers.
         stop_source: signals and stop conditions.
         job: the SLURM job it belongs to; None on this machine.
-        group: processes that train each run together; None starts them if the slot has more devices.
     """
 
     submission: Submission
@@ -96,11 +94,11 @@ class Worker:
     runs: list[RunDir]
     stop_source: StopSource
     job: SlurmJob | None = None
-    group: "ProcessGroup | None" = None
 
     def __post_init__(self) -> None:
         self._liveness: Liveness = JobLiveness(self.job, self.submission) if self.job else LocalLiveness()
         self._gate = Gate(self.submission)
+        self._programs = Programs()
         self._claimed = self._has_trained = False
         self._turn_ends_s = 0.0
         # Counts this start as idle until a run has made a step.
@@ -135,7 +133,12 @@ class Worker:
         Returns:
             Whether runs are left, and the slot is another worker's now.
         """
+        pin_devices(self.slot)
         self._write_report(leaving=False)
+        with contextlib.closing(self._programs):
+            return self._serve()
+
+    def _serve(self) -> bool:
         while True:
             self._gate.look()
             if self.has_work():
@@ -194,22 +197,14 @@ class Worker:
             self._liveness,
             claim_facts,
             workers=len(self.submission.slots) or self.submission.workers_per_job,
-            group=self.group,
             may_start=self._may_start,
             on_claim=self._note_claim,
             on_end=self._note_end,
+            device_facts=device_facts(self.slot),
         )
 
     def _train_all(self) -> None:
-        work = self.work_list()
-        try:
-            for runner, runs in runners_of(self.runs):
-                runner.train(replace(work, runs=runs))
-        except LostProcessError as error:
-            if self.job:
-                print(error, file=sys.stderr, flush=True)
-                os._exit(1)  # SLURM then kills the rest of the job; the next command resumes its runs
-            print(f"{error}; the processes of this slot are restarted", file=sys.stderr, flush=True)
+        train_runs(self.work_list(), self._programs)
 
     def _note_claim(self, run: RunDir) -> None:
         self._gate.note_claim(run)
@@ -268,17 +263,28 @@ class Worker:
             time.sleep(POLL_S)
 
 
-def runners_of(runs: Iterable[RunDir]) -> Iterator[tuple[Runner, list[RunDir]]]:
-    """Yield what trains some runs, each with those of its trainables, in order."""
-    by_runner: dict[str, list[RunDir]] = {}
-    for run in runs:
-        try:
-            runner = kind_of(run.spec_data()).schema.runner
-        except EttsweepError:
-            runner = Recipe.runner  # which records the error in the run's own folder
-        by_runner.setdefault(runner, []).append(run)
-    for name, members in by_runner.items():
-        yield resolve_name(name)(), members
+def train_runs(work: WorkList, programs: Programs) -> None:
+    """Claim and train runs until a whole pass over the list claims none, or the worker is to stop."""
+    claimed = True
+    while claimed:
+        claimed = False
+        for position, run in enumerate(work.runs):
+            attempt = work.claim(run)
+            if attempt is None:
+                continue
+            claimed = True
+            members = [(run, attempt), *work.claim_companions(run, work.runs[position + 1 :])]
+            attempts = [each for _, each in members]
+            with heartbeat(attempts, work.profile.heartbeat_s):
+                for each in attempts:
+                    each.record_provenance(work.code)
+                stops = train_together(members, work, programs)
+            for each, stop in zip(attempts, stops, strict=True):
+                work.on_end(each, stop)
+                if stop is StopReason.SUPERSEDED and each.was_requeued():
+                    work.stop_source.stop_reason = "SUPERSEDED"  # SLURM has requeued the job, with all of its list
+            if work.stop_source.stop_reason == "SUPERSEDED":
+                return
 
 
 # --- one run in the foreground: `ettsweep train` ----------------------------------------------------------------------
@@ -331,12 +337,11 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: AnyProfile, data:
             liveness,
             {"heartbeat_s": profile.heartbeat_s},
             on_claim=claims.append,
+            device_facts=device_facts(slot),
         )
-        logger = logging.getLogger("ettsweep")
-        logger.addHandler(logging.StreamHandler())
-        logger.setLevel(logging.INFO)
-        for runner, runs in runners_of([run]):
-            runner.train(replace(work, runs=runs))
+        pin_devices(slot)
+        with contextlib.closing(Programs()) as programs, log_shown(run):
+            train_runs(work, programs)
         status = run.status(liveness)
         if not (claims or status.state.finished):
             if stop_source.stop_reason:
@@ -348,6 +353,22 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: AnyProfile, data:
         return run.status().state
     finally:
         unlock(lock)
+
+
+@contextlib.contextmanager
+def log_shown(run: RunDir) -> Iterator[None]:
+    """Show what is logged of a run while the body trains it."""
+    follower = LogFollower(run)
+
+    def show(over: threading.Event) -> None:
+        while True:
+            is_over = over.wait(LOG_POLL_S)
+            print(follower.read_new_lines(), end="", file=sys.stderr, flush=True)
+            if is_over:
+                return
+
+    with background_thread("log", show):
+        yield
 
 
 def _hold_any_slot(slots: list[Slot], results: Path) -> tuple[Lock, Slot]:

@@ -22,12 +22,12 @@ def main(run, width=32, steps=200, batch_size=64):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        run.record(step, loss=loss.item())
+        run.log(step, loss=loss.item())
         if step % 20 == 0:
             with torch.no_grad():
-                run.record(step, val_loss=F.cross_entropy(model(images[1000:]), labels[1000:]).item())
-        if step % 50 == 0 or run.stop:
+                run.log(step, val_loss=F.cross_entropy(model(images[1000:]), labels[1000:]).item())
+        if step % 50 == 0 or run.should_stop:
             parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "random": torch.get_rng_state()}
-            run.checkpoint(step, lambda path, parts=parts: torch.save(parts, path))
-        if run.stop:
+            run.save(step, lambda path, parts=parts: torch.save(parts, path))
+        if run.should_stop:
             return

@@ -806,14 +806,15 @@ def test_nothing_to_retry_is_said(call: Call, results: Path, finish_scores: Any)
 
 def test_clean_lists_before_it_removes_and_keeps_results(call: Call, results: Path, finish_scores: Any) -> None:
     spec = finish_scores([2.0, 1.0, 2.0])[0]
-    checkpoint = results / "runs" / spec.run_id / "attempts" / "0001" / "checkpoint.pt"
-    checkpoint.write_bytes(b"x" * 100)
+    checkpoint = results / "runs" / spec.run_id / "attempts" / "0001" / "states"
+    checkpoint.mkdir()
+    (checkpoint / "1").write_bytes(b"x" * 100)
     before = files(results)
     (row,) = call("clean", "--dry-run", "--results", results, "--format", "json").json
     assert (row["path"], row["bytes"]) == (str(checkpoint), 100)
     assert files(results) == before
     call("clean", "--results", results)
-    assert files(results) == [path for path in before if path != checkpoint]
+    assert files(results) == [path for path in before if checkpoint not in (path, path.parent)]
 
 
 def test_one_run_trains_in_the_foreground_and_once(tmp_path: Path, results: Path) -> None:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from support.states import save_state
+
 from ettsweep.launch.cleanup import find_waste, remove
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
@@ -13,9 +15,8 @@ def test_what_a_kill_left_goes_and_what_a_run_goes_on_from_stays(results: Path, 
     for number in (0, 1):
         attempt = run.claim({}, after=number)
         assert attempt is not None
-        attempt.save_checkpoint(lambda path: path.write_bytes(b"weights"))
-        keeps.append(attempt.checkpoint_path)
-        lefts.append(attempt.path / ".checkpoint.pt.0123.tmp")
+        keeps.append(save_state(attempt))
+        lefts.append(attempt.states_path / ".2.tmp")
         lefts[-1].write_bytes(b"x" * 100)
         attempt.record_failure("interrupted", "terminated")
     waste = find_waste(results)
@@ -37,10 +38,10 @@ def test_the_checkpoint_of_a_finished_run_goes(results: Path, spec: RunSpec) -> 
     run = RunDir.create(results, spec)
     attempt = run.claim({}, after=0)
     assert attempt is not None
-    attempt.save_checkpoint(lambda path: path.write_bytes(b"weights"))
+    save_state(attempt)
     assert run.finish({"status": "done", "score": 1.0}, [])
     waste = find_waste(results)
-    assert [(item.path, item.reason) for item in waste] == [(attempt.checkpoint_path, "checkpoint of a finished run")]
+    assert [(item.path, item.reason) for item in waste] == [(attempt.states_path, "checkpoint of a finished run")]
     remove(waste)
     assert not attempt.has_checkpoint()
     assert run.result() is not None

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.audit import audited
+from support.states import save_state
 
 from ettsweep.launch.cost import (
     CostEstimator,
@@ -60,7 +61,7 @@ def stop(results: Path, spec: RunSpec, progress: float, saved: bool = True) -> A
     attempt.append(attempt.timings_path, [{"progress": progress, "wall_s": 1.0}])
     attempt.record_failure("interrupted", "terminated")
     if saved:
-        attempt.save_checkpoint(lambda path: path.write_bytes(b"weights"))
+        save_state(attempt)
     return attempt
 
 

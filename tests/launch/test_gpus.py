@@ -7,19 +7,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from ettsweep.errors import InputError, LaunchError
+from ettsweep.errors import InputError
 from ettsweep.launch import gpus
 from ettsweep.launch.gpus import cuda_devices, gpu_name, gpu_names, listed_cards, visible_gpus
 from ettsweep.launch.local import LocalProfile
 from ettsweep.launch.slots import Slot
-from ettsweep.worker.devices import prepare_device
-from ettsweep.worker.in_process import device_facts
+from ettsweep.worker.slot import device_facts
 
 A = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
 B = "GPU-8932a000-3c1f-0b77-9a10-5d2b1a9f0e11"
@@ -274,38 +272,6 @@ def test_numbers_whose_order_nobody_knows_are_refused(
 
 
 # --- in the worker ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("gpu", "uuid", "name", "right"),
-    [
-        (A, A, H200, True),
-        ("GPU-8932f937", A, H200, True),
-        (A, B, H200, False),
-        (A, M1, f"{H200} MIG 1g.18gb", False),  # split since the slot was planned
-        (M1, M1, f"{H200} MIG 1g.18gb", True),
-        (M1, A, f"{H200} MIG 1g.18gb", True),  # some drivers report the card's UUID
-        (OLD, A, f"{H200} MIG 1g.18gb", True),
-        (M1, A, H200, False),
-        ("3", B, H200, True),
-    ],
-)
-def test_a_worker_asks_torch_whether_it_has_its_gpu(
-    monkeypatch: pytest.MonkeyPatch, gpu: str, uuid: str, name: str, right: bool
-) -> None:
-    properties = SimpleNamespace(uuid=uuid[4:], name=name)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
-    slot = Slot("gpu-0", "cuda", gpu, 1)
-    if right:
-        _, facts = prepare_device(slot)
-        assert (facts["device_name"], os.environ["CUDA_VISIBLE_DEVICES"]) == (name, gpu)
-    else:
-        with pytest.raises(LaunchError) as error:
-            prepare_device(slot)
-        assert str(error.value).startswith(f"this worker is for GPU {gpu}, but torch has {name} (UUID {uuid[4:]}): ")
 
 
 def test_a_job_to_which_slurm_shows_no_gpu_says_so(results: Path) -> None:

@@ -104,7 +104,7 @@ def test_an_edit_while_runs_wait_changes_none_of_them(project: Path, results: Pa
 
 @pytest.mark.usefixtures("process")
 def test_a_function_trains_from_the_copy_too(project: Path, results: Path) -> None:
-    module = "from pathlib import Path\nimport factor\n\n\ndef main(run):\n    run.record(1, err=factor.of(run.lr))\n"
+    module = "from pathlib import Path\nimport factor\n\n\ndef main(run):\n    run.log(1, err=factor.of(run.lr))\n"
     module += f"    Path({str(project / 'walk.py')!r}).write_text('broken')\n"
     (project / "walk.py").write_text(module)
     block = {"function": "walk:main", "score": {"name": "err", "mode": "min"}, "code": "factor.py"}
@@ -306,7 +306,7 @@ def test_a_function_of_an_installed_package_is_imported_from_the_copy(
     project: Path, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "src").mkdir()
-    (project / "src" / "walk.py").write_text("def main(run):\n    run.record(1, err=run.lr)\n")
+    (project / "src" / "walk.py").write_text("def main(run):\n    run.log(1, err=run.lr)\n")
     track(project, ".")
     monkeypatch.syspath_prepend(str(project / "src"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(project / "src"), os.environ["PYTHONPATH"]]))

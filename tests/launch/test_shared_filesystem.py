@@ -313,7 +313,7 @@ def test_retry_believes_the_heart_of_another_host(hosts: list[Host], make_spec: 
     schedule = {"total_steps": 100_000, "warmup_steps": 4, "eval_every": 100_000}
     run = create(hosts, make_spec(schedule=schedule))
     worker = work(hosts[1], [run])
-    wait_for(lambda: run.attempt(1).checkpoint_path.exists(), "a checkpoint")
+    wait_for(lambda: run.attempt(1).has_checkpoint(), "a checkpoint")
     retry = ["retry", run.id, "--yes", "--launch-set", "slots=1", "--launch-set", "devices=cpu"]
     ettsweep_result = _ettsweep(hosts[0], retry)
     assert "still training on node1" in ettsweep_result

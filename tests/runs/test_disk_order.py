@@ -1,52 +1,48 @@
 """In which order runs of the command line put their files on the disk: a crash of the machine loses none that counts."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 from support.commandline import ettsweep, write_grid
 from support.disk_writes import Change, traced_changes
 from support.own_code import only_run
 
 from ettsweep.files import lock_dir
 from ettsweep.launch.slots import held_slots
+from ettsweep.run import Run
 
-SAVES = """
-def save(path, folder):
+
+def save(path: Path, folder: bool) -> None:
     if not folder:
-        return path.write_text("state")
+        path.write_text("state")
+        return
     (path / "part").mkdir(parents=True)
     (path / "part" / "weights").write_text("weights")
     (path / "optimizer").write_text("moments")
 
-def main(run, folder=False):
-    for step in range(1, 13):
-        run.record(step, err=1 / step)
-        if step % 4 == 0:
-            run.checkpoint(step, lambda path: save(path, folder))
-"""
 
-CASES: dict[str, Callable[[Path], Path]] = {
-    "checkpoints of Transformers": write_grid,
-    "states that are files": lambda path: write_function_grid(path),
-    "states that are folders": lambda path: write_function_grid(path, folder=True),
-}
-
-
-def write_function_grid(path: Path, **arguments: object) -> Path:
-    (path.parent / "saves.py").write_text(SAVES)
-    run = {"function": "saves:main", "score": {"name": "err", "mode": "min"}, "with": arguments}
-    path.write_text(yaml.safe_dump({"run": run, "centre": {"lr": 0.25}, "lr": {"range": [0, 0]}}))
-    return path
+@pytest.fixture(params=["files", "folders"])
+def changes(request: pytest.FixtureRequest, tmp_path: Path) -> list[Change]:
+    """Return how the names of the states of an attempt changed while its program saved them."""
+    attempt = tmp_path / "0001"
+    attempt.mkdir()
+    environment = {"ETTSWEEP_STATES": str(attempt / "states"), "ETTSWEEP_METRICS": str(attempt / "metrics.jsonl")}
+    run = Run(environment=environment)
+    with traced_changes(attempt) as changes:
+        for step in range(1, 13):
+            run.log(step, err=1 / step)
+            if step % 4 == 0:
+                run.save(step, lambda path: save(path, request.param == "folders"))
+    run.close()
+    return changes
 
 
-@pytest.fixture(params=CASES)
-def changes(request: pytest.FixtureRequest, tmp_path: Path, results: Path) -> list[Change]:
-    """Return how the names in a run's folder changed while `train` trained it."""
-    grid = CASES[request.param](tmp_path / "sweep.yaml")
+@pytest.fixture
+def changes_of_worker(tmp_path: Path, results: Path) -> list[Change]:
+    """Return how the names in a run's folder changed by its worker while `train` trained it."""
+    grid = write_grid(tmp_path / "sweep.yaml")
     with traced_changes(results / "runs") as changes:
-        ettsweep("train", grid, "--results", results, "--launch-set", "checkpoint_every_steps=8")
+        ettsweep("train", grid, "--results", results)
     assert only_run(results).result()
     assert held_slots(lock_dir().glob("*.lock")) == [], "the slot is free again"
     return changes
@@ -61,23 +57,22 @@ def _counts(change: Change, folder: str) -> bool:
     return not change.path.name.startswith(".") and change.path.parent.name.endswith(folder)
 
 
-def test_no_file_gets_its_name_before_all_of_it_is_on_the_disk(changes: list[Change]) -> None:
-    assert {"spec.json", "result.json", "metrics.jsonl"} <= {change.path.name for change in named(changes)}
-    for change in named(changes):
+def test_no_file_gets_its_name_before_all_of_it_is_on_the_disk(changes_of_worker: list[Change]) -> None:
+    found = named(changes_of_worker)
+    assert {"spec.json", "result.json", "metrics.jsonl"} <= {change.path.name for change in found}
+    for change in found:
         assert change.source is not None
         # The folder of a claim may be lost: then nobody has claimed the run.
         assert change.lacks(change.source) in ([], [change.source] * (change.path.parent.name == "attempts")), change
 
 
-def test_no_state_gets_its_name_before_its_metrics_and_its_digest_are_on_the_disk(changes: list[Change]) -> None:
-    # The digest of a checkpoint.pt is in it.
-    checkpoints = [change for change in named(changes) if change.path.name == "checkpoint.pt"]
+def test_no_state_gets_its_name_before_it_its_metrics_and_its_digest_are_on_the_disk(changes: list[Change]) -> None:
     states = [change for change in named(changes, folder="states") if change.path.suffix != ".sha256"]
-    assert len(checkpoints + states) >= 2
-    for change in checkpoints + states:
-        attempt = change.path.parent.parent if change in states else change.path.parent
-        assert change.lacks(attempt / "metrics.jsonl") == []
+    assert len(states) == 3
     for change in states:
+        assert change.source is not None
+        assert change.lacks(change.source) == []
+        assert change.lacks(change.path.parent.parent / "metrics.jsonl") == []
         earlier = changes[: changes.index(change)]
         assert change.path.with_name(f"{change.path.name}.sha256") in [each.path for each in earlier]
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from support.claims import StubLiveness, claimed, dead_process, finished, state
+from support.states import save_state
 
 from ettsweep.processes import Process, process_identity
 from ettsweep.runs.attempt import Attempt
@@ -174,7 +175,7 @@ def test_lost_attempt_with_a_checkpoint_of_its_own_got_further(run: RunDir) -> N
     for _ in range(MAX_LOST_ATTEMPTS):
         attempt = claimed(run, owner)
     assert run.status().state is State.FAILED
-    attempt.save_checkpoint(lambda path: path.touch())
+    save_state(attempt)
     assert run.status().state is State.INTERRUPTED
 
 

@@ -33,10 +33,10 @@ from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import LocalLiveness
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.sweep_updates import extend_sweep
-from ettsweep.worker.in_process import train_attempt
+from ettsweep.worker.program import Programs
 from ettsweep.worker.signals import SIGNALS, StopSource
+from ettsweep.worker.training import train_together
 from ettsweep.worker.work_list import WorkList
-from support.fake import FakeRecipe
 
 ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
 PATIENCE_S = 180
@@ -266,9 +266,11 @@ def end_workers(results: Path) -> None:
 
 
 def train_here(run: RunDir, attempt: Attempt) -> None:
-    """Train a run of the fake trainable in this process, until it ends or is to stop."""
+    """Train a run as a worker does, until it ends or is to stop."""
     slot, profile = Slot("cpu-0", "cpu", None, 1), LocalProfile(devices="cpu")
-    train_attempt(run, attempt, WorkList([run], slot, profile, {}, StopSource(), LocalLiveness(), {}))
+    work = WorkList([run], slot, profile, {}, StopSource(), LocalLiveness(), {})
+    with contextlib.closing(Programs()) as programs:
+        train_together([(run, attempt)], work, programs)
 
 
 @functools.cache
@@ -278,21 +280,12 @@ def _undisturbed_runs() -> "tempfile.TemporaryDirectory[str]":
 
 @functools.cache
 def undisturbed(spec: RunSpec) -> RunDir:
-    """Train a run in this process from its start to its end; once for all tests that compare others with it."""
+    """Train a run as a worker does, from its start to its end; once for all tests that compare others with it."""
     run = RunDir.create(Path(_undisturbed_runs().name), spec)
     attempt = run.claim({}, after=0)
     assert attempt is not None
-    if isinstance(spec, FakeRecipe):
-        with mock.patch("support.fake.take_step"):
-            train_here(run, attempt)
-        return run
-    import torch
-
-    from ettsweep.trainer.training.run import train_run
-    from ettsweep.trainer.training.runtime_settings import RuntimeSettings
-
-    torch.set_num_threads(1)
-    train_run(run, attempt, torch.device("cpu"), RuntimeSettings(), lambda: None)
+    with mock.patch.dict(os.environ, FAKE_TAKES_NO_TIME="1"):
+        train_here(run, attempt)
     return run
 
 

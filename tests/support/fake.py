@@ -1,21 +1,13 @@
 """A kind of runs for tests: a run takes a millisecond, its curve is known, and it resumes exactly."""
 
-import json
-import math
-import random
-import select
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ettsweep.metric import Metric
-from ettsweep.runs.contract import Kind, Labels, Recipe, RecipeInfo, RunContext, Settings, override_block
+from ettsweep.runs.contract import Kind, Labels, Recipe, RecipeInfo, Settings, override_block
 from ettsweep.schema import Positive, validate
 
 LOSS = Metric("best_loss", "min", "val_loss")
-
-
-def take_step(step: int, seconds: float) -> None:
-    """Take the time of a step: where tests meet a run, and where an undisturbed one loses none."""
-    select.select((), (), (), seconds)  # not time.sleep: it looks at clocks, which a test changes
 
 
 class FakeSettings(Settings):
@@ -47,31 +39,24 @@ class FakeRecipe(Recipe):
     width: Positive | None = None
     step_s: float = 0.0
 
-    def end(self, lr: float, wd: float, seed: int) -> float:
-        """Return the loss that a run approaches."""
-        lr_steps, wd_steps = math.log2(lr / self.best_lr), math.log2(wd / self.best_wd) if wd else 0.0
-        bowl = 0.1 * lr_steps**2 + 0.05 * wd_steps**2
-        return 1 + bowl + random.Random(seed).gauss(0, self.noise)
+    # --- as the function that trains it: `fake_program` ---
 
-    def train(self, run: RunContext) -> None:
-        """Halve the distance to the end at each step."""
-        run.log(f"greeting {run.settings.greeting!r}")
-        state: dict[str, Any] = {"value": 4.0}
-        if run.resume_from:
-            state = json.loads(run.resume_from.read_text())
-        end = self.end(run.lr, run.wd, run.seed)
-        for step in range(run.resume_step + 1, self.last_step + 1):
-            take_step(step, self.step_s)
-            state["value"] += 0.5 * (end - state["value"])
-            run.record(step, loss=state["value"])
-            is_evaluated = step % self.every == 0 or step == self.last_step
-            if is_evaluated:
-                run.record(step, val_loss=state["value"])
-                run.log(f"step {step}/{self.last_step}")
-            if run.stop or is_evaluated:
-                run.checkpoint(step, lambda path: path.write_text(json.dumps(state)))
-            if run.stop:
-                return
+    @property
+    def function(self) -> str:
+        return "support.fake_program:train"
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        names = ("last_step", "every", "noise", "best_lr", "best_wd", "step_s")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def folder(self) -> str:
+        return str(Path(__file__).parent.parent)
+
+    @property
+    def module_path(self) -> Path:
+        return Path(__file__).with_name("fake_program.py")
 
 
 def _info(recipe: FakeRecipe) -> RecipeInfo:

@@ -1,17 +1,24 @@
-"""Workers that stop themselves at the first checkpoint of an attempt: whatever a test does there, no run ends before."""
+"""Programs that hold at the first checkpoint of an attempt, with their worker stopped: no run ends before a test is done.
+
+A program goes on once its worker does; where that is to stop then, it waits until it is told.
+"""
 
 import contextlib
-import functools
 import os
+import select
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ettsweep.runs.attempt import Attempt
+from ettsweep.run import Run
 
 VARIABLE = "TEST_HOLDS"
 """Names a folder with a file for each attempt that is still to hold, whichever that is."""
+
+ENDING = "ending"
+"""File in that folder that says that the workers which are stopped are to end."""
 
 
 def ask_for_holds(folder: Path, count: int) -> None:
@@ -22,28 +29,51 @@ def ask_for_holds(folder: Path, count: int) -> None:
 
 
 def hold_at_checkpoints() -> None:
-    """Have attempts of this process hold at their first checkpoints, as long as some are to."""
-    for name in ("save_checkpoint", "save_state"):
-        setattr(Attempt, name, _holding(getattr(Attempt, name)))
+    """Have runs of this process hold at their first checkpoints, as long as some are to."""
+    saving = Run.saving
+
+    def holding(run: Run, step: int) -> Callable[..., None]:
+        save = saving(run, step)
+
+        def save_and_hold(write: Callable[[Path], Any]) -> None:
+            states = Path(run._states)
+            is_first = not (states.is_dir() and any(path.name.isdecimal() for path in states.iterdir()))
+            save(write)
+            if is_first and _take_hold(Path(os.environ[VARIABLE])):
+                _hold(run)
+
+        return save_and_hold
+
+    Run.saving = holding  # type: ignore[method-assign]
 
 
-def _holding(save: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(save)
-    def save_and_hold(attempt: Attempt, *arguments: Any, **options: Any) -> None:
-        is_first = not attempt.has_checkpoint()
-        save(attempt, *arguments, **options)
-        if is_first and _take_hold(Path(os.environ[VARIABLE])):
-            os.kill(os.getpid(), signal.SIGSTOP)
-
-    return save_and_hold
+def _hold(run: Run) -> None:
+    worker = parent(os.getppid())  # above the supervisor
+    ended = select.poll()
+    ended.register(os.pidfd_open(worker), select.POLLIN)
+    os.kill(worker, signal.SIGSTOP)
+    while not is_stopped(worker):
+        time.sleep(0.001)
+    while is_stopped(worker):
+        time.sleep(0.001)
+    if ended.poll(100):  # it was killed, and this process is about to be
+        time.sleep(600)
+    while Path(os.environ[VARIABLE], ENDING).exists() and not run.is_told:
+        time.sleep(0.001)
 
 
 def _take_hold(folder: Path) -> bool:
     for path in folder.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # another process was faster
-            path.unlink()
-            return True
+        if path.name != ENDING:
+            with contextlib.suppress(FileNotFoundError):  # another process was faster
+                path.unlink()
+                return True
     return False
+
+
+def parent(pid: int) -> int:
+    """Return the parent of a process."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
 def is_stopped(pid: int) -> bool:

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import torch
 
-from ettsweep.files import Json, dumps
+from ettsweep import run as run_module
 from ettsweep.runs import folder
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.trainer.training import async_checkpoint, checkpoint
-from ettsweep.trainer.training.run import environment, train_run
+from ettsweep.trainer.training.run import train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
+from support.here import Here
 
 STEP_S = 0.002
 """Least time a step takes, so that a kill after a while meets a run that is under way."""
@@ -57,18 +58,16 @@ def stick_in_checkpoint(stuck: Stuck, count: int) -> None:
 
 def stick_in_metrics(stuck: Stuck, count: int) -> None:
     """Get stuck halfway through the `count`-th piece of metrics."""
-    append, left = Attempt.append, [count]
+    write, left = run_module._write, [count]
 
-    def half(self: Attempt, path: Path, lines: list[Json]) -> None:
-        left[0] -= path == self.metrics_path
+    def half(descriptor: int, data: bytes) -> None:
+        left[0] -= 1
         if left[0] == 0:
-            text = "".join(dumps(line) + "\n" for line in lines)
-            with path.open("a") as file:
-                file.write(text[: len(text) // 2])
+            os.write(descriptor, data[: len(data) // 2])
             stuck()
-        append(self, path, lines)
+        write(descriptor, data)
 
-    Attempt.append = half
+    run_module._write = half
 
 
 def stick_in_result(stuck: Stuck, count: int) -> None:
@@ -87,22 +86,21 @@ STICK = {"checkpoint": stick_in_checkpoint, "metrics": stick_in_metrics, "result
 
 
 def attempt_run(run: RunDir, pipe: int, mode: str, count: int) -> None:
-    device = torch.device("cpu")
     torch.set_num_threads(1)
-    attempt = run.claim(environment(device), after=max(run.attempt_numbers(), default=0))
-    assert attempt is not None
     if mode in STICK:
         STICK[mode](Stuck(pipe), count)
     started = False
 
-    def poll() -> None:
+    def poll(attempt: Attempt) -> None:
         nonlocal started
         if not started and mode == "time":
             os.write(pipe, b".")
         started = True
         time.sleep(STEP_S)
 
-    train_run(run, attempt, device, RuntimeSettings(checkpoint_every_steps=EVERY_STEPS), poll)
+    here = Here(run, poll=poll)
+    with here.recording():
+        train_run(here.given, torch.device("cpu"), RuntimeSettings(checkpoint_every_steps=EVERY_STEPS))
 
 
 def train_and_kill(path: str, seed: int, beside: bool = False) -> list[dict[str, object]]:

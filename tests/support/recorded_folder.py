@@ -24,6 +24,7 @@ from ettsweep.runs.result import make_result
 from ettsweep.runs.spec import validated_spec
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.sweep_updates import extend_sweep
+from support.states import save_state
 
 RECORDED = Path(__file__).parents[1] / "frozen" / "recorded"
 
@@ -106,7 +107,7 @@ def write_attempt(run: RunDir, number: int, recorded: Json) -> Attempt:
     attempt.append(attempt.metrics_path, recorded["metrics"])
     attempt.append(attempt.timings_path, recorded["timings"])
     if "checkpoint_bytes" in recorded:
-        attempt.save_checkpoint(lambda path: path.write_bytes(bytes(recorded["checkpoint_bytes"])) and None)
+        save_state(attempt, content=bytes(recorded["checkpoint_bytes"]))
     if "failure" in recorded:
         attempt.record_failure(**recorded["failure"])
     if "retried" in recorded:

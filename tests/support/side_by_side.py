@@ -6,19 +6,18 @@ import json
 import logging
 import os
 import signal
-import tempfile
+import socket
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed import FileStore
 from torch.distributed import fsdp as fsdp
 
 from ettsweep.errors import LostProcessError
-from ettsweep.runs.attempt import Attempt
+from ettsweep.run import Run
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.stop import StopReason
 from ettsweep.trainer.models.blocks import Network
@@ -26,11 +25,12 @@ from ettsweep.trainer.models.vit import Vit
 from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.specs import Precision
 from ettsweep.trainer.training import async_checkpoint, checkpoint
-from ettsweep.trainer.training.distributed import ProcessGroup, full_tensor, parameters
-from ettsweep.trainer.training.run import environment, prepare, train_run
-from ettsweep.trainer.training.runtime_settings import RuntimeSettings, broadcast_job, dismiss_followers, received_jobs
+from ettsweep.trainer.training.distributed import SINGLE_PROCESS, ProcessGroup, full_tensor, parameters
+from ettsweep.trainer.training.run import prepare, train_run
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.trainer import initial_network
-from ettsweep.worker.devices import join_job_group
+from ettsweep.warm import failure_text
+from support.here import Here
 from support.resident import forget_peak, peak_resident_bytes
 
 CPU = torch.device("cpu")
@@ -102,12 +102,11 @@ def full_with(limit: int) -> None:
     Vit.forward = limited  # type: ignore[method-assign]
 
 
-def half_written(*_: Any) -> None:
+def half_written(state: Any, path: Path) -> None:
     """Be killed with half of a checkpoint on disk."""
-    state, path = _
     with io.BytesIO() as bytes_io:
         torch.save(state, bytes_io)
-        Path(path).write_bytes(bytes_io.getvalue()[: bytes_io.tell() // 2])
+        path.write_bytes(bytes_io.getvalue()[: bytes_io.tell() // 2])
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -123,7 +122,7 @@ IN_THIRD = 68
 KILLED: dict[str, Callable[[], None]] = {
     "while it is gathered": lambda: killed_at(async_checkpoint, "full_tensor", IN_THIRD),
     "in the file": lambda: setattr(checkpoint, "_write", third(checkpoint._write, half_written)),
-    "before it counts": lambda: killed_at(Attempt, "save_checkpoint", 3),
+    "before it counts": lambda: killed_at(Path, "rename", 5),
 }
 """How a process may be killed while it saves for the third time; the last two are the leader's."""
 
@@ -173,11 +172,12 @@ def say_memory(trial: Trial, group: ProcessGroup) -> Any:
     trainer.evaluate()
     peak_resident_bytes_result = peak_resident_bytes()
     if trial.sharded:
-        if group.is_leader:
-            run.claim({}, after=0)
-        async_checkpoint.AsyncCheckpointWriter().save(run.attempt(1), trainer, [])()
+        given = Run(environment={"ETTSWEEP_RUN": run.id, "ETTSWEEP_STATES": str(run.path / "states")})
+        trainer.step = 2
+        async_checkpoint.AsyncCheckpointWriter().save(given, trainer)()
         group.all_max(0)  # it is on disk
-        checkpoint.restore(checkpoint.load_checkpoint(run.attempt(1)) if group.is_leader else None, trainer)
+        saved_state = checkpoint.load_checkpoint(run.path / "states" / "2", run.id) if group.is_leader else None
+        checkpoint.restore(saved_state, trainer, given)
     saved = peak_resident_bytes()
     return {
         key: value - before
@@ -194,9 +194,10 @@ def say_restored(trial: Trial, group: ProcessGroup) -> Any:
     """Return the step of a run's newest checkpoint, and the hash of each of its tensors, put together again."""
     run = RunDir(Path(trial.run))
     trainer = prepare(run.spec(), CPU, trial.execution(), group)
-    checkpoint.restore(
-        checkpoint.load_checkpoint(run.attempt(run.attempt_numbers()[-1])) if group.is_leader else None, trainer
-    )
+    attempt = run.attempt(run.attempt_numbers()[-1])
+    path = attempt.state_path(attempt.saved_steps()[0])
+    saved = checkpoint.load_checkpoint(path, run.id) if group.is_leader else None
+    checkpoint.restore(saved, trainer, Run(environment={}))
     tensors = checkpoint.named_tensors(trainer.model, trainer.optimizer)
     return {"step": trainer.step} | {
         name: sha256(full_tensor(t).numpy().tobytes()).hexdigest() for name, t in tensors.items()
@@ -208,7 +209,7 @@ SMALL = VitSpec(width=8, depth=1, heads=2, patch_size=4, image_size=8, channels=
 ASKED = {"groups": say_groups, "weights": say_weights, "memory": say_memory, "restored": say_restored}
 
 
-def take_part(trial: Trial, rank: int, meeting: str, log: Callable[[str], None]) -> None:
+def take_part(trial: Trial, rank: int, given: "Polled | None", log: Callable[[str], None]) -> None:
     """Train as one process of a trial."""
     if trial.compile:  # it tells of a CUDA that is there without a GPU
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
@@ -218,73 +219,70 @@ def take_part(trial: Trial, rank: int, meeting: str, log: Callable[[str], None])
         async_checkpoint.AsyncCheckpointWriter._allocate_copies = lambda *_: False  # type: ignore[method-assign]
     if trial.how == "full" and rank == trial.rank:
         full_with(trial.after)
-    calls = 0
-
-    def poll() -> StopReason | None:
-        nonlocal calls
-        calls += 1
-        if rank != trial.rank or calls <= trial.after or trial.after < 0 or trial.how in (*KILLED, "full"):
-            return None
-        if trial.how == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if trial.how == "raise":
-            raise RuntimeError("this process alone has had enough")
-        return StopReason.TERMINATED
-
-    group = ProcessGroup.join(CPU, FileStore(meeting, trial.world), rank, trial.world)
-
-    if trial.ask:
+    group = ProcessGroup.join(CPU) if trial.world > 1 else SINGLE_PROCESS
+    if given is None:
         log(json.dumps(ASKED[trial.ask](trial, group)))
-        group.leave()
-        return
-    if rank == trial.rank and trial.how in KILLED:
-        KILLED[trial.how]()
-
-    def train(attempt: Attempt, settings: RuntimeSettings) -> None:
-        train_run(run, attempt, CPU, settings, poll, group)
-
-    run = RunDir(Path(trial.run))
-    if group.is_leader:
-        attempt = run.claim(environment(CPU), after=max(run.attempt_numbers(), default=0))
-        assert attempt is not None
-        broadcast_job(group, run.path, attempt.number, trial.execution())
-        train(attempt, trial.execution())
-        dismiss_followers(group)
     else:
-        for path, number, settings in received_jobs(group):
-            assert path == run.path
-            train(run.attempt(number), settings)
+        if rank == trial.rank and trial.how in KILLED:
+            KILLED[trial.how]()
+        train_run(given, CPU, trial.execution(), group)
     group.leave()
+
+
+class Polled(Run):
+    """A run as one process of a trial has it, which looks at each step whether something is to happen to it there."""
+
+    def __init__(self, variables: Mapping[str, str], trial: Trial, rank: int) -> None:
+        super().__init__(environment=variables)
+        self._trial, self._calls = trial, 0
+        self._acts = rank == trial.rank and trial.after >= 0 and trial.how in ("", "stop", "kill", "raise")
+
+    @property
+    def should_stop(self) -> bool:
+        self._calls += 1
+        if not self._acts or self._calls <= self._trial.after:
+            return False
+        if self._trial.how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._trial.how == "raise":
+            raise RuntimeError("this process alone has had enough")
+        return True
 
 
 def make(message: dict[str, Any]) -> list[str]:
     """Fork the processes of a trial; return how each ended."""
     trial = Trial(**message)
+    here = None if trial.ask else Here(RunDir(Path(trial.run)), trial.world)
+    variables = here.variables if here else {}
     children = []
-    with tempfile.TemporaryDirectory() as folder:
-        for rank in range(trial.world):
-            messages, log = os.pipe()
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    take_part(trial, rank, f"{folder}/meeting", lambda text: os.write(log, text.encode()))  # noqa: B023
-                except LostProcessError as error:
-                    os.write(log, f"lost: {error}".encode())
-                except BaseException:
-                    os.write(log, traceback.format_exc().encode())
-                os._exit(0)
-            os.close(log)
-            children.append((pid, messages))
-        ends = []
-        for pid, messages in children:
-            with os.fdopen(messages) as pipe:
-                text = pipe.read()
-            ends.append(text or {0: "ended", signal.SIGKILL: "killed"}.get(os.waitpid(pid, 0)[1], "?"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for rank in range(trial.world):
+        messages, log = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            meeting = {"RANK": rank, "WORLD_SIZE": trial.world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            os.environ.update({name: str(value) for name, value in meeting.items()})
+            given = Polled(variables, trial, rank) if here else None
+            try:
+                take_part(trial, rank, given, lambda text: os.write(log, text.encode()))  # noqa: B023
+            except LostProcessError as error:
+                os.write(log, f"lost: {error}".encode())
+            except BaseException as error:
+                os.write(log, f"{traceback.format_exc()}\nfailed: {failure_text(error)}".encode())
+            os._exit(0)
+        os.close(log)
+        children.append((pid, messages))
+    ends = []
+    for pid, messages in children:
+        with os.fdopen(messages) as pipe:
+            text = pipe.read()
+        status = os.waitpid(pid, 0)[1]
+        ends.append(text or {0: "ended", signal.SIGKILL: "killed"}.get(status, "?"))
+    if here:
+        failed = [text.rpartition("failed: ")[2] for text in ends if "failed: " in text]
+        code = 0 if set(ends) == {"ended"} else -signal.SIGKILL if "killed" in ends else 1
+        stops = trial.how in ("", "stop") and trial.after >= 0 and code == 0
+        here.end(code, failed[0] if failed else "", StopReason.TERMINATED if stops else None)
     return ends
-
-
-def meet(name: str) -> None:
-    """Join the processes of a job, say what rank the last of them has, and stay."""
-    group = join_job_group(CPU, name)
-    print(*group.all_max(group.rank), flush=True)
-    signal.pause()

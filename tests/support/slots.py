@@ -10,7 +10,7 @@ from pathlib import Path
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from support.commandline import alive, runs_in, wait_for
-from support.holds import is_stopped
+from support.holds import ENDING, VARIABLE, is_stopped
 
 
 @contextlib.contextmanager
@@ -49,10 +49,13 @@ def stopped_at_checkpoint(results: Path, but: str = "") -> Attempt:
 
 def end_stopped(pid: int, number: signal.Signals) -> None:
     """Send a signal to a stopped worker, which sees it once it goes on, and wait until it has ended."""
+    ending = Path(os.environ[VARIABLE], ENDING)
+    ending.touch()
     os.kill(pid, number)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
     wait_for(lambda: not alive(pid), "the worker to end")
+    ending.unlink(missing_ok=True)
 
 
 def wait_for_results(results: Path, count: int) -> list[RunDir]:

@@ -71,10 +71,10 @@ def main(run, steps=80):
         rng.setstate((state[0], tuple(state[1]), state[2]))
     for step in range(run.resume_step + 1, steps + 1):
         value += 0.2 * (rng.gauss(1, 0.3) - value)
-        run.record(step, err=value)
-        if step % 10 == 0 or run.stop:
-            run.checkpoint(step, lambda path: path.write_text(json.dumps([value, rng.getstate()])))
-        if run.stop:
+        run.log(step, err=value)
+        if step % 10 == 0 or run.should_stop:
+            run.save(step, lambda path: path.write_text(json.dumps([value, rng.getstate()])))
+        if run.should_stop:
             return
         time.sleep(0.015)
 '''

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 import torch
 from support.forks import Forks
+from support.here import Here
 from support.made_runs import CPU, Poll, Train, Trained, Undisturbed, never, numbers
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.trainer.training.run import environment, train_run
+from ettsweep.trainer.training.run import train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
 torch.set_num_threads(1)
@@ -22,9 +23,9 @@ def train(results: Path) -> Train:
 
     def train(spec: RunSpec, every_steps: int | None = None, poll: Poll = never, folder: Path | None = None) -> RunDir:
         run = RunDir.create(folder or results, spec)
-        attempt = run.claim(environment(CPU), after=max(run.attempt_numbers(), default=0))
-        assert attempt is not None
-        train_run(run, attempt, CPU, RuntimeSettings(checkpoint_every_steps=every_steps), lambda: poll(attempt))
+        here = Here(run, poll=poll)
+        with here.recording():
+            train_run(here.given, CPU, RuntimeSettings(checkpoint_every_steps=every_steps))
         return run
 
     return train

@@ -29,9 +29,9 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import LocalLiveness, State
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.tried import Outcome, write_outcome
-from ettsweep.worker.command.training import SIGNAL_WAIT_S
-from ettsweep.worker.in_process import train_attempt
+from ettsweep.worker.program import Programs
 from ettsweep.worker.signals import StopSource
+from ettsweep.worker.training import SIGNAL_WAIT_S, train_together
 from ettsweep.worker.work_list import WorkList
 from ettsweep.worker.worker import TURN_S
 
@@ -465,9 +465,8 @@ def test_a_command_that_cannot_resume_is_told_which_job_would_be_long_enough(
         warned = StopSource()
         warned.stop_reason = "SIGUSR2"
         profile = SlurmProfile(kind="slurm", time_min=240)
-        train_attempt(
-            run, attempt, WorkList([run], Slot("0-0", "cpu", None, 1), profile, {}, warned, LocalLiveness(), {})
-        )
+        work = WorkList([run], Slot("0-0", "cpu", None, 1), profile, {}, warned, LocalLiveness(), {})
+        train_together([(run, attempt)], work, Programs())
     told = (
         f"; without `resume` it starts again from the beginning: `ettsweep retry {run.id} --more-time 8h` lets it end"
     )

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from support.commandline import (
     GRID,
     assert_as_if_undisturbed,
@@ -18,28 +17,24 @@ from support.commandline import (
     runs_in,
     write_grid,
 )
-from support.made_runs import CPU, MakeSpec, result_of
+from support.made_runs import MakeSpec, result_of
 from support.slots import end_stopped, owner, stopped_at_checkpoint, wait_for_results
 
 from ettsweep.launch.local import LocalProfile
 from ettsweep.launch.slots import Slot
-from ettsweep.launch.submissions import Submission
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.state import State
+from ettsweep.runs.state import LocalLiveness, State
 from ettsweep.trainer.settings import TrainerSettings
 from ettsweep.trainer.tasks.images.image_task import ImageNetTask
-from ettsweep.trainer.training import memory
-from ettsweep.trainer.training.distributed import SINGLE_PROCESS
-from ettsweep.trainer.training.run import environment
-from ettsweep.trainer.training.runtime_settings import RuntimeSettings
+from ettsweep.worker.program import Programs
 from ettsweep.worker.signals import POLL_S
-from ettsweep.worker.trainer_runner import TrainerWork
-from ettsweep.worker.worker import Worker
+from ettsweep.worker.work_list import WorkList
+from ettsweep.worker.worker import train_runs
 
 RECIPE = {"batch_size": 32, "schedule": {"total_steps": 100, "warmup_steps": 4, "eval_every": 25}}
 
 Ask = Callable[..., Any]
-Held = Callable[[], tuple[list[RunDir], int]]
+Held = Callable[..., tuple[list[RunDir], int]]
 
 
 @pytest.fixture
@@ -61,12 +56,12 @@ def held_ensemble(results: Path, hold_runs: Callable[[int], None]) -> Held:
     """Have an ensemble of three hold with a checkpoint of each; return a function that waits for it."""
     hold_runs(3)
 
-    def wait() -> tuple[list[RunDir], int]:
-        for saved in (1, 2, 3):  # one after the other
+    def wait(count: int = 3) -> tuple[list[RunDir], int]:
+        for saved in range(1, count + 1):  # one after the other
             worker = owner(stopped_at_checkpoint(results))
-            runs = [run for run in runs_in(results) if run.attempt_numbers() and run.attempt(1).has_checkpoint()]
+            runs = [run for run in runs_in(results) if run.attempt_numbers() and run.attempt(1).saved_steps()]
             assert len(runs) == saved
-            if saved < 3:
+            if saved < count:
                 os.kill(worker, signal.SIGCONT)
         return runs, worker
 
@@ -94,14 +89,20 @@ class TestWorkers:
             assert run.attempt(1).read_heartbeat()
             assert result_of(run)["environment"]["code"] == run.attempt(1).provenance()["code"]
 
-    def test_one_run_is_cancelled_and_the_others_go_on(self, grid: Ask, results: Path, held_ensemble: Held) -> None:
-        grid()
-        runs, worker = held_ensemble()
+    def test_one_run_is_cancelled_another_diverges_and_the_last_goes_on(
+        self, grid: Ask, results: Path, held_ensemble: Held
+    ) -> None:
+        centre = {"standard": {"lr": 2.0**-8, "wd": 0.25}}
+        grid(lr={"range": [-40, 40], "step": 40}, centre=centre)
+        held, worker = held_ensemble(2)
+        runs = sorted(held, key=lambda run: -run.spec().lr)
+        wild = [run for run in runs_in(results) if run.id not in {each.id for each in runs}]
         assert "1 run cancelled" in ettsweep("cancel", runs[1].id, "--results", results).stderr
         time.sleep(POLL_S)  # it looks at its next step, however lately it has looked
         os.kill(worker, signal.SIGCONT)
-        for run in wait_for_results(results, 2):
-            assert_close_to_undisturbed(run)
+        wait_for_results(results, 2)
+        assert_close_to_undisturbed(runs[0])
+        assert [result_of(run)["status"] for run in wild] == ["diverged"]
         assert runs[1].status().state is State.CANCELLED
         assert runs[1].attempt(1).failure() == {"kind": "interrupted", "reason": "cancelled", "details": ""}
 
@@ -126,112 +127,66 @@ class TestWorkers:
 # --- which runs -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def make_work(results: Path) -> Callable[..., TrainerWork]:
-    """Return a function that makes the work of a worker in this process, one of so many, as if its device were ready."""
-
-    def make(runs: list[RunDir], workers: int = 1, **settings: Any) -> TrainerWork:
-        slots = [{"name": f"cpu-{number}"} for number in range(workers)]
-        devices_per_run = settings.pop("devices_per_run", 1)
-        profile = LocalProfile(trainer=TrainerSettings(**settings), devices_per_run=devices_per_run)
-        plain = profile.model_dump(mode="json")
-        submission = Submission(results / "jobs" / "a", "local", (), plain, None, "", {}, slots, "", "", "")
-        stop_source: Any = SimpleNamespace(stop_reason="", record_stop=lambda stop: None)
-        stop_source.make_poll = lambda *_: lambda: None
-        worker = Worker(submission, Slot("cpu-0", "cpu", None, 1), runs, stop_source)
-        return TrainerWork(worker.work_list(), SINGLE_PROCESS, CPU, environment(CPU))
-
-    return make
+def work_of(runs: list[RunDir], profile: LocalProfile, workers: int = 1) -> WorkList:
+    source: Any = SimpleNamespace(stop_reason="", record_stop=lambda stop: None)
+    return WorkList(runs, Slot("cpu-0", "cpu", None, 1), profile, {}, source, LocalLiveness(), {}, workers=workers)
 
 
-def companions(work: TrainerWork, runs: list[RunDir]) -> tuple[list[str], str]:
-    attempts, remark = work._claim_companions(runs[0], runs[1:], RuntimeSettings())
-    return [attempt.run.name for attempt in attempts], remark
+def companions(runs: list[RunDir], workers: int = 1, devices_per_run: int = 1, **settings: Any) -> list[str]:
+    """Return the runs that are claimed with the first, by one of so many workers."""
+    profile = LocalProfile(trainer=TrainerSettings(**settings), devices_per_run=devices_per_run)
+    work = work_of(runs, profile, workers)
+    return [run.id for run, _ in work.claim_companions(runs[0], runs[1:])]
 
 
-def test_companions_are_waiting_runs_of_one_recipe(
-    make_spec: MakeSpec, results: Path, make_work: Callable[..., TrainerWork]
-) -> None:
+def test_companions_are_waiting_runs_of_one_recipe(make_spec: MakeSpec, results: Path) -> None:
     alike = [{}, {"lr": 0.3}, {"seed": 9}, {"strategy": {"s": 1.0}}, {"wd": 0.7}, {"lr": 0.9}, {"lr": 0.8}]
     others = [{"batch_size": 20}, {"schedule": {"eval_every": 4}}, {"model": {"width": 16}}, {"precision": "bf16"}]
     runs = [RunDir.create(results, make_spec(**changes)) for changes in (*alike, *others)]
     runs[4].finish({"status": "done"}, [])
     runs[5].spec_path.write_text("{")
     runs[6].cancel()
-    assert companions(make_work(runs, ensemble=8), runs) == ([run.id for run in runs[1:4]], "")
+    assert companions(runs, ensemble=8, devices_per_run=2) == companions(runs, ensemble=1) == []
+    assert companions(runs, ensemble=8) == [run.id for run in runs[1:4]]
 
 
 def test_seeds_are_not_mixed_where_batches_are_loaded(
-    make_spec: MakeSpec, results: Path, make_work: Callable[..., TrainerWork], monkeypatch: pytest.MonkeyPatch
+    make_spec: MakeSpec, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = ImageNetTask(train_size=60, val_size=30)
     specs = [make_spec(lr=lr, seed=seed).model_copy(update={"task": task}) for lr, seed in ((1, 0), (1, 1), (2, 0))]
     runs = [RunDir.create(results, spec) for spec in specs]
-    assert companions(make_work(runs, ensemble=8), runs) == ([runs[2].id], "")
+    assert companions(runs, ensemble=8) == [runs[2].id]
 
 
-def test_other_workers_keep_their_part(
-    make_spec: MakeSpec, results: Path, make_work: Callable[..., TrainerWork]
-) -> None:
+def test_other_workers_keep_their_part(make_spec: MakeSpec, results: Path) -> None:
     runs = [RunDir.create(results, make_spec(lr=lr)) for lr in range(1, 10)]
-    assert companions(make_work(runs, 2, ensemble=3), runs)[0] == [run.id for run in runs[1:3]]
+    assert companions(runs, 2, ensemble=3) == [run.id for run in runs[1:3]]
     rest = runs[3:]
-    assert companions(make_work(rest, 2, ensemble=8), rest)[0] == [run.id for run in rest[1:3]]
+    assert companions(rest, 2, ensemble=8) == [run.id for run in rest[1:3]]
     assert runs[6].claim({}, after=0)
     last = runs[7:]
-    assert companions(make_work(last, 2, ensemble=8), last)[0] == []
-
-
-def test_a_run_that_trains_alone_says_why(
-    make_spec: MakeSpec, results: Path, make_work: Callable[..., TrainerWork], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = {"kind": "encdec", "width": 8, "depth": 1, "heads": 2, "vocabulary": 64, "tokens": 16}
-    runs = [RunDir.create(results, make_spec(lr=lr)) for lr in (1, 2)]
-    spec = make_spec()
-    texts = [
-        RunDir.create(results, type(spec).model_validate(spec.model_dump() | {"model": text, "lr": lr}))  # type: ignore[attr-defined]
-        for lr in (1, 2)
-    ]
-    assert companions(make_work(runs, ensemble=1), runs) == ([], "")
-    together = make_work(runs, ensemble=8, devices_per_run=2)
-    assert companions(together, runs) == ([], "trains alone: an ensemble is of runs on one device each")
-    kind = "trains alone: models of kind encdec cannot train in an ensemble"
-    assert companions(make_work(texts, ensemble=8), texts) == ([], kind)
-    none = "trains alone: no other run of its recipe waits for this worker"
-    assert companions(make_work(runs[:1], ensemble=8), runs[:1]) == ([], none)
-    monkeypatch.setattr(memory, "available_bytes", lambda device: 0)
-    assert companions(make_work(runs, ensemble=8), runs)[1].startswith("trains alone: no two such runs fit")
-
-
-def test_runs_train_in_ensembles_of_their_recipe_and_the_log_says_so(
-    make_spec: MakeSpec, results: Path, make_work: Callable[..., TrainerWork]
-) -> None:
-    shapes = ((8, 0.5), (16, 0.5), (8, 0.25), (24, 0.5))
-    runs = [RunDir.create(results, make_spec(model={"width": width}, lr=lr)) for width, lr in shapes]
-    make_work(runs, ensemble=8).train()
-    assert list(map(ensemble_of, runs)) == [2, 1, 2, 1]
-    logs = [run.attempt(1).log_text() for run in runs]
-    assert ["trains in a stack of 2 runs" in log for log in logs] == [True, False, True, False]
-    assert ["trains alone: no other run" in log for log in logs] == [False, True, False, True]
-    torch.set_num_threads(1)
+    assert companions(last, 2, ensemble=8) == []
 
 
 def test_a_long_list_is_not_looked_through_for_each_ensemble(
-    make_spec: MakeSpec, results: Path, make_work: Callable[..., TrainerWork], monkeypatch: pytest.MonkeyPatch
+    make_spec: MakeSpec, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [RunDir.create(results, make_spec(lr=lr, seed=seed)) for lr in range(1, 51) for seed in (0, 1, 2)]
-    work, looks, sizes = make_work(runs, ensemble=10), list[str](), list[int]()
+    profile = LocalProfile(trainer=TrainerSettings(ensemble=10))
+    work = work_of(runs, profile)
+    looks, sizes = list[str](), list[int]()
 
-    def finish(work: TrainerWork, attempts: list[Any], settings: RuntimeSettings) -> list[None]:
-        sizes.append(len(attempts))
-        for attempt in attempts:
-            RunDir(attempt.run).finish({"status": "done"}, [])
-        return [None] * len(attempts)
+    def finish(members: list[tuple[RunDir, Any]], *_: object) -> list[None]:
+        sizes.append(len(members))
+        for run, _attempt in members:
+            run.finish({"status": "done"}, [])
+        return [None] * len(members)
 
     status = RunDir.status
-    monkeypatch.setattr(TrainerWork, "_train_together", finish)
+    monkeypatch.setattr("ettsweep.worker.worker.train_together", finish)
     monkeypatch.setattr(RunDir, "status", lambda run, *rest: (looks.append(run.id), status(run, *rest))[1])
-    work.train()
+    train_runs(work, Programs())
     assert sizes == [10] * 15
     assert len(looks) < 5 * len(runs)
 

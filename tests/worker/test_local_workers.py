@@ -31,7 +31,8 @@ from support.commandline import (
     write_grid,
 )
 from support.disks import fill
-from support.own_code import result_of
+from support.holds import VARIABLE
+from support.own_code import processes_with, result_of
 from support.slots import (
     end_stopped,
     held,
@@ -40,6 +41,7 @@ from support.slots import (
     wait_for_results,
     waiting,
 )
+from support.states import save_state
 
 from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.local import LocalProfile, WorkerRespawner
@@ -206,13 +208,6 @@ begin_anew(StopSource())
 """
 
 
-@pytest.mark.parametrize(("told", "said"), [("go on", "turn thread at exit anew"), ("end", "turn thread")])
-def test_a_worker_that_begins_anew_finishes_what_a_run_has_left_and_heeds_a_signal(told: str, said: str) -> None:
-    done = subprocess.run([sys.executable, "-c", ANEW, told], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == said.split()
-    assert not done.stderr
-
-
 def test_only_a_lock_that_is_held_has_a_holder_and_only_one_that_lives_has_a_name(tmp_path: Path) -> None:
     lock = make_lock_dir() / "cpu-0.lock"
     with_name_result = lock.with_name("cpu-1.lock")
@@ -249,7 +244,7 @@ BOUND = {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores", "GOMP_CPU_AFFINITY": "0
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="has one core only")
-def test_no_thread_of_a_worker_is_bound_to_a_core(
+def test_no_thread_of_a_program_is_bound_to_a_core(
     trainer_grid: Any, results: Path, monkeypatch: pytest.MonkeyPatch, hold_runs: Hold
 ) -> None:
     hold_runs(1)
@@ -257,11 +252,13 @@ def test_no_thread_of_a_worker_is_bound_to_a_core(
         monkeypatch.setenv(name, value)
     plan = make_plan(load_sweep_spec(trainer_grid[1]).specs()[:1], RunIndex({}, {}))
     submit(results, plan, LocalProfile(devices="cpu", slots=1, threads=2, checkpoint_every_steps=25))
-    worker = owner(stopped_at_checkpoint(results))
-    assert affinities(worker) == {frozenset(os.sched_getaffinity(0))}
-    assert len(list(Path(f"/proc/{worker}/task").iterdir())) > 1, "it has threads for its sums"
-    (log,) = submission_folders(results)[0].glob("*_log.out")
-    assert log.read_text().startswith("OMP_PROC_BIND, OMP_PLACES, GOMP_CPU_AFFINITY, KMP_AFFINITY ignored: ")
+    attempt = stopped_at_checkpoint(results)
+    holding = processes_with(f"{VARIABLE}={os.environ[VARIABLE]}")
+    (program,) = (pid for pid, words in holding.items() if b"ettsweep.trainer" in words and b"-S" not in words)
+    assert affinities(program) == {frozenset(os.sched_getaffinity(0))}
+    assert len(list(Path(f"/proc/{program}/task").iterdir())) > 1, "it has threads for its sums"
+    ignored = "OMP_PROC_BIND, OMP_PLACES, GOMP_CPU_AFFINITY, KMP_AFFINITY ignored: "
+    assert ignored in attempt.output_path.read_text()
 
 
 @pytest.mark.slow
@@ -480,7 +477,7 @@ def test_cleaning_leaves_alone_what_live_workers_could_touch(grid: Any, results:
         for number in (0, 1):
             attempt = run.claim({}, after=number)
             assert attempt is not None
-            attempt.checkpoint_path.write_bytes(b"weights")
+            save_state(attempt)
         assert run.finish({"status": "done", "score": 1.0}, [])
         return run
 
@@ -502,11 +499,14 @@ def test_cleaning_leaves_alone_what_live_workers_could_touch(grid: Any, results:
         broken.mkdir()
         temporary = queued.path / ".spec.json.0.tmp"
         temporary.touch()
-        checkpoint_path = finished_twice_result.attempt(2).checkpoint_path
+        states = finished_twice_result.attempt(2).states_path
         assert clean() == {
-            checkpoint_path,
+            *(states, states / "1", states / "1.sha256"),
             finished_twice_result.attempt(1).path,
-            *(finished_twice_result.attempt(1).path / n for n in ("claim.json", checkpoint_path.name)),
+            *(
+                finished_twice_result.attempt(1).path / n
+                for n in ("claim.json", "states", "states/1", "states/1.sha256")
+            ),
         }
         assert temporary.exists()
         assert broken.exists()

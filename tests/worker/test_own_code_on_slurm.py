@@ -28,10 +28,10 @@ def main(run, steps=400):
         rng.setstate((state[0], tuple(state[1]), state[2]))
     for step in range(run.resume_step + 1, steps + 1):
         value += rng.gauss(0, run.lr)
-        run.record(step, loss=value, err=abs(value))
-        if step % 20 == 0 or run.stop:
-            run.checkpoint(step, lambda path: path.write_text(json.dumps([value, rng.getstate()])))
-        if run.stop:
+        run.log(step, loss=value, err=abs(value))
+        if step % 20 == 0 or run.should_stop:
+            run.save(step, lambda path: path.write_text(json.dumps([value, rng.getstate()])))
+        if run.should_stop:
             return
         time.sleep(0.02)
 """

@@ -1,6 +1,7 @@
-"""An ensemble: claimed runs of one recipe that train in one stack, each from its own step to its own end."""
+"""An ensemble: runs of one recipe that train in one stack, each from its own step to its own end."""
 
 import contextlib
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
@@ -8,10 +9,30 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from ettsweep.errors import error_line
+from ettsweep.errors import CorruptError, EttsweepError, error_line
+from ettsweep.run import Run
 from ettsweep.trainer.ensemble.stack import Stack
-from ettsweep.trainer.training.run import RunInTraining
+from ettsweep.trainer.models.registry import architecture
+from ettsweep.trainer.training.async_checkpoint import AsyncCheckpointWriter
+from ettsweep.trainer.training.distributed import SINGLE_PROCESS
+from ettsweep.trainer.training.memory import fitting_runs, release_memory
+from ettsweep.trainer.training.run import RunInTraining, spec_of
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.stream import SharedClock, Streams, TrainingStream, close_streams
+from ettsweep.warm import Ended, failure_text
+
+
+def train_ensemble(runs: Sequence[Run], device: torch.device, settings: RuntimeSettings, ended: Ended) -> None:
+    """Train runs of one recipe in stacks, as many at once as fit into memory, each from its own step to its own end."""
+    spec = spec_of(runs[0])
+    size = max(1, fitting_runs(spec, device, settings.micro_batch, 1)) if architecture(spec.model).can_stack else 1
+    for start in range(0, len(runs), size):
+        members, writer, clock = runs[start : start + size], AsyncCheckpointWriter(), SharedClock(size)
+        each = settings.for_stack(len(members)) if len(members) > 1 else settings
+        with contextlib.closing(writer):
+            trainings = [RunInTraining(run, device, each, SINGLE_PROCESS, writer, clock) for run in members]
+            Ensemble(trainings, clock, ended).train()
+        release_memory(device)
 
 
 class Ensemble:
@@ -21,26 +42,23 @@ class Ensemble:
     the memory for all of them. The runs then go on one after the other, so that only a run at fault fails.
 
     Args:
-        runs: claimed runs of one recipe, whose settings are `RuntimeSettings.for_stack`.
+        runs: of one recipe, whose settings are `RuntimeSettings.for_stack`.
         clock: of all runs.
+        ended: told of each run that has ended.
     """
 
-    def __init__(self, runs: Sequence[RunInTraining], clock: SharedClock) -> None:
-        self._runs, self._clock = runs, clock
+    def __init__(self, runs: Sequence[RunInTraining], clock: SharedClock, ended: Ended) -> None:
+        self._runs, self._clock, self._ended = runs, clock, ended
         self._streams = Streams()
         self._stack: Stack | None = None
         self._evaluates_at_once = True
-        self._errors: list[Exception] = []
 
     def train(self) -> None:
-        """Train the runs to their ends.
-
-        Raises:
-            StorageError: the failure of a run could not be recorded; all other runs have ended by then.
-        """
-        remark = f"trains in a stack of {len(self._runs)} runs: not bit-exact, it rounds differently from a run alone"
+        """Train the runs to their ends."""
+        count = len(self._runs)
+        remark = f"trains in a stack of {count} runs: not bit-exact, it rounds differently from a run alone"
         try:
-            self._for_each(self._runs, lambda run: run.prepare(self._streams, remark))
+            self._for_each(self._runs, lambda run: run.prepare(self._streams, remark if count > 1 else ""))
             self._for_each(self._runs, RunInTraining.start)
             self._for_each(self._runs, _stop_if_asked)
             try:
@@ -59,24 +77,26 @@ class Ensemble:
             for run in self._active():
                 run.close()
             close_streams(self._streams)
-        if self._errors:
-            raise self._errors[0]
 
     def _active(self) -> list[RunInTraining]:
         return [run for run in self._runs if not run.is_over]
 
     def _for_each(self, runs: Iterable[RunInTraining], act: Callable[[RunInTraining], None]) -> None:
-        """Act on each run that is not over; what one raises is recorded, and leaves the others as they are."""
+        """Act on each run that is not over; what one raises ends it, and leaves the others as they are."""
         for run in runs:
             if run.is_over:
                 continue
+            code, reason = 0, ""
             try:
-                with run.recording_failure():
-                    act(run)
-            except Exception as error:  # the failure could not be recorded
-                self._errors.append(error)
+                act(run)
+            except Exception as error:
+                run.is_over = True
+                ours = isinstance(error, EttsweepError)
+                run.log("failed: " + (str(error) if ours else traceback.format_exc()))
+                code, reason = 1 if isinstance(error, CorruptError) or not ours else 2, failure_text(error)
             if run.is_over:
                 run.close()
+                self._ended(run.run, code, reason)
                 self._check_device()
 
     def _check_device(self) -> None:

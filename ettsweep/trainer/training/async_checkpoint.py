@@ -1,13 +1,12 @@
 """Checkpoint writer: small states are written at once, large ones from a host copy while training continues."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import torch
 from torch import Tensor
 
-from ettsweep.files import Json
-from ettsweep.runs.attempt import Attempt
+from ettsweep.run import Run
 from ettsweep.trainer.training.checkpoint import build_header, layout, named_tensors, write
 from ettsweep.trainer.training.distributed import full_tensor, is_sharded
 from ettsweep.trainer.training.trainer import Trainer
@@ -28,13 +27,13 @@ class AsyncCheckpointWriter:
         self._pending_write: Future[None] | None = None
         self._copies: dict[str, Tensor] = {}
 
-    def save(self, attempt: Attempt, trainer: Trainer, history: Sequence[Json]) -> Callable[[], None]:
+    def save(self, run: Run, trainer: Trainer) -> Callable[[], None]:
         """Save a run's current state; return a function that waits until it is on disk and raises any error of that.
 
         All processes of the run must call this: the leader gathers sharded tensors, and writes.
 
         Raises:
-            StorageError: the checkpoint cannot be written; the earlier one is untouched.
+            OSError: the checkpoint cannot be written; the earlier one is untouched.
             LostProcessError: another process of the run is gone.
         """
         leads, sharded, device = trainer.group.is_leader, is_sharded(trainer.model), trainer.device
@@ -43,20 +42,17 @@ class AsyncCheckpointWriter:
             for tensor in state.values():
                 full_tensor(tensor)  # a collective: the leader keeps the result
             return lambda: None
-        header = build_header(attempt, trainer, history)
+        header, save = build_header(run, trainer), run.saving(trainer.step)
         large = sum(tensor.numel() * tensor.element_size() for tensor in state.values()) >= LARGE_BYTES
         if not large or not self._allocate_copies(state, device):
-            write(
-                attempt,
-                header,
-                {name: full_tensor(tensor).cpu() for name, tensor in state.items()} if sharded else state,
-            )
+            full = {name: full_tensor(tensor).cpu() for name, tensor in state.items()} if sharded else state
+            write(save, header, full)
             return lambda: None
         for name, tensor in state.items():
             self._copies[name].copy_(full_tensor(tensor), non_blocking=True)
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()  # the next step overwrites the parameters in place
-        self._pending_write = self._executor.submit(write, attempt, header, self._copies)
+        self._pending_write = self._executor.submit(write, save, header, self._copies)
         return self._pending_write.result
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ import hashlib
 import os
 import re
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,17 @@ import torch
 from torch import Tensor, nn
 
 from ettsweep.errors import CorruptError, short_message
-from ettsweep.files import Json, dumps, open_regular
-from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.folder import RunDir
+from ettsweep.files import Json, open_regular
+from ettsweep.run import Run
 from ettsweep.trainer.training.distributed import full_tensor, parameters
 from ettsweep.trainer.training.trainer import Trainer
 
 Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]
 """Full shape and dtype of each tensor, by name."""
+
+
+Save = Callable[[Callable[[Path], object]], None]
+"""Saves a state, given what writes it to a path."""
 
 
 def named_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -48,37 +51,25 @@ def layout(state: Mapping[str, Tensor]) -> Layout:
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-def build_header(attempt: Attempt, trainer: Trainer, history: Sequence[Json]) -> Json:
+def build_header(run: Run, trainer: Trainer) -> Json:
     """Return the entries of a checkpoint beside its tensors."""
-    return {
-        "run": attempt.run.name,
-        "step": trainer.step,
-        "scaler": trainer.scaler.state_dict(),
-        "history_sha256": _history_sha256(history),
-    }
+    skips = run.divergence.skips
+    return {"run": run.id, "step": trainer.step, "scaler": trainer.scaler.state_dict(), "skips": skips}
 
 
-def write(attempt: Attempt, header: Json, state: Mapping[str, Tensor]) -> None:
-    """Replace the checkpoint of an attempt atomically.
+def write(save: Save, header: Json, state: Mapping[str, Tensor]) -> None:
+    """Save a checkpoint, see `Run.saving`.
 
     Raises:
-        StorageError: it cannot be written; the earlier checkpoint is untouched.
+        OSError: it cannot be written; the earlier checkpoint is untouched.
     """
     compacted = {name: _compact(tensor) for name, tensor in state.items()}
-    attempt.save_checkpoint(lambda path: _write(header | {"tensors": compacted}, path))
+    save(lambda path: _write(header | {"tensors": compacted}, path))
 
 
 def _compact(tensor: Tensor) -> Tensor:
     """Copy a tensor that is a view, such as one of a stack: torch.save would write the whole storage."""
     return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
-
-
-def _history_sha256(history: Iterable[Json]) -> str:
-    digest = hashlib.sha256()
-    # As written to metrics.jsonl, so that a hash of lines read back from it agrees.
-    for line in history:
-        digest.update(dumps(line).encode())
-    return digest.hexdigest()
 
 
 def _write(state: dict[str, Any], path: Path) -> None:
@@ -105,27 +96,23 @@ class CheckpointState:
         path: file, for messages.
         step: the last step done.
         scaler: state of the loss scaler.
-        history_sha256: SHA-256 of the metrics up to the step.
+        skips: steps that it has skipped last, in a row.
         tensors: full tensors by name, memory-mapped from disk.
     """
 
     path: Path
     step: int
     scaler: Json
-    history_sha256: str
+    skips: int
     tensors: dict[str, Tensor]
 
 
-def load_checkpoint(attempt: Attempt) -> CheckpointState:
-    """Read and verify the checkpoint of an attempt.
+def load_checkpoint(path: Path, run_id: str) -> CheckpointState:
+    """Read and verify a checkpoint of a run.
 
     Raises:
-        FileNotFoundError: there is none.
         CorruptError: it is truncated, was edited, or belongs to another run.
     """
-    path = attempt.checkpoint_path
-    if not path.exists():
-        raise FileNotFoundError(path)
     try:
         os.close(open_regular(path))  # a FIFO would block for ever
         with zipfile.ZipFile(path) as archive:
@@ -135,11 +122,11 @@ def load_checkpoint(attempt: Attempt) -> CheckpointState:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # on corrupt bytes torch.load may raise any type
         raise CorruptError(f"{path}: cannot be read as a checkpoint: {_refusal(error)}") from error
-    types = {"step": int, "scaler": dict, "history_sha256": str, "tensors": dict}
+    types = {"step": int, "scaler": dict, "skips": int, "tensors": dict}
     is_valid = isinstance(state, dict) and all(isinstance(state.get(key), kind) for key, kind in types.items())
     is_valid = is_valid and all(isinstance(tensor, Tensor) for tensor in state["tensors"].values())
-    if not is_valid or state.get("run") != attempt.run.name:
-        raise CorruptError(f"{path}: is not a checkpoint of run {attempt.run.name}")
+    if not is_valid or state.get("run") != run_id:
+        raise CorruptError(f"{path}: is not a checkpoint of run {run_id}")
     return CheckpointState(path, *(state[key] for key in types))
 
 
@@ -168,36 +155,22 @@ def check_fits(saved: CheckpointState, trainer: Trainer) -> None:
         raise CorruptError(f"{saved.path}: does not fit the run: {scaler} is not a state of its loss scaler")
 
 
-def restore(saved: CheckpointState | None, trainer: Trainer) -> None:
+def restore(saved: CheckpointState | None, trainer: Trainer, run: Run) -> None:
     """Load the leader's checkpoint into the trainer; all processes of the run must call this.
 
     Args:
         saved: in the leader a checkpoint that `check_fits` has passed; None in the other processes.
         trainer: filled in place.
+        run: the run.
     """
     group = trainer.group
-    header = group.broadcast({"step": saved.step, "scaler": saved.scaler} if saved else None)
+    header = group.broadcast({"step": saved.step, "scaler": saved.scaler, "skips": saved.skips} if saved else None)
     assert header is not None
     for name, tensor in named_tensors(trainer.model, trainer.optimizer).items():
         group.distribute(saved.tensors[name] if saved else None, tensor)
     trainer.scaler.load_state_dict(header["scaler"])
     trainer.step = header["step"]
-
-
-def load_history(saved: CheckpointState, attempt: Attempt) -> list[Json]:
-    """Return the metrics of an attempt up to its checkpoint.
-
-    Raises:
-        CorruptError: they differ from those at the time of the checkpoint.
-    """
-    run = RunDir(attempt.run)
-    if run.result_path.exists():  # a finished run needs its earlier attempts no more, and they may be gone
-        lines = [line for line in run.history() if line["step"] <= saved.step]
-    else:
-        lines = attempt.history(until=saved.step)
-    if _history_sha256(lines) != saved.history_sha256:
-        raise CorruptError(f"{attempt.metrics_path}: changed since the checkpoint was saved")
-    return lines
+    run.divergence.skips = header["skips"]
 
 
 def weights_sha256(model: nn.Module) -> str:

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import FileStore as FileStore  # type: ignore[attr-defined]
-from torch.distributed import TCPStore as TCPStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
-from ettsweep.errors import LostProcessError
+from ettsweep.errors import LOST, LostProcessError
 from ettsweep.files import Json, dumps
 from ettsweep.trainer.models.blocks import Network
 from ettsweep.trainer.specs import Precision
@@ -28,9 +26,6 @@ T = TypeVar("T")
 
 STEP_TIMEOUT = timedelta(minutes=30)
 """Timeout of collectives within a run: the leader may be saving, or a process may be compiling."""
-
-COMMAND_TIMEOUT = timedelta(days=365)
-"""Timeout for the leader's next job: it may wait for a run that another worker owns."""
 
 LOST_PEER = re.compile(
     r"connection \w+ by (remote )?peer|closed by peer|broken pipe|timed out|unreachable|no route", re.I
@@ -49,33 +44,28 @@ class ProcessGroup:
         world_size: number of processes.
         shard_group: torch group over which a model is sharded; None for all processes of the run.
         host_group: gloo group for small collectives between the hosts; None for a single process.
-        command_group: gloo group through which the leader broadcasts jobs; its timeout is long.
     """
 
     rank: int = 0
     world_size: int = 1
     shard_group: "dist.ProcessGroup | None" = None
     host_group: "dist.ProcessGroup | None" = None
-    command_group: "dist.ProcessGroup | None" = None
 
     @classmethod
-    def join(cls, device: torch.device, store: FileStore | TCPStore, rank: int, world: int) -> "ProcessGroup":
-        """Join the process group at a store; returns once all processes have joined.
+    def join(cls, device: torch.device) -> "ProcessGroup":
+        """Join the other processes of a run, as torchrun's variables tell; returns once all have joined.
 
         GPUs average gradients through NCCL, CPUs through gloo. Decisions go through gloo between the hosts, which waits
         for no device and notices at once if a process exits.
         """
         backend, gpu = "gloo", None
         if device.type == "cuda":
-            backend, gpu = "nccl", torch.device("cuda", 0)  # CUDA_VISIBLE_DEVICES shows a worker its own GPU only
+            backend, gpu = "nccl", torch.device("cuda", 0)  # CUDA_VISIBLE_DEVICES shows a process its own GPU only
             torch.cuda.set_device(gpu)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=STEP_TIMEOUT, device_id=gpu)
-        timeouts = STEP_TIMEOUT, COMMAND_TIMEOUT
-        # Two groups, because the timeout belongs to the group.
-        hosts, commands = (dist.new_group(backend="gloo", timeout=timeout) for timeout in timeouts)
+        dist.init_process_group(backend, timeout=STEP_TIMEOUT, device_id=gpu)
+        hosts = dist.new_group(backend="gloo", timeout=STEP_TIMEOUT)
         assert isinstance(hosts, dist.ProcessGroup)
-        assert isinstance(commands, dist.ProcessGroup)
-        return cls(rank, world, None, hosts, commands)
+        return cls(dist.get_rank(), dist.get_world_size(), None, hosts)
 
     def leave(self) -> None:
         """Destroy the process group; all processes call this at the end."""
@@ -91,7 +81,7 @@ class ProcessGroup:
 
     @property
     def is_leader(self) -> bool:
-        """`True` in the process that claims runs, decides and writes."""
+        """`True` in the process that decides and writes."""
         return self.rank == 0
 
     def all_max(self, *values: int) -> tuple[int, ...]:
@@ -153,11 +143,11 @@ class ProcessGroup:
         text = dumps({"said": value}).encode() if self.is_leader else b""
         with detect_lost_process():
             size = torch.tensor([len(text)])  # first the length, so that the others can allocate the buffer
-            dist.broadcast(size, src=0, group=self.command_group)
+            dist.broadcast(size, src=0, group=self.host_group)
             payload = torch.zeros(int(size), dtype=torch.uint8)
             if self.is_leader:
                 payload = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-            dist.broadcast(payload, src=0, group=self.command_group)
+            dist.broadcast(payload, src=0, group=self.host_group)
         received: Json | None = json.loads(payload.numpy().tobytes())["said"]
         return received
 
@@ -284,4 +274,4 @@ def lost_process(error: BaseException) -> LostProcessError | None:
     if not lost or not isinstance(error, RuntimeError) or "out of memory" in text:
         return None
     detail = match.group() if match else text.splitlines()[0]
-    return LostProcessError(f"another process of this run is gone: {detail}")
+    return LostProcessError(f"{LOST}: {detail}")

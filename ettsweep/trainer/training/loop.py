@@ -1,19 +1,18 @@
 """The training loop of a run: from its current step to the last one, a divergence, or a reason to stop."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ettsweep.files import finite
-from ettsweep.runs.stop import STOP_REASONS, StopReason
+from ettsweep.run import Diverged, Run
 from ettsweep.trainer.models.model_cost import peak_flops, train_flops_per_sample
 from ettsweep.trainer.training.run_logger import RunLogger
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.schedule import lr_at
-from ettsweep.trainer.training.step_buffer import DRAIN_STEPS, StepBuffer, trailing_overflows
+from ettsweep.trainer.training.step_buffer import DRAIN_STEPS, StepBuffer
 from ettsweep.trainer.training.step_timing import Timings
 from ettsweep.trainer.training.stream import SharedClock, TrainingStream, WaitTimer
 from ettsweep.trainer.training.trainer import Trainer
@@ -27,7 +26,7 @@ class LoopEnd:
     """How the loop ended at `step`: stopped, diverged, or, if neither, finished."""
 
     step: int
-    stop: StopReason | None = None
+    stopped: bool = False
     diverged: bool = False
 
 
@@ -75,11 +74,11 @@ class TrainingLoop:
 
     Args:
         trainer: the run's objects, at the step to continue from.
-        logger: receives metrics, timings and checkpoints; its history is that up to the trainer's step.
+        logger: receives metrics, timings and checkpoints.
         settings: give the checkpoint intervals.
         timings: see `start_timings`.
         wait_timer: of the training data.
-        poll: returns the reason to stop now, or None.
+        run: says whether to stop.
 
     Attributes:
         end: how the run ended; None while it goes on.
@@ -93,18 +92,17 @@ class TrainingLoop:
         settings: RuntimeSettings,
         timings: Timings,
         wait_timer: WaitTimer,
-        poll: Callable[[], StopReason | None],
+        run: Run,
     ) -> None:
         self.trainer, self.timings = trainer, timings
         self.end: LoopEnd | None = None
         self.evaluates = False
-        self._logger, self._settings, self._wait_timer, self._poll = logger, settings, wait_timer, poll
+        self._logger, self._settings, self._wait_timer, self._run = logger, settings, wait_timer, run
         self._last_step = trainer.spec.schedule.last_step
-        self._buffer = StepBuffer(trainer.spec.precision, trailing_overflows(logger.history), trainer.group)
+        self._buffer = StepBuffer(trainer.spec.precision, trainer.group)
         self._saved_s = self._drained_s = time.monotonic()
         self._waited_s = wait_timer.total_s()
-        self._stop: StopReason | None = None
-        self._saves = False
+        self._stop = self._saves = False
 
     def stop_if_asked(self) -> None:
         """End the run before its next step if it is to stop."""
@@ -127,21 +125,21 @@ class TrainingLoop:
         self.evaluates = step % schedule.eval_every == 0 or step == self._last_step
         if self.evaluates or self._saves or self._stop or drains or len(self._buffer) >= DRAIN_STEPS:
             # Drain before a checkpoint: a diverged state must not be saved, nor a step that is not in the metrics.
-            diverged_step = self._drain()
-            if diverged_step is not None:
-                self.end, self.evaluates = LoopEnd(diverged_step, diverged=True), False
+            try:
+                self._drain()
+            except Diverged:
+                self.end, self.evaluates = LoopEnd(self._run.last_step, diverged=True), False
 
     def record_evaluation(self, metrics: Mapping[str, float]) -> None:
         """Record the evaluation that follows the last step, as `Trainer.evaluate` returns it."""
         step, self.evaluates = self.trainer.step, False
-        line = finite({"step": step, **metrics})
-        self._logger.metrics([line])
         lr = lr_at(step, self.trainer.spec.lr, self.trainer.spec.schedule)
         self._logger.log(
-            f"step {step}/{self._last_step}  lr {lr:.3g}  "
-            + "  ".join(f"{k} {v:.4g}" for k, v in line.items() if isinstance(v, float))
+            f"step {step}/{self._last_step}  lr {lr:.3g}  " + "  ".join(f"{k} {v:.4g}" for k, v in metrics.items())
         )
-        if line["val_loss"] is None and step == self._last_step:  # earlier, the next training loss shows it
+        try:
+            self._logger.metrics([{"step": step, **metrics}])
+        except Diverged:
             self.end = LoopEnd(step, diverged=True)
 
     def finish_step(self) -> None:
@@ -158,16 +156,18 @@ class TrainingLoop:
         step = self.trainer.step
         if step == self._last_step:
             self.end = LoopEnd(step)
-        elif self._stop is not None:
-            if self._stop is not StopReason.SUPERSEDED:  # then another attempt owns the run
-                self._logger.checkpoint(self.trainer)
-                self._logger.wait_saved()
-            self.end = LoopEnd(step, stop=self._stop)
+        elif self._stop:
+            self._logger.checkpoint(self.trainer)
+            self._logger.wait_saved()
+            self.end = LoopEnd(step, stopped=True)
 
-    def _drain(self) -> int | None:
-        """Write the buffered steps; return the step at which the run diverged, or None."""
-        lines, diverged_step = self._buffer.drain()
-        if lines:
+    def _drain(self) -> None:
+        """Write the buffered steps.
+
+        Raises:
+            Diverged: the run has, at the last step that is recorded then.
+        """
+        if lines := self._buffer.drain():
             self._drained_s = time.monotonic()
             self._logger.metrics(lines)
             step, cuda = lines[-1]["step"], self.trainer.device.type == "cuda"
@@ -175,14 +175,13 @@ class TrainingLoop:
             # The drain has synchronised the device, so its events are complete.
             before_s, self._waited_s = self._waited_s, self._wait_timer.total_s()
             self._logger.timing(self.timings.line(step, self._last_step, self._waited_s - before_s, memory_bytes))
-        return diverged_step
 
-    def _poll_processes(self) -> tuple[StopReason | None, bool, bool]:
-        """Return why to stop, whether to save, and whether to drain: the same in all processes."""
-        now_s, stop = time.monotonic(), self._poll()
-        code, saves, drains = self.trainer.group.all_max(
-            STOP_REASONS.index(stop) + 1 if stop else 0,  # the maximum wins, see StopReason
+    def _poll_processes(self) -> tuple[bool, bool, bool]:
+        """Return whether to stop, to save, and to drain: the same in all processes."""
+        now_s = time.monotonic()
+        stops, saves, drains = self.trainer.group.all_max(
+            self._run.should_stop,
             now_s - self._saved_s >= self._settings.checkpoint_every_s,
             now_s - self._drained_s >= DRAIN_S,
         )
-        return STOP_REASONS[code - 1] if code else None, bool(saves), bool(drains)
+        return bool(stops), bool(saves), bool(drains)

@@ -1,25 +1,22 @@
-"""Trains one claimed run: from a run folder and an attempt to a result, a failure or a checkpoint."""
+"""Trains one run, from its newest checkpoint to its end."""
 
 import contextlib
-import os
 import platform
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 from pkgutil import resolve_name
 
 import numpy as np
 import torch
 
 from ettsweep import __version__
-from ettsweep.errors import DataMissingError, EttsweepError, LostProcessError, error_line
+from ettsweep.errors import DataMissingError
 from ettsweep.files import Json
-from ettsweep.runs.attempt import Attempt
+from ettsweep.run import Run
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.metric_loggers import MetricLoggers
-from ettsweep.runs.result import make_result
-from ettsweep.runs.stop import StopReason
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.trainer.models.compiler import compile_blocks
 from ettsweep.trainer.recipe import TransformerRun
@@ -28,11 +25,11 @@ from ettsweep.trainer.tasks.task import BatchShare, ComputeContext, LoaderSettin
 from ettsweep.trainer.training import checkpoint
 from ettsweep.trainer.training.async_checkpoint import AsyncCheckpointWriter
 from ettsweep.trainer.training.distributed import SINGLE_PROCESS, ProcessGroup, detect_lost_process, is_sharded
-from ettsweep.trainer.training.loop import LoopEnd, TrainingLoop, start_timings, train
+from ettsweep.trainer.training.loop import TrainingLoop, start_timings, train
 from ettsweep.trainer.training.memory import explain_out_of_memory
 from ettsweep.trainer.training.optimizer import build_optimizer
 from ettsweep.trainer.training.precision import set_matmul_precision
-from ettsweep.trainer.training.resume import environment_changes, previous_execution, resume
+from ettsweep.trainer.training.resume import environment_changes, previous_execution
 from ettsweep.trainer.training.run_logger import RunLogger
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings, resolve
 from ettsweep.trainer.training.stream import SharedClock, Streams, TrainingStream, WaitTimer, close_streams
@@ -55,60 +52,48 @@ def environment(device: torch.device) -> Json:
 
 
 def train_run(
-    run: RunDir,
-    attempt: Attempt,
+    run: Run,
     device: torch.device,
     settings: RuntimeSettings,
-    poll: Callable[[], StopReason | None],
     group: ProcessGroup = SINGLE_PROCESS,
-    remark: str = "",
-) -> StopReason | None:
-    """Train a claimed run by itself; all processes of the group call this.
+) -> None:
+    """Train a run by itself, to its end, to a divergence, or until it is to stop; all processes of the group call this.
 
     Args:
-        run: the run's folder.
-        attempt: the claimed attempt.
+        run: the run.
         device: of this process.
         settings: of the launch profile; open ones are resolved.
-        poll: called after each step; returns the reason to stop there, or None.
         group: the processes that train the run together.
-        remark: a line for the run's log.
-
-    Returns:
-        Why the run stopped early; None if it is finished, or failed with the cause in failure.json.
 
     Raises:
-        StorageError: not even the failure could be recorded.
-        LostProcessError: another process of the group is gone, or this one failed and the others depend on it.
+        EttsweepError: it cannot be trained: its data are missing, its checkpoint is damaged, memory is exhausted.
+        LostProcessError: another process of the group is gone.
     """
     writer, streams = AsyncCheckpointWriter(), Streams()
-    training = RunInTraining(run, attempt, device, settings, poll, group, writer, SharedClock())
+    training = RunInTraining(run, device, settings, group, writer, SharedClock())
     try:
-        with training.recording_failure():
-            training.prepare(streams, remark)
-            training.start()
-            training.train()
-            training.finish()
+        training.prepare(streams)
+        training.start()
+        training.train()
+        training.finish()
     finally:
         training.close()
         close_streams(streams)
         writer.close()
-    return training.stop
 
 
 class RunInTraining:
-    """A claimed run, from its attempt to a result, a failure or a checkpoint: the parts of `train_run`.
+    """A run, from its newest checkpoint to its end: the parts of `train_run`.
 
-    An ensemble takes many runs through these parts at once. Each part is called within `recording_failure`.
+    An ensemble takes many runs through these parts at once.
 
     Args:
-        run, attempt, device, settings, poll, group: as for `train_run`.
+        run, device, settings, group: as for `train_run`.
         checkpoint_writer: of this process.
         clock: of all runs that train at once.
 
     Attributes:
-        attempt, device: as given.
-        stop: why the run stopped early.
+        run, device: as given.
         is_over: whether it has ended, in whatever way.
         trainer, stream: its objects, and its training data; once it is prepared.
         loop: its steps; once it is started.
@@ -120,43 +105,21 @@ class RunInTraining:
 
     def __init__(
         self,
-        run: RunDir,
-        attempt: Attempt,
+        run: Run,
         device: torch.device,
         settings: RuntimeSettings,
-        poll: Callable[[], StopReason | None],
         group: ProcessGroup,
         checkpoint_writer: AsyncCheckpointWriter,
         clock: SharedClock,
     ) -> None:
-        self.attempt, self.device = attempt, device
-        self.stop: StopReason | None = None
+        self.run, self.device = run, device
         self.is_over = False
-        self._run, self._settings, self._poll, self._group = run, settings, poll, group
-        self._logger = RunLogger(attempt, group.rank, checkpoint_writer)
+        self._settings, self._group = settings, group
+        self._folder = folder_of(run)
+        self._attempt = self._folder.attempt(int(run.environment["ETTSWEEP_ATTEMPT"]))
+        self._logger = RunLogger(run, self._attempt, group.rank, checkpoint_writer)
         self._clock = clock
         self._execution: Json = {}
-
-    @contextlib.contextmanager
-    def recording_failure(self) -> Iterator[None]:
-        """Record an error of the body in the run's folder, and end the run; raises what `train_run` does."""
-        try:
-            yield
-        except LostProcessError as error:
-            self.is_over = True
-            self.log(str(error))
-            if self.attempt.failure() is None:
-                self.attempt.record_failure("lost", str(error))
-            raise
-        except Exception as error:  # recorded, so that the other runs of this worker go on
-            self.is_over = True
-            ours = isinstance(error, EttsweepError)
-            # A traceback helps only with errors that are not the user's.
-            details = "" if ours else traceback.format_exc()
-            self.log(f"failed: {details or error}")
-            self.attempt.record_failure("error", str(error) if ours else error_line(error), details)
-            if self._group.world_size > 1:  # end this process: only then do the others, in a collective, notice
-                raise LostProcessError(f"this process failed: {error_line(error)}") from error
 
     def prepare(self, streams: Streams, remark: str = "") -> None:
         """Build the run's objects at its newest checkpoint, and open its data.
@@ -165,16 +128,19 @@ class RunInTraining:
             streams: of the runs of one recipe that train at once. The run reads one of them, or adds its own.
             remark: a line for the run's log.
         """
-        attempt, group = self.attempt, self._group
-        spec = self._run.spec()
-        assert isinstance(spec, TransformerRun), "a run of this trainer"
-        self.log(f"run {self._run.id} attempt {attempt.number} on {self.device}, pid {os.getpid()}")
+        attempt, group = self._attempt, self._group
+        spec = spec_of(self.run)
         # In an ensemble nothing of it would keep the run's bits, and all runs need the same settings.
-        previous = {} if self._settings.stack_size > 1 else previous_execution(self._run, attempt, group)
+        previous = {} if self._settings.stack_size > 1 else previous_execution(self._folder, attempt, group)
         self._settings = settings = resolve(spec, self.device, self._settings, group, previous, self._warn)
         torch.set_num_threads(settings.threads or 1)
         self.trainer = trainer = build_trainer(spec, self.device, settings, group)
-        resume(self._run, attempt, group, self._logger, trainer)
+        if self.run.resume_from is not None:
+            saved = checkpoint.load_checkpoint(self.run.resume_from, self.run.id) if group.is_leader else None
+            if saved is not None:
+                checkpoint.check_fits(saved, trainer)
+            checkpoint.restore(saved, trainer, self.run)
+            trainer.spent = attempt.time_spent_before()
         self.stream = self._join_stream(streams)
         trainer.task = self.stream.task
         trainer.model.recompute = bool(settings.activation_checkpointing)
@@ -210,12 +176,12 @@ class RunInTraining:
 
     def _record_start(self, spec: TransformerRun) -> None:
         """Record how the run is trained, and open its metric loggers."""
-        self.attempt.record_execution(self._execution)
-        for change in environment_changes(spec, self.attempt):
+        self._attempt.record_execution(environment(self.device) | self._execution)
+        for change in environment_changes(spec, self._attempt):
             self._warn(change)
-        results = self._run.path.parent.parent
+        results = self._folder.path.parent.parent
         self._logger.metric_loggers = MetricLoggers(
-            self._settings.sinks, results, self._run.id, _labels(spec), self.trainer.step, self._warn
+            self._settings.sinks, results, self.run.id, _labels(spec), self.trainer.step, self._warn
         )
 
     def start(self) -> None:
@@ -223,7 +189,7 @@ class RunInTraining:
         _start_s()
         timings = start_timings(self.trainer, self._settings, self._clock)
         wait_timer = self.stream.wait_timer
-        self.loop = TrainingLoop(self.trainer, self._logger, self._settings, timings, wait_timer, self._poll)
+        self.loop = TrainingLoop(self.trainer, self._logger, self._settings, timings, wait_timer, self.run)
 
     def train(self) -> None:
         """Train the run by itself, from its next step to its end."""
@@ -231,49 +197,35 @@ class RunInTraining:
             train(self.loop, self.stream)
 
     def finish(self) -> None:
-        """Write how the run has ended: its result, or why it stopped early."""
-        end, attempt, logger = self.loop.end, self.attempt, self._logger
+        """Record what the result has of the trainer."""
+        end = self.loop.end
         assert end is not None
-        logger.finish_saving()
-        # No hash for a diverged run: its weights depend on how late the divergence was noticed.
-        finished = end.stop is None and not end.diverged
-        computes_weights = self._group.is_leader or is_sharded(self.trainer.model)
-        with self._explained_errors():
-            weights = checkpoint.weights_sha256(self.trainer.model) if finished and computes_weights else None
-        if end.stop is not None:
-            self.log(f"stopped at step {end.step}: {end.stop}")
-            if self._group.is_leader:
-                attempt.record_failure("interrupted", str(end.stop))
-            self.stop = end.stop
-        elif self._group.is_leader and attempt.is_superseded():
-            self.log("another attempt has taken over the run")
-            self.stop = StopReason.SUPERSEDED
-        elif self._group.is_leader:
-            self._write_result(end, weights)
+        self._logger.finish_saving()
         self.is_over = True
-
-    def _write_result(self, end: LoopEnd, weights_sha256: str | None) -> None:
-        trainer, timings, history = self.trainer, self.loop.timings, self._logger.history
-        training_facts = {
-            "environment": environment(self.device) | self.attempt.code(),
-            "weights_sha256": weights_sha256,
-            "execution": self._execution,
-            "start_s": _start_s(),
-        } | timings.summary()
-        result = make_result(trainer.spec, history, end.step, self.attempt, timings.spent, diverged=end.diverged)
-        finished = self._run.finish(result | training_facts, history)
-        ending = f"diverged at step {end.step}" if end.diverged else "finished"
-        self.log(ending if finished else "another attempt finished first")
+        if end.stopped:
+            self.log(f"stopped at step {end.step}")
+            return
+        # No hash for a diverged run: its weights depend on how late the divergence was noticed.
+        computes_weights = not end.diverged and (self._group.is_leader or is_sharded(self.trainer.model))
+        with self._explained_errors():
+            weights = checkpoint.weights_sha256(self.trainer.model) if computes_weights else None
+        if self._group.is_leader:
+            timings, spent = self.loop.timings, self.loop.timings.spent
+            facts = {
+                "wall_s": spent.wall_s,
+                "device_s": spent.device_s,
+                "steps_per_s": end.step / max(spent.wall_s, 1e-9),
+                "environment": environment(self.device) | self._attempt.code(),
+                "weights_sha256": weights,
+                "execution": self._execution,
+                "start_s": _start_s(),
+            }
+            self._attempt.record_facts(facts | timings.summary())
 
     def close(self) -> None:
         """Close what the run has opened."""
         self._logger.finish_saving()
         self._logger.close()
-
-    def write_heartbeat(self, count: int) -> None:
-        """Write the heartbeat counter of the attempt while the run is in training."""
-        if not self.is_over:
-            self.attempt.write_heartbeat(count)
 
     def log(self, text: str) -> None:
         """Append a line to the run's log."""
@@ -286,13 +238,29 @@ class RunInTraining:
         self._warn(reason)
         self._execution["compile"] = False  # a resume must not compile either, or its last bits would differ
         if self._group.is_leader:
-            self.attempt.record_execution(self._execution)
+            self._attempt.record_execution(environment(self.device) | self._execution)
 
     @contextlib.contextmanager
     def _explained_errors(self) -> Iterator[None]:
         lost = detect_lost_process() if self._group.world_size > 1 else contextlib.nullcontext()
         with explain_out_of_memory(self.trainer), lost:
             yield
+
+
+def folder_of(run: Run) -> RunDir:
+    """Return the folder of a run."""
+    return RunDir(Path(run.environment["ETTSWEEP_SPEC"]).parent)
+
+
+def spec_of(run: Run) -> TransformerRun:
+    """Return the spec of a run.
+
+    Raises:
+        CorruptError: it cannot be read.
+    """
+    spec = folder_of(run).spec()
+    assert isinstance(spec, TransformerRun), "a run of this trainer"
+    return spec
 
 
 def prepare(

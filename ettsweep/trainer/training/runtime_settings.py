@@ -1,12 +1,10 @@
 """Runtime settings: how a process trains a run, as far as results change by rounding at most.
 
-Settings come from a launch profile. Those left open (None) are resolved for the run and its devices; the leader of
-several processes broadcasts them with each job.
+Settings come from a launch profile. Those left open (None) are resolved for the run and its devices.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import torch
@@ -72,6 +70,25 @@ class RuntimeSettings:
     sinks: tuple[str, ...] = ()
     peak_flops: float | None = None
     data: str | None = None
+
+    @classmethod
+    def of(cls, given: Json, data: str | None) -> "RuntimeSettings":
+        """Return the settings of a run in a slot: those of the launch profile, with `auto` left open as None.
+
+        Args:
+            given: what the worker says of profile and slot.
+            data: path of the task's data; None if they come with a package.
+        """
+        shared = {field.name for field in fields(cls)}
+        settings = given["trainer"]
+        chosen = {name: v for name, v in (given | settings).items() if name in shared and v is not None and v != "auto"}
+        if given["device"] == "cuda":
+            chosen.setdefault("loader_workers", given["slot_threads"])
+        # An explicit number of threads stands, but `auto` never exceeds the slot.
+        chosen |= {"most_threads": given["slot_threads"], "sinks": tuple(settings["log"]), "data": data}
+        if settings["peak_tflops"] is not None:
+            chosen["peak_flops"] = 1e12 * settings["peak_tflops"]
+        return cls(**chosen)
 
     def facts(self, group: ProcessGroup) -> Json:
         """Return the resolved settings that can change the last bits of a run, for its execution record."""
@@ -181,23 +198,3 @@ def resolve_by_size(model: ModelSpec, settings: RuntimeSettings, group: ProcessG
         large if setting is None else setting for setting in (settings.sharded, settings.activation_checkpointing)
     )
     return replace(settings, sharded=sharded and group.world_size > 1, activation_checkpointing=recompute)
-
-
-# --- jobs broadcast by the leader -------------------------------------------------------------------------------------
-
-
-def broadcast_job(group: ProcessGroup, run: Path, attempt: int, settings: RuntimeSettings) -> None:
-    """Send the next run to the other processes of the group; called by the leader."""
-    group.broadcast({"run": str(run), "attempt": attempt, "execution": asdict(settings)})
-
-
-def dismiss_followers(group: ProcessGroup) -> None:
-    """End `received_jobs` in the other processes of the group; called by the leader."""
-    group.broadcast(None)
-
-
-def received_jobs(group: ProcessGroup) -> Iterator[tuple[Path, int, RuntimeSettings]]:
-    """Yield run folder, attempt number and settings of each job from the leader, until it dismisses this process."""
-    while (job := group.broadcast()) is not None:
-        execution = job["execution"]
-        yield Path(job["run"]), job["attempt"], RuntimeSettings(**execution | {"sinks": tuple(execution["sinks"])})

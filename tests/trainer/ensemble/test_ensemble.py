@@ -2,19 +2,18 @@
 
 import json
 import os
-import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 import torch
+from support.here import Here
 from support.made_runs import CPU, Poll, Train, Undisturbed, curve, never, result_of, stop_at
 
 from bench.waves import CLASSES, write_images
-from ettsweep.errors import DataMissingError, StorageError
+from ettsweep.errors import DataMissingError
 from ettsweep.files import read_lines
-from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec, StrategySpec
 from ettsweep.runs.state import State
@@ -29,12 +28,11 @@ from ettsweep.trainer.tasks.images.digits import Digits
 from ettsweep.trainer.tasks.images.image_task import ImageNetTask
 from ettsweep.trainer.training.async_checkpoint import AsyncCheckpointWriter
 from ettsweep.trainer.training.distributed import SINGLE_PROCESS
-from ettsweep.trainer.training.run import RunInTraining, environment, prepare
+from ettsweep.trainer.training.run import RunInTraining, prepare
 from ettsweep.trainer.training.run_logger import RunLogger
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.stream import SharedClock
 from ettsweep.trainer.training.trainer import Trainer
-from ettsweep.worker.signals import SIGNALS, StopSource
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -51,26 +49,19 @@ def ensemble(results: Path) -> TrainEnsemble:
 
     def train(specs: Sequence[RunSpec], polls: Sequence[Poll] = (), **settings: Any) -> list[RunDir]:
         runs = [RunDir.create(results, spec) for spec in specs]
-        together(list(map(claim, runs)), SharedClock(len(runs)), polls, **settings).train()
+        pairs = zip(runs, polls or [never] * len(runs), strict=True)
+        together([Here(run, poll=poll) for run, poll in pairs], **settings)
         return runs
 
     return train
 
 
-def claim(run: RunDir) -> Attempt:
-    attempt = run.claim(environment(CPU), after=max(run.attempt_numbers(), default=0))
-    assert attempt is not None
-    return attempt
-
-
-def together(attempts: list[Attempt], clock: SharedClock, polls: Sequence[Poll] = (), **settings: Any) -> Ensemble:
-    writer = AsyncCheckpointWriter()
-
-    def begun(attempt: Attempt, poll: Poll) -> RunInTraining:
-        how, asked = RuntimeSettings(**settings).for_stack(len(attempts)), lambda: poll(attempt)
-        return RunInTraining(RunDir(attempt.run), attempt, CPU, how, asked, SINGLE_PROCESS, writer, clock)
-
-    return Ensemble(list(map(begun, attempts, polls or [never] * len(attempts))), clock)
+def together(heres: Sequence[Here], **settings: Any) -> None:
+    """Train claimed runs in one ensemble."""
+    clock, writer, of = SharedClock(len(heres)), AsyncCheckpointWriter(), {here.given: here for here in heres}
+    how = RuntimeSettings(**settings).for_stack(len(heres))
+    trainings = [RunInTraining(run, CPU, how, SINGLE_PROCESS, writer, clock) for run in of]
+    Ensemble(trainings, clock, lambda run, code, reason: of[run].end(code, reason)).train()  # type: ignore[index]
 
 
 @pytest.fixture
@@ -163,7 +154,7 @@ def test_runs_that_are_stopped_resume_alone_and_those_begun_alone_in_an_ensemble
     runs = ensemble(specs, [stop_at(7, StopReason.CANCELLED), never, stop_at(11, StopReason.OUT_OF_TIME)])
     assert [run.status().state for run in runs] == [State.INTERRUPTED, State.DONE, State.INTERRUPTED]
     assert alone.attempt(2).resumed_from() == (1, 5)
-    saved, single = (run.attempt(1).checkpoint_path.stat().st_size for run in (runs[0], alone))
+    saved, single = (run.attempt(1).state_path(step).stat().st_size for run, step in ((runs[0], 7), (alone, 5)))
     assert saved == pytest.approx(single, abs=100), "not the whole stack"
     assert "ensemble was 1, is 3: metrics may differ in the last bits" in logged(alone)
     assert "ensemble was" not in logged(runs[0])
@@ -184,41 +175,6 @@ def test_runs_resume_in_an_ensemble_from_different_steps(
     assert_close(runs, list(map(undisturbed, specs)))
 
 
-def test_a_signal_within_a_round_stops_all_at_one_step(specs: list[RunSpec], results: Path) -> None:
-    """Otherwise they would resume with two loaders."""
-    handlers = {number: signal.getsignal(number) for number in SIGNALS}
-    stop_source, clock = StopSource(), SharedClock(3)
-    attempts = [claim(RunDir.create(results, spec)) for spec in specs]
-    polls = {attempt: stop_source.make_poll(attempt, lambda: clock.rounds) for attempt in attempts}
-
-    def poll(attempt: Attempt) -> StopReason | None:
-        answer = polls[attempt]()
-        if attempt is attempts[1] and clock.rounds == 6:
-            os.kill(os.getpid(), signal.SIGUSR2)
-        return answer
-
-    try:
-        together(attempts, clock, [poll] * 3).train()
-    finally:
-        for number, on_signal in handlers.items():
-            signal.signal(number, on_signal)
-    assert all(f"stopped at step 7: {StopReason.OUT_OF_TIME}" in attempt.log_text() for attempt in attempts)
-
-
-def test_a_run_that_is_taken_over_leaves_and_saves_nothing(
-    ensemble: TrainEnsemble, undisturbed: Undisturbed, specs: list[RunSpec]
-) -> None:
-    def taken_over(attempt: Attempt) -> StopReason | None:
-        if len(read_lines(attempt.metrics_path)) > 8 and not attempt.is_superseded():
-            RunDir(attempt.run).claim(environment(CPU), after=1)
-        return StopReason.SUPERSEDED if attempt.is_superseded() else None
-
-    runs = ensemble(specs, [never, taken_over, never])
-    assert runs[1].attempt(1).failure() == {"kind": "interrupted", "reason": "superseded", "details": ""}
-    assert not runs[1].attempt(1).has_checkpoint()
-    assert_close([runs[0], runs[2]], [undisturbed(specs[0]), undisturbed(specs[2])])
-
-
 # --- failing --------------------------------------------------------------------------------------------------------
 
 
@@ -235,18 +191,16 @@ def test_a_run_that_raises_fails_alone(
     monkeypatch.setattr(Trainer, "metrics", broken)
     first, failed, last = ensemble(specs)
     assert failed.status().state is State.FAILED
-    failure = failed.attempt(1).failure()
-    assert failure is not None
-    assert "a bug of this run alone" in failure["reason"]
-    assert "in broken" in failure["details"], "the traceback says where"
+    assert failed.status().reason == "ZeroDivisionError: a bug of this run alone"
+    assert "in broken" in logged(failed), "the traceback says where"
     assert_close([first, last], [expected[0], expected[2]])
 
 
 def test_a_run_whose_spec_is_damaged_fails_alone(undisturbed: Undisturbed, specs: list[RunSpec], results: Path) -> None:
     runs = [RunDir.create(results, spec) for spec in specs]
-    attempts = list(map(claim, runs))
+    heres = list(map(Here, runs))
     runs[1].spec_path.write_text("{")
-    together(attempts, SharedClock(3)).train()
+    together(heres)
     assert runs[1].status().state is State.FAILED
     assert_close([runs[0], runs[2]], [undisturbed(specs[0]), undisturbed(specs[2])])
 
@@ -267,30 +221,6 @@ def test_data_that_cannot_be_read_fail_all_who_need_them(
     assert {run.status().state for run in failed} == {State.FAILED}
     assert {run.status().reason for run in failed} == {"digits.csv.gz: cannot be read"}
     assert other.status().state is State.DONE
-
-
-def test_a_failure_that_cannot_be_recorded_is_raised_once_the_others_have_ended(
-    ensemble: TrainEnsemble,
-    undisturbed: Undisturbed,
-    specs: list[RunSpec],
-    results: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    expected = list(map(undisturbed, specs))
-    append, write = Attempt.append, Attempt.record_failure
-
-    def full(attempt: Attempt, *rest: Any) -> None:
-        if attempt.run.name == specs[1].run_id:
-            raise StorageError(f"{attempt.path}: no space left on device")
-        (append if len(rest) == 2 else write)(attempt, *rest)
-
-    monkeypatch.setattr(Attempt, "append", full)
-    monkeypatch.setattr(Attempt, "record_failure", full)
-    with pytest.raises(StorageError, match=f"{specs[1].run_id}.*no space left"):
-        ensemble(specs)
-    runs = [RunDir.create(results, spec) for spec in specs]
-    assert_close([runs[0], runs[2]], [expected[0], expected[2]])
-    assert runs[1].result() is None
 
 
 def test_an_interruption_ends_all(
@@ -316,7 +246,7 @@ def test_runs_whose_stack_fails_go_on_alone_from_their_step(
     runs = ensemble(specs, [never, stop_at(10), never])
     assert len(calls) == 10
     assert "trains alone from step 10 on: the stack fails, OutOfMemoryError" in logged(runs[2])
-    assert f"stopped at step 9: {StopReason.TERMINATED}" in logged(runs[1])
+    assert "stopped at step 9" in logged(runs[1])
     assert_close([runs[0], runs[2]], [expected[0], expected[2]])
 
 

@@ -9,7 +9,7 @@ import torch
 from support.made_runs import MakeSpec
 from torch import Tensor
 
-from ettsweep.runs.folder import RunDir
+from ettsweep.run import Run
 from ettsweep.trainer.ensemble.stack import Stack
 from ettsweep.trainer.ensemble.vmapped import Parameters
 from ettsweep.trainer.training import checkpoint
@@ -140,7 +140,7 @@ def test_a_member_that_takes_no_step_keeps_every_bit(make_spec: MakeSpec, device
 
 
 def test_a_checkpoint_a_member_that_leaves_and_another_stack_go_on_from_stacked_steps(
-    make_spec: MakeSpec, device: torch.device, results: Path
+    make_spec: MakeSpec, device: torch.device, tmp_path: Path
 ) -> None:
     together, alone = (runs_of(make_spec, device) for _ in range(2))
     stack, lrs = Stack(together), {trainer: trainer.spec.lr for trainer in together}
@@ -149,11 +149,11 @@ def test_a_checkpoint_a_member_that_leaves_and_another_stack_go_on_from_stacked_
         stack.update(gradients, lrs)
         for k, single in enumerate(alone):
             update_alone(single, gradients, k, single.spec.lr)
-    attempt = RunDir.create(results, together[0].spec).claim({}, after=0)
-    assert attempt is not None
-    AsyncCheckpointWriter().save(attempt, together[0], [])
+    run = Run(environment={"ETTSWEEP_STATES": str(tmp_path / "states")})
+    together[0].step = 2
+    AsyncCheckpointWriter().save(run, together[0])
     resumed = prepare(together[0].spec, device)
-    checkpoint.restore(checkpoint.load_checkpoint(attempt), resumed)
+    checkpoint.restore(checkpoint.load_checkpoint(tmp_path / "states" / "2", run.id), resumed, run)
     release(together[2])
 
     gradients = drawn(alone, 2)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from functorch.compile import make_boxed_func
+from support.here import train_once
 from support.made_runs import CPU, MakeSpec, numbers, result_of
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
@@ -27,7 +28,6 @@ from ettsweep.trainer.models.compiler import compile_blocks
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.training import runtime_settings
 from ettsweep.trainer.training.distributed import SINGLE_PROCESS
-from ettsweep.trainer.training.run import train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -180,10 +180,8 @@ def logged(run: RunDir) -> str:
     return run.attempt(1).log_text()
 
 
-def trained(run: RunDir, settings: RuntimeSettings, after: int = 0) -> RunDir:
-    attempt = run.claim({}, after=after)
-    assert attempt is not None
-    train_run(run, attempt, CPU, settings, lambda: None)
+def trained(run: RunDir, settings: RuntimeSettings) -> RunDir:
+    train_once(run, settings)
     return run
 
 

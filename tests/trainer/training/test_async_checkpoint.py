@@ -9,8 +9,8 @@ import pytest
 import torch
 from support.commandline import PATIENCE_S
 from support.made_runs import CPU, MakeSpec
+from support.states import checkpoint_path, run_of
 
-from ettsweep.errors import StorageError
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
@@ -70,7 +70,7 @@ def stepped(trainer: Trainer, steps: int = 1) -> dict[str, torch.Tensor]:
 
 
 def on_disk(attempt: Attempt) -> tuple[int, dict[str, torch.Tensor]]:
-    saved = checkpoint.load_checkpoint(attempt)
+    saved = checkpoint.load_checkpoint(checkpoint_path(attempt), attempt.run.name)
     return saved.step, {name: tensor.clone() for name, tensor in saved.tensors.items()}
 
 
@@ -84,7 +84,7 @@ def assert_holds(attempt: Attempt, step: int, expected: dict[str, torch.Tensor])
 def test_training_goes_on_while_the_state_of_before_is_written(attempt: Attempt, spec: RunSpec, disk: Disk) -> None:
     trainer = prepare(spec, CPU)
     stepped_result = stepped(trainer, 2)
-    on_disk_now = AsyncCheckpointWriter().save(attempt, trainer, [])
+    on_disk_now = AsyncCheckpointWriter().save(run_of(attempt), trainer)
     assert disk.begun.acquire(timeout=PATIENCE_S)
     stepped_value = stepped(trainer, 3)
     assert not torch.equal(stepped_result["model/head"], stepped_value["model/head"])
@@ -97,11 +97,11 @@ def test_training_goes_on_while_the_state_of_before_is_written(attempt: Attempt,
 def test_a_checkpoint_waits_for_the_one_before(attempt: Attempt, spec: RunSpec, disk: Disk) -> None:
     trainer, saves = prepare(spec, CPU), AsyncCheckpointWriter()
     first = stepped(trainer)
-    saves.save(attempt, trainer, [])
+    saves.save(run_of(attempt), trainer)
     assert disk.begun.acquire(timeout=PATIENCE_S)
     second = stepped(trainer)
     waiting = list[Callable[[], None]]()
-    other = threading.Thread(target=lambda: waiting.append(saves.save(attempt, trainer, [])))
+    other = threading.Thread(target=lambda: waiting.append(saves.save(run_of(attempt), trainer)))
     other.start()
     other.join(0.2)
     assert other.is_alive(), "its copy lies where the first is still read"
@@ -122,7 +122,7 @@ def test_runs_of_unlike_shapes_share_a_saver(results: Path, make_spec: MakeSpec)
         attempt = RunDir.create(results, spec).claim({}, after=0)
         assert attempt is not None
         trainer = prepare(spec, CPU)
-        messages.append((attempt, stepped(trainer), saves.save(attempt, trainer, [])))
+        messages.append((attempt, stepped(trainer), saves.save(run_of(attempt), trainer)))
     for attempt, expected, content in messages:
         content()
         assert_holds(attempt, 1, expected)
@@ -136,11 +136,12 @@ def test_a_small_state_is_written_at_once(
     numbers = sum(tensor.numel() for tensor in expected.values())
     monkeypatch.setattr(async_checkpoint, "LARGE_BYTES", 4 * numbers + 1)
     disk.may.release(2)
-    AsyncCheckpointWriter().save(attempt, trainer, [])
+    AsyncCheckpointWriter().save(run_of(attempt), trainer)
     assert_holds(attempt, 1, expected)
     assert disk.threads == 0
+    stepped(trainer)
     monkeypatch.setattr(async_checkpoint, "LARGE_BYTES", 4 * numbers)
-    AsyncCheckpointWriter().save(attempt, trainer, [])()
+    AsyncCheckpointWriter().save(run_of(attempt), trainer)()
     assert disk.threads == 1
 
 
@@ -155,12 +156,13 @@ def test_without_memory_for_a_copy_it_is_written_at_once(
     disk.may.release(2)
     with monkeypatch.context() as patched:
         patched.setattr(async_checkpoint.torch, "empty", refuse)
-        saves.save(attempt, trainer, [])
+        saves.save(run_of(attempt), trainer)
     assert_holds(attempt, 1, expected)
     assert disk.threads == 0
-    saves.save(attempt, trainer, [])()
+    expected = stepped(trainer)
+    saves.save(run_of(attempt), trainer)()
     assert disk.threads == 1
-    assert_holds(attempt, 1, expected)
+    assert_holds(attempt, 2, expected)
 
 
 def test_what_goes_wrong_is_told_and_the_checkpoint_before_stays(
@@ -168,14 +170,14 @@ def test_what_goes_wrong_is_told_and_the_checkpoint_before_stays(
 ) -> None:
     trainer, saves = prepare(spec, CPU), AsyncCheckpointWriter()
     expected = stepped(trainer)
-    saves.save(attempt, trainer, [])()
+    saves.save(run_of(attempt), trainer)()
     with monkeypatch.context() as patched:
         patched.setattr(torch, "save", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
         stepped(trainer)
-        save_result = saves.save(attempt, trainer, [])
-        with pytest.raises(StorageError, match=r"checkpoint\.pt: cannot be written \(Permission denied\)"):
+        save_result = saves.save(run_of(attempt), trainer)
+        with pytest.raises(PermissionError, match=r"Permission denied: '.*/states/2'"):
             save_result()
     assert_holds(attempt, 1, expected)
     expected = stepped(trainer)
-    saves.save(attempt, trainer, [])()
+    saves.save(run_of(attempt), trainer)()
     assert_holds(attempt, 3, expected)

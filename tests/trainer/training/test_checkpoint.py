@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from support.made_runs import CPU, MakeSpec, Train, Undisturbed, numbers, stop_at
+from support.states import checkpoint_path, run_of
 
 from ettsweep.errors import CorruptError
 from ettsweep.runs.attempt import Attempt
@@ -58,18 +59,23 @@ def equal(a: Any, b: Any) -> bool:
 def attempt(results: Path, spec: RunSpec) -> Attempt:
     claimed = RunDir.create(results, spec).claim({}, after=0)
     assert claimed is not None
+    claimed.states_path.mkdir()
     return claimed
 
 
 def save(attempt: Attempt, trainer: Trainer) -> bytes:
-    AsyncCheckpointWriter().save(attempt, trainer, [])
-    return attempt.checkpoint_path.read_bytes()
+    AsyncCheckpointWriter().save(run_of(attempt), trainer)
+    return checkpoint_path(attempt).read_bytes()
+
+
+def load(attempt: Attempt) -> checkpoint.CheckpointState:
+    return checkpoint.load_checkpoint(checkpoint_path(attempt), attempt.run.name)
 
 
 def loaded(attempt: Attempt, spec: RunSpec) -> dict[str, Any]:
     """Return the state of a run that goes on at an attempt's checkpoint."""
     trainer = prepare(spec, CPU)
-    checkpoint.restore(checkpoint.load_checkpoint(attempt), trainer)
+    checkpoint.restore(load(attempt), trainer, run_of(attempt))
     return state_of(trainer) | {"step": trainer.step}
 
 
@@ -87,7 +93,7 @@ def test_round_trip_is_exact(results: Path, make_spec: MakeSpec, precision: str,
     assert not equal(state_of(fresh), state_of(trainer))
     for group, other in zip(fresh.optimizer.param_groups, trainer.optimizer.param_groups, strict=True):
         group["lr"] = other["lr"]  # set at each step
-    checkpoint.restore(checkpoint.load_checkpoint(attempt), fresh)
+    checkpoint.restore(load(attempt), fresh, run_of(attempt))
     assert fresh.step == 5
     assert equal(state_of(fresh), state_of(trainer))
 
@@ -112,11 +118,6 @@ def test_what_is_saved_has_names_and_is_the_same_before_and_after_a_step(
     assert checkpoint.layout(checkpoint.named_tensors(*((t := moved(spec, 3)).model, t.optimizer))) == before
 
 
-def test_there_is_none_before_the_first(attempt: Attempt) -> None:
-    with pytest.raises(FileNotFoundError):
-        checkpoint.load_checkpoint(attempt)
-
-
 class Evil:
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -126,19 +127,19 @@ class Evil:
 
 
 def test_loading_runs_no_code(attempt: Attempt, tmp_path: Path) -> None:
-    torch.save({"run": attempt.run.name, "step": 1, "model": Evil(tmp_path / "pwned")}, attempt.checkpoint_path)
+    torch.save({"run": attempt.run.name, "step": 1, "model": Evil(tmp_path / "pwned")}, checkpoint_path(attempt))
     with pytest.raises(CorruptError, match="cannot be read as a checkpoint"):
-        checkpoint.load_checkpoint(attempt)
+        load(attempt)
     assert not (tmp_path / "pwned").exists()
 
 
 def test_cut_at_any_length_is_noticed(attempt: Attempt, spec: RunSpec) -> None:
     data = save(attempt, moved(spec, 2))
     for length in [0, 1, 100, *range(0, len(data), 997), len(data) - 1]:
-        attempt.checkpoint_path.write_bytes(data[:length])
+        checkpoint_path(attempt).write_bytes(data[:length])
         with pytest.raises(CorruptError, match="cannot be read as a checkpoint") as error:
-            checkpoint.load_checkpoint(attempt)
-        assert str(attempt.checkpoint_path) in str(error.value)
+            load(attempt)
+        assert str(checkpoint_path(attempt)) in str(error.value)
 
 
 def test_a_flipped_bit_never_changes_what_is_loaded(attempt: Attempt, spec: RunSpec) -> None:
@@ -149,7 +150,7 @@ def test_a_flipped_bit_never_changes_what_is_loaded(attempt: Attempt, spec: RunS
     for _ in range(150):
         flipped = bytearray(data)
         flipped[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-        attempt.checkpoint_path.write_bytes(flipped)
+        checkpoint_path(attempt).write_bytes(flipped)
         try:
             state = loaded(attempt, spec)
         except CorruptError:
@@ -161,9 +162,9 @@ def test_a_flipped_bit_never_changes_what_is_loaded(attempt: Attempt, spec: RunS
 
 @pytest.mark.parametrize("content", [None, [1, 2], {"run": "0123456789ab", "step": 1}, {"step": 1}])
 def test_something_else_is_no_checkpoint(attempt: Attempt, content: object) -> None:
-    torch.save(content, attempt.checkpoint_path)
+    torch.save(content, checkpoint_path(attempt))
     with pytest.raises(CorruptError, match=f"is not a checkpoint of run {attempt.run.name}"):
-        checkpoint.load_checkpoint(attempt)
+        load(attempt)
 
 
 class Foreign:
@@ -172,17 +173,17 @@ class Foreign:
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:.*TorchScript archive:UserWarning")
 def test_refusal_names_what_is_foreign_and_passes_on_no_advice_to_run_it(attempt: Attempt) -> None:
-    path = attempt.checkpoint_path
+    path = checkpoint_path(attempt)
     torch.save({"run": Foreign()}, path)
     with pytest.raises(CorruptError) as error:
-        checkpoint.load_checkpoint(attempt)
+        load(attempt)
     name = f"{Foreign.__module__}.Foreign"
     assert str(error.value) == (
         f"{path}: cannot be read as a checkpoint: it holds {name} beside tensors and numbers, which could run code"
     )
     torch.jit.save(torch.jit.script(torch.nn.Linear(1, 1)), path)
     with pytest.raises(CorruptError, match="cannot be read as a checkpoint: it holds something beside") as error:
-        checkpoint.load_checkpoint(attempt)
+        load(attempt)
     assert "weights_only" not in str(error.value)
 
 
@@ -231,14 +232,15 @@ def test_damaged_checkpoint_costs_time_but_no_bit(
     other = train(make_spec(seed=1), poll=stop_at(9))
     run = train(spec, poll=stop_at(6))
     train(spec, poll=stop_at(5))
-    broken = run.attempt(2).checkpoint_path
-    hurt(broken, other.attempt(1).checkpoint_path)[damage]()
+    broken = checkpoint_path(run.attempt(2))
+    hurt(broken, checkpoint_path(other.attempt(1)))[damage]()
     train(spec)
-    assert run.attempt(3).resumed_from() == (1, 6), "the older one is still good"
-    log = run.attempt(3).log_text()
-    assert log.count("warning") == 1
-    assert f"warning: {broken}: " in log
-    assert "; not used" in log
+    failure = run.attempt(3).failure()
+    assert failure is not None
+    assert failure["kind"] == "lost"
+    assert str(failure["reason"]).startswith(f"{broken}: ")
+    train(spec)
+    assert run.attempt(4).resumed_from() == (1, 6), "the older one is still good"
     assert numbers(run) == undisturbed(spec)
 
 
@@ -249,9 +251,10 @@ def test_run_begins_anew_when_no_checkpoint_is_left(
     spec = make_spec()
     other = train(make_spec(seed=1), poll=stop_at(9))
     run = train(spec, poll=stop_at(6))
-    hurt(run.attempt(1).checkpoint_path, other.attempt(1).checkpoint_path)[damage]()
+    hurt(checkpoint_path(run.attempt(1)), checkpoint_path(other.attempt(1)))[damage]()
     train(spec)
-    assert run.attempt(2).resumed_from() == (0, 0)
+    train(spec)
+    assert run.attempt(3).resumed_from() == (0, 0)
     assert numbers(run) == undisturbed(spec)
 
 
@@ -261,7 +264,7 @@ def test_checkpoint_without_its_metrics_is_not_used(train: Train, undisturbed: U
     metrics.write_bytes(metrics.read_bytes()[:-5])
     train(spec)
     assert run.attempt(2).resumed_from() == (0, 0)
-    assert "steps are missing before step 6; not used" in run.attempt(2).log_text()
+    assert "changed since the state after step 6 was saved; not used" in run.attempt(2).log_text()
     assert run.metrics_path.read_bytes() == undisturbed(spec)[0]
 
 

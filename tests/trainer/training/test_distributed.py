@@ -1,7 +1,5 @@
 """One run on several processes, which really are some: the same curve as on one, and resumed bit for bit."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from support.made_runs import (
@@ -19,12 +17,11 @@ from support.made_runs import (
 
 from ettsweep.errors import LostProcessError
 from ettsweep.files import read_lines
-from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.trainer.tasks.task import BatchShare
-from ettsweep.trainer.training.distributed import SINGLE_PROCESS, ProcessGroup, detect_lost_process
-from ettsweep.trainer.training.run import prepare, train_run
+from ettsweep.trainer.training.distributed import ProcessGroup, detect_lost_process
+from ettsweep.trainer.training.run import prepare
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
 # --- the same numbers -----------------------------------------------------------------------------------------------
@@ -58,13 +55,13 @@ def test_curves_agree_on_any_number_of_processes_and_with_accumulation(
     assert [settings["micro_batch"] for settings in items] == [33, 17, 16, 11, 16]
     for run, settings in zip((two, cut, three), items[1:], strict=False):
         result, attempt = result_of(run), run.attempt(1)
-        assert attempt.execution() == settings
+        assert settings.items() <= attempt.execution().items()
         # Each process has a clock of its own, and on a busy machine they are not read at once.
         assert result["device_s"] == pytest.approx(settings["processes"] * result["wall_s"], rel=0.1)
         assert len(read_lines(attempt.metrics_path)) == 24 + 3, "one process writes"
         timed = [line["step"] for line in read_lines(attempt.timings_path)]
         assert timed == sorted({8, 16, 24, *timed}), "at each evaluation, and on a busy machine after some seconds too"
-        assert attempt.log_path.read_text().count("finished") == 1
+        assert attempt.log_text().count("finished") == 1
 
 
 @pytest.mark.slow
@@ -168,20 +165,6 @@ def test_a_run_stopped_and_killed_on_several_processes_goes_on_bit_for_bit(
     trained_through_stops_and_kills(trained, spec, mapping)
 
 
-def test_what_one_process_alone_cannot_do_is_the_runs_failure(trained: Trained, spec: RunSpec) -> None:
-    for rank in (0, 1):
-        folder = f"rank-{rank}"
-        trial = {"world": 2, "rank": rank, "after": 5, "how": "raise", "folder": folder}
-        (run,), (end,) = trained((spec, trial))
-        assert "this process failed: RuntimeError: this process alone" in end[rank]
-        assert "another process of this run is gone" in end[1 - rank]
-        assert (run.status().state, run.status().reason) == (
-            State.FAILED,
-            "RuntimeError: this process alone has had enough",
-        )
-        assert "Traceback" in run.attempt(1).failure()["details"]  # type: ignore[index]
-
-
 def test_a_batch_of_fewer_samples_than_processes_is_refused(trained: Trained, make_spec: MakeSpec) -> None:
     (run,), _ = trained((make_spec(batch_size=2), {"world": 3}))
     assert (run.status().state, run.status().reason) == (State.FAILED, "3 devices cannot share a batch of 2")
@@ -232,15 +215,12 @@ def test_one_that_is_gone_while_a_checkpoint_is_handed_out_is_lost(monkeypatch: 
         ProcessGroup(rank=0, world_size=2).distribute(torch.ones(2), torch.zeros(2))
 
 
-def test_a_run_of_one_process_loses_nobody(results: Path, spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_one_process_loses_nobody(train: Train, spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loader that reads over a network has connections of its own."""
 
     def dropped(*_: object) -> None:
         raise RuntimeError("Connection reset by peer")
 
     monkeypatch.setattr("ettsweep.trainer.tasks.images.digits.Digits.loss", dropped)
-    run = RunDir.create(results, spec)
-    attempt = run.claim({}, after=0)
-    assert attempt is not None
-    assert train_run(run, attempt, CPU, RuntimeSettings(), lambda: None, SINGLE_PROCESS) is None
+    run = train(spec)
     assert (run.status().state, run.status().reason) == (State.FAILED, "RuntimeError: Connection reset by peer")

@@ -3,20 +3,18 @@
 import json
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from support.commandline import ettsweep
+from support.here import train_once
 from support.made_runs import stop_at
 
 from bench.waves import CLASSES, write_images
 from ettsweep.files import read_lines
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.trainer.training.run import train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
 COUNTS = {"train": 60, "val": 30}
@@ -74,10 +72,8 @@ def test_a_run_that_goes_on_with_other_images_says_so(
     sizes = {"train_size": COUNTS["train"], "val_size": COUNTS["val"], "resize": 36}
     spec = make_spec(model=model, task={"kind": "imagenet", **sizes}, batch_size=20)
     run = RunDir.create(tmp_path / "results", spec)
-    for number, name in enumerate(("data", "data", "other")):
-        attempt = run.claim({}, after=number)
-        assert attempt is not None
+    for name in ("data", "data", "other"):
         settings = RuntimeSettings(data=str(tmp_path / name), loader_workers=0)
-        train_run(run, attempt, torch.device("cpu"), settings, partial(stop_at(3), attempt))
+        attempt = train_once(run, settings, stop_at(3))
         text = "from here on the run sees other images, or the same images in another order"
         assert (text in attempt.log_text()) == (name == "other")

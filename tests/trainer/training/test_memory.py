@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 from support.commandline import PATIENCE_S, runs_in, write_grid
-from support.made_runs import CPU, MakeSpec, Train, numbers, result_of, stop_at
+from support.here import train_once
+from support.made_runs import CPU, MakeSpec, Train, never, numbers, result_of, stop_at
 from support.resident import forget_peak, peak_resident_bytes
 
 from ettsweep.errors import DeviceMemoryError
@@ -23,7 +24,6 @@ from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.training import memory
 from ettsweep.trainer.training.distributed import SINGLE_PROCESS, ProcessGroup
 from ettsweep.trainer.training.memory import TrialStep, activation_bytes, even_micro_batch, fitting_micro_batch
-from ettsweep.trainer.training.run import train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.trainer import Trainer
 
@@ -42,9 +42,7 @@ def test_recomputed_activations_change_no_bit(train: Train, make_spec: MakeSpec,
     for precision in ("fp32", "bf16"):
         spec = make_spec(precision=precision, model={"depth": 2})
         run = RunDir.create(tmp_path / "recomputed", spec)
-        attempt = run.claim({}, after=0)
-        assert attempt is not None
-        train_run(run, attempt, CPU, RuntimeSettings(activation_checkpointing=True), lambda: None)
+        train_once(run, RuntimeSettings(activation_checkpointing=True))
         assert result_of(run)["execution"]["activation_checkpointing"] is True
         assert numbers(run) == numbers(train(spec))
 
@@ -184,10 +182,7 @@ def test_a_run_halves_its_micro_batches_before_its_first_step_and_keeps_to_that(
 
 def attempt_with(spec: RunSpec, folder: Path, settings: RuntimeSettings, stop_after: int | None = None) -> RunDir:
     run = RunDir.create(folder, spec)
-    attempt = run.claim({}, after=max(run.attempt_numbers(), default=0))
-    assert attempt is not None
-    poll = stop_at(stop_after) if stop_after is not None else None
-    train_run(run, attempt, CPU, settings, lambda: poll(attempt) if poll else None)
+    train_once(run, settings, never if stop_after is None else stop_at(stop_after))
     return run
 
 

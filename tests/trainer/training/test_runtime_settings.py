@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from support.here import train_once
 from support.made_runs import CPU, MakeSpec, Train, numbers, result_of, stop_at
 
 from ettsweep.launch.local import LocalProfile
-from ettsweep.launch.profile import load_profile
+from ettsweep.launch.profile import AnyProfile, load_profile
 from ettsweep.launch.slots import Slot
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
@@ -18,11 +19,14 @@ from ettsweep.study.grid_file import find_grid, load_sweep_spec
 from ettsweep.trainer.models.model_cost import train_flops_per_sample
 from ettsweep.trainer.training import runtime_settings as module
 from ettsweep.trainer.training.distributed import SINGLE_PROCESS
-from ettsweep.trainer.training.run import train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings, resolve
-from ettsweep.worker.devices import slot_settings
+from ettsweep.worker.commands import trainer_settings
 
 CPU_SLOT, GPU_SLOT = Slot("cpu-0", "cpu", None, 3), Slot("gpu-0", "cuda", "0", 6)
+
+
+def slot_settings(profile: AnyProfile, slot: Slot) -> RuntimeSettings:
+    return RuntimeSettings.of(trainer_settings(profile, slot), None)
 
 
 def test_a_profile_says_how_a_run_is_trained() -> None:
@@ -61,10 +65,8 @@ def test_compiled_blocks_change_rounding_alone_and_a_compiled_run_is_resumed_bit
 
     def compiled(folder: str, *stops: int) -> RunDir:
         run = RunDir.create(tmp_path / folder, spec)
-        for number, steps in enumerate([*stops, 99]):
-            attempt, poll = run.claim({}, after=number), stop_at(steps)
-            assert attempt is not None
-            train_run(run, attempt, CPU, RuntimeSettings(compile=True), lambda: poll(attempt))  # noqa: B023
+        for steps in [*stops, 99]:
+            train_once(run, RuntimeSettings(compile=True), stop_at(steps))
         return run
 
     eager, calm, stopped = train(spec), compiled("calm"), compiled("stopped", 10, 7)
@@ -125,9 +127,8 @@ def test_threads_that_this_machine_has_not_are_not_taken_over(
 @pytest.mark.usefixtures("one_thread_afterwards")
 def test_a_run_is_trained_with_them_and_says_so(make_spec: MakeSpec, results: Path) -> None:
     run = RunDir.create(results, make_spec())
-    attempt, observed = run.claim({}, after=0), set[int]()
-    assert attempt is not None
-    train_run(run, attempt, CPU, RuntimeSettings(threads=2), lambda: observed.add(torch.get_num_threads()))
+    observed = set[int]()
+    attempt = train_once(run, RuntimeSettings(threads=2), lambda attempt: observed.add(torch.get_num_threads()))
     assert observed == {2}
     assert attempt.execution()["threads"] == result_of(run)["environment"]["threads"] == 2
 

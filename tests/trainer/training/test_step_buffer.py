@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from ettsweep.files import dumps
+from ettsweep.run import Divergence, finite
 from ettsweep.trainer.specs import Precision
-from ettsweep.trainer.training.step_buffer import StepBuffer, trailing_overflows
+from ettsweep.trainer.training.step_buffer import StepBuffer
 
 INF, NAN = math.inf, math.nan
 
@@ -23,7 +24,17 @@ def drained(precision: Precision, *steps: tuple[float, float, float]) -> tuple[l
     buffer = StepBuffer(precision)
     for step, values in enumerate(steps, start=1):
         add(buffer, step, *values)
-    return buffer.drain()
+    return recorded(buffer, Divergence(["loss"]))
+
+
+def recorded(buffer: StepBuffer, divergence: Divergence) -> tuple[list[dict[str, Any]], int | None]:
+    """Return what is recorded of what a buffer drains, and the step at which the run diverged, if it has."""
+    lines = []
+    for line in map(finite, buffer.drain()):
+        lines.append(line)
+        if divergence.shows(line):
+            return lines, int(line["step"])
+    return lines, None
 
 
 def test_lines_come_once_and_in_order() -> None:
@@ -31,14 +42,14 @@ def test_lines_come_once_and_in_order() -> None:
     for step in (1, 2):
         add(buffer, step, loss=step / 4)
     assert len(buffer) == 2
-    assert buffer.drain()[0] == [
+    assert buffer.drain() == [
         {"step": 1, "loss": 0.25, "grad_norm": 2.0, "lr": 0.5},
         {"step": 2, "loss": 0.5, "grad_norm": 2.0, "lr": 0.5},
     ]
     assert len(buffer) == 0
-    assert buffer.drain() == ([], None)
+    assert buffer.drain() == []
     add(buffer, 3)
-    assert [line["step"] for line in buffer.drain()[0]] == [3]
+    assert [line["step"] for line in buffer.drain()] == [3]
 
 
 def test_later_changes_of_a_tensor_do_not_reach_what_was_added() -> None:
@@ -47,7 +58,7 @@ def test_later_changes_of_a_tensor_do_not_reach_what_was_added() -> None:
     buffer.add(1, 0.5, loss, torch.tensor(2.0), torch.tensor(1.0))
     with torch.no_grad():
         loss.fill_(9.0)
-    assert buffer.drain()[0][0]["loss"] == 1.0
+    assert buffer.drain()[0]["loss"] == 1.0
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -90,12 +101,12 @@ def test_fp16_diverges_at_the_fiftieth_skip_in_a_row() -> None:
 
 @pytest.mark.parametrize("interval", [1, 7, 49, 50, 60])
 def test_skips_are_counted_across_drains(interval: int) -> None:
-    buffer = StepBuffer("fp16")
+    buffer, divergence = StepBuffer("fp16"), Divergence(["loss"])
     steps = []
     for step in range(1, 121):
         add(buffer, step, grad_norm=INF, scale=1024.0)
         if step % interval == 0:
-            lines, diverged_step = buffer.drain()
+            lines, diverged_step = recorded(buffer, divergence)
             steps += [line["step"] for line in lines]
             if diverged_step is not None:
                 break
@@ -105,11 +116,18 @@ def test_skips_are_counted_across_drains(interval: int) -> None:
 
 def test_skips_are_counted_across_a_resume() -> None:
     lines, _ = drained("fp16", (1.0, 2.0, 8.0), *[(1.0, INF, 8.0)] * 30)
-    lines.append({"step": 31, "val_loss": 1.0, "val_accuracy": 0.5})
-    assert trailing_overflows(lines) == 30
-    buffer = StepBuffer("fp16", trailing_overflows(lines))
+    divergence = Divergence(["loss"])
+    for line in [*lines, {"step": 31, "val_loss": 1.0, "val_accuracy": 0.5}]:
+        assert not divergence.shows(line)
+    assert divergence.skips == 30
+    buffer = StepBuffer("fp16")
     for step in range(32, 60):
         add(buffer, step, grad_norm=INF, scale=8.0)
-    assert buffer.drain()[1] == 51
-    assert trailing_overflows([]) == 0
-    assert trailing_overflows([*lines, {"step": 32, "loss": 1.0}]) == 0
+    assert recorded(buffer, divergence)[1] == 51
+
+
+def test_a_loss_may_count_at_the_last_step_alone() -> None:
+    divergence = Divergence(["loss", "val_loss@8"])
+    assert not divergence.shows({"step": 4, "val_loss": None, "nonfinite": True})
+    assert not divergence.shows({"step": 8, "grad_norm": None, "nonfinite": True})
+    assert divergence.shows({"step": 8, "val_loss": None, "nonfinite": True})

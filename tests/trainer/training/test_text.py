@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from support.forks import Forks
+from support.here import train_once
 from support.made_runs import (
     CPU,
     REL,
@@ -24,15 +25,13 @@ from support.made_runs import (
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.trainer.specs import ScheduleSpec
-from ettsweep.trainer.training.run import environment, prepare, train_run
+from ettsweep.trainer.training.run import prepare
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
 
 def train_with(folder: Path, spec: RunSpec, **how: Any) -> RunDir:
     run = RunDir.create(folder, spec)
-    attempt = run.claim(environment(CPU), after=0)
-    assert attempt is not None
-    train_run(run, attempt, CPU, RuntimeSettings(**how), lambda: None)
+    train_once(run, RuntimeSettings(**how))
     return run
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,11 +14,11 @@ from support.commandline import wait_for
 from support.own_code import processes_with
 
 from ettsweep.errors import InputError
-from ettsweep.worker.command.child import Child, kill_processes_of
+from ettsweep.worker.program import Command, Program, kill_processes_of
 
 pytestmark = pytest.mark.usefixtures("process")
 
-Start = Callable[..., Child]
+Start = Callable[..., Program]
 
 DESCENDANTS = "sleep 600 & setsid sleep 600 & (setsid sleep 600 &) ; "
 """Of a shell: a child, one in a session of its own, and an orphan."""
@@ -32,11 +33,19 @@ def run_id(tmp_path: Path) -> str:
 def begin(tmp_path: Path, run_id: str) -> Start:
     """Return a function that starts a shell command."""
 
-    def begin(script: str, *command: str) -> Child:
-        environment = os.environ | {"ETTSWEEP_OUT": run_id}
-        return Child(command or ["sh", "-c", script], tmp_path, environment, tmp_path / "output.txt")
+    def begin(script: str, *command: str) -> Program:
+        variables = {"ETTSWEEP_RUN": "run", "ETTSWEEP_OUT": run_id, "ETTSWEEP_OUTPUT": str(tmp_path / "output.txt")}
+        return Program(Command(command or ("sh", "-c", script), tmp_path, os.environ), [variables])
 
     return begin
+
+
+def ended(program: Program, limit_s: float) -> bool:
+    """Wait for the end of a program, but not longer than so many seconds; return whether it has ended."""
+    until_s = time.monotonic() + limit_s
+    while not program.is_over and time.monotonic() < until_s:
+        program.wait(until_s - time.monotonic())
+    return program.is_over
 
 
 def left(run_id: str) -> list[int]:
@@ -49,19 +58,19 @@ def left(run_id: str) -> list[int]:
 )
 def test_the_exit_code_is_that_of_its_leader(begin: Start, run_id: str, script: str, code: int) -> None:
     child = begin(script)
-    assert child.wait(60)
+    assert ended(child, 60)
     assert child.code == code
     assert not left(run_id)
 
 
 def test_what_it_prints_is_in_the_file_and_its_input_is_empty(begin: Start, tmp_path: Path) -> None:
-    assert begin("echo out; echo err >&2; cat; pwd").wait(60)
+    assert ended(begin("echo out; echo err >&2; cat; pwd"), 60)
     assert (tmp_path / "output.txt").read_text() == f"out\nerr\n{tmp_path}\n"
 
 
 def test_its_descendants_end_with_it(begin: Start, run_id: str) -> None:
     child = begin(DESCENDANTS + "exit 3")
-    assert child.wait(60)
+    assert ended(child, 60)
     assert child.code == 3
     assert not left(run_id)
 
@@ -70,7 +79,7 @@ def test_a_signal_reaches_its_leader_alone(begin: Start, run_id: str, tmp_path: 
     child = begin(f"trap 'echo told; exit 5' TERM; {DESCENDANTS} echo ready; while :; do sleep 0.05; done")
     wait_for(lambda: "ready" in (tmp_path / "output.txt").read_text(), "its start")
     child.signal(signal.SIGTERM)
-    assert child.wait(60)
+    assert ended(child, 60)
     assert (child.code, (tmp_path / "output.txt").read_text()) == (5, "ready\ntold\n")
     assert not left(run_id)
 
@@ -79,7 +88,7 @@ def test_one_that_heeds_nothing_is_killed_with_all_below(begin: Start, run_id: s
     child = begin(f"trap '' TERM INT HUP; {DESCENDANTS} echo ready; while :; do sleep 0.05; done")
     wait_for(lambda: "ready" in (tmp_path / "output.txt").read_text(), "its start")
     child.signal(signal.SIGTERM)
-    assert not child.wait(0.3)
+    assert not ended(child, 0.3)
     child.kill()
     assert (child.is_over, child.code) == (True, -9)
     assert not left(run_id)
@@ -107,7 +116,7 @@ def test_a_supervisor_that_does_not_answer_is_killed_with_all_that_it_had(
 ) -> None:
     child = begin(DESCENDANTS + "while :; do sleep 0.05; done")
     wait_for(lambda: len(left(run_id)) >= 5, "its descendants")
-    monkeypatch.setattr("ettsweep.worker.command.child.KILL_S", 0.05)
+    monkeypatch.setattr("ettsweep.worker.program.KILL_S", 0.05)
     monkeypatch.setattr(child, "_say", lambda line: None)
     child.kill()
     assert (child.is_over, child.code) == (True, None)
@@ -118,7 +127,7 @@ def test_signals_that_a_job_sends_to_all_processes_leave_the_supervisor_alive(be
     child = begin("trap '' USR2 TERM INT HUP USR1; sleep 0.5; exit 4")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         os.kill(child.supervisor_pid, number)
-    assert child.wait(60)
+    assert ended(child, 60)
     assert child.code == 4
 
 
@@ -126,14 +135,14 @@ def test_signals_have_their_usual_meaning_in_the_command(begin: Start) -> None:
     """What a supervisor ignores its children would ignore too, if it did not put the defaults back."""
     code = "import signal; print([signal.getsignal(n) for n in (15, 1, 10, 12, 13)])"
     child = begin("", sys.executable, "-c", f"{code}; import os; os.kill(os.getpid(), 12)")
-    assert child.wait(60)
+    assert ended(child, 60)
     assert child.code == -signal.SIGUSR2
 
 
 def test_a_supervisor_that_is_killed_leaves_nothing_either(begin: Start, run_id: str) -> None:
     child = begin(DESCENDANTS + "while :; do sleep 0.05; done")
     os.kill(child.supervisor_pid, signal.SIGKILL)
-    assert child.wait(60)
+    assert ended(child, 60)
     assert child.code is None
     assert not left(run_id)
 
@@ -142,10 +151,10 @@ def test_nothing_outlives_a_worker_that_is_killed(tmp_path: Path, run_id: str) -
     program = f"""
 import os, sys, time
 from pathlib import Path
-from ettsweep.worker.command.child import Child
-environment = os.environ | {{"ETTSWEEP_OUT": {run_id!r}}}
-child = Child(["sh", "-c", {DESCENDANTS + "while :; do sleep 0.05; done"!r}], Path({str(tmp_path)!r}), environment,
-              Path({str(tmp_path / "output.txt")!r}))
+from ettsweep.worker.program import Command, Program
+variables = {{"ETTSWEEP_RUN": "run", "ETTSWEEP_OUT": {run_id!r}, "ETTSWEEP_OUTPUT": {str(tmp_path / "output.txt")!r}}}
+words = ("sh", "-c", {DESCENDANTS + "while :; do sleep 0.05; done"!r})
+child = Program(Command(words, Path({str(tmp_path)!r}), os.environ), [variables])
 print("ready", flush=True)
 time.sleep(600)
 """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ettsweep.worker.command.ends import last_words, signal_below
+from ettsweep.worker.ends import last_words, signal_below
 
 CLOSES = """W1128 02:09:05 7728 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process {} closing signal SIGTERM
 """

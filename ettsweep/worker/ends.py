@@ -39,6 +39,9 @@ _FOOTER = re.compile(
 )
 """Lines of frameworks, of R and of Rust below the reason."""
 
+NOTHING = "it printed nothing"
+"""What is said of output that says nothing."""
+
 MOST_LINES = 8
 """Lines of Hydra that are taken for one reason."""
 
@@ -78,7 +81,7 @@ def last_words(output: Sequence[str]) -> str:
     own = _own_lines(output)
     if any("HYDRA_FULL_ERROR" in line for line in output):  # several lines, of which the first says most
         return " ".join(own[-MOST_LINES:])
-    return own[-1] if own else "it printed nothing"
+    return own[-1] if own else NOTHING
 
 
 def _exceptions(output: Sequence[str]) -> Iterator[tuple[int, str]]:

@@ -11,6 +11,8 @@ File descriptor: `pid PID` once the leader runs; after its end, when none of its
 those that were killed then, `memory BYTES`, the peak of its largest process, and `exit CODE`; or `error TEXT` if it
 cannot be started. Standard output and error are the leader's, the exit code too.
 
+A descriptor may be followed by `:input=DESCRIPTOR`, that of the leader's standard input, which is empty otherwise.
+
 A leader that is a srun has a supervisor of its own on each node, with `-` for the descriptor, as its program: srun
 would kill its tasks where it gets a signal. The lines of standard input are passed on to srun's, which has them reach
 all nodes; `:relay` behind the descriptor says so.
@@ -45,6 +47,7 @@ def main() -> int:
     told, *command = sys.argv[1:]
     descriptor, _, mode = told.partition(":")
     relays, status = mode == "relay", None if descriptor == "-" else int(descriptor)
+    given = int(mode.removeprefix("input=")) if mode.startswith("input=") else None
     if status is not None:
         os.set_inheritable(status, False)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE):
@@ -59,7 +62,7 @@ def main() -> int:
     signal.set_wakeup_fd(wake)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     try:
-        leader, relay = _start(command, relays)
+        leader, relay = _start(command, relays, given)
     except OSError as error:
         _tell(status, f"error {error.strerror}")
         return 1
@@ -75,22 +78,22 @@ def main() -> int:
     return code if code >= 0 else 128 - code
 
 
-def _start(command: list[str], relays: bool) -> tuple[int, "int | None"]:
+def _start(command: list[str], relays: bool, given: "int | None") -> tuple[int, "int | None"]:
     """Start the leader; return its pid, and where its standard input is written if it relays."""
     signals = set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}
-    read, write = os.pipe() if relays else (-1, None)
+    read, write = os.pipe() if relays else (given, None)
     leader = os.posix_spawnp(
         command[0],
         command,
         os.environ,
         file_actions=[
-            (os.POSIX_SPAWN_DUP2, read, 0) if relays else (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0) if read is None else (os.POSIX_SPAWN_DUP2, read, 0)
         ],
         setsigmask=(),
         setsigdef=signals,
         setsid=True,  # what a terminal sends to its foreground does not reach it
     )
-    if relays:
+    if read is not None:
         os.close(read)
     return leader, write
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ettsweep.errors import MetricsError
-from ettsweep.worker.command.checkpoints import Checkpoint, checkpoints, newest_checkpoint
-from ettsweep.worker.command.own_metrics import OwnMetrics
+from ettsweep.worker.checkpoints import Checkpoint, checkpoints, newest_checkpoint
+from ettsweep.worker.own_metrics import OwnMetrics
 
 
 def test_the_highest_step_counts_and_not_the_latest_or_the_last_by_name(tmp_path: Path) -> None:

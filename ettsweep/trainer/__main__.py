@@ -1,0 +1,67 @@
+"""Train Transformers: `python -m ettsweep.trainer`, started by a worker; for several devices, by torchrun on each."""
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from ettsweep.errors import CorruptError, EttsweepError
+from ettsweep.run import Run
+from ettsweep.trainer.device import prepare_device
+from ettsweep.warm import Ended, serve
+
+
+def prepare(run: Run) -> None:
+    """Import torch, on the device of this process.
+
+    Raises:
+        LaunchError: there is no such device.
+    """
+    given = json.loads(run.environment["ETTSWEEP_SETTINGS"])
+    gpus, rank = given["gpus"], int(os.environ.get("LOCAL_RANK", "0"))
+    gpu = gpus[rank % len(gpus)] if gpus else None
+    prepare_device(given["device"], gpu, given["sharers"], given["slot_threads"])
+
+
+def train(runs: Sequence[Run], ended: Ended) -> None:
+    """Train a run, or several of one recipe at once."""
+    import torch
+
+    from ettsweep.trainer.ensemble.ensemble import train_ensemble
+    from ettsweep.trainer.training.distributed import SINGLE_PROCESS, ProcessGroup
+    from ettsweep.trainer.training.memory import release_memory
+    from ettsweep.trainer.training.run import train_run
+    from ettsweep.trainer.training.runtime_settings import RuntimeSettings
+
+    given = json.loads(runs[0].environment["ETTSWEEP_SETTINGS"])
+    device, world = torch.device(given["device"]), int(os.environ.get("WORLD_SIZE", "1"))
+    torch.set_num_threads(given["slot_threads"])  # the run before may have used fewer
+    settings = RuntimeSettings.of(given, runs[0].data)
+    try:
+        if len(runs) > 1:
+            train_ensemble(runs, device, settings, ended)
+        elif world == 1:
+            train_run(runs[0], device, settings, SINGLE_PROCESS)
+        else:
+            group = ProcessGroup.join(device)
+            train_run(runs[0], device, settings, group)
+            group.leave()
+    except Exception as error:
+        ours = isinstance(error, EttsweepError)
+        if ours:
+            print(error, file=sys.stderr, flush=True)
+        if world > 1:
+            if not ours:
+                traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)  # a normal exit would destroy the group, which may hang without a lost peer
+        if not ours:
+            raise
+        # With 2, whatever it resumes from: a checkpoint that is damaged is left for the one before.
+        ended(runs[0], 1 if isinstance(error, CorruptError) else 2, str(error))
+    release_memory(device)  # the next run sizes its micro-batches by the free memory
+
+
+if __name__ == "__main__":
+    sys.exit(serve(train, prepare))

@@ -1,0 +1,180 @@
+"""A program that trains one run after the other, so that what is slow to import is imported once.
+
+A worker starts it, and writes a line of JSON to its standard input for each turn: the variables of a run, or of
+several that it trains at once. It answers on the descriptor that ETTSWEEP_REPLY names: a line of JSON for each run that
+has ended, and one when it is ready for more. Without ETTSWEEP_REPLY, it trains the run of its environment, and ends.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ettsweep.errors import EttsweepError, error_line
+from ettsweep.files import DISK_FULL, DISK_FULL_MESSAGE
+from ettsweep.run import Run, RunEnd
+
+REPLY = "ETTSWEEP_REPLY"
+
+PR_SET_PDEATHSIG = 1
+"""prctl option of Linux: signal this process when its parent dies."""
+
+IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that SLURM and terminals send to all processes of a job: what to do of them the worker decides."""
+
+Ended = Callable[[Run, int, str], None]
+"""Tells that a run has ended: with an exit code, and why."""
+
+Train = Callable[[Sequence[Run], Ended], None]
+
+
+def serve(train: Train, prepare: Callable[[Run], object] = lambda run: None) -> int:
+    """Train runs as a worker asks for them; return the exit code.
+
+    Args:
+        train: called with the runs of a turn. Runs that it has not told of have ended when it returns.
+        prepare: called once, with the first run: what it changes in this process stays.
+    """
+    runs, before = list[Run](), tuple[object, ...]()
+
+    def on_signal(number: int, frame: object) -> None:
+        for run in runs:
+            run.tell()
+        if len(runs) == 1:
+            runs[0].on_signal()
+
+    signal.signal(signal.SIGTERM, on_signal)
+    # A process that a run forks would inherit a handler that does nothing there, and could not be terminated.
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+
+    def train_prepared(runs: Sequence[Run], ended: Ended) -> None:
+        nonlocal before
+        if not before:
+            prepare(runs[0])
+            before = _belongings()
+        train(runs, ended)
+
+    if REPLY not in os.environ:
+        runs.append(Run())
+        code = [0]
+        _turn(train_prepared, runs, lambda run, ended, reason: code.append(ended))
+        return max(code)
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    replies, turns = int(os.environ.pop(REPLY)), _take_input()
+    os.set_inheritable(replies, False)
+
+    def reply(**content: object) -> None:
+        os.write(replies, json.dumps(content).encode() + b"\n")
+
+    is_warm = False
+    for line in turns:
+        environments: list[dict[str, str]] = json.loads(line)
+        os.environ.update(environments[0])
+        _print_to(environments[0]["ETTSWEEP_OUTPUT"])
+        runs[:] = [Run(environment=each) for each in environments]
+        before = _belongings() if before else ()
+        before_variables = dict(os.environ)
+
+        def ended(run: Run, code: int, reason: str) -> None:
+            run.close()
+            reply(run=run.id, code=code, reason=reason, told=run.is_told, start_s=run.start_s)
+
+        _turn(train_prepared, runs, ended)
+        runs.clear()
+        signal.signal(signal.SIGTERM, on_signal)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        variables, belongings = dict(os.environ), _belongings()
+        # What is imported at first may set variables once.
+        added = variables.keys() - before_variables.keys() if is_warm else set()
+        kept = all(variables.get(name) == value for name, value in before_variables.items())
+        is_clean, is_warm = belongings == before and kept and not added, True
+        reply(ready=is_clean, memory_bytes=memory)
+        if not is_clean:
+            break
+    return 0
+
+
+def _turn(train: Train, runs: Sequence[Run], tell: Ended) -> None:
+    """Train runs, and tell how each has ended, whatever training raises."""
+    open_runs = {run.id: run for run in runs}
+
+    def ended(run: Run, code: int, reason: str) -> None:
+        open_runs.pop(run.id, None)
+        tell(run, code, reason)
+
+    code, reason = 0, ""
+    try:
+        train(runs, ended)
+    except RunEnd:
+        pass
+    except SystemExit as end:
+        code, reason = _exit_code(end.code)
+    except BaseException as error:  # a KeyboardInterrupt too: it ends the run, and no other
+        traceback.print_exc()
+        code, reason = 1, failure_text(error)
+    for run in list(open_runs.values()):
+        ended(run, code, reason)
+
+
+def failure_text(error: BaseException) -> str:
+    """Return why a run has failed, in one line."""
+    if isinstance(error, EttsweepError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
+        return f"{error.filename}: {DISK_FULL_MESSAGE}" if error.filename else DISK_FULL_MESSAGE
+    return error_line(error)
+
+
+def _exit_code(code: object) -> tuple[int, str]:
+    """Return the exit code that sys.exit asks for, and why it is one."""
+    if not code:
+        return 0, ""
+    if not isinstance(code, int):
+        print(code, file=sys.stderr)
+    return (code if isinstance(code, int) else 1), f"it left with sys.exit({code!r})"
+
+
+def _take_input() -> Any:
+    """Return the lines of standard input, which what is trained does not see from here on."""
+    own = os.dup(0)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    return os.fdopen(own, encoding="utf-8")
+
+
+def _print_to(path: str) -> None:
+    """Append what is printed from here on to a file, by whatever it is printed."""
+    output = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+
+
+def _belongings() -> tuple[object, ...]:
+    """Return what a run may leave behind in this process beside variables: its folder, threads, children, handlers."""
+    handlers = tuple(signal.getsignal(number) for number in IGNORED)
+    threads = frozenset(thread.ident for thread in threading.enumerate())
+    return os.getcwd(), threads, _children(), handlers  # noqa: PTH109
+
+
+def _children() -> frozenset[str]:
+    found = set[str]()
+    for task in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found.update(task.read_text().split())
+    return frozenset(found)

@@ -1,1 +1,0 @@
-"""Any program as the run: `run: {command: ...}` in a grid file."""

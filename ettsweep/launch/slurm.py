@@ -349,62 +349,47 @@ class SlurmProfile(Launcher):
             name: name of its jobs.
             code: folder of the code snapshot of its workers; empty if they use the installed code.
         """
+        from submitit.slurm.slurm import _make_sbatch_string  # a tenth of a second, which a plan does without
+
         # A run that divides its devices itself has all of each node, and its one worker the first node.
         workers, cpus = (1, self.cpus * self.workers) if array.one_process else (self.workers, self.cpus)
-        options = {
-            "job-name": name,
-            "array": f"0-{array.tasks - 1}%{array.parallel}",
-            "partition": self.partition,
-            "account": self.account,
-            "qos": self.qos,
-            "constraint": self.constraint,
-            "time": self.time_min,
-            "nodes": self.nodes,
-            "ntasks-per-node": workers,
-            "cpus-per-task": cpus,
-            "gpus-per-node": self.gpus or None,
-            # Megabytes, since sbatch takes no fractions.
-            "mem": None if self.mem_gb is None else f"{round(1024 * self.mem_gb)}M",
-            # SIGUSR2 to the worker, warn_s before the time limit.
-            "signal": f"USR2@{self.warn_s}",
-            "open-mode": "append",
-            # One output file per worker, and its errors beside the lines that led to them.
-            "output": f"{folder}/%A_%a_0_log.out",
-            "requeue": True,
-            **self.sbatch,
-        }
-        # Since SLURM 22.05 srun does not inherit --cpus-per-task, and would bind each worker to one CPU.
-        # With --export=NONE for sbatch, srun would withhold the variables that the script exports.
-        # Workers that train a run together must end with the first that fails: they would wait for it for ever.
-        srun = ["srun", "--unbuffered", "--output", f"{folder}/%A_%a_%t_log.out", f"--cpus-per-task={cpus}"]
-        srun += ["--nodes=1", "--ntasks=1"] if array.one_process and self.nodes > 1 else []
-        srun += ["--export=ALL", f"--kill-on-bad-exit={int(self.devices_per_run > 1)}"]
         variables = self._variables(code)
         # The script itself is shown, and SLURM may archive it: the values of variables are in a file.
         source = f". {shlex.quote(str(folder / VARIABLES_FILE))} || exit  # {', '.join(variables)}"
-        return "\n".join(
-            (
-                "#!/bin/bash",
-                "",
-                "# Parameters",
-                *(
-                    _option_line(key, value)
-                    for key, value in sorted(options.items())
-                    if not (value is None or value is False)
-                ),
-                "",
-                "# setup",
-                BLOCK_WARNING,
-                *([source] if variables else []),
-                # A failed setup command ends the job, instead of training without the module or data.
-                *(f"{{ {line}\n}} || exit" for line in self.setup),
-                "",
-                "# command",
-                "export SUBMITIT_EXECUTOR=slurm",  # by which processes of a job find each other
-                f"{shlex.join(srun)} $hold {worker_command(self.python or shlex.quote(sys.executable), folder)}",
-                REQUEUE_SCRIPT.format(folder=shlex.quote(str(folder))),
-            )
+        # Since SLURM 22.05 srun does not inherit --cpus-per-task, and would bind each worker to one CPU.
+        # With --export=NONE for sbatch, srun would withhold the variables that the script exports.
+        # A job ends with the first of its workers that fails where its nodes train a run together.
+        srun = [f"--cpus-per-task={cpus}"]
+        srun += ["--nodes=1", "--ntasks=1"] if array.one_process and self.nodes > 1 else []
+        srun += ["--export=ALL", f"--kill-on-bad-exit={int(self.devices_per_run > 1)}"]
+        script: str = _make_sbatch_string(
+            f"$hold {worker_command(self.python or shlex.quote(sys.executable), folder)}",
+            folder,
+            job_name=name,
+            partition=self.partition,
+            account=self.account,
+            qos=self.qos,
+            constraint=self.constraint,
+            time=self.time_min,
+            nodes=self.nodes,
+            ntasks_per_node=workers,
+            cpus_per_task=cpus,
+            gpus_per_node=self.gpus or None,
+            # Megabytes, since sbatch takes no fractions.
+            mem=None if self.mem_gb is None else f"{round(1024 * self.mem_gb)}M",
+            # SIGUSR2 to the worker, warn_s before the time limit.
+            signal_delay_s=self.warn_s,
+            map_count=array.tasks,
+            array_parallelism=array.parallel,
+            # One output file per worker, and its errors beside the lines that led to them.
+            stderr_to_stdout=True,
+            wckey=None,  # type: ignore[arg-type]
+            # A failed setup command ends the job, instead of training without the module or data.
+            setup=[BLOCK_WARNING, *([source] if variables else []), *(f"{{ {line}\n}} || exit" for line in self.setup)],
+            srun_args=srun,
+            additional_parameters={"requeue": True, **{k: v for k, v in self.sbatch.items() if v is not False}},
         )
+        return script + REQUEUE_SCRIPT.format(folder=shlex.quote(str(folder)))
 
     def _variables(self, code: str) -> dict[str, str | int]:
         path = self.environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
@@ -450,10 +435,6 @@ class Array:
         ]
         # A unique suffix follows; squeue shows the beginning.
         return re.sub(r"[^\w.=-]+", "_", "-".join(components))[:60]
-
-
-def _option_line(option: str, value: object) -> str:
-    return f"#SBATCH --{option}" + ("" if value is True else f"={shlex.quote(str(value))}")
 
 
 def _recover_array(submission: Submission, error: LaunchError) -> str:

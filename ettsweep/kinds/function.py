@@ -25,7 +25,7 @@ from ettsweep.schema import NotInId, canonical, locating
 
 
 class FunctionRecipe(OwnCodeRecipe):
-    """A function that is called with a `RunContext` and the fields under `with:`.
+    """A function that is called with a `Run` (`ettsweep/run.py`) and the fields under `with:`.
 
     Attributes:
         function: module and name, such as `mypackage.train:main`.

@@ -4,12 +4,9 @@ from enum import StrEnum
 
 
 class StopReason(StrEnum):
-    """Why a run stops before its last step; if processes of a run have different reasons, the later one here wins."""
+    """Why a run stops before its last step."""
 
     TERMINATED = "terminated"
     OUT_OF_TIME = "out of time or preempted"
     CANCELLED = "cancelled"
     SUPERSEDED = "superseded"
-
-
-STOP_REASONS = list(StopReason)

@@ -14,7 +14,7 @@ POLL_S = 0.5
 """Seconds between checks for a cancellation or a newer attempt; each reads the run's folder."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
-"""Signals that stop a worker after its current step; SIGUSR2 is SLURM's warning that the job's time is almost up."""
+"""Signals that stop a worker once its run has saved; SIGUSR2 is SLURM's warning that the job's time is almost up."""
 
 
 def _default_handlers() -> None:
@@ -31,19 +31,11 @@ class StopSource:
 
     def __init__(self) -> None:
         self.stop_reason = ""
-        self._round_reason: tuple[object, str] = (None, "")  # a round, and the reason seen in it
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
         # Processes that a run forks would inherit handlers that do nothing there, and could not be terminated.
         os.register_at_fork(after_in_child=_default_handlers)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the batch script starts workers with SIGUSR2 blocked
-
-    def restore(self) -> bool:
-        """Put the handlers of signals back that a run has replaced by its own; return whether it had."""
-        replaced = [number for number in SIGNALS if signal.getsignal(number) != self._on_signal]
-        for number in replaced:
-            signal.signal(number, self._on_signal)
-        return bool(replaced)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         # A preemption may send several at once. SIGUSR2 takes precedence: it means that SLURM can requeue the job.
@@ -51,26 +43,21 @@ class StopSource:
             self.stop_reason = signal.Signals(number).name
 
     def record_stop(self, stop: StopReason | None) -> None:
-        """Adopt the stop reason of another process of the run, whose signal may not have reached this one."""
+        """Adopt the reason for which a run was stopped."""
         if stop is StopReason.OUT_OF_TIME:
             self.stop_reason = "SIGUSR2"
         elif stop is StopReason.TERMINATED:
             self.stop_reason = self.stop_reason or "SIGTERM"
 
-    def make_poll(
-        self, attempt: Attempt, current_round: Callable[[], object] | None = None
-    ) -> Callable[[], StopReason | None]:
-        """Return a function that returns the reason for an attempt to stop now, or None.
-
-        All runs that train at once see the same signals in one round, so that runs of one stream stop at the same step.
-        """
+    def make_poll(self, attempt: Attempt) -> Callable[[], StopReason | None]:
+        """Return a function that returns the reason for an attempt to stop now, or None."""
         run, polled_s = RunDir(attempt.run), 0.0
 
         def poll() -> StopReason | None:
             nonlocal polled_s
-            if reason := self._reason_in(current_round):
-                return StopReason.OUT_OF_TIME if reason == "SIGUSR2" else StopReason.TERMINATED
-            # Files are read rarely: a step may take a millisecond, and the folder may be on a network file system.
+            if self.stop_reason:
+                return StopReason.OUT_OF_TIME if self.stop_reason == "SIGUSR2" else StopReason.TERMINATED
+            # Files are read rarely: the folder may be on a network file system.
             now_s = time.monotonic()
             if now_s - polled_s < POLL_S:
                 return None
@@ -80,10 +67,3 @@ class StopSource:
             return StopReason.CANCELLED if run.cancel_path.exists() else None
 
         return poll
-
-    def _reason_in(self, current_round: Callable[[], object] | None) -> str:
-        if current_round is None:
-            return self.stop_reason
-        if self._round_reason[0] != (this := current_round()):
-            self._round_reason = this, self.stop_reason
-        return self._round_reason[1]

@@ -15,12 +15,11 @@ class SharedClock:
 
     Attributes:
         runs: number of runs in training.
-        rounds: number of rounds so far; in each, every run takes one step.
     """
 
     def __init__(self, runs: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.runs, self.rounds = runs, 0
+        self.runs = runs
         self._elapsed_s, self._updated_s = 0.0, clock()
 
     def __call__(self) -> float:
@@ -30,7 +29,7 @@ class SharedClock:
         """Begin a round in which so many runs take a step."""
         # Settle the time so far at the old rate before the rate changes.
         self._elapsed_s, self._updated_s = self(), self._clock()
-        self.runs, self.rounds = runs, self.rounds + 1
+        self.runs = runs
 
 
 class WaitTimer:

@@ -137,3 +137,39 @@ def test_a_transformer(tmp_path: Path, results: Path, hold_runs: Callable[[int],
         assert_frozen("resumes", {"machine": machine(), "transformer": result | {"weights": weights}})
     assert result["score"] == pytest.approx(expected["score"], rel=LAST_BITS)
     assert result["lines"] == expected["lines"]
+
+
+SCRIPT = """import json, os, random, time
+from ettsweep.run import Run
+
+run = Run()
+rng, value = random.Random(run.seed), 3.0
+if run.resume_from:
+    value, state = json.loads(run.resume_from.read_text())
+    rng.setstate((state[0], tuple(state[1]), state[2]))
+for step in range(run.resume_step + 1, 61):
+    value += run.lr * (run.wd - value) * 0.1 + 0.01 * rng.random()
+    run.log(step, loss=value)
+    if step % 10 == 0:
+        run.log(step, err=abs(value))
+        run.save(step, lambda path: path.write_text(json.dumps([value, rng.getstate()])))
+    while step == 25 and os.path.exists(os.environ.get("WALK_HOLDS", "")):
+        time.sleep(0.01)
+"""
+
+
+def test_a_command_that_saves_with_run_needs_no_resume(
+    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "hold").touch()
+    monkeypatch.setenv("WALK_HOLDS", str(tmp_path / "hold"))
+    command, score = f"{shlex.quote(sys.executable)} train.py", {"name": "err", "mode": "min"}
+    grid(tmp_path, results, {"run": {"command": command, "uses": "env", "score": score}})
+    run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
+    wait_for(lambda: run.attempt_numbers() and run.attempt(1).saved_steps() == [20], "its checkpoint")
+    os.kill(worker_pids(results)[0], signal.SIGTERM)
+    wait_for(lambda: run.status().state is State.INTERRUPTED and not processes_of(run), "its end")
+    (tmp_path / "hold").unlink()
+    resumed(run, results, 20)
+    assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)

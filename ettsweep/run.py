@@ -307,7 +307,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 def _save(states: Path, step: int, mark: str, write: Callable[[Path], object]) -> None:
     """Save a state, which counts from its rename on; STEP.sha256 marks the metrics up to it."""
-    state, temporary = states / str(step), states / f".{step}.tmp"
+    state, temporary, marking = states / str(step), states / f".{step}.tmp", states / f".{step}.sha256.tmp"
     if state.exists():
         return
     states.mkdir(exist_ok=True)
@@ -319,15 +319,15 @@ def _save(states: Path, step: int, mark: str, write: Callable[[Path], object]) -
             raise ValueError(f"save({step}, write): write made neither a file nor a folder at its path")
         for path in (temporary, *temporary.rglob("*")):
             _sync(path)
-        marking = states / f".{step}.sha256.tmp"
         marking.write_text(mark)
         _sync(marking)
         marking.rename(states / f"{step}.sha256")
         temporary.rename(state)
     except BaseException as error:
         is_full = shutil.disk_usage(states).free < 2**20
-        with contextlib.suppress(OSError):
-            _remove(temporary)  # on a full disk, the reason for the failure needs its space
+        for left_over in (temporary, marking):  # on a full disk, the reason for the failure needs its space
+            with contextlib.suppress(OSError):
+                _remove(left_over)
         if is_full and not isinstance(error, OSError):  # some writers say nothing of the disk
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(states)) from error
         raise

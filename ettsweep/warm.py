@@ -28,7 +28,7 @@ PR_SET_PDEATHSIG = 1
 """prctl option of Linux: signal this process when its parent dies."""
 
 IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that SLURM and terminals send to all processes of a job: what to do of them the worker decides."""
+"""Signals that SLURM and terminals send to all processes of a job, beside SIGTERM."""
 
 Ended = Callable[[Run, int, str], None]
 """Tells that a run has ended: with an exit code, and why."""
@@ -51,6 +51,7 @@ def serve(train: Train, prepare: Callable[[Run], object] = lambda run: None) -> 
         if len(runs) == 1:
             runs[0].on_signal()
 
+    heed_worker_alone()
     signal.signal(signal.SIGTERM, on_signal)
     # A process that a run forks would inherit a handler that does nothing there, and could not be terminated.
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
@@ -67,8 +68,6 @@ def serve(train: Train, prepare: Callable[[Run], object] = lambda run: None) -> 
         code = [0]
         _turn(train_prepared, runs, lambda run, ended, reason: code.append(ended))
         return max(code)
-    for number in IGNORED:
-        signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     replies, turns = int(os.environ.pop(REPLY)), _take_input()
@@ -106,6 +105,12 @@ def serve(train: Train, prepare: Callable[[Run], object] = lambda run: None) -> 
         if not is_clean:
             break
     return 0
+
+
+def heed_worker_alone() -> None:
+    """Ignore the signals that reach all processes of a job: the worker tells what to do of them."""
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _turn(train: Train, runs: Sequence[Run], tell: Ended) -> None:

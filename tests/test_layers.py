@@ -15,7 +15,7 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {"__main__"},
     {"cli", "results"},
     {"theory", "doctor", "watch"},
-    {"report", "worker", "trainer.__main__"},
+    {"report", "worker", "trainer.__main__", "trainer.torchrun"},
     {"launch", "trainer.ensemble"},
     {"study", "trainer.training"},
     {"kinds"},

@@ -268,7 +268,7 @@ def _transformer(given: Given, variables: dict[str, str]) -> Start:
             Command((*PYTHON, "ettsweep.trainer"), Path.cwd(), _environment(), is_warm=True), variables, keeps_time=True
         )
     environment = _environment(nodes) | {"PET_NPROC_PER_NODE": str(devices // nodes)}
-    words = (*PYTHON, "torch.distributed.run", "--max-restarts=0", "-m", "ettsweep.trainer")
+    words = (*PYTHON, "ettsweep.trainer.torchrun")
     command = Command(words, Path.cwd(), environment, _srun(nodes))
     meeting = _meeting(given, nodes)
     return Start(command, variables | meeting, signals_at_once=False, keeps_time=True)

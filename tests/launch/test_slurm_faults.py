@@ -58,9 +58,10 @@ def started(results: Path) -> list[Attempt]:
 
 @contextlib.contextmanager
 def held(results: Path, attempt: Attempt) -> Iterator[None]:
-    """Stop the worker that trains an attempt, and let it go on afterwards if it is still there."""
-    pids = workers(results, node_of(attempt))
-    assert pids
+    """Stop the worker of an attempt, with its program, and let them go on afterwards if they are still there."""
+    found = workers(results, node_of(attempt))
+    assert found
+    pids = [pid for worker in found for pid in (worker, *below(worker))]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     assert RunDir(attempt.run).result() is None, "the run was faster than this test"
@@ -70,6 +71,16 @@ def held(results: Path, attempt: Attempt) -> Iterator[None]:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
+
+
+def below(pid: int) -> list[int]:
+    """Return the processes below one."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, path.read_text().split()):
+                found += [child, *below(child)]
+    return found
 
 
 @pytest.fixture

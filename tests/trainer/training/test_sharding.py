@@ -375,7 +375,7 @@ def test_a_full_disk_is_every_processs_failure_and_costs_no_bit(
     reason = run.status().reason
     assert run.status().state is State.FAILED
     assert "the disk is full; free some space" in reason
-    assert all("failed: the disk is full" in text or "is gone" in text for text in end), end
+    assert all("the disk is full" in text or "is gone" in text for text in end), end
     assert len(run.attempt(1).saved_steps()) == 1
     for other in folder.rglob("ballast"):
         other.unlink()

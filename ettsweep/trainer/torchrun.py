@@ -1,0 +1,12 @@
+"""Start `ettsweep.trainer` on each device of this node, as torchrun does: `python -m ettsweep.trainer.torchrun`.
+
+torchrun itself would die of a warning that SLURM sends to all processes of a job.
+"""
+
+from torch.distributed.run import main
+
+from ettsweep.warm import heed_worker_alone
+
+if __name__ == "__main__":
+    heed_worker_alone()  # its processes inherit that
+    main(["--max-restarts=0", "-m", "ettsweep.trainer"])

@@ -27,6 +27,9 @@ REPLY = "ETTSWEEP_REPLY"
 PR_SET_PDEATHSIG = 1
 """prctl option of Linux: signal this process when its parent dies."""
 
+CORRUPT, NO_DEVICE = 65, 69
+"""Exit codes: the checkpoint to resume from is damaged (EX_DATAERR); there is no such device (EX_UNAVAILABLE)."""
+
 IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that SLURM and terminals send to all processes of a job, beside SIGTERM."""
 
@@ -43,7 +46,7 @@ def serve(train: Train, prepare: Callable[[Run], object] = lambda run: None) -> 
         train: called with the runs of a turn. Runs that it has not told of have ended when it returns.
         prepare: called once, with the first run: what it changes in this process stays.
     """
-    runs, before = list[Run](), tuple[object, ...]()
+    runs, before, variables = list[Run](), tuple[object, ...](), dict[str, str]()
 
     def on_signal(number: int, frame: object) -> None:
         for run in runs:
@@ -57,10 +60,15 @@ def serve(train: Train, prepare: Callable[[Run], object] = lambda run: None) -> 
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
     def train_prepared(runs: Sequence[Run], ended: Ended) -> None:
-        nonlocal before
+        nonlocal before, variables
         if not before:
-            prepare(runs[0])
-            before = _belongings()
+            try:
+                prepare(runs[0])
+            except EttsweepError as error:
+                for run in runs:
+                    ended(run, NO_DEVICE, str(error))
+                return
+            before, variables = _belongings(), dict(os.environ)
         train(runs, ended)
 
     if REPLY not in os.environ:
@@ -76,35 +84,40 @@ def serve(train: Train, prepare: Callable[[Run], object] = lambda run: None) -> 
     def reply(**content: object) -> None:
         os.write(replies, json.dumps(content).encode() + b"\n")
 
-    is_warm = False
     for line in turns:
         environments: list[dict[str, str]] = json.loads(line)
         os.environ.update(environments[0])
         _print_to(environments[0]["ETTSWEEP_OUTPUT"])
         runs[:] = [Run(environment=each) for each in environments]
-        before = _belongings() if before else ()
-        before_variables = dict(os.environ)
+        before, variables, is_clean = _belongings() if before else (), dict(os.environ), True
 
         def ended(run: Run, code: int, reason: str) -> None:
+            nonlocal is_clean
             run.close()
+            is_clean = is_clean and not code and not run.is_told
             reply(run=run.id, code=code, reason=reason, told=run.is_told, start_s=run.start_s)
 
         _turn(train_prepared, runs, ended)
         runs.clear()
         signal.signal(signal.SIGTERM, on_signal)
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
+        _flush()
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        variables, belongings = dict(os.environ), _belongings()
-        # What is imported at first may set variables once.
-        added = variables.keys() - before_variables.keys() if is_warm else set()
-        kept = all(variables.get(name) == value for name, value in before_variables.items())
-        is_clean, is_warm = belongings == before and kept and not added, True
+        for name in os.environ.keys() - variables.keys():  # what is imported sets some, and does not need them again
+            del os.environ[name]
+        is_clean = is_clean and _belongings() == before and dict(os.environ) == variables
         reply(ready=is_clean, memory_bytes=memory)
         if not is_clean:
             break
     return 0
+
+
+def _flush() -> None:
+    """Write what is printed to the output of this run, by C too."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).fflush(None)
 
 
 def heed_worker_alone() -> None:
@@ -118,8 +131,8 @@ def _turn(train: Train, runs: Sequence[Run], tell: Ended) -> None:
     open_runs = {run.id: run for run in runs}
 
     def ended(run: Run, code: int, reason: str) -> None:
-        open_runs.pop(run.id, None)
-        tell(run, code, reason)
+        if open_runs.pop(run.id, None):
+            tell(run, code, reason)
 
     code, reason = 0, ""
     try:
@@ -171,15 +184,19 @@ def _print_to(path: str) -> None:
 
 
 def _belongings() -> tuple[object, ...]:
-    """Return what a run may leave behind in this process beside variables: its folder, threads, children, handlers."""
+    """Return what a run may leave behind in this process beside variables, and the next one would meet."""
     handlers = tuple(signal.getsignal(number) for number in IGNORED)
     threads = frozenset(thread.ident for thread in threading.enumerate())
-    return os.getcwd(), threads, _children(), handlers  # noqa: PTH109
+    logging = sys.modules.get("logging")
+    streams = id(sys.stdout), id(sys.stderr), *(map(id, logging.root.handlers) if logging else ())
+    return os.getcwd(), threads, _children(), handlers, streams  # noqa: PTH109
 
 
 def _children() -> frozenset[str]:
+    """Return the processes below this one, and those that were, which its supervisor has adopted."""
     found = set[str]()
-    for task in Path("/proc/self/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            found.update(task.read_text().split())
+    for pid in ("self", str(os.getppid())):
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found.update(task.read_text().split())
     return frozenset(found)

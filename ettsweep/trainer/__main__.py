@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ettsweep.errors import CorruptError, EttsweepError
 from ettsweep.run import Run
 from ettsweep.trainer.device import prepare_device
-from ettsweep.warm import Ended, serve
+from ettsweep.warm import CORRUPT, Ended, serve
 
 
 def prepare(run: Run) -> None:
@@ -20,6 +20,8 @@ def prepare(run: Run) -> None:
     """
     given = json.loads(run.environment["ETTSWEEP_SETTINGS"])
     gpus, rank = given["gpus"], int(os.environ.get("LOCAL_RANK", "0"))
+    if gpus and "WORLD_SIZE" in os.environ:  # those of this node: the worker may be on another
+        gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     gpu = gpus[rank % len(gpus)] if gpus else None
     prepare_device(given["device"], gpu, given["sharers"], given["slot_threads"])
 
@@ -40,7 +42,7 @@ def train(runs: Sequence[Run], ended: Ended) -> None:
     settings = RuntimeSettings.of(given, runs[0].data)
     try:
         if len(runs) > 1:
-            train_ensemble(runs, device, settings, ended)
+            train_ensemble(runs, device, settings, ended, given["workers"])
         elif world == 1:
             train_run(runs[0], device, settings, SINGLE_PROCESS)
         else:
@@ -55,11 +57,13 @@ def train(runs: Sequence[Run], ended: Ended) -> None:
             if not ours:
                 traceback.print_exc()
             sys.stderr.flush()
-            os._exit(1)  # a normal exit would destroy the group, which may hang without a lost peer
+            os._exit(
+                CORRUPT if isinstance(error, CorruptError) else 1
+            )  # a normal exit would destroy the group, which may hang without a lost peer
         if not ours:
             raise
-        # With 2, whatever it resumes from: a checkpoint that is damaged is left for the one before.
-        ended(runs[0], 1 if isinstance(error, CorruptError) else 2, str(error))
+        for run in runs:
+            ended(run, CORRUPT if isinstance(error, CorruptError) else 1, str(error))
     release_memory(device)  # the next run sizes its micro-batches by the free memory
 
 

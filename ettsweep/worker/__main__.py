@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ettsweep.console import prepare_streams
 from ettsweep.errors import EttsweepError, LaunchError
@@ -25,10 +24,6 @@ from ettsweep.worker.signals import SIGNALS, StopSource
 from ettsweep.worker.slurm_job import SlurmJob
 from ettsweep.worker.work_list import heartbeat
 from ettsweep.worker.worker import Worker, write_worker_report
-
-if TYPE_CHECKING:
-    pass
-
 
 # --- a slot of this machine -----------------------------------------------------------------------------------------
 
@@ -47,17 +42,21 @@ def run_in_slot(folder: Path, slot_name: str) -> int:
     _check_code(submission)
     slot = next(Slot.from_json(data) for data in submission.slots if data["name"] == slot_name)
     with heartbeat([submission.worker_heart(slot.name)], submission.profile["heartbeat_s"]):
-        gives_way = True
+        gives_way, stop_source = True, None
         while gives_way:
             for number in SIGNALS:  # while it waits, a signal ends the process at once; StopSource replaces these
                 signal.signal(number, lambda number, frame: sys.exit(128 + number))
+            if stop_source and stop_source.stop_reason:  # it came before these handlers
+                return 0
             lock = lock_slot(slot, submission.results, wait=False)
             if lock is None:  # announce it, so that commands can tell what this worker waits for
                 write_worker_report(submission, slot.name, leaving=False, waits=lock_paths(slot))
                 lock = lock_slot(slot, submission.results)  # waits in the kernel
             assert lock is not None
+            stop_source = StopSource()
             try:
-                gives_way = Worker(submission, slot, submission.run_dirs(submission.runs), StopSource()).serve()
+                gives_way = Worker(submission, slot, submission.run_dirs(submission.runs), stop_source).serve()
+                gives_way = gives_way and not stop_source.stop_reason
                 if gives_way:
                     write_worker_report(submission, slot.name, leaving=False, waits=lock_paths(slot))
             finally:

@@ -236,13 +236,14 @@ def _function(given: Given, variables: dict[str, str]) -> Start:
     return Start(command, variables | own, installed_versions(Path(sys.executable)))
 
 
-def trainer_settings(profile: AnyProfile, slot: Slot, alike: int = 1) -> Json:
+def trainer_settings(profile: AnyProfile, slot: Slot, alike: int = 1, workers: int = 1) -> Json:
     """Return what the trainer is told of a launch profile and a slot.
 
     Args:
         profile: the launch profile.
         slot: the devices and threads.
         alike: number of runs of one recipe that the worker trains.
+        workers: number of workers beside which it trains, itself included.
     """
     threads = getattr(profile, "threads", None)
     return {
@@ -254,13 +255,14 @@ def trainer_settings(profile: AnyProfile, slot: Slot, alike: int = 1) -> Json:
         "slot_threads": slot.threads,
         "threads": threads if isinstance(threads, int) else None,
         "alike": alike,
+        "workers": workers,
         "trainer": profile.settings(TrainerSettings).model_dump(),
     }
 
 
 def _transformer(given: Given, variables: dict[str, str]) -> Start:
     work = given.work
-    own = trainer_settings(work.profile, work.slot, work.alike(given.run))
+    own = trainer_settings(work.profile, work.slot, work.alike(given.run), work.workers)
     variables |= {"ETTSWEEP_SPEC": str(given.run.spec_path), "ETTSWEEP_SETTINGS": dumps(own)}
     devices, nodes = work.profile.devices_per_run, getattr(work.profile, "nodes", 1)
     if devices == 1:

@@ -126,6 +126,7 @@ class Program:
             )
         for descriptor in pipes:
             os.close(descriptor)
+        self.pid = 0
         first = self._next_line(None) or ""
         if first.startswith("error "):
             self._end()
@@ -143,7 +144,9 @@ class Program:
         """Have it train runs, each given by its variables."""
         self._runs, self.ended, self.is_ready = runs, {}, None
         with contextlib.suppress(OSError):  # it is gone: `wait` tells
-            os.write(self._turns, json.dumps([dict(each) for each in runs]).encode() + b"\n")
+            line = json.dumps([dict(each) for each in runs]).encode() + b"\n"
+            while line:
+                line = line[os.write(self._turns, line) :]
 
     def is_done(self, run: str) -> bool:
         """Whether a run has ended."""
@@ -250,7 +253,14 @@ class Program:
         for run in self._runs:
             if self.code is None:
                 kill_processes_of(run[OUT_VARIABLE])
-            self.ended.setdefault(run["ETTSWEEP_RUN"], Ended(self.code))
+            silent = self.command.is_warm and self.code == 0  # it tells of each run that ends by itself
+            ended = (
+                Ended(1, "its process left in the midst of the run, with exit code 0") if silent else Ended(self.code)
+            )
+            self.ended.setdefault(run["ETTSWEEP_RUN"], ended)
+        for pid in processes_of_session({self.pid}) if self.code is None and self.pid else ():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
 
 
 class Programs:

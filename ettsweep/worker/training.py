@@ -20,6 +20,7 @@ from ettsweep.errors import (
     CorruptError,
     EttsweepError,
     InputError,
+    LaunchError,
     LostProcessError,
     StorageError,
     error_line,
@@ -35,6 +36,7 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.result import make_result
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.stop import StopReason
+from ettsweep.warm import CORRUPT, NO_DEVICE
 from ettsweep.worker.checkpoints import Checkpoint, checkpoints, newest_checkpoint
 from ettsweep.worker.commands import Given, Start, start_of
 from ettsweep.worker.ends import NOTHING, last_words, signal_below
@@ -75,6 +77,7 @@ FAILED_FROM = "failed_from"
 """Entry of end.json: the checkpoint of an attempt that failed before it got further, if there is an older one."""
 
 _OUT_OF_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError|HIP out of memory")
+_CORRUPT_BELOW = re.compile(rf"exitcode\s*: {CORRUPT}\b")
 _SAYS_KILLED = re.compile(r"\bkilled\b", re.IGNORECASE)
 """What a program says one of whose processes was killed, such as a worker that loads its data."""
 
@@ -128,6 +131,7 @@ class Training:
         resume_step: step after which it goes on; 0 from the beginning.
         is_over: whether it has ended, and its result, its failure, or why it was interrupted is on disk.
         stopped: why it was stopped early.
+        device_error: why its program could not train anything here.
     """
 
     def __init__(self, run: RunDir, spec: RunSpec, attempt: Attempt, work: WorkList) -> None:
@@ -161,6 +165,7 @@ class Training:
         self._kills_before = out_of_memory_kills()
         self._signalled_s = 0.0
         self._end: Json = {}
+        self.device_error = ""
 
     # --- before it starts ---
 
@@ -173,7 +178,8 @@ class Training:
         run, attempt = self.run, self.attempt
         self.log(f"run {run.id} attempt {attempt.number} on {self.work.slot.device}, pid {os.getpid()}")
         slot = self.work.slot
-        attempt.record_execution({"processes": 1 + len(slot.others) * (self.command is None), "threads": slot.threads})
+        if self.spec.trainable != BUILT_IN:  # its program knows more
+            attempt.record_execution({"processes": 1, "threads": slot.threads})
         self.out.mkdir(exist_ok=True)
         if attempt.number > 1 and (left := kill_processes_of(str(self.out))):
             self.log(f"killed {len(left)} processes that an earlier attempt had left")
@@ -355,7 +361,7 @@ class Training:
         """
         self._read()
         if self._told_s is not None:
-            self._press(program)
+            self._press(program, alone=alone)
         elif self._diverged_step is not None:
             self._told_s = time.monotonic()
             if self.command is not None:  # all others end such a run by themselves
@@ -382,9 +388,11 @@ class Training:
         program.signal(signal.Signals[f"SIG{self._start.signal}"])
         program.signal(signal.SIGCONT)  # one that is stopped would hear of nothing
 
-    def _press(self, program: Program) -> None:
+    def _press(self, program: Program, *, alone: bool) -> None:
         """Signal one that has not left by itself, and kill it after its grace."""
         assert self._told_s is not None
+        if not (alone or self.stop in SIGNALLED):  # it may wait for its turn, and others train
+            return
         if time.monotonic() - max(self._told_s, self._signalled_s) < self._start.grace_s:
             return
         if not self._signalled_s and not self._start.signals_at_once:
@@ -534,6 +542,9 @@ class Training:
             if self.command is not None and not any(score in line for line in self._history):
                 raise InputError(self._metrics.seen(score) + self._own_lines_hint(score))
             return True
+        if code == NO_DEVICE and self.command is None:
+            self.device_error = ended.reason
+            raise LostProcessError(ended.reason)
         if code == ASKS_TO_GO_ON:
             if not self._is_further():
                 raise LostProcessError(f"exit code {code} asks to be taken up again, and it is no further than before")
@@ -620,8 +631,10 @@ class Training:
             return CommandFailedError(f"out of GPU memory{what}; {advice}", code)
         by = f", {name}" if (name := _signal_of(code, _OWN_SIGNALS)) else ""
         reason = ended.reason or f"exit code {code}{by}: {said[:200]}"
-        is_input = bool(ended.reason) and ended.code == InputError.exit_code  # whatever it resumes from
-        if self._checkpoint is not None and self._first_step is None and not is_input:
+        # The trainer tells a checkpoint that is damaged from all else.
+        is_damaged = ended.code == CORRUPT or any(_CORRUPT_BELOW.search(line) for line in output)
+        blames_checkpoint = is_damaged or self.spec.trainable != BUILT_IN
+        if self._checkpoint is not None and self._first_step is None and blames_checkpoint:
             return self._failure_from(self._checkpoint, reason, code)
         folder = self._start.command.folder
         missing = missing_in_copy(folder, "\n".join((*output[-TAIL_LINES:], said)))
@@ -733,7 +746,10 @@ def _train(starts: Mapping[Training, Start], programs: Programs) -> None:
     finally:
         if any(not training.is_over for training in active):
             program.kill()
-        programs.put_back(program)
+        # A signal to one that was told to stop may reach it late.
+        program.leave() if any(training.stop for training in active) else programs.put_back(program)
+    if error := next((training.device_error for training in active if training.device_error), ""):
+        raise LaunchError(error)  # as it would for all other runs of this worker
 
 
 def _opened(run: RunDir, attempt: Attempt, work: WorkList) -> Training | None:

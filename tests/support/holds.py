@@ -54,12 +54,19 @@ def _hold(run: Run) -> None:
     os.kill(worker, signal.SIGSTOP)
     while not is_stopped(worker):
         time.sleep(0.001)
+    mark_of(worker).touch()  # from here on a test may let it go on
     while is_stopped(worker):
         time.sleep(0.001)
+    mark_of(worker).unlink()
     if ended.poll(100):  # it was killed, and this process is about to be
         time.sleep(600)
     while Path(os.environ[VARIABLE], ENDING).exists() and not run.is_told:
         time.sleep(0.001)
+
+
+def mark_of(worker: int) -> Path:
+    """Return the file that is there while a program knows that its worker is stopped."""
+    return Path(f"{os.environ[VARIABLE]}.{worker}")
 
 
 def _take_hold(folder: Path) -> bool:

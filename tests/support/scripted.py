@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -175,8 +176,15 @@ def crash(run: Run, how: str) -> None:
 
 def leave_behind(run: Run, what: str) -> None:
     """End, and leave something of it in the process."""
+    assert "LEFT" not in os.environ
     count_to(run, 10)
     print("pid", os.getpid())
+    if what == "a failure":
+        raise ValueError
+    if what == "a stream":
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
+    if what == "an orphan":
+        subprocess.run(["sh", "-c", "sleep 600 &"], check=True)
     if what == "a thread":
         threading.Thread(target=lambda: time.sleep(600)).start()
     elif what == "a child":

@@ -10,7 +10,7 @@ from pathlib import Path
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from support.commandline import alive, runs_in, wait_for
-from support.holds import ENDING, VARIABLE, is_stopped
+from support.holds import ENDING, VARIABLE, is_stopped, mark_of
 
 
 @contextlib.contextmanager
@@ -40,7 +40,9 @@ def stopped_at_checkpoint(results: Path, but: str = "") -> Attempt:
 
     def look() -> Attempt | None:
         attempts = [run.attempt(1) for run in runs_in(results) if run.id != but and run.attempt_numbers()]
-        return next((attempt for attempt in attempts if is_stopped(owner(attempt))), None)
+        return next(
+            (attempt for attempt in attempts if is_stopped(owner(attempt)) and mark_of(owner(attempt)).exists()), None
+        )
 
     attempt = wait_for(look, "a run that holds")
     assert isinstance(attempt, Attempt)

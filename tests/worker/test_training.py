@@ -215,7 +215,7 @@ def test_one_that_takes_its_process_with_it_has_failed_and_the_next_run_gets_ano
 def test_runs_share_a_process_but_for_what_one_has_left_there(results: Path) -> None:
     def pid(function: str, seed: int, **arguments: str) -> int:
         run, attempt, _ = train(results, function, programs, seed, **arguments)
-        assert run.result() is not None
+        assert (run.result() is not None) == (arguments.get("what") != "a failure")
         found = re.search(r"^pid (\d+)$", attempt.log_text(), re.MULTILINE)
         assert found
         return int(found[1])
@@ -224,9 +224,11 @@ def test_runs_share_a_process_but_for_what_one_has_left_there(results: Path) -> 
         assert pid("pid_of", 0) == pid("pid_of", 1)
         before = pid("leave_behind", 2, what="nothing")
         assert pid("leave_behind", 3, what="nothing") == before
-        for seed, what in enumerate(("a folder", "a variable", "a child"), 10):
+        for seed, what in enumerate(("a folder", "a child", "an orphan", "a stream", "a failure"), 10):
             before = pid("leave_behind", seed, what=what)
             assert pid("leave_behind", 100 + seed, what="nothing") != before, what
+        before = pid("leave_behind", 20, what="a variable")
+        assert pid("leave_behind", 21, what="nothing") == before, "it is taken back"
 
 
 def test_a_thread_that_never_ends_holds_nothing_up(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,8 @@
 """An ensemble: runs of one recipe that train in one stack, each from its own step to its own end."""
 
 import contextlib
+import os
+import signal
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -19,13 +21,25 @@ from ettsweep.trainer.training.memory import fitting_runs, release_memory
 from ettsweep.trainer.training.run import RunInTraining, spec_of
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.stream import SharedClock, Streams, TrainingStream, close_streams
-from ettsweep.warm import Ended, failure_text
+from ettsweep.warm import CORRUPT, Ended, failure_text
 
 
-def train_ensemble(runs: Sequence[Run], device: torch.device, settings: RuntimeSettings, ended: Ended) -> None:
-    """Train runs of one recipe in stacks, as many at once as fit into memory, each from its own step to its own end."""
+def train_ensemble(
+    runs: Sequence[Run], device: torch.device, settings: RuntimeSettings, ended: Ended, workers: int = 1
+) -> None:
+    """Train runs of one recipe in stacks, as many at once as fit into memory, each from its own step to its own end.
+
+    Args:
+        runs: the runs.
+        device: of this process.
+        settings: of the launch profile.
+        ended: told of each run that has ended.
+        workers: number of workers that share the memory of this machine.
+    """
     spec = spec_of(runs[0])
-    size = max(1, fitting_runs(spec, device, settings.micro_batch, 1)) if architecture(spec.model).can_stack else 1
+    size = (
+        max(1, fitting_runs(spec, device, settings.micro_batch, workers)) if architecture(spec.model).can_stack else 1
+    )
     for start in range(0, len(runs), size):
         members, writer, clock = runs[start : start + size], AsyncCheckpointWriter(), SharedClock(size)
         each = settings.for_stack(len(members)) if len(members) > 1 else settings
@@ -93,16 +107,19 @@ class Ensemble:
                 run.is_over = True
                 ours = isinstance(error, EttsweepError)
                 run.log("failed: " + (str(error) if ours else traceback.format_exc()))
-                code, reason = 1 if isinstance(error, CorruptError) or not ours else 2, failure_text(error)
+                code, reason = CORRUPT if isinstance(error, CorruptError) else 1, failure_text(error)
             if run.is_over:
                 run.close()
                 self._ended(run.run, code, reason)
                 self._check_device()
 
     def _check_device(self) -> None:
-        """Raise if the device is broken: then this process must end, before another run is blamed for it."""
+        """End this process if the device is broken, before another run is blamed for it; the others are resumed."""
         if self._runs[0].device.type == "cuda":
-            torch.cuda.synchronize()
+            try:
+                torch.cuda.synchronize()
+            except RuntimeError:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     def _take_step(self, active: Sequence[RunInTraining]) -> None:
         """Take a step of each run, with what follows it; raises if nothing has changed yet."""

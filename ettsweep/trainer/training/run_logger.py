@@ -1,5 +1,6 @@
 """What a process writes of a run that it trains: metrics, timings, checkpoints, lines of text. Only rank 0 does."""
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -83,10 +84,11 @@ class RunLogger:
         if not self._writes:
             return
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {escape_control(text)}"
-        if output := self._run.environment.get("ETTSWEEP_OUTPUT"):
-            append_text(Path(output), f"{line}\n")
-        else:
-            print(line, flush=True)
+        with contextlib.suppress(OSError):  # a full disk costs the line, not the run
+            if output := self._run.environment.get("ETTSWEEP_OUTPUT"):
+                append_text(Path(output), f"{line}\n")
+            else:
+                print(line, flush=True)
 
     def skip(self, text: str) -> None:
         """Record a skipped sample, in any process."""

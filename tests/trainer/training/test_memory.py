@@ -245,7 +245,7 @@ def test_a_step_that_does_not_fit_fails_with_words_that_help_and_by_itself_is_cu
             tmp_path / results,
             *options,
         ]
-        limited = [sys.executable, "-c", LIMITED, str(1150 * 2**20), *map(str, command)]
+        limited = [sys.executable, "-c", LIMITED, str(870 * 2**20), *map(str, command)]
         return subprocess.run(limited, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
     failed = train("trainer.micro_batch=512")

@@ -302,18 +302,14 @@ class SlurmProfile(Launcher):
         # sbatch replaces %j and the like in the paths of its output files.
         if "%" in str(folder := placeholder_folder(results)):
             raise InputError(f"{folder}: SLURM replaces % in paths; choose another folder with --results")
-        alike: dict[bool, list[PlannedRun]] = {}
-        for each in runs:
-            one_process = self.devices_per_run > 1
-            alike.setdefault(one_process, []).append(each)
         size = max_tasks * self.runs_per_job
-        chunks = [(key, some[n : n + size]) for key, some in alike.items() for n in range(0, len(some), size)]
+        chunks = [runs[n : n + size] for n in range(0, len(runs), size)]
         # Arrays run side by side, so they share the limit.
         max_parallel = self.max_parallel and max(1, self.max_parallel // len(chunks))
-        task_counts = [-(-len(chunk) // self.runs_per_job) for _, chunk in chunks]
+        task_counts = [-(-len(chunk) // self.runs_per_job) for chunk in chunks]
         return [
-            Array(tasks, min(tasks, max_parallel or tasks), one_process, chunk)
-            for (one_process, chunk), tasks in zip(chunks, task_counts, strict=True)
+            Array(tasks, min(tasks, max_parallel or tasks), chunk)
+            for chunk, tasks in zip(chunks, task_counts, strict=True)
         ]
 
     def _submit(self, results: Path, array: "Array", content: Json) -> Path:
@@ -325,7 +321,6 @@ class SlurmProfile(Launcher):
             "cluster": slurm_api.cluster_name(),
             "user": str(os.getuid()),
             "name": name,
-            "one_process": array.one_process,
         }
         submission = write_submission(results, content | array_content)
         self.write_variables(submission.path, submission.code)
@@ -352,7 +347,7 @@ class SlurmProfile(Launcher):
         from submitit.slurm.slurm import _make_sbatch_string  # a tenth of a second, which a plan does without
 
         # A run that divides its devices itself has all of each node, and its one worker the first node.
-        workers, cpus = (1, self.cpus * self.workers) if array.one_process else (self.workers, self.cpus)
+        workers, cpus = (1, self.cpus * self.workers) if self.devices_per_run > 1 else (self.workers, self.cpus)
         variables = self._variables(code)
         # The script itself is shown, and SLURM may archive it: the values of variables are in a file.
         source = f". {shlex.quote(str(folder / VARIABLES_FILE))} || exit  # {', '.join(variables)}"
@@ -360,7 +355,7 @@ class SlurmProfile(Launcher):
         # With --export=NONE for sbatch, srun would withhold the variables that the script exports.
         # A job ends with the first of its workers that fails where its nodes train a run together.
         srun = [f"--cpus-per-task={cpus}"]
-        srun += ["--nodes=1", "--ntasks=1"] if array.one_process and self.nodes > 1 else []
+        srun += ["--nodes=1", "--ntasks=1"] if self.devices_per_run > 1 and self.nodes > 1 else []
         srun += ["--export=ALL", f"--kill-on-bad-exit={int(self.devices_per_run > 1)}"]
         script: str = _make_sbatch_string(
             f"$hold {worker_command(self.python or shlex.quote(sys.executable), folder)}",
@@ -415,13 +410,11 @@ class Array:
     Attributes:
         tasks: number of tasks that share its runs.
         parallel: how many tasks run at the same time.
-        one_process: whether a job has a single worker, since its runs divide their devices themselves.
         runs: its runs.
     """
 
     tasks: int = 1
     parallel: int = 1
-    one_process: bool = False
     runs: Sequence[PlannedRun] = ()
 
     @property

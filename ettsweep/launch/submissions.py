@@ -66,7 +66,6 @@ class Submission:
         name: name of its SLURM jobs, unique to this submission.
         user: uid of the user who owns the jobs.
         cluster: SLURM cluster that has the jobs.
-        one_process: whether a job has a single worker, whose runs divide its devices themselves.
         sweeps: names of the sweeps that its runs were requested for.
         unproven: ids of the runs whose families had finished none, in order: the first of them starts first.
     """
@@ -82,7 +81,6 @@ class Submission:
     name: str
     user: str
     cluster: str
-    one_process: bool = False
     sweeps: tuple[str, ...] = ()
     unproven: tuple[str, ...] = ()
 
@@ -252,14 +250,15 @@ class Submission:
     @property
     def workers_per_job(self) -> int:
         """Workers of an array task."""
+        if int(self.profile.get("devices_per_run") or 1) > 1:
+            return 1  # the programs of its runs divide all devices
         # A node without GPUs has one worker, as in `SlurmProfile.workers`.
         return int(self.profile.get("nodes") or 1) * max(1, int(self.profile.get("gpus") or 0))
 
     @property
     def runs_at_once(self) -> int:
         """Runs that an array task trains at the same time."""
-        together = self.workers_per_job // max(1, int(self.profile.get("devices_per_run") or 1))
-        return max(1, min(self.runs_per_job, together))
+        return max(1, min(self.runs_per_job, self.workers_per_job))
 
     def _task_reports(self, index: int, restarts: int) -> list[Json]:
         reports = [self.worker_report(f"{index}-{rank}") for rank in range(self.workers_per_job)]
@@ -359,7 +358,6 @@ def read_submission(folder: Path) -> Submission:
         name=str(content.get("name") or ""),
         user=str(content.get("user") or ""),
         cluster=str(content.get("cluster") or ""),
-        one_process=content.get("one_process") is True,
         sweeps=tuple(map(str, sweeps)) if isinstance(sweeps, list) else (),
         unproven=tuple(run for run in runs if run in unproven),
     )

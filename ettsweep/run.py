@@ -319,7 +319,7 @@ def _save(states: Path, step: int, mark: str, write: Callable[[Path], object]) -
             raise ValueError(f"save({step}, write): write made neither a file nor a folder at its path")
         for path in (temporary, *temporary.rglob("*")):
             _sync(path)
-        marking.write_text(mark)
+        marking.write_text(mark, encoding="utf-8")
         _sync(marking)
         marking.rename(states / f"{step}.sha256")
         temporary.rename(state)

@@ -418,9 +418,3 @@ def read_counter(path: Path) -> str:
         return read_file(path).decode()
     except (OSError, ValueError):
         return ""
-
-
-def finite(line: Json) -> Json:
-    """Return the line with non-finite floats as null and `"nonfinite": true`: strict JSON has no NaN."""
-    nonfinite = [k for k, v in line.items() if isinstance(v, float) and v - v != 0.0]
-    return {**line, **dict.fromkeys(nonfinite), "nonfinite": True} if nonfinite else line

@@ -12,7 +12,8 @@ from support.claims import python
 
 import ettsweep
 from ettsweep.errors import CorruptError, InputError
-from ettsweep.files import append_text, dumps, expand_home, finite, read_json, read_lines, write_atomic, write_counter
+from ettsweep.files import append_text, dumps, expand_home, read_json, read_lines, write_atomic, write_counter
+from ettsweep.run import finite
 
 REWRITE_UNDER_KILLS = """
 import os, random, signal, sys, time

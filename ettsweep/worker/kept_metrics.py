@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from ettsweep.files import Json, finite
+from ettsweep.files import Json
+from ettsweep.run import finite
 
 MAX_LINES = 10_000
 """Most lines of metrics.jsonl beside those with the score; beyond, every second one is left out, and so on."""

@@ -148,10 +148,6 @@ class Program:
             while line:
                 line = line[os.write(self._turns, line) :]
 
-    def is_done(self, run: str) -> bool:
-        """Whether a run has ended."""
-        return run in self.ended
-
     def wait(self, timeout_s: float) -> None:
         """Wait until it tells something, but not longer than so many seconds."""
         if self.is_over:

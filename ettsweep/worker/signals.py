@@ -1,6 +1,5 @@
 """Reasons for a run to stop before its last step: signals, a cancellation, or a newer attempt."""
 
-import os
 import signal
 import time
 from collections.abc import Callable
@@ -17,11 +16,6 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 """Signals that stop a worker once its run has saved; SIGUSR2 is SLURM's warning that the job's time is almost up."""
 
 
-def _default_handlers() -> None:
-    for number in SIGNALS:
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-
-
 class StopSource:
     """Signal handlers of a worker, and the stop conditions of its runs.
 
@@ -33,8 +27,6 @@ class StopSource:
         self.stop_reason = ""
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
-        # Processes that a run forks would inherit handlers that do nothing there, and could not be terminated.
-        os.register_at_fork(after_in_child=_default_handlers)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the batch script starts workers with SIGUSR2 blocked
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

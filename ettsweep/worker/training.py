@@ -25,11 +25,11 @@ from ettsweep.errors import (
     StorageError,
     error_line,
 )
-from ettsweep.files import Json, finite, storage_errors, write_atomic
+from ettsweep.files import Json, storage_errors, write_atomic
 from ettsweep.kinds.own_code import early_end
 from ettsweep.launch.project_copy import missing_in_copy, placed
 from ettsweep.launch.remedies import gpu_memory_advice
-from ettsweep.run import MAX_NAMES, Divergence
+from ettsweep.run import MAX_NAMES, Divergence, finite
 from ettsweep.runs.attempt import NO_TIME, Attempt, TimeSpent
 from ettsweep.runs.contract import BUILT_IN, TRAINING_LOSSES
 from ettsweep.runs.folder import RunDir
@@ -200,10 +200,8 @@ class Training:
 
     def _go_on_from_state(self) -> str | None:
         """Resume from the newest state that `Run.save` has left whole; return the digest of the metrics up to it."""
-        earlier = self.earlier_attempts()
-        before = earlier[0] if earlier else None
-        failed = before.end().get(FAILED_FROM) if before and not before.is_retried() else None
-        for attempt in earlier:
+        failed = self._failed_from()
+        for attempt in self.earlier_attempts():
             for step in attempt.saved_steps():
                 path = attempt.state_path(step)
                 name = self._name_of(path)
@@ -231,6 +229,11 @@ class Training:
         self._spent_before = parent.time_spent(step)
         self.attempt.record_resume(parent.number, step)
         self.log(f"resumed from attempt {parent.number} at step {step}")
+
+    def _failed_from(self) -> str | None:
+        """Return the checkpoint from which the attempt before failed at once, unless that was retried."""
+        before = next(iter(self.earlier_attempts()), None)
+        return before.end().get(FAILED_FROM) if before and not before.is_retried() else None
 
     def earlier_attempts(self) -> list[Attempt]:
         """Return the attempts before this one, the latest first."""
@@ -271,13 +274,11 @@ class Training:
 
     def _usable_checkpoint(self, pattern: str) -> Checkpoint | None:
         """Return the newest checkpoint that is whole, and from which the attempt before did not fail at once."""
-        before = self.earlier_attempts()[0]
-        failed = None if before.is_retried() else before.end().get(FAILED_FROM)
-        found = None
+        failed, found = self._failed_from(), None
         for checkpoint, problem in checkpoints(self.out, pattern):
             name = self._name_of(checkpoint.path)
             if name == failed:
-                problem = f"attempt {before.number} failed right after it had resumed from it"
+                problem = f"attempt {self.attempt.number - 1} failed right after it had resumed from it"
             if problem:
                 self.log(f"checkpoint {name} is not used: {problem}")
             elif found is None:
@@ -301,7 +302,7 @@ class Training:
         for row in self._left_by(parent):
             new = {name: value for name, value in _values_of(row).items() if (row["step"], name) not in recorded}
             if new and row["step"] <= step:
-                self._note(row["step"], self._chosen(new))
+                self._keep(finite({"step": row["step"], **self._chosen(new)}))
 
     def _go_on_before(self, step: int) -> None:
         """Go on by the first step that a program records which finds its own checkpoint, unless it has begun anew."""
@@ -415,9 +416,6 @@ class Training:
             if self._diverged_step is not None:
                 return
         self.flush_if_due()
-
-    def _note(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._keep(finite({"step": step, **metrics}))
 
     def _keep(self, line: Json) -> None:
         self._history.append(line)
@@ -559,9 +557,8 @@ class Training:
         if out_of_memory_kills() > self._kills_before and (
             was_killed or any(_SAYS_KILLED.search(line) for line in output[-TAIL_LINES:])
         ):
-            raise CommandFailedError(
-                f"out of memory, killed by the system (exit code {code}); {self._memory_advice()}", code
-            )
+            advice = self.work.profile.memory_advice(self.run.id, self.work.workers)
+            raise CommandFailedError(f"out of memory, killed by the system (exit code {code}); {advice}", code)
         if killed_by:
             if self._is_signalled() or self.stop:
                 return self._note_stop()
@@ -607,9 +604,6 @@ class Training:
         resume = self.command.resume if self.command else None
         newest = newest_checkpoint(self.out, resume.pattern) if resume and resume.checkpoint else None
         return newest is not None and newest != self._checkpoint
-
-    def _memory_advice(self) -> str:
-        return self.work.profile.memory_advice(self.run.id, self.work.workers)
 
     def _note_stop(self) -> bool:
         """Record that it was stopped early, and return False: it is not whole."""

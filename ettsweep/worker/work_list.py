@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ettsweep.errors import CorruptError, InputError, StorageError
 from ettsweep.files import Json, last_json_line
@@ -22,9 +22,6 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import Liveness, State
 from ettsweep.runs.stop import StopReason
 from ettsweep.worker.signals import StopSource
-
-if TYPE_CHECKING:
-    pass
 
 CLAIMABLE_STATES = (State.MISSING, State.INTERRUPTED)
 """States of runs that a worker may claim."""

@@ -35,7 +35,7 @@ from ettsweep.worker.training import train_together
 from ettsweep.worker.work_list import CLAIMABLE_STATES, WorkList, claimable, heartbeat, made_progress
 
 TURN_S = 10.0
-"""Seconds of work after which a worker gives its slot to one that waits: a turn costs a start of Python and torch."""
+"""Seconds of work after which a worker gives its slot to one that waits: a turn costs a start of its program."""
 
 LOG_POLL_S = 0.2
 """Seconds between looks at the log of a run that is trained in the foreground."""
@@ -142,7 +142,7 @@ class Worker:
         while True:
             self._gate.look()
             if self.has_work():
-                self._train_all()  # loads what training needs even if all runs are to wait for another one
+                train_runs(self.work_list(), self._programs)
             if not self.stop_source.stop_reason and self._gives_way() and self.has_work():
                 return True
             if self._wait_for_first_run():
@@ -181,7 +181,7 @@ class Worker:
             time.sleep(POLL_S)
 
     def work_list(self) -> WorkList:
-        """Return the runs with all that their trainables need to train them."""
+        """Return the runs with all that it takes to train them."""
         claim_facts = {
             "job": self.job.to_json() if self.job else None,
             "submission": self.submission.path.name,
@@ -202,9 +202,6 @@ class Worker:
             on_end=self._note_end,
             device_facts=device_facts(self.slot),
         )
-
-    def _train_all(self) -> None:
-        train_runs(self.work_list(), self._programs)
 
     def _note_claim(self, run: RunDir) -> None:
         self._gate.note_claim(run)
@@ -299,7 +296,7 @@ class OwnerLiveness(SchedulerLiveness):
 
 
 def train_in_foreground(results: Path, spec: RunSpec, profile: AnyProfile, data: str | None = None) -> State:
-    """Train one run in this process; return its state.
+    """Train one run, and wait for it; return its state.
 
     A failed or cancelled run is retried, since the user has requested it explicitly.
 
@@ -313,9 +310,8 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: AnyProfile, data:
         LaunchError: another process trains the run.
         KeyboardInterrupt: a signal came before the run had begun.
     """
-    signal.signal(
-        signal.SIGPIPE, signal.SIG_IGN
-    )  # a dead loader process then raises BrokenPipeError instead of killing this one
+    # A program that is gone then raises BrokenPipeError, instead of killing this process.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     run = RunDir.create(results, spec)
     liveness = OwnerLiveness(results, watch_hearts(results, [run.id], print_note, of_this_name=True))
     if run.status(liveness).state in (State.FAILED, State.CANCELLED):
@@ -345,7 +341,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: AnyProfile, data:
         status = run.status(liveness)
         if not (claims or status.state.finished):
             if stop_source.stop_reason:
-                raise KeyboardInterrupt  # while torch was imported: nothing has begun
+                raise KeyboardInterrupt  # nothing has begun
             reason = f" ({status.reason})" if status.reason else ""
             raise LaunchError(
                 f"run {run.id} is {status.state}{reason}: another process trains it; `ettsweep watch` shows it"

@@ -198,5 +198,5 @@ def _children() -> frozenset[str]:
     for pid in ("self", str(os.getppid())):
         for task in Path(f"/proc/{pid}/task").glob("*/children"):
             with contextlib.suppress(OSError):
-                found.update(task.read_text().split())
+                found.update(task.read_text(encoding="utf-8").split())
     return frozenset(found)

@@ -250,9 +250,7 @@ class Program:
             if self.code is None:
                 kill_processes_of(run[OUT_VARIABLE])
             silent = self.command.is_warm and self.code == 0  # it tells of each run that ends by itself
-            ended = (
-                Ended(1, "its process left in the midst of the run, with exit code 0") if silent else Ended(self.code)
-            )
+            ended = Ended(1, "its process exited with code 0 before the run ended") if silent else Ended(self.code)
             self.ended.setdefault(run["ETTSWEEP_RUN"], ended)
         for pid in processes_of_session({self.pid}) if self.code is None and self.pid else ():
             with contextlib.suppress(OSError):

@@ -200,7 +200,14 @@ def test_a_function_that_ends_by_whatever_it_raises_has_failed(results: Path, re
     assert attempt.history(every_step=False) == [{"step": 1, "loss": 1.0, "val_loss": 1.0}]
 
 
-@pytest.mark.parametrize(("how", "reason"), [("exits", "exit code 5"), ("crashes", "exit code -11, SIGSEGV")])
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("exits", "exit code 5"),
+        ("crashes", "exit code -11, SIGSEGV"),
+        ("leaves", "its process exited with code 0 before the run ended"),
+    ],
+)
 def test_one_that_takes_its_process_with_it_has_failed_and_the_next_run_gets_another(
     results: Path, how: str, reason: str
 ) -> None:

@@ -94,7 +94,7 @@ def test_scores_around_zero_ask_for_a_difference() -> None:
 
 def test_a_margin_is_checked_against_what_it_is_of() -> None:
     share, difference = (
-        TableRecipe(source="a", column="b", mode="min", margin_is=margin_is).metric
+        TableRecipe(source="a", column="b", mode="min", margin_is=margin_is).info.metric
         for margin_is in ("share", "difference")
     )
     five = CriterionOptions(margin=5.0)

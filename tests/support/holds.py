@@ -18,7 +18,7 @@ VARIABLE = "TEST_HOLDS"
 """Names a folder with a file for each attempt that is still to hold, whichever that is."""
 
 ENDING = "ending"
-"""File in that folder that says that the workers which are stopped are to end."""
+"""File in that folder while a program whose worker goes on is to hold until it is told to stop, or the file is gone."""
 
 
 def ask_for_holds(folder: Path, count: int) -> None:

@@ -49,15 +49,22 @@ def stopped_at_checkpoint(results: Path, but: str = "") -> Attempt:
     return attempt
 
 
-def end_stopped(pid: int, number: signal.Signals) -> None:
-    """Send a signal to a stopped worker, which sees it once it goes on, and wait until it has ended."""
+@contextlib.contextmanager
+def holding_on() -> Iterator[None]:
+    """Have programs whose stopped worker goes on hold until this is left, or they are told to stop."""
     ending = Path(os.environ[VARIABLE], ENDING)
     ending.touch()
-    os.kill(pid, number)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGCONT)
-    wait_for(lambda: not alive(pid), "the worker to end")
+    yield
     ending.unlink(missing_ok=True)
+
+
+def end_stopped(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a stopped worker, which sees it once it goes on, and wait until it has ended."""
+    with holding_on():
+        os.kill(pid, number)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+        wait_for(lambda: not alive(pid), "the worker to end")
 
 
 def wait_for_results(results: Path, count: int) -> list[RunDir]:

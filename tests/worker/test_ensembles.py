@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +14,11 @@ from support.commandline import (
     assert_close_to_undisturbed,
     ettsweep,
     runs_in,
+    wait_for,
     write_grid,
 )
 from support.made_runs import MakeSpec, result_of
-from support.slots import end_stopped, owner, stopped_at_checkpoint, wait_for_results
+from support.slots import end_stopped, holding_on, owner, stopped_at_checkpoint, wait_for_results
 
 from ettsweep.launch.local import LocalProfile
 from ettsweep.launch.slots import Slot
@@ -27,7 +27,6 @@ from ettsweep.runs.state import LocalLiveness, State
 from ettsweep.trainer.settings import TrainerSettings
 from ettsweep.trainer.tasks.images.image_task import ImageNetTask
 from ettsweep.worker.program import Programs
-from ettsweep.worker.signals import POLL_S
 from ettsweep.worker.work_list import WorkList
 from ettsweep.worker.worker import train_runs
 
@@ -97,9 +96,10 @@ class TestWorkers:
         held, worker = held_ensemble(2)
         runs = sorted(held, key=lambda run: -run.spec().lr)
         wild = [run for run in runs_in(results) if run.id not in {each.id for each in runs}]
-        assert "1 run cancelled" in ettsweep("cancel", runs[1].id, "--results", results).stderr
-        time.sleep(POLL_S)  # it looks at its next step, however lately it has looked
-        os.kill(worker, signal.SIGCONT)
+        with holding_on():  # its few steps take less time than the worker to look
+            assert "1 run cancelled" in ettsweep("cancel", runs[1].id, "--results", results).stderr
+            os.kill(worker, signal.SIGCONT)
+            wait_for(runs[1].attempt(1).stop_path.exists, "the run to be told")
         wait_for_results(results, 2)
         assert_close_to_undisturbed(runs[0])
         assert [result_of(run)["status"] for run in wild] == ["diverged"]

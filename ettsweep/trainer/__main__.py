@@ -50,20 +50,18 @@ def train(runs: Sequence[Run], ended: Ended) -> None:
             train_run(runs[0], device, settings, group)
             group.leave()
     except Exception as error:
-        ours = isinstance(error, EttsweepError)
+        ours, code = isinstance(error, EttsweepError), CORRUPT if isinstance(error, CorruptError) else 1
         if ours:
             print(error, file=sys.stderr, flush=True)
         if world > 1:
             if not ours:
                 traceback.print_exc()
             sys.stderr.flush()
-            os._exit(
-                CORRUPT if isinstance(error, CorruptError) else 1
-            )  # a normal exit would destroy the group, which may hang without a lost peer
+            os._exit(code)  # a normal exit would destroy the group, which may hang without a lost peer
         if not ours:
             raise
         for run in runs:
-            ended(run, CORRUPT if isinstance(error, CorruptError) else 1, str(error))
+            ended(run, code, str(error))
     release_memory(device)  # the next run sizes its micro-batches by the free memory
 
 

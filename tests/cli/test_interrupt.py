@@ -43,8 +43,7 @@ TRAIN = "train grid.yaml"
         (ETTSWEEP, "status", "pydantic:1000"),
         (ETTSWEEP, "watch", "yaml:30"),
         (ETTSWEEP, "grid grid.yaml --follow", "pydantic:100"),
-        pytest.param(ETTSWEEP, TRAIN, "torch:0", marks=pytest.mark.slow),
-        pytest.param(ETTSWEEP, TRAIN, "numpy:100", marks=pytest.mark.slow),  # torch would lose it, and go on
+        (ETTSWEEP, TRAIN, "ettsweep.worker.training:0"),
         pytest.param(ETTSWEEP, "check-scaling --model vit-digits", "numpy:100", marks=pytest.mark.slow),
     ],
 )

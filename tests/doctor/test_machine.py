@@ -51,6 +51,7 @@ def test_it_says_what_the_cluster_has(cluster: Cluster, tmp_path: Path) -> None:
     assert rows["account root"][1].startswith("of root; QOS normal")
 
 
+@pytest.mark.slow
 def test_limits_of_the_user_and_of_a_qos_are_told(cluster: Cluster, tmp_path: Path, limited: None) -> None:
     rows = examine(tmp_path)
     assert rows["account root"][1].endswith("at most 7 jobs submitted")
@@ -70,6 +71,7 @@ def limited(cluster: Cluster) -> Iterator[None]:
     limit(-1, -1, "-1")
 
 
+@pytest.mark.slow
 def test_a_node_that_is_down_is_counted(cluster: Cluster, tmp_path: Path) -> None:
     cluster.run("scontrol", "update", "nodename=n1", "state=drain", "reason=test")
     rows = examine(tmp_path)
@@ -94,6 +96,7 @@ def test_a_profile_that_fits_gets_sbatchs_word_and_no_job(cluster: Cluster, tmp_
     assert {path.name for path in tmp_path.iterdir()} == {"slurm.yaml"}, "something was left behind"
 
 
+@pytest.mark.slow
 def test_launch_set_changes_what_is_asked_for(cluster: Cluster, tmp_path: Path) -> None:
     rows = examine(tmp_path, "--launch-set", "cpus=3")
     assert "1 node with 3 CPUs" in rows[f"profile {tmp_path / 'slurm.yaml'}"][1]
@@ -104,6 +107,7 @@ def test_launch_set_changes_what_is_asked_for(cluster: Cluster, tmp_path: Path) 
     assert "cluster" not in rows
 
 
+@pytest.mark.slow
 def test_what_sbatch_refuses_is_told_in_its_words(cluster: Cluster, tmp_path: Path) -> None:
     before = {job["id"] for job in cluster.squeue()}
     rows = examine(tmp_path, partition="nosuch", code=1)
@@ -117,10 +121,14 @@ def test_what_sbatch_refuses_is_told_in_its_words(cluster: Cluster, tmp_path: Pa
     ("changes", "row", "message"),
     [
         ({"cpus": 8}, "cpus", "8: no node of main has more than 4"),
-        ({"gpus": 2, "cpus": 3}, "cpus", "3 x 2 GPUs: no node of main has more than 4"),
-        ({"mem_gb": 9}, "mem_gb", "9: no node of main has more than 7.8"),
-        ({"gpus": 3}, "gpus", "3: no node of main has more than 2"),
-        ({"nodes": 4}, "nodes", "4: 3 nodes of main have all that a job asks for on each"),
+        pytest.param(
+            {"gpus": 2, "cpus": 3}, "cpus", "3 x 2 GPUs: no node of main has more than 4", marks=pytest.mark.slow
+        ),
+        pytest.param({"mem_gb": 9}, "mem_gb", "9: no node of main has more than 7.8", marks=pytest.mark.slow),
+        pytest.param({"gpus": 3}, "gpus", "3: no node of main has more than 2", marks=pytest.mark.slow),
+        pytest.param(
+            {"nodes": 4}, "nodes", "4: 3 nodes of main have all that a job asks for on each", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_what_no_node_has_is_named(
@@ -131,6 +139,7 @@ def test_what_no_node_has_is_named(
     assert rows["sbatch --test-only"][0] == "failed"
 
 
+@pytest.mark.slow
 def test_a_time_limit_above_the_partitions_fails_though_sbatch_takes_it(cluster: Cluster, tmp_path: Path) -> None:
     rows = examine(tmp_path, partition="short", time_min=6, code=1)
     assert rows["sbatch --test-only"][0] == "ok", "SLURM itself says so now: the row on time_min is not needed any more"
@@ -142,6 +151,7 @@ def test_a_time_limit_above_the_partitions_fails_though_sbatch_takes_it(cluster:
     assert "time_min" not in examine(tmp_path, partition="main,short", time_min=6), "one of the two takes it"
 
 
+@pytest.mark.slow
 def test_a_warning_shorter_than_killwait_is_questioned(cluster: Cluster, tmp_path: Path) -> None:
     rows = examine(tmp_path, warn_s=5)
     assert rows["warn_s"][0] == "warning"
@@ -149,6 +159,7 @@ def test_a_warning_shorter_than_killwait_is_questioned(cluster: Cluster, tmp_pat
     assert "warn_s" not in examine(tmp_path, warn_s=6)
 
 
+@pytest.mark.slow
 def test_a_results_folder_that_nodes_cannot_see_is_questioned(cluster: Cluster, tmp_path: Path) -> None:
     disk = cluster.disk("1m")
     rows = examine(tmp_path, "--results", disk)
@@ -168,6 +179,7 @@ def test_a_silent_controller_is_a_failure_in_its_words(cluster: Cluster, tmp_pat
     assert "sbatch --test-only" not in rows
 
 
+@pytest.mark.slow
 def test_without_accounting_all_else_is_told(cluster: Cluster, tmp_path: Path) -> None:
     cluster.ctl("stop", "slurmdbd")
     rows = examine(tmp_path)

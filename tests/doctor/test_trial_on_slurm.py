@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 from unittest import mock
 
+import pytest
 from support.arrays import write_profile
 from support.commandline import ettsweep, wait_for
 from support.devcluster import Cluster
@@ -29,6 +30,7 @@ def test_a_trainer_without_faults_is_exact_in_jobs(cluster: Cluster, tmp_path: P
     assert not [job for job in cluster.squeue() if job["state"] in ("RUNNING", "PENDING")]
 
 
+@pytest.mark.slow
 def test_a_killed_job_that_slurm_calls_cancelled_is_taken_up_all_the_same(
     cluster: Cluster, tmp_path: Path, results: Path
 ) -> None:

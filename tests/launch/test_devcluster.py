@@ -8,6 +8,8 @@ import pytest
 from support.commandline import wait_for
 from support.devcluster import Cluster
 
+pytestmark = pytest.mark.slow
+
 LONG = "sleep 600"
 
 
@@ -39,7 +41,6 @@ def test_gpus_are_given_out(cluster: Cluster, tmp_path: Path) -> None:
     assert {(tmp_path / task).read_text().strip() for task in "01"} == {"0", "1"}
 
 
-@pytest.mark.slow
 def test_a_job_of_a_dead_node_runs_again_elsewhere(cluster: Cluster) -> None:
     job = running_in(cluster, "main")
     dead = cluster.node_of(job)
@@ -48,7 +49,6 @@ def test_a_job_of_a_dead_node_runs_again_elsewhere(cluster: Cluster) -> None:
     assert cluster.node_of(job) != dead
 
 
-@pytest.mark.slow
 def test_a_frozen_node_is_lost_while_its_job_goes_on(cluster: Cluster, tmp_path: Path) -> None:
     job = running_in(cluster, "main", script=f"while sleep 0.1; do date >> {tmp_path}/$SLURMD_NODENAME; done")
     cut_off = cluster.node_of(job)
@@ -70,7 +70,6 @@ def test_preemption_requeues(cluster: Cluster, partition: str) -> None:
     )
 
 
-@pytest.mark.slow
 def test_a_requeued_job_is_back_within_seconds(cluster: Cluster) -> None:
     job = running_in(cluster, "main")
     assert "cred_expire=5" in cluster.run("scontrol", "show", "config").stdout, "SLURM's default of 120 s is in force"
@@ -91,7 +90,6 @@ def saved_since(cluster: Cluster, when_s: float) -> Callable[[], bool]:
     return lambda: (cluster.folder / "state" / "job_state").stat().st_mtime > when_s
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_the_queue_outlives_the_controller(cluster: Cluster, end: str) -> None:
     runs = running_in(cluster, "main")
@@ -125,7 +123,6 @@ def test_all_nodes_see_a_small_disk(cluster: Cluster) -> None:
     cluster.wait_state(full, "FAILED")
 
 
-@pytest.mark.slow
 def test_everything_broken_is_mended(cluster: Cluster) -> None:
     cluster.sbatch(LONG, "--array=0-20")
     first, second, third = cluster.nodes

@@ -252,6 +252,7 @@ def test_runs_of_a_submitter_killed_before_sbatch_are_submitted_by_the_next_comm
 # --- nodes and workers that die -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_job_that_slurm_has_given_up_leaves_the_runs_to_the_next(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
 ) -> None:
@@ -306,6 +307,7 @@ def test_a_run_goes_on_elsewhere_after_its_node_died(
     trained_once(results)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_an_interruption_that_the_next_command_takes_on(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
 ) -> None:
@@ -343,7 +345,9 @@ def nodes_are_up(cluster: Cluster) -> bool:
     return "unknown" not in states
 
 
-@pytest.mark.parametrize("command", ["cancel", "grid", "retry"])
+@pytest.mark.parametrize(
+    "command", ["cancel", *(pytest.param(command, marks=pytest.mark.slow) for command in ("grid", "retry"))]
+)
 def test_what_is_cancelled_while_the_controller_is_away_is_withdrawn_later(
     cluster: Cluster, tmp_path: Path, results: Path, command: str
 ) -> None:
@@ -474,6 +478,7 @@ def test_jobs_that_come_after_sbatch_gave_up_are_found(
     trained_once(results)
 
 
+@pytest.mark.slow
 def test_jobs_that_come_minutes_after_sbatch_gave_up_are_found(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, instead: Any
 ) -> None:
@@ -491,6 +496,7 @@ def test_jobs_that_come_minutes_after_sbatch_gave_up_are_found(
     trained_once(results)
 
 
+@pytest.mark.slow
 def test_nodes_in_maintenance_are_no_reason_to_refuse(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
 ) -> None:
@@ -604,6 +610,7 @@ def jobs_ended(cluster: Cluster, submission: Submission) -> bool:
 # --- jobs that are held ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["its user", pytest.param("SLURM", marks=pytest.mark.slow)])
 def test_whoever_follows_a_held_job_is_told_what_releases_it(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, by: str
@@ -782,6 +789,7 @@ def clock(attempt: Attempt) -> datetime:
     return datetime.fromisoformat(attempt.log_path.read_text()[:19])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skew_min", [7, pytest.param(-7, marks=pytest.mark.slow)])
 def test_clocks_that_differ_between_nodes_do_no_harm(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, skew_min: int
@@ -849,12 +857,8 @@ def test_status_is_the_same_wherever_it_is_asked(
     ("profile", "message"),
     [
         ({"partition": "nowhere"}, "nvalid partition"),
-        ({"gpus": 5}, "Requested node configuration is not available"),
-        ({"cpus": 1000}, "Requested node configuration is not available"),
-        ({"nodes": 4}, "Requested node configuration is not available|Node count specification invalid"),
-        ({"mem_gb": 10000}, "Requested node configuration is not available|Memory specification can not be satisfied"),
-        ({"constraint": "none-such"}, "Invalid feature specification"),
-        ({"sbatch": {"none-such": 1}}, "unrecognized option '--none-such=1'"),
+        pytest.param({"gpus": 5}, "Requested node configuration is not available", marks=pytest.mark.slow),
+        pytest.param({"sbatch": {"none-such": 1}}, "unrecognized option '--none-such=1'", marks=pytest.mark.slow),
     ],
 )
 def test_what_slurm_refuses_is_said_in_its_words_and_leaves_nothing_behind(
@@ -862,7 +866,7 @@ def test_what_slurm_refuses_is_said_in_its_words_and_leaves_nothing_behind(
 ) -> None:
     failed = ettsweep(*asks(tmp_path, runs=2, steps=100, **profile), code=1)
     assert failed.stderr.startswith("ettsweep: sbatch refuses: ")
-    assert any(each in failed.stderr for each in message.split("|"))
+    assert message in failed.stderr
     assert not results.exists(), "not even an empty folder"
     assert not [job for job in cluster.squeue() if job["state"] == "PENDING"]
 

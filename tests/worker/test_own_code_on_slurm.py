@@ -37,37 +37,11 @@ def main(run, steps=400):
 """
 
 
-COMMAND = """import json, os, random, sys, time
-
-lr, seed, out = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-rng, value, first = random.Random(seed), 3.0, 1
-if sys.argv[4:]:
-    first, value, state = json.load(open(sys.argv[4]))
-    rng.setstate((state[0], tuple(state[1]), state[2]))
-for step in range(first, 401):
-    value += rng.gauss(0, lr)
-    print("[ettsweep]", json.dumps({"step": step, "loss": value, "err": abs(value)}), flush=True)
-    if step % 20 == 0:
-        json.dump([step + 1, value, rng.getstate()], open(out + "/part", "w"))
-        os.rename(out + "/part", f"{out}/{step}.json")
-    time.sleep(0.02)
-"""
-
-BLOCKS = {
-    "function": {"function": "walk:main"},
-    "command": {
-        "command": [sys.executable, "run.py", "{lr}", "{seed}", "{out}"],
-        "resume": {"checkpoint": r"{out}/(?P<step>\d+)\.json", "add": "{checkpoint}"},
-    },
-}
-
-
-@pytest.fixture(params=list(BLOCKS))
-def submit(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Submit one run of a function or a command to SLURM."""
+@pytest.fixture
+def submit(cluster: Cluster, tmp_path: Path) -> None:
+    """Submit one run of a function to SLURM."""
     (tmp_path / "walk.py").write_text(CODE)
-    (tmp_path / "run.py").write_text(COMMAND)
-    block = {**BLOCKS[request.param], "score": {"name": "err", "mode": "min"}, "steps": 400}
+    block = {"function": "walk:main", "score": {"name": "err", "mode": "min"}, "steps": 400}
     grid = tmp_path / "sweep.yaml"
     grid.write_text(yaml.safe_dump({"run": block, "centre": {"lr": 0.25}, "lr": {"range": [0, 0]}}))
     ettsweep("grid", grid, "--launch", write_profile(tmp_path / "slurm.yaml"), "--results", tmp_path / "results")
@@ -77,7 +51,7 @@ def in_training(results: Path) -> RunDir:
     """Wait until the run has saved a state."""
     run: RunDir = wait_for(lambda: only_run(results), "the run")
     attempt = wait_for(run.latest_attempt, "its attempt")
-    wait_for(lambda: attempt.has_checkpoint() or (run.path / "out" / "20.json").exists(), "its state")
+    wait_for(lambda: attempt.saved_steps(), "its state")
     return run
 
 
@@ -106,6 +80,7 @@ def test_a_job_that_is_warned_of_its_end_goes_on_in_its_next_life(
     assert_exact(tmp_path, run, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("submit")
 def test_a_run_whose_node_dies_goes_on_where_slurm_puts_its_job(
     cluster: Cluster, tmp_path: Path, results: Path
@@ -130,7 +105,7 @@ def test_a_cancelled_run_saves_and_stays_cancelled(cluster: Cluster, tmp_path: P
 # --- the first runs ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("runs_per_job", [1, 5])
+@pytest.mark.parametrize("runs_per_job", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_an_array_whose_first_runs_fail_alike_ends_and_a_retry_may_have_more_memory_and_time(
     cluster: Cluster, tmp_path: Path, results: Path, runs_per_job: int
 ) -> None:
@@ -234,6 +209,7 @@ def test_a_command_on_two_nodes_runs_once_on_each_and_ends_on_both(
     wait_for(lambda: not processes_with(f"ETTSWEEP_OUT={only_run(results).path.resolve() / 'out'}"), "the end of all")
 
 
+@pytest.mark.slow
 def test_a_cancelled_command_is_told_on_each_node_and_leaves_nothing(
     cluster: Cluster, tmp_path: Path, results: Path
 ) -> None:
@@ -246,6 +222,7 @@ def test_a_cancelled_command_is_told_on_each_node_and_leaves_nothing(
     wait_for(lambda: not processes_with(f"ETTSWEEP_OUT={run.path.resolve() / 'out'}"), "the end of all")
 
 
+@pytest.mark.slow
 def test_a_command_whose_worker_is_killed_leaves_nothing_on_any_node(
     cluster: Cluster, tmp_path: Path, results: Path
 ) -> None:

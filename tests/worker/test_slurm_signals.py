@@ -457,6 +457,7 @@ def test_two_nodes_train_each_run_of_a_list_together_and_go_on_when_their_time_w
     assert_all_as_if_together(results, trained_together)
 
 
+@pytest.mark.slow
 def test_a_job_ends_with_its_worker_and_the_next_command_goes_on(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, trained_together: Any
 ) -> None:
@@ -618,7 +619,7 @@ def preempt_signal(request: pytest.FixtureRequest, cluster: Cluster, monkeypatch
     [
         ("low", True),
         pytest.param("nograce", True, marks=pytest.mark.slow),
-        ("low", False),
+        pytest.param("low", False, marks=pytest.mark.slow),
         pytest.param("nograce", False, marks=pytest.mark.slow),
     ],
     indirect=["preempt_signal"],
@@ -672,8 +673,18 @@ NO_SCONTROL = {"python": f"env PATH=/nowhere {sys.executable}"}
     ("message", "location", "hears", "profile", "resumed"),
     [
         pytest.param(REQUEUE, "step", True, {}, HELD_STEP, id="requeued"),
-        pytest.param(REQUEUE, "step", False, {}, HELD_STEP // 25 * 25, id="requeued-and-killed-before-it-saved"),
-        pytest.param(WARN, "step", True, NO_SCONTROL, HELD_STEP, id="in-a-container-by-its-batch-script"),
+        pytest.param(
+            REQUEUE,
+            "step",
+            False,
+            {},
+            HELD_STEP // 25 * 25,
+            id="requeued-and-killed-before-it-saved",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            WARN, "step", True, NO_SCONTROL, HELD_STEP, id="in-a-container-by-its-batch-script", marks=pytest.mark.slow
+        ),
         pytest.param(WARN, "claim", True, {}, None, id="warned-before-its-first-claim", marks=pytest.mark.slow),
         pytest.param(REQUEUE, "claim", True, {}, None, id="requeued-before-its-first-claim", marks=pytest.mark.slow),
         pytest.param(WARN, "start", False, {}, None, id="warned-before-it-listens", marks=pytest.mark.slow),
@@ -794,6 +805,7 @@ def test_a_job_that_asks_to_be_started_again_is_not_replaced(
     assert_all_as_if_undisturbed(results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("message", ["TERM"])
 def test_a_job_killed_before_it_hears_leaves_its_run_to_the_next_command(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, message: str

@@ -98,7 +98,6 @@ LEADERS = {
     "tree.py": Leader((sys.executable,), TREE, 0.35, 0.75),
     "torchrun": Leader((str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node=2"), RING, 0.15, 4.0),
 }
-each_leader = pytest.mark.parametrize("name", LEADERS)
 pytestmark = pytest.mark.usefixtures("process")
 
 
@@ -227,12 +226,12 @@ def runs_end_once_exact_and_leave_nothing(tmp_path: Path, name: str, cluster: Cl
 
 
 @pytest.mark.slow
-@each_leader
+@pytest.mark.parametrize("name", LEADERS)
 def test_local_runs_under_strikes_end_once_exact_and_leave_nothing(tmp_path: Path, name: str) -> None:
     runs_end_once_exact_and_leave_nothing(tmp_path, name, None)
 
 
-@each_leader
+@pytest.mark.parametrize("name", ["tree.py", pytest.param("torchrun", marks=pytest.mark.slow)])
 def test_runs_on_slurm_under_strikes_end_once_exact_and_leave_nothing(
     cluster: Cluster, tmp_path: Path, name: str
 ) -> None:

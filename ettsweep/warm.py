@@ -1,8 +1,8 @@
 """A program that trains one run after the other, so that what is slow to import is imported once.
 
 A worker starts it, and writes a line of JSON to its standard input for each turn: the variables of a run, or of
-several that it trains at once. It answers on the descriptor that ETTSWEEP_REPLY names: a line of JSON for each run that
-has ended, and one when it is ready for more. Without ETTSWEEP_REPLY, it trains the run of its environment, and ends.
+several that it trains at once. It answers on the descriptor that ETTSWEEP_REPLY names: a line of JSON when it begins,
+one for each run that has ended, and one when it is ready for more. Without ETTSWEEP_REPLY, it trains the run of its environment, and ends.
 """
 
 import contextlib
@@ -88,6 +88,7 @@ def serve(train: Train, prepare: Callable[[Run], object] = lambda run: None) -> 
         environments: list[dict[str, str]] = json.loads(line)
         os.environ.update(environments[0])
         _print_to(environments[0]["ETTSWEEP_OUTPUT"])
+        reply(begun=True)  # from here on, what becomes of this process is due to these runs
         runs[:] = [Run(environment=each) for each in environments]
         before, variables, is_clean = _belongings() if before else (), dict(os.environ), True
 

@@ -95,6 +95,7 @@ class Program:
         self.ended = dict[str, Ended]()
         self.is_over = False
         self.is_ready: bool | None = None
+        self._has_begun = False
         self.left: tuple[str, ...] = ()
         self.memory_bytes = 0
         self._told, self._replied = b"", b""
@@ -112,20 +113,25 @@ class Program:
         words = (
             [f"{child_status}:relay", *command.srun, *supervisor, "-"] if command.srun else [f"{child_status}{mode}"]
         )
-        with Path(runs[0]["ETTSWEEP_OUTPUT"]).open("ab") as file:
-            self._process = subprocess.Popen(
-                [*supervisor, *words, *command.words],
-                cwd=command.folder,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=file,
-                stderr=file,
-                pass_fds=pipes,
-                bufsize=0,
-                start_new_session=True,  # so that a Ctrl-C at a terminal does not reach it
-            )
-        for descriptor in pipes:
-            os.close(descriptor)
+        try:
+            with Path(runs[0]["ETTSWEEP_OUTPUT"]).open("ab") as file:
+                self._process = subprocess.Popen(
+                    [*supervisor, *words, *command.words],
+                    cwd=command.folder,
+                    env=environment,
+                    stdin=subprocess.PIPE,
+                    stdout=file,
+                    stderr=file,
+                    pass_fds=pipes,
+                    bufsize=0,
+                    start_new_session=True,  # so that a Ctrl-C at a terminal does not reach it
+                )
+        except OSError:
+            self._close_pipes()
+            raise
+        finally:
+            for descriptor in pipes:
+                os.close(descriptor)
         self.pid = 0
         first = self._next_line(None) or ""
         if first.startswith("error "):
@@ -142,11 +148,21 @@ class Program:
 
     def begin(self, runs: Sequence[Mapping[str, str]]) -> None:
         """Have it train runs, each given by its variables."""
-        self._runs, self.ended, self.is_ready = runs, {}, None
+        self._runs, self.ended, self.is_ready, self._has_begun = runs, {}, None, False
         with contextlib.suppress(OSError):  # it is gone: `wait` tells
             line = json.dumps([dict(each) for each in runs]).encode() + b"\n"
             while line:
                 line = line[os.write(self._turns, line) :]
+
+    def takes(self, runs: Sequence[Mapping[str, str]]) -> bool:
+        """Have it train further runs; return whether it has begun with them. One that has died in between has not."""
+        if self.is_over or not self.is_ready:
+            return False
+        self.begin(runs)
+        until_s = time.monotonic() + LEAVE_S
+        while not self._has_begun and self._replies >= 0 and (left_s := until_s - time.monotonic()) > 0:
+            self.wait(left_s)
+        return self._has_begun
 
     def wait(self, timeout_s: float) -> None:
         """Wait until it tells something, but not longer than so many seconds."""
@@ -170,6 +186,8 @@ class Program:
             content = json.loads(line)
             if (run := content.pop("run", None)) is not None:
                 self.ended[run] = Ended(**content)
+            elif "begun" in content:
+                self._has_begun = True
             else:
                 self.is_ready, self.memory_bytes = content["ready"], content["memory_bytes"]
         if not data:  # it has closed it: it is about to end
@@ -241,10 +259,7 @@ class Program:
         with contextlib.suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()
-        for descriptor in (self._status, self._turns, self._replies):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._turns = self._replies = -1
+        self._close_pipes()
         self._process.wait()
         for run in self._runs:
             if self.code is None:
@@ -255,6 +270,12 @@ class Program:
         for pid in processes_of_session({self.pid}) if self.code is None and self.pid else ():
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
+
+    def _close_pipes(self) -> None:
+        for descriptor in (self._status, self._turns, self._replies):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._turns = self._replies = -1
 
 
 class Programs:
@@ -272,8 +293,7 @@ class Programs:
         warm, self._warm = self._warm, None
         if warm is not None:
             warm.wait(0.0)
-            if warm.command == command and warm.is_ready and not warm.is_over:
-                warm.begin(runs)
+            if warm.command == command and warm.takes(runs):
                 return warm
             warm.leave()
         return Program(command, runs)

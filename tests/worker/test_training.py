@@ -1,6 +1,7 @@
 """Runs in programs, as a worker trains them: a disk that is full, an owner that is superseded, odd endings."""
 
 import contextlib
+import os
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -217,6 +218,19 @@ def test_one_that_takes_its_process_with_it_has_failed_and_the_next_run_gets_ano
         assert run.status().reason.startswith(reason)
         other, _, _ = train(results, "count_to", programs, seed=1)
         assert other.result() is not None
+
+
+def test_a_process_that_dies_between_two_runs_costs_neither(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has heard of its death when the second run is to begin."""
+    monkeypatch.setattr("ettsweep.worker.program.LEAVE_S", 0.5)
+    with contextlib.closing(Programs()) as programs:
+        train(results, "count_to", programs)
+        program = programs._warm
+        assert program is not None
+        os.kill(program.supervisor_pid, signal.SIGSTOP)
+        os.kill(program.pid, signal.SIGKILL)
+        run, attempt, _ = train(results, "count_to", programs, seed=1)
+        assert (run.result() is not None, attempt.number) == (True, 1)
 
 
 def test_runs_share_a_process_but_for_what_one_has_left_there(results: Path) -> None:

@@ -1,8 +1,9 @@
 """A program that trains one run after the other, so that what is slow to import is imported once.
 
 A worker starts it, and writes a line of JSON to its standard input for each turn: the variables of a run, or of
-several that it trains at once. It answers on the descriptor that ETTSWEEP_REPLY names: a line of JSON when it begins,
-one for each run that has ended, and one when it is ready for more. Without ETTSWEEP_REPLY, it trains the run of its environment, and ends.
+several that it trains at once. It answers on the descriptor that ETTSWEEP_REPLY names, in lines of JSON: that it begins
+a turn, how each run has ended, and that it is ready for more. Without ETTSWEEP_REPLY, it trains the run of its
+environment, and ends.
 """
 
 import contextlib

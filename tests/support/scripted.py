@@ -133,6 +133,7 @@ def signal_worker(run: Run, last: int = 10) -> None:
 def end_as_told(run: Run) -> None:
     """Be told just before the last step, and take it."""
     count_to(run, 99)
+    assert not run.should_stop  # from here on a signal does not end it
     os.kill(parent(os.getppid()), signal.SIGTERM)
     while not run.should_stop:
         time.sleep(0.001)

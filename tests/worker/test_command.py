@@ -29,6 +29,7 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import LocalLiveness, State
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.tried import Outcome, write_outcome
+from ettsweep.worker.commands import _leader_host
 from ettsweep.worker.program import Programs
 from ettsweep.worker.signals import StopSource
 from ettsweep.worker.training import SIGNAL_WAIT_S, train_together
@@ -968,3 +969,14 @@ def test_what_follows_the_last_step_is_none_of_its_time(results: Path, grid: Ask
     (first, last), whole_s = read_lines(run.attempt(1).timings_path), result_of(run)["wall_s"]
     assert (first["step"], last["step"]) == (1, 2)
     assert 0.1 < last["wall_s"] - first["wall_s"] < 0.5 < whole_s - last["wall_s"]
+
+
+@pytest.mark.parametrize(
+    ("told", "address"),
+    [("192.0.2.7", "192.0.2.7"), ("2001:db8::1", "2001:db8::1"), ("127.0.0.1", "n1"), ("n2", "n1"), ("", "n1")],
+)
+def test_nodes_meet_where_srun_is_reached_else_at_the_first_nodes_name(
+    monkeypatch: pytest.MonkeyPatch, told: str, address: str
+) -> None:
+    monkeypatch.setenv("SLURM_LAUNCH_NODE_IPADDR", told)
+    assert _leader_host("n1") == address

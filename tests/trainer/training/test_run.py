@@ -225,6 +225,24 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
+def test_run_that_is_taken_over_goes_on_from_the_last_checkpoint_bit_for_bit(
+    train: Train, undisturbed: Undisturbed, spec: RunSpec, results: Path
+) -> None:
+    run = RunDir.create(results, spec)
+
+    def taken_over(attempt: Attempt) -> StopReason | None:
+        if attempt.saved_steps() == [8] and not attempt.is_superseded():
+            other = Here(run)
+            with other.recording():
+                train_run(other.given, CPU, RuntimeSettings())
+        return StopReason.SUPERSEDED if attempt.is_superseded() else None
+
+    train(spec, every_steps=4, poll=taken_over)
+    assert run.attempt(1).failure() == {"kind": "interrupted", "reason": "superseded", "details": ""}
+    assert run.attempt(2).resumed_from() == (1, 8)
+    assert numbers(run) == undisturbed(spec)
+
+
 def test_attempt_that_finishes_late_leaves_the_first_result(train: Train, spec: RunSpec, results: Path) -> None:
     run = RunDir.create(results, spec)
     overtaken: list[dict[str, bytes]] = []

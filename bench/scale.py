@@ -134,7 +134,6 @@ def main() -> None:
             for command in options.ettsweep if name.startswith(tuple(options.only)) else ():
                 environment = {"XDG_CACHE_HOME": str(Path(temporary, hashlib.sha256(command.encode()).hexdigest()))}
                 shutil.rmtree(environment["XDG_CACHE_HOME"], ignore_errors=True)
-                shutil.rmtree(results / "index", ignore_errors=True)
                 seconds, memory = [], 0.0
                 for _ in range(options.times + 1):
                     if writes:

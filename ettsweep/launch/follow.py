@@ -89,15 +89,14 @@ class SubmitResult:
         return self.context.dry_run or not any(p.state is State.UNKNOWN for p in self.plan.blocked)
 
 
-def read_run_index(results: Path, slurm_cache: SlurmCache | None = None, *, writes: bool = False) -> RunIndex:
+def read_run_index(results: Path, slurm_cache: SlurmCache | None = None) -> RunIndex:
     """Read all runs on disk, with the states that their owners and submissions imply.
 
     Args:
         results: the results folder.
         slurm_cache: heartbeats and answers of SLURM so far.
-        writes: whether the command writes into the folder anyway, see `RunReader`.
     """
-    return load_run_index(results, SchedulerLiveness(results, slurm_cache), writes=writes)
+    return load_run_index(results, SchedulerLiveness(results, slurm_cache))
 
 
 def read_index_to_plan(context: CommandContext, is_wanted: Callable[[Run], bool]) -> RunIndex:
@@ -106,7 +105,7 @@ def read_index_to_plan(context: CommandContext, is_wanted: Callable[[Run], bool]
     After a reboot only a still heart says that nobody does. A command that follows, and so waits anyway, watches hearts
     on all machines; others only those on machines with the name of this one. A dry run waits for nothing.
     """
-    run_index = read_run_index(context.results, writes=not context.dry_run)
+    run_index = read_run_index(context.results)
     if context.dry_run:
         return run_index
     run_ids = [run.id for run in run_index.runs.values() if not run.state.finished and is_wanted(run)]
@@ -158,7 +157,7 @@ class _Follower:
     ) -> None:
         self._context, self._console, self._controller = context, console, controller
         self._cost_estimator = cost_estimator
-        self._reader = RunReader(context.results, writes=True)
+        self._reader = RunReader(context.results)
         self._monitor = ProgressMonitor(
             context.results, studies_by_family=group_by_family(context.studies), reader=self._reader
         )

@@ -101,11 +101,6 @@ def runs_dir(results: Path) -> Path:
     return results / "runs"
 
 
-def store_dir(results: Path) -> Path:
-    """Return the folder with what is kept of finished runs (`runs/store.py`)."""
-    return results / "index"
-
-
 SPEC_REMEDY = "the command that asked for the run writes it anew"
 
 

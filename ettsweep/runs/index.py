@@ -1,8 +1,6 @@
 """The only reader of runs: all that is on disk, each finished run read once, whoever asks.
 
-What has finished is kept in a store beside the runs, and in the user's cache folder by commands that only read. Nothing
-rests on it: it may be deleted at any time, and is believed only as long as size, time and inode of a result.json are
-what they were when it was read.
+What has finished is kept in the user's cache folder (`cache.py`). Nothing rests on it.
 """
 
 import marshal
@@ -13,22 +11,20 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 
 from ettsweep.errors import CorruptError, InputError
-from ettsweep.files import Json, cache_folder, folder_names, number, read_file
+from ettsweep.files import Json, folder_names, number, read_file
 from ettsweep.metric import valid_score
+from ettsweep.runs.cache import FinishedRun, KeptRun, RunCache, Stamp, stamp_of
 from ettsweep.runs.contract import Labels
-from ettsweep.runs.folder import RunDir, is_run_id, runs_dir, store_dir
+from ettsweep.runs.folder import RunDir, is_run_id, runs_dir
 from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.spec import RunSpec, family_identity, id_of_run
 from ettsweep.runs.state import Liveness, State, Status, finished_status
-from ettsweep.runs.store import FinishedRun, RunStore, Shard, Stamp, discard_unused, stamp_of
 
 MIN_KEPT = 20
-"""New finished runs for which a file is written; fewer are read again by the next command."""
-
+"""New finished runs that are worth a write; fewer are read again by the next command."""
 
 TICK_NS = 5 * 10**9
 """Age of a folder's last change from which on another change has another time, with clocks that differ by seconds."""
@@ -37,10 +33,14 @@ MAX_HELD = 10_000
 """Runs that are read before they are kept: the results of so many take some 80 MB."""
 
 
+DONE = Status(State.DONE, "", 1.0)
+"""Of all runs that are done: most are."""
+
+
 class Run:
     """A run on disk: folder, spec, status, and the result if it is finished.
 
-    Of a run from the store, spec and result are made when they are asked for.
+    Of a run from the cache, spec and result are made when they are asked for.
     """
 
     def __init__(self, folder: RunDir, spec: RunSpec, status: Status, result: Json | None = None) -> None:
@@ -52,16 +52,16 @@ class Run:
         vars(self).update(dir=folder, spec=spec)
 
     @classmethod
-    def kept(cls, runs: str, run_id: str, shard: Shard, row: int) -> "Run":
-        """Return a finished run as the store has it; `runs` is the folder of run folders."""
-        run, columns = cls.__new__(cls), shard.columns
-        run.id, run.status, run._at = run_id, shard.status(row), (runs, shard, row)
-        run.lr, run.wd, run.seed = columns["lr"][row], columns["wd"][row], int(columns["seed"][row])
-        run.family, run.base, run.labels = shard.families[int(columns["family"][row])]
-        vars(run).update(score=shard.score(row), device_s=columns["device_s"][row], origin=None, point=shard.point(row))
+    def kept(cls, runs: str, kept: KeptRun, cache: RunCache) -> "Run":
+        """Return a finished run as the cache has it; `runs` is the folder of run folders."""
+        run = cls.__new__(cls)
+        run.id, run.family, run.lr, run.wd, run.seed, state, reason, run.score, run.device_s, *_ = kept
+        run.status = DONE if state == State.DONE and not reason else Status(State(state), reason, 1.0)
+        run.base, run.labels = cache.families[kept.family]
+        run.point, run._at = cache.point(kept), (runs, cache)
         return run
 
-    _at: tuple[str, Shard, int] | None = None
+    _at: tuple[str, RunCache] | None = None
     _result: Json | None = None
 
     @cached_property
@@ -78,8 +78,7 @@ class Run:
         """Content of result.json; None if unfinished. Not kept: those of 100,000 runs take half a gigabyte."""
         if self._at is None:
             return self._result
-        _, shard, row = self._at
-        return shard.result(row) or self.dir.result()
+        return self._at[1].result(self.id) or self.dir.result()
 
     @cached_property
     def family(self) -> str:
@@ -143,16 +142,12 @@ class RunIndex:
 class RunReader:
     """Reads the runs of a results folder, which need not exist, as often as is asked for.
 
-    Args:
-        results: the folder.
-        writes: whether the command writes there anyway: what has finished is then kept beside the runs.
-
     Attributes:
         runs: by id, as they were read last.
         broken: the errors of run folders that cannot be read, by id.
     """
 
-    def __init__(self, results: Path, *, writes: bool = False) -> None:
+    def __init__(self, results: Path) -> None:
         self._runs_dir = runs_dir(results)
         self.runs: dict[str, Run] = {}
         self.broken: dict[str, str] = {}
@@ -160,10 +155,7 @@ class RunReader:
         self._stamps: dict[str, Stamp] = {}
         self._fresh: dict[str, FinishedRun] = {}
         self._specs = _SpecReader()
-        path = os.fsencode(os.path.realpath(results))
-        user_store = cache_folder() / "runs" / sha256(path).hexdigest()[:16]
-        self._stores = [RunStore(folder) for folder in (store_dir(results), user_store)]
-        self._store = self._stores[0 if writes else 1]
+        self._cache = RunCache(results)
 
     def read(self, liveness: Liveness | None = None) -> RunIndex:
         """Read what has changed, and return all runs.
@@ -223,11 +215,8 @@ class RunReader:
             return None
 
     def _kept_run(self, run_id: str, stamp: Stamp) -> Run | None:
-        for store in self._stores:
-            shard, row = store.rows.get(run_id, (None, 0))
-            if shard and shard.stamp(row) == stamp:
-                return Run.kept(str(self._runs_dir), run_id, shard, row)
-        return None
+        kept = self._cache.runs.get(run_id)
+        return Run.kept(str(self._runs_dir), kept, self._cache) if kept and kept.stamp == stamp else None
 
     def _read_folder(self, run_id: str, stamp: Stamp | None, liveness: Liveness | None) -> Run | None:
         folder, previous = RunDir(self._runs_dir / run_id), self.runs.get(run_id)
@@ -263,10 +252,8 @@ class RunReader:
     def keep(self) -> None:
         """Keep the finished runs that were read since the last time, if there are enough."""
         if len(self._fresh) >= MIN_KEPT:
-            self._store.keep(self._fresh.values(), self.runs)
+            self._cache.keep(self._fresh.values())
             self._fresh = {}
-            if self._store is self._stores[1]:
-                discard_unused(self._store.folder)
 
 
 class _SpecReader:
@@ -303,13 +290,13 @@ def _own_values(data: Json) -> tuple[float, float, int] | None:
     return None
 
 
-def load_run_index(results: Path, liveness: Liveness | None = None, *, writes: bool = False) -> RunIndex:
+def load_run_index(results: Path, liveness: Liveness | None = None) -> RunIndex:
     """Read all run folders of a results folder, which need not exist; see `RunReader`.
 
     Raises:
         CorruptError: the folder of runs cannot be read.
     """
-    return RunReader(results, writes=writes).read(liveness)
+    return RunReader(results).read(liveness)
 
 
 # --- groups of runs -------------------------------------------------------------------------------------------------

@@ -1,9 +1,11 @@
 """What is kept of finished runs: the same as their folders say, whatever happens to either."""
 
+import contextlib
 import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -15,11 +17,11 @@ import pytest
 from support.audit import audited
 
 from ettsweep.files import cache_folder
-from ettsweep.runs.folder import RunDir, store_dir
+from ettsweep.runs.cache import UNUSED_S
+from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import MIN_KEPT, Run, RunReader, load_run_index
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.runs.store import ENDING, MAX_FILES, UNUSED_S
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -48,47 +50,45 @@ def facts(run: Run) -> tuple[object, ...]:
     return (run.id, *place, run.status, run.score, run.device_s, run.result, run.spec, run.dir.path)
 
 
-def read(results: Path, **how: bool) -> dict[str, tuple[object, ...]]:
-    return {run.id: facts(run) for run in load_run_index(results, **how).runs.values()}
+def read(results: Path) -> dict[str, tuple[object, ...]]:
+    return {run.id: facts(run) for run in load_run_index(results).runs.values()}
+
+
+def cache_file() -> Path:
+    """Return the only file of the cache."""
+    (path,) = (cache_folder() / "runs").iterdir()
+    return path
 
 
 def from_folders(results: Path) -> dict[str, tuple[object, ...]]:
     """Return what the run folders alone say."""
-    for folder in (store_dir(results), cache_folder()):
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(cache_folder(), ignore_errors=True)
     return read(results)
 
 
 def opened(results: Path) -> list[str]:
     """Return the files below the run folders that reading opens by name."""
-    return [
-        path for path in audited("open", lambda: load_run_index(results)) if "/runs/" in path and ENDING not in path
-    ]
+    return [path for path in audited("open", lambda: load_run_index(results)) if "/runs/" in path]
 
 
-@pytest.mark.parametrize("writes", [True, False])
-def test_a_finished_run_is_read_once_and_stays_what_it_was(results: Path, runs: list[RunDir], writes: bool) -> None:
-    first = read(results, writes=writes)
+def test_a_finished_run_is_read_once_and_stays_what_it_was(results: Path, runs: list[RunDir]) -> None:
+    first = read(results)
     assert opened(results) == []
     assert read(results) == first
     assert {run_id: values[7:9] for run_id, values in first.items()} == {
         run.id: (run.status(), None if run.status().state is State.DIVERGED else (run.result() or {})["score"])
         for run in runs
     }
-    where = store_dir(results) if writes else next((cache_folder() / "runs").iterdir())
-    assert [path.suffix for path in where.iterdir()] == [ENDING]
-    assert store_dir(results).exists() == writes, "a command that only reads writes nothing into the results folder"
+    assert cache_file().suffix == ".sqlite"
+    assert [path.name for path in results.iterdir()] == ["runs"], "nothing is kept in the results folder"
 
 
-@pytest.mark.parametrize("writes", [True, False])
-def test_results_of_many_runs_are_not_held(
-    results: Path, runs: list[RunDir], writes: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_of_many_runs_are_not_held(results: Path, runs: list[RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of 100,000 would take a gigabyte."""
     expected = from_folders(results)
     shutil.rmtree(cache_folder(), ignore_errors=True)
     monkeypatch.setattr("ettsweep.runs.index.MAX_HELD", MIN_KEPT)
-    first = load_run_index(results, writes=writes).runs
+    first = load_run_index(results).runs
     assert sum(run._result is not None for run in first.values()) == len(runs) - MIN_KEPT
     assert {run.id: facts(run) for run in first.values()} == expected == read(results)
 
@@ -111,7 +111,7 @@ def test_a_result_that_was_edited_is_read_again(results: Path, runs: list[RunDir
 
 
 def test_a_copied_folder_is_read_for_itself(results: Path, runs: list[RunDir], tmp_path: Path) -> None:
-    first, copied = read(results, writes=True), tmp_path / "copied"
+    first, copied = read(results), tmp_path / "copied"
     shutil.copytree(results, copied)
     assert len(opened(copied)) == 2 * len(runs), "times and inodes are others"
     assert {run_id: values[:-1] for run_id, values in read(copied).items()} == {
@@ -119,9 +119,9 @@ def test_a_copied_folder_is_read_for_itself(results: Path, runs: list[RunDir], t
     }
 
 
-def test_a_damaged_store_is_made_anew_without_a_word(results: Path, runs: list[RunDir]) -> None:
-    first = read(results, writes=True)
-    (path,) = store_dir(results).iterdir()
+def test_a_damaged_cache_is_made_anew_without_a_word(results: Path, runs: list[RunDir]) -> None:
+    first = read(results)
+    path = cache_file()
     whole, rng = path.read_bytes(), random.Random(0)
     for _ in range(300):
         data = bytearray(whole)
@@ -132,44 +132,38 @@ def test_a_damaged_store_is_made_anew_without_a_word(results: Path, runs: list[R
             data[at] ^= 1 << rng.randrange(8)
         path.write_bytes(data)
         assert read(results) == first
-        shutil.rmtree(cache_folder(), ignore_errors=True)  # where reading keeps what it had to read again
+    path.write_bytes(b"no database")
+    assert read(results) == first
+    assert opened(results) == [], "it is whole again"
 
 
 @pytest.mark.parametrize("make", [lambda path: path.write_text("no folder"), lambda path: path.symlink_to("/nowhere")])
 def test_where_nothing_can_be_kept_all_is_read(
     results: Path, runs: list[RunDir], make: Callable[[Path], object]
 ) -> None:
-    make(store_dir(results))
     cache_folder().parent.mkdir(parents=True, exist_ok=True)
     make(cache_folder())
-    for writes in (True, False):
-        assert len(read(results, writes=writes)) == len(runs)
+    assert len(read(results)) == len(runs)
 
 
-def test_few_files_hold_all_that_was_kept(results: Path, make_spec: MakeSpec) -> None:
-    reader = RunReader(results, writes=True)
-    for part in range(2 * MAX_FILES):
+def test_commands_that_keep_at_once_lose_nothing(results: Path, make_spec: MakeSpec) -> None:
+    readers = [RunReader(results) for _ in range(3)]
+    for part, reader in enumerate(readers):
         for seed in range(MIN_KEPT):
             finish(results, make_spec(seed=MIN_KEPT * part + seed))
         reader.read()
-        reader = RunReader(results, writes=True) if part % 2 else reader
-        assert len(list(store_dir(results).iterdir())) <= MAX_FILES + 1
     assert opened(results) == []
     assert read(results) == from_folders(results)
 
 
-def test_one_that_reads_for_long_writes_little_more_than_there_is(results: Path, make_spec: MakeSpec) -> None:
-    reader, written = RunReader(results), dict[str, int]()
-    for part in range(5 * MAX_FILES):
-        for seed in range(MIN_KEPT):
-            finish(results, make_spec(seed=MIN_KEPT * part + seed))
-        reader.read()
-        (folder,) = (cache_folder() / "runs").iterdir()
-        files = {path.name: path.stat().st_size for path in folder.iterdir()}
-        assert len(files) <= MAX_FILES + 1
-        written |= files
-    assert sum(written.values()) < 4 * sum(files.values())
-    assert read(results) == from_folders(results)
+def test_another_version_is_made_anew(results: Path, runs: list[RunDir]) -> None:
+    first = read(results)
+    with contextlib.closing(sqlite3.connect(cache_file())) as database:
+        database.execute("PRAGMA user_version = 99")
+        database.commit()
+    assert len(opened(results)) == 2 * len(runs)
+    assert opened(results) == []
+    assert read(results) == first
 
 
 def test_what_no_worker_wrote_is_read_as_it_lies(results: Path, runs: list[RunDir]) -> None:
@@ -185,10 +179,11 @@ def test_what_no_worker_wrote_is_read_as_it_lies(results: Path, runs: list[RunDi
 
 
 def test_what_was_kept_of_folders_that_nobody_uses_is_deleted(results: Path, runs: list[RunDir]) -> None:
-    old, recent = (cache_folder() / "runs" / name for name in ("old", "recent"))
-    for folder, age_s in ((old, 1.01 * UNUSED_S), (recent, 0.9 * UNUSED_S)):
-        folder.mkdir(parents=True)
-        os.utime(folder, (time.time() - age_s,) * 2)
+    (cache_folder() / "runs").mkdir(parents=True)
+    old, recent = (cache_folder() / "runs" / f"{name}.sqlite" for name in ("old", "recent"))
+    for path, age_s in ((old, 1.01 * UNUSED_S), (recent, 0.9 * UNUSED_S)):
+        path.touch()
+        os.utime(path, (time.time() - age_s,) * 2)
     read(results)
     assert not old.exists()
     assert len(list((cache_folder() / "runs").iterdir())) == 2
@@ -198,13 +193,13 @@ KEEP = """
 import sys
 from pathlib import Path
 from ettsweep.runs.index import load_run_index
-from ettsweep.runs.folder import store_dir
+from ettsweep.files import cache_folder
 import shutil
 results = Path(sys.argv[1])
 print("ready", flush=True)
 while True:
-    shutil.rmtree(store_dir(results), ignore_errors=True)
-    load_run_index(results, writes=True)
+    shutil.rmtree(cache_folder(), ignore_errors=True)
+    load_run_index(results)
 """
 
 
@@ -218,4 +213,4 @@ def test_a_kill_while_it_is_written_loses_nothing(results: Path, runs: list[RunD
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stdout.close()
-        assert read(results, writes=True) == first
+        assert read(results) == first

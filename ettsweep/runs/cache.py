@@ -1,0 +1,207 @@
+"""What is kept of finished runs, so that their folders need not be read again: an SQLite file for each results folder.
+
+It lies in the user's cache folder, may be deleted at any time, and is believed only as long as size, time and inode of
+a run's result.json are what they were when it was read. What is damaged, or of another version, is made anew.
+"""
+
+import contextlib
+import json
+import os
+import sqlite3
+import time
+import zlib
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from ettsweep.errors import InputError
+from ettsweep.files import Json, cache_folder, loads_fast, number
+from ettsweep.metric import valid_score
+from ettsweep.runs.contract import Labels
+from ettsweep.runs.point import Point
+from ettsweep.runs.spec import RunSpec, validated_spec
+from ettsweep.runs.state import finished_status
+
+VERSION = 1
+"""Of the tables and lines; with another number, a file is made anew."""
+
+BUSY_S = 1.0
+"""Seconds to wait for another command that writes; then what is new is read again by the next one."""
+
+UNUSED_S = 90 * 86400.0
+"""Seconds after which the file of another results folder is deleted."""
+
+# Results in a table of their own: the lines of 100,000 runs take 20 MB, their results 200.
+# Checksums because SQLite has none.
+TABLES = """
+CREATE TABLE IF NOT EXISTS families(id TEXT PRIMARY KEY, data BLOB, crc INTEGER) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS runs(id TEXT PRIMARY KEY, data BLOB, crc INTEGER) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS results(id TEXT PRIMARY KEY, data BLOB, crc INTEGER) WITHOUT ROWID;
+"""
+
+Stamp = tuple[int, int, int]
+"""Modification time in ns, inode and size of a file: while they are the same, so is its content."""
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    """Return the stamp of a file."""
+    return status.st_mtime_ns, status.st_ino, status.st_size
+
+
+class FinishedRun(NamedTuple):
+    """A finished run, as it is to be kept; `data` is the content of its result.json."""
+
+    id: str
+    family: str
+    base: RunSpec
+    lr: float
+    wd: float
+    seed: int
+    result: Json
+    data: bytes
+    stamp: Stamp
+
+
+class KeptRun(NamedTuple):
+    """What a line has of a finished run; `reason` is that of its state."""
+
+    id: str
+    family: str
+    lr: float
+    wd: float
+    seed: int
+    state: str
+    reason: str
+    score: float | None
+    device_s: float
+    mtime_ns: int
+    inode: int
+    size: int
+
+    @property
+    def stamp(self) -> Stamp:
+        """The stamp that the run's result had when it was read."""
+        return self.mtime_ns, self.inode, self.size
+
+
+class RunCache:
+    """The finished runs that are kept of a results folder.
+
+    Attributes:
+        runs: by id.
+        families: a spec of each family and its labels, by id.
+    """
+
+    def __init__(self, results: Path) -> None:
+        name = sha256(os.fsencode(os.path.realpath(results))).hexdigest()[:16]
+        self._path = cache_folder() / "runs" / f"{name}.sqlite"
+        self._database: sqlite3.Connection | None = None
+        self._points: dict[tuple[str, float, float], Point] = {}
+        self.runs: dict[str, KeptRun] = {}
+        self.families: dict[str, tuple[RunSpec, Labels]] = {}
+        with contextlib.suppress(sqlite3.Error, OSError, ValueError, TypeError):
+            if self._path.stat().st_size:
+                self._load()
+
+    def __del__(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._database is None:
+            # The screen of `watch` reads in a thread of its own, and only there.
+            self._database = sqlite3.connect(self._path, timeout=BUSY_S, check_same_thread=False)
+        return self._database
+
+    def _load(self) -> None:
+        database = self._opened()
+        if database.execute("PRAGMA user_version").fetchone()[0] != VERSION:
+            return
+        for data in _intact(database.execute("SELECT data, crc FROM families")):
+            with contextlib.suppress(InputError):  # of a kind or a field that has gone
+                base = validated_spec(loads_fast(data), "kept")
+                self.families[base.family_id] = base, base.info.labels
+        lines = _intact(database.execute("SELECT data, crc FROM runs").fetchall())
+        for values in loads_fast(b"[" + b",".join(lines) + b"]"):
+            run = KeptRun._make(values)
+            if run.family in self.families:
+                self.runs[run.id] = run
+
+    def keep(self, runs: Iterable[FinishedRun]) -> None:
+        """Keep some runs. What cannot be written is not kept."""
+        fresh = list(runs)
+        kept = [_kept(run) for run in fresh]
+        for _ in range(2):
+            try:
+                self._write(fresh, kept)
+            except sqlite3.OperationalError:  # another command writes, the disk is full
+                return
+            except sqlite3.DatabaseError:
+                self._close()
+                for suffix in ("", "-journal"):
+                    Path(f"{self._path}{suffix}").unlink(missing_ok=True)
+            except OSError:
+                return
+            else:
+                self.runs |= {run.id: run for run in kept}
+                self.families |= {run.family: (run.base, run.base.info.labels) for run in fresh}
+                return
+
+    def _write(self, fresh: list[FinishedRun], kept: list[KeptRun]) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._opened() as database:
+            version = database.execute("PRAGMA user_version").fetchone()[0]
+            if version not in (0, VERSION):
+                raise sqlite3.DatabaseError("another version")
+            database.executescript(f"BEGIN IMMEDIATE; {TABLES} PRAGMA user_version = {VERSION};")
+            bases = {run.family: run.base for run in fresh}
+            for table, rows in {
+                "families": [(family, base.model_dump_json().encode()) for family, base in bases.items()],
+                "runs": [(run.id, json.dumps(run).encode()) for run in kept],
+                "results": [(run.id, run.data) for run in fresh],
+            }.items():
+                summed = [(name, data, zlib.crc32(data)) for name, data in rows]
+                database.executemany(f"REPLACE INTO {table} VALUES (?, ?, ?)", summed)
+        _discard_unused(self._path)
+
+    def result(self, run_id: str) -> Json | None:
+        """Return a result; None if it cannot be read any more, or is damaged."""
+        with contextlib.suppress(sqlite3.Error, ValueError, TypeError):
+            for data in _intact(self._opened().execute("SELECT data, crc FROM results WHERE id = ?", (run_id,))):
+                result: Json = loads_fast(data)
+                result.pop("sha256", None)
+                return result
+        return None
+
+    def point(self, run: KeptRun) -> Point:
+        """Return the point of a run: one object for all runs of its family there, since they are few."""
+        key = run.family, run.lr, run.wd
+        if (point := self._points.get(key)) is None:
+            base, _ = self.families[run.family]
+            point = self._points[key] = Point(run.lr, run.wd, base.info.has_wd)
+        return point
+
+
+def _kept(run: FinishedRun) -> KeptRun:
+    status = finished_status(run.result)
+    score, device_s = valid_score(run.result.get("score")), number(run.result.get("device_s")) or 0.0
+    where = run.id, run.family, run.lr, run.wd, run.seed
+    return KeptRun(*where, str(status.state), status.reason, score, device_s, *run.stamp)
+
+
+def _intact(rows: Iterable[tuple[bytes, int]]) -> Iterator[bytes]:
+    """Yield the data whose checksums are right."""
+    return (data for data, crc in rows if isinstance(data, bytes) and zlib.crc32(data) == crc)
+
+
+def _discard_unused(path: Path) -> None:
+    """Delete files beside this one to which nothing was added for long."""
+    with contextlib.suppress(OSError):
+        for other in path.parent.iterdir():
+            if other != path and time.time() - other.lstat().st_mtime > UNUSED_S:
+                other.unlink()

@@ -181,6 +181,7 @@ def _kill_rest() -> None:
 def _below() -> list[int]:
     """Return the processes below this one that have not ended."""
     children: dict[int, list[int]] = {}
+    ended = set[int]()
     for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():  # noqa: PTH112  pathlib takes 10 ms
         if name.isdigit():
             try:
@@ -188,16 +189,16 @@ def _below() -> list[int]:
                     state, parent = file.read().rpartition(b")")[2].split()[:2]
             except OSError:
                 continue
-            if state not in b"ZX":
-                children.setdefault(int(parent), []).append(int(name))
-            else:
-                children.setdefault(int(parent), [])
+            children.setdefault(int(parent), []).append(int(name))
+            if state in b"ZX":
+                ended.add(int(name))
     found, open_pids = list[int](), [os.getpid()]
     while open_pids:
+        # Below those that have ended too: while a killed process has threads left, its children are still its own.
         pids = children.get(open_pids.pop(), [])
         found += pids
         open_pids += pids
-    return found
+    return [pid for pid in found if pid not in ended]
 
 
 def _tell(status: "int | None", text: str) -> None:

@@ -14,6 +14,7 @@ from support.commandline import wait_for
 from support.own_code import processes_with
 
 from ettsweep.errors import InputError
+from ettsweep.worker import supervisor
 from ettsweep.worker.program import Command, Program, kill_processes_of
 
 pytestmark = pytest.mark.usefixtures("process")
@@ -99,6 +100,24 @@ def test_a_frozen_one_is_killed_too(begin: Start, run_id: str) -> None:
     os.kill(child.pid, signal.SIGSTOP)
     child.kill()
     assert not left(run_id)
+
+
+def test_a_child_of_one_whose_first_thread_alone_has_ended_is_found() -> None:
+    """A process that is killed looks ended before its last thread has, and before its children are given to another."""
+    script = (
+        "import ctypes, subprocess, threading, time\n"
+        "print(subprocess.Popen(['sleep', '600']).pid, flush=True)\n"
+        "threading.Thread(target=time.sleep, args=(600,)).start()\n"
+        "ctypes.CDLL(None).pthread_exit(0)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        wait_for(lambda: "State:\tZ" in Path(f"/proc/{parent.pid}/status").read_text(), "the end of its first thread")
+        below = supervisor._below()
+        os.kill(child, signal.SIGKILL)
+        parent.kill()
+    assert child in below
 
 
 def test_all_end_though_all_were_stopped_their_supervisor_too(begin: Start, run_id: str) -> None:

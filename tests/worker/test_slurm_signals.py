@@ -468,8 +468,8 @@ def test_a_job_ends_with_its_worker_and_the_next_command_goes_on(
     job = f"{array(results)}_0"
     for pid in workers(results, node_of(only_run(results).attempt(1))):
         os.kill(pid, signal.SIGKILL)
-    hold.let_go()
     cluster.wait_state(job, "FAILED")
+    hold.let_go()  # only now: until it is killed, a program goes on without its worker
     (row,) = wait_for_state(results, "interrupted").values()
     assert row["job"] == job
     assert "1 resumed" in ettsweep(*command).stderr

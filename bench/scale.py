@@ -125,6 +125,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=["status", "verify", "report"], help="commands that begin so")
     parser.add_argument("--times", type=int, default=3)
     options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
     results = options.folder.resolve() / f"results-{options.runs}"
     if not results.exists():
         make_results(results, options.runs)

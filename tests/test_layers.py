@@ -21,7 +21,7 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {"kinds"},
     {"trainer.recipe"},
     {"trainer.models", "trainer.tasks"},
-    {"trainer.specs", "trainer.settings"},
+    {"trainer.specs"},
     {"strategies"},
     {"runs", "readers"},
     {"project_code", "call"},

@@ -31,7 +31,6 @@ from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.trainer.device import prepare_device
 from ettsweep.trainer.models.model_cost import checkpoint_bytes
 from ettsweep.trainer.models.registry import model_name
-from ettsweep.trainer.settings import TrainerSettings
 from ettsweep.trainer.specs import TaskSpec
 from ettsweep.trainer.tasks.registry import TASKS, check_data, located_data, task_kind, task_spec
 
@@ -100,7 +99,7 @@ def _compiler_rows(profile: AnyProfile | None) -> Iterator[DoctorCheck]:
         gpu = has_gpu and not (profile and profile.run_devices().kind == "cpu")
     except (RuntimeError, InputError):
         return  # the row `torch`, or that of the profile, reports it
-    is_requested = profile is not None and profile.settings(TrainerSettings).compile is True
+    is_requested = profile is not None and profile.trainer.compile is True
     if gpu:
         yield run_check("compiler", partial(try_compiler, "cuda"), "failed" if is_requested else "warning")
     elif is_requested:
@@ -242,7 +241,7 @@ def examine_fit(sweep_spec: SweepSpec, name: str, launch_set: Sequence[str]) -> 
     from ettsweep.trainer.training.runtime_settings import RuntimeSettings, resolve_by_size
 
     group = ProcessGroup(world_size=profile.devices_per_run)
-    requested = profile.settings(TrainerSettings).sharded
+    requested = profile.trainer.sharded
     settings = RuntimeSettings(sharded=None if requested == "auto" else requested)
     sharded = bool(resolve_by_size(spec.model, settings, group).sharded)
     device_name = environment(device)["device_name"] if device.type == "cuda" else "this machine"

@@ -16,7 +16,6 @@ from ettsweep.trainer.models.model_cost import check_size
 from ettsweep.trainer.models.parameter_scales import check_matrices
 from ettsweep.trainer.models.registry import model_name, model_spec, short_form
 from ettsweep.trainer.recipe import TransformerRecipe, TransformerRun
-from ettsweep.trainer.settings import TrainerSettings
 from ettsweep.trainer.specs import EPOCH_KEYS, TextModel
 from ettsweep.trainer.tasks.registry import (
     bind_to_data,
@@ -115,7 +114,6 @@ TRANSFORMER = Kind(
     schema=TransformerRecipe,
     info=_info,
     read=_read,
-    settings=TrainerSettings,
     problems=recipe_problems,
     extra_keys=EPOCH_KEYS,
     check_name=lambda field, name: model_spec(name) if field == "model" else task_spec(name),

@@ -6,17 +6,13 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, TypeVar
-
-from pydantic import SerializeAsAny
+from typing import ClassVar
 
 from ettsweep.files import Json
 from ettsweep.launch.slots import Slot
-from ettsweep.runs.contract import Settings, ValidatedSettings
+from ettsweep.launch.trainer_settings import TrainerSettings
 from ettsweep.schema import NonNegative, Positive, PositiveFloat, StrictModel
 from ettsweep.study.plan import PlannedRun
-
-AnySettings = TypeVar("AnySettings", bound=Settings)
 
 
 @dataclass(frozen=True)
@@ -62,8 +58,7 @@ class Launcher(StrictModel):
             third of the time for which old contents may be read.
         snapshot: train from a copy of the code made at submission.
         devices_per_run: GPUs, or CPU slots, that train one run together.
-        trainer: settings of the kind of the runs, the built-in one if the block names no other; None
-            for its defaults.
+        trainer: how Transformers train.
     """
 
     kind: str
@@ -72,14 +67,10 @@ class Launcher(StrictModel):
     heartbeat_s: PositiveFloat = 30.0
     snapshot: bool = False
     devices_per_run: Positive = 1
-    trainer: Annotated[SerializeAsAny[Settings] | None, ValidatedSettings] = None
+    trainer: TrainerSettings = TrainerSettings()
 
     max_submissions: ClassVar[int]
     """Submissions of a run that never starts before a command gives up."""
-
-    def settings(self, schema: type[AnySettings]) -> AnySettings:
-        """Return the settings of the kind that has this schema: its defaults if the profile has none for it."""
-        return self.trainer if type(self.trainer) is schema else schema()
 
     def check_counts(self) -> None:
         """Check that no count is absurd for this machine, if runs train on it.

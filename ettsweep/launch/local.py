@@ -24,7 +24,6 @@ from ettsweep.launch.launcher import Launcher, RunDevices, code_environment, wor
 from ettsweep.launch.slots import Slot, held_slots, lock_paths, sort_free_first
 from ettsweep.launch.submissions import Submission, VacantSlot, read_submission, write_submission
 from ettsweep.processes import GIB, Process, cores, memory_bytes, process_identity
-from ettsweep.runs.contract import Settings
 from ettsweep.schema import Count, Positive, expect, is_whole
 from ettsweep.study.plan import PlannedRun
 
@@ -91,7 +90,7 @@ class LocalProfile(Launcher):
     def check_counts(self) -> None:
         core_count, memory = cores(), memory_bytes()
         counts = {name: getattr(self, name) for name in ("slots", "threads", "workers_per_device")}
-        counts |= {f"trainer.{name}": getattr(self.trainer, name) for name in (self.trainer or Settings()).per_core}
+        counts["trainer.loader_workers"] = self.trainer.loader_workers
         limits = dict.fromkeys(counts, core_count * MAX_PER_CORE)
         # Each worker imports torch, so memory limits their number before the cores do.
         limits["slots"] = min(limits["slots"], max(core_count, memory // WORKER_BYTES))

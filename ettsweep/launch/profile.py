@@ -1,8 +1,7 @@
 """Launch profiles as files: read, changed by options, checked; what they then do is in `local` and `slurm`."""
 
-import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,9 @@ from ettsweep.errors import InputError, unknown_name
 from ettsweep.files import expand_home
 from ettsweep.launch.local import LocalProfile
 from ettsweep.launch.slurm import SlurmProfile
+from ettsweep.launch.trainer_settings import TrainerSettings
 from ettsweep.ownership import check_folder
-from ettsweep.runs.contract import kind_of, trainer_keys
-from ettsweep.schema import Key, Source, keys_of, locating, validate
+from ettsweep.schema import Source, locating, validate
 from ettsweep.shipped_files import describe_choice, shipped
 
 AnyProfile = LocalProfile | SlurmProfile
@@ -54,22 +53,15 @@ def load_profile(name: str, overrides: Sequence[str] = (), *, is_executed: bool 
                 f"{source.of((key,), is_unknown=True)}: {key}: unknown key of kind {kind}; `kind: {other}` has it"
                 for key in misplaced
             )
-    if misplaced := trainer_keys(data.keys() - PROFILES[kind].model_fields.keys()):
+    if misplaced := sorted(data.keys() & TrainerSettings.model_fields.keys()):
         raise InputError.of(
             f"{source.of((key,), is_unknown=True)}: {key}: is a key of the block trainer; write trainer.{key}"
             for key in misplaced
         )
-    profile = validate(PROFILES[kind], data, source, _trainer_keys(data))
+    profile = validate(PROFILES[kind], data, source)
     with locating(source):
         profile.check_counts()
     return profile
-
-
-def _trainer_keys(data: dict[str, Any]) -> Iterator[Key]:
-    """Yield the keys of the block `trainer`, to suggest for unknown ones."""
-    with contextlib.suppress(InputError):  # an unknown kind is a problem of its own
-        block = data.get("trainer")
-        yield from (("trainer", *key) for key in keys_of(kind_of(block).settings, block))
 
 
 def read_profile(kind: str, data: dict[str, Any], source: str) -> AnyProfile:

@@ -5,7 +5,7 @@ A recipe holds all that changes the numbers of a run except for strategy, lr, wd
 such as checks of a grid file, are the functions of its `Kind`. None of it imports torch or reads samples.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -204,21 +204,6 @@ _INFO = "_info"
 # --- kinds ------------------------------------------------------------------------------------------------------------
 
 
-class Settings(StrictModel):
-    """Base of the settings of a kind: how its runs train, which changes their numbers by rounding at most.
-
-    All fields have defaults: most profiles say nothing of them.
-
-    Attributes:
-        trainable: name of the kind.
-    """
-
-    trainable: str = ""
-
-    per_core: ClassVar[tuple[str, ...]] = ()
-    """Fields that are numbers of processes of a worker: absurdly many for the cores of a machine are refused."""
-
-
 @dataclass(frozen=True)
 class Place:
     """Where runs are to be trained.
@@ -263,7 +248,6 @@ class Kind(Generic[SomeRecipe]):
     Attributes:
         schema: the recipe: its fields are the keys of a grid file.
         info: what planner and views know of a recipe.
-        settings: schema of what the block `trainer` of a launch profile may set for its runs.
         read: (block, overrides, location, folder) -> the recipe that a grid file in a folder describes, with
             `key=value` for dotted keys of the block; raises InputError with all problems, each after its location.
         problems: (block, overrides, location) -> those of a block in a file that has other problems, one a line.
@@ -286,7 +270,6 @@ class Kind(Generic[SomeRecipe]):
     schema: type[SomeRecipe]
     info: Callable[[SomeRecipe], RecipeInfo]
     read: Callable[[Block, Sequence[str], str, Path], SomeRecipe]
-    settings: type[Settings] = Settings
     problems: Callable[[Block, Sequence[str], str], list[str]] = lambda block, overrides, location: []
     extra_keys: Sequence[Key] = ()
     check_name: Callable[[str, str], object] = lambda field, name: None
@@ -322,7 +305,7 @@ def kind_named(name: str) -> Kind[Any]:
 
 
 def kind_of(data: object) -> Kind[Any]:
-    """Return the kind of a recipe, or the one that plain data of a recipe, spec or settings name.
+    """Return the kind of a recipe, or the one that plain data of a recipe or spec name.
 
     Raises:
         InputError: there is none of that name.
@@ -344,22 +327,3 @@ def _as_recipe(value: object) -> object:
 
 ValidatedRecipe = PlainValidator(_as_recipe)
 """Validate a field by the kind that it names."""
-
-
-def _as_settings(value: object) -> object:
-    if value is None or isinstance(value, Settings):
-        return value
-    try:
-        return kind_of(value).settings.model_validate(value)
-    except InputError as error:
-        raise ValueError(str(error)) from None
-
-
-ValidatedSettings = PlainValidator(_as_settings)
-"""Validate a field by the settings of the kind that it names; without a value, none is imported."""
-
-
-def trainer_keys(keys: Collection[str]) -> list[str]:
-    """Return those of some unknown keys of a launch profile that belong into its block `trainer`."""
-    settings = kind_named(BUILT_IN).settings if keys else Settings
-    return sorted(set(keys) & (settings.model_fields.keys() - Settings.model_fields.keys()))

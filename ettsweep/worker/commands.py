@@ -28,7 +28,6 @@ from ettsweep.runs.contract import BUILT_IN, TRAINING_LOSSES
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.strategies.strategy import strategy_name
-from ettsweep.trainer.settings import TrainerSettings
 from ettsweep.worker.checkpoints import Checkpoint
 from ettsweep.worker.program import OUT_VARIABLE, Command
 from ettsweep.worker.work_list import WorkList
@@ -256,7 +255,7 @@ def trainer_settings(profile: AnyProfile, slot: Slot, alike: int = 1, workers: i
         "threads": threads if isinstance(threads, int) else None,
         "alike": alike,
         "workers": workers,
-        "trainer": profile.settings(TrainerSettings).model_dump(),
+        "trainer": profile.trainer.model_dump(),
     }
 
 

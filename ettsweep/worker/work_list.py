@@ -115,7 +115,7 @@ class WorkList:
     @property
     def ensemble(self) -> int:
         """Most runs that a program trains at once."""
-        return int(getattr(self.profile.trainer, "ensemble", 1))
+        return self.profile.trainer.ensemble
 
     def _recipe(self, run: RunDir) -> tuple[object, ...] | None:
         try:

@@ -18,10 +18,10 @@ from ettsweep.launch.resolve import LaunchOptions
 from ettsweep.launch.slots import Slot, held_slots, lock_paths, lock_slot, make_lock_dir, sort_free_first, unlock
 from ettsweep.launch.slurm import FIELD_BY_OPTION, SlurmProfile
 from ettsweep.launch.slurm_api import RESERVED_OPTIONS
+from ettsweep.launch.trainer_settings import TrainerSettings
 from ettsweep.processes import cores
 from ettsweep.shipped_files import shipped
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.trainer.settings import TrainerSettings
 
 CORES = cores()
 
@@ -518,7 +518,6 @@ trainer:
         "snapshot": True,
         "devices_per_run": 8,
         "trainer": {
-            "trainable": "transformer",
             "ensemble": 1,
             "micro_batch": 64,
             "loader_workers": 5,
@@ -544,7 +543,7 @@ FLAT = {
 
 @pytest.mark.parametrize("kind", ["local", "slurm"])
 def test_settings_of_the_trainer_at_the_top_of_a_profile_are_refused(kind: str) -> None:
-    assert FLAT.keys() == TrainerSettings.model_fields.keys() - {"trainable"}
+    assert FLAT.keys() == TrainerSettings.model_fields.keys()
     text = f"kind: {kind}\n{json.dumps(FLAT)[1:-1].replace(', ', chr(10))}\n"
     assert set(refusal(text=text).splitlines()) == {
         f"mine.yaml: {key}: is a key of the block trainer; write trainer.{key}" for key in FLAT

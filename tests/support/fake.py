@@ -1,20 +1,13 @@
 """A kind of runs for tests: a run takes a millisecond, its curve is known, and it resumes exactly."""
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from ettsweep.metric import Metric
-from ettsweep.runs.contract import Kind, Labels, Recipe, RecipeInfo, Settings, override_block
+from ettsweep.runs.contract import Kind, Labels, Recipe, RecipeInfo, override_block
 from ettsweep.schema import Positive, validate
 
 LOSS = Metric("best_loss", "min", "val_loss")
-
-
-class FakeSettings(Settings):
-    trainable: Literal["fake"] = "fake"
-    greeting: str = ""
-    loaders: int = 0
-    per_core: ClassVar[tuple[str, ...]] = ("loaders",)
 
 
 class FakeRecipe(Recipe):
@@ -73,6 +66,5 @@ def _info(recipe: FakeRecipe) -> RecipeInfo:
 FAKE = Kind(
     schema=FakeRecipe,
     info=_info,
-    settings=FakeSettings,
     read=lambda block, overrides, location, folder: validate(FakeRecipe, *override_block(block, overrides, location)),
 )

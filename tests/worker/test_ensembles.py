@@ -22,9 +22,9 @@ from support.slots import end_stopped, holding_on, owner, stopped_at_checkpoint,
 
 from ettsweep.launch.local import LocalProfile
 from ettsweep.launch.slots import Slot
+from ettsweep.launch.trainer_settings import TrainerSettings
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import LocalLiveness, State
-from ettsweep.trainer.settings import TrainerSettings
 from ettsweep.trainer.tasks.images.image_task import ImageNetTask
 from ettsweep.worker.program import Programs
 from ettsweep.worker.work_list import WorkList

@@ -1,11 +1,10 @@
-"""Settings of this trainer in a launch profile, under `trainer`."""
+"""How the shipped trainer trains: the block `trainer` of a launch profile."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ettsweep.runs.contract import Settings
-from ettsweep.schema import Count, Positive, PositiveFloat, expect, is_whole
+from ettsweep.schema import Count, Positive, PositiveFloat, StrictModel, expect, is_whole
 
 LoaderCount = Annotated[
     int | Literal["auto"],
@@ -17,7 +16,7 @@ Switch = Annotated[
 ]
 
 
-class TrainerSettings(Settings):
+class TrainerSettings(StrictModel):
     """How Transformers are trained, as far as it changes their numbers by rounding at most.
 
     Attributes:
@@ -37,7 +36,6 @@ class TrainerSettings(Settings):
         peak_tflops: peak of one device in the precision used; needed for the utilisation of unlisted devices.
     """
 
-    trainable: Literal["transformer"] = "transformer"
     ensemble: Positive = 1
     micro_batch: Count = "auto"
     loader_workers: LoaderCount = "auto"
@@ -54,5 +52,3 @@ class TrainerSettings(Settings):
             if self.ensemble > 1 and getattr(self, name) is True:
                 raise ValueError(f"ensemble: {self.ensemble} excludes {name}: true; drop one of the two")
         return self
-
-    per_core: ClassVar[tuple[str, ...]] = ("loader_workers",)

@@ -72,13 +72,6 @@ class ProcessGroup:
         if self.world_size > 1:
             dist.destroy_process_group()
 
-    def abort(self) -> None:
-        """Leave the group after another process was lost: a normal end of NCCL would wait for it."""
-        if self.world_size > 1 and dist.get_backend() == "nccl":
-            dist.distributed_c10d._abort_process_group()
-        else:
-            self.leave()
-
     @property
     def is_leader(self) -> bool:
         """`True` in the process that decides and writes."""

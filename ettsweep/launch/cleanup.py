@@ -92,7 +92,7 @@ def find_waste(
         waste += _unneeded_outputs(results, liveness)
     # Temporary files may belong to a live worker, and cannot be told apart.
     if not live_folders:
-        patterns = "sweeps/*/.*.tmp", "sweeps/.*.tmp", "runs/.*.tmp", "jobs/.*.tmp", "index/.*.tmp"
+        patterns = "sweeps/*/.*.tmp", "sweeps/.*.tmp", "runs/.*.tmp", "jobs/.*.tmp"
         leftovers = sorted(path for pattern in patterns for path in results.glob(pattern))
         waste += [_measure_waste(path, "left by a kill") for path in leftovers]
     return waste + [_measure_waste(path, reason) for path, reason in _unused_snapshots(results, liveness).items()]

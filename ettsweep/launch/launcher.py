@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from pydantic import Field
+
 from ettsweep.files import Json
 from ettsweep.launch.slots import Slot
 from ettsweep.launch.trainer_settings import TrainerSettings
@@ -67,7 +69,7 @@ class Launcher(StrictModel):
     heartbeat_s: PositiveFloat = 30.0
     snapshot: bool = False
     devices_per_run: Positive = 1
-    trainer: TrainerSettings = TrainerSettings()
+    trainer: TrainerSettings = Field(default_factory=TrainerSettings)
 
     max_submissions: ClassVar[int]
     """Submissions of a run that never starts before a command gives up."""

@@ -32,12 +32,12 @@ BUSY_S = 1.0
 UNUSED_S = 90 * 86400.0
 """Seconds after which the file of another results folder is deleted."""
 
-# Results in a table of their own: the lines of 100,000 runs take 20 MB, their results 200.
-# Checksums because SQLite has none.
+# Results in a table of their own: the lines of 100,000 runs take 20 MB, their results 200. SQLite has no checksums;
+# that of a result is in its run's line, so that no other result of the same run is taken for it.
 TABLES = """
 CREATE TABLE IF NOT EXISTS families(id TEXT PRIMARY KEY, data BLOB, crc INTEGER) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS runs(id TEXT PRIMARY KEY, data BLOB, crc INTEGER) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS results(id TEXT PRIMARY KEY, data BLOB, crc INTEGER) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS results(id TEXT PRIMARY KEY, data BLOB) WITHOUT ROWID;
 """
 
 Stamp = tuple[int, int, int]
@@ -64,7 +64,7 @@ class FinishedRun(NamedTuple):
 
 
 class KeptRun(NamedTuple):
-    """What a line has of a finished run; `reason` is that of its state."""
+    """What a line has of a finished run; `reason` is that of its state, `crc` the checksum of its result."""
 
     id: str
     family: str
@@ -78,6 +78,7 @@ class KeptRun(NamedTuple):
     mtime_ns: int
     inode: int
     size: int
+    crc: int
 
     @property
     def stamp(self) -> Stamp:
@@ -139,14 +140,16 @@ class RunCache:
         for _ in range(2):
             try:
                 self._write(fresh, kept)
-            except sqlite3.OperationalError:  # another command writes, the disk is full
-                return
-            except sqlite3.DatabaseError:
+            except (sqlite3.Error, OSError) as error:
                 self._close()
-                for suffix in ("", "-journal"):
-                    Path(f"{self._path}{suffix}").unlink(missing_ok=True)
-            except OSError:
-                return
+                code = getattr(error, "sqlite_errorcode", None)
+                # Else another command writes, the disk is full, or the folder cannot be written.
+                is_broken = not isinstance(error, sqlite3.OperationalError) or code == sqlite3.SQLITE_ERROR
+                if isinstance(error, OSError) or not is_broken:
+                    return
+                with contextlib.suppress(OSError):
+                    for suffix in ("", "-journal"):
+                        Path(f"{self._path}{suffix}").unlink(missing_ok=True)
             else:
                 self.runs |= {run.id: run for run in kept}
                 self.families |= {run.family: (run.base, run.base.info.labels) for run in fresh}
@@ -160,19 +163,20 @@ class RunCache:
                 raise sqlite3.DatabaseError("another version")
             database.executescript(f"BEGIN IMMEDIATE; {TABLES} PRAGMA user_version = {VERSION};")
             bases = {run.family: run.base for run in fresh}
+            database.executemany("REPLACE INTO results VALUES (?, ?)", [(run.id, run.data) for run in fresh])
             for table, rows in {
                 "families": [(family, base.model_dump_json().encode()) for family, base in bases.items()],
                 "runs": [(run.id, json.dumps(run).encode()) for run in kept],
-                "results": [(run.id, run.data) for run in fresh],
             }.items():
                 summed = [(name, data, zlib.crc32(data)) for name, data in rows]
                 database.executemany(f"REPLACE INTO {table} VALUES (?, ?, ?)", summed)
         _discard_unused(self._path)
 
-    def result(self, run_id: str) -> Json | None:
+    def result(self, run: KeptRun) -> Json | None:
         """Return a result; None if it cannot be read any more, or is damaged."""
         with contextlib.suppress(sqlite3.Error, ValueError, TypeError):
-            for data in _intact(self._opened().execute("SELECT data, crc FROM results WHERE id = ?", (run_id,))):
+            (data,) = self._opened().execute("SELECT data FROM results WHERE id = ?", (run.id,)).fetchone()
+            if zlib.crc32(data) == run.crc:
                 result: Json = loads_fast(data)
                 result.pop("sha256", None)
                 return result
@@ -191,7 +195,7 @@ def _kept(run: FinishedRun) -> KeptRun:
     status = finished_status(run.result)
     score, device_s = valid_score(run.result.get("score")), number(run.result.get("device_s")) or 0.0
     where = run.id, run.family, run.lr, run.wd, run.seed
-    return KeptRun(*where, str(status.state), status.reason, score, device_s, *run.stamp)
+    return KeptRun(*where, str(status.state), status.reason, score, device_s, *run.stamp, zlib.crc32(run.data))
 
 
 def _intact(rows: Iterable[tuple[bytes, int]]) -> Iterator[bytes]:
@@ -201,7 +205,7 @@ def _intact(rows: Iterable[tuple[bytes, int]]) -> Iterator[bytes]:
 
 def _discard_unused(path: Path) -> None:
     """Delete files beside this one to which nothing was added for long."""
-    with contextlib.suppress(OSError):
-        for other in path.parent.iterdir():
+    for other in path.parent.iterdir():
+        with contextlib.suppress(OSError):
             if other != path and time.time() - other.lstat().st_mtime > UNUSED_S:
                 other.unlink()

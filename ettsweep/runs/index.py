@@ -58,10 +58,10 @@ class Run:
         run.id, run.family, run.lr, run.wd, run.seed, state, reason, run.score, run.device_s, *_ = kept
         run.status = DONE if state == State.DONE and not reason else Status(State(state), reason, 1.0)
         run.base, run.labels = cache.families[kept.family]
-        run.point, run._at = cache.point(kept), (runs, cache)
+        run.point, run._at = cache.point(kept), (runs, cache, kept)
         return run
 
-    _at: tuple[str, RunCache] | None = None
+    _at: tuple[str, RunCache, KeptRun] | None = None
     _result: Json | None = None
 
     @cached_property
@@ -78,7 +78,8 @@ class Run:
         """Content of result.json; None if unfinished. Not kept: those of 100,000 runs take half a gigabyte."""
         if self._at is None:
             return self._result
-        return self._at[1].result(self.id) or self.dir.result()
+        _, cache, kept = self._at
+        return cache.result(kept) or self.dir.result()
 
     @cached_property
     def family(self) -> str:

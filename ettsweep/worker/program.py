@@ -295,7 +295,8 @@ class Programs:
             warm.wait(0.0)
             if warm.command == command and warm.takes(runs):
                 return warm
-            warm.leave()
+            # One that was given the runs must not begin with them after all.
+            warm.kill() if warm.is_ready is None else warm.leave()
         return Program(command, runs)
 
     def put_back(self, program: Program) -> None:

@@ -186,11 +186,11 @@ def _below() -> list[int]:
         if name.isdigit():
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
-                    state, parent = file.read().rpartition(b")")[2].split()[:2]
+                    state, parent, *_, threads = file.read().rpartition(b")")[2].split()[:18]
             except OSError:
                 continue
             children.setdefault(int(parent), []).append(int(name))
-            if state in b"ZX":
+            if state in b"ZX" and int(threads) <= 1:  # its first thread alone may have ended
                 ended.add(int(name))
     found, open_pids = list[int](), [os.getpid()]
     while open_pids:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ettsweep.errors import EttsweepError, error_line
+from ettsweep.errors import CorruptError, EttsweepError, error_line
 from ettsweep.files import DISK_FULL, DISK_FULL_MESSAGE
 from ettsweep.run import Run, RunEnd
 
@@ -157,6 +157,11 @@ def failure_text(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno in DISK_FULL:
         return f"{error.filename}: {DISK_FULL_MESSAGE}" if error.filename else DISK_FULL_MESSAGE
     return error_line(error)
+
+
+def failure_code(error: BaseException) -> int:
+    """Return the exit code that tells of an error."""
+    return CORRUPT if isinstance(error, CorruptError) else 1
 
 
 def _exit_code(code: object) -> tuple[int, str]:

@@ -50,14 +50,11 @@ def stamp_of(status: os.stat_result) -> Stamp:
 
 
 class FinishedRun(NamedTuple):
-    """A finished run, as it is to be kept; `data` is the content of its result.json."""
+    """A finished run to keep; `data` is the content of its result.json."""
 
     id: str
     family: str
-    base: RunSpec
-    lr: float
-    wd: float
-    seed: int
+    spec: RunSpec
     result: Json
     data: bytes
     stamp: Stamp
@@ -142,17 +139,14 @@ class RunCache:
                 self._write(fresh, kept)
             except (sqlite3.Error, OSError) as error:
                 self._close()
-                code = getattr(error, "sqlite_errorcode", None)
-                # Else another command writes, the disk is full, or the folder cannot be written.
-                is_broken = not isinstance(error, sqlite3.OperationalError) or code == sqlite3.SQLITE_ERROR
-                if isinstance(error, OSError) or not is_broken:
+                if not _is_broken(error):
                     return
                 with contextlib.suppress(OSError):
                     for suffix in ("", "-journal"):
                         Path(f"{self._path}{suffix}").unlink(missing_ok=True)
             else:
                 self.runs |= {run.id: run for run in kept}
-                self.families |= {run.family: (run.base, run.base.info.labels) for run in fresh}
+                self.families |= {run.family: (run.spec, run.spec.info.labels) for run in fresh}
                 return
 
     def _write(self, fresh: list[FinishedRun], kept: list[KeptRun]) -> None:
@@ -162,10 +156,10 @@ class RunCache:
             if version not in (0, VERSION):
                 raise sqlite3.DatabaseError("another version")
             database.executescript(f"BEGIN IMMEDIATE; {TABLES} PRAGMA user_version = {VERSION};")
-            bases = {run.family: run.base for run in fresh}
+            specs = {run.family: run.spec for run in fresh}
             database.executemany("REPLACE INTO results VALUES (?, ?)", [(run.id, run.data) for run in fresh])
             for table, rows in {
-                "families": [(family, base.model_dump_json().encode()) for family, base in bases.items()],
+                "families": [(family, spec.model_dump_json().encode()) for family, spec in specs.items()],
                 "runs": [(run.id, json.dumps(run).encode()) for run in kept],
             }.items():
                 summed = [(name, data, zlib.crc32(data)) for name, data in rows]
@@ -194,8 +188,15 @@ class RunCache:
 def _kept(run: FinishedRun) -> KeptRun:
     status = finished_status(run.result)
     score, device_s = valid_score(run.result.get("score")), number(run.result.get("device_s")) or 0.0
-    where = run.id, run.family, run.lr, run.wd, run.seed
+    where = run.id, run.family, run.spec.lr, run.spec.wd, run.spec.seed
     return KeptRun(*where, str(status.state), status.reason, score, device_s, *run.stamp, zlib.crc32(run.data))
+
+
+def _is_broken(error: Exception) -> bool:
+    """Whether the file is at fault; not if another command writes, the disk is full, or the folder is read-only."""
+    if isinstance(error, sqlite3.OperationalError):
+        return error.sqlite_errorcode == sqlite3.SQLITE_ERROR  # other tables or columns
+    return isinstance(error, sqlite3.DatabaseError)
 
 
 def _intact(rows: Iterable[tuple[bytes, int]]) -> Iterator[bytes]:

@@ -239,7 +239,7 @@ class RunReader:
             result = folder.result_from(data)
         except (CorruptError, OSError):
             return None
-        finished = FinishedRun(folder.id, family, spec, spec.lr, spec.wd, spec.seed, result, data, stamp)
+        finished = FinishedRun(folder.id, family, spec, result, data, stamp)
         self._fresh[folder.id] = finished
         return Run(folder, spec, finished_status(result), result)
 

@@ -6,10 +6,10 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from ettsweep.errors import CorruptError, EttsweepError
+from ettsweep.errors import EttsweepError
 from ettsweep.run import Run
 from ettsweep.trainer.device import prepare_device
-from ettsweep.warm import CORRUPT, Ended, serve
+from ettsweep.warm import Ended, failure_code, serve
 
 
 def prepare(run: Run) -> None:
@@ -50,7 +50,7 @@ def train(runs: Sequence[Run], ended: Ended) -> None:
             train_run(runs[0], device, settings, group)
             group.leave()
     except Exception as error:
-        ours, code = isinstance(error, EttsweepError), CORRUPT if isinstance(error, CorruptError) else 1
+        ours, code = isinstance(error, EttsweepError), failure_code(error)
         if ours:
             print(error, file=sys.stderr, flush=True)
         if world > 1:

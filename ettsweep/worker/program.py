@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -159,9 +159,7 @@ class Program:
         if self.is_over or not self.is_ready:
             return False
         self.begin(runs)
-        until_s = time.monotonic() + LEAVE_S
-        while not self._has_begun and self._replies >= 0 and (left_s := until_s - time.monotonic()) > 0:
-            self.wait(left_s)
+        self.wait_until(lambda: self._has_begun or self._replies < 0, LEAVE_S)
         return self._has_begun
 
     def wait(self, timeout_s: float) -> None:
@@ -174,6 +172,12 @@ class Program:
             self._take_replies()
         if self._status in ready:
             self._take_status()
+
+    def wait_until(self, is_so: Callable[[], bool], limit_s: float) -> None:
+        """Wait until something is so or the program has ended, but not longer than so many seconds."""
+        until_s = time.monotonic() + limit_s
+        while not (self.is_over or is_so()) and (left_s := until_s - time.monotonic()) > 0:
+            self.wait(left_s)
 
     def _take_replies(self) -> bool:
         """Take what it says of its runs; return whether there was something."""
@@ -229,9 +233,7 @@ class Program:
             self.kill()
 
     def _wait_for_end(self, limit_s: float) -> None:
-        until_s = time.monotonic() + limit_s
-        while not self.is_over and (left_s := until_s - time.monotonic()) > 0:
-            self.wait(left_s)
+        self.wait_until(lambda: False, limit_s)
 
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None
@@ -301,11 +303,8 @@ class Programs:
 
     def put_back(self, program: Program) -> None:
         """Keep a program for the next runs, if it can take some; else end it."""
-        until_s = time.monotonic() + LEAVE_S
-        while program.command.is_warm and program.is_ready is None and not program.is_over:
-            if time.monotonic() > until_s:
-                break
-            program.wait(LEAVE_S)
+        if program.command.is_warm:
+            program.wait_until(lambda: program.is_ready is not None, LEAVE_S)
         if program.is_ready and not program.is_over:
             self._warm = program
         else:

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from ettsweep.errors import CorruptError
 from ettsweep.launch.local import LocalProfile
 from ettsweep.launch.slots import Slot
 from ettsweep.run import Run
@@ -18,7 +17,7 @@ from ettsweep.runs.state import LocalLiveness
 from ettsweep.runs.stop import StopReason
 from ettsweep.trainer.training.run import train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
-from ettsweep.warm import CORRUPT, failure_text
+from ettsweep.warm import failure_code, failure_text
 from ettsweep.worker.program import Ended
 from ettsweep.worker.training import Training
 from ettsweep.worker.work_list import WorkList
@@ -59,8 +58,7 @@ class Here:
         try:
             yield
         except Exception as error:
-            code = CORRUPT if isinstance(error, CorruptError) else 1
-            self.end(code, failure_text(error))
+            self.end(failure_code(error), failure_text(error))
         else:
             self.end()
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.distributed import fsdp as fsdp
 
-from ettsweep.errors import CorruptError, LostProcessError
+from ettsweep.errors import LostProcessError
 from ettsweep.run import Run
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.stop import StopReason
@@ -29,7 +29,7 @@ from ettsweep.trainer.training.distributed import SINGLE_PROCESS, ProcessGroup, 
 from ettsweep.trainer.training.run import prepare, train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.trainer import initial_network
-from ettsweep.warm import CORRUPT, failure_text
+from ettsweep.warm import failure_code, failure_text
 from support.here import Here
 from support.resident import forget_peak, peak_resident_bytes
 
@@ -271,7 +271,7 @@ def make(message: dict[str, Any]) -> list[str]:
                 os.write(log, f"lost: {error}".encode())
             except BaseException as error:
                 os.write(log, f"{traceback.format_exc()}\nfailed: {failure_text(error)}".encode())
-                os._exit(CORRUPT if isinstance(error, CorruptError) else 1)
+                os._exit(failure_code(error))
             os._exit(0)
         os.close(log)
         children.append((pid, messages))

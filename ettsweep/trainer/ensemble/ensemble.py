@@ -11,7 +11,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from ettsweep.errors import CorruptError, EttsweepError, error_line
+from ettsweep.errors import EttsweepError, error_line
 from ettsweep.run import Run
 from ettsweep.trainer.ensemble.stack import Stack
 from ettsweep.trainer.models.registry import architecture
@@ -21,7 +21,7 @@ from ettsweep.trainer.training.memory import fitting_runs, release_memory
 from ettsweep.trainer.training.run import RunInTraining, spec_of
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.stream import SharedClock, Streams, TrainingStream, close_streams
-from ettsweep.warm import CORRUPT, Ended, failure_text
+from ettsweep.warm import Ended, failure_code, failure_text
 
 
 def train_ensemble(
@@ -107,7 +107,7 @@ class Ensemble:
                 run.is_over = True
                 ours = isinstance(error, EttsweepError)
                 run.log("failed: " + (str(error) if ours else traceback.format_exc()))
-                code, reason = CORRUPT if isinstance(error, CorruptError) else 1, failure_text(error)
+                code, reason = failure_code(error), failure_text(error)
             if run.is_over:
                 run.close()
                 self._ended(run.run, code, reason)

@@ -1,7 +1,7 @@
-"""What is kept of finished runs, so that their folders need not be read again: an SQLite file for each results folder.
+"""Cache finished runs, so that later commands need not read their folders: one SQLite file for each results folder.
 
-It lies in the user's cache folder, may be deleted at any time, and is believed only as long as size, time and inode of
-a run's result.json are what they were when it was read. What is damaged, or of another version, is made anew.
+The file is in the user's cache folder, and may be deleted at any time. A cached run counts only if size, time and inode
+of its result.json have not changed since. A file that is damaged or has another version is rebuilt.
 """
 
 import contextlib
@@ -24,16 +24,16 @@ from ettsweep.runs.spec import RunSpec, validated_spec
 from ettsweep.runs.state import finished_status
 
 VERSION = 1
-"""Of the tables and lines; with another number, a file is made anew."""
+"""Version of the tables and lines; a file with another one is rebuilt."""
 
 BUSY_S = 1.0
-"""Seconds to wait for another command that writes; then what is new is read again by the next one."""
+"""Seconds to wait for another command that writes; after that, new runs are not cached."""
 
 UNUSED_S = 90 * 86400.0
 """Seconds after which the file of another results folder is deleted."""
 
 # Results in a table of their own: the lines of 100,000 runs take 20 MB, their results 200. SQLite has no checksums;
-# that of a result is in its run's line, so that no other result of the same run is taken for it.
+# a run's line has that of its result, so a later result of the same run does not match.
 TABLES = """
 CREATE TABLE IF NOT EXISTS families(id TEXT PRIMARY KEY, data BLOB, crc INTEGER) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS runs(id TEXT PRIMARY KEY, data BLOB, crc INTEGER) WITHOUT ROWID;
@@ -61,7 +61,7 @@ class FinishedRun(NamedTuple):
 
 
 class KeptRun(NamedTuple):
-    """What a line has of a finished run; `reason` is that of its state, `crc` the checksum of its result."""
+    """A cached run; `reason` explains its state, `crc` is the checksum of its result."""
 
     id: str
     family: str
@@ -84,7 +84,7 @@ class KeptRun(NamedTuple):
 
 
 class RunCache:
-    """The finished runs that are kept of a results folder.
+    """The cached runs of a results folder.
 
     Attributes:
         runs: by id.
@@ -131,7 +131,7 @@ class RunCache:
                 self.runs[run.id] = run
 
     def keep(self, runs: Iterable[FinishedRun]) -> None:
-        """Keep some runs. What cannot be written is not kept."""
+        """Cache some runs, if the file can be written."""
         fresh = list(runs)
         kept = [_kept(run) for run in fresh]
         for _ in range(2):
@@ -167,7 +167,7 @@ class RunCache:
         _discard_unused(self._path)
 
     def result(self, run: KeptRun) -> Json | None:
-        """Return a result; None if it cannot be read any more, or is damaged."""
+        """Return a result; None if the file no longer has it, or it is damaged."""
         with contextlib.suppress(sqlite3.Error, ValueError, TypeError):
             (data,) = self._opened().execute("SELECT data FROM results WHERE id = ?", (run.id,)).fetchone()
             if zlib.crc32(data) == run.crc:

@@ -1,6 +1,6 @@
 """The only reader of runs: all that is on disk, each finished run read once, whoever asks.
 
-What has finished is kept in the user's cache folder (`cache.py`). Nothing rests on it.
+Finished runs are cached in the user's cache folder (`cache.py`), which may be deleted at any time.
 """
 
 import marshal

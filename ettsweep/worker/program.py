@@ -155,7 +155,7 @@ class Program:
                 line = line[os.write(self._turns, line) :]
 
     def takes(self, runs: Sequence[Mapping[str, str]]) -> bool:
-        """Have it train further runs; return whether it has begun with them. One that has died in between has not."""
+        """Give a waiting program further runs; return whether it has begun. One that has died meanwhile has not."""
         if self.is_over or not self.is_ready:
             return False
         self.begin(runs)
@@ -297,7 +297,7 @@ class Programs:
             warm.wait(0.0)
             if warm.command == command and warm.takes(runs):
                 return warm
-            # One that was given the runs must not begin with them after all.
+            # If it has been given the runs, it must not begin them late.
             warm.kill() if warm.is_ready is None else warm.leave()
         return Program(command, runs)
 

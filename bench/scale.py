@@ -26,7 +26,7 @@ from bench.tables import facts
 from ettsweep.runs.folder import runs_dir
 from ettsweep.schema import canonical
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.sweep_updates import extend_sweep
+from ettsweep.study.sweep_store import extend_sweep
 from ettsweep.trainer.recipe import TransformerRun
 
 FAMILIES = 40

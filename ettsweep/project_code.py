@@ -48,6 +48,9 @@ _GRID_FILE = re.compile(r"^centre(_\w+)?:", re.MULTILINE)
 _PROFILE = re.compile(r"^kind:\s*[\"']?(local|slurm)\b", re.MULTILINE)
 _RUN_ID = re.compile(r"[0-9a-f]{12}")
 
+SWEEP_HEADER = "# What this sweep was asked for, in order; ettsweep appends to it.\n"
+"""First line of the file of a sweep."""
+
 
 def _checked(patterns: tuple[str, ...]) -> tuple[str, ...]:
     for pattern in patterns:
@@ -322,10 +325,21 @@ def _is_results(folder: Path) -> bool:
     runs, sweeps, jobs, code = (folder / name for name in ("runs", "sweeps", "jobs", "code"))
     if not any(each.is_dir() for each in (runs, sweeps, jobs, code)):
         return False
-    marks = [*(sweeps.glob(f"*/{name}") for name in ("0001.yaml", "try.json")), jobs.glob("*/submission.json")]
-    return any(True for paths in (*marks, code.glob("*/project.json")) for _ in paths) or any(
-        _RUN_ID.fullmatch(path.name) for path in runs.glob("*")
+    marks = sweeps.glob("*.try.json"), jobs.glob("*/submission.json"), code.glob("*/project.json")
+    return (
+        any(True for paths in marks for _ in paths)
+        or any(_RUN_ID.fullmatch(path.name) for path in runs.glob("*"))
+        or any(map(_is_sweep, sweeps.glob("*.yaml")))
     )
+
+
+def _is_sweep(path: Path) -> bool:
+    """Whether a file is a sweep that ettsweep has recorded: a project may have grid files in a folder of that name."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(SWEEP_HEADER)) == SWEEP_HEADER.encode()
+    except OSError:
+        return False
 
 
 def _is_environment(folder: Path) -> bool:

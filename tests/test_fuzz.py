@@ -191,7 +191,7 @@ def test_no_command_waits_for_a_fifo(old_results: Path, tmp_path: Path) -> None:
     run, faults = running(old_results).run.name, []
     commands = [
         *(("status",), ("sweeps",), ("show", run), ("logs", run), ("clean", "--dry-run")),
-        *(("verify-optimum", "--dry-run"), ("grid", "results/sweeps/grid-2/0001.yaml", "--dry-run")),
+        *(("verify-optimum", "--dry-run"), ("grid", "results/sweeps/grid-2.yaml", "--dry-run")),
         *(("report", "--out", tmp_path / "report"), ("cancel", run)),
     ]
     paths = {kind(path): path for path in sorted(old_results.rglob("*")) if path.is_file()}

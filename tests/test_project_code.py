@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ettsweep.errors import DataMissingError, InputError
-from ettsweep.project_code import NO_CODE, CodeRule, find_code
+from ettsweep.project_code import NO_CODE, SWEEP_HEADER, CodeRule, find_code
 
 FILES = {
     "train.py": "import model",
@@ -26,7 +26,7 @@ FILES = {
     "train.log": "",
     ".secrets": "token",
     "wandb/run-1/config.yaml": "lr: 0.1",
-    "results/sweeps/a/0001.yaml": "",
+    "results/sweeps/a.yaml": SWEEP_HEADER,
     "results/notes.txt": "",
     "page/report.html": "",
     "page/tables/runs.csv": "",

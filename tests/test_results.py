@@ -24,7 +24,7 @@ from ettsweep.errors import CorruptError, InputError
 from ettsweep.report.theme import CONFIG
 from ettsweep.results import Results, load
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.sweep_updates import extend_sweep
+from ettsweep.study.sweep_store import extend_sweep
 
 FRAMES = ("runs", "verdicts", "points", "curves", "spikes")
 SEEDS, FRESH = (0, 1), 10
@@ -219,8 +219,7 @@ def test_what_cannot_be_read_is_left_out_with_a_warning(copied: Path) -> None:
     (copied / "runs" / item / "spec.json").write_text("{")
     with (copied / "runs" / other / "metrics.jsonl").open("a") as metrics:
         metrics.write("what is this\n")
-    (copied / "sweeps" / "w9").mkdir()
-    (copied / "sweeps" / "w9" / "0001.yaml").write_text("asked: [")
+    (copied / "sweeps" / "w9.yaml").write_text("- asked: [")
     with pytest.warns(UserWarning, match=r"^left out: ") as warns_result:
         loaded = load(copied)
     assert len(warns_result) == 2
@@ -231,7 +230,7 @@ def test_what_cannot_be_read_is_left_out_with_a_warning(copied: Path) -> None:
         curves = loaded.curves
     assert other not in set(curves["run"])
     assert set(loaded.broken) == {item, other, "w9"}
-    with pytest.raises(CorruptError, match=r"w9/0001\.yaml"):
+    with pytest.raises(CorruptError, match=r"w9\.yaml"):
         load(copied, "w9")
 
 

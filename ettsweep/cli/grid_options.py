@@ -52,7 +52,7 @@ class GridOptions:
         from ettsweep.errors import with_source
         from ettsweep.study.criterion import CriterionOptions
         from ettsweep.study.grid_file import choose_grid_path, grid_note, load_sweep_spec, seeds_note
-        from ettsweep.study.sweep_updates import check_name
+        from ettsweep.study.sweep_store import check_name
 
         path = choose_grid_path(self.grid, self.model, missing_message)
         seeds = None if self.seeds is None else _parse_seeds(self.seeds)

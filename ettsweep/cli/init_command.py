@@ -57,7 +57,7 @@ def _path_for(name: str, out: Path | None) -> Path:
     Raises:
         InputError: it is a folder, or has a name that no sweep can have.
     """
-    from ettsweep.study.sweep_updates import check_name
+    from ettsweep.study.sweep_store import check_name
 
     path = out or Path(f"{name}.yaml")
     if path.is_dir():

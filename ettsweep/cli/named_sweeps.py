@@ -61,12 +61,11 @@ def delete(names: Names, yes: Yes = False, results: ExistingResults = DEFAULT_RE
     """Delete sweeps. Their runs stay, and serve other sweeps; `clean --unused-runs` removes those of no sweep."""
     from ettsweep.launch.follow import read_run_index
     from ettsweep.runs.state import State
-    from ettsweep.study.sweep_store import load_sweep_store, runs_of_sweeps
-    from ettsweep.study.sweep_updates import check_deletable, delete_sweep
+    from ettsweep.study.sweep_store import check_exists, delete_sweep, load_sweep_store, runs_of_sweeps
 
     sweep_store = load_sweep_store(results)
     for name in names:
-        check_deletable(sweep_store, name)
+        check_exists(sweep_store, name)
     # Of a sweep that cannot be read, the runs are not known.
     readable = [name for name in names if name in sweep_store.sweeps]
     runs = runs_of_sweeps(read_run_index(results).runs.values(), sweep_store, readable) if readable else []

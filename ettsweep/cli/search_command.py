@@ -78,7 +78,6 @@ def search(
     from ettsweep.launch.search_rounds import SearchTarget, search_rounds
     from ettsweep.study.samplers import make_sampler, resolve_trials
     from ettsweep.study.sweep_store import load_sweep_store
-    from ettsweep.study.sweep_updates import mark_followed
     from ettsweep.study.warm_start import find_starts
 
     suggest = make_sampler(sampler)  # raises for an unknown sampler before anything is read
@@ -116,16 +115,15 @@ def search(
     with detach_on_interrupt(context.follows, selection=selection):
         for study in target.studies:
             print_note(f"{study.title} starts {start_points[study.key].reason}" if study.key in start_points else "")
-        with mark_followed(results, [name] if context.follows else ()):
-            result = search_rounds(
-                target,
-                context,
-                start_points,
-                budget,
-                sampler=sampler,
-                suggest=suggest,
-                trials=resolve_trials(sampler, trials),
-            )
+        result = search_rounds(
+            target,
+            context,
+            start_points,
+            budget,
+            sampler=sampler,
+            suggest=suggest,
+            trials=resolve_trials(sampler, trials),
+        )
     search_options = {"--sampler": (sampler, "surface"), "--trials": (trials, None)}
     # Options at their defaults are left out, to keep the suggested command short.
     option_arguments = [

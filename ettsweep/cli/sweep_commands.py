@@ -46,7 +46,6 @@ def grid(
     from ettsweep.launch.profile import profile_note
     from ettsweep.launch.resolve import load_launch, plan_grid
     from ettsweep.study.sweep_store import load_sweep_store
-    from ettsweep.study.sweep_updates import mark_followed
 
     name, requested_spec, notes = grid_options.load_spec(verdict_options, "give a grid file, or --model NAME")
     changes = list[str]()  # printed once the project is copied: the output may go to a file of it
@@ -62,10 +61,7 @@ def grid(
     print_note("\n".join(filter(None, (*changes, notes))))
     print_note(profile_note(sweep_spec.launch))
     selection = ["--sweep", name]
-    with (
-        detach_on_interrupt(context.follows, selection=selection),
-        mark_followed(results, [name] if context.follows else ()),
-    ):
+    with detach_on_interrupt(context.follows, selection=selection):
         submit_result = execute_plan(plan, context)
     show_submit_result(submit_result, form)
     if dry_run:
@@ -108,7 +104,7 @@ def verify_optimum(
     from ettsweep.launch.follow import CommandContext, verify_rounds
     from ettsweep.study.controller import Controller
     from ettsweep.study.lattice import parse_point
-    from ettsweep.study.sweep_updates import mark_followed, record_criterion
+    from ettsweep.study.sweep_store import record_criterion
 
     criterion_options, sweep_store = verdict_options.criterion_options(), family_options.load(results)
     studies = [study.with_criterion(criterion_options) for study in family_options.studies(sweep_store)]
@@ -133,10 +129,7 @@ def verify_optimum(
         # --rule, --confidence and --margin are saved, so that later commands judge the same way.
         print_note(record_criterion(results, dict.fromkeys(study.sweep for study in studies), criterion_options))
     selection = family_options.as_arguments
-    with (
-        detach_on_interrupt(context.follows, selection=selection),
-        mark_followed(results, {study.sweep for study in studies} if context.follows else ()),
-    ):
+    with detach_on_interrupt(context.follows, selection=selection):
         controller = Controller(studies, point, budget, other_studies=sweep_store.studies)
         result = verify_rounds(controller, context)
     # A dry run saves no criterion.
@@ -162,7 +155,6 @@ def seeds(
     from ettsweep.launch.resolve import plan_seeds
     from ettsweep.study.judgement import judge
     from ettsweep.study.study import study_titles
-    from ettsweep.study.sweep_updates import mark_followed
 
     sweep_store = family_options.load(results)
     studies = family_options.studies(sweep_store)
@@ -171,8 +163,7 @@ def seeds(
         results, *launch_plan, dry_run, progress_console() if follow else None, "seeds", studies, notify=print_note
     )
     plan, unverified = plan_seeds(studies, context, count)
-    names = {study.sweep for study in studies} if context.follows else ()
-    with detach_on_interrupt(context.follows, selection=family_options.as_arguments), mark_followed(results, names):
+    with detach_on_interrupt(context.follows, selection=family_options.as_arguments):
         submit_result = execute_plan(plan, context)
     if dry_run:
         show_plan(submit_result, form)

@@ -34,7 +34,7 @@ def try_(
     """
     from ettsweep.doctor.try_sweep import try_sweep
     from ettsweep.study.grid_file import choose_grid_path, grid_note, load_sweep_spec
-    from ettsweep.study.sweep_updates import check_name
+    from ettsweep.study.sweep_store import check_name
 
     path = choose_grid_path(grid, model, "give a grid file, or --model NAME")
     notes = [grid_note(path, model)]  # printed once the project is copied: the output may go to a file of it

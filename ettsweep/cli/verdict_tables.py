@@ -17,7 +17,6 @@ from ettsweep.report.verdict_text import (
     resumed_runs,
     run_notes,
 )
-from ettsweep.runs.folder import sweeps_dir
 from ettsweep.runs.index import RunIndex, count_states
 from ettsweep.runs.point import Point
 from ettsweep.runs.versions import find_mixed_versions, group_by_version
@@ -27,7 +26,7 @@ from ettsweep.study.judgement import evaluate
 from ettsweep.study.posterior import Difference
 from ettsweep.study.study import Study, study_titles
 from ettsweep.study.sweep import Sweep
-from ettsweep.study.sweep_store import SweepStore, run_sweeps
+from ettsweep.study.sweep_store import SweepStore, run_sweeps, sweep_file
 from ettsweep.study.verdict import Verdict, conflicting_verdicts
 
 if TYPE_CHECKING:
@@ -320,7 +319,7 @@ def sweep_row(
     ids = {run.id for run in runs} | {spec.run_id for spec in sweep.specs()}
     states = [run_index.status_of(run).state for run in ids]
     seconds = sum(run.device_s for run in runs)
-    paths = [run.dir.result_path for run in runs] + list((sweeps_dir(sweep_store.results) / sweep.name).glob("*.yaml"))
+    paths = [*(run.dir.result_path for run in runs), sweep_file(sweep_store.results, sweep.name)]
     changed_s = max(map(_modified_s, paths), default=0.0) or None
     return {
         "sweep": sweep.name,

@@ -17,7 +17,7 @@ from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import submission_folders, submissions, try_read_submission
 from ettsweep.processes import Process
 from ettsweep.project_code import is_project_copy
-from ettsweep.runs.folder import TRIAL_OWNER, TRIAL_PREFIX, RunDir, code_dir, is_run_id, runs_dir, sweeps_dir
+from ettsweep.runs.folder import TRIAL_OWNER, TRIAL_PREFIX, RunDir, code_dir, is_run_id, runs_dir
 from ettsweep.runs.index import Run, load_run_index
 from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.state import State
@@ -83,16 +83,12 @@ def find_waste(
             and not (submission and submission.kind == "slurm" and submission.has_unfinished_runs())
         ):
             waste.append(_measure_waste(folder, "submission that has ended"))
-    for path in sorted(sweeps_dir(results).glob("*/follower-*.json")):
-        follower = Process.from_json(json_or_empty(path))
-        if follower and follower.liveness() == "dead":
-            waste.append(_measure_waste(path, "note of a command that has ended"))
     waste += _ended_trials(results)
     if outputs:
         waste += _unneeded_outputs(results, liveness)
     # Temporary files may belong to a live worker, and cannot be told apart.
     if not live_folders:
-        patterns = "sweeps/*/.*.tmp", "sweeps/.*.tmp", "runs/.*.tmp", "jobs/.*.tmp"
+        patterns = "sweeps/.*.tmp", "runs/.*.tmp", "jobs/.*.tmp"
         leftovers = sorted(path for pattern in patterns for path in results.glob(pattern))
         waste += [_measure_waste(path, "left by a kill") for path in leftovers]
     return waste + [_measure_waste(path, reason) for path, reason in _unused_snapshots(results, liveness).items()]

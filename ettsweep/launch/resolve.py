@@ -28,8 +28,7 @@ from ettsweep.study.plan import Plan, make_plan
 from ettsweep.study.seeds import fresh_seeds
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_spec import SweepSpec
-from ettsweep.study.sweep_store import SweepStore, load_sweep_store
-from ettsweep.study.sweep_updates import extend_sweep, find_compatible, free_sweep_name
+from ettsweep.study.sweep_store import SweepStore, extend_sweep, find_compatible, free_sweep_name, load_sweep_store
 from ettsweep.study.tried import check_tried
 from ettsweep.study.verdict import Verdict
 from ettsweep.units import gib_of, seconds_of

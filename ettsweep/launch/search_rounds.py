@@ -13,7 +13,7 @@ from ettsweep.study.surface_sampler import Sampler
 from ettsweep.study.sweep import Sweep
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.sweep_store import SweepStore, load_sweep_store, with_spec
-from ettsweep.study.sweep_updates import record_suggestions as record
+from ettsweep.study.sweep_store import record_suggestions as record
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Run folders: the files through which planner and workers communicate; only `runs/` writes them, except for log.txt.
 
-A results folder holds sweeps/<name>/, the requested sweeps; jobs/<submission>/; code/<digest>/, code snapshots; and
+A results folder holds sweeps/<name>.yaml, the requested sweeps; jobs/<submission>/; code/<digest>/, code snapshots; and
 
     runs/<run id>/
       spec.json             the RunSpec, written first

@@ -1,4 +1,4 @@
-"""Sweep: all that was requested under one name, in numbered versions that are written once."""
+"""Sweep: all that was requested under one name, entry by entry, as its file lists it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,9 +20,6 @@ from ettsweep.study.lattice import Centre
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_spec import SweepSpec
 
-FORMAT_VERSION = 1
-"""Version of the file format; files of later versions are refused, since their meaning may have changed."""
-
 
 class Suggestion(StrictModel):
     """Points that a sampler suggested at one time for one strategy.
@@ -42,17 +39,15 @@ class Suggestion(StrictModel):
     start: Centre | None = None
 
 
-class SweepVersion(StrictModel):
-    """Content of one file of a sweep. All fields are optional, and later files override earlier ones.
+class SweepEntry(StrictModel):
+    """One entry of a sweep's file. All fields are optional, and later entries override earlier ones.
 
     Attributes:
-        version: of the file format.
-        asked: a resolved grid file, added to those of earlier versions.
-        proposed: suggestions of samplers, added to those of earlier versions.
-        criterion: options of the verdict; each field overrides that of earlier versions.
+        asked: a resolved grid file, added to those of earlier entries.
+        proposed: suggestions of samplers, added to those of earlier entries.
+        criterion: options of the verdict; each field overrides that of earlier entries.
     """
 
-    version: int = FORMAT_VERSION
     asked: SweepSpec | None = None
     proposed: Annotated[tuple[Suggestion, ...], Field(strict=False)] | None = None
     criterion: CriterionOptions | None = None
@@ -64,16 +59,16 @@ class Sweep:
 
     Attributes:
         name: of the sweep.
-        versions: contents of its files, in order.
+        entries: of its file, in order.
     """
 
     name: str
-    versions: tuple[SweepVersion, ...] = ()
+    entries: tuple[SweepEntry, ...] = ()
 
     @cached_property
     def requests(self) -> tuple[SweepSpec, ...]:
         """Its resolved grid files, in order; they have one recipe, but for own code, and compatible lattices."""
-        return tuple(entry.asked for entry in self.versions if entry.asked)
+        return tuple(entry.asked for entry in self.entries if entry.asked)
 
     @cached_property
     def sweep_specs(self) -> tuple[SweepSpec, ...]:
@@ -95,7 +90,7 @@ class Sweep:
         """Criterion of its verdicts: each field as stated last, in a grid file or by itself."""
         return resolve_criterion(
             options
-            for entry in self.versions
+            for entry in self.entries
             for options in (entry.asked.criterion if entry.asked else None, entry.criterion)
         )
 
@@ -125,7 +120,7 @@ class Sweep:
 
     @cached_property
     def studies(self) -> tuple[Study, ...]:
-        """One study for each family, with the points and seeds of all its versions."""
+        """One study for each family, with the points and seeds of all its entries."""
         # In the order of request: the first seed is the one that suggested points are trained with.
         seeds = tuple(dict.fromkeys(seed for sweep_spec in self.sweep_specs for seed in sweep_spec.seeds))
         merged: dict[str, Study] = {}
@@ -160,13 +155,13 @@ class Sweep:
     @cached_property
     def suggestions(self) -> tuple[Suggestion, ...]:
         """All suggestions of samplers, in order."""
-        return tuple(suggestion for entry in self.versions for suggestion in entry.proposed or ())
+        return tuple(suggestion for entry in self.entries for suggestion in entry.proposed or ())
 
     def _sampler_start(self, strategy: str) -> Point | None:
         """Return the point from which the sampler started in the latest ranges of a strategy; None before it did."""
         start: Point | None = None
         ranges = tuple[object, ...]()
-        for entry in self.versions:
+        for entry in self.entries:
             sweep_spec = entry.asked
             if sweep_spec and sweep_spec.searched and strategy in sweep_spec.centres:
                 previous, ranges = ranges, (sweep_spec.lr, sweep_spec.wd, sweep_spec.centres[strategy])
@@ -180,7 +175,7 @@ class Sweep:
 
     def is_exhausted(self, strategy: str, sampler: str) -> bool:
         """`True` if the sampler is exhausted for a strategy, and nothing was requested of the strategy since."""
-        for entry in reversed(self.versions):
+        for entry in reversed(self.entries):
             if entry.asked and strategy in entry.asked.centres:
                 return False  # requested again since the sampler gave up
             for suggestion in entry.proposed or ():

@@ -1,32 +1,37 @@
-"""Named sweeps of a results folder, each in numbered files that are written once.
+"""Named sweeps of a results folder, each in one file: sweeps/<name>.yaml.
 
-    sweeps/<name>/0001.yaml, 0002.yaml, ...   a resolved grid file, suggestions or a criterion
-
-The numbers alone give the order. The next file is created exclusively, so that of two commands at the same instant one
-has to read again and try the number after.
+The file is a list, to which commands append: resolved grid files, suggestions of samplers, criteria, launch profiles.
+It is replaced as a whole, under a lock, so that a reader finds the old list or the new one.
 """
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
-from ettsweep.config import read_yaml
-from ettsweep.errors import CorruptError, InputError, unknown_name
-from ettsweep.files import folder_names
-from ettsweep.runs.folder import sweeps_dir
+from filelock import SoftFileLock, Timeout
+
+from ettsweep.config import dump_yaml, parse_yaml
+from ettsweep.errors import CorruptError, InputError, StorageError, SweepNameTakenError, unknown_name
+from ettsweep.files import folder_names, read_file, storage_errors, write_atomic
+from ettsweep.project_code import SWEEP_HEADER
+from ettsweep.runs.folder import is_run_id, sweeps_dir
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
 from ettsweep.schema import validate
 from ettsweep.study.compatibility import sweep_differences
+from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.study import Study
-from ettsweep.study.sweep import FORMAT_VERSION, Sweep, SweepVersion
+from ettsweep.study.sweep import Suggestion, Sweep, SweepEntry
 from ettsweep.study.sweep_spec import SweepSpec
+from ettsweep.study.tried import trial_file
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_NUMBER = re.compile(r"[0-9]{4,}")
+
+LOCK_S = 30.0
+"""Seconds for which a command waits for another that writes the same sweep, which takes milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -143,11 +148,16 @@ def with_spec(sweep_store: SweepStore, name: str, sweep_spec: SweepSpec) -> Swee
     sweep = sweep_store.sweeps.get(name) or Sweep(name)
     if sweep.sweep_specs and sweep.covers(sweep_spec):
         return sweep_store
-    extended = replace(sweep, versions=(*sweep.versions, SweepVersion(asked=sweep_spec)))
+    extended = replace(sweep, entries=(*sweep.entries, SweepEntry(asked=sweep_spec)))
     return replace(sweep_store, sweeps=sweep_store.sweeps | {name: extended})
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
+
+
+def sweep_file(results: Path, name: str) -> Path:
+    """Return the file of the sweep of a name."""
+    return sweeps_dir(results) / f"{name}.yaml"
 
 
 def load_sweep_store(results: Path) -> SweepStore:
@@ -156,66 +166,225 @@ def load_sweep_store(results: Path) -> SweepStore:
     Raises:
         CorruptError: the folder of sweeps cannot be read.
     """
-    sweep_store, names = SweepStore(results, {}, {}), folder_names(sweeps_dir(results))
-    for name in names:
-        folder = sweeps_dir(results) / name
-        if not NAME.fullmatch(name) or not folder.is_dir():
+    sweep_store = SweepStore(results, {}, {})
+    for file in folder_names(sweeps_dir(results)):
+        name, suffix = file[: -len(".yaml")], file[-len(".yaml") :]
+        if suffix != ".yaml" or not NAME.fullmatch(name):
             continue
         try:
-            if entries := _read_versions(folder):
-                sweep_store.sweeps[folder.name] = _checked_sweep(Sweep(folder.name, entries), folder)
+            if sweep := _read_sweep(results, name):
+                sweep_store.sweeps[name] = sweep
         except CorruptError as error:
-            sweep_store.broken[folder.name] = str(error)
-    # A sweep that is renamed meanwhile would be missing under both names.
-    return sweep_store if folder_names(sweeps_dir(results)) == names else load_sweep_store(results)
+            sweep_store.broken[name] = str(error)
+    return sweep_store
 
 
-def _checked_sweep(sweep: Sweep, folder: Path) -> Sweep:
-    """Return the sweep if its specs are valid and compatible, which only editing by hand can break."""
-    remedy = f"repair {folder}, or move it away and request the grid again"
+def _read_sweep(results: Path, name: str) -> Sweep | None:
+    """Return the sweep of a name; None if there is none.
+
+    Raises:
+        CorruptError: its file cannot be read, or its specs are not valid and compatible: only editing breaks that.
+    """
+    path, remedy = sweep_file(results, name), "repair the file, or move it away and request the grid again"
     try:
+        text = read_file(path).decode()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeError) as error:
+        raise CorruptError(f"{path}: {error}; {remedy}") from None
+    try:
+        entries = parse_yaml(text, str(path))
+        if not isinstance(entries, list):
+            raise InputError(f"{path}: a list of entries is expected")
+        sweep = Sweep(name, tuple(validate(SweepEntry, entry, str(path)) for entry in entries))
+        if not sweep.requests:
+            raise InputError(f"{path}: no entry has a grid")
         first, *others = (request for request in sweep.requests if request.studies())
-        # Merging the studies may raise as well, and here the error can name the folder.
+        # Merging the studies may raise as well, and here the error can name the file.
         assert sweep.studies
     except InputError as error:
-        raise CorruptError(f"{folder}: {error}; {remedy}") from None
+        named = str(error) if str(path) in str(error) else f"{path}: {error}"
+        raise CorruptError(f"{named}; {remedy}") from None
     for sweep_spec in others:
         if problems := sweep_differences([first], sweep_spec):
             text = "; ".join(problems.values())
-            raise CorruptError(f"{folder}: its files are not for the same recipe and lattice: {text}; {remedy}")
+            raise CorruptError(f"{path}: its entries are not for the same recipe and lattice: {text}; {remedy}")
     return sweep
 
 
-def _read_versions(folder: Path) -> tuple[SweepVersion, ...]:
-    files = _version_files(folder)
-    gaps = files.keys() ^ set(range(1, len(files) + 1))
-    # The listing of a folder may miss a file that is written meanwhile: only a gap that stays is damage.
-    if gaps and files != (files := _version_files(folder)):
-        return _read_versions(folder)
-    if gaps:
-        missing = folder / f"{min(gaps):04d}.yaml"
-        raise CorruptError(f"{missing} is missing; restore it, or move the folder away and request the grid again")
-    entries = tuple(_read_version(files[number]) for number in sorted(files))
-    if entries and not any(entry.asked for entry in entries):
-        raise CorruptError(f"{folder}: no file contains a grid; move the folder away and request the grid again")
-    return entries
+# --- writing --------------------------------------------------------------------------------------------------------
+
+MAX_TOLD = 32
+"""Characters of a difference that a suggested name may have."""
 
 
-def _version_files(folder: Path) -> dict[int, Path]:
-    paths = [folder / name for name in folder_names(folder)]
-    return {int(path.stem): path for path in paths if path.suffix == ".yaml" and _NUMBER.fullmatch(path.stem)}
+def find_compatible(sweep_store: SweepStore, name: str, sweep_spec: SweepSpec) -> Sweep | None:
+    """Return the sweep of this name, which the spec may extend; None if there is none.
+
+    Raises:
+        SweepNameTakenError: the sweep has another recipe or lattice than the spec, or the name differs from another
+            sweep's in case alone.
+        CorruptError: the sweep cannot be read.
+    """
+    if name in sweep_store.broken:
+        raise CorruptError(sweep_store.broken[name])
+    sweep = sweep_store.sweeps.get(name)
+    if sweep and (problems := sweep_differences(sweep.sweep_specs, sweep_spec)):
+        # The first difference makes a telling name: w64-batch_size-32. A whole command would not.
+        first = next(iter(problems))
+        free = free_sweep_name(sweep_store, f"{name}-{first}" if len(first) <= MAX_TOLD else name)
+        raise SweepNameTakenError(
+            f"sweep {name} is for another recipe or lattice: {'; '.join(problems.values())}", free
+        )
+    if other := _same_but_for_case(sweep_store, name):
+        raise SweepNameTakenError(
+            f"there is a sweep {other}: where a file system ignores case, {name} would be the same folder; --name "
+            f"{other} extends it",
+            free_sweep_name(sweep_store, name),
+        )
+    return sweep
 
 
-def _read_version(path: Path) -> SweepVersion:
-    try:
-        data = read_yaml(path)
-        if isinstance(data, dict) and isinstance(version := data.get("version"), int) and version > FORMAT_VERSION:
-            raise CorruptError(
-                f"{path}: a later version of ettsweep wrote it (format {version}, this one reads {FORMAT_VERSION})"
-            )
-        return validate(SweepVersion, data, str(path))
-    except InputError as error:
-        raise CorruptError(f"{error}; repair the file, or move it away and request the grid again") from None
+def _same_but_for_case(sweep_store: SweepStore, name: str) -> str:
+    """Return the other sweep whose name differs from a new sweep's in case alone; "" if there is none."""
+    names = [*sweep_store.sweeps, *sweep_store.broken]
+    # Sweeps that exist beside each other already go on.
+    return "" if name in names else next((other for other in names if other.casefold() == name.casefold()), "")
+
+
+def free_sweep_name(sweep_store: SweepStore, text: str) -> str:
+    """Return a valid name for a new sweep that is like a text."""
+    taken_names = {name.casefold() for name in (*sweep_store.sweeps, *sweep_store.broken)}
+    return next(name for name in name_candidates(sanitize_name(text)) if name.casefold() not in taken_names)
+
+
+def check_name(name: str, option: str = "--name") -> str:
+    """Return the name if a new sweep may have it.
+
+    Raises:
+        InputError: it has other characters, or could be an option or a run id.
+    """
+    if not NAME.fullmatch(name) or name.endswith("."):
+        raise InputError(
+            f"{option} {name!r}: up to 64 letters, digits, dots, - and _ are expected, a letter or a digit first"
+            + (f"; for example {valid}" if NAME.fullmatch(valid := sanitize_name(name)) and valid != name else "")
+        )
+    if is_run_id(name):
+        raise InputError(f"{option} {name}: that could be a run's id; choose another")
+    return name
+
+
+def extend_sweep(results: Path, name: str, sweep_spec: SweepSpec) -> str:
+    """Make a sweep, or add a spec to it if that adds anything.
+
+    Args:
+        results: the results folder.
+        name: of the sweep.
+        sweep_spec: what is added.
+
+    Returns:
+        A line on the change, for people; empty if nothing changed.
+
+    Raises:
+        SweepNameTakenError: the sweep of this name has another recipe or lattice.
+        CorruptError: it cannot be read.
+        StorageError: it cannot be written, or another command writes it for long.
+    """
+
+    def extend(sweep_store: SweepStore) -> tuple[SweepEntry | None, str]:
+        sweep = find_compatible(sweep_store, name, sweep_spec)
+        if sweep and sweep.covers(sweep_spec):
+            return None, ""
+        criterion = sweep.criterion_changes(sweep_spec.criterion) if sweep else ""
+        change = f"sweep {name} is {'extended' if sweep else 'made'}"
+        return SweepEntry(asked=sweep_spec), f"{change}; {criterion} from now on" if criterion else change
+
+    return _append(results, name, extend)
+
+
+def record_suggestions(results: Path, name: str, suggestions: Sequence[Suggestion]) -> None:
+    """Record suggestions of samplers in a sweep. Do so before submitting their runs, so that a kill loses none.
+
+    Raises:
+        InputError: there is no sweep of this name.
+        CorruptError: it cannot be read.
+        StorageError: as `extend_sweep`.
+    """
+
+    def propose(sweep_store: SweepStore) -> tuple[SweepEntry, str]:
+        sweep_store.select([name])
+        return SweepEntry(proposed=tuple(suggestions)), ""
+
+    _append(results, name, propose)
+
+
+def record_criterion(results: Path, names: Iterable[str], options: CriterionOptions) -> str:
+    """Record options of the criterion in sweeps that have others.
+
+    Returns:
+        Lines on the changes, for people; empty if nothing changed.
+
+    Raises:
+        InputError: there is no sweep of a name.
+        CorruptError: a sweep cannot be read.
+        StorageError: as `extend_sweep`.
+    """
+
+    def change(name: str, sweep_store: SweepStore) -> tuple[SweepEntry | None, str]:
+        (sweep,) = sweep_store.select([name])
+        text = sweep.criterion_changes(options)
+        return (SweepEntry(criterion=options) if text else None), text
+
+    changed: dict[str, list[str]] = {}
+    for name in names:
+        if text := _append(results, name, partial(change, name)):
+            changed.setdefault(text, []).append(name)
+    return "\n".join(f"sweep {', '.join(sweeps)}: {text} from now on" for text, sweeps in changed.items())
+
+
+def delete_sweep(results: Path, name: str) -> None:
+    """Delete a sweep, also one that cannot be read, with what was tried of it; its runs stay.
+
+    Raises:
+        InputError: there is no such sweep.
+    """
+    check_exists(load_sweep_store(results), name)
+    with storage_errors(sweeps_dir(results)):
+        for path in (sweep_file(results, name), trial_file(results, name)):
+            path.unlink(missing_ok=True)
+
+
+def check_exists(sweep_store: SweepStore, name: str) -> None:
+    """Raise InputError if there is no sweep of this name, readable or not."""
+    if name not in (names := {*sweep_store.sweeps, *sweep_store.broken}):
+        raise unknown_name("sweep", name, names)
+
+
+def _append(results: Path, name: str, make_entry: Callable[[SweepStore], tuple[SweepEntry | None, str]]) -> str:
+    """Append an entry to a sweep, and return what there is to say.
+
+    Args:
+        results: the results folder.
+        name: of the sweep.
+        make_entry: returns the entry, None for none, and what to say, for the sweeps as they are while no other command
+            writes this one.
+    """
+    path = sweep_file(results, name)
+    with storage_errors(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_name(f".{name}.lock")
+        try:
+            # A file made exclusively, which is right on NFS too; that of a process that was killed is taken over.
+            with SoftFileLock(lock, timeout=LOCK_S):
+                entry, text = make_entry(load_sweep_store(results))
+                if entry:
+                    before = read_file(path).decode() if path.exists() else SWEEP_HEADER
+                    write_atomic(path, before + dump_yaml([entry.model_dump(mode="json", exclude_none=True)]))
+                return text
+        except Timeout:
+            raise StorageError(
+                f"{path}: another command has been writing it for {LOCK_S:g} s; if there is none, delete {lock}"
+            ) from None
 
 
 # --- names ----------------------------------------------------------------------------------------------------------

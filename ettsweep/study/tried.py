@@ -1,4 +1,4 @@
-"""What `ettsweep try` saw of a sweep's runs, as it is kept with the sweep: sweeps/<name>/try.json."""
+"""What `ettsweep try` saw of a sweep's runs, as it is kept with the sweep: sweeps/<name>.try.json."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -75,7 +75,7 @@ def write_outcome(results: Path, name: str, outcome: Outcome) -> None:
     Raises:
         StorageError: it cannot be written.
     """
-    path = outcome_path(results, name)
+    path = trial_file(results, name)
     with storage_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, outcome.model_dump_json(indent=1) + "\n")
@@ -83,7 +83,7 @@ def write_outcome(results: Path, name: str, outcome: Outcome) -> None:
 
 def read_outcome(results: Path, name: str) -> Outcome | None:
     """Return the latest outcome of the sweep of a name; None if there is none that can be read."""
-    path = outcome_path(results, name)
+    path = trial_file(results, name)
     try:
         return validate(Outcome, read_json(path), str(path))
     except (OSError, EttsweepError):
@@ -125,6 +125,6 @@ def check_tried(results: Path, name: str, study: Study, grid: str) -> str:
     return outcome.summary if outcome.state == "failed" else ""
 
 
-def outcome_path(results: Path, name: str) -> Path:
+def trial_file(results: Path, name: str) -> Path:
     """Return the file with the outcome of the sweep of a name."""
-    return sweeps_dir(results) / name / "try.json"
+    return sweeps_dir(results) / f"{name}.try.json"

@@ -68,7 +68,7 @@ class Watcher:
         self._results, self._selector, self._clock = results, selector, clock
         self._reader = RunReader(results)
         self._attempts: dict[str, int] = {}
-        self._sweep_store, self._sweep_files = SweepStore(results, {}, {}), list[str]()
+        self._sweep_store, self._sweep_files = SweepStore(results, {}, {}), list[tuple[str, int]]()
         self._selected: dict[str, Run] = {}
         # A poll looks at unfinished runs alone: there may be a hundred thousand others.
         self._unfinished: dict[str, Run] = {}
@@ -144,9 +144,9 @@ class Watcher:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def _read_sweeps(self) -> bool:
-        """Read the sweeps if the list of their files has changed; return whether it has."""
-        # A change to a sweep is a new numbered file: the names alone tell whether to read.
-        files = sorted(map(str, sweeps_dir(self._results).glob("*/[0-9]*.yaml")))
+        """Read the sweeps if their files have changed; return whether they have."""
+        # Their sizes tell: entries are only appended.
+        files = sorted((path.name, path.stat().st_size) for path in sweeps_dir(self._results).glob("*.yaml"))
         if self._has_polled and files == self._sweep_files:
             return False
         self._sweep_files, self._sweep_store = files, load_sweep_store(self._results)

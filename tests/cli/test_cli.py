@@ -693,19 +693,18 @@ def test_a_results_folder_that_cannot_be_written_is_told(call: Call, tmp_path: P
 
 def test_a_sweep_edited_by_hand_is_told_and_others_go_on(call: Call, results: Path, finish_scores: Any) -> None:
     finish_scores([2.0, 1.0, 2.0])
-    path = results / "sweeps" / "asked" / "0001.yaml"
+    path = results / "sweeps" / "asked.yaml"
     text = path.read_text()
     path.write_text(text.replace("seeds:", "sedes:"))
     for command in ("verify-optimum", "seeds", "report"):
         result = call(command, "--results", results, "--sweep", "asked", code=1)
         assert f"{path}: asked.sedes: unknown key" in result.err
         assert "repair the file" in result.err
-    (other := results / "sweeps" / "other").mkdir()
-    (other / "0001.yaml").write_text(text)
+    path.with_name("other.yaml").write_text(text)
     result = call("verify-optimum", "--results", results)
     assert "sweep asked is left out: " in result.err
-    path.write_text("version: 2\nsomething: new\n")
-    assert "a later version of ettsweep wrote it" in call("status", "--results", results).err
+    path.write_text("- something: new\n")
+    assert "something: unknown key" in call("status", "--results", results).err
 
 
 def test_a_broken_run_cannot_be_trained_or_logged(call: Call, results: Path, finish_scores: Any) -> None:

@@ -66,7 +66,7 @@ def test_what_verify_optimum_is_told_is_kept_in_the_sweeps_that_it_is_about(
     assert "sweep a: margin 5% from now on\n" in err
     assert criteria(results) == {"a": Criterion(margin=0.05), "b": Criterion(margin=0.05), "c": Criterion()}
     assert "from now on" not in call(*verify, "-s", "a", "--margin", "5%", code=1).err
-    assert {len(sweep.versions) for sweep in load_sweep_store(results).sweeps.values()} == {1, 2}
+    assert {len(sweep.entries) for sweep in load_sweep_store(results).sweeps.values()} == {1, 2}
 
 
 def test_sweeps_show_a_criterion_that_is_not_the_default(call: Call, results: Path, request_sweep: Ask) -> None:
@@ -95,7 +95,7 @@ def test_an_option_that_is_no_criterion_is_refused(
     request_sweep("w8")
     for command in (["grid", "w8.yaml"], ["verify-optimum"]):
         assert message in call(*command, *options, "--results", results, code=2).err
-    assert len(load_sweep_store(results).sweeps["w8"].versions) == 1
+    assert len(load_sweep_store(results).sweeps["w8"].entries) == 1
 
 
 def test_set_says_which_option_a_criterion_has(call: Call, request_sweep: Ask, results: Path) -> None:

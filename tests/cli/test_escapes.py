@@ -8,7 +8,7 @@ from support.watched import Terminal
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.sweep_updates import extend_sweep
+from ettsweep.study.sweep_store import extend_sweep
 
 NASTY = "\x1b]0;mine\x07\x1b[2J\rgone\u202e [red]not red[/red] [/nope] [link=x :boom:"
 SPELLED = r"\x1b]0;mine\x07\x1b[2J\rgone\u202e [red]not red[/red] [/nope] [link=x :boom:"

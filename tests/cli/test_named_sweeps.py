@@ -24,8 +24,7 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.sweep_store import SweepStore, load_sweep_store
-from ettsweep.study.sweep_updates import mark_followed
+from ettsweep.study.sweep_store import load_sweep_store
 
 Ask = Callable[..., list[RunSpec]]
 OTHER = {"batch_size": 16, "schedule": GRID["recipe"]["schedule"]}
@@ -293,7 +292,7 @@ def test_sweeps_are_listed_with_what_people_ask_of_them(call: Call, results: Pat
         round(len(specs) * 0.01, 4),
         "standard optimal by the paper's comparison of means",
     )
-    stat_result = (path := results / "sweeps" / "w8" / "0001.yaml").stat()
+    stat_result = (path := results / "sweeps" / "w8.yaml").stat()
     os.utime(path, (10**10, 10**10))
     (changed, _) = call("sweeps", "--results", results, "--format", "json").json
     os.utime(path, (stat_result.st_atime, stat_result.st_mtime))
@@ -325,16 +324,16 @@ def test_runs_that_a_call_left_out_are_told(call: Call, results: Path, request_s
 def test_a_damaged_sweep_is_named_and_others_go_on(call: Call, results: Path, request_sweep: Ask) -> None:
     request_sweep("w8", lambda spec: 1 + abs(spec.lr - 0.25))
     request_sweep("bad", recipe=OTHER)
-    path = results / "sweeps" / "bad" / "0001.yaml"
-    for content, messages in (("version: 99", "a later version of ettsweep wrote it"), ("asked: [", "repair the file")):
+    path = results / "sweeps" / "bad.yaml"
+    for content, messages in (("- later: 1", "later: unknown key"), ("- asked: [", "repair the file")):
         path.write_text(content)
         result = call("verify-optimum", "--dry-run", "--results", results)
         assert f"sweep bad is left out: {path}: " in result.err
         assert messages in result.err
         assert "left out" in call("sweeps", "--results", results).err
-        (results / "sweeps" / "w8").rename(results / "away")
+        (results / "sweeps" / "w8.yaml").rename(results / "away")
         assert "no sweep can be read" in call("verify-optimum", "--results", results, code=1).err
-        (results / "away").rename(results / "sweeps" / "w8")
+        (results / "away").rename(results / "sweeps" / "w8.yaml")
         for command in ("verify-optimum --sweep bad", "status -s bad"):
             assert str(path) in call(*command.split(), "--results", results, code=1).err
         assert str(path) in call("grid", "bad.yaml", "--results", results, code=1).err
@@ -343,7 +342,7 @@ def test_a_damaged_sweep_is_named_and_others_go_on(call: Call, results: Path, re
 def test_sweeps_none_of_which_can_be_read_are_a_failure(call: Call, results: Path, request_sweep: Ask) -> None:
     for name, messages in (("bad", "1 sweep cannot be read"), ("worse", "2 sweeps cannot be read")):
         request_sweep(name)
-        (results / "sweeps" / name / "0001.yaml").write_bytes(bytes(200))
+        (results / "sweeps" / f"{name}.yaml").write_bytes(bytes(200))
         result = call("sweeps", "--results", results, code=1)
         assert messages in result.err
         assert f"sweep {name} is left out" in result.err
@@ -362,7 +361,7 @@ def test_a_deleted_sweep_leaves_its_runs_to_those_that_need_them(call: Call, res
     assert load_sweep_store(results).sweeps.keys() == {"w8", "centre"}
     result = call("sweeps", "delete", "w8", "--results", results, stdin="y\n")
     assert "sweep w8 is deleted\n3 runs stay: `ettsweep clean --unused-runs" in result.err
-    assert [path.name for path in (results / "sweeps").iterdir()] == ["centre"]
+    assert [path.name for path in (results / "sweeps").iterdir()] == ["centre.yaml"]
     assert [sweep for sweep, _ in states(call, results).values()].count("-") == 2
     assert verdicts(call, results, "--sweep", "centre") == before
     assert "unknown sweep 'w8'" in call("sweeps", "delete", "w8", "--yes", "--results", results, code=2).err
@@ -381,40 +380,13 @@ def test_runs_of_damaged_sweeps_and_of_workers_are_not_unused(call: Call, result
     request_sweep("bad", falling, recipe=OTHER)
     (spec,) = request_sweep("gone", lr="fixed", recipe=GRID["recipe"] | {"batch_size": 8})
     assert RunDir.create(results, spec).claim({}, after=0)
-    (results / "sweeps" / "bad" / "0001.yaml").write_text("asked: [")
-    assert "bad/0001.yaml" in call("clean", "--unused-runs", "--yes", "--results", results, code=1).err
+    (results / "sweeps" / "bad.yaml").write_text("asked: [")
+    assert "bad.yaml" in call("clean", "--unused-runs", "--yes", "--results", results, code=1).err
     result = call("sweeps", "delete", "bad", "gone", "--yes", "--results", results)
     assert "1 run will be trained all the same: `ettsweep cancel --sweep gone " in result.err
     assert load_sweep_store(results).broken == {}
     call("clean", "--unused-runs", "--yes", "--results", results)
     assert {run.id for run in runs_in(results)} == {spec.run_id, *(spec.run_id for spec in kept)}
-
-
-def test_a_sweep_that_a_command_follows_is_not_deleted(call: Call, results: Path, request_sweep: Ask) -> None:
-    request_sweep("w8")
-    request_sweep("w16", recipe=OTHER)
-    with mark_followed(results, ["w8"]):
-        result = call("sweeps", "delete", "w16", "w8", "--yes", "--results", results, code=2)
-    assert "a command follows sweep w8 (process" in result.err
-    assert load_sweep_store(results).sweeps.keys() == {"w8", "w16"}, "all of them or none"
-
-
-def test_a_deletion_that_is_killed_leaves_the_sweep_or_none(
-    call: Call, results: Path, request_sweep: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    request_sweep("w8")
-
-    def killed(path: Path) -> None:
-        (path / "0001.yaml").unlink()
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", killed)
-        call("sweeps", "delete", "w8", "--yes", "--results", results, code=130)
-    assert load_sweep_store(results) == SweepStore(results, {}, {})
-    request_sweep("w8")
-    call("clean", "--results", results)
-    assert [path.name for path in (results / "sweeps").iterdir()] == ["w8"]
 
 
 # --- runs that are shared, and those of nobody ----------------------------------------------------------------------
@@ -506,11 +478,11 @@ def test_a_climb_stops_where_its_budget_ends_and_else_goes_on_until_it_stands(
 
 
 def rename_by_hand(sweep: Path) -> None:
-    sweep.rename(sweep.with_name("other"))
+    sweep.rename(sweep.with_name("other.yaml"))
 
 
 def damage(sweep: Path) -> None:
-    (sweep / "0001.yaml").write_text("version: [")
+    sweep.write_text("- asked: [")
 
 
 @pytest.mark.usefixtures("process")
@@ -524,7 +496,7 @@ def test_a_sweep_that_is_gone_when_its_command_ends_is_named(
     grid = write_fake_grid(tmp_path / "w8.yaml")
     command = start("grid", grid, "--follow", "--results", results)
     wait_for(lambda: list(results.glob("runs/*/attempts/0001/claim.json")), "a run in training")
-    change(results / "sweeps" / "w8")
+    change(results / "sweeps" / "w8.yaml")
     assert message in ended(command).stderr
     assert {run.status().state for run in runs_in(results)} == {State.DONE}
 

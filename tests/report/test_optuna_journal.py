@@ -18,8 +18,7 @@ from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.lattice import Centre
 from ettsweep.study.sweep import Suggestion
-from ettsweep.study.sweep_store import load_sweep_store
-from ettsweep.study.sweep_updates import record_suggestions
+from ettsweep.study.sweep_store import load_sweep_store, record_suggestions
 
 SUGGESTED = [(0.25, 0.25), (0.5, 0.25), (0.25, 0.5), (0.125, 0.125)]
 """Points suggested for `standard`, first to last."""

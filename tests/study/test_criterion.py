@@ -13,8 +13,7 @@ from ettsweep.errors import InputError
 from ettsweep.study.criterion import Criterion, CriterionOptions
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.sweep_spec import SweepSpec
-from ettsweep.study.sweep_store import load_sweep_store
-from ettsweep.study.sweep_updates import extend_sweep, record_criterion
+from ettsweep.study.sweep_store import extend_sweep, load_sweep_store, record_criterion
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 
 Ask = Callable[..., SweepSpec]
@@ -135,7 +134,7 @@ def test_a_criterion_is_kept_only_where_it_is_new(make_sweep_spec: Ask, results:
         record_criterion(results, ["a", "b"], CriterionOptions(margin=0.02, rule="bound"))
         == "sweep a, b: margin 2% from now on"
     )
-    counts = {name: len(sweep.versions) for name, sweep in load_sweep_store(results).sweeps.items()}
+    counts = {name: len(sweep.entries) for name, sweep in load_sweep_store(results).sweeps.items()}
     assert counts == {"a": 3, "b": 2, "c": 2}
     with pytest.raises(InputError, match="unknown sweep 'd'"):
         record_criterion(results, ["d"], CriterionOptions(rule="paper"))
@@ -144,14 +143,14 @@ def test_a_criterion_is_kept_only_where_it_is_new(make_sweep_spec: Ask, results:
 def test_a_file_says_what_was_stated_and_nothing_where_nothing_was(make_sweep_spec: Ask, results: Path) -> None:
     extend_sweep(results, "w8", make_sweep_spec())
     record_criterion(results, ["w8"], CriterionOptions(margin=0.05))
-    first, second = (yaml.safe_load(path.read_text()) for path in sorted((results / "sweeps" / "w8").iterdir()))
+    first, second = yaml.safe_load((results / "sweeps" / "w8.yaml").read_text())
     assert "criterion" not in first["asked"]
-    assert second == {"version": 1, "criterion": {"margin": 0.05}}
+    assert second == {"criterion": {"margin": 0.05}}
 
 
 def test_a_criterion_that_was_damaged_is_damage(make_sweep_spec: Ask, results: Path) -> None:
     extend_sweep(results, "w8", make_sweep_spec({"margin": 0.05}))
-    path = results / "sweeps" / "w8" / "0001.yaml"
+    path = results / "sweeps" / "w8.yaml"
     path.write_text(path.read_text().replace("margin: 0.05", "margin: -5"))
     assert (
         f"{path}: asked.criterion.margin: input should be greater than or equal to 0"

@@ -2,28 +2,31 @@
 
 import re
 import shutil
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import SoftFileLock
 from support.commandline import write_grid
 
 from ettsweep.errors import CorruptError, InputError, StorageError, SweepNameTakenError
 from ettsweep.runs.point import Point
+from ettsweep.study import sweep_store
 from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.lattice import Axis, Centre
-from ettsweep.study.sweep import Suggestion, Sweep, SweepVersion
+from ettsweep.study.sweep import Suggestion, Sweep
 from ettsweep.study.sweep_spec import SweepSpec
-from ettsweep.study.sweep_store import load_sweep_store, sanitize_name
-from ettsweep.study.sweep_updates import (
+from ettsweep.study.sweep_store import (
     check_name,
     extend_sweep,
-    find_followers,
-    mark_followed,
+    load_sweep_store,
     record_suggestions,
-    try_append,
+    sanitize_name,
 )
 
 Ask = Callable[..., SweepSpec]
@@ -110,7 +113,7 @@ def test_points_strategies_and_seeds_extend_a_sweep(make_sweep_spec: Ask, result
 def test_what_adds_nothing_leaves_no_file(make_sweep_spec: Ask, results: Path, repeated: dict[str, object]) -> None:
     extend_sweep(results, "w8", make_sweep_spec(seeds=[0, 1], strategies=["standard", "mup"]))
     extend_sweep(results, "w8", make_sweep_spec(**{"seeds": [0, 1], **repeated}))
-    assert len(only(results).versions) == 1
+    assert len(only(results).entries) == 1
 
 
 def test_another_place_to_train_is_remembered(make_sweep_spec: Ask, results: Path) -> None:
@@ -126,7 +129,7 @@ def test_a_centre_that_was_rounded_otherwise_asks_for_the_same_points(make_sweep
     extend_sweep(results, "w8", make_sweep_spec(overrides=[f"centre.standard.lr={0.25 * 2**1e-7!r}"]))
     (study,) = only(results).studies
     assert study.grid_points == first.studies()[0].grid_points
-    assert len(only(results).versions) == 1
+    assert len(only(results).entries) == 1
 
 
 # --- refusing -------------------------------------------------------------------------------------------------------
@@ -151,7 +154,7 @@ def test_another_question_is_refused_with_what_differs_and_a_free_name(
     extend_sweep(results, "w8", make_sweep_spec())
     with pytest.raises(SweepNameTakenError, match=re.escape(message)) as error:
         extend_sweep(results, "w8", make_sweep_spec(**options))
-    assert (error.value.free, len(only(results).versions)) == (free, 1)
+    assert (error.value.free, len(only(results).entries)) == (free, 1)
     extend_sweep(results, free, make_sweep_spec(**options))
     with pytest.raises(SweepNameTakenError) as error:
         extend_sweep(results, "w8", make_sweep_spec(**options))
@@ -195,7 +198,7 @@ def test_two_commands_at_the_same_instant_are_both_in(make_sweep_spec: Ask, resu
     for thread in threads:
         thread.join()
     assert sorted(only(results).studies[0].seeds) == list(range(8))
-    assert len(only(results).versions) == 8
+    assert len(only(results).entries) == 8
 
 
 def test_of_two_that_differ_at_the_same_instant_one_is_refused(make_sweep_spec: Ask, results: Path) -> None:
@@ -214,10 +217,10 @@ def test_of_two_that_differ_at_the_same_instant_one_is_refused(make_sweep_spec: 
         thread.start()
     for thread in threads:
         thread.join()
-    assert (len(refused), len(only(results).versions)) == (2, 1)
+    assert (len(refused), len(only(results).entries)) == (2, 1)
 
 
-# --- names, followers -----------------------------------------------------------------------------------------------
+# --- names --------------------------------------------------------------------------------------------------------------
 
 
 def test_no_two_sweeps_differ_in_case_alone(make_sweep_spec: Ask, results: Path) -> None:
@@ -233,54 +236,29 @@ def test_no_two_sweeps_differ_in_case_alone(make_sweep_spec: Ask, results: Path)
 
 def test_sweeps_that_differ_in_case_alone_since_an_earlier_version_go_on(make_sweep_spec: Ask, results: Path) -> None:
     extend_sweep(results, "w8", make_sweep_spec())
-    shutil.copytree(results / "sweeps" / "w8", results / "sweeps" / "W8")
+    shutil.copy(results / "sweeps" / "w8.yaml", results / "sweeps" / "W8.yaml")
     for name in ("w8", "W8"):
         assert extend_sweep(results, name, make_sweep_spec(seeds=[1])) == f"sweep {name} is extended"
-
-
-def test_followers_of_a_sweep_are_processes_that_live(results: Path) -> None:
-    (results / "sweeps" / "w").mkdir(parents=True)
-    with mark_followed(results, ["w"]):
-        (path,) = find_followers(results, "w")
-        assert find_followers(results, "other") == {}
-        path.with_name("follower-dead.json").write_text(path.read_text().replace('"pid": ', '"pid": 9999'))
-        assert list(find_followers(results, "w")) == [path]
-    assert find_followers(results, "w") == {}
 
 
 # --- damaged, and of other versions ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("content", ["", "[", "version: 1\nasked: 3", "version: 2", "asked: {grid: a}", "- 1", "\x00"])
+@pytest.mark.parametrize(
+    "content", ["", "[", "- asked: 3", "asked: {}", "- later: 2", "- asked: {grid: a}", "- 1", "- {}", "\x00"]
+)
 def test_a_damaged_sweep_is_named_and_others_go_on(make_sweep_spec: Ask, results: Path, content: str) -> None:
     extend_sweep(results, "w8", make_sweep_spec())
     extend_sweep(results, "other", make_sweep_spec())
-    path = results / "sweeps" / "w8" / "0001.yaml"
+    path = results / "sweeps" / "w8.yaml"
     path.write_text(content)
-    sweep_store = load_sweep_store(results)
-    assert list(sweep_store.sweeps) == ["other"]
-    assert str(path) in sweep_store.broken["w8"]
+    store = load_sweep_store(results)
+    assert list(store.sweeps) == ["other"]
+    assert str(path) in store.broken["w8"]
     with pytest.raises(CorruptError, match=re.escape(str(path))):
-        sweep_store.select(["w8"])
+        store.select(["w8"])
     with pytest.raises(CorruptError, match=re.escape(str(path))):
         extend_sweep(results, "w8", make_sweep_spec(seeds=[7]))
-
-
-def test_a_sweep_of_which_a_file_is_missing_is_damaged(make_sweep_spec: Ask, results: Path) -> None:
-    extend_sweep(results, "w8", make_sweep_spec())
-    for seed in (1, 2):
-        extend_sweep(results, "w8", make_sweep_spec(seeds=[seed]))
-    record_suggestions(results, "w8", [])
-    folder = results / "sweeps" / "w8"
-    (folder / "0002.yaml").rename(folder / "away.txt")
-    assert load_sweep_store(results).broken["w8"].startswith(f"{folder / '0002.yaml'} is missing; ")
-    (folder / "0002.yaml").mkdir()
-    assert str(folder / "0002.yaml") in load_sweep_store(results).broken["w8"]
-    (folder / "0002.yaml").rmdir()
-    for path in folder.glob("000[13].yaml"):
-        path.unlink()
-    (folder / "0004.yaml").rename(folder / "0001.yaml")
-    assert "no file contains a grid" in load_sweep_store(results).broken["w8"]
 
 
 @pytest.mark.parametrize("text", ["1e5", "1e-3", "null", "4:00", "0x1f", "\xff", "a: b # c", "'\"", "-", "true"])
@@ -309,31 +287,38 @@ def test_what_cannot_be_asked_is_damage_too(
     for name in ("w8", "other"):
         extend_sweep(results, name, make_sweep_spec())
     extend_sweep(results, "w8", make_sweep_spec(seeds=[1]))
-    path = results / "sweeps" / "w8" / "0002.yaml"
-    path.write_text(path.read_text().replace(old, new))
-    sweep_store = load_sweep_store(results)
-    assert list(sweep_store.sweeps) == ["other"]
-    assert message in sweep_store.broken["w8"]
-    assert str(path.parent) in sweep_store.broken["w8"]
+    path = results / "sweeps" / "w8.yaml"
+    before, last = path.read_text().rsplit("- asked:", 1)
+    path.write_text(f"{before}- asked:{last.replace(old, new)}")
+    store = load_sweep_store(results)
+    assert list(store.sweeps) == ["other"]
+    assert message in store.broken["w8"]
+    assert str(path) in store.broken["w8"]
 
 
-def test_a_sweep_renamed_at_the_instant_of_its_extension_is_whole(make_sweep_spec: Ask, results: Path) -> None:
+def test_the_lock_of_a_command_that_was_killed_is_taken_over(make_sweep_spec: Ask, results: Path) -> None:
     extend_sweep(results, "w8", make_sweep_spec())
-    sweep_store = load_sweep_store(results)
-    (results / "sweeps" / "w8").rename(results / "sweeps" / "new")
-    assert not try_append(results, sweep_store, "w8", SweepVersion(asked=make_sweep_spec(seeds=[1]))), (
-        "all is to be looked at again"
+    lock = results / "sweeps" / ".w8.lock"
+    killed = (
+        "import os, sys, filelock; lock = filelock.SoftFileLock(sys.argv[1]); lock.acquire(); os.kill(os.getpid(), 9)"
     )
-    assert list(load_sweep_store(results).sweeps) == ["new"]
-    assert not load_sweep_store(results).broken
-    assert not (results / "sweeps" / "w8").exists()
+    assert subprocess.run([sys.executable, "-c", killed, str(lock)], check=False).returncode == -9
+    assert lock.exists()
+    assert extend_sweep(results, "w8", make_sweep_spec(seeds=[1])) == "sweep w8 is extended"
+    assert not lock.exists()
 
 
-def test_a_kill_before_the_first_file_leaves_nothing_in_the_way(make_sweep_spec: Ask, results: Path) -> None:
-    (results / "sweeps" / "w8").mkdir(parents=True)
-    assert load_sweep_store(results).sweeps == {}
+def test_a_lock_of_another_machine_is_named(
+    make_sweep_spec: Ask, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     extend_sweep(results, "w8", make_sweep_spec())
-    assert only(results).name == "w8"
+    monkeypatch.setattr(sweep_store, "LOCK_S", 0.2)
+    lock = results / "sweeps" / ".w8.lock"
+    with SoftFileLock(lock):
+        lock.write_text(lock.read_text().replace(socket.gethostname(), "elsewhere"))
+        with pytest.raises(StorageError, match=re.escape(f"if there is none, delete {lock}")):
+            extend_sweep(results, "w8", make_sweep_spec(seeds=[1]))
+    assert len(only(results).entries) == 1
 
 
 def test_a_results_folder_that_cannot_be_made_is_a_storage_error(make_sweep_spec: Ask, tmp_path: Path) -> None:

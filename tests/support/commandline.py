@@ -32,7 +32,7 @@ from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import LocalLiveness
 from ettsweep.study.sweep_spec import SweepSpec
-from ettsweep.study.sweep_updates import extend_sweep
+from ettsweep.study.sweep_store import extend_sweep
 from ettsweep.worker.program import Programs
 from ettsweep.worker.signals import SIGNALS, StopSource
 from ettsweep.worker.training import train_together

@@ -23,7 +23,7 @@ from ettsweep.runs.folder import RunDir, jobs_dir, runs_dir
 from ettsweep.runs.result import make_result
 from ettsweep.runs.spec import validated_spec
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.sweep_updates import extend_sweep
+from ettsweep.study.sweep_store import extend_sweep
 from support.states import save_state
 
 RECORDED = Path(__file__).parents[1] / "frozen" / "recorded"

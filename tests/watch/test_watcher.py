@@ -134,8 +134,7 @@ def test_what_cannot_be_read_is_told_and_all_else_is_shown(results: Path) -> Non
     (broken / "spec.json").write_text("{\x1b[2J")
     (runs_dir(results) / "0123456789ab").write_text("a file")
     (runs_dir(results) / "notes").mkdir()
-    (sweeps_dir(results) / "odd").mkdir()
-    (sweeps_dir(results) / "odd" / "0001.yaml").write_text("{")
+    (sweeps_dir(results) / "odd.yaml").write_text("{")
     view = judged(watcher(results))
     folder, sweep = view.problems
     assert "is broken" in folder

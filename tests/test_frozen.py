@@ -242,12 +242,13 @@ def test_an_earlier_sweep_gets_the_verdicts_that_it_alone_would_get(call: Call, 
     before = sorted(path.name for path in earlier.iterdir())
     together = verdicts(earlier)
     collected = []
-    for path in sorted((earlier / "sweeps").iterdir()):
-        folder = tmp_path / path.name
+    for path in sorted((earlier / "sweeps").iterdir(), key=lambda path: path.stem):
+        folder = tmp_path / path.stem
         for name in ("runs", "jobs"):
             folder.mkdir(exist_ok=True)
             (folder / name).symlink_to((earlier / name).resolve())
-        shutil.copytree(path, folder / "sweeps" / path.name)
+        (folder / "sweeps").mkdir()
+        shutil.copy(path, folder / "sweeps")
         collected += verdicts(folder)
     assert collected == together
     assert len({verdict["family"] for verdict in collected}) < len(collected), "two sweeps are of one family"

@@ -19,12 +19,11 @@ from ettsweep.extras import check_installed
 from ettsweep.ownership import TRUST_VARIABLE, trust_group
 
 if TYPE_CHECKING:
-    from ettsweep.launch.resolve import LaunchOptions
     from ettsweep.runs.index import Run, RunIndex
     from ettsweep.study.budget import Budget
     from ettsweep.study.criterion import CriterionOptions
     from ettsweep.study.study import Study
-    from ettsweep.study.sweep import Sweep
+    from ettsweep.study.sweep import LaunchSettings, Sweep
     from ettsweep.study.sweep_spec import SweepSpec
     from ettsweep.study.sweep_store import SweepStore
     from ettsweep.theory.subject import Subject
@@ -85,7 +84,7 @@ Launch = Annotated[
     str | None,
     typer.Option(
         "--launch",
-        help="Launch profile: a file or a name; by default the grid's, else local.",
+        help="Launch profile: a file or a name; by default the sweep's, else local.",
         parser=parse_location,
         metavar="PROFILE",
     ),
@@ -376,8 +375,8 @@ class RunOptions(FamilyOptions):
 
 
 @dataclass(frozen=True)
-class TrainingOptions:
-    """Options on where runs train, where their metrics are logged, and where the data set is."""
+class LaunchOptions:
+    """Options on where runs train, and where their metrics are logged."""
 
     launch: Launch = None
     launch_set: LaunchSets = None
@@ -388,19 +387,18 @@ class TrainingOptions:
             metavar="LOGGER",
         ),
     ] = None
-    data: Data = None
     trust_group: TrustGroup = False
 
-    def launch_options(self) -> "LaunchOptions":
-        """Return these options as `LaunchOptions`.
+    def settings(self, sweeps: "Sequence[Sweep]", *, is_new: bool = False) -> "LaunchSettings":
+        """Return where runs of some sweeps train, see `choose_launch`.
 
         Raises:
-            InputError: A metric logger does not exist.
-            PackageMissingError: Its package is not installed.
+            InputError: A metric logger does not exist, or the sweeps were launched differently.
+            PackageMissingError: The logger's package is not installed.
         """
-        from ettsweep.launch.resolve import LaunchOptions
+        from ettsweep.launch.profile import choose_launch
 
-        sets = list(self.launch_set or [])
+        overrides = list(self.launch_set or [])
         if self.log:
             from ettsweep.runs.metric_loggers import METRIC_LOGGERS
 
@@ -409,8 +407,13 @@ class TrainingOptions:
                     raise unknown_name("metric logger", name, METRIC_LOGGERS)
                 check_installed(f"--log {name}", name)
             # --log is short for setting `trainer.log` of the profile.
-            sets.append(f"trainer.log=[{', '.join(self.log)}]")
-        return LaunchOptions(self.launch, tuple(sets), self.data)
+            overrides.append(f"trainer.log=[{', '.join(self.log)}]")
+        return choose_launch(self.launch, overrides, sweeps, is_new=is_new)
+
+    def settings_of_grid(self, sweep_store: "SweepStore", name: str) -> "LaunchSettings":
+        """Return where the runs of a grid train, as the sweep of this name or, if it is new, as all other sweeps do."""
+        own = sweep_store.sweeps.get(name)
+        return self.settings([own] if own else sweep_store.select(), is_new=own is None)
 
 
 @dataclass(frozen=True)

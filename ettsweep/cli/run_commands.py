@@ -9,15 +9,16 @@ import typer
 
 from ettsweep.cli.options import (
     DEFAULT_RESULTS,
+    Data,
     DryRun,
     ExistingResults,
     FamilyOptions,
     Form,
+    LaunchOptions,
     Model,
     Results,
     RunOptions,
     Sets,
-    TrainingOptions,
     Yes,
     require_folder,
 )
@@ -248,14 +249,16 @@ def retry(
     more_time: Annotated[
         str | None, typer.Option(help="Time limit of the jobs of these runs, such as 2h.", metavar="TIME")
     ] = None,
-    training_options: TrainingOptions,
+    launch_options: LaunchOptions,
+    data: Data = None,
     yes: Yes = False,
     results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
     """Retry failed, cancelled or corrupt runs, from their last checkpoint if there is one."""
     from ettsweep.cli.run_tables import show_submit_result
     from ettsweep.launch.follow import CommandContext, execute_plan, read_run_index
-    from ettsweep.launch.resolve import plan_retries, retryable
+    from ettsweep.launch.profile import load_profile, with_more
+    from ettsweep.launch.resolve import data_paths, plan_retries, retryable
     from ettsweep.runs.index import find_intact_run
 
     run_options.require_selection(all_)
@@ -267,14 +270,12 @@ def retry(
     confirm(f"retry {len(runs)} runs?", yes or len(runs) < 2)
     # Unless options say otherwise, runs train where their sweeps do, on the same data.
     studies = run_options.studies_of_runs(runs, sweep_store)
-    context = CommandContext(
-        results,
-        *training_options.launch_options().resolve_retries(studies, sweep_store, more_memory, more_time),
-        studies=studies,
-        notify=print_note,
-    )
-    plan, alive = plan_retries(runs, context, notify=print_note, new_code=new_code)
-    show_submit_result(execute_plan(plan, context), Format.TABLE)
+    sweeps = sweep_store.select(list({study.sweep for study in studies})) if studies else []
+    launch = with_more(launch_options.settings(sweeps), more_memory, more_time)
+    launcher = load_profile(launch.profile, launch.overrides, is_executed=True)
+    context = CommandContext(results, data_paths(sweeps, data, check=True), studies=studies, notify=print_note)
+    plan, alive = plan_retries(runs, context, launcher, notify=print_note, new_code=new_code)
+    show_submit_result(execute_plan(plan, context, launcher), Format.TABLE)
     for run in alive:
         print_note(f"run {run.id} is still training on {run.status.host}; `ettsweep cancel {run.id}` stops it")
     handled = {p.id for p in plan.all_runs} | {run.id for run in alive}
@@ -331,7 +332,8 @@ def train(
     wd: Annotated[float | None, power_option("Weight decay; the grid's centre by default.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed; the grid's first by default.")] = None,
     set_: Sets = None,
-    training_options: TrainingOptions,
+    launch_options: LaunchOptions,
+    data: Data = None,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
     """Train one run in the foreground. Ctrl-C saves a checkpoint; the same command resumes from it.
@@ -341,8 +343,11 @@ def train(
     from ettsweep.launch.cost import CostEstimator
     from ettsweep.launch.folders import check_folders, check_source
     from ettsweep.launch.follow import read_run_index
+    from ettsweep.launch.profile import load_profile
     from ettsweep.launch.project_copy import ensure_copies
-    from ettsweep.launch.resolve import resolve_run
+    from ettsweep.launch.resolve import absolute_data_path, resolve_run
+    from ettsweep.launch.submit import check_resources
+    from ettsweep.runs.contract import kind_of
     from ettsweep.runs.folder import RunDir, read_spec
     from ettsweep.runs.index import find_intact_run
     from ettsweep.runs.state import State
@@ -350,7 +355,7 @@ def train(
     from ettsweep.study.plan import make_plan
     from ettsweep.worker.worker import train_in_foreground
 
-    launch_options, note, others = training_options.launch_options(), "", None
+    note, others = "", None
     source = spec_file
     if spec_file is not None:
         options = {"--model": model, "--strategy": strategy, "--lr": lr, "--wd": wd, "--seed": seed}
@@ -370,9 +375,17 @@ def train(
         source = choose_grid_path(
             parse_path(run) if run else None, model, "give a grid file or a run id, --model NAME, or --spec FILE"
         )
-        spec, launch_options = resolve_run(source, strategy, set_ or [], lr, wd, seed, launch_options)
+        spec, data = resolve_run(source, strategy, set_ or [], lr, wd, seed, data)
         note = grid_note(source, model)
-    profile, data = launch_options.resolve_local(spec)
+    data = absolute_data_path(data, spec) if data else None
+    kind_of(spec).check_data(spec, data, False)
+    launch = launch_options.settings([])
+    profile = load_profile(launch.profile, launch.overrides, is_executed=True)
+    if not profile.resolve_slots():
+        raise InputError(
+            f"--launch {launch_options.launch}: `train` trains on this machine; `grid` and `retry` submit to SLURM"
+        )
+    check_resources([spec], profile)
     if source is not None:
         check_source(spec, source.absolute())
     check_folders(results, [spec])

@@ -10,10 +10,11 @@ from ettsweep.cli.grid_options import GridOptions
 from ettsweep.cli.options import (
     DEFAULT_RESULTS,
     BudgetOptions,
+    Data,
     DryRun,
     Form,
+    LaunchOptions,
     Results,
-    TrainingOptions,
     VerdictOptions,
     require_folder,
 )
@@ -59,7 +60,8 @@ def search(
     ] = False,
     budget_options: BudgetOptions,
     verdict_options: VerdictOptions,
-    training_options: TrainingOptions,
+    launch_options: LaunchOptions,
+    data: Data = None,
     dry_run: DryRun = False,
     follow: Annotated[
         bool, typer.Option(help="Show progress until the optimum is verified; Ctrl-C only detaches.")
@@ -73,30 +75,34 @@ def search(
     """
     from ettsweep.cli.verification_summary import show_verification
     from ettsweep.launch.follow import CommandContext, read_run_index
-    from ettsweep.launch.profile import profile_note
-    from ettsweep.launch.resolve import load_launch, plan_grid
+    from ettsweep.launch.profile import load_profile, profile_note
+    from ettsweep.launch.resolve import plan_grid, record_grid, resolve_request
     from ettsweep.launch.search_rounds import SearchTarget, search_rounds
     from ettsweep.study.samplers import make_sampler, resolve_trials
     from ettsweep.study.sweep_store import load_sweep_store
+    from ettsweep.study.tried import check_tried
     from ettsweep.study.warm_start import find_starts
 
     suggest = make_sampler(sampler)  # raises for an unknown sampler before anything is read
     name, requested_spec, notes = _load_spec(grid_options, sweep, verdict_options, results)
     changes = list[str]()  # printed once the project is copied: the output may go to a file of it
+    sweep_store = load_sweep_store(results)
     with suggest_command():
-        sweep_spec = training_options.launch_options().resolve_grid(
-            requested_spec, results, name, same_numbers=grid_options.same_numbers, notify=changes.append
+        launch = launch_options.settings_of_grid(sweep_store, name)
+        launcher = load_profile(launch.profile, launch.overrides, is_executed=not dry_run)
+        sweep_spec = resolve_request(
+            requested_spec, results, name, data, same_numbers=grid_options.same_numbers, notify=changes.append
         )
+    studies = sweep_spec.studies(name)
     context = CommandContext(
         results,
-        *load_launch(sweep_spec, dry_run=dry_run),
+        sweep_spec.data_paths,
         dry_run,
         progress_console() if follow else None,
         "search",
-        sweep_spec.studies(name),
+        studies,
         notify=print_note,
     )
-    sweep_store = load_sweep_store(results)
     target = SearchTarget.create(name, sweep_spec, sweep_store)
     budget = budget_options.budget(target.studies)
     run_index = read_run_index(results)
@@ -105,11 +111,14 @@ def search(
     # Starting points matter only before the first suggestion.
     print_note("" if new or source is None else f"--from {source} is ignored: the search has already started")
     # Creates or extends the sweep; which runs to train is decided round by round.
-    _, obstacle = plan_grid(sweep_spec, context, name, changes.append)
+    changes.append(check_tried(results, name, studies[0], sweep_spec.grid))
+    _, obstacle = plan_grid(sweep_spec, context, launcher)
+    if not dry_run:
+        changes.append(record_grid(results, name, sweep_spec, launch))
     print_note("\n".join(filter(None, changes)))
     print_note(f"before it can be submitted: {obstacle}" if obstacle else "")
     print_note(notes)
-    print_note(profile_note(sweep_spec.launch))
+    print_note(profile_note(launch.profile))
     print_note(_changed_ranges(sweep_store.sweeps[name].studies if name in sweep_store.sweeps else [], target.studies))
     selection = ["--sweep", name, *repeat_option("--strategy", grid_options.strategy or [])]
     with detach_on_interrupt(context.follows, selection=selection):
@@ -118,6 +127,7 @@ def search(
         result = search_rounds(
             target,
             context,
+            launcher,
             start_points,
             budget,
             sampler=sampler,

@@ -9,13 +9,14 @@ from ettsweep.cli.grid_options import GridOptions
 from ettsweep.cli.options import (
     DEFAULT_RESULTS,
     BudgetOptions,
+    Data,
     DryRun,
     ExistingResults,
     FamilyOptions,
     Follow,
     Form,
+    LaunchOptions,
     Results,
-    TrainingOptions,
     VerdictOptions,
 )
 from ettsweep.cli.parsers import parse_path
@@ -34,7 +35,8 @@ def grid(
     *,
     grid_options: GridOptions,
     verdict_options: VerdictOptions,
-    training_options: TrainingOptions,
+    launch_options: LaunchOptions,
+    data: Data = None,
     dry_run: DryRun = False,
     follow: Follow = False,
     form: Form = Format.TABLE,
@@ -43,26 +45,30 @@ def grid(
     """Create or extend a sweep from a grid file, and submit its missing runs."""
     from ettsweep.cli.run_tables import note_blocked, note_failed_starts, note_unsubmitted, show_submit_result
     from ettsweep.launch.follow import CommandContext, execute_plan
-    from ettsweep.launch.profile import profile_note
-    from ettsweep.launch.resolve import load_launch, plan_grid
+    from ettsweep.launch.profile import load_profile, profile_note
+    from ettsweep.launch.resolve import plan_grid, record_grid, resolve_request
     from ettsweep.study.sweep_store import load_sweep_store
+    from ettsweep.study.tried import check_tried
 
     name, requested_spec, notes = grid_options.load_spec(verdict_options, "give a grid file, or --model NAME")
     changes = list[str]()  # printed once the project is copied: the output may go to a file of it
     with suggest_command():
-        sweep_spec = training_options.launch_options().resolve_grid(
-            requested_spec, results, name, same_numbers=grid_options.same_numbers, notify=changes.append
+        launch = launch_options.settings_of_grid(load_sweep_store(results), name)
+        launcher = load_profile(launch.profile, launch.overrides, is_executed=not dry_run)
+        sweep_spec = resolve_request(
+            requested_spec, results, name, data, same_numbers=grid_options.same_numbers, notify=changes.append
         )
         studies, screen = sweep_spec.studies(name), progress_console() if follow else None
-        context = CommandContext(
-            results, *load_launch(sweep_spec, dry_run=dry_run), dry_run, screen, name, studies, notify=print_note
-        )
-        plan, obstacle = plan_grid(sweep_spec, context, name, notify=changes.append)
+        context = CommandContext(results, sweep_spec.data_paths, dry_run, screen, name, studies, notify=print_note)
+        changes.append(check_tried(results, name, studies[0], sweep_spec.grid))
+        plan, obstacle = plan_grid(sweep_spec, context, launcher)
+        if not dry_run:
+            changes.append(record_grid(results, name, sweep_spec, launch))
     print_note("\n".join(filter(None, (*changes, notes))))
-    print_note(profile_note(sweep_spec.launch))
+    print_note(profile_note(launch.profile))
     selection = ["--sweep", name]
     with detach_on_interrupt(context.follows, selection=selection):
-        submit_result = execute_plan(plan, context)
+        submit_result = execute_plan(plan, context, launcher)
     show_submit_result(submit_result, form)
     if dry_run:
         exists = name in load_sweep_store(results).sweeps
@@ -89,7 +95,8 @@ def verify_optimum(
     ] = None,
     budget_options: BudgetOptions,
     verdict_options: VerdictOptions,
-    training_options: TrainingOptions,
+    launch_options: LaunchOptions,
+    data: Data = None,
     dry_run: DryRun = False,
     follow: Follow = False,
     form: Form = Format.TABLE,
@@ -102,16 +109,20 @@ def verify_optimum(
     """
     from ettsweep.cli.verification_summary import show_verification
     from ettsweep.launch.follow import CommandContext, verify_rounds
+    from ettsweep.launch.profile import load_profile
+    from ettsweep.launch.resolve import data_paths
     from ettsweep.study.controller import Controller
     from ettsweep.study.lattice import parse_point
     from ettsweep.study.sweep_store import record_criterion
 
     criterion_options, sweep_store = verdict_options.criterion_options(), family_options.load(results)
     studies = [study.with_criterion(criterion_options) for study in family_options.studies(sweep_store)]
-    launch_plan = training_options.launch_options().resolve_studies(studies, sweep_store, dry_run=dry_run)
+    sweeps = sweep_store.select(list({study.sweep for study in studies}))
+    launch = launch_options.settings(sweeps)
+    launcher = load_profile(launch.profile, launch.overrides, is_executed=not dry_run)
     context = CommandContext(
         results,
-        *launch_plan,
+        data_paths(sweeps, data, check=not dry_run),
         dry_run,
         progress_console() if follow else None,
         "verify",
@@ -131,7 +142,7 @@ def verify_optimum(
     selection = family_options.as_arguments
     with detach_on_interrupt(context.follows, selection=selection):
         controller = Controller(studies, point, budget, other_studies=sweep_store.studies)
-        result = verify_rounds(controller, context)
+        result = verify_rounds(controller, context, launcher)
     # A dry run saves no criterion.
     criterion_arguments = verdict_options.as_arguments if dry_run else []
     command = ["verify-optimum", *selection, *(["--at", at] if at else []), *criterion_arguments, "--follow"]
@@ -142,7 +153,8 @@ def seeds(
     *,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Number of fresh seeds for each optimum.")] = 3,
     family_options: FamilyOptions,
-    training_options: TrainingOptions,
+    launch_options: LaunchOptions,
+    data: Data = None,
     dry_run: DryRun = False,
     follow: Follow = False,
     form: Form = Format.TABLE,
@@ -152,19 +164,28 @@ def seeds(
     from ettsweep.cli.run_tables import note_blocked, plan_summary, show_plan
     from ettsweep.cli.verdict_tables import note_reasons, show_verdicts
     from ettsweep.launch.follow import CommandContext, execute_plan, read_run_index
-    from ettsweep.launch.resolve import plan_seeds
+    from ettsweep.launch.profile import load_profile
+    from ettsweep.launch.resolve import data_paths, plan_seeds
     from ettsweep.study.judgement import judge
     from ettsweep.study.study import study_titles
 
     sweep_store = family_options.load(results)
     studies = family_options.studies(sweep_store)
-    launch_plan = training_options.launch_options().resolve_studies(studies, sweep_store, dry_run=dry_run)
+    sweeps = sweep_store.select(list({study.sweep for study in studies}))
+    launch = launch_options.settings(sweeps)
+    launcher = load_profile(launch.profile, launch.overrides, is_executed=not dry_run)
     context = CommandContext(
-        results, *launch_plan, dry_run, progress_console() if follow else None, "seeds", studies, notify=print_note
+        results,
+        data_paths(sweeps, data, check=not dry_run),
+        dry_run,
+        progress_console() if follow else None,
+        "seeds",
+        studies,
+        notify=print_note,
     )
     plan, unverified = plan_seeds(studies, context, count)
     with detach_on_interrupt(context.follows, selection=family_options.as_arguments):
-        submit_result = execute_plan(plan, context)
+        submit_result = execute_plan(plan, context, launcher)
     if dry_run:
         show_plan(submit_result, form)
         note_reasons(unverified)

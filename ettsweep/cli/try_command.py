@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ettsweep.cli.options import DEFAULT_RESULTS, Form, Grid, Model, Results, Sets, Strategies, TrainingOptions
+from ettsweep.cli.options import DEFAULT_RESULTS, Data, Form, Grid, LaunchOptions, Model, Results, Sets, Strategies
 from ettsweep.cli.prompts import suggest_command
 from ettsweep.console import Format, print_note, print_table
 
@@ -23,7 +23,8 @@ def try_(
         str | None,
         typer.Option("--name", help="Name of the sweep; by default the grid file's."),
     ] = None,
-    training_options: TrainingOptions,
+    launch_options: LaunchOptions,
+    data: Data = None,
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
@@ -33,16 +34,20 @@ def try_(
     something failed.
     """
     from ettsweep.doctor.try_sweep import try_sweep
+    from ettsweep.launch.profile import load_profile
+    from ettsweep.launch.resolve import resolve_request
     from ettsweep.study.grid_file import choose_grid_path, grid_note, load_sweep_spec
-    from ettsweep.study.sweep_store import check_name
+    from ettsweep.study.sweep_store import check_name, load_sweep_store
 
     path = choose_grid_path(grid, model, "give a grid file, or --model NAME")
     notes = [grid_note(path, model)]  # printed once the project is copied: the output may go to a file of it
     with suggest_command():
         requested = load_sweep_spec(path, strategy or [], set_ or [])
         sweep = check_name(path.stem if name is None else name)
-        sweep_spec = training_options.launch_options().resolve_grid(requested, results, sweep, notify=notes.append)
-    outcome, kept = try_sweep(results, sweep, sweep_spec, print_note, notes)
+        launch = launch_options.settings_of_grid(load_sweep_store(results), sweep)
+        launcher = load_profile(launch.profile, launch.overrides, is_executed=True)
+        sweep_spec = resolve_request(requested, results, sweep, data, notify=notes.append)
+    outcome, kept = try_sweep(results, sweep, sweep_spec, launcher, print_note, notes)
     _show(outcome, kept, sweep, form)
     if outcome.state == "failed":
         raise typer.Exit(1)

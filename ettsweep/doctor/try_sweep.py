@@ -12,8 +12,8 @@ from ettsweep.doctor.observations import conclude
 from ettsweep.doctor.trial import Trial
 from ettsweep.files import dumps, storage_errors, write_atomic
 from ettsweep.launch.folders import check_source
+from ettsweep.launch.launcher import Launcher
 from ettsweep.launch.project_copy import ensure_copies
-from ettsweep.launch.resolve import load_launch
 from ettsweep.launch.submit import check_resources
 from ettsweep.processes import process_identity
 from ettsweep.runs.folder import TRIAL_OWNER, TRIAL_PREFIX
@@ -22,14 +22,20 @@ from ettsweep.study.tried import Outcome, write_outcome
 
 
 def try_sweep(
-    results: Path, name: str, sweep_spec: SweepSpec, notify: Callable[[str], None], notes: Iterable[str] = ()
+    results: Path,
+    name: str,
+    sweep_spec: SweepSpec,
+    launcher: Launcher,
+    notify: Callable[[str], None],
+    notes: Iterable[str] = (),
 ) -> tuple[Outcome, Path | None]:
     """Try what trains the runs of a sweep, at the centre of its first strategy, and keep what was seen.
 
     Args:
         results: the results folder.
         name: of the sweep, which need not exist yet.
-        sweep_spec: as the sweep asks for it, with code, data and launch profile resolved.
+        sweep_spec: as the sweep asks for it, with code and data resolved.
+        launcher: where its runs train.
         notify: receives a line on what is under way.
         notes: lines that it receives first, once the project is copied.
 
@@ -41,8 +47,7 @@ def try_sweep(
         StorageError: the results folder cannot be written.
     """
     study = sweep_spec.studies(name)[0]
-    profile, data = load_launch(sweep_spec)
-    check_resources([study.base], profile, results)
+    check_resources([study.base], launcher, results)
     check_source(sweep_spec.recipe, Path(sweep_spec.grid))
     sweep_spec.check_data()
     seeds, kept = [*sweep_spec.seeds, max(sweep_spec.seeds) + 1], None
@@ -55,8 +60,8 @@ def try_sweep(
         for note in notes:
             notify(note)
         with _interrupted_by_signals():
-            record = Trial(study.base, seeds[1], profile, data, folder, notify).run()
-        outcome = conclude(record, study.family, len(sweep_spec.specs()), study.criterion, profile, results)
+            record = Trial(study.base, seeds[1], launcher, sweep_spec.data_paths, folder, notify).run()
+        outcome = conclude(record, study.family, len(sweep_spec.specs()), study.criterion, launcher, results)
         write_outcome(results, name, outcome)
         kept = folder if outcome.state == "failed" else None
     finally:

@@ -41,7 +41,6 @@ class CommandContext:
 
     Attributes:
         results: the results folder.
-        profile: launch profile of the runs.
         data: paths of data sets by kind of task, as far as given.
         dry_run: only show what would be submitted.
         console: follow the runs, with their progress on this console; None leaves them in the background.
@@ -51,7 +50,6 @@ class CommandContext:
     """
 
     results: Path
-    profile: Launcher
     data: Mapping[str, str] = field(default_factory=dict)
     dry_run: bool = False
     console: "Console | None" = None
@@ -113,34 +111,37 @@ def read_index_to_plan(context: CommandContext, is_wanted: Callable[[Run], bool]
     return read_run_index(context.results, slurm_cache) if slurm_cache.heartbeats else run_index
 
 
-def execute_plan(plan: Plan, context: CommandContext, controller: Controller | None = None) -> SubmitResult:
+def execute_plan(
+    plan: Plan, context: CommandContext, launcher: Launcher, controller: Controller | None = None
+) -> SubmitResult:
     """Submit a plan, and follow it to its end if the context says so; a dry run only shows what would be submitted.
 
     Args:
         plan: the runs to launch and to keep.
         context: how to carry it out.
+        launcher: where the runs train.
         controller: makes the plan of the next round; by default it is for the same runs.
 
     Raises:
         StorageError: the results folder cannot be written.
         LaunchError: no worker could be started, or workers ended without starting a run.
     """
-    cost_estimator = CostEstimator(context.profile, in_rounds=controller is not None)
+    cost_estimator = CostEstimator(launcher, in_rounds=controller is not None)
     forecast = controller.forecast if controller and context.follows else None
     context.notify(cost_estimator.describe_estimate(plan, forecast))
     # Slots of dead workers go to the runs that are queued already, before new ones are submitted.
     vacancies = SchedulerLiveness(context.results).vacant_slots([p.id for p in plan.keep if p.state is State.QUEUED])
     if context.dry_run:
         context.notify(f"{format_count(len(vacancies), 'idle slot')} would get a new worker" if vacancies else "")
-        return SubmitResult(plan, context, batch_scripts=context.profile.scripts(context.results, plan.to_launch))
+        return SubmitResult(plan, context, batch_scripts=launcher.scripts(context.results, plan.to_launch))
     context.notify(respawn_workers(vacancies))
     try:
         context.notify(withdraw_jobs(context.results))
     except SlurmUnavailableError as error:
         context.notify(str(error))
     if context.console is None:
-        return SubmitResult(plan, context, _submit_once(plan, context))
-    last_plan = _Follower(context, context.console, controller, cost_estimator).follow(plan)
+        return SubmitResult(plan, context, _submit_once(plan, context, launcher))
+    last_plan = _Follower(context, launcher, context.console, controller, cost_estimator).follow(plan)
     context.notify(cost_estimator.describe_cost(last_plan.run_index))
     return SubmitResult(last_plan, context)
 
@@ -151,11 +152,12 @@ class _Follower:
     def __init__(
         self,
         context: CommandContext,
+        launcher: Launcher,
         console: "Console",
         controller: Controller | None,
         cost_estimator: CostEstimator,
     ) -> None:
-        self._context, self._console, self._controller = context, console, controller
+        self._context, self._launcher, self._console, self._controller = context, launcher, console, controller
         self._cost_estimator = cost_estimator
         self._reader = RunReader(context.results)
         self._monitor = ProgressMonitor(
@@ -206,7 +208,7 @@ class _Follower:
 
     def _submit(self, plan: Plan) -> None:
         attempts = _launch_attempts(self._context.results, plan)
-        if folders := _submit_patiently(plan, self._context, self._console):
+        if folders := _submit_patiently(plan, self._context, self._launcher, self._console):
             self._folders += folders
             self._submission_counts.update(attempts)
 
@@ -217,7 +219,7 @@ class _Follower:
             LaunchError: all runs that could start have been submitted as often as they may be.
         """
         attempts = _launch_attempts(self._context.results, make_plan(watched, run_index))
-        if attempts and all(self._submission_counts[run] >= self._context.profile.max_submissions for run in attempts):
+        if attempts and all(self._submission_counts[run] >= self._launcher.max_submissions for run in attempts):
             last_output = read_submission(self._folders[-1]).last_output()
             raise LaunchError(f"the workers ended without starting a run: {last_output}")
 
@@ -235,17 +237,17 @@ def _launch_attempts(results: Path, plan: Plan) -> list[tuple[str, int]]:
     return [(p.id, len(RunDir(runs_dir(results) / p.id).attempt_numbers())) for p in plan.to_launch]
 
 
-def _submit_once(plan: Plan, context: CommandContext) -> list[Path]:
+def _submit_once(plan: Plan, context: CommandContext, launcher: Launcher) -> list[Path]:
     sweeps = sorted({study.sweep for study in context.studies})
-    return submit(context.results, plan, context.profile, context.data, sweeps)
+    return submit(context.results, plan, launcher, context.data, sweeps)
 
 
-def _submit_patiently(plan: Plan, context: CommandContext, console: "Console") -> Sequence[Path]:
+def _submit_patiently(plan: Plan, context: CommandContext, launcher: Launcher, console: "Console") -> Sequence[Path]:
     """Submit a plan; while the scheduler does not answer, wait and try again."""
     wait_s = RETRY_FIRST_S
     while True:
         try:
-            return _submit_once(plan, context)
+            return _submit_once(plan, context, launcher)
         except SubmissionUnknownError as error:
             console.out(escape_control(str(error)), highlight=False)
             return ()  # its runs count as unknown until SLURM answers
@@ -275,24 +277,25 @@ class VerificationResult:
     problem: LaunchError | None = None
 
 
-def verify_rounds(controller: Controller, context: CommandContext) -> VerificationResult:
+def verify_rounds(controller: Controller, context: CommandContext, launcher: Launcher) -> VerificationResult:
     """Judge studies and submit the runs that their verdicts lack: one round, or all rounds if the context follows.
 
     Args:
         controller: of the studies, before its first round.
         context: how to carry out the plans.
+        launcher: where the runs train.
 
     Raises:
         InputError: its start is no point of a study, or a point has more seeds than its budget allows.
     """
-    controller.capacity = 1 if context.dry_run else context.profile.capacity()
+    controller.capacity = 1 if context.dry_run else launcher.capacity()
     controller.follows = context.follows
     families = {study.family for study in controller.studies}
     plan = _next_plan(controller, read_index_to_plan(context, lambda run: run.family in families), context)
     if not plan.is_unfinished and context.follows:
         return VerificationResult(controller, SubmitResult(plan, context))
     try:
-        return VerificationResult(controller, execute_plan(plan, context, controller))
+        return VerificationResult(controller, execute_plan(plan, context, launcher, controller))
     except LaunchError as problem:
         if context.follows:
             raise

@@ -1,5 +1,6 @@
-"""Launch profiles as files: read, changed by options, checked; what they then do is in `local` and `slurm`."""
+"""Launch profiles: which one runs train with, read, changed by options, checked; `local` and `slurm` carry it out."""
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,9 +15,75 @@ from ettsweep.launch.trainer_settings import TrainerSettings
 from ettsweep.ownership import check_folder
 from ettsweep.schema import Source, locating, validate
 from ettsweep.shipped_files import describe_choice, shipped
+from ettsweep.study.sweep import LaunchSettings, Sweep
+from ettsweep.units import gib_of, seconds_of
 
 AnyProfile = LocalProfile | SlurmProfile
 PROFILES: dict[str, type[LocalProfile] | type[SlurmProfile]] = {"local": LocalProfile, "slurm": SlurmProfile}
+
+
+def choose_launch(
+    profile: str | None, overrides: Sequence[str], sweeps: Sequence[Sweep], *, is_new: bool = False
+) -> LaunchSettings:
+    """Return where runs train: as options say, and else as the runs of their sweeps did last.
+
+    Args:
+        profile: as typed, a name or a file; None if it is not given.
+        overrides: `key=value` as typed, for fields of it, or of that of the sweeps.
+        sweeps: to which the runs belong, or, for a new sweep, all others.
+        is_new: whether they are others, which then need not agree.
+
+    Raises:
+        InputError: the sweeps were launched differently, so the user must choose.
+    """
+    if profile is not None:
+        path = profile_file(profile)
+        profile = str(path.resolve()) if path and path.is_file() else profile
+    names = dict[LaunchSettings, str]()
+    for sweep in sweeps:
+        # Overrides of another profile do not apply to this one.
+        before = sweep.launch if profile is None else LaunchSettings(profile=profile)
+        # The last of a key wins.
+        last_by_key = {text.partition("=")[0]: text for text in (*before.overrides, *overrides)}
+        settings = LaunchSettings(profile=before.profile, overrides=tuple(last_by_key.values()))
+        names.setdefault(settings, sweep.name)
+    if len(names) == 1:
+        return next(iter(names))
+    if names and not is_new:
+        choices = [(name, "with", each.profile, *each.masked.overrides) for each, name in names.items()]
+        listing = "; ".join(map(" ".join, choices))
+        raise InputError(
+            f"these sweeps were launched differently ({listing}); choose with --launch, or narrow them with --sweep"
+        )
+    return choose_launch(profile or "local", overrides, [Sweep("")])
+
+
+def with_more(launch: LaunchSettings, more_memory: str | None, more_time: str | None) -> LaunchSettings:
+    """Return where runs train in jobs with more memory or time, if texts say how much.
+
+    Raises:
+        InputError: a text is no amount, or no more than the profile has anyway, or runs train on this machine.
+    """
+    profile, overrides, problems = load_profile(launch.profile, launch.overrides), [], []
+    for option, text, field, read in (
+        ("--more-memory", more_memory, "mem_gb", gib_of),
+        ("--more-time", more_time, "time_min", lambda text: math.ceil(seconds_of(text) / 60)),
+    ):
+        if text is None:
+            continue
+        if not hasattr(profile, field):
+            raise InputError(f"{option} {text}: these runs train on this machine; only jobs of SLURM have a limit")
+        try:
+            amount = read(text)
+        except ValueError as error:
+            problems.append(f"{option}: {error}")
+            continue
+        if (had := getattr(profile, field)) is not None and amount <= had:
+            problems.append(f"{option} {text}: is no more than {field}: {had:g} of the launch profile")
+        overrides.append(f"{field}={amount:g}")
+    if problems:
+        raise InputError.of(problems)
+    return launch.model_copy(update={"overrides": (*launch.overrides, *overrides)})
 
 
 def load_profile(name: str, overrides: Sequence[str] = (), *, is_executed: bool = False) -> AnyProfile:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ettsweep.launch.follow import CommandContext, VerificationResult, verify_rounds
+from ettsweep.launch.launcher import Launcher
 from ettsweep.study.budget import Budget
 from ettsweep.study.controller import Controller
 from ettsweep.study.study import Study, StudyKey
@@ -50,6 +51,7 @@ class SearchTarget:
 def search_rounds(
     target: SearchTarget,
     context: CommandContext,
+    launcher: Launcher,
     starts: Mapping[StudyKey, StartPoint],
     budget: Budget,
     *,
@@ -62,6 +64,7 @@ def search_rounds(
     Args:
         target: the studies to search.
         context: how to carry out the rounds.
+        launcher: where the runs train.
         starts: first points of studies without suggestions.
         budget: limits what is trained.
         sampler: name of the sampler.
@@ -85,4 +88,4 @@ def search_rounds(
         suggester=suggester,
         other_studies=[study for study in target.sweep_store.studies if study.sweep != target.name],
     )
-    return verify_rounds(controller, replace(context, studies=studies))
+    return verify_rounds(controller, replace(context, studies=studies), launcher)

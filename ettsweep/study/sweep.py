@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, field_serializer
 
+from ettsweep.config import hide_secrets
 from ettsweep.errors import InputError
 from ettsweep.metric import Metric
 from ettsweep.runs.contract import OwnCode
@@ -39,16 +40,40 @@ class Suggestion(StrictModel):
     start: Centre | None = None
 
 
+class LaunchSettings(StrictModel):
+    """Where the runs of a sweep train; in no run's id.
+
+    Attributes:
+        profile: a launch profile, by name or by its file.
+        overrides: `KEY=VALUE` for fields of it. Values of environment variables are masked when written, since they may
+            be secrets.
+    """
+
+    profile: str = "local"
+    overrides: Annotated[tuple[str, ...], Field(strict=False)] = ()
+
+    @field_serializer("overrides")
+    def _masked(self, overrides: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(hide_secrets, overrides))
+
+    @property
+    def masked(self) -> "LaunchSettings":
+        """The settings as they are written."""
+        return LaunchSettings.model_validate(self.model_dump())
+
+
 class SweepEntry(StrictModel):
     """One entry of a sweep's file. All fields are optional, and later entries override earlier ones.
 
     Attributes:
         asked: a resolved grid file, added to those of earlier entries.
+        launch: where runs train from then on.
         proposed: suggestions of samplers, added to those of earlier entries.
         criterion: options of the verdict; each field overrides that of earlier entries.
     """
 
     asked: SweepSpec | None = None
+    launch: LaunchSettings | None = None
     proposed: Annotated[tuple[Suggestion, ...], Field(strict=False)] | None = None
     criterion: CriterionOptions | None = None
 
@@ -79,6 +104,11 @@ class Sweep:
     def codes(self) -> list[OwnCode]:
         """The own code that it names, and has named."""
         return [code for request in self.requests if (code := request.recipe.info.code)]
+
+    @property
+    def launch(self) -> LaunchSettings:
+        """Where its runs train."""
+        return next((entry.launch for entry in reversed(self.entries) if entry.launch), LaunchSettings())
 
     @property
     def metric(self) -> Metric:
@@ -189,9 +219,9 @@ class Sweep:
             yield from study.specs()
 
     def covers(self, sweep_spec: SweepSpec) -> bool:
-        """`True` if a compatible spec adds nothing: no point, seed, launch option or change of the criterion."""
+        """`True` if a compatible spec adds nothing: no point, seed, path of data or change of the criterion."""
         last = self.sweep_specs[-1]
-        if last.launch_settings != sweep_spec.launch_settings or self.criterion_changes(sweep_spec.criterion):
+        if last.data != sweep_spec.data or self.criterion_changes(sweep_spec.criterion):
             return False
         if last.recipe.info.code and last.recipe != sweep_spec.recipe:
             return False  # how runs are taken up again, say, or the copy that they train in

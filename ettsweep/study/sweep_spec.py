@@ -1,10 +1,9 @@
-"""SweepSpec: a resolved grid file, with recipe, centres, ranges and seeds, and the launch options to train it with."""
+"""SweepSpec: a resolved grid file, with recipe, centres, ranges, seeds and data."""
 
 from typing import Annotated
 
-from pydantic import Field, SerializeAsAny, field_serializer
+from pydantic import SerializeAsAny
 
-from ettsweep.config import hide_secrets
 from ettsweep.runs.contract import Recipe, ValidatedRecipe, kind_of
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec, Seeds, StrategySpec
@@ -28,8 +27,7 @@ class SweepSpec(StrictModel):
         seeds: seeds of each point.
         criterion: stated options of the verdict; in no run's id.
         searched: `True` if a sampler suggests points within the ranges; else all of their points are requested.
-        data, launch, launch_set: where later commands train by default; in no run's id. Values of environment
-            variables in `launch_set` are masked when written, since they may be secrets.
+        data: path of the data set; in no run's id.
     """
 
     grid: str
@@ -42,18 +40,11 @@ class SweepSpec(StrictModel):
     criterion: CriterionOptions | None = None
     searched: bool = False
     data: str | None = None
-    launch: str = "local"
-    launch_set: Annotated[tuple[str, ...], Field(strict=False)] = ()
-
-    @field_serializer("launch_set")
-    def _masked_sets(self, sets: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(map(hide_secrets, sets))
 
     @property
-    def launch_settings(self) -> tuple[str, tuple[str, ...], str | None]:
-        """Launch profile, its overrides with secrets masked, and the data path."""
-        # Masked as in the file: a secret given again must not count as a change.
-        return self.launch, self._masked_sets(self.launch_set), self.data
+    def data_paths(self) -> dict[str, str]:
+        """The path of its data by kind of task, as far as it has one."""
+        return {self.recipe.info.data_kind: self.data} if self.data else {}
 
     def with_criterion(self, options: CriterionOptions) -> "SweepSpec":
         """Return the spec with `options` in place of those of its criterion.

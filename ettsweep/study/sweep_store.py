@@ -24,7 +24,7 @@ from ettsweep.schema import validate
 from ettsweep.study.compatibility import sweep_differences
 from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.study import Study
-from ettsweep.study.sweep import Suggestion, Sweep, SweepEntry
+from ettsweep.study.sweep import LaunchSettings, Suggestion, Sweep, SweepEntry
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.tried import trial_file
 
@@ -167,9 +167,9 @@ def load_sweep_store(results: Path) -> SweepStore:
         CorruptError: the folder of sweeps cannot be read.
     """
     sweep_store = SweepStore(results, {}, {})
-    for file in folder_names(sweeps_dir(results)):
-        name, suffix = file[: -len(".yaml")], file[-len(".yaml") :]
-        if suffix != ".yaml" or not NAME.fullmatch(name):
+    files = [Path(file) for file in folder_names(sweeps_dir(results))]
+    for name in sorted(file.stem for file in files if file.suffix == ".yaml"):
+        if not NAME.fullmatch(name):
             continue
         try:
             if sweep := _read_sweep(results, name):
@@ -274,13 +274,14 @@ def check_name(name: str, option: str = "--name") -> str:
     return name
 
 
-def extend_sweep(results: Path, name: str, sweep_spec: SweepSpec) -> str:
-    """Make a sweep, or add a spec to it if that adds anything.
+def extend_sweep(results: Path, name: str, sweep_spec: SweepSpec, launch: LaunchSettings | None = None) -> str:
+    """Make a sweep, or add a spec to it, and where it trains, as far as that adds anything.
 
     Args:
         results: the results folder.
         name: of the sweep.
         sweep_spec: what is added.
+        launch: where its runs train from now on; None for where they have trained.
 
     Returns:
         A line on the change, for people; empty if nothing changed.
@@ -293,11 +294,14 @@ def extend_sweep(results: Path, name: str, sweep_spec: SweepSpec) -> str:
 
     def extend(sweep_store: SweepStore) -> tuple[SweepEntry | None, str]:
         sweep = find_compatible(sweep_store, name, sweep_spec)
-        if sweep and sweep.covers(sweep_spec):
+        asked = None if sweep and sweep.covers(sweep_spec) else sweep_spec
+        # Masked as in the file: a secret that is given again is no change.
+        moved = None if launch is None or (sweep and sweep.launch == launch.masked) else launch
+        if not (asked or moved):
             return None, ""
         criterion = sweep.criterion_changes(sweep_spec.criterion) if sweep else ""
         change = f"sweep {name} is {'extended' if sweep else 'made'}"
-        return SweepEntry(asked=sweep_spec), f"{change}; {criterion} from now on" if criterion else change
+        return SweepEntry(asked=asked, launch=moved), f"{change}; {criterion} from now on" if criterion else change
 
     return _append(results, name, extend)
 

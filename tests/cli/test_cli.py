@@ -21,6 +21,8 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec, StrategySpec
 from ettsweep.runs.state import State
 from ettsweep.study.grid_file import load_sweep_spec
+from ettsweep.study.sweep import LaunchSettings
+from ettsweep.study.sweep_store import extend_sweep
 
 COMMANDS = sorted(command.name or command.callback.__name__ for command in cli.make_app().registered_commands)  # type: ignore[union-attr]
 
@@ -530,7 +532,7 @@ def test_sweeps_launched_differently_need_a_choice(results: Path, call: Call, tm
     item, two = ("slots=1",), ("slots=2",)
     for strategy, launch_set in (("standard", item), ("mup", two)):
         sweep_spec = load_sweep_spec(write_grid(tmp_path / f"{strategy}.yaml", strategies=[strategy]))
-        keep(results, sweep_spec.model_copy(update={"launch_set": launch_set}))
+        extend_sweep(results, strategy, sweep_spec, LaunchSettings(overrides=launch_set))
     options = ("--dry-run", "--results", results)
     for command in ("verify-optimum", "seeds"):
         result = call(command, *options, code=2)

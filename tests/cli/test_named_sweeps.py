@@ -216,7 +216,6 @@ def test_another_question_is_answered_with_a_command_that_asks_it(
         (["--launch", "nope"], "unknown launch profile 'nope'"),
         (["--launch-set", "slot=2"], "slot: unknown key; did you mean slots?"),
         (["--launch-set", "slots=100000"], "slots: 100000 are too many"),
-        (["--set", "model.depth=1000000000"], "model: width 8 at depth 1000000000 has"),
     ],
 )
 def test_what_no_name_would_mend_is_told_before_that_the_name_is_taken(

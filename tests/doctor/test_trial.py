@@ -47,7 +47,7 @@ def test_a_trainer_without_faults_is_exact(tmp_path: Path, results: Path) -> Non
     assert "with a checkpoint" in outcome["of"]["stop"]["seen"]
     assert outcome["kept"] is None
     assert [path.name for path in results.iterdir()] == ["sweeps"], "nothing of the trial is left"
-    assert json.loads((results / "sweeps" / "walk" / "try.json").read_text())["resume"] == "exact"
+    assert json.loads((results / "sweeps" / "walk.try.json").read_text())["resume"] == "exact"
 
 
 KNOWN = {

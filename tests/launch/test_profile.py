@@ -8,20 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import ettsweep, write_grid
+from support.commandline import ettsweep
 
 from ettsweep.errors import InputError, StorageError
 from ettsweep.launch.gpus import mps_is_running, visible_gpus
 from ettsweep.launch.local import LocalProfile
-from ettsweep.launch.profile import AnyProfile, find_profile, load_profile, profile_note
-from ettsweep.launch.resolve import LaunchOptions
+from ettsweep.launch.profile import AnyProfile, choose_launch, find_profile, load_profile, profile_note
 from ettsweep.launch.slots import Slot, held_slots, lock_paths, lock_slot, make_lock_dir, sort_free_first, unlock
 from ettsweep.launch.slurm import FIELD_BY_OPTION, SlurmProfile
 from ettsweep.launch.slurm_api import RESERVED_OPTIONS
 from ettsweep.launch.trainer_settings import TrainerSettings
 from ettsweep.processes import cores
 from ettsweep.shipped_files import shipped
-from ettsweep.study.grid_file import load_sweep_spec
+from ettsweep.study.sweep import LaunchSettings, Sweep, SweepEntry
 
 CORES = cores()
 
@@ -814,6 +813,25 @@ def test_a_file_beside_has_not_the_name_of_a_profile(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     Path("slurm").touch()
     Path("mine.yaml").touch()
-    sweep_spec = load_sweep_spec(write_grid(tmp_path / "grid.yaml"))
-    assert LaunchOptions("slurm").apply_to(sweep_spec).launch == "slurm"
-    assert LaunchOptions("mine.yaml").apply_to(sweep_spec).launch == str(tmp_path / "mine.yaml")
+    assert choose_launch("slurm", [], []).profile == "slurm"
+    assert choose_launch("mine.yaml", [], []).profile == str(tmp_path / "mine.yaml")
+
+
+def test_what_is_typed_wins_over_where_the_sweeps_train() -> None:
+    """Overrides belong to a profile: those of the sweeps go with another one, and are kept with their own."""
+    one, same, other = (
+        Sweep(name, (SweepEntry(launch=LaunchSettings(profile=profile, overrides=(f"slots={slots}", "threads=2"))),))
+        for name, profile, slots in (("one", "mine", 1), ("same", "mine", 1), ("other", "yours", 3))
+    )
+    for sweeps, typed, expected in [
+        ([], (None, []), ("local", ())),
+        ([], (None, ["slots=2"]), ("local", ("slots=2",))),
+        ([one, same], (None, []), ("mine", ("slots=1", "threads=2"))),
+        ([one, same], (None, ["slots=2"]), ("mine", ("slots=2", "threads=2"))),
+        ([one, other], ("theirs", ["slots=2", "slots=4"]), ("theirs", ("slots=4",))),
+    ]:
+        launch = choose_launch(*typed, sweeps)
+        assert (launch.profile, launch.overrides) == expected
+    with pytest.raises(InputError, match=r"one with mine slots=1 threads=2; other with yours slots=3"):
+        choose_launch(None, [], [one, other])
+    assert choose_launch(None, ["slots=5"], [one, other], is_new=True) == LaunchSettings(overrides=("slots=5",))

@@ -8,29 +8,29 @@ from support.arrays import write_profile
 from support.commandline import ettsweep, keep, runs_in, status, write_fake_grid
 
 from ettsweep.errors import InputError
-from ettsweep.launch.resolve import LaunchOptions
+from ettsweep.launch.profile import load_profile, with_more
 from ettsweep.launch.slurm import SlurmProfile
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import RunIndex
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.plan import make_plan
-from ettsweep.study.sweep_store import load_sweep_store
+from ettsweep.study.sweep import LaunchSettings
 
 
 @pytest.fixture
-def options(tmp_path: Path) -> LaunchOptions:
-    """Return options that name a profile of SLURM."""
-    return LaunchOptions(str(write_profile(tmp_path / "slurm.yaml", mem_gb=16, warn_s=60)), ("cpus=2",))
+def launch(tmp_path: Path) -> LaunchSettings:
+    """Return settings with a profile of SLURM."""
+    profile = write_profile(tmp_path / "slurm.yaml", mem_gb=16, warn_s=60)
+    return LaunchSettings(profile=str(profile), overrides=("cpus=2",))
 
 
 def test_jobs_of_a_retry_have_the_memory_and_the_time_that_it_asks_for(
-    tmp_path: Path, results: Path, options: LaunchOptions
+    tmp_path: Path, results: Path, launch: LaunchSettings
 ) -> None:
-    store = load_sweep_store(results)
-    before, _ = options.resolve_retries([], store, None, None)
-    profile, _ = options.resolve_retries([], store, "64G", "90.5min")
+    before, more = (with_more(launch, *texts) for texts in ((None, None), ("64G", "90.5min")))
+    profile = load_profile(more.profile, more.overrides)
     assert isinstance(profile, SlurmProfile)
-    assert profile == before.model_copy(update={"mem_gb": 64.0, "time_min": 91})
+    assert profile == load_profile(before.profile, before.overrides).model_copy(update={"mem_gb": 64.0, "time_min": 91})
     assert profile.cpus == 2
     specs = load_sweep_spec(write_fake_grid(tmp_path / "grid.yaml"), [], []).specs()
     (script,) = profile.scripts(results, make_plan(specs, RunIndex({}, {})).to_launch)
@@ -53,10 +53,10 @@ def test_jobs_of_a_retry_have_the_memory_and_the_time_that_it_asks_for(
     ],
 )
 def test_what_is_no_more_is_refused(
-    results: Path, options: LaunchOptions, memory: str | None, time: str | None, problems: list[str]
+    launch: LaunchSettings, memory: str | None, time: str | None, problems: list[str]
 ) -> None:
     with pytest.raises(InputError) as refused:
-        options.resolve_retries([], load_sweep_store(results), memory, time)
+        with_more(launch, memory, time)
     assert str(refused.value).splitlines() == problems
 
 

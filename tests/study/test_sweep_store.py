@@ -19,7 +19,7 @@ from ettsweep.study import sweep_store
 from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.lattice import Axis, Centre
-from ettsweep.study.sweep import Suggestion, Sweep
+from ettsweep.study.sweep import LaunchSettings, Suggestion, Sweep
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.sweep_store import (
     check_name,
@@ -65,7 +65,7 @@ def test_what_was_asked_is_read_as_it_was_kept(make_sweep_spec: Ask, results: Pa
 @pytest.mark.parametrize(
     ("changes", "stays"),
     [
-        ({"launch_set": ("slots=2",)}, True),
+        ({}, True),
         ({"seeds": (0, 1)}, True),
         ({"criterion": CriterionOptions(confidence=0.9)}, True),
         ({"lr": Axis(low=-3, high=5)}, False),
@@ -90,7 +90,7 @@ def test_a_search_has_started_where_its_first_proposal_says_while_its_ranges_sta
     of_mup = sweep_spec.model_copy(update={"lr": Axis(low=-3, high=5), "centres": {"mup": sweep_spec.centres["mup"]}})
     extend_sweep(results, "w8", of_mup)
     assert starts() == [Point(0.5, 0.25), None], "the ranges of another strategy"
-    extend_sweep(results, "w8", sweep_spec.model_copy(update=changes))
+    extend_sweep(results, "w8", sweep_spec.model_copy(update=changes), LaunchSettings(overrides=("slots=2",)))
     assert starts() == [Point(0.5, 0.25) if stays else None, None]
     suggestion = Suggestion(strategy="standard", sampler="surface", points=(Centre(lr=0.125, wd=0.25),))
     record_suggestions(results, "w8", [suggestion])
@@ -119,8 +119,12 @@ def test_what_adds_nothing_leaves_no_file(make_sweep_spec: Ask, results: Path, r
 def test_another_place_to_train_is_remembered(make_sweep_spec: Ask, results: Path) -> None:
     first = make_sweep_spec()
     extend_sweep(results, "w8", first)
-    extend_sweep(results, "w8", first.model_copy(update={"launch_set": ("slots=1",)}))
-    assert only(results).sweep_specs[-1].launch_set == ("slots=1",)
+    elsewhere = LaunchSettings(overrides=("slots=1", "environment.TOKEN=secret"))
+    extend_sweep(results, "w8", first, elsewhere)
+    assert only(results).launch == LaunchSettings(overrides=("slots=1", "environment.TOKEN=***"))
+    extend_sweep(results, "w8", make_sweep_spec(seeds=[1]))
+    assert only(results).launch.overrides[0] == "slots=1", "until it is said otherwise"
+    assert extend_sweep(results, "w8", first, elsewhere) == "", "a secret that is given again is no change"
     assert len(only(results).studies) == 1
 
 
@@ -264,9 +268,10 @@ def test_a_damaged_sweep_is_named_and_others_go_on(make_sweep_spec: Ask, results
 @pytest.mark.parametrize("text", ["1e5", "1e-3", "null", "4:00", "0x1f", "\xff", "a: b # c", "'\"", "-", "true"])
 def test_any_text_is_read_as_it_was_written(make_sweep_spec: Ask, results: Path, text: str) -> None:
     sweep_spec = make_sweep_spec()
-    extend_sweep(results, "w8", sweep_spec.model_copy(update={"grid": text, "launch_set": (text,)}))
+    launch = LaunchSettings(overrides=(text,))
+    extend_sweep(results, "w8", sweep_spec.model_copy(update={"grid": text}), launch)
     (requested,) = only(results).sweep_specs
-    assert (requested.grid, requested.launch_set) == (text, (text,))
+    assert (requested.grid, only(results).launch) == (text, launch)
 
 
 @pytest.mark.parametrize(

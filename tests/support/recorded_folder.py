@@ -23,6 +23,7 @@ from ettsweep.runs.folder import RunDir, jobs_dir, runs_dir
 from ettsweep.runs.result import make_result
 from ettsweep.runs.spec import validated_spec
 from ettsweep.study.grid_file import load_sweep_spec
+from ettsweep.study.sweep import LaunchSettings
 from ettsweep.study.sweep_store import extend_sweep
 from support.states import save_state
 
@@ -63,8 +64,8 @@ def write_sweep(results: Path, name: str, asked: Json) -> None:
     """Make a sweep of a grid file, as `grid` does."""
     path = results.parent / "grid.yaml"
     path.write_text(yaml.safe_dump(asked["grid"]))
-    launch = {"launch": asked["launch"], "launch_set": tuple(asked["launch_set"])}
-    extend_sweep(results, name, load_sweep_spec(path).model_copy(update=launch))
+    launch = LaunchSettings(profile=asked["launch"], overrides=tuple(asked["launch_set"]))
+    extend_sweep(results, name, load_sweep_spec(path), launch)
     path.unlink()
 
 

@@ -34,15 +34,15 @@ from ettsweep.schema import validate
 from ettsweep.shipped_files import shipped
 from ettsweep.study.bound_rule import seeds_to_decide
 from ettsweep.study.budget import NO_BUDGET, Budget
-from ettsweep.study.controller import Controller
 from ettsweep.study.criterion import Criterion, CriterionOptions, Rule, resolve_criterion
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.lattice import Axis, neighbours
 from ettsweep.study.plan import Plan, make_plan
+from ettsweep.study.round import Aim, Spent, next_round
 from ettsweep.study.samplers import SAMPLERS, make_sampler, resolve_trials
 from ettsweep.study.seeds import seed_order
 from ettsweep.study.study import Study
-from ettsweep.study.suggesting import StartPoint, Suggester
+from ettsweep.study.suggesting import Search, StartPoint
 from ettsweep.study.verdict import Verdict, VerdictWord
 
 CHUNK = 4
@@ -137,7 +137,7 @@ class Way:
     off: int | None = None
     start: Place | None = None
 
-    def begin(self, study: Study, world: Made | Recorded) -> tuple[Study, Suggester | None]:
+    def begin(self, study: Study, world: Made | Recorded) -> tuple[Study, Search | None]:
         """Return the search as it begins in a world, and what proposes its points, if anything does."""
         axes = study.lr, study.wd
         centre = Point(study.base.lr, study.base.wd)
@@ -154,7 +154,7 @@ class Way:
             return replace(study, grid_points=tuple(dict.fromkeys(map(at, box)))), None
         trials = resolve_trials(self.name, self.trials)
         starts = {study.key: StartPoint(start)}
-        searching = Suggester(self.name, make_sampler(self.name, world.number), trials, starts)
+        searching = Search(self.name, make_sampler(self.name, world.number), trials, starts)
         return replace(study, grid_points=(), box=(at(low), at(high))), searching
 
 
@@ -175,7 +175,7 @@ def simulate(
     world: World,
     budget: Budget = NO_BUDGET,
     slots: int = 1,
-    searching: Suggester | None = None,
+    search: Search | None = None,
     confidences: Sequence[float] = (),
 ) -> list[Outcome]:
     """Run a sweep: what was asked for, then all rounds until its verdict stands, with some runs at a time.
@@ -190,14 +190,20 @@ def simulate(
         What became of the sweep at each of these confidences, then at the study's.
     """
     rank = {seed: number for number, seed in enumerate(seed_order(study))}
-    asking = Controller([study], budget=budget, capacity=slots, follows=True, suggester=searching)
+    aim = Aim(capacity=slots, follows=True, search=search)
     run_index, wall, outcomes, forecasts = RunIndex({}, {}), 0, dict[float, Outcome](), list[int]()
-    plan = asking.plan(run_index) if searching else make_plan(study.specs(), run_index)
+    spent, studies = Spent(), [study]
+    if search:
+        made = next_round(studies, run_index, budget, spent, aim)
+        plan, spent, studies = made.plan, made.spent, list(made.studies)
+    else:
+        plan = make_plan(study.specs(), run_index)
     while True:
         run_index = RunIndex(run_index.runs | dict(_train(plan, study, world, rank)), {})
         wall += math.ceil(len(plan.to_launch) / slots)
-        plan = asking.plan(run_index)
-        (verdict,) = asking.verdicts
+        made = next_round(studies, run_index, budget, spent, aim)
+        plan, spent, studies = made.plan, made.spent, list(made.studies)
+        (verdict,) = made.verdicts
         for confidence in confidences:
             if confidence not in outcomes:
                 weaker = at_confidence(verdict, confidence)

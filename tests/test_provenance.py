@@ -83,7 +83,7 @@ def test_changed_and_untracked_files_are_in_the_diff_and_it_can_be_applied(check
     package = checkout / "ettsweep"
     (package / "seeding.py").write_bytes((package / "seeding.py").read_bytes() + b"\r\n\n# changed \xc3\xa9\n\n")
     (package / "blank.py").write_text("FIRST = 2\n\n\n\nLAST = 1\n")  # blank lines end the section
-    (package / "study" / "controller.py").unlink()
+    (package / "study" / "round.py").unlink()
     (package / "study" / "näw model.py").write_text("NEW = 1")
     (package / "study" / "empty.py").touch()
     (checkout / ".gitignore").write_text("*.yaml\n")

@@ -130,7 +130,7 @@ def show_plan(submit_result: SubmitResult, form: Format, *, below_table: bool = 
 
 def note_submitted(result: VerificationResult) -> None:
     """Print how many runs were submitted for verdicts, if any. After --follow, the line on costs has said it."""
-    planned, submit_result = result.controller.planned, result.submit_result
+    planned, submit_result = len(result.last.spent.planned_ids), result.submit_result
     if planned and not result.problem:
         if not submit_result.context.follows:
             submitted = f"{format_count(planned, 'run')} submitted{describe_destination(submit_result.folders)}"

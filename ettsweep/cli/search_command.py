@@ -79,6 +79,7 @@ def search(
     from ettsweep.launch.resolve import plan_grid, record_grid, resolve_request
     from ettsweep.launch.search_rounds import SearchTarget, search_rounds
     from ettsweep.study.samplers import make_sampler, resolve_trials
+    from ettsweep.study.suggesting import Search
     from ettsweep.study.sweep_store import load_sweep_store
     from ettsweep.study.tried import check_tried
     from ettsweep.study.warm_start import find_starts
@@ -125,14 +126,7 @@ def search(
         for study in target.studies:
             print_note(f"{study.title} starts {start_points[study.key].reason}" if study.key in start_points else "")
         result = search_rounds(
-            target,
-            context,
-            launcher,
-            start_points,
-            budget,
-            sampler=sampler,
-            suggest=suggest,
-            trials=resolve_trials(sampler, trials),
+            target, context, launcher, Search(sampler, suggest, resolve_trials(sampler, trials), start_points), budget
         )
     search_options = {"--sampler": (sampler, "surface"), "--trials": (trials, None)}
     # Options at their defaults are left out, to keep the suggested command short.

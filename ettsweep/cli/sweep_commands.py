@@ -108,11 +108,11 @@ def verify_optimum(
     100 runs for each, beyond the requested ones.
     """
     from ettsweep.cli.verification_summary import show_verification
-    from ettsweep.launch.follow import CommandContext, verify_rounds
+    from ettsweep.launch.follow import CommandContext, Rounds, verify_rounds
     from ettsweep.launch.profile import load_profile
     from ettsweep.launch.resolve import data_paths
-    from ettsweep.study.controller import Controller
     from ettsweep.study.lattice import parse_point
+    from ettsweep.study.round import Aim
     from ettsweep.study.sweep_store import record_criterion
 
     criterion_options, sweep_store = verdict_options.criterion_options(), family_options.load(results)
@@ -141,8 +141,8 @@ def verify_optimum(
         print_note(record_criterion(results, dict.fromkeys(study.sweep for study in studies), criterion_options))
     selection = family_options.as_arguments
     with detach_on_interrupt(context.follows, selection=selection):
-        controller = Controller(studies, point, budget, other_studies=sweep_store.studies)
-        result = verify_rounds(controller, context, launcher)
+        rounds = Rounds(studies, budget, Aim(point, other_studies=sweep_store.studies))
+        result = verify_rounds(rounds, context, launcher)
     # A dry run saves no criterion.
     criterion_arguments = verdict_options.as_arguments if dry_run else []
     command = ["verify-optimum", *selection, *(["--at", at] if at else []), *criterion_arguments, "--follow"]

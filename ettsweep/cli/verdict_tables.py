@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ettsweep.console import Format, Row, format_cell, format_count, print_note, print_table
+from ettsweep.launch.follow import Rounds
 from ettsweep.metric import Metric
 from ettsweep.quantities import difference_text, score_text
 from ettsweep.report.verdict_text import (
@@ -20,7 +21,6 @@ from ettsweep.report.verdict_text import (
 from ettsweep.runs.index import RunIndex, count_states
 from ettsweep.runs.point import Point
 from ettsweep.runs.versions import find_mixed_versions, group_by_version
-from ettsweep.study.controller import Controller
 from ettsweep.study.fresh import compare_fresh
 from ettsweep.study.judgement import evaluate
 from ettsweep.study.posterior import Difference
@@ -145,12 +145,12 @@ def show_spikes(families: "Sequence[JudgedFamily]") -> None:
     show_families(rows, [verdict.study for verdict, _ in spikes_by_verdict], Format.TABLE)
 
 
-def note_saved_runs(controller: Controller, run_index: RunIndex) -> None:
+def note_saved_runs(rounds: Rounds, run_index: RunIndex) -> None:
     """Print how many runs racing has saved, of all verdicts together, and compared to what."""
-    others = [*controller.studies, *controller.other_studies]
+    others = [*rounds.studies, *rounds.aim.other_studies]
     saved = sum(
         evaluate(v.study, run_index.family_runs(v.family)).runs_saved_by_racing(v, others)
-        for v in controller.verdicts
+        for v in (rounds.last.verdicts if rounds.last else ())
         if v.bound and v.candidate
     )
     if saved:

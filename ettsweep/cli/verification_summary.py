@@ -23,40 +23,40 @@ def show_verification(
     Raises:
         LaunchError: The runs of the only round could not be submitted; all else is printed first.
     """
-    controller, context = result.controller, result.submit_result.context
-    show_verdicts(controller.verdicts, form)
-    note_outside_points(controller.verdicts)
+    last, context = result.last, result.submit_result.context
+    show_verdicts(last.verdicts, form)
+    note_outside_points(last.verdicts)
     if context.follows:
-        note_saved_runs(controller, result.submit_result.plan.run_index)
+        note_saved_runs(result.rounds, result.submit_result.plan.run_index)
     if context.dry_run:
         show_plan(result.submit_result, form, below_table=True)
     else:
         note_submitted(result)
-    over_budget = controller.over_budget
-    if over_budget and not controller.stop_reasons:
+    over_budget = last.over_budget
+    if over_budget and not last.stop_reasons:
         verb = "is" if len(over_budget) == 1 else "are"
         print_note(f"{format_count(len(over_budget), 'more run')} {verb} needed than {budget} allows")
-    for reason in controller.stop_reasons:
+    for reason in last.stop_reasons:
         print_note(f"{reason}: stopped")
-    is_cut_short = context.follows and controller.search_over_budget
+    is_cut_short = context.follows and last.spent.is_search_cut_short
     print_note(
         f"the search is not complete: {budget} allows no further point" if is_cut_short and budget.is_limited else ""
     )
-    if context.follows and (controller.runs_short or is_cut_short or over_budget):
-        runs_short = max(controller.runs_short, len(over_budget))
+    if context.follows and (last.runs_short or is_cut_short or over_budget):
+        runs_short = max(last.runs_short, len(over_budget))
         print_note(f"{shell_command(*command, '--max-runs', str(ample_runs(runs_short)))} goes on")
     _note_interrupted(over_budget)
     # Without --follow, unresolved verdicts need another command.
     if context.console is None and any(
-        v.verdict == "unresolved" and v.bound and v.study.base.info.seeded for v in controller.verdicts
+        v.verdict == "unresolved" and v.bound and v.study.base.info.seeded for v in last.verdicts
     ):
         print_note(f"{shell_command(*command)} trains the seeds that decide most")
-    note_blocked(result.submit_result.plan, controller.verdicts, selection)
+    note_blocked(result.submit_result.plan, last.verdicts, selection)
     # Raised last: the verdicts are valid although their runs could not be submitted.
     if result.problem:
         raise result.problem
-    print_note(score_note([v.study for v in controller.verdicts]))
-    return 0 if all(v.verdict == "optimal" for v in controller.verdicts) else 1
+    print_note(score_note([v.study for v in last.verdicts]))
+    return 0 if all(v.verdict == "optimal" for v in last.verdicts) else 1
 
 
 def _note_interrupted(over_budget: Sequence[PlannedRun]) -> None:

@@ -23,9 +23,11 @@ from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.index import Run, RunIndex, RunReader, load_run_index
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
-from ettsweep.study.controller import Controller
+from ettsweep.study.budget import Budget
 from ettsweep.study.plan import Plan, make_plan
+from ettsweep.study.round import Aim, Round, Spent, next_round
 from ettsweep.study.study import Study
+from ettsweep.study.sweep import Suggestion
 from ettsweep.study.sweep_store import group_by_family
 
 if TYPE_CHECKING:
@@ -112,7 +114,7 @@ def read_index_to_plan(context: CommandContext, is_wanted: Callable[[Run], bool]
 
 
 def execute_plan(
-    plan: Plan, context: CommandContext, launcher: Launcher, controller: Controller | None = None
+    plan: Plan, context: CommandContext, launcher: Launcher, rounds: "Rounds | None" = None
 ) -> SubmitResult:
     """Submit a plan, and follow it to its end if the context says so; a dry run only shows what would be submitted.
 
@@ -120,14 +122,14 @@ def execute_plan(
         plan: the runs to launch and to keep.
         context: how to carry it out.
         launcher: where the runs train.
-        controller: makes the plan of the next round; by default it is for the same runs.
+        rounds: make the plan of the next round; by default it is for the same runs.
 
     Raises:
         StorageError: the results folder cannot be written.
         LaunchError: no worker could be started, or workers ended without starting a run.
     """
-    cost_estimator = CostEstimator(launcher, in_rounds=controller is not None)
-    forecast = controller.forecast if controller and context.follows else None
+    cost_estimator = CostEstimator(launcher, in_rounds=rounds is not None)
+    forecast = rounds.last.forecast if rounds and rounds.last and context.follows else None
     context.notify(cost_estimator.describe_estimate(plan, forecast))
     # Slots of dead workers go to the runs that are queued already, before new ones are submitted.
     vacancies = SchedulerLiveness(context.results).vacant_slots([p.id for p in plan.keep if p.state is State.QUEUED])
@@ -141,7 +143,7 @@ def execute_plan(
         context.notify(str(error))
     if context.console is None:
         return SubmitResult(plan, context, _submit_once(plan, context, launcher))
-    last_plan = _Follower(context, launcher, context.console, controller, cost_estimator).follow(plan)
+    last_plan = _Follower(context, launcher, context.console, rounds, cost_estimator).follow(plan)
     context.notify(cost_estimator.describe_cost(last_plan.run_index))
     return SubmitResult(last_plan, context)
 
@@ -154,10 +156,10 @@ class _Follower:
         context: CommandContext,
         launcher: Launcher,
         console: "Console",
-        controller: Controller | None,
+        rounds: "Rounds | None",
         cost_estimator: CostEstimator,
     ) -> None:
-        self._context, self._launcher, self._console, self._controller = context, launcher, console, controller
+        self._context, self._launcher, self._console, self._rounds = context, launcher, console, rounds
         self._cost_estimator = cost_estimator
         self._reader = RunReader(context.results)
         self._monitor = ProgressMonitor(
@@ -179,7 +181,7 @@ class _Follower:
         all_specs = [p.spec for p in plan.all_runs]
         while True:
             # A replanned round does not wait for blocked runs, which need a person; otherwise they are watched too.
-            watched = [p.spec for p in plan.to_launch + plan.keep] if self._controller else all_specs
+            watched = [p.spec for p in plan.to_launch + plan.keep] if self._rounds else all_specs
             self._monitor.watch(watched)
             self._submit(plan)
             follow_progress(
@@ -190,9 +192,9 @@ class _Follower:
             )
             run_index = self._reader.read(SchedulerLiveness(self._context.results, self._monitor.slurm_cache))
             self._check_started(watched, run_index)
-            if self._controller:
-                plan, forecast = _next_plan(self._controller, run_index, self._context), self._controller.forecast
-                plan = self._without_stopped(plan)
+            if self._rounds:
+                last = self._rounds.advance(run_index, self._context.notify)
+                plan, forecast = self._without_stopped(last.plan), last.forecast
             else:
                 plan, forecast = make_plan(all_specs, run_index), None
             if not plan.is_unfinished:
@@ -222,14 +224,6 @@ class _Follower:
         if attempts and all(self._submission_counts[run] >= self._launcher.max_submissions for run in attempts):
             last_output = read_submission(self._folders[-1]).last_output()
             raise LaunchError(f"the workers ended without starting a run: {last_output}")
-
-
-def _next_plan(controller: Controller, run_index: RunIndex, context: CommandContext) -> Plan:
-    """Return the plan of the next round."""
-    plan = controller.plan(run_index)
-    for line in controller.said:
-        context.notify(line)
-    return plan
 
 
 def _launch_attempts(results: Path, plan: Plan) -> list[tuple[str, int]]:
@@ -263,41 +257,81 @@ def _submit_patiently(plan: Plan, context: CommandContext, launcher: Launcher, c
 
 
 @dataclass
+class Rounds:
+    """The rounds of a verification, one after the other.
+
+    Attributes:
+        studies: as they are recorded; a search adds points to them.
+        budget: limits what is trained.
+        aim: what the verification goes for.
+        spent: by the rounds so far.
+        reload: returns the studies as they are on disk now, with suggestions of other commands.
+        record: records the suggestions of a round in a sweep, before they are run: a kill would lose them.
+        last: the last round; None before the first.
+    """
+
+    studies: Sequence[Study]
+    budget: Budget
+    aim: Aim
+    spent: Spent = field(default_factory=Spent)
+    reload: Callable[[Sequence[Study]], Sequence[Study]] = lambda studies: studies
+    record: Callable[[str, Sequence[Suggestion]], None] = lambda sweep, suggestions: None
+    last: Round | None = None
+
+    def advance(self, run_index: RunIndex, notify: Callable[[str], None]) -> Round:
+        """Return the next round from the runs on disk, once its suggestions are recorded and its notes are told."""
+        made = next_round(self.reload(self.studies), run_index, self.budget, self.spent, self.aim)
+        for sweep, suggestions in made.suggestions.items():
+            self.record(sweep, suggestions)
+        for note in made.notes:
+            notify(note)
+        self.studies, self.spent, self.last = made.studies, made.spent, made
+        return made
+
+
+@dataclass
 class VerificationResult:
     """What became of a verification.
 
     Attributes:
-        controller: has the verdicts.
+        rounds: the last of them has the verdicts.
         submit_result: result of its last plan.
         problem: why its only round could not be submitted; its verdicts are valid all the same.
     """
 
-    controller: Controller
+    rounds: Rounds
     submit_result: SubmitResult
     problem: LaunchError | None = None
 
+    @property
+    def last(self) -> Round:
+        """The last round."""
+        assert self.rounds.last is not None
+        return self.rounds.last
 
-def verify_rounds(controller: Controller, context: CommandContext, launcher: Launcher) -> VerificationResult:
+
+def verify_rounds(rounds: Rounds, context: CommandContext, launcher: Launcher) -> VerificationResult:
     """Judge studies and submit the runs that their verdicts lack: one round, or all rounds if the context follows.
 
     Args:
-        controller: of the studies, before its first round.
+        rounds: before the first one.
         context: how to carry out the plans.
         launcher: where the runs train.
 
     Raises:
         InputError: its start is no point of a study, or a point has more seeds than its budget allows.
     """
-    controller.capacity = 1 if context.dry_run else launcher.capacity()
-    controller.follows = context.follows
-    families = {study.family for study in controller.studies}
-    plan = _next_plan(controller, read_index_to_plan(context, lambda run: run.family in families), context)
-    if not plan.is_unfinished and context.follows:
-        return VerificationResult(controller, SubmitResult(plan, context))
+    capacity = 1 if context.dry_run else launcher.capacity()
+    rounds = replace(rounds, aim=replace(rounds.aim, capacity=capacity, follows=context.follows))
+    families = {study.family for study in rounds.studies}
+    first = rounds.advance(read_index_to_plan(context, lambda run: run.family in families), context.notify)
+    if not first.plan.is_unfinished and context.follows:
+        return VerificationResult(rounds, SubmitResult(first.plan, context))
     try:
-        return VerificationResult(controller, execute_plan(plan, context, launcher, controller))
+        submit_result = execute_plan(first.plan, context, launcher, rounds)
     except LaunchError as problem:
         if context.follows:
             raise
         # Unfollowed, the verdicts of runs that are finished are worth showing in spite of the error.
-        return VerificationResult(controller, SubmitResult(plan, context), problem)
+        return VerificationResult(rounds, SubmitResult(first.plan, context), problem)
+    return VerificationResult(rounds, submit_result)

@@ -1,20 +1,18 @@
 """Search: train what a sampler suggests, round after round, until verdicts are final or it suggests no more."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ettsweep.launch.follow import CommandContext, VerificationResult, verify_rounds
+from ettsweep.launch.follow import CommandContext, Rounds, VerificationResult, verify_rounds
 from ettsweep.launch.launcher import Launcher
 from ettsweep.study.budget import Budget
-from ettsweep.study.controller import Controller
-from ettsweep.study.study import Study, StudyKey
-from ettsweep.study.suggesting import StartPoint, Suggester
-from ettsweep.study.surface_sampler import Sampler
+from ettsweep.study.round import Aim, Spent
+from ettsweep.study.study import Study
+from ettsweep.study.suggesting import Search
 from ettsweep.study.sweep import Sweep
 from ettsweep.study.sweep_spec import SweepSpec
-from ettsweep.study.sweep_store import SweepStore, load_sweep_store, with_spec
-from ettsweep.study.sweep_store import record_suggestions as record
+from ettsweep.study.sweep_store import SweepStore, load_sweep_store, record_suggestions, with_spec
 
 
 @dataclass(frozen=True)
@@ -52,12 +50,8 @@ def search_rounds(
     target: SearchTarget,
     context: CommandContext,
     launcher: Launcher,
-    starts: Mapping[StudyKey, StartPoint],
+    search: Search,
     budget: Budget,
-    *,
-    sampler: str,
-    suggest: Sampler,
-    trials: int,
 ) -> VerificationResult:
     """Train suggested points until verdicts are final: one round, or all rounds if the context follows.
 
@@ -65,27 +59,15 @@ def search_rounds(
         target: the studies to search.
         context: how to carry out the rounds.
         launcher: where the runs train.
-        starts: first points of studies without suggestions.
+        search: suggests the points.
         budget: limits what is trained.
-        sampler: name of the sampler.
-        suggest: the sampler.
-        trials: most suggestions per study.
     """
+    studies = target.studies
+    others = [study for study in target.sweep_store.studies if study.sweep != target.name]
+    exhausted = {study.key for study in studies if target.sweep.is_exhausted(study.strategy, search.sampler)}
+    rounds = Rounds(studies, budget, Aim(search=search, other_studies=others), Spent(exhausted=frozenset(exhausted)))
     # In a dry run the sweep is not on disk: nothing is recorded or read back.
-    studies, is_recorded = target.studies, not context.dry_run
-    suggester = Suggester(
-        sampler,
-        suggest,
-        trials,
-        starts,
-        {study.key for study in studies if target.sweep.is_exhausted(study.strategy, sampler)},
-        reload=target.reload if is_recorded else lambda studies: studies,
-        save=partial(record, context.results) if is_recorded else lambda sweep, suggestions: None,
-    )
-    controller = Controller(
-        studies,
-        budget=budget,
-        suggester=suggester,
-        other_studies=[study for study in target.sweep_store.studies if study.sweep != target.name],
-    )
-    return verify_rounds(controller, replace(context, studies=studies), launcher)
+    if not context.dry_run:
+        # Another command may search the same sweep at the same time.
+        rounds = replace(rounds, reload=target.reload, record=partial(record_suggestions, context.results))
+    return verify_rounds(rounds, replace(context, studies=studies), launcher)

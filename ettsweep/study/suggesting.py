@@ -1,7 +1,7 @@
 """Suggesting: samplers suggest points of studies, round after round, until none is worth a run or none is left."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ettsweep.console import format_count
@@ -27,47 +27,62 @@ class StartPoint:
     reason: str = ""
 
 
-@dataclass
-class Suggester:
-    """Suggests points of studies with a sampler; each call of `suggest` is one round.
+@dataclass(frozen=True)
+class Suggested:
+    """What a round of a search has suggested.
+
+    Attributes:
+        studies: with the points that were suggested for them.
+        suggestions: by sweep, to be recorded before their runs are submitted: a killed search must know its points.
+        notes: a line for each study.
+        exhausted: studies that get no further suggestions.
+        is_cut_short: whether the budget kept a study from getting another point.
+    """
+
+    studies: Sequence[Study]
+    suggestions: Mapping[str, Sequence[Suggestion]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    exhausted: frozenset[StudyKey] = frozenset()
+    is_cut_short: bool = False
+
+
+@dataclass(frozen=True)
+class Search:
+    """A sampler that suggests points of studies.
 
     Attributes:
         sampler: name of the sampler.
         suggest_positions: the sampler itself.
         trials: points that it may suggest per study.
         starts: start points of studies without suggestions, if not their centre.
-        exhausted: studies that get no further suggestions.
-        reload: returns the studies as they are on disk now, with suggestions made by other commands.
-        save: stores the suggestions of a round by sweep; called before they are run, or a kill would lose them.
-        said: a line for each study on the last round.
-        budget_exhausted: whether the budget kept a study from getting another point.
     """
 
     sampler: str
     suggest_positions: Sampler
     trials: int
     starts: Mapping[StudyKey, StartPoint] = field(default_factory=dict)
-    exhausted: set[StudyKey] = field(default_factory=set)
-    reload: Callable[[Sequence[Study]], Sequence[Study]] = lambda studies: studies
-    save: Callable[[str, Sequence[Suggestion]], None] = lambda sweep, suggestions: None
-    said: list[str] = field(default_factory=list)
-    budget_exhausted: bool = False
 
-    def can_suggest(self, study: Study) -> bool:
-        """`True` if further points may be suggested for a study."""
-        return study.key not in self.exhausted
+    def suggest(
+        self,
+        studies: Sequence[Study],
+        run_index: RunIndex,
+        capacity: int,
+        max_runs: int,
+        exhausted: frozenset[StudyKey] = frozenset(),
+    ) -> Suggested:
+        """Suggest points of studies for the next round.
 
-    def suggest(self, studies: Sequence[Study], run_index: RunIndex, capacity: int, max_runs: int) -> list[Study]:
-        """Return the studies with the points suggested for the next round.
-
-        Each active study keeps its share of `capacity` points under way; at most `max_runs` runs are new.
+        Args:
+            studies: as recorded.
+            run_index: the runs on disk.
+            capacity: points under way, of which each active study keeps its share.
+            max_runs: the most new runs.
+            exhausted: studies that get no further suggestions.
         """
-        self.said = []
-        studies = self.reload(studies)  # another command may search the same sweep at the same time
-        active = [study for study in studies if self.can_suggest(study)]
+        active = [study for study in studies if study.key not in exhausted]
         per_study = math.ceil(capacity / max(1, len(active)))
-        suggestions_by_sweep: dict[str, list[Suggestion]] = {}
-        updated: dict[StudyKey, Study] = {}
+        suggestions: dict[str, list[Suggestion]] = {}
+        updated, notes, is_cut_short = dict[StudyKey, Study](), list[str](), False
         for study in active:
             study_state, start = evaluate(study, run_index.family_runs(study.family)), self._start_point(study)
             observations, runs_per_point = collect_observations(study_state, start), len(study.suggestion_seeds)
@@ -76,23 +91,23 @@ class Suggester:
             n_points = min(per_study - under_way, trials_left, max_runs // runs_per_point)
             if trials_left > 0 >= n_points:
                 if not under_way:  # so it is not a lack of workers, but of budget
-                    self.budget_exhausted = True
-                    self.exhausted.add(study.key)
+                    is_cut_short = True
+                    exhausted |= {study.key}
                 continue
             positions = self.suggest_positions(observations, n_points) if n_points > 0 else []
             if not study.seeds_by_point and observations.best:  # trained by another sweep: the climb may start there
                 positions = [observations.best, *positions]
             points = [study_state.point_at(position) for position in positions]
             max_runs -= runs_per_point * len(points)
-            self._report(study_titles(studies)[study.key], study, points, len(observations.unavailable), trials_left)
+            notes.append(self._note(study_titles(studies)[study.key], study, points, len(observations.unavailable)))
+            exhausted |= set() if points else {study.key}
             # An empty suggestion is stored too: it says that the sampler gave up, not that trials ran out.
             if points or trials_left > 0:
-                suggestions_by_sweep.setdefault(study.sweep, []).append(self._suggestion(study, start, points))
+                suggestions.setdefault(study.sweep, []).append(self._suggestion(study, start, points))
             proposed = (*study.suggested_points, *points)
             updated[study.key] = replace(study, suggested_points=proposed, start=start.point)
-        for sweep, suggestions in suggestions_by_sweep.items():
-            self.save(sweep, suggestions)  # before anything is submitted: a killed search must know its points
-        return [updated.get(study.key, study) for study in studies]
+        now = [updated.get(study.key, study) for study in studies]
+        return Suggested(now, suggestions, notes, exhausted, is_cut_short)
 
     def _start_point(self, study: Study) -> StartPoint:
         """Return the point where a study's search started, or will start."""
@@ -109,18 +124,14 @@ class Suggester:
             start=None if study.start else _as_centre(start.point),
         )
 
-    def _report(self, title: str, study: Study, points: Sequence[Point], n_points: int, trials_left: int) -> None:
-        """Report the points of a round; if there are none, mark the study as exhausted and report why."""
+    def _note(self, title: str, study: Study, points: Sequence[Point], n_tried: int) -> str:
+        """Return what was suggested for a study, or why nothing was."""
         if points:
-            self.said.append(f"{title}: {self.sampler} suggests {', '.join(map(str, points))}")
-            return
-        self.exhausted.add(study.key)
-        if trials_left > 0:
-            self.said.append(f"{title}: after {format_count(n_points, 'point')} no further one is worth a run")
-        else:
-            self.said.append(
-                f"{title}: {format_count(len(study.suggested_points), 'point')} suggested; --trials N allows N in total"
-            )
+            return f"{title}: {self.sampler} suggests {', '.join(map(str, points))}"
+        if self.trials > len(study.suggested_points):
+            return f"{title}: after {format_count(n_tried, 'point')} no further one is worth a run"
+        count = format_count(len(study.suggested_points), "point")
+        return f"{title}: {count} suggested; --trials N allows N in total"
 
 
 def _as_centre(point: Point) -> Centre:

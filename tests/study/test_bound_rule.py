@@ -21,10 +21,10 @@ from ettsweep.runs.spec import RunSpec, StrategySpec
 from ettsweep.runs.state import State, Status
 from ettsweep.study.bound_rule import BoundRule
 from ettsweep.study.budget import NO_BUDGET, Budget
-from ettsweep.study.controller import Controller
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.posterior import Posterior, fit_posterior
 from ettsweep.study.racing import Allocation, BoundQuery, next_runs, runs_needed
+from ettsweep.study.round import Aim, next_round
 from ettsweep.study.seeds import RACING_SEEDS, fresh_seeds, seed_order
 from ettsweep.study.study import Study
 from ettsweep.study.surface import WIDTH, finer_width
@@ -488,12 +488,12 @@ def test_what_other_sweeps_had_trained_is_none_of_a_races_budget(search_of: Call
     seven = replace(study, grid_points=tuple(CENTRE.moved(*offset) for offset in SEVEN))
     runs = {run.spec.run_id: run for run in noisy(study, WIDE, 0.1, curvature=0.06)}
     wide = replace(study, sweep="wide", grid_points=tuple(CENTRE.moved(*offset) for offset in WIDE))
-    asking = Controller([seven], follows=True, other_studies=[wide])
-    plan = asking.plan(RunIndex(runs, {}))
-    assert asking.verdicts[0].verdict == "unresolved"
+    made = next_round([seven], RunIndex(runs, {}), aim=Aim(follows=True, other_studies=[wide]))
+    plan = made.plan
+    assert made.verdicts[0].verdict == "unresolved"
     assert 0 < len(plan.to_launch) <= 2
-    assert asking.stop_reasons == []
-    assert sorted(asking.extra_ids[seven.key]) == sorted(p.id for p in plan.to_launch)
+    assert made.stop_reasons == []
+    assert sorted(made.spent.extra_ids[seven.key]) == sorted(p.id for p in plan.to_launch)
 
 
 def test_all_runs_of_climbs_and_races_are_counted_and_none_that_a_sweep_requested(
@@ -546,9 +546,9 @@ def test_a_round_has_no_more_runs_than_a_race_needs_or_may_have(search_of: Calla
     run_index = RunIndex({run.spec.run_id: run for run in noisy(study, WIDE, 0.11, curvature=0.06)}, {})
 
     def first_round(budget: Budget = NO_BUDGET) -> tuple[int, int]:
-        asking = Controller([wide], budget=budget, capacity=1000, follows=True)
-        launched = len(asking.plan(run_index).to_launch)
-        bound = asking.verdicts[0].bound
+        made = next_round([wide], run_index, budget, aim=Aim(capacity=1000, follows=True))
+        launched = len(made.plan.to_launch)
+        bound = made.verdicts[0].bound
         assert bound is not None
         assert bound.further_runs is not None
         return launched, bound.further_runs
@@ -569,12 +569,11 @@ def test_without_a_budget_a_study_may_have_100_extra_runs(
     run_index = RunIndex({run.spec.run_id: run for run in [*noisy(study, SEVEN, 0.12), *raced]}, {})
 
     def first_round() -> tuple[int, str, list[str]]:
-        verification = Controller([study], follows=True, capacity=1000)
-        launched = len(verification.plan(run_index).to_launch)
-        return launched, str(verification.forecast), verification.stop_reasons
+        made = next_round([study], run_index, aim=Aim(follows=True, capacity=1000))
+        return len(made.plan.to_launch), str(made.forecast), list(made.stop_reasons)
 
     assert first_round() == (86, "86 runs to come", [])
-    monkeypatch.setattr("ettsweep.study.controller.EXTRA_RUNS", 14)
+    monkeypatch.setattr("ettsweep.study.round.EXTRA_RUNS", 14)
     launched, _, (reason,) = first_round()
     assert launched == 0
     assert re.search(r"21 runs were requested, 14 more were added, and at least \d{3,4} would be needed", reason)
@@ -594,7 +593,7 @@ def test_without_a_budget_a_study_may_have_what_the_others_of_a_command_do_not_n
         runs |= {run.spec.run_id: run for run in added}
     run_index = RunIndex(runs, {})
     for order in (studies, studies[::-1]):
-        plan = Controller(order, follows=True, capacity=1000).plan(run_index)
+        plan = next_round(order, run_index, aim=Aim(follows=True, capacity=1000)).plan
         counts = {study.sweep: sum(p.spec.family_id == study.family for p in plan.to_launch) for study in studies}
         assert counts == {"first": 136, "second": 136, "sure": 0}
 
@@ -609,10 +608,10 @@ def test_studies_share_a_budget_equally_in_any_order(search_of: Callable[..., St
         runs |= {run.spec.run_id: run for run in noisy(study, WIDE, noise, curvature=0.06)}
     run_index, counts = RunIndex(runs, {}), []
     for order in (studies, studies[::-1]):
-        verification = Controller(order, budget=Budget(runs=32), capacity=1000, follows=True)
-        plan = verification.plan(run_index)
+        made = next_round(order, run_index, Budget(runs=32), aim=Aim(capacity=1000, follows=True))
+        plan = made.plan
         counts.append({study.sweep: sum(p.spec.family_id == study.family for p in plan.to_launch) for study in studies})
-        assert verification.stop_reasons == []
+        assert made.stop_reasons == []
     assert counts[0] == counts[1]
     assert counts[0] == {"first": 11, "second": 11, "third": 10, "sure": 0}
 
@@ -630,7 +629,7 @@ def test_a_budget_smaller_than_the_number_of_studies_is_used_too(
     studies = [
         replace(study, sweep=str(k), base=study.base.model_copy(update={"strategy": STRATEGIES[k]})) for k in range(3)
     ]
-    plan = Controller(studies, budget=Budget(runs), follows=follows).plan(RunIndex({}, {}))
+    plan = next_round(studies, RunIndex({}, {}), Budget(runs), aim=Aim(follows=follows)).plan
     assert [sum(p.spec.family_id == study.family for p in plan.to_launch) for study in studies] == launched
 
 
@@ -649,7 +648,7 @@ def test_runs_that_one_study_does_not_need_in_a_single_round_go_to_the_others(se
     spec, result = other.with_point(*CENTRE, 0), {"score": 1.0, "device_s": 3600.0}
     timed = Run(RunDir(Path("runs") / spec.run_id), spec, Status(State.DONE), result)
     for budget, each in ((Budget(runs=10), [1, 9]), (Budget(hours=10.5), [1, 5])):
-        plan = Controller(studies, budget=budget).plan(RunIndex({timed.id: timed}, {}))
+        plan = next_round(studies, RunIndex({timed.id: timed}, {}), budget).plan
         assert [sum(p.spec.family_id == study.family for p in plan.to_launch) for study in studies] == each
 
 
@@ -664,20 +663,20 @@ def test_where_a_budget_is_enough_for_one_of_two_it_is_the_same_one_in_any_order
     ]
     run_index = RunIndex({(run := run_at(study, (0, 0), 0, 1.0)).spec.run_id: run for study in studies}, {})
     for order in (studies, studies[::-1]):
-        verification = Controller(order, budget=Budget(8), follows=True)
-        assert {p.spec.family_id for p in verification.plan(run_index).to_launch} == {studies[0].family}
-        (reason,) = verification.stop_reasons
+        made = next_round(order, run_index, Budget(8), aim=Aim(follows=True))
+        assert {p.spec.family_id for p in made.plan.to_launch} == {studies[0].family}
+        (reason,) = made.stop_reasons
         assert reason.startswith("second ")
 
 
 def test_a_run_that_is_interrupted_counts_once(search_of: Callable[..., Study]) -> None:
     study = replace(search_of(seeds=[0]), grid_points=tuple(CENTRE.moved(lr, 0) for lr in range(9)))
-    verification = Controller([study], budget=Budget(9), follows=True)
-    first = verification.plan(RunIndex({}, {})).to_launch
+    made = next_round([study], RunIndex({}, {}), Budget(9), aim=Aim(follows=True))
+    first = made.plan.to_launch
     assert len(first) == 9
     ended = {p.id: Run(RunDir(Path("runs") / p.id), p.spec, Status(State.DONE), {"score": 1.0}) for p in first}
     ended |= {p.id: Run(RunDir(Path("runs") / p.id), p.spec, Status(State.INTERRUPTED), None) for p in first[:3]}
-    plan = verification.plan(RunIndex(ended, {}))
+    plan = next_round([study], RunIndex(ended, {}), Budget(9), made.spent, Aim(follows=True)).plan
     assert {p.id for p in plan.to_launch} == {p.id for p in first[:3]}
 
 

@@ -9,35 +9,38 @@ from bench.simulate import Series, Way, centre_alone, simulate
 from bench.worlds import Made
 from ettsweep.runs.index import RunIndex
 from ettsweep.study.budget import Budget
-from ettsweep.study.controller import Controller
 from ettsweep.study.criterion import Criterion
+from ettsweep.study.round import Aim, next_round
 from ettsweep.study.samplers import SAMPLERS
-from ettsweep.study.study import Study
-from ettsweep.study.suggesting import Suggester
+from ettsweep.study.study import Study, StudyKey
+from ettsweep.study.suggesting import Search, Suggested
 from ettsweep.study.sweep import Suggestion
 
 BOWL = Made("bowl", 0.02)
 
 
-def searched(searching: Suggester, study: Study) -> list[Suggestion]:
-    """Return what was proposed in a whole sweep."""
+def searched(search: Search, study: Study, *, killed: bool = False) -> list[Suggestion]:
+    """Return what was proposed in a whole sweep; if killed after each round, only what was recorded is left of it."""
     collected: list[Suggestion] = []
-    searching.save = lambda sweep, suggestions: collected.extend(suggestions)
-    simulate(study, BOWL, Budget(60), slots=2, searching=searching)
+
+    class Recording(Search):
+        def suggest(
+            self,
+            studies: Sequence[Study],
+            run_index: RunIndex,
+            capacity: int,
+            max_runs: int,
+            exhausted: frozenset[StudyKey] = frozenset(),
+        ) -> Suggested:
+            starts = {study.key: self.starts[study.key] for study in studies if not study.suggested_points}
+            searching = replace(search, starts=starts) if killed else search
+            suggested = searching.suggest(studies, run_index, capacity, max_runs, exhausted)
+            collected.extend(suggestion for each in suggested.suggestions.values() for suggestion in each)
+            return suggested
+
+    recording = Recording(search.sampler, search.suggest_positions, search.trials, search.starts)
+    simulate(study, BOWL, Budget(60), slots=2, search=recording)
     return collected
-
-
-class Forgetful(Suggester):
-    """One that is killed after each round: nothing is left of it but what was kept."""
-
-    def suggest(self, studies: Sequence[Study], run_index: RunIndex, capacity: int, max_runs: int) -> list[Study]:
-        starts = {study.key: self.starts[study.key] for study in studies if not study.suggested_points}
-        suggester = Suggester(
-            self.sampler, self.suggest_positions, self.trials, starts, {*self.exhausted}, save=self.save
-        )
-        suggest_result = suggester.suggest(studies, run_index, capacity, max_runs)
-        self.exhausted = suggester.exhausted
-        return suggest_result
 
 
 @pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name != "gp"])
@@ -45,9 +48,8 @@ def test_a_search_that_is_killed_after_each_round_proposes_the_same(sampler: str
     """It starts beside the centre of its lattice, which only its first proposal says."""
     study, complete = Way(sampler, trials=8, off=3).begin(centre_alone((0,), Criterion()), BOWL)
     assert complete
-    killed = Forgetful(complete.sampler, complete.suggest_positions, complete.trials, complete.starts)
     searched_result = searched(complete, study)
-    assert searched_result == searched(killed, study)
+    assert searched_result == searched(complete, study, killed=True)
     points = [point for suggestion in searched_result for point in suggestion.points]
     assert len({(point.lr, point.wd) for point in points}) == len(points) <= 8
     assert sampler == "surface" or len(points) == 8
@@ -85,6 +87,5 @@ def test_from_afar_the_surface_takes_fewer_runs_than_the_climb() -> None:
 def test_a_budget_is_kept_for_the_verdict_where_that_leaves_as_much_for_the_search(runs: int, selected: int) -> None:
     study, searching = Way("random", trials=30).begin(centre_alone((0,), Criterion()), BOWL)
     assert searching
-    asking = Controller([study], budget=Budget(runs), capacity=100, suggester=searching)
-    asking.plan(RunIndex({}, {}))
-    assert len(asking.studies[0].suggested_points) == selected
+    made = next_round([study], RunIndex({}, {}), Budget(runs), aim=Aim(capacity=100, search=searching))
+    assert len(made.studies[0].suggested_points) == selected

@@ -1,13 +1,13 @@
-"""The controller of studies: from what is on disk to verdicts, the runs that come next, and what there is to say.
+"""One round: from what is on disk to verdicts, the runs that come next, and what there is to say.
 
-Each call is one round: points that a sampler suggests, verdicts, neighbours and seeds that these lack, within a budget.
+`next_round` is a pure function: points that a sampler suggests, verdicts, neighbours and seeds that these lack, within
+a budget. Following, racing, climbing and searching are its rounds, one after the other.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Protocol
 
 from ettsweep.console import format_count, format_device_hours
 from ettsweep.errors import InputError
@@ -23,6 +23,8 @@ from ettsweep.study.judgement import evaluate_all
 from ettsweep.study.plan import Plan, PlannedRun, make_plan
 from ettsweep.study.study import Study, StudyKey, study_titles
 from ettsweep.study.study_state import StudyState
+from ettsweep.study.suggesting import Search, Suggested
+from ettsweep.study.sweep import Suggestion
 from ettsweep.study.verdict import Verdict
 
 RunsLeft = Mapping[StudyKey, float]
@@ -40,26 +42,6 @@ RUNS_PER_VERDICT = 10
 OVERESTIMATE = 16
 """Factor by which the predicted number of runs may exceed a stated budget before racing stops: a few sweeps need
 so much less than predicted."""
-
-
-class SuggestionSource(Protocol):
-    """A source of suggested points for studies, round after round.
-
-    Attributes:
-        budget_exhausted: whether the budget kept a study from getting another point.
-        said: a line for each study on the last round.
-    """
-
-    budget_exhausted: bool
-    said: list[str]
-
-    def can_suggest(self, study: Study) -> bool:
-        """`True` if further points may be suggested for a study."""
-        ...
-
-    def suggest(self, studies: Sequence[Study], run_index: RunIndex, capacity: int, max_runs: int) -> Sequence[Study]:
-        """Return the studies with further suggestions: `capacity` points under way, at most `max_runs` new runs."""
-        ...
 
 
 @dataclass
@@ -95,127 +77,197 @@ class StudyNeeds:
         return (self.is_racing and self.verdict.bound and self.verdict.bound.further_runs) or 0
 
 
-@dataclass
-class Controller:
-    """Studies that are searched, climb and race until their verdicts are final; each call of `plan` is one round.
+@dataclass(frozen=True)
+class Aim:
+    """What a verification goes for, the same in all of its rounds.
 
     Attributes:
-        studies: the studies; a suggester adds points to them.
         start: point where each climb starts; None for the study's best point.
-        budget: limits what is trained.
         capacity: runs that can train at the same time; racing adds that many per round.
         follows: race, and climb on from better neighbours of `start`.
-        suggester: suggests points of studies, which are judged once it is done; None without a search.
-        verdicts: one per study, from the last round.
-        forecast: runs to come from the last plan on.
+        search: suggests points of studies, which are judged once it is done; None without a search.
         other_studies: of sweeps that are not verified; the runs that they request are not counted as extra runs.
-        extra_ids: of planned runs that were neither requested nor suggested, by sweep and family.
-        over_budget: runs that the budget kept out of the last plan.
+    """
+
+    start: Point | None = None
+    capacity: int = 1
+    follows: bool = False
+    search: Search | None = None
+    other_studies: Sequence[Study] = ()
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What earlier rounds have used up and said.
+
+    Attributes:
+        rounds: how many there were.
+        planned_ids: of all runs that they planned.
+        extra_ids: of those that were neither requested nor suggested, by sweep and family.
+        paths: of the climbs that they told of.
+        exhausted: studies that get no further suggestions.
+        is_search_cut_short: whether the budget ended the search of one of them.
+    """
+
+    rounds: int = 0
+    planned_ids: frozenset[str] = frozenset()
+    extra_ids: Mapping[StudyKey, frozenset[str]] = field(default_factory=dict)
+    paths: Mapping[StudyKey, Sequence[Point]] = field(default_factory=dict)
+    exhausted: frozenset[StudyKey] = frozenset()
+    is_search_cut_short: bool = False
+
+
+@dataclass(frozen=True)
+class Round:
+    """What is known after a round, what comes next, and what there is to say.
+
+    Attributes:
+        studies: with the points that were suggested for them.
+        suggestions: to be recorded in the sweeps of these names before anything is submitted.
+        verdicts: one per study.
+        plan: the runs that the verdicts need next.
+        forecast: runs to come from this plan on.
+        notes: a line each on what was suggested, and where climbs went.
         stop_reasons: a line for each study that does not go on.
+        over_budget: runs that the budget kept out of the plan.
         runs_short: runs that the studies which the budget stopped are predicted to need.
-        said: lines on the last plan: what was suggested, and where climbs went.
+        spent: for the next round.
     """
 
     studies: Sequence[Study]
-    start: Point | None = None
-    budget: Budget = NO_BUDGET
-    capacity: int = 1
-    follows: bool = False
-    suggester: SuggestionSource | None = None
-    other_studies: Sequence[Study] = ()
-    verdicts: list[Verdict] = field(default_factory=list)
-    forecast: Forecast = field(default_factory=Forecast)
-    extra_ids: dict[StudyKey, set[str]] = field(default_factory=dict)
+    suggestions: Mapping[str, Sequence[Suggestion]]
+    verdicts: Sequence[Verdict]
+    plan: Plan
+    forecast: Forecast
+    notes: Sequence[str]
+    stop_reasons: Sequence[str]
+    over_budget: Sequence[PlannedRun]
+    runs_short: int
+    spent: Spent
+
+
+def next_round(
+    studies: Sequence[Study], run_index: RunIndex, budget: Budget = NO_BUDGET, spent: Spent = Spent(), aim: Aim = Aim()
+) -> Round:
+    """Judge studies from the runs on disk, and plan the runs that their verdicts need next.
+
+    Args:
+        studies: as recorded, with the suggestions of earlier rounds.
+        run_index: the runs on disk.
+        budget: limits what is trained.
+        spent: by earlier rounds.
+        aim: what the verification goes for.
+
+    Raises:
+        InputError: a compared point had more seeds than the budget allows before the first round.
+    """
+    return _RoundMaker(studies, run_index, budget, spent, aim).make()
+
+
+@dataclass
+class _RoundMaker:
+    """Makes one round; what it collects on the way is that of `Round`."""
+
+    studies: Sequence[Study]
+    run_index: RunIndex
+    budget: Budget
+    spent: Spent
+    aim: Aim
     over_budget: list[PlannedRun] = field(default_factory=list)
     stop_reasons: list[str] = field(default_factory=list)
     runs_short: int = 0
-    said: list[str] = field(default_factory=list)
-    _planned_ids: set[str] = field(default_factory=set)
-    _times: RunTimes = field(default_factory=RunTimes)  # of the runs that the present plan is made from
+    notes: list[str] = field(default_factory=list)
 
-    def plan(self, run_index: RunIndex) -> Plan:
-        """Judge all studies from the runs on disk, and return the plan of the runs that their verdicts need next.
+    def __post_init__(self) -> None:
+        self._times = RunTimes.of(self.run_index)
 
-        Raises:
-            InputError: a compared point had more seeds than the budget allows before the first round.
-        """
-        self._times, self.said = RunTimes.of(run_index), []
-        if self.suggester:
+    def make(self) -> Round:
+        suggested = Suggested(self.studies, exhausted=self.spent.exhausted)
+        if self.aim.search:
             batch = min(
-                self._batch_size([study.base for study in self.studies]),
-                SUGGESTIONS_PER_WORKER * self.capacity,
+                self._batch_size([study.base for study in self.studies]), SUGGESTIONS_PER_WORKER * self.aim.capacity
             )
-            self.studies = self.suggester.suggest(self.studies, run_index, batch, self._suggestion_limit(run_index))
-            self.said += self.suggester.said
-        study_states = evaluate_all(self.studies, run_index)
-        is_first = not self.verdicts
-        last_verdicts: Sequence[Verdict | None] = self.verdicts or [None] * len(study_states)
-        self.verdicts = [
-            self._climb(study_state, last) for study_state, last in zip(study_states, last_verdicts, strict=True)
-        ]
-        if is_first:  # later rounds may go up to the limit themselves
-            self._check_seeds()
-        self.stop_reasons = []
-        self.runs_short = 0
+            suggested = self.aim.search.suggest(
+                self.studies, self.run_index, batch, self._suggestion_limit(), self.spent.exhausted
+            )
+            self.studies = suggested.studies
+            self.notes += suggested.notes
+        study_states = evaluate_all(self.studies, self.run_index)
+        verdicts = [self._climb(study_state) for study_state in study_states]
+        if not self.spent.rounds:  # later rounds may go up to the limit themselves
+            self._check_seeds(verdicts)
         needs = [
-            self._needs(study_state, verdict) for study_state, verdict in zip(study_states, self.verdicts, strict=True)
+            self._needs(study_state, verdict, suggested.exhausted)
+            for study_state, verdict in zip(study_states, verdicts, strict=True)
         ]
-        runs_left = self._stop_unaffordable(needs, run_index)
+        runs_left = self._stop_unaffordable(needs)
         racing = [need for need in needs if need.is_racing]
         specs = [spec for need in racing if need.verdict.point for spec in need.study_state.specs([need.verdict.point])]
         n_racing = sum(runs_left[need.key] > 0 for need in racing)
         runs_per_study = math.ceil(self._batch_size(specs) / max(1, n_racing))
         for need in racing:
             need.specs += self._racing_specs(need, runs_per_study, runs_left[need.key])
-        self.over_budget = []
         for need in needs:
-            self._cut(need, runs_left[need.key], run_index)
-        self.forecast = self._forecast(needs, runs_left, run_index)
-        plan = make_plan((spec for need in needs for spec in need.specs), run_index)
-        self._record(needs, {p.id for p in plan.to_launch})
-        return plan
+            self._cut(need, runs_left[need.key])
+        forecast = self._forecast(needs, runs_left)
+        plan = make_plan((spec for need in needs for spec in need.specs), self.run_index)
+        return Round(
+            self.studies,
+            suggested.suggestions,
+            verdicts,
+            plan,
+            forecast,
+            self.notes,
+            self.stop_reasons,
+            self.over_budget,
+            self.runs_short,
+            self._spent_now(needs, plan, verdicts, suggested),
+        )
 
-    def _needs(self, study_state: StudyState, verdict: Verdict) -> StudyNeeds:
+    def _needs(self, study_state: StudyState, verdict: Verdict, exhausted: Collection[StudyKey]) -> StudyNeeds:
         """Return what a verdict needs next, without the runs that racing will choose."""
         # While points are suggested for a study, only requested runs are planned: its candidate may still change.
-        is_judged = not (self.suggester and self.suggester.can_suggest(study_state.study))
+        is_judged = self.aim.search is None or study_state.study.key in exhausted
         specs = study_state.needed_specs(verdict) if is_judged else study_state.pending_specs()
         # Racing starts once nothing else is missing: an unresolved verdict has all of its neighbours.
-        can_race = self.follows and is_judged and study_state.study.base.info.seeded  # else each run would be the same
+        # Without seeds each further run would be the same.
+        can_race = self.aim.follows and is_judged and study_state.study.base.info.seeded
         return StudyNeeds(study_state, verdict, specs, can_race and verdict.verdict == "unresolved")
 
-    def _record(self, needs: Sequence[StudyNeeds], launched: set[str]) -> None:
-        """Record which runs are launched: only these use the budget."""
-        self._planned_ids |= launched
+    def _spent_now(
+        self, needs: Sequence[StudyNeeds], plan: Plan, verdicts: Sequence[Verdict], suggested: Suggested
+    ) -> Spent:
+        """Return what is spent after this round: only runs that are launched use the budget."""
+        launched, extra_ids = frozenset(p.id for p in plan.to_launch), dict(self.spent.extra_ids)
         for need in needs:
             new = {run_id: spec for spec in need.specs if (run_id := spec.run_id) in launched}
             study = need.study_state.study
             extra = {i for i, spec in new.items() if not study.requests(Point(spec.lr, spec.wd), spec.seed)}
-            self.extra_ids.setdefault(need.key, set()).update(extra)
+            extra_ids[need.key] = extra_ids.get(need.key, frozenset()) | extra
+        paths = {verdict.key: tuple(verdict.full_path) for verdict in verdicts}
+        return Spent(
+            self.spent.rounds + 1,
+            self.spent.planned_ids | launched,
+            extra_ids,
+            paths,
+            suggested.exhausted,
+            self.spent.is_search_cut_short or suggested.is_cut_short,
+        )
 
-    @property
-    def planned(self) -> int:
-        """Number of runs planned so far."""
-        return len(self._planned_ids)
-
-    @property
-    def search_over_budget(self) -> bool:
-        """Whether the budget ended the search for suggestions."""
-        return bool(self.suggester and self.suggester.budget_exhausted)
-
-    def _budget_left(self, max_runs: int, run_index: RunIndex) -> int:
+    def _budget_left(self, max_runs: int) -> int:
         """Return how many runs may still be launched; one that is interrupted is paid for when it is resumed."""
-        states = (run_index.status_of(run_id).state for run_id in self._planned_ids)
+        states = (self.run_index.status_of(run_id).state for run_id in self.spent.planned_ids)
         return max_runs - sum(state is not State.INTERRUPTED for state in states)
 
-    def _device_s_left(self, hours: float, run_index: RunIndex) -> float:
-        used = (run_index.runs[run_id].device_s for run_id in self._planned_ids if run_id in run_index.runs)
+    def _device_s_left(self, hours: float) -> float:
+        runs = self.run_index.runs
+        used = (runs[run_id].device_s for run_id in self.spent.planned_ids if run_id in runs)
         return 3600 * hours - sum(used)
 
-    def _check_seeds(self) -> None:
+    def _check_seeds(self, verdicts: Sequence[Verdict]) -> None:
         if (max_seeds := self.budget.seeds) is None:
             return
-        for v in self.verdicts:
+        for v in verdicts:
             for scored_point in v.compared_points:
                 if scored_point.runs > max_seeds:
                     title = study_titles(self.studies)[v.key]
@@ -225,15 +277,15 @@ class Controller:
     def _batch_size(self, specs: Sequence[RunSpec]) -> int:
         """Return how many runs like `specs` make up a round: one per worker, or more if they are short."""
         timed = self._times.total_device_s(specs) if specs else None
-        return self.capacity * max(1, math.ceil(MIN_ROUND_S * len(specs) / timed) if timed else 1)
+        return self.aim.capacity * max(1, math.ceil(MIN_ROUND_S * len(specs) / timed) if timed else 1)
 
-    def _climb(self, study_state: StudyState, last: Verdict | None) -> Verdict:
-        """Return the verdict at the end of a climb, and report the candidate if the climb has moved on."""
-        start = self.start and study_state.resolve_point(self.start)
+    def _climb(self, study_state: StudyState) -> Verdict:
+        """Return the verdict at the end of a climb, and note the candidate if the climb has moved on."""
+        start = self.aim.start and study_state.resolve_point(self.aim.start)
         # Without following, a given point is judged itself, whatever is better nearby.
-        verdict = study_state.verdict(start) if start and not self.follows else study_state.climb(start)
-        if self.follows and verdict.point and (last is None or verdict.full_path != last.full_path):
-            self.said.append(f"{study_titles(self.studies)[verdict.key]}: {_describe_candidate(verdict)}")
+        verdict = study_state.verdict(start) if start and not self.aim.follows else study_state.climb(start)
+        if self.aim.follows and verdict.point and tuple(verdict.full_path) != self.spent.paths.get(verdict.key):
+            self.notes.append(f"{study_titles(self.studies)[verdict.key]}: {_describe_candidate(verdict)}")
         return verdict
 
     def _racing_specs(self, need: StudyNeeds, limit: int, runs_left: float) -> list[RunSpec]:
@@ -252,41 +304,41 @@ class Controller:
 
     # --- the budget ---
 
-    def _stop_unaffordable(self, needs: Sequence[StudyNeeds], run_index: RunIndex) -> RunsLeft:
+    def _stop_unaffordable(self, needs: Sequence[StudyNeeds]) -> RunsLeft:
         """Return how many runs each study may still train; studies that cannot do with their share stop, and get 0.
 
         The share of a study that stops, or needs no further run, goes to the others, so that the order of studies does
         not matter.
         """
-        active = [need for need in needs if need.is_racing or make_plan(need.specs, run_index).is_unfinished]
+        active = [need for need in needs if need.is_racing or make_plan(need.specs, self.run_index).is_unfinished]
         while True:
-            runs_left = self._shares(active, needs, run_index)
-            stopping = [need for need in active if self._least_runs(need, run_index) > runs_left[need.key]]
-            if not stopping or not self.follows:
+            runs_left = self._shares(active, needs)
+            stopping = [need for need in active if self._least_runs(need) > runs_left[need.key]]
+            if not stopping or not self.aim.follows:
                 break
-            stopped = max(stopping, key=lambda need: (self._least_runs(need, run_index), need.key))
+            stopped = max(stopping, key=lambda need: (self._least_runs(need), need.key))
             active.remove(stopped)
-            self._stop(stopped, runs_left[stopped.key], run_index)
+            self._stop(stopped, runs_left[stopped.key])
         return {need.key: runs_left.get(need.key, 0.0) for need in needs}
 
-    def _shares(self, needs: Sequence[StudyNeeds], all_needs: Sequence[StudyNeeds], run_index: RunIndex) -> RunsLeft:
+    def _shares(self, needs: Sequence[StudyNeeds], all_needs: Sequence[StudyNeeds]) -> RunsLeft:
         """Return how many runs each of some studies may still train."""
-        if not self.follows and not self.budget.is_limited:
+        if not self.aim.follows and not self.budget.is_limited:
             return dict.fromkeys([need.key for need in needs], math.inf)
         if not self.budget.is_limited:
             left = EXTRA_RUNS * len(all_needs) - sum(map(self._count_extra_runs, all_needs))
             return equal_shares(left, {need.key: math.inf for need in needs})
         # Later rounds may need more than this one.
         wanted = {
-            need.key: math.inf if self.follows else float(len(make_plan(need.specs, run_index).to_launch))
+            need.key: math.inf if self.aim.follows else float(len(make_plan(need.specs, self.run_index).to_launch))
             for need in needs
         }
         runs_left = dict.fromkeys(wanted, math.inf)
         if self.budget.runs is not None:
-            runs_left = equal_shares(self._budget_left(self.budget.runs, run_index), wanted)
+            runs_left = equal_shares(self._budget_left(self.budget.runs), wanted)
         if self.budget.hours is not None:
             # Runs that were never timed are not limited, unless nothing is left.
-            share_s = max(0.0, self._device_s_left(self.budget.hours, run_index)) / max(1, len(needs))
+            share_s = max(0.0, self._device_s_left(self.budget.hours)) / max(1, len(needs))
             for need in needs:
                 each_s = self._run_s(need.study_state.study)
                 # Rounded, so that the time of 3 runs is not that of 2.9999999999999996.
@@ -294,16 +346,16 @@ class Controller:
                 runs_left[need.key] = min(runs_left[need.key], affordable)
         return runs_left
 
-    def _least_runs(self, need: StudyNeeds, run_index: RunIndex) -> int:
+    def _least_runs(self, need: StudyNeeds) -> int:
         """Return the fewest runs that a study has to be allowed to go on: its next round must be affordable."""
-        least = max(len(need.new_runs(run_index)), int(need.is_racing))
+        least = max(len(need.new_runs(self.run_index)), int(need.is_racing))
         if self.budget.is_limited:
             least = max(least, need.racing_runs // OVERESTIMATE)
         return least
 
-    def _stop(self, need: StudyNeeds, runs_left: float, run_index: RunIndex) -> None:
+    def _stop(self, need: StudyNeeds, runs_left: float) -> None:
         """Record why a study does not go on, and leave it the runs that are under way."""
-        verdict, study, runs = need.verdict, need.study_state.study, need.predicted_runs(run_index)
+        verdict, study, runs = need.verdict, need.study_state.study, need.predicted_runs(self.run_index)
         self.runs_short += runs
         n_requested = sum(map(len, study.seeds_by_point.values()))
         message = (
@@ -316,22 +368,24 @@ class Controller:
             message += f"; {self.budget} leaves {format_count(int(runs_left), 'run')} for it"
         self.stop_reasons.append(f"{study_titles(self.studies)[verdict.key]}: {message}")
 
-    def _cut(self, need: StudyNeeds, runs_left: float, run_index: RunIndex) -> None:
+    def _cut(self, need: StudyNeeds, runs_left: float) -> None:
         """Leave out the runs to launch that a study may not train; runs under way stay, and are awaited."""
         # Only a stated budget limits requested runs too.
-        to_launch = make_plan(need.specs, run_index).to_launch if self.budget.is_limited else need.new_runs(run_index)
+        to_launch = need.new_runs(self.run_index)
+        if self.budget.is_limited:
+            to_launch = make_plan(need.specs, self.run_index).to_launch
         cut = to_launch[int(min(runs_left, len(to_launch))) :]
         self.over_budget += cut
         cut_ids = {p.id for p in cut}
         need.specs = [spec for spec in need.specs if spec.run_id not in cut_ids]
 
-    def _forecast(self, needs: Sequence[StudyNeeds], runs_left: RunsLeft, run_index: RunIndex) -> Forecast:
+    def _forecast(self, needs: Sequence[StudyNeeds], runs_left: RunsLeft) -> Forecast:
         expected, at_most = 0, 0.0
         for need in needs:
-            launches = len(make_plan(need.specs, run_index).to_launch)
+            launches = len(make_plan(need.specs, self.run_index).to_launch)
             # Those of the next round, or more if racing needs more.
-            expected += max(launches, int(min(need.predicted_runs(run_index), runs_left[need.key])))
-            requested = launches - len(need.new_runs(run_index)) if not self.budget.is_limited else 0
+            expected += max(launches, int(min(need.predicted_runs(self.run_index), runs_left[need.key])))
+            requested = launches - len(need.new_runs(self.run_index)) if not self.budget.is_limited else 0
             at_most += runs_left[need.key] + requested
         return Forecast(expected, at_most)
 
@@ -339,7 +393,7 @@ class Controller:
         """Return the device seconds of a run of a study; 0 if none was timed."""
         return self._times.device_s(study.base) or 0.0
 
-    def _suggestion_limit(self, run_index: RunIndex) -> int:
+    def _suggestion_limit(self) -> int:
         """Return how many new runs may be suggested: the budget, less pending runs and a reserve for verdicts.
 
         The reserve is dropped if it would take more than half of the budget.
@@ -347,16 +401,16 @@ class Controller:
         if not self.budget.is_limited:
             return MAX_TRIALS
         pending_specs = [
-            spec for study_state in evaluate_all(self.studies, run_index) for spec in study_state.pending_specs()
+            spec for study_state in evaluate_all(self.studies, self.run_index) for spec in study_state.pending_specs()
         ]
         reserved = RUNS_PER_VERDICT * len(self.studies)
-        waiting, allowed = len(make_plan(pending_specs, run_index).to_launch), MAX_TRIALS
+        waiting, allowed = len(make_plan(pending_specs, self.run_index).to_launch), MAX_TRIALS
         if self.budget.runs is not None:
-            allowed = self._budget_left(self.budget.runs, run_index)
+            allowed = self._budget_left(self.budget.runs)
             allowed -= reserved if self.budget.runs >= 2 * reserved else 0
         if self.budget.hours is not None:
             each_s = fmean(self._run_s(study) for study in self.studies)
-            left_s = self._device_s_left(self.budget.hours, run_index)
+            left_s = self._device_s_left(self.budget.hours)
             allowed = min(allowed, 0 if left_s <= 0 else int(left_s / each_s) if each_s else MAX_TRIALS)
         return max(0, allowed - waiting)
 
@@ -364,8 +418,8 @@ class Controller:
         """Return how many runs a study has that nobody requested: on disk, or planned here."""
         return len(
             # By id: a run planned here may be on disk by now, and would count twice.
-            {run.id for run in need.study_state.extra_runs([*self.studies, *self.other_studies])}
-            | self.extra_ids.get(need.key, set())
+            {run.id for run in need.study_state.extra_runs([*self.studies, *self.aim.other_studies])}
+            | self.spent.extra_ids.get(need.key, frozenset())
         )
 
 

@@ -168,7 +168,7 @@ READS = {  # with regular expressions, and what: names, what a person types, and
         *("doctor.cluster", "doctor.inventory"),
     },
     "times and sizes": {"units"},
-    "columns as trackers and spreadsheets name them": {"study.scores"},
+    "columns as trackers and spreadsheets name them": {"study.score_table"},
     "names of GPUs": {"launch.gpus", "trainer.models.model_cost"},
     "errors and tokens of torch and tokenizers": {
         *("trainer.training.checkpoint", "trainer.training.distributed", "trainer.tasks.text.tokenizer"),

@@ -49,7 +49,7 @@ def compare(
     """
     from ettsweep.study.compare import compare as compare_scores
     from ettsweep.study.compare import read_sides, summary
-    from ettsweep.study.scores import LIST_COLUMNS, column_names
+    from ettsweep.study.score_table import LIST_COLUMNS, column_names
 
     names = column_names(column or [], LIST_COLUMNS)
     stated = VerdictOptions(confidence=confidence).criterion_options().confidence

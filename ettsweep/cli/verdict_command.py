@@ -52,7 +52,7 @@ def verdict(
     from ettsweep.cli.verdict_tables import note_reasons, score_note, show_families, verdict_json, verdict_row
     from ettsweep.study.criterion import resolve_criterion
     from ettsweep.study.judgement import evaluate
-    from ettsweep.study.scores import (
+    from ettsweep.study.score_table import (
         COLUMNS,
         STANDARD_INPUT,
         TableRecipe,

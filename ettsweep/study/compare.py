@@ -19,7 +19,7 @@ from ettsweep.runs.point import Point
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
 from ettsweep.study.judgement import evaluate
 from ettsweep.study.lattice import parse_point
-from ettsweep.study.scores import STANDARD_INPUT, read_list
+from ettsweep.study.score_table import STANDARD_INPUT, read_list
 from ettsweep.study.seeds import is_verdict_seed
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import SweepStore, load_sweep_store
@@ -195,9 +195,9 @@ def read_sides(
 ) -> tuple[Side, Side, Literal["min", "max"]]:
     """Read two lists of scores, and return whether lower or higher is better.
 
-    Each is a table (see `study.scores`), or else names a point of a sweep in the results folder, by default the best.
-    Best points are compared over fresh seeds where each has some, since those of a search flatter the point that they
-    chose.
+    Each is a table (see `study.score_table`), or else names a point of a sweep in the results folder, by default
+    the best. Best points are compared over fresh seeds where each has some, since those of a search flatter the
+    point that they chose.
 
     Args:
         first: as it was typed.

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from ettsweep.metric import Metric
-from ettsweep.study.score_table import MEASURED_DOF, ScoreTable
+from ettsweep.study.point_scores import MEASURED_DOF, PointScores
 from ettsweep.study.seed_noise import Array
 from ettsweep.study.surface import (
     FALSE_ALARM_RATE,
@@ -232,7 +232,7 @@ def fit_posterior(scores: Scores, candidate: Position, metric: Metric) -> Poster
     Returns:
         None if the candidate has no score, or one of 0 that has no shares, or no two points share a seed.
     """
-    return _fit_table(_score_table(scores), candidate, metric.mode == "min", metric.margin_is == "share")
+    return _fit_table(_point_scores(scores), candidate, metric.mode == "min", metric.margin_is == "share")
 
 
 # Cached: each round judges all studies anew, and most tables have not changed since the last one.
@@ -263,7 +263,7 @@ def fit_scores(scores: Scores, metric: Metric) -> tuple[Surface, float] | None:
     Returns:
         The surface, and the size in its units of a margin of 1; None if no two points share a seed.
     """
-    if (fitted := _fit_surface(_score_table(scores), metric.mode == "min")) is None:
+    if (fitted := _fit_surface(_point_scores(scores), metric.mode == "min")) is None:
         return None
     surface, is_log = fitted
     best = min if metric.mode == "min" else max
@@ -272,7 +272,7 @@ def fit_scores(scores: Scores, metric: Metric) -> tuple[Surface, float] | None:
     return surface, unit / level if is_log else unit
 
 
-def _score_table(scores: Scores) -> _Table:
+def _point_scores(scores: Scores) -> _Table:
     # Sorted and hashable: a key of the cache, and the same floats whatever the order of the runs.
     return tuple((position, tuple(sorted(seeds.items()))) for position, seeds in sorted(scores.items()))
 
@@ -293,14 +293,14 @@ def _fit_surface(table: _Table, lower_is_better: bool) -> tuple[Surface, bool] |
     for p, (_, seeds) in enumerate(table):
         for seed, score in seeds:
             y_PS[p, column[seed]], scored_PS[p, column[seed]] = sign * score, 1.0
-    raw = ScoreTable(x_PD, scored_PS, y_PS)
+    raw = PointScores(x_PD, scored_PS, y_PS)
     # Each seed has one score, and its own effect explains that score whatever it is.
     if raw.dof < 1:
         return None
     raw_M = log_likelihoods(raw)
     if min(values) > 0:
         # The inner `where` takes log 1 where there is no score: y is 0 there.
-        logs = ScoreTable(x_PD, scored_PS, np.where(scored_PS > 0, np.log(np.where(scored_PS > 0, y_PS, 1.0)), 0.0))
+        logs = PointScores(x_PD, scored_PS, np.where(scored_PS > 0, np.log(np.where(scored_PS > 0, y_PS, 1.0)), 0.0))
         # Likelihoods of y and log y are comparable after the Jacobian of the logarithm: the product of all 1 / y.
         logs_M = log_likelihoods(logs)
         if logs_M.max() >= raw_M.max() + raw.dof * float(np.mean(np.log(values))):

@@ -1,152 +1,544 @@
-"""Scores by point and seed, with their sufficient statistics once what a seed adds to all points is projected out.
+"""Scores that exist already, in a table; and the study and runs that they make, of which none is trained here."""
 
-Shapes: P points, S seeds, N scores, D axes, Z further points, M models of the noise.
-"""
-
-from collections.abc import Sequence
-from dataclasses import dataclass
+import codecs
+import csv
+import io
+import json
+import math
+import re
+import reprlib
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+from ettsweep.console import format_count
+from ettsweep.errors import InputError, nearest_name
+from ettsweep.extras import check_installed
+from ettsweep.metric import Metric, valid_score
+from ettsweep.powers import parse_number
+from ettsweep.readers.numbers import decimal_points, metric_value
+from ettsweep.runs.contract import Labels, Recipe, RecipeInfo
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.index import Run
+from ettsweep.runs.point import Point
+from ettsweep.runs.spec import MAX_SEED, RunSpec, StrategySpec
+from ettsweep.runs.state import State, Status
+from ettsweep.schema import NotInId, validate
+from ettsweep.study.criterion import Criterion
+from ettsweep.study.lattice import Axis
+from ettsweep.study.seeds import RACING_SEEDS
+from ettsweep.study.study import Study
 
-from ettsweep.study.seed_noise import Array, SeedNoise, candidates, estimate_growth
+COLUMNS = ("lr", "wd", "seed", "score")
+"""Columns of a table of runs; wd and seed may be missing."""
 
-MEASURED_DOF = 4
-"""Degrees of freedom of repeats from which on they measure the noise, and how it grows."""
+LIST_COLUMNS = ("seed", "score")
+"""Columns of a list of scores; seed may be missing."""
 
-RANK_TOLERANCE = 1e-6
-"""Singular values below this are 0: of information matrices, whose entries are of order 1."""
+STANDARD_INPUT = "-"
+
+OTHER_NAMES = {
+    "lr": r"lr|learning[_ ]?rate",
+    "wd": r"wd|weight[_ ]?decay",
+    "seed": r"(?:random[_ ]?)?seed|random[_ ]?state",
+}
+"""Names that trackers and trainers give columns, without their prefixes, such as `params_` and `config/`."""
+
+STATE_NAMES = "state|status"
+
+FINISHED_STATES = ("finished", "complete", "completed", "succeeded", "success", "done", "diverged")
+"""Values of a column of states whose runs count: of Weights & Biases, MLflow, Optuna, SLURM, ettsweep and others."""
+
+ROUNDING = 0.005
+"""Share by which values of lr or wd may differ and be one: three digits of a number say no more."""
+
+OFF_LATTICE = 0.1
+"""Share of a step by which values of lr or wd may be off even steps in log2: people write 0.3 between 0.1 and 1."""
+
+SHOWN = 4
+"""Rows that a note lists one by one."""
 
 
-@dataclass(frozen=True)
-class Statistics:
-    """What the scores of a table say of f under models of their noise: all that a fit needs to know.
+# --- the table --------------------------------------------------------------------------------------------------------
 
-    Attributes:
-        information_MPP: information matrices of f, in units of 1 / sigma^2.
-        weighted_MP: information times scores, summed over seeds.
-        square_M: sum of squares of the scores around the effect of their seed, in units of sigma^2.
-        log_det_M: log determinants of the scores' covariance, the seeds' effects projected out.
-    """
 
-    information_MPP: Array
-    weighted_MP: Array
-    square_M: Array
-    log_det_M: Array
+class Row(NamedTuple):
+    """Values by column, as they were read, and their place in the table, such as line 3."""
 
-    def only(self, models: NDArray[np.intp]) -> "Statistics":
-        """Return those of some of the models."""
-        return Statistics(
-            self.information_MPP[models], self.weighted_MP[models], self.square_M[models], self.log_det_M[models]
-        )
+    values: Mapping[str, Any]
+    place: str
 
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """A table of scores by point and seed.
+    """A table of scores.
 
     Attributes:
-        x_PD: positions in lattice steps.
-        scored_PS: 1 where a point has a score with a seed, else 0; a row of zeros is a point to predict.
-        y_PS: scores, lower is better; 0 where there is none.
+        source: its path; `-` for standard input.
+        rows: the runs.
+        names: names of columns by those of `COLUMNS`, where they differ.
+        notes: what there is to say of the rows, for people.
     """
 
-    x_PD: Array
-    scored_PS: Array
-    y_PS: Array
+    source: str
+    rows: Sequence[Row]
+    names: Mapping[str, str]
+    notes: Sequence[str] = ()
+
+    def name(self, key: str) -> str:
+        """Return the name of a column."""
+        return self.names.get(key, key)
 
     @cached_property
-    def noises(self) -> tuple[list[SeedNoise], Statistics]:
-        """The models of the noise that a fit weighs, and the sufficient statistics under each."""
-        lrs = sorted(set(self.x_PD[self.scored_PS.any(1), 0].tolist()))
-        models = candidates(self.growth, lrs, self._lrs_with_repeats)
-        return models, self.statistics(np.stack([model.covariance(self.x_PD) for model in models]))
+    def columns(self) -> tuple[str, ...]:
+        """The names of all columns."""
+        return tuple(dict.fromkeys(name for row in self.rows for name in row.values))
 
-    def statistics(self, cov_MPP: Array) -> Statistics:
-        """Return the sufficient statistics under models of the noise, given their covariances between points."""
-        models, points = cov_MPP.shape[:2]
-        information, weighted = np.zeros((models, points, points)), np.zeros((models, points))
-        square, log_det = np.zeros(models), np.zeros(models)
-        for at, columns in self._seeds_by_points.items():
-            rows = np.array(at)
-            inverse = np.linalg.inv(cov_MPP[:, rows[:, None], rows])
-            ones = inverse.sum(2)
-            total = ones.sum(1)
-            # The effect of a seed has a flat prior: it takes the direction of ones out of the information.
-            projected = inverse - ones[:, :, None] * ones[:, None, :] / total[:, None, None]
-            y = self.y_PS[np.ix_(rows, columns)]
-            weighted_y = projected @ y
-            information[:, rows[:, None], rows] += len(columns) * projected
-            weighted[:, rows] += weighted_y.sum(2)
-            square += (y * weighted_y).sum((1, 2))
-            log_det += len(columns) * (np.log(total) - np.linalg.slogdet(inverse)[1])
-        return Statistics(information, weighted, np.maximum(square, 0.0), log_det)  # rounding may leave less than 0
 
-    @cached_property
-    def _lrs_with_repeats(self) -> list[float]:
-        """The lr, in lattice steps, whose noise can be told from that elsewhere; along a single axis, its values."""
-        if self.pure_dof < MEASURED_DOF:
-            return []
-        return sorted(set(self.x_PD[self.scored_PS.sum(1) > 1, 0].tolist()))
+def column_names(stated: Sequence[str], known: Sequence[str]) -> dict[str, str]:
+    """Return the names of columns that are stated as `COLUMN=NAME`.
 
-    @cached_property
-    def _seeds_by_points(self) -> dict[tuple[int, ...], NDArray[np.intp]]:
-        """Columns of the seeds that have scores at the same points: they share one information matrix."""
-        columns: dict[tuple[int, ...], list[int]] = {}
-        for s in range(self.scored_PS.shape[1]):
-            columns.setdefault(tuple(np.flatnonzero(self.scored_PS[:, s]).tolist()), []).append(s)
-        return {points: np.array(seeds) for points, seeds in columns.items() if points}
+    Raises:
+        InputError: it is no such column.
+    """
+    names = dict(text.partition("=")[::2] for text in stated)
+    for key, name in names.items():
+        if key not in known or not name:
+            raise InputError(f"--column: one of {', '.join(f'{each}=NAME' for each in known)} is expected, got {key}")
+    return names
 
-    @cached_property
-    def independent(self) -> Statistics:
-        """The statistics under noise of one size that runs do not share."""
-        return self.statistics(np.eye(len(self.x_PD))[None])
+
+def read_table(source: str, names: Mapping[str, str], columns: Sequence[str], needed: Sequence[str] = ()) -> ScoreTable:
+    """Read a table: CSV or TSV with a header, objects of JSON, Parquet; or numbers alone, one a line.
+
+    Rows of runs that did not finish are left out where a column `state` or `status` says so, as in exports of
+    Weights & Biases, Optuna and MLflow.
+
+    Args:
+        source: a path; `-` for standard input.
+        names: of columns, where they differ from those of `columns`.
+        columns: those that are read, the score last.
+        needed: those that have to be there, beside the score.
+
+    Raises:
+        InputError: it cannot be read, or lacks a column.
+    """
+    try:
+        data = sys.stdin.buffer.read() if source == STANDARD_INPUT else Path(source).read_bytes()
+        rows = list(_rows(source, data, names.get("score", "score")))
+    except OSError as error:
+        raise InputError(f"{source}: cannot be read: {error.strerror or error}") from None
+    except csv.Error as error:
+        raise InputError(f"{source}: {error}") from None
+    if not rows:
+        raise InputError(
+            f"{source}: no rows: a header and a line for each run are expected, such as {','.join(columns)}"
+        )
+    table = _finished(ScoreTable(source, rows, names))
+    _check_columns(table, columns, needed)
+    return replace(table, notes=[*table.notes, *_disagreements(table, columns)])
+
+
+def _rows(source: str, data: bytes, score: str) -> Iterator[Row]:
+    if data.startswith(b"PAR1"):
+        return _parquet_rows(source, data)
+    is_utf_16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        text = data.decode("utf-16" if is_utf_16 else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        text = f"\0{error.start}"
+    if "\0" in text:
+        raise InputError(f"{source}: it is no text in UTF-8: save it as CSV in UTF-8, as JSON or as Parquet")
+    if text.lstrip().startswith(("{", "[")):
+        return _json_rows(source, text)
+    return _csv_rows(source, text, score)
+
+
+def _csv_rows(source: str, text: str, score: str) -> Iterator[Row]:
+    """Yield the rows of a table with a header; numbers without a header are scores."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    hint = re.fullmatch(r'"?sep=(.)"?', lines[0].strip(" "))  # Excel's, for itself
+    skipped = 1 if hint else 0
+    while skipped < len(lines) - 1 and (not lines[skipped].strip() or _is_remark(lines[skipped])):
+        skipped += 1
+    header = "" if skipped == len(lines) else lines[skipped].removeprefix("#").strip(" ")
+    if _is_number(header):
+        numbered = ((line, each) for line, each in enumerate(lines, 1) if line > skipped and each.strip())
+        yield from (Row({score: each}, f"line {line}") for line, each in numbered)
+        return
+    delimiter = hint[1] if hint else max(",;\t", key=header.count)
+    reader = csv.reader([header, *lines[skipped + 1 :]], delimiter=delimiter, skipinitialspace=True)
+    names = [name.strip() for name in next(reader)]
+    if twice := [name for name, count in Counter(names).items() if name and count > 1]:
+        raise InputError(f"{source}: several columns are called {_some(twice)}: each needs a name of its own")
+    for cells in filter(any, reader):
+        place = f"line {skipped + reader.line_num}"
+        if len(cells) != len(names):
+            cure = (
+                "an empty score is that of a run that diverged, and has its comma"
+                if len(cells) < len(names)
+                else "write decimals with a point, or separate columns by semicolons"
+            )
+            raise InputError(
+                f"{source}, {place}: {format_count(len(cells), 'cell')}, the header has {len(names)}: {cure}"
+            )
+        try:
+            values = decimal_points(cells) if delimiter == ";" else cells
+        except ValueError as error:
+            raise InputError(f"{source}, {place}: {error}") from None
+        yield Row(dict(zip(names, values, strict=True)), place)
+
+
+def _is_remark(line: str) -> bool:
+    return line.startswith("#") and not any(mark in line for mark in ",;\t")
+
+
+def _json_rows(source: str, text: str) -> Iterator[Row]:
+    """Yield the rows of a list of objects, or of an object a line."""
+    is_list = text.lstrip().startswith("[")
+    parts = [(source, text)] if is_list else [(f"line {n}", each) for n, each in enumerate(text.splitlines(), 1)]
+    for place, each in parts:
+        if not each.strip():
+            continue
+        try:
+            content = json.loads(each)  # with NaN, which many programs write
+        except (ValueError, RecursionError) as error:
+            where = source if is_list else f"{source}, {place}"
+            raise InputError(f"{where}: {error}; a list of objects, or an object a line, is expected") from None
+        objects = [(f"row {n}", row) for n, row in enumerate(content, 1)] if is_list else [(place, content)]
+        for at, row in objects:
+            if not isinstance(row, dict):
+                raise InputError(f'{source}, {at}: an object is expected, such as {{"lr": 0.01, "score": 0.5}}')
+            yield Row(row, at)
+
+
+def _parquet_rows(source: str, data: bytes) -> Iterator[Row]:
+    check_installed(f"{source}: a table in Parquet", "pyarrow")
+    from pyarrow import ArrowException, parquet
+
+    try:
+        rows = parquet.read_table(io.BytesIO(data)).to_pylist()
+    except ArrowException as error:
+        raise InputError(f"{source}: cannot be read as Parquet: {error}") from None
+    yield from (Row(row, f"row {number}") for number, row in enumerate(rows, 1))
+
+
+def _finished(table: ScoreTable) -> ScoreTable:
+    """Return a table without the runs that did not finish, by its column of states."""
+    state = next(iter(_columns_like(table, STATE_NAMES)), None)
+    if state is None:
+        return table
+    kept = [row for row in table.rows if _word(row, state) in FINISHED_STATES]
+    others = [row for row in table.rows if _word(row, state) not in FINISHED_STATES]
+    states = Counter(_word(row, state) or "empty" for row in others)
+    if not kept:
+        raise InputError(
+            f"{table.source}: no run has finished: its column {state} is {_some(states)}, never "
+            f"{', '.join(FINISHED_STATES)}; rename it if it says something else"
+        )
+    counts = ", ".join(f"{count} {word}" for word, count in states.most_common())
+    places = _some([row.place for row in others])
+    note = f"{table.source}: {format_count(len(others), 'run')} left out, not finished ({counts}): {places}"
+    return replace(table, rows=kept, notes=[note] * bool(others))
+
+
+def _word(row: Row, name: str) -> str:
+    return str(row.values.get(name) or "").strip().lower()
+
+
+def _columns_like(table: ScoreTable, names: str) -> list[str]:
+    """Return the columns with such a name, whatever its capitals and the prefix that a tracker gives it."""
+    pattern = re.compile(rf"(?:.*[./]|(?:params|config|hparams|run|trial|job)[_ ])?(?:{names})", re.IGNORECASE)
+    return [name for name in table.columns if pattern.fullmatch(name)]
+
+
+def _check_columns(table: ScoreTable, columns: Sequence[str], needed: Sequence[str]) -> None:
+    known = table.columns
+    for key in columns:
+        name = table.name(key)
+        others = _columns_like(table, OTHER_NAMES[key]) if key in OTHER_NAMES and key not in table.names else []
+        if name not in known and (others or key in table.names or key in (*needed, "score")):
+            near = min(others, key=len) if others else nearest_name(name, known)
+            if not near and any(each.endswith("__MIN") for each in known):
+                raise InputError(
+                    f"{table.source}: no column {name}: it looks like a chart of Weights & Biases, with a column for "
+                    "each run; export the table of runs instead, with a row for each"
+                )
+            hint = f"; did you mean {near}?" if near else "."
+            if len(known) == 1 and name in known[0]:
+                hint = "; commas, semicolons or tabs separate columns."
+            raise InputError(
+                f"{table.source}: no column {name}{hint} It has {', '.join(known)}; --column {key}=NAME says which is "
+                f"{key}"
+            )
+
+
+def _disagreements(table: ScoreTable, columns: Sequence[str]) -> Iterator[str]:
+    """Yield a note on each column that should have the values of one that is read, and has others."""
+    for key in columns:
+        if key not in OTHER_NAMES or key in table.names:
+            continue
+        for other in _columns_like(table, OTHER_NAMES[key]):
+            for row in table.rows:
+                read, also = (metric_value(row.values.get(name)) for name in (key, other))
+                if read is not None and also is not None and not math.isclose(read, also, rel_tol=ROUNDING):
+                    yield (
+                        f"{table.source}: {key} is read from column {key}, and {other} has other values, such as "
+                        f"{also:g} for {read:g} ({row.place}); --column {key}={other} reads that"
+                    )
+                    break
+
+
+def _some(names: Collection[str]) -> str:
+    """Return some names with commas between; of many, the first."""
+    listed = list(names)
+    return ", ".join(listed[:SHOWN]) + (f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else "")
+
+
+def _is_number(text: str) -> bool:
+    """Return whether a text is a finite number."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+# --- its scores -------------------------------------------------------------------------------------------------------
+
+
+class Score(NamedTuple):
+    """The score of a run; None if it diverged."""
+
+    lr: float
+    wd: float
+    seed: int
+    value: float | None
+
+
+def read_scores(source: str, names: Mapping[str, str]) -> tuple[list[Score], ScoreTable]:
+    """Read the scores of runs, each lr, wd and seed once, and return them with their table.
+
+    A score that is empty, "diverged", not finite or too large is that of a run that diverged; a note says which are.
+
+    Args:
+        source: see `read_table`.
+        names: of columns, where they differ from `COLUMNS`.
+
+    Raises:
+        InputError: it cannot be read, or a row says something else.
+    """
+    table = read_table(source, names, COLUMNS, needed=("lr",))
+    for name in map(table.name, ("wd", "seed")):
+        empty = [row.place for row in table.rows if row.values.get(name) in (None, "")]
+        if 0 < len(empty) < len(table.rows):
+            raise InputError(f"{source}, {empty[0]}: no {name}, which other rows have")
+    read = [_score(f"{source}, {row.place}", row.values, table) for row in table.rows]
+    lrs, lr_notes = one_value("lr", {score.lr for score in read})
+    wds, wd_notes = one_value("wd", {score.wd for score in read})
+    scores = [score._replace(lr=lrs[score.lr], wd=wds[score.wd]) for score in read]
+    places = dict[tuple[float, float, int], str]()
+    for row, (lr, wd, seed, _) in zip(table.rows, scores, strict=True):
+        if (other := places.setdefault((lr, wd, seed), row.place)) != row.place:
+            point = Point(lr, wd, table.name("wd") in table.columns)
+            raise InputError(
+                f"{source}, {row.place}: {point.words}, seed {seed} is there twice ({other})"
+                f"{'' if table.name('seed') in table.columns else '; a column seed tells repeats apart'}"
+                f"{''.join(f'; {note}' for note in (*lr_notes, *wd_notes))}"
+            )
+    notes = [*table.notes, *(f"{source}: {note}" for note in (*lr_notes, *wd_notes))]
+    if diverged := [row.place for row, score in zip(table.rows, scores, strict=True) if score.value is None]:
+        notes.append(f"{source}: {format_count(len(diverged), 'run')} diverged: {_some(diverged)}")
+    return scores, replace(table, notes=notes)
+
+
+def one_value(name: str, values: Collection[float]) -> tuple[dict[float, float], list[str]]:
+    """Return the value that each counts as, since rounding alone parts some, and notes on those that count as another.
+
+    Of values that are one, that with most digits counts, up to six: 0.0009765625, not 0.000977, and 0.3, not 0.1 + 0.2.
+    """
+    groups = list[list[float]]()
+    for value in sorted(values):
+        if groups and value <= groups[-1][0] * (1 + ROUNDING):
+            groups[-1].append(value)
+        else:
+            groups.append([value])
+    exact = [
+        max(group, key=lambda value: (len(f"{value:.6e}".partition("e")[0].rstrip("0")), -len(repr(value))))
+        for group in groups
+    ]
+    notes = [
+        f"{name}: {', '.join(repr(value) for value in group)} differ by rounding alone, and count as {best!r}"
+        for group, best in zip(groups, exact, strict=True)
+        if len(group) > 1
+    ]
+    return {value: best for group, best in zip(groups, exact, strict=True) for value in group}, notes
+
+
+def read_list(source: str, names: Mapping[str, str]) -> tuple[dict[int, float | None], bool, ScoreTable]:
+    """Read a list of scores by seed, None of runs that diverged; whether it has seeds, else numbers; and its table.
+
+    Args:
+        source: see `read_table`.
+        names: of columns, where they differ from `LIST_COLUMNS`.
+
+    Raises:
+        InputError: it cannot be read, or a row says something else.
+    """
+    table = read_table(source, names, LIST_COLUMNS)
+    has_seeds = (name := table.name("seed")) in table.columns
+    scores: dict[int, float | None] = {}
+    for number, row in enumerate(table.rows):
+        at = f"{source}, {row.place}"
+        seed = _seed(at, row.values, name) if has_seeds else number
+        if seed in scores:
+            raise InputError(f"{at}: {name} {seed} is there twice; one row for each seed is expected")
+        scores[seed] = _value(at, row.values, table.name("score"))
+    return scores, has_seeds, table
+
+
+def _score(at: str, values: Mapping[str, Any], table: ScoreTable) -> Score:
+    def number(key: str, default: float | None = None) -> float:
+        value = values.get(table.name(key))
+        if value in (None, "") and default is not None:
+            return default
+        try:
+            result = parse_number(str(value))
+        except ValueError:
+            result = math.nan
+        if not (math.isfinite(result) and result >= 0):
+            raise InputError(f"{at}: {table.name(key)}: a number of at least 0 is expected, got {reprlib.repr(value)}")
+        return result
+
+    lr, wd = number("lr"), number("wd", 0.0)
+    if not lr:
+        raise InputError(f"{at}: {table.name('lr')}: a number above 0 is expected, got 0")
+    return Score(lr, wd, _seed(at, values, table.name("seed")), _value(at, values, table.name("score")))
+
+
+def _seed(at: str, values: Mapping[str, Any], name: str) -> int:
+    value = values.get(name)
+    if value in (None, ""):
+        return 0
+    number = metric_value(value)
+    if number is None or not number.is_integer() or not 0 <= number <= MAX_SEED:
+        raise InputError(
+            f"{at}: {name}: a whole number from 0 to {MAX_SEED} is expected, got {reprlib.repr(value)}; others can be "
+            "numbered 0, 1, 2"
+        )
+    return int(number)
+
+
+def _value(at: str, values: Mapping[str, Any], name: str) -> float | None:
+    if name not in values:
+        raise InputError(f"{at}: no {name}; it has {', '.join(values)}: the score of a run that diverged is null")
+    value = values[name]
+    if value is None or str(value).strip().lower() in ("", "diverged"):
+        return None
+    score = metric_value(value if isinstance(value, int | float) else str(value))
+    if score is None:
+        raise InputError(f"{at}: {name}: a number is expected, got {reprlib.repr(value)}")
+    return valid_score(score)
+
+
+# --- the study --------------------------------------------------------------------------------------------------------
+
+
+class TableRecipe(Recipe):
+    """What is known of runs whose scores are all there is.
+
+    Attributes:
+        source: name of the table.
+        column: of the score.
+        mode: whether lower or higher is better.
+        margin_is: see `Metric`.
+        wd_is_known: whether the table has wd, above 0.
+    """
+
+    trainable: Literal["table"] = "table"
+    source: str
+    column: str
+    mode: Literal["min", "max"]
+    margin_is: Annotated[Literal["share", "difference"], NotInId()] = "share"
+    wd_is_known: Annotated[bool, NotInId()] = True
 
     @property
-    def information(self) -> Array:
-        """The information matrix of f under noise of one size that runs do not share, [P, P]."""
-        return np.asarray(self.independent.information_MPP[0])
+    def info(self) -> RecipeInfo:  # they are of no kind: nobody trains them
+        metric = Metric(self.column, self.mode, self.column, "last", margin_is=self.margin_is)
+        return RecipeInfo(metric=metric, labels=Labels(self.source), has_wd=self.wd_is_known)
 
-    @cached_property
-    def growth(self) -> Array:
-        """By how much the log variance of the noise grows per step, from repeats; 0 where these are few."""
-        if self.pure_dof < MEASURED_DOF:
-            return np.zeros(self.x_PD.shape[1])
-        statistics = self.independent
-        cov = np.linalg.pinv(statistics.information_MPP[0], rcond=RANK_TOLERANCE, hermitian=True)
-        f_P = cov @ statistics.weighted_MP[0]
-        points, seeds = np.nonzero(self.scored_PS)
-        share_PS = self.scored_PS / np.maximum(self.scored_PS.sum(0), 1)  # at least 1: empty columns
-        residual_PS = self.y_PS - f_P[:, None]
-        residual_N = (residual_PS - (share_PS * residual_PS).sum(0))[points, seeds]
-        # Each residual is its score less the mean of its seed, less what the fitted f of both makes of them.
-        contrast_NP = -share_PS[:, seeds].T
-        contrast_NP[np.arange(len(points)), points] += 1
-        dof_N = 1 - share_PS[points, seeds] - ((contrast_NP @ cov) * contrast_NP).sum(1)
-        sigma2 = max(float((residual_N**2).sum()) / self.pure_dof, 1e-300)
-        return estimate_growth(self.x_PD[points], residual_N**2 / sigma2, np.maximum(dof_N, 0.0))
 
-    @cached_property
-    def dof(self) -> int:
-        """Degrees of freedom of differences within seeds: scores less seeds."""
-        return int(self.scored_PS.sum()) - int(self.scored_PS.any(0).sum())
+def shown_seed(study: Study, seed: int) -> int:
+    """Return a seed as it is told to whoever trains: those of racing follow on those of the table."""
+    return max(study.seeds) + 1 + seed - RACING_SEEDS[0] if seed in RACING_SEEDS else seed
 
-    @cached_property
-    def pure_dof(self) -> int:
-        """Degrees of freedom left for the noise when each point has a free value: repeats only."""
-        return self.dof - int(np.linalg.matrix_rank(self.information, tol=RANK_TOLERANCE))
 
-    def with_positions(self, x_ZD: Array) -> "ScoreTable":
-        """Return the table with further positions that have no scores."""
-        empty_ZS = np.zeros((len(x_ZD), self.y_PS.shape[1]))
-        scored_PS, y_PS = np.vstack([self.scored_PS, empty_ZS]), np.vstack([self.y_PS, empty_ZS])
-        return ScoreTable(np.vstack([self.x_PD, x_ZD]), scored_PS, y_PS)
+def make_study(
+    scores: Sequence[Score], recipe: TableRecipe, criterion: Criterion
+) -> tuple[Study, list[Run], list[str]]:
+    """Return a study of scores, their runs, and a line on each axis whose values were moved onto even steps.
 
-    def with_seed(self, rows: Sequence[int]) -> "ScoreTable":
-        """Return the table with one more seed of some points: right in its degrees of freedom, with dummy scores."""
-        new_P = np.zeros(len(self.scored_PS))
-        new_P[list(rows)] = 1.0
-        return ScoreTable(
-            self.x_PD, np.column_stack([self.scored_PS, new_P]), np.column_stack([self.y_PS, 0.0 * new_P])
+    Args:
+        scores: each lr, wd and seed once.
+        recipe: of their runs.
+        criterion: of the verdict.
+
+    Raises:
+        InputError: lr and wd are no lattice, or a single point.
+    """
+    lr_axis, lr_at, lr_note = axis_of("lr", {score.lr for score in scores})
+    wd_axis, wd_at, wd_note = axis_of("wd", {score.wd for score in scores})
+    if lr_axis.fixed and wd_axis.fixed:
+        raise InputError(f"{recipe.source}: a single point has no neighbours: several lr or wd are expected")
+    has_wd = any(score.wd for score in scores)
+    recipe = recipe.model_copy(update={"wd_is_known": has_wd})
+    seeds_at: dict[Point, list[int]] = {}
+    for score in scores:
+        seeds_at.setdefault(Point(lr_at[score.lr], wd_at[score.wd], has_wd), []).append(score.seed)
+    # New neighbours are to have the seed that most points have.
+    seeds = tuple(seed for seed, _ in Counter(sorted(score.seed for score in scores)).most_common())
+    origin = next(iter(seeds_at))
+    base = RunSpec.of(recipe, StrategySpec(s=None), origin.lr, origin.wd, seeds[0])
+    stated_seeds = {point: tuple(members) for point, members in seeds_at.items()}
+    study = Study(base, lr_axis, wd_axis, seeds, tuple(stated_seeds), criterion=criterion, stated_seeds=stated_seeds)
+    runs = []
+    for lr, wd, seed, value in scores:
+        spec = base.with_point(lr_at[lr], wd_at[wd], seed)
+        state = State.DIVERGED if value is None else State.DONE
+        runs.append(Run(RunDir(Path(spec.run_id)), spec, Status(state), {"score": value}))
+    return study, runs, [note for note in (lr_note, wd_note) if note]
+
+
+def axis_of(name: str, values: Iterable[float]) -> tuple[Axis, dict[float, float], str]:
+    """Return the axis of some values, the lattice value of each, and a note if any was moved onto it.
+
+    Raises:
+        InputError: their logs are not even steps apart, up to `OFF_LATTICE`.
+    """
+    ordered = sorted(values)
+    if len(ordered) == 1:
+        return Axis(fixed=True), {ordered[0]: ordered[0]}, ""
+    if not ordered[0]:
+        raise InputError(f"{name}: 0 is infinitely many steps from {ordered[1]:g}: leave out its rows, or all others")
+    logs = [math.log2(value) for value in ordered]
+    hops = [b - a for a, b in pairwise(logs)]
+    counts = [round(hop / min(hops)) for hop in hops]
+    step = (logs[-1] - logs[0]) / sum(counts)
+    at = [*accumulate(counts, initial=0)]
+    off = max(abs(log - logs[0] - number * step) / step for log, number in zip(logs, at, strict=True))
+    if off > OFF_LATTICE:
+        raise InputError(
+            f"{name}: {', '.join(f'{value:g}' for value in ordered)}: even steps in log are expected, these are "
+            f"{', '.join(f'{2**hop:.3g}' for hop in hops)} times apart: leave out the rows between them"
         )
+    if off < 1e-6:
+        step = round(step, 6)
+    # Before any is moved: it has limits within which a power of 2 is finite.
+    axis = validate(Axis, {"low": 0.0, "high": step * at[-1], "step": step}, f"{name} in log2")
+    moved = {value: ordered[0] * 2.0 ** (number * step) for value, number in zip(ordered, at, strict=True)}
+    note = f"{name}: values count as {2**step:.3g} times apart, up to {off:.0%} of a step" if off > 1e-3 else ""
+    return axis, moved, note

@@ -26,7 +26,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from ettsweep.study.score_table import ScoreTable, Statistics
+from ettsweep.study.point_scores import PointScores, Statistics
 from ettsweep.study.seed_noise import Array, SeedNoise
 
 WIDTH = 1.3
@@ -115,7 +115,7 @@ class Surface:
         process: hyperparameters of the Gaussian process; None for paired comparisons.
     """
 
-    layout: ScoreTable
+    layout: PointScores
     weight_H: Array
     mean_HP: Array
     cov_HPP: Array
@@ -328,7 +328,7 @@ def student_quantile(probability: float, dof: float) -> float:
 # --- fits -----------------------------------------------------------------------------------------------------------
 
 
-def fit(layout: ScoreTable, log_likelihood_M: Array | None = None) -> Surface:
+def fit(layout: PointScores, log_likelihood_M: Array | None = None) -> Surface:
     """Fit the Gaussian process to a layout with at least one degree of freedom.
 
     Models of the noise that are unlikely by `log_likelihoods`, which may be given to save time, are left out.
@@ -369,7 +369,7 @@ def fit(layout: ScoreTable, log_likelihood_M: Array | None = None) -> Surface:
     )
 
 
-def log_likelihoods(layout: ScoreTable) -> Array:
+def log_likelihoods(layout: PointScores) -> Array:
     """Return the log marginal likelihood of each model of the noise, [M], up to a constant of where the scores are.
 
     To be fast, it is that of the likeliest process of one length scale.
@@ -410,7 +410,7 @@ class _Components:
         self.log_MKG += prior_MK[:, :, None] - 0.5 * statistics.log_det_M[:, None, None]
 
 
-def fit_pairs(layout: ScoreTable) -> Surface:
+def fit_pairs(layout: PointScores) -> Surface:
     """Fit a free value for each point, without a smooth part: paired comparisons with pooled noise.
 
     The layout must have repeats: `pure_dof` of at least 1.

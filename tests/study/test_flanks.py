@@ -12,7 +12,7 @@ from ettsweep.runs.point import Point
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.judgement import evaluate
 from ettsweep.study.lattice import neighbours
-from ettsweep.study.scores import Score, TableRecipe, make_study
+from ettsweep.study.score_table import Score, TableRecipe, make_study
 from ettsweep.study.verdict import Verdict
 
 Cell = tuple[int, int]

@@ -8,27 +8,27 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ettsweep.study import score_table, seed_noise
+from ettsweep.study import point_scores, seed_noise
 from ettsweep.study import surface as module
-from ettsweep.study.score_table import ScoreTable
+from ettsweep.study.point_scores import PointScores
 from ettsweep.study.seed_noise import Array
 from ettsweep.study.surface import fit, fit_pairs, student_quantile
 
 X = np.array([[0, 0], [1, 0], [0, 1], [1, -1], [-1, 1], [0, -1], [-1, 0]], dtype=float)
 
 
-def layout_of(seed: int, noise: float = 0.1, missing: float = 0.3, seeds: int = 5) -> ScoreTable:
+def layout_of(seed: int, noise: float = 0.1, missing: float = 0.3, seeds: int = 5) -> PointScores:
     """Return scores of a bowl, some of them missing; every point and every seed has some."""
     rng = np.random.default_rng(seed)
     scored = (rng.random((len(X), seeds)) > missing).astype(float)
     scored[:, 0] = scored[0] = 1.0
     f = 0.1 * (X[:, 0] - 0.3) ** 2 + 0.05 * X[:, 1] ** 2
     y = f[:, None] + rng.normal(size=seeds) + noise * rng.normal(size=scored.shape)
-    return ScoreTable(X, scored, y * scored)
+    return PointScores(X, scored, y * scored)
 
 
 def written_out(
-    layout: ScoreTable,
+    layout: PointScores,
     lengths: tuple[float, float],
     ratio: float,
     own_value: float,
@@ -72,7 +72,7 @@ def known_unknowns(monkeypatch: pytest.MonkeyPatch) -> tuple[float, float, float
     monkeypatch.setattr(module, "SIGNAL_TO_NOISE", (5.0,))
     monkeypatch.setattr(module, "OWN_SHARES", (0.1,))
     growing = functools.partial(seed_noise.SeedNoise, 0.5)
-    monkeypatch.setattr(score_table, "candidates", lambda growth_D, *_: [growing(tuple(growth_D.tolist()))])
+    monkeypatch.setattr(point_scores, "candidates", lambda growth_D, *_: [growing(tuple(growth_D.tolist()))])
     module._kernel_grid.cache_clear()
     yield 2.0, 5.0, 0.1, 0.5
     module._kernel_grid.cache_clear()
@@ -186,10 +186,10 @@ def test_a_point_off_the_surface_is_seen() -> None:
     x = np.array([[i, j] for i in range(-2, 3) for j in range(-2, 3)], dtype=float)
     f = 0.05 * (x**2).sum(1)
     even = f[:, None] + 0.01 * rng.normal(size=(25, 4))
-    assert np.abs(fit(ScoreTable(x, np.ones((25, 4)), even)).misfits()).max() < 4
+    assert np.abs(fit(PointScores(x, np.ones((25, 4)), even)).misfits()).max() < 4
     raised = even.copy()
     raised[7] += 0.5
-    shift = fit(ScoreTable(x, np.ones((25, 4)), raised)).misfits()
+    shift = fit(PointScores(x, np.ones((25, 4)), raised)).misfits()
     assert int(np.argmax(shift)) == 7
     assert shift[7] > 4
 
@@ -219,7 +219,7 @@ def test_noise_that_grows_along_an_axis_is_estimated_and_drawn_to_none(growth: t
         scored = (rng.random((25, 6)) < 0.6).astype(float)
         sd = 0.1 * np.exp(0.5 * x @ np.array(growth))
         y = 0.05 * (x**2).sum(1)[:, None] + rng.normal(size=6) + sd[:, None] * rng.normal(size=(25, 6))
-        found.append(ScoreTable(x, scored, y * scored).growth)
+        found.append(PointScores(x, scored, y * scored).growth)
     assert np.mean(found, 0) == pytest.approx(0.75 * np.array(growth), abs=0.08)
     assert np.std(found, 0).max() < 0.25
 
@@ -232,7 +232,7 @@ def test_where_runs_of_one_lr_part_is_learned_from_the_scores(parting_lr: float,
     share = 1 / (1 + np.exp(1.1 * (x[:, :1] - parting_lr)))
     rows = rng.normal(size=(5, 6))[(x[:, 0] + 2).astype(int)]
     noise = np.sqrt(share) * rows + np.sqrt(1 - share) * rng.normal(size=(25, 6))
-    surface = fit(ScoreTable(x, np.ones((25, 6)), 0.05 * (x**2).sum(1)[:, None] + 0.1 * noise))
+    surface = fit(PointScores(x, np.ones((25, 6)), 0.05 * (x**2).sum(1)[:, None] + 0.1 * noise))
     for lr, expected in zip((-2.0, 2.0), shares, strict=True):
         covariance = surface.noise_covariance(np.array([[lr, 0.0], [lr, 1.0], [lr - 1, 0.0]]))
         correlation = covariance[0, 1] / np.sqrt(covariance[0, 0] * covariance[1, 1])
@@ -244,7 +244,7 @@ def test_where_runs_of_one_lr_part_is_learned_from_the_scores(parting_lr: float,
 def test_points_that_share_no_seed_are_hardly_known_to_each_other() -> None:
     scored = np.zeros((3, 4))
     scored[:2, :2], scored[2, 2:] = 1, 1
-    layout = ScoreTable(X[:3], scored, scored * np.random.default_rng(0).normal(size=(3, 4)))
+    layout = PointScores(X[:3], scored, scored * np.random.default_rng(0).normal(size=(3, 4)))
     _, error = fit_pairs(layout).differences(0, [1, 2])
     assert error[1] > 1000 * error[0]
 
@@ -254,7 +254,7 @@ def test_an_lr_whose_noise_is_larger_is_found(unstable_lr: float | None) -> None
     rng = np.random.default_rng(2)
     x = np.array(list(product(range(-2, 3), repeat=2)), dtype=float)
     sd = np.where(x[:, 0] == unstable_lr, 0.3, 0.06)
-    layout = ScoreTable(x, np.ones((25, 8)), 0.05 * (x**2).sum(1)[:, None] + sd[:, None] * rng.normal(size=(25, 8)))
+    layout = PointScores(x, np.ones((25, 8)), 0.05 * (x**2).sum(1)[:, None] + sd[:, None] * rng.normal(size=(25, 8)))
     surface = fit(layout)
     sd_unstable, sd_stable = np.sqrt(np.diag(surface.noise_covariance(np.array([[2.0, 0.0], [0.0, 0.0]]))))
     assert sd_stable == pytest.approx(0.06, rel=0.3)
@@ -265,7 +265,7 @@ def test_a_surface_seen_from_elsewhere_is_the_same_surface() -> None:
     rng = np.random.default_rng(3)
     layout = layout_of(3)
     noise = np.where(X[:, 0] == 1, 0.5, 0.1)[:, None] * rng.normal(size=layout.y_PS.shape)
-    surface = fit(ScoreTable(X, layout.scored_PS, (0.1 * (X**2).sum(1)[:, None] + noise) * layout.scored_PS))
+    surface = fit(PointScores(X, layout.scored_PS, (0.1 * (X**2).sum(1)[:, None] + noise) * layout.scored_PS))
     assert any(noise.unstable_lr is not None for noise in surface.noises)
     from_there = surface.seen_from(np.array([1.0, -1.0]))
     assert from_there.noise_sd == pytest.approx(np.sqrt(surface.noise_covariance(np.array([[1.0, -1.0]]))[0, 0]))

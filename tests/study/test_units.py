@@ -8,7 +8,7 @@ import pytest
 from ettsweep.errors import InputError
 from ettsweep.study.criterion import Criterion, CriterionOptions
 from ettsweep.study.judgement import evaluate
-from ettsweep.study.scores import Score, TableRecipe, make_study
+from ettsweep.study.score_table import Score, TableRecipe, make_study
 from ettsweep.study.verdict import Verdict
 
 Margin = Literal["share", "difference"]

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from filelock import SoftFileLock, Timeout
-
 from ettsweep.config import dump_yaml, parse_yaml
 from ettsweep.errors import CorruptError, InputError, StorageError, SweepNameTakenError, unknown_name
 from ettsweep.files import folder_names, read_file, storage_errors, write_atomic
@@ -373,6 +371,11 @@ def _append(results: Path, name: str, make_entry: Callable[[SweepStore], tuple[S
         make_entry: returns the entry, None for none, and what to say, for the sweeps as they are while no other command
             writes this one.
     """
+    entry, text = make_entry(load_sweep_store(results))
+    if entry is None:
+        return text
+    from filelock import SoftFileLock, Timeout  # takes .15 s, which commands that append nothing do without
+
     path = sweep_file(results, name)
     with storage_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,17 +4,22 @@ import io
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
-from ettsweep.powers import POWER_COLUMNS, power_and_decimal
-from ettsweep.quantities import COLUMN_METRICS, header, hours_text, score_text
+from ettsweep.powers import POWER_COLUMNS, format_power
+from ettsweep.quantities import COLUMN_METRICS, header, hours_text, three_digits
+from ettsweep.table_layout import Column, Line, fits, lay_out, plain
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 
 class Format(StrEnum):
@@ -74,21 +79,30 @@ Row = Mapping[str, Any]
 DEFAULT_RESULTS = Path("results")
 
 
-def print_table(rows: Sequence[Row], form: Format, columns: Sequence[str] | None = None, data: object = None) -> None:
-    """Print rows as a table.
+def print_table(
+    rows: Sequence[Row],
+    form: Format,
+    columns: Sequence[str] | None = None,
+    data: object = None,
+    optional: Collection[str] = (),
+) -> None:
+    """Print rows as a table, in a terminal without empty columns; CSV and JSON have exact numbers.
 
     Args:
         rows: by column name.
         form: of the output.
         columns: to print, in this order; all by default.
         data: printed as JSON in place of the rows.
+        optional: columns that tables which are too wide for the terminal leave out.
     """
     import csv
     import json
 
     names = list(columns or (rows[0] if rows else ()))
-    if form in (Format.TABLE, Format.MARKDOWN) and all(row.get("wd") is None for row in rows):
-        names = [name for name in names if name != "wd"]
+    if form is Format.TABLE:
+        names = filled(rows, names)
+    elif form is Format.MARKDOWN:
+        names = filled(rows, names, of=["wd"])
     match form:
         case Format.JSON:
             if data is not None:
@@ -105,7 +119,7 @@ def print_table(rows: Sequence[Row], form: Format, columns: Sequence[str] | None
         case Format.MARKDOWN:
             print(_markdown(rows, names))
         case Format.TABLE:
-            _table(rows, names)
+            print_lines(table_lines(rows, names, shutil.get_terminal_size().columns, optional))
 
 
 def print_note(text: str) -> None:
@@ -161,45 +175,57 @@ def _markdown(rows: Iterable[Row], names: Sequence[str]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _table(rows: Sequence[Row], names: Sequence[str]) -> None:
-    """Print aligned columns: by Rich in a terminal, by hand for a pipe or above `COLOURED_ROWS`, where Rich is slow."""
-    numeric = {name for name in names if any(isinstance(row[name], int | float) for row in rows)}
-    if not sys.stdout.isatty() or len(rows) > COLOURED_ROWS:
-        print(_aligned(rows, names, numeric))
-        return
-    from rich.console import Console
-    from rich.table import Table
+def filled(rows: Sequence[Row], names: Sequence[str], of: Collection[str] | None = None) -> list[str]:
+    """Return the columns without those (`of` some, or of all) that are empty in each row."""
+    empty = {name for name in (names if of is None else of) if all(row.get(name) in (None, "") for row in rows)}
+    return [name for name in names if name not in empty or not rows]
+
+
+def table_lines(rows: Sequence[Row], names: Sequence[str], width: int, optional: Collection[str] = ()) -> list[Line]:
+    """Return a table that fits a width: if need be without powers of lr and wd, or optional columns."""
+    columns = {name: _column(rows, name, is_first=name == names[0]) for name in names}
+    if not fits([*columns.values()], width):
+        powers = [name for name in names if name.rpartition(".")[2] in POWER_COLUMNS]
+        columns |= {name: _column(rows, name, has_power=False) for name in powers}
+    if not fits([*columns.values()], width):
+        columns = {name: column for name, column in columns.items() if name not in optional}
+    return list(lay_out([*columns.values()], width)) if columns else []
+
+
+def _column(rows: Sequence[Row], name: str, is_first: bool = False, has_power: bool = True) -> Column:
+    values = [row.get(name) for row in rows]
+    texts = [format_cell(v, name if has_power else "").strip() for v in values]
+    is_number = any(isinstance(value, int | float) for value in values)
+    stays = name in ("state", "verdict") or (is_first and len({*texts}) == len(texts))  # those name the rows
+    return Column(header(name).replace("_", " "), texts, is_number, stays)
+
+
+def styled(lines: Iterable[Line]) -> "Text":
+    """Return the lines of a table with their colours."""
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in names:
-        table.add_column(header(name), justify="right" if name in numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(format_cell(row[name], name), style=_style(row[name])) for name in names))
-    Console().print(table)
+    return Text("\n").join(
+        Text.assemble(*((text, "bold" if kind == "heading" else _style(text) if kind else "") for text, kind in line))
+        for line in lines
+    )
 
 
-def _aligned(rows: Sequence[Row], names: Sequence[str], numeric: Collection[str]) -> str:
-    """Return aligned columns, numbers to the right; names get two blanks more, since those of numbers would touch."""
-    from rich.cells import cell_len
+def print_lines(lines: Sequence[Line]) -> None:
+    """Print the lines of a table: in colour in a terminal, unless there are so many that this takes long."""
+    if not sys.stdout.isatty() or len(lines) > COLOURED_LINES:
+        print("\n".join(map(plain, lines)))
+        return
+    from rich.console import Console
 
-    columns = []
-    for name in names:
-        texts = [header(name), *(format_cell(row[name], name).strip() for row in rows)]
-        lengths = [cell_len(text) for text in texts]
-        width = max(lengths[0] + 2, *lengths)
-        blanks = [" " * (width - length) for length in lengths]
-        pairs = zip(blanks, texts, strict=True) if name in numeric else zip(texts, blanks, strict=True)
-        columns.append(["".join(pair) for pair in pairs])
-    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
+    Console(highlight=False).print(styled(lines), soft_wrap=True)
 
 
 def _style(value: object) -> str:
     # by the first word: "running: epoch 3" has the colour of running
-    return STYLES.get(str(value).partition(" ")[0].rstrip(":"), "") if isinstance(value, str) else ""
+    return STYLES.get(value.partition(" ")[0].rstrip(":"), "") if isinstance(value, str) else ""
 
 
-COLOURED_ROWS = 1000
+COLOURED_LINES = 1000
 
 STYLES = {
     "done": "green",
@@ -249,10 +275,18 @@ def format_cell(value: object, name: str = "") -> str:
 
 def _format_number(value: float, name: str) -> str:
     if name.rpartition(".")[2] in POWER_COLUMNS:
-        return power_and_decimal(value)
-    if name in COLUMN_METRICS:
-        return score_text(value, COLUMN_METRICS[name], unit=False)
-    return hours_text(value) if name == "device h" else f"{value:.4g}"
+        return power_text(value)
+    if name in COLUMN_METRICS and COLUMN_METRICS[name].is_fraction:
+        return three_digits(100 * value)
+    return hours_text(value) if name == "device h" else three_digits(value)
+
+
+# Cached: a table of 10,000 runs has a few dozen values of lr and wd.
+@lru_cache(maxsize=4096)
+def power_text(value: float) -> str:
+    """Return an lr or wd with three digits, and as a power of two where it is one: `2^-6 (0.0156)`."""
+    power, decimal = format_power(value, 3), three_digits(value)
+    return f"{power} ({decimal})" if power.startswith("2^") else decimal
 
 
 # --- progress ---------------------------------------------------------------------------------------------------------

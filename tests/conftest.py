@@ -35,6 +35,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["OMP_WAIT_POLICY"] = "passive"  # workers of several threads that wait spinning take minutes beside others
 TESTS = str(Path(__file__).parent)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(LEAN), TESTS, os.environ.get("PYTHONPATH")]))
+os.environ["COLUMNS"] = "400"  # whole tables: `cli/test_tables.py` is about narrow ones
 KINDS["fake"] = "support.fake:FAKE"  # what most runs of tests train; other processes: support/lean
 
 # Compiling the package anew costs each process half a second.

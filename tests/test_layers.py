@@ -29,6 +29,7 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {"processes", "provenance", "file_digests"},
     {"ownership"},
     {"console"},
+    {"table_layout"},
     {"quantities"},
     {"metric"},
     {"files", "extras", "patterns"},

@@ -43,9 +43,7 @@ def list_sweeps(
     sweep_store, run_index = load_sweep_store(require_folder(results)), read_run_index(results)
     sweeps = sweep_store.sweeps.values()
     rows = [sweep_row(sweep, sweep_store, run_index, judge(sweep.studies, run_index)) for sweep in sweeps]
-    # CSV keeps all columns, so that scripts can rely on them.
-    omitted = set() if form is Format.CSV or any(row["criterion"] for row in rows) else {"criterion"}
-    print_table(rows, form, [name for name in rows[0] if name not in omitted] if rows else None)
+    print_table(rows, form)
     for name, problem in sweep_store.broken.items():
         print_note(f"sweep {name} is left out: {problem}")
     # With nothing readable the command fails; with something, problems are only noted.

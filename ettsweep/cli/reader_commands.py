@@ -75,7 +75,6 @@ def _show_all(path: Path, form: Format) -> None:
         )
     rows = overview(found)
     texts = [row | {key: listed(row[key], 6) for key in ("files", "metrics")} for row in rows]
-    columns = [name for name in rows[0] if form is not Format.TABLE or any(row[name] for row in rows)]
-    print_table(texts, form, columns, data=rows)
+    print_table(texts, form, data=rows)
     name = next(each.reader.name for each in found if each.rows)
     print_note(f"`ettsweep read {shlex.quote(str(path))} --reader {name}` shows the values that one of them sees")

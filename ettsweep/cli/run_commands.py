@@ -202,8 +202,10 @@ def show_run(
             print_note(f"`ettsweep show {run_id} --all` prints all fields")
             return
         print()
-    rows = [{"key": key, "value": format_cell(value, key)} for key, value in flatten(data)]
-    print_table(rows, form, data=data)
+    pairs = flatten(data)
+    if form is not Format.CSV:
+        pairs = [(key, format_cell(value, key)) for key, value in pairs]
+    print_table([{"key": key, "value": value} for key, value in pairs], form, data=data)
 
 
 def cancel(

@@ -1,17 +1,18 @@
 """The overview that `show` prints: what a run is, its state, and its main numbers."""
 
 import shlex
-import sys
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ettsweep.cli.run_tables import state_note
-from ettsweep.console import STYLES, escape_control, format_cell, format_count
+from ettsweep.console import escape_control, format_cell, format_count, print_lines
 from ettsweep.errors import CorruptError
 from ettsweep.files import Json, last_json_line, number
 from ettsweep.launch.progress import format_duration
 from ettsweep.runs.index import Run
 from ettsweep.study.study import shown_strategy
+from ettsweep.table_layout import Line, wrap
 
 LABEL_WIDTH = 11
 """Width of the column of labels, in characters."""
@@ -19,28 +20,23 @@ LABEL_WIDTH = 11
 MAX_SPIKES = 5
 """Spikes that are listed one by one."""
 
-Line = tuple[str, str]
+Labelled = tuple[str, str]
 """A label and its text, both without control characters that a terminal would obey."""
 
 
 def show_overview(data: Json, run: Run | None) -> None:
     """Print the overview of a run, given its fields (`run_tables.describe_run`); `run` is None for a broken folder."""
-    lines = list(_lines(data, run))
-    # In a pipe: plain text, and no import of rich.
-    if not sys.stdout.isatty():
-        print("\n".join(f"{label:<{LABEL_WIDTH}}{text}".rstrip() for label, text in lines))
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(highlight=False)
-    for label, text in lines:
-        # The text of the state begins with its name: "failed: out of memory".
-        style = STYLES.get(text.partition(" ")[0].rstrip(":"), "") if label == "state" else ""
-        console.print(Text.assemble((f"{label:<{LABEL_WIDTH}}", "bold"), (text, style)), soft_wrap=True)
+    lines: list[Line] = []
+    width = shutil.get_terminal_size().columns - LABEL_WIDTH
+    for label, text in _lines(data, run):
+        first, *rest = wrap(text, width)
+        # The text of the state begins with its name, which has a colour: "failed: out of memory".
+        lines.append([(f"{label:<{LABEL_WIDTH}}", "heading"), (first, "cell" if label == "state" else "")])
+        lines += [[(f"{'':<{LABEL_WIDTH}}{line}", "")] for line in rest]
+    print_lines(lines)
 
 
-def _lines(data: Json, run: Run | None) -> Iterator[Line]:
+def _lines(data: Json, run: Run | None) -> Iterator[Labelled]:
     """Yield the lines of the overview, the most important first."""
     yield "run", str(data["run"])
     if run is None:
@@ -65,7 +61,7 @@ def _lines(data: Json, run: Run | None) -> Iterator[Line]:
     yield "folder", format_cell(data["folder"])
 
 
-def _metrics(run: Run) -> Iterator[Line]:
+def _metrics(run: Run) -> Iterator[Labelled]:
     """Yield summaries of loss and score, and the spikes; or the problem if the metrics cannot be read."""
     try:
         history = read_history(run)
@@ -156,7 +152,7 @@ def _describe_spike(event: Json) -> str:
     return location if event.get("recovered") else f"{location}, not recovered"
 
 
-def _best(run: Run, history: Sequence[Json]) -> Iterator[Line]:
+def _best(run: Run, history: Sequence[Json]) -> Iterator[Labelled]:
     score = run.spec.info.metric
     if best_by_step := score.best_so_far(history):
         best = best_by_step[max(best_by_step)]
@@ -166,7 +162,7 @@ def _best(run: Run, history: Sequence[Json]) -> Iterator[Line]:
         yield "best", "no score: it ranks below all runs that have one"
 
 
-def _speed(run: Run) -> Iterator[Line]:
+def _speed(run: Run) -> Iterator[Labelled]:
     """Yield the training time of a run and its speed."""
     latest = run.dir.latest_attempt()
     timings: Mapping[str, Any] = run.result or (last_json_line(latest.timings_path) if latest else None) or {}
@@ -180,7 +176,7 @@ def _speed(run: Run) -> Iterator[Line]:
         yield "time", ", ".join(texts)
 
 
-def _versions(attempts: Sequence[Json]) -> Iterator[Line]:
+def _versions(attempts: Sequence[Json]) -> Iterator[Labelled]:
     """Yield the command of the latest attempt, and the versions that it trained with."""
     if not attempts:
         return

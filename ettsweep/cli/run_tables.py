@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from ettsweep.cli.prompts import repeat_option, shell_command
-from ettsweep.console import Format, escape_control, format_count, print_note, print_table
+from ettsweep.console import Format, escape_control, format_count, power_text, print_note, print_table
 from ettsweep.files import Json
 from ettsweep.files import number as as_number
 from ettsweep.launch.follow import SubmitResult, VerificationResult
 from ettsweep.launch.progress import format_duration
 from ettsweep.launch.submissions import read_submission, submissions
-from ettsweep.powers import power_and_decimal
 from ettsweep.provenance import summary
 from ettsweep.runs.folder import runs_dir
 from ettsweep.runs.index import Run, RunIndex
@@ -59,7 +58,7 @@ def _summarised(rows: Sequence[Json]) -> list[Json]:
         {
             "runs": len(alike),
             **{name: alike[0][name] for name in ("action", "sweep", "model", "strategy")},
-            **{name: _span([row[name] for row in alike], power_and_decimal) for name in ("lr", "wd")},
+            **{name: _span([row[name] for row in alike], power_text) for name in ("lr", "wd")},
             "seed": _span([row["seed"] for row in alike], str),
             "state": alike[0]["state"],
         }

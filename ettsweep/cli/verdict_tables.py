@@ -113,10 +113,7 @@ def show_families(rows: Sequence[Row], studies: Sequence[Study], form: Format, d
     omitted |= {"strategy"} if form is Format.TABLE and not any(s.has_strategies for s in studies) else set()
     omitted |= {"optimizer"} if len({s.base.info.labels.optimizer for s in studies}) < 2 else set()
     columns = [c for c in dict.fromkeys(c for row in rows for c in row) if c not in omitted]
-    if form is Format.TABLE:
-        # Only tables omit empty columns: the columns of CSV must not vary.
-        columns = [c for c in columns if any(row.get(c) is not None for row in rows)]
-    print_table([{c: row.get(c) for c in columns} for row in rows], form, columns, data=data)
+    print_table([{c: row.get(c) for c in columns} for row in rows], form, columns, data, optional=["family"])
 
 
 def show_spikes(families: "Sequence[JudgedFamily]") -> None:

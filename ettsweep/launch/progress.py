@@ -9,11 +9,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ettsweep.console import STYLES, format_cell, format_count
+from ettsweep.console import Row, filled, format_cell, format_count, styled, table_lines
 from ettsweep.launch.liveness import NO_ANSWER, SchedulerLiveness
 from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import VacantSlot
-from ettsweep.powers import format_power
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.index import RunReader, count_states
 from ettsweep.runs.spec import RunSpec
@@ -198,7 +197,26 @@ class ProgressMonitor:
         return run_sweeps_text(self._studies_by_family, spec.family_id, spec.point, spec.seed)
 
 
-def render_progress(monitor: ProgressMonitor, sweep_status: SweepStatus, title: str) -> "RenderableType":
+def _progress_row(monitor: ProgressMonitor, sweep_status: SweepStatus, run_id: str) -> Row:
+    spec, status = monitor.specs[run_id], sweep_status.statuses[run_id]
+    is_timed = status.remaining_s is not None and status.state is State.RUNNING
+    reason = status.reason if status.reason != sweep_status.wait_reason else ""  # which stands below the table
+    return {
+        "run": run_id,
+        "sweep": monitor.sweep_names(spec) if monitor.has_several_sweeps else "",
+        "model": spec.info.labels.model,
+        "strategy": strategy_name(spec.strategy.s),
+        "lr": spec.lr,
+        "wd": spec.point.shown_wd,
+        "seed": spec.seed,
+        "state": status.state.value,
+        "step": spec.info.progress_text(status.progress),
+        "left": format_duration(status.remaining_s) if is_timed and status.remaining_s is not None else "",
+        "where": " ".join(filter(None, [status.host, status.job, reason])),
+    }
+
+
+def render_progress(monitor: ProgressMonitor, sweep_status: SweepStatus, title: str, width: int) -> "RenderableType":
     """Return what `--follow` shows at a terminal: a progress bar with the remaining time, and a table of runs."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
@@ -216,44 +234,22 @@ def render_progress(monitor: ProgressMonitor, sweep_status: SweepStatus, title: 
         f"{sweep_status.finished_count}/{format_count(len(statuses), 'run')}",
         Text(left, style="cyan"),
     )
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    name_columns = ["sweep"] if monitor.has_several_sweeps else []
-    has_several_models = len({spec.info.labels.model for spec in monitor.specs.values()}) > 1
-    name_columns += ["model"] if has_several_models else []
-    wd_columns = ["wd"] if any(spec.info.has_wd for spec in monitor.specs.values()) else []
-    for column in ("run", *name_columns, "strategy", "lr", *wd_columns, "seed", "state", "step", "left", "where"):
-        table.add_column(column, justify="right" if column in ("lr", "wd", "seed", "step", "left") else "left")
     row_ids = [run_id for run_id, s in statuses.items() if s.state is State.RUNNING]
     row_ids += [run_id for run_id, s in statuses.items() if s.state in (State.FAILED, State.HELD, State.UNKNOWN)]
     if len(row_ids) < MAX_ROWS:  # room for what the next runs wait for
         # One row per reason, for the first run that has it: `reversed` lets the first win.
         queued = {s.reason: run_id for run_id, s in reversed(statuses.items()) if s.state is State.QUEUED and s.reason}
         row_ids += reversed(queued.values())
-    for run_id in row_ids[:MAX_ROWS]:
-        spec, status = monitor.specs[run_id], statuses[run_id]
-        state = Text(status.state, style=STYLES.get(status.state, "dim"))
-        wd_cells = [format_power(spec.wd) if spec.info.has_wd else ""] if wd_columns else []
-        point = (format_power(spec.lr), *wd_cells, str(spec.seed))
-        step = spec.info.progress_text(status.progress)
-        left = (
-            format_duration(status.remaining_s)
-            if status.remaining_s is not None and status.state is State.RUNNING
-            else ""
-        )
-        location = " ".join(filter(None, [status.host, status.job, status.reason]))
-        names = [monitor.sweep_names(spec)] if monitor.has_several_sweeps else []
-        names += [spec.info.labels.model] if has_several_models else []
-        names = [run_id, *names, strategy_name(spec.strategy.s)]
-        # Such a reason may be cut off in the table.
-        is_in_footer = status.reason == sweep_status.wait_reason
-        location_cell = Text(format_cell(location), overflow="ellipsis", no_wrap=is_in_footer)
-        table.add_row(*map(Text, map(format_cell, names)), *point, state, step, left, location_cell)
+    rows = [_progress_row(monitor, sweep_status, run_id) for run_id in row_ids[:MAX_ROWS]]
+    several_models = len({spec.info.labels.model for spec in monitor.specs.values()}) > 1
+    names = [name for name in (rows[0] if rows else ()) if name != "model" or several_models]
+    table = styled(table_lines(rows, filled(rows, names), width))
     footer = Text("  ".join(sweep_status.state_counts()), style="dim")
     for reason in filter(None, (sweep_status.wait_reason, sweep_status.idle_slots, sweep_status.stop_reason)):
         footer.append(f"  {format_cell(reason)}", style="yellow")
     if sweep_status.slurm_error:
         footer.append(f"  {NO_ANSWER}: {format_cell(sweep_status.slurm_error)}", style="magenta")
-    return Group(header, table, footer) if row_ids else Group(header, footer)
+    return Group(header, table, footer) if rows else Group(header, footer)
 
 
 def follow_progress(
@@ -286,7 +282,7 @@ def follow_progress(
             sweep_status = monitor.poll()
             poll_s = time.monotonic() - began_s
             if screen:
-                screen.update(render_progress(monitor, sweep_status, title), refresh=True)
+                screen.update(render_progress(monitor, sweep_status, title, console.width), refresh=True)
             elif sweep_status.is_over or time.monotonic() - printed_s >= LINE_EVERY_S:
                 if (line := format_cell(f"{title}: {sweep_status.summary()}")) != printed:
                     console.out(line, highlight=False)

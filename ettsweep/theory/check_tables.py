@@ -1,8 +1,6 @@
 """Print a finished check as tables, and write it as JSON and a figure."""
 
 import math
-import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -40,10 +38,8 @@ TEXT_NOTE = (
 NOT_COVERED = "not covered"
 """What tables show of a model that the theory does not cover."""
 
-NARROW_COLUMNS = 130
-"""Terminals with fewer columns than this get tables with only the most important columns."""
-NARROW_BLOCKS = ("block", "kernel", "theory", "power", "change", "verdict")
-NARROW_GROUPS = ("group", "tangent", "theory", "power", "change", "off by", "verdict")
+OPTIONAL = ("between", "between theory", "implied", "change implied", "init", "factor", "decay")
+"""Columns that a narrow terminal leaves out."""
 
 
 def show_check(check: CheckResult, form: Format) -> None:
@@ -57,15 +53,11 @@ def show_check(check: CheckResult, form: Format) -> None:
         case Format.CSV:
             print_table(list(_quantity_rows(check)), form)
         case Format.TABLE | Format.MARKDOWN:
-            # Only people at a terminal get fewer columns: files and pipes get all.
-            narrow = (
-                form is Format.TABLE and sys.stdout.isatty() and shutil.get_terminal_size().columns < NARROW_COLUMNS
-            )
             print_note(check.about)
             if stages := list(_stage_rows(check)):
-                print_table(stages, form, NARROW_BLOCKS if narrow else None)
+                print_table(stages, form, optional=OPTIONAL)
                 print()
-            print_table(list(_group_rows(check)), form, NARROW_GROUPS if narrow else None)
+            print_table(list(_group_rows(check)), form, optional=OPTIONAL)
             print()
             print_table(list(_layer_rows(check)), form)
             for line in (*_model_notes(check), *check.findings, LEGEND):

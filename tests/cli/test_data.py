@@ -44,7 +44,7 @@ def test_the_command_says_what_it_has_made_and_what_comes_next(folder: Path) -> 
     result = ettsweep(*SMALL, "--val-fraction", 0.1)
     manifest = read_manifest(folder / "out")
     rows = [line.split() for line in result.stdout.splitlines()]
-    assert rows[0] == ["part", "documents", "sentences", "tokens", "blocks_512", "text_bytes"]
+    assert rows[0] == ["part", "documents", "sentences", "tokens", "blocks", "512", "text", "bytes"]
     for row, name, counts in ((rows[1], "training", manifest.train), (rows[2], "validation", manifest.val)):
         assert row == [
             name,

@@ -69,7 +69,7 @@ def test_a_long_plan_is_a_row_for_each_kind_of_run(call: Call, results: Path, tm
     head, *rows = call(*plan).out.splitlines()
     assert head.split() == ["runs", "action", "model", "strategy", "lr", "wd", "seed", "state"]
     assert [row.split()[0] for row in rows] == ["515", "516", "1"]
-    assert "2^-10 (0.0009765625) to 2^6 (64)" in rows[0]
+    assert "2^-10 (0.000977) to 2^6 (64)" in rows[0]
     assert "0 to 3" in rows[0]
     assert len(call(*plan, "--format", "json").json) == 1032
     assert len(call(*plan, "--lr-range", "-1:0").out.splitlines()) == 1 + 2 * 9 * 4

@@ -442,7 +442,7 @@ def test_the_picture_of_runs_names_their_sweeps_where_there_are_several(results:
 
     def shown() -> str:
         monitor = ProgressMonitor(results, [first], load_sweep_store(results).studies_by_family)
-        (console := Console(file=io.StringIO(), width=200)).print(render_progress(monitor, monitor.poll(), "all"))
+        (console := Console(file=io.StringIO(), width=200)).print(render_progress(monitor, monitor.poll(), "all", 200))
         return str(console.file.getvalue())  # type: ignore[attr-defined]
 
     assert "w8" not in shown()

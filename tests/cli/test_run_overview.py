@@ -54,7 +54,7 @@ def test_a_run_in_training_is_summed_up_as_far_as_it_is(results: Path, spec: Run
     assert observed["point"] == ["ntk, lr 2^0 (1), wd 2^-6 (0.015625), seed 0"]
     assert observed["state"][0].startswith("running: on ")
     assert observed["progress"] == ["8 of 24 steps"]
-    assert observed["loss"] == ["1 at step 1, 0.007812 at 8, lowest 0.007812 at 8"]
+    assert observed["loss"] == ["1 at step 1, 0.00781 at 8, lowest 0.00781 at 8"]
     assert observed["val_loss"] == ["0.5 at step 4, 0.7 at 8, lowest 0.5 at 4"]
     assert observed["best"] == ["best_loss 0.5 at step 4"]
     assert observed["spikes"] == ["none"]

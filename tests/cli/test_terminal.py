@@ -79,8 +79,8 @@ def test_lr_and_wd_are_powers_of_two_where_they_are_shown_otherwise(
     assert attempt
     attempt.record_failure("error", "RuntimeError: out of luck")
     monitor = ProgressMonitor(results, [other], {})
-    (console := Console(file=io.StringIO(), width=200)).print(render_progress(monitor, monitor.poll(), "all"))
-    assert re.search(r"2\^-3 +0 +3 ", console.file.getvalue())
+    (console := Console(file=io.StringIO(), width=200)).print(render_progress(monitor, monitor.poll(), "all", 200))
+    assert re.search(r"2\^-3 \(0.125\) +0 +3 ", console.file.getvalue())
     result = call("verify-optimum", "--at", "2^-1,2^-2", "--dry-run", "--results", results, code=1)
     assert re.search(r"refuted .*means +2\^-1 \(0.5\) +2\^-2 \(0.25\)", result.out)
     output = call("verify-optimum", "--at", "2^-1.5,2^-2", "--dry-run", "--results", results, code=2)
@@ -208,7 +208,7 @@ def test_what_holds_for_several_families_is_said_once_and_names_their_models(
     for spec in others:
         failed(results, spec, "RuntimeError: out of luck")
     monitor = ProgressMonitor(results, others, {})
-    (console := Console(file=io.StringIO(), width=200)).print(render_progress(monitor, monitor.poll(), "all"))
+    (console := Console(file=io.StringIO(), width=200)).print(render_progress(monitor, monitor.poll(), "all", 200))
     assert {*re.findall(r"vit-n\d", console.file.getvalue())} == {"vit-n4", "vit-n8"}
 
 

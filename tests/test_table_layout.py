@@ -1,0 +1,90 @@
+"""Tables that fit a width: what wraps, what leaves the table, and where it is printed then."""
+
+import pytest
+
+from ettsweep.table_layout import Column, lay_out, plain, wrap
+
+LONG = "RuntimeError: CUDA out of memory, on 2 nodes"
+
+
+def printed(columns: list[Column], width: int) -> list[str]:
+    return [plain(line) for line in lay_out(columns, width)]
+
+
+def test_headings_and_texts_wrap_between_words() -> None:
+    columns = [
+        Column("run", ["a", "b"]),
+        Column("best loss (nats)", ["0.0861", "12.3"], is_number=True),
+        Column("verdict", ["optimal within 5%", "edge"], stays=True),
+    ]
+    assert printed(columns, 80) == [
+        "run  best loss (nats)  verdict",
+        "a              0.0861  optimal within 5%",
+        "b                12.3  edge",
+    ]
+    assert printed(columns, 20) == [
+        "       best",
+        "       loss",
+        "run  (nats)  verdict",
+        "a    0.0861  optimal",
+        "             within",
+        "             5%",
+        "b      12.3  edge",
+    ]
+
+
+def test_what_is_the_same_in_all_rows_leaves_first_and_is_printed_once() -> None:
+    columns = [
+        Column("run", ["a", "b"]),
+        Column("model", ["vit-n12-l1-h2-p4"] * 2),
+        Column("strategy", ["standard", "ntk"]),
+        Column("seed", ["7", "7"], is_number=True),
+        Column("state", ["done", "done"], stays=True),
+    ]
+    assert printed(columns, 30) == [
+        "in all rows: model",
+        "vit-n12-l1-h2-p4",
+        "run  strategy  seed  state",
+        "a    standard     7  done",
+        "b    ntk          7  done",
+    ]
+    assert printed(columns, 20) == [
+        "in all rows: model",
+        "vit-n12-l1-h2-p4;",
+        "seed 7",
+        "run  strategy  state",
+        "a    standard  done",
+        "b    ntk       done",
+    ]
+
+
+def test_a_name_is_printed_above_the_rows_that_share_it_and_a_long_text_below_its_row() -> None:
+    columns = [
+        Column("run", ["a", "b", "c"]),
+        Column("sweep", ["vit-digits-of-monday", "vit-digits-of-monday", "other"]),
+        Column("lr", ["0.5", "", "1"], is_number=True),
+        Column("reason", ["", LONG, ""]),
+    ]
+    assert printed(columns, 24) == [
+        "run   lr",
+        "sweep",
+        "vit-digits-of-monday:",
+        "a    0.5",
+        "b",
+        "  reason: RuntimeError:",
+        "  CUDA out of memory, on",
+        "  2 nodes",
+        "sweep other:",
+        "c      1",
+    ]
+
+
+@pytest.mark.parametrize("width", [10, 24, 40, 80])
+def test_a_word_that_fits_nowhere_stays_whole(width: int) -> None:
+    path = "/results/runs/058570d76e29/attempts/0001/checkpoint.npz"
+    columns = [Column("path", [path, "x"], stays=True), Column("bytes", ["6239", "1"], is_number=True)]
+    assert any(line.startswith(path) for line in printed(columns, width))
+
+
+def test_a_number_and_its_error_are_one_word() -> None:
+    assert wrap("3.5 ± 4.6% behind", 9) == ["3.5 ± 4.6%", "behind"]

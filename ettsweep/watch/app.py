@@ -13,10 +13,10 @@ from rich.text import Text
 from textual import on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
+from textual.containers import Horizontal, VerticalScroll
 from textual.events import Resize
 from textual.message import Message
-from textual.widgets import Footer, Static
+from textual.widgets import DataTable, Footer, RichLog, Static
 
 from ettsweep.console import format_cell, format_count
 from ettsweep.errors import EttsweepError
@@ -24,18 +24,13 @@ from ettsweep.launch.cancellation import ENDED_STATES, cancel_runs, cancellable
 from ettsweep.launch.progress import SweepStatus
 from ettsweep.runs.index import Run
 from ettsweep.watch.dialogs import ConfirmDialog, HelpScreen, LogScreen
-from ettsweep.watch.events import run_title
+from ettsweep.watch.events import Event, run_title
 from ettsweep.watch.labels import StyledText, headline, limit_problems, view_problems
-from ettsweep.watch.lattice_view import draw_lattice, fit_window, shows_all_cells
-from ettsweep.watch.layout import BORDER_LINES, panel_heights
-from ettsweep.watch.list_view import ListView
-from ettsweep.watch.panels import SORT_KEYS, event_lines, family_details, family_lines, run_lines, sorted_runs
+from ettsweep.watch.lattice_view import LatticeView
+from ettsweep.watch.panels import SORT_KEYS, Row, event_line, family_details, family_rows, run_rows, sorted_runs
 from ettsweep.watch.poller import Poller
 from ettsweep.watch.view_model import FamilyView, ViewModel
 from ettsweep.watch.watcher import Selector, Watcher
-
-MIN_DETAILS_WIDTH = 30
-"""Minimum width of the details beside the lattice, in characters."""
 
 MAIN_ACTIONS = ("family", "sort", "log", "cancel_run", "cancel_sweep", "help")
 """Actions of the main screen, which are disabled while a log or a dialog covers it."""
@@ -44,6 +39,58 @@ TERMINAL_CHECK_S = 1.0
 """Seconds between checks whether the terminal still exists."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Table(DataTable[Text]):
+    """A table of rows with keys: the selected row stays selected when others come and go."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("home", "scroll_top", show=False),
+        Binding("end", "scroll_bottom", show=False),
+    ]
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id=id, cursor_type="row")
+        self._shape: object = None
+
+    @property
+    def selected_key(self) -> str | None:
+        """The key of the selected row; None if there is none."""
+        return self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value if self.row_count else None
+
+    @property
+    def hidden(self) -> int:
+        """Number of rows that are not in view."""
+        return max(0, self.row_count - (self.scrollable_content_region.height - self.header_height))
+
+    def show(self, rows: dict[str, Row]) -> None:
+        """Show rows, without columns that are empty in all of them."""
+        names = [name for name in next(iter(rows.values()), ()) if any(row[name][0] for row in rows.values())]
+        texts = {key: [_cell(name, *row[name]) for name in names] for key, row in rows.items()}
+        widths = [max(len(name), *(cells[k].cell_len for cells in texts.values())) for k, name in enumerate(names)]
+        shape = [*texts], [*zip(names, widths, strict=True)]
+        if shape == self._shape:
+            for key, cells in texts.items():
+                for name, text in zip(names, cells, strict=True):
+                    if self.get_cell(key, name) != text:
+                        self.update_cell(key, name, text)
+            return
+        selected, place, self._shape = self.selected_key, self.cursor_row, shape
+        self.clear(columns=True)
+        for name, width in zip(names, widths, strict=True):
+            self.add_column(_cell(name, name), key=name, width=width)
+        for key, cells in texts.items():
+            self.add_row(*cells, key=key)
+        # If the selected row is gone, that which took its place is selected.
+        self.move_cursor(row=[*texts].index(selected) if selected in texts else place)
+
+
+def _cell(name: str, text: str, style: str = "") -> Text:
+    return Text(justify="right" if name in NUMBERS else "left", no_wrap=True).append(text, style)
+
+
+NUMBERS = ("runs", "stuck", "cancelled", "lr", "wd", "score", "running", "seed", "step", "loss", "speed", "left", "try")
+"""Columns that are aligned to the right."""
 
 
 class WatchScreen(App[None]):
@@ -101,19 +148,21 @@ class WatchScreen(App[None]):
         self._results, self._watcher = results, watcher
         self._poller = Poller(watcher, self)
         self._sort_name, self._progress_text, self._error_text = next(iter(SORT_KEYS)), "reading ...", ""
-        self._panel_texts: dict[str, Text] = {}
-        self._lattice_key: tuple[object, int, int, object] = (None, 0, 0, None)  # family, width, height, lattice
-        self._details_width = 0
+        self._family_table, self._run_table = Table(id="families"), Table(id="runs")
+        self._lattice_view, self._details = LatticeView(id="lattice"), Static(id="details")
+        self._event_log, self._shown_events = RichLog(id="events", min_width=0), tuple[Event, ...]()
+        self._event_log.can_focus = False  # tab switches between the tables
 
     def compose(self) -> ComposeResult:
         yield Static(id="head")
         yield Static(id="problems")
-        yield ListView(id="families")
+        yield self._family_table
         with Horizontal(id="middle"):
-            yield Static(id="lattice")
-            yield Static(id="details")
-        yield ListView(id="runs")
-        yield Static(id="events")
+            yield self._lattice_view
+            with VerticalScroll(can_focus=False):
+                yield self._details
+        yield self._run_table
+        yield self._event_log
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
@@ -126,7 +175,7 @@ class WatchScreen(App[None]):
         for name, title in {"families": "families", "middle": "lattice", "runs": "runs", "events": "events"}.items():
             self.query_one(f"#{name}").border_title = f" {title} "
         # Before the first view, so that arrow keys work at once.
-        self.query_one("#families").focus()
+        self._family_table.focus()
         self._draw_panels()
         self._poller.start()
 
@@ -176,85 +225,70 @@ class WatchScreen(App[None]):
     # --- drawing ----------------------------------------------------------------------------------------------------
 
     def on_resize(self, event: Resize) -> None:
-        # Only after the refresh do all widgets have their new sizes.
-        self.call_after_refresh(self._draw_panels)
-
-    @on(ListView.Highlighted)
-    def _on_highlighted(self) -> None:
         self._draw_panels()
+
+    @on(DataTable.RowHighlighted)
+    def _on_highlighted(self) -> None:
+        self._show_family()
 
     def _draw_panels(self) -> None:
         """Show the newest view in all panels."""
-        width, view = self.size.width, self.view
-        problem_lines: list[StyledText] = [(format_cell(self._error_text), "red")] if self._error_text else []
+        view = self.view
         # Before the first view there is a single line on the progress of reading.
         if view is None:
             self._show_texts("head", [(self._progress_text, "bold"), (format_cell(str(self._results)), "dim")])
-            self._layout_panels(0)
             return
-        problem_lines = limit_problems([*problem_lines, *view_problems(view)])
+        problems = [(format_cell(self._error_text), "red")] if self._error_text else []
         self._show_texts("head", headline(view, str(self._results)))
-        self._show_texts("problems", problem_lines, separator="\n")
-        families, runs = self.query_one("#families", ListView), self.query_one("#runs", ListView)
-        no_families = "no sweep: only single runs" if view.runs or not view.families else ""
-        families.set_lines([family.key for family in view.families], family_lines(view, width), no_families)
-        sorted_views = sorted_runs(view, self._sort_name)
-        no_runs = "all runs have finished"
-        runs.set_lines([run.run.id for run in sorted_views], run_lines(sorted_views, width), no_runs)
-        families.border_title = f" families: {len(view.families)} "
-        runs.border_title = f" unfinished runs: {len(sorted_views)}, by {self._sort_name} "
-        self._layout_panels(len(problem_lines))
+        self._show_texts("problems", limit_problems([*problems, *view_problems(view)]), separator="\n")
+        runs = sorted_runs(view, self._sort_name)
+        self._family_table.show(family_rows(view))
+        self._run_table.show(run_rows(runs, 8 if self.size.width < 120 else 12))
+        self._run_table.border_title = f" unfinished runs: {len(runs)}, by {self._sort_name} "
+        self._show_events(view.events)
+        self._show_family()
 
-    def _layout_panels(self, problem_count: int) -> None:
-        """Set the heights of all panels, and draw those whose content depends on their height."""
-        view, family, height = self.view, self.family, self.size.height - 2 - problem_count  # 2: headline and footer
-        lattice_width = self.size.width - MIN_DETAILS_WIDTH
-        viewport = fit_window(family.lattice, lattice_width, height // 2) if family else None
-        families, runs = (len(view.families), len(view.runs)) if view else (0, 0)
-        # Seven lines for the lattice even before there is one, so that panels do not jump.
-        heights = panel_heights(height, families + 1, max(viewport.height if viewport else 0, 7), runs + 1)
-        for name, lines in zip(("families", "middle", "runs", "events"), heights, strict=True):
-            self.query_one(f"#{name}").styles.height = lines
-        if family:
-            self._show_family(family, lattice_width, heights.lattice - BORDER_LINES)
-        self._set_text("events", event_lines(view.events if view else (), heights.events - BORDER_LINES))
+    def _show_family(self) -> None:
+        """Show the lattice and the details of the selected family."""
+        if family := self.family:
+            self._lattice_view.lattice = family.lattice
+            self._details.update(family_details(family))
+        self.call_after_refresh(self._show_titles)
 
-    def _show_family(self, family: FamilyView, width: int, height: int) -> None:
-        """Draw the lattice of a family and its details."""
-        # Drawing a large lattice takes long: skip it unless family, size or lattice has changed.
-        if self._lattice_key[:3] != (family.key, width, height) or self._lattice_key[3] is not family.lattice:
-            lines = draw_lattice(family.lattice, width, height)
-            self._lattice_key = (family.key, width, height, family.lattice)
-            self._set_text("lattice", Text("\n").join(lines))
-            # Details get what the lattice and its margin leave.
-            self._details_width = self.size.width - max(map(len, lines), default=0) - 3
-            suffix = "" if shows_all_cells(family.lattice, width, height) else ", a part of it"
-            self.query_one("#middle").border_title = f" {format_cell(family.title)}: lr across, wd up{suffix} "
-        self._set_text("details", family_details(family, self._details_width, height))
+    def _show_titles(self) -> None:
+        """Say what is not in view, now that the sizes are known."""
+        table = self._family_table
+        hidden = f", {table.hidden} of them not in view" if table.hidden else ""
+        table.border_title = f" families: {table.row_count}{hidden} "
+        if family := self.family:
+            part = "" if self._lattice_view.is_whole else ", a part of it"
+            self.query_one("#middle").border_title = f" {format_cell(family.title)}: lr across, wd up{part} "
 
-    def _set_text(self, name: str, text: Text) -> None:
-        # Static.update lays out the whole screen again, even for an equal text.
-        if self._panel_texts.get(name) != text:
-            self._panel_texts[name] = text
-            self.query_one(f"#{name}", Static).update(text)
+    def _show_events(self, events: tuple[Event, ...]) -> None:
+        known = len(self._shown_events)
+        if events[:known] != self._shown_events:
+            self._event_log.clear()
+            known = 0
+        for event in events[known:]:
+            self._event_log.write(event_line(event))
+        self._shown_events = events
 
     def _show_texts(self, name: str, texts: Sequence[StyledText], separator: str = "  ") -> None:
-        self._set_text(name, Text(separator).join(Text(text, style=style) for text, style in texts))
-        self.query_one(f"#{name}").display = bool(texts)
+        widget = self.query_one(f"#{name}", Static)
+        widget.update(Text(separator).join(Text(text, style=style) for text, style in texts))
+        widget.display = bool(texts)
 
     @property
     def family(self) -> FamilyView | None:
         """The selected family."""
-        key = self.query_one("#families", ListView).selected_key
-        families = self.view.families if self.view else ()
-        return next((family for family in families if family.key == key), None)
+        key = self._family_table.selected_key
+        return next((family for family in (self.view.families if self.view else ()) if family.key == key), None)
 
     @property
     def run_in_view(self) -> Run | None:
         """The selected run."""
-        run_id = self.query_one("#runs", ListView).selected_key
-        run_views = self.view.runs if self.view else ()
-        return next((run.run for run in run_views if run.run.id == run_id), None)
+        key = self._run_table.selected_key
+        return next((run.run for run in (self.view.runs if self.view else ()) if run.run.id == key), None)
 
     # --- keys -------------------------------------------------------------------------------------------------------
 
@@ -264,7 +298,7 @@ class WatchScreen(App[None]):
 
     def action_family(self, by: int) -> None:
         """Select another family, `by` lines below."""
-        self.query_one("#families", ListView).action_move(by)
+        self._family_table.move_cursor(row=self._family_table.cursor_row + by)
 
     def action_sort(self) -> None:
         """Sort the runs by the next of `SORT_KEYS`."""
@@ -276,7 +310,7 @@ class WatchScreen(App[None]):
         """Show the help."""
         self.push_screen(HelpScreen())
 
-    @on(ListView.Opened, "#runs")
+    @on(DataTable.RowSelected, "#runs")
     def action_log(self) -> None:
         """Follow the log of the selected run."""
         if (run := self.run_in_view) is None:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from rich.style import Style
 from rich.text import Text
+from textual.geometry import Size
+from textual.reactive import reactive
+from textual.widget import Widget
 
 from ettsweep.metric import Metric
 from ettsweep.powers import format_power
@@ -48,6 +51,10 @@ DARK_COLOURS = 4
 """The first so many colours are dark: white text is legible on them, black on the others."""
 
 
+DETAILS_WIDTH = 32
+"""Characters that the lattice leaves for the details beside it, at least."""
+
+
 @dataclass(frozen=True)
 class Density:
     """Width and height of a cell in characters. The width is even, as rows are shifted by half of it."""
@@ -55,9 +62,17 @@ class Density:
     width: int
     height: int
 
+    @property
+    def middle(self) -> int:
+        """The line of a cell that has its score."""
+        return (self.height - 1) // 2
+
 
 # The smallest shows a sign only; from 6 characters on, scores fit.
-DENSITIES = (Density(8, 2), Density(8, 1), Density(6, 1), Density(4, 1))
+DENSITIES = (
+    *(Density(max(8, 3 * height // 2 * 2), height) for height in range(10, 1, -1)),
+    *(Density(8, 1), Density(6, 1), Density(4, 1)),
+)
 """Sizes of cells, the largest first."""
 
 
@@ -140,7 +155,11 @@ def draw_lattice(lattice_cells: LatticeCells, width: int, height: int) -> list[T
     for j in range(viewport.j[1], viewport.j[0] - 1, -1):
         row = [cells.get((i, j)) for i in columns]
         for k in range(viewport.density.height):
-            line = Text(f"{wds.get(j, '') if k == 0 else '':>{viewport.labels}} ", style="dim", no_wrap=True)
+            line = Text(
+                f"{wds.get(j, '') if k == viewport.density.middle else '':>{viewport.labels}} ",
+                style="dim",
+                no_wrap=True,
+            )
             # Each step in wd shifts the row by half a cell to the right.
             line.append(" " * (half * (j - viewport.j[0])))
             for cell in row:
@@ -163,13 +182,14 @@ def _lr_axis(labels: list[str], viewport: Window) -> Text:
 def _cell_line(
     cell: Cell | None, line: int, density: Density, metric: Metric, shade_by_point: Mapping[Point, float]
 ) -> Text:
-    """Return line `line` of a cell: 0 has sign and score, 1 the numbers of finished and all runs."""
+    """Return a line of a cell: in the middle sign and score, below the numbers of finished and all runs."""
     width = density.width
     if cell is None:
         return Text(" " * width)
     style = cell_style(cell, shade_by_point)
-    if line:
-        return Text.assemble((f"{f'{cell.finished}/{cell.runs}':^{width - 1}}", style), " ")
+    if line != density.middle:
+        text = f"{cell.finished}/{cell.runs}" if line == density.middle + 1 else ""
+        return Text.assemble((f"{text:^{width - 1}}", style), " ")
     left, right = BRACKETS[cell.mark]
     sign, score = STATE_SIGNS[cell.state], format_score(cell.score, metric)
     if width == 4:
@@ -178,7 +198,7 @@ def _cell_line(
         return Text(f"{left}{score or sign:^4}{right}", style=style)
     sign = " " if score and cell.state is State.DONE else sign  # a score says "finished" already
     text = f"{sign}{score:>4}" if score else f"{sign:^5}"
-    return Text.assemble((f"{left}{text}{right}", style), " ")
+    return Text.assemble((f"{left}{text:^{width - 3}}{right}", style), " ")
 
 
 def cell_style(cell: Cell, shade_by_point: Mapping[Point, float]) -> Style:
@@ -189,6 +209,26 @@ def cell_style(cell: Cell, shade_by_point: Mapping[Point, float]) -> Style:
     k = round((len(COLOURS) - 1) * shade_by_point[cell.point])
     colour = "#ffffff" if k < DARK_COLOURS else "#000000"
     return Style(color=colour, bgcolor=COLOURS[k], bold=cell.mark is Mark.CANDIDATE)
+
+
+class LatticeView(Widget):
+    """The lattice of a family, as large as the screen allows."""
+
+    lattice: reactive[LatticeCells | None] = reactive(None, layout=True)
+
+    def get_content_width(self, container: Size, viewport: Size) -> int:
+        """Return the width of the lattice beside the details."""
+        window = self.lattice and fit_window(self.lattice, container.width - DETAILS_WIDTH, container.height)
+        return window.width if window else 0
+
+    def render(self) -> Text:
+        """Return the lattice."""
+        return Text("\n").join(draw_lattice(self.lattice, *self.size)) if self.lattice else Text()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all points are in view."""
+        return self.lattice is None or shows_all_cells(self.lattice, *self.size)
 
 
 def format_score(score: float | None, metric: Metric) -> str:

@@ -32,8 +32,8 @@ class FamilyView:
     stale: bool = True
 
     @property
-    def key(self) -> tuple[str, str]:
-        return self.study.key
+    def key(self) -> str:
+        return "/".join(self.study.key)
 
     @property
     def runs(self) -> int:

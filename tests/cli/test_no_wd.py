@@ -19,7 +19,7 @@ from ettsweep.results import load
 from ettsweep.runs.folder import RunDir
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.watch.lattice_view import draw_lattice
-from ettsweep.watch.panels import family_details, family_lines, run_lines
+from ettsweep.watch.panels import family_details, family_rows, run_rows
 
 COMMANDS = {
     "status": [],
@@ -125,12 +125,14 @@ def test_the_live_screen_shows_no_wd(folder: Path, has_wd: bool) -> None:
     (family,) = view.families
     assert family.lattice is not None
     lines = [
-        *family_lines(view, 200)[1:],
-        *run_lines(view.runs, 200)[1:],
-        *family_details(family, 100, 10),
-        *draw_lattice(family.lattice, 100, 10),
+        *(
+            "  ".join(text for text, _ in row.values())
+            for row in (family_rows(view) | run_rows([*view.runs], 8)).values()
+        ),
+        family_details(family).plain,
+        *(line.plain for line in draw_lattice(family.lattice, 100, 10)),
     ]
-    text = "\n".join(line.plain for line in lines)
+    text = "\n".join(lines)
     assert "2^-6" in text
     assert (re.search(r"\bwd\b|2\^-6 +0 ", text) is not None) is has_wd
     assert len(re.findall(r"2\^-\d +0 ", text)) == (2 if has_wd else 0), text

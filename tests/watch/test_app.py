@@ -73,10 +73,8 @@ def test_all_parts_are_seen_at_once(results: Path, size: tuple[int, int]) -> Non
         assert len(lines) == size[1]
         assert max(map(len, lines)) <= size[0]
         assert re.search(r"19/22 runs finished +about \d+ s left", lines[0])
-        assert re.search(
-            r"^small +standard +\S* *18/18 +unresolved: within 5% \(95%\), too few seeds", text, re.MULTILINE
-        )
-        assert re.search(r"^small +ntk +\S* *1/18 +incomplete", text, re.MULTILINE)
+        assert re.search(r"^ small +standard +18/18 +unresolved: within 5% \(95%\), too few seeds", text, re.MULTILINE)
+        assert re.search(r"^ small +ntk +1/18 +1 +incomplete", text, re.MULTILINE)
         assert re.search(r"\[ *\.10. *\]", text), "the candidate"
         assert len(re.findall(r"\( *\.\d\d\d *\)", text)) == 6, "its neighbours"
         assert re.search(r"running +60/240 +1\.25 +20/s +0:09", text)
@@ -86,6 +84,33 @@ def test_all_parts_are_seen_at_once(results: Path, size: tuple[int, int]) -> Non
             assert key in lines[-1]
 
     show(results, act, size)
+
+
+@pytest.mark.usefixtures("small")
+def test_the_lattice_grows_with_the_screen(results: Path) -> None:
+    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
+        blank = max(map(len, re.findall(r"(?:^\n)+", seen(app) + "\n", re.MULTILINE)))
+        assert blank <= 5
+        assert "[ ] the candidate" in seen(app), "the legend is below the details"
+
+    show(results, act, (200, 50))
+
+
+@pytest.mark.usefixtures("small")
+def test_a_small_screen_says_how_many_families_are_not_in_view(results: Path) -> None:
+    for k in range(8):
+        ask(results, f"more{k}")
+
+    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
+        await until(pilot, lambda: re.search(r"families: 10, (\d+) of them not in view", seen(app)))
+        hidden = re.search(r"families: 10, (\d+) of them", seen(app))
+        assert hidden
+        in_view = re.findall(r"^ (?:small|more\d) ", seen(app), re.MULTILINE)
+        assert len(in_view) + int(hidden[1]) == 10
+        await pilot.press("end")
+        await until(pilot, lambda: re.search(r"^ small +ntk ", seen(app), re.MULTILINE))
+
+    show(results, act)
 
 
 @pytest.mark.usefixtures("small")
@@ -116,7 +141,7 @@ def test_runs_are_sorted_by_a_key_and_stay_chosen(results: Path, small: list[Stu
         titles, jobs = set(), set()
         for _ in range(5):
             titles.add(re.search(r"unfinished runs: 1?\d, by ([\w ]+) ─*", seen(app).replace("━", "─"))[1].strip())  # type: ignore[index]
-            jobs.add(tuple(re.findall(r"^([0-9a-f]{8}) ", seen(app), re.MULTILINE)))
+            jobs.add(tuple(re.findall(r"^ ([0-9a-f]{8}) ", seen(app), re.MULTILINE)))
             await pilot.press("s")
             await pilot.pause()
             assert app.run_in_view
@@ -190,7 +215,7 @@ def test_a_cancelled_run_is_counted_but_not_as_stuck(results: Path, small: list[
         RunDir.create(results, at(small[1], 1, 1, seed)).cancel()
 
     async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
-        (head, result, other) = re.findall(r"^(?:sweep|small) .*(?:runs|/18).*", seen(app), re.MULTILINE)
+        (head, result, other) = re.findall(r"^ (?:sweep|small) .*(?:runs|/18).*", seen(app), re.MULTILINE)
         for name, number in (("running", "1"), ("cancelled", "2"), ("stuck", "1")):
             end = head.index(name) + len(name)
             assert other[head.index(name) : end].split() == [number], name

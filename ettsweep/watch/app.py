@@ -15,7 +15,6 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.events import Resize
-from textual.message import Message
 from textual.widgets import DataTable, Footer, RichLog, Static
 
 from ettsweep.console import format_cell, format_count
@@ -28,7 +27,7 @@ from ettsweep.watch.events import Event, run_title
 from ettsweep.watch.labels import StyledText, headline, limit_problems, view_problems
 from ettsweep.watch.lattice_view import LatticeView
 from ettsweep.watch.panels import SORT_KEYS, Row, event_line, family_details, family_rows, run_rows, sorted_runs
-from ettsweep.watch.poller import Poller
+from ettsweep.watch.poller import Failed, Poller, Progress, Updated
 from ettsweep.watch.view_model import FamilyView, ViewModel
 from ettsweep.watch.watcher import Selector, Watcher
 
@@ -118,27 +117,6 @@ class WatchScreen(App[None]):
         Binding("ctrl+c", "quit", show=False, priority=True, system=True),
     ]
 
-    class Updated(Message):
-        """The poller has a new view."""
-
-        def __init__(self, view: ViewModel) -> None:
-            super().__init__()
-            self.view = view
-
-    class StatusText(Message):
-        """The poller reports progress or an error."""
-
-        def __init__(self, text: str, is_error: bool = False) -> None:
-            super().__init__()
-            self.text, self.is_error = text, is_error
-
-    class Failed(Message):
-        """The poller has stopped because of an error."""
-
-        def __init__(self, error: Exception) -> None:
-            super().__init__()
-            self.error = error
-
     def __init__(self, results: Path, watcher: Watcher) -> None:
         super().__init__(ansi_color=True)
         self.theme = "ansi-dark"  # with ansi_color this uses the terminal's own colours, on dark and light backgrounds
@@ -146,7 +124,7 @@ class WatchScreen(App[None]):
         self.error: Exception | None = None
         self.exit_signal: signal.Signals | None = None
         self._results, self._watcher = results, watcher
-        self._poller = Poller(watcher, self)
+        self._poller = Poller(watcher, self.post_message)
         self._sort_name, self._progress_text, self._error_text = next(iter(SORT_KEYS)), "reading ...", ""
         self._family_table, self._run_table = Table(id="families"), Table(id="runs")
         self._lattice_view, self._details = LatticeView(id="lattice"), Static(id="details")
@@ -186,21 +164,7 @@ class WatchScreen(App[None]):
     def on_unmount(self) -> None:
         self._poller.stop()
 
-    # --- listener of the poller -------------------------------------------------------------------------------------
-
-    # Called in the poller's thread: widgets may be changed in the application's thread only, hence messages.
-
-    def report_progress(self, message: str) -> None:
-        self.post_message(self.StatusText(message))
-
-    def show_view(self, view: ViewModel) -> None:
-        self.post_message(self.Updated(view))
-
-    def report_read_error(self, reason: str) -> None:
-        self.post_message(self.StatusText(f"{reason}; showing the last readable state", is_error=True))
-
-    def report_failure(self, error: Exception) -> None:
-        self.post_message(self.Failed(error))
+    # --- messages of the poller -------------------------------------------------------------------------------------
 
     @on(Updated)
     def _on_updated(self, message: Updated) -> None:
@@ -209,18 +173,20 @@ class WatchScreen(App[None]):
         if is_news:  # drawing takes longer than reading what has not changed
             self._draw_panels()
 
-    @on(StatusText)
-    def _on_status_text(self, message: StatusText) -> None:
-        if message.is_error:
-            self._error_text = message.text
-        else:
-            self._progress_text = message.text
+    @on(Progress)
+    def _on_progress(self, message: Progress) -> None:
+        self._progress_text = message.text
         self._draw_panels()
 
     @on(Failed)
     def _on_failed(self, message: Failed) -> None:
-        self.error = message.error
-        self.exit()
+        error = message.error
+        if message.is_last:
+            self.error = error
+            self.exit()
+        reason = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
+        self._error_text = f"{reason}; showing the last readable state"
+        self._draw_panels()
 
     # --- drawing ----------------------------------------------------------------------------------------------------
 

@@ -78,21 +78,9 @@ def watcher(results: Path) -> Watcher:
     return Watcher(results, choose_all, lambda: NOON)
 
 
-def rested(watch: Watcher) -> Watcher:
-    """Have a watcher that rests from what it has read and judged rest no more."""
-    for remaining in (
-        watch._waiting_throttle,
-        watch._selection_throttle,
-        *(reference.throttle for reference in watch._families.values()),
-    ):
-        remaining.ready_at_s = 0.0
-    return watch
-
-
 def judged(watch: Watcher) -> ViewModel:
     """Look, and find all verdicts."""
-    rested(watch).poll()
-    rested(watch)
+    watch.poll()
     while watch.judge_next():
         pass
     return watch.view()

@@ -18,6 +18,7 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.study.study import Study
 from ettsweep.watch.app import WatchScreen
 from ettsweep.watch.dialogs import ConfirmDialog
+from ettsweep.watch.poller import Progress, Updated
 
 SMALL, LARGE = (80, 24), (200, 60)
 
@@ -261,11 +262,11 @@ def test_before_the_first_look_nothing_is_claimed(results: Path, monkeypatch: py
             await pilot.pause()
             assert "reading ..." in seen(app).splitlines()[0]
             assert not re.search(r"\d/\d|left|judged", seen(app))
-            app.report_progress("reading runs: 100 of 10,000")
+            app.post_message(Progress("reading runs: 100 of 10,000"))
             await pilot.pause()
             assert "reading runs: 100 of 10,000" in seen(app).splitlines()[0]
             view = watcher(results).poll()
-            app.show_view(view)
+            app.post_message(Updated(view))
             await pilot.pause()
             assert "not judged yet" in seen(app)
             for key in ("l", "c", "s", "n", "tab", "enter"):  # there is no run

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.made_sweep import finish
-from support.watched import MIDDLE, ask, at, claim, family, finish_all, judged, rested, watcher
+from support.watched import MIDDLE, ask, at, claim, family, finish_all, judged, watcher
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.point import Point
@@ -28,7 +28,7 @@ def test_it_fills_in_as_runs_finish(results: Path) -> None:
     finish(results, at(study, 1, 0, 0), 0.5)
     finish(results, at(study, 1, 0, 1), 0.7)
     claim(results, at(study, 0, 1))
-    after = cells(family(rested(watch).poll()).lattice)
+    after = cells(family(watch.poll()).lattice)
     assert (after[1, 0].state, after[1, 0].score, after[1, 0].finished, after[1, 0].runs) == (State.DONE, 0.6, 2, 2)
     assert (after[0, 1].state, after[0, 1].score, after[0, 1].finished) == (State.RUNNING, None, 0)
     assert after[-1, -1] == before[-1, -1]

@@ -20,7 +20,6 @@ from ettsweep.report.figures.chart_data import FILE_WIDTH
 from ettsweep.report.run_histories import RunHistories, rows_per_run
 from ettsweep.report.tables import optima_table, runs_table
 from ettsweep.report.theme import CONFIG
-from ettsweep.report.verdict_text import reason_text
 from ettsweep.runs.folder import runs_dir, sweeps_dir
 from ettsweep.runs.index import Run, count_states
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
@@ -115,9 +114,9 @@ class Results:
         """
         table = optima_table(self._frames.families)
         position = [*table].index("verdict") + 1
-        verdicts = [family.verdict for family in self._frames.families]
-        table.insert(position, "reason", pd.Series(list(map(reason_text, verdicts)), dtype="str"))
-        table.insert(position, "statement", pd.Series([verdict.statement for verdict in verdicts], dtype="str"))
+        views = [family.view for family in self._frames.families]
+        table.insert(position, "reason", pd.Series([view.reason for view in views], dtype="str"))
+        table.insert(position, "statement", pd.Series([view.headline for view in views], dtype="str"))
         return table
 
     @cached_property
@@ -273,12 +272,12 @@ class Figures:
     def _family_frames(self, strategy: str | None, sweep: str | None) -> FamilyFrames:
         families = self._families_in(sweep)
         if strategy is not None:
-            name, available = strategy_name(parse_strategy(strategy)), {family.verdict.strategy for family in families}
+            name, available = strategy_name(parse_strategy(strategy)), {family.study.strategy for family in families}
             if name not in available:
                 raise unknown_name("strategy", name, available)
-            families = [family for family in families if family.verdict.strategy == name]
+            families = [family for family in families if family.study.strategy == name]
         if len(families) > 1:
-            choices = ", ".join(f"({f.verdict.strategy!r}, {f.verdict.study.sweep!r})" for f in families)
+            choices = ", ".join(f"({f.study.strategy!r}, {f.study.sweep!r})" for f in families)
             raise InputError(f"several strategies match; choose one by strategy and sweep: {choices}")
         return self._frames.for_families(families)
 
@@ -287,11 +286,11 @@ class Figures:
             raise InputError(f"{self._folder}: no sweeps yet, so there is nothing to draw")
         if sweep is not None and sweep not in (sweeps := _sweep_names(self._families)):
             raise unknown_name("sweep", sweep, sweeps)
-        return [family for family in self._families if sweep in (None, family.verdict.study.sweep)]
+        return [family for family in self._families if sweep in (None, family.study.sweep)]
 
 
 def _sweep_names(families: Sequence[JudgedFamily]) -> list[str]:
-    return list(dict.fromkeys(family.verdict.study.sweep for family in families))
+    return list(dict.fromkeys(family.study.sweep for family in families))
 
 
 def _themed_chart(spec: Json | None, reason: str) -> "alt.LayerChart":

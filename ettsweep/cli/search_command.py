@@ -73,7 +73,7 @@ def search(
 
     The same command resumes a search that was interrupted.
     """
-    from ettsweep.cli.verification_summary import show_verification
+    from ettsweep.cli.verdict_tables import show_verification
     from ettsweep.launch.follow import CommandContext, read_run_index
     from ettsweep.launch.profile import load_profile, profile_note
     from ettsweep.launch.resolve import plan_grid, record_grid, resolve_request

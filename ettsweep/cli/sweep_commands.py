@@ -107,7 +107,7 @@ def verify_optimum(
     With --follow, train the seeds that decide most until all verdicts are final. Without a budget, families share
     100 runs for each, beyond the requested ones.
     """
-    from ettsweep.cli.verification_summary import show_verification
+    from ettsweep.cli.verdict_tables import show_verification
     from ettsweep.launch.follow import CommandContext, Rounds, verify_rounds
     from ettsweep.launch.profile import load_profile
     from ettsweep.launch.resolve import data_paths
@@ -162,10 +162,11 @@ def seeds(
 ) -> None:
     """Rerun each verified optimum with fresh seeds, for an estimate without selection bias."""
     from ettsweep.cli.run_tables import note_blocked, plan_summary, show_plan
-    from ettsweep.cli.verdict_tables import note_reasons, show_verdicts
+    from ettsweep.cli.verdict_tables import note_verdicts, show_verdicts
     from ettsweep.launch.follow import CommandContext, execute_plan, read_run_index
     from ettsweep.launch.profile import load_profile
     from ettsweep.launch.resolve import data_paths, plan_seeds
+    from ettsweep.report.verdict_view import make_views
     from ettsweep.study.judgement import judge
     from ettsweep.study.study import study_titles
 
@@ -188,10 +189,10 @@ def seeds(
         submit_result = execute_plan(plan, context, launcher)
     if dry_run:
         show_plan(submit_result, form)
-        note_reasons(unverified)
+        note_verdicts(make_views(unverified))
     else:
         print_note("" if follow else plan_summary(plan, ""))
-        show_verdicts(judge(studies, read_run_index(results)), form)
+        show_verdicts(make_views(judge(studies, read_run_index(results))), form)
     title = study_titles(studies)
     print_note(f"not rerun, since not verified: {', '.join(title[v.key] for v in unverified)}" if unverified else "")
     note_blocked(submit_result.plan, selection=family_options.as_arguments)
@@ -252,9 +253,10 @@ def report(
         paths = write_report(
             results, folder, runs, verdicts, sweep_store.studies_by_family, print_note, coordinates, figures
         )
-    show_verdicts(verdicts, form)
+    families = judged_families(runs, verdicts)
+    show_verdicts([family.view for family in families], form)
     if form is Format.TABLE:
-        show_spikes(judged_families(runs, verdicts))
+        show_spikes(families)
     print_note(cost_so_far(runs, sweep_store.studies_by_family))
     others = "tables and figures" if any(path.parent.name == "figures" for path in paths) else "tables"
     print_note(f"wrote {paths[0]} and {len(paths) - 1} {others} in the same folder")

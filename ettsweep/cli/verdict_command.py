@@ -49,7 +49,8 @@ def verdict(
 
     Nothing is trained, and nothing is kept. The exit code is 0 if the verdict is "optimal", else 1.
     """
-    from ettsweep.cli.verdict_tables import note_reasons, score_note, show_families, verdict_json, verdict_row
+    from ettsweep.cli.verdict_tables import note_verdicts, score_note, show_families
+    from ettsweep.report.verdict_view import make_views
     from ettsweep.study.criterion import resolve_criterion
     from ettsweep.study.judgement import evaluate
     from ettsweep.study.score_table import (
@@ -74,20 +75,21 @@ def verdict(
     study, members, notes = make_study(scores, recipe, resolve_criterion([options]))
     state = evaluate(study, members)
     judged = state.verdict()
+    (view,) = make_views([judged])
     known = {run.id for run in members}
     wanted = [*state.needed_specs(judged), *state.racing_specs(judged, runs)]
     specs = [spec for spec in wanted if spec.run_id not in known][:runs]
     following = [{**spec.point.to_json(), "seed": shown_seed(study, spec.seed)} for spec in specs]
     if form is Format.JSON:
-        print_table([], form, data={**verdict_json(judged), "next": following})
+        print_table([], form, data={**view.data, "next": following})
     else:
-        show_families([verdict_row(judged)], [study], form)
+        show_families([view.cells], [view], form)
     for note in (*table.notes, *notes):
         print_note(note)
-    note_reasons([judged])
+    note_verdicts([view])
     if following and form is Format.TABLE:
         print_note("runs that would tell most:")
         print_table(following, form)
     print_note(score_note([study]))
-    if judged.verdict != "optimal":
+    if not view.is_optimal:
         raise typer.Exit(1)

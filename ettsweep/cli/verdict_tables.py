@@ -1,40 +1,27 @@
-"""Output of commands on verdicts and sweeps: table rows, JSON, and notes on standard error."""
+"""Output of commands on verdicts and sweeps: rows of tables, JSON, notes on standard error, exit codes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from ettsweep.cli.prompts import shell_command
+from ettsweep.cli.run_tables import note_blocked, note_submitted, show_plan
 from ettsweep.console import Format, Row, format_cell, format_count, print_note, print_table
-from ettsweep.launch.follow import Rounds
+from ettsweep.launch.follow import Rounds, VerificationResult
 from ettsweep.metric import Metric
-from ettsweep.quantities import difference_text, score_text
-from ettsweep.report.verdict_text import (
-    differing_facts,
-    reason_text,
-    resume_cell,
-    resume_class,
-    resumed_runs,
-    run_notes,
-)
+from ettsweep.report.verdict_view import VerdictView, make_views
 from ettsweep.runs.index import RunIndex, count_states
-from ettsweep.runs.point import Point
-from ettsweep.runs.versions import find_mixed_versions, group_by_version
-from ettsweep.study.fresh import compare_fresh
+from ettsweep.runs.state import State
+from ettsweep.study.budget import Budget, ample_runs
 from ettsweep.study.judgement import evaluate
-from ettsweep.study.posterior import Difference
-from ettsweep.study.study import Study, study_titles
+from ettsweep.study.plan import PlannedRun
+from ettsweep.study.study import Study
 from ettsweep.study.sweep import Sweep
 from ettsweep.study.sweep_store import SweepStore, run_sweeps, sweep_file
-from ettsweep.study.verdict import Verdict, conflicting_verdicts
 
 if TYPE_CHECKING:
     from ettsweep.report.families import JudgedFamily
-
-
-MAX_POINTS = 4
-"""Points that a note lists one by one."""
 
 
 def score_note(studies: Sequence[Study]) -> str:
@@ -54,64 +41,41 @@ def score_note(studies: Sequence[Study]) -> str:
     return "\n".join(lines)
 
 
-def show_verdicts(verdicts: Sequence[Verdict], form: Format) -> None:
-    """Print a row per verdict, then notes: reasons, mixed versions of ettsweep, and sweeps whose verdicts disagree."""
-    data = [verdict_json(v) for v in verdicts] if form is Format.JSON else None
-    show_families([verdict_row(v) for v in verdicts], [v.study for v in verdicts], form, data)
-    note_reasons(verdicts)
-    names = study_titles([v.study for v in verdicts])
-    mixed = {v.key: mix for v in verdicts if (mix := find_mixed_versions(v.runs))}
-    for key, (note, _) in mixed.items():
-        print_note(f"{names[key]}: {note}")
-    # One example is enough, however many families are mixed.
-    for _, run in list(mixed.values())[:1]:
-        print_note(f"`ettsweep show {run}` lists the versions of one of them")
-    several_models = len({v.study.model for v in verdicts}) > 1
-    for verdict, other, reasons in conflicting_verdicts(verdicts):
-        first, second = (f"{v.verdict}{_at_point(v.point)} in {v.study.sweep}" for v in (verdict, other))
-        subject = f"{verdict.study.model} {verdict.label}" if several_models else verdict.label
-        print_note(f"{subject} is {first}, {second}: {'; '.join(reasons)}")
+def show_verdicts(views: Sequence[VerdictView], form: Format) -> None:
+    """Print a row per verdict, and what there is to know of them."""
+    data = [view.data for view in views] if form is Format.JSON else None
+    show_families([view.cells for view in views], views, form, data)
+    note_verdicts(views)
 
 
-def note_reasons(verdicts: Sequence[Verdict]) -> None:
-    """Print why verdicts are not "optimal", once for all families with the same reason, and caveats on bounds."""
-    names = study_titles([v.study for v in verdicts])
-    # Many families often lack the same: one note for all of them.
-    families_by_reason: dict[str, list[str]] = {}
-    for v in verdicts:
-        if v.verdict != "optimal":
-            families_by_reason.setdefault(f"{v.verdict}: {reason_text(v)}", []).append(names[v.key])
-    for reason, families in families_by_reason.items():
-        print_note(f"{', '.join(families)}: {reason}")
-    for v in verdicts:
-        if (comparison := compare_fresh(v)) and comparison.is_notable:
-            print_note(f"{names[v.key]}: {comparison.sentence}")
-    for v in verdicts:
-        for note in run_notes(v):
-            print_note(f"{names[v.key]}: {note}")
-        if v.bound and v.bound.caveat:
-            smooth = v.bound.posterior is None or v.bound.posterior.surface.is_smooth
-            pairs = "" if smooth else ": points are compared pair by pair, with pooled noise"
-            print_note(f"{names[v.key]}: {v.bound.caveat}{pairs}")
-        if v.bound and v.bound.noise.source == "inferred":
-            print_note(f"{names[v.key]}: one seed per point: the noise is estimated from the surface's residuals")
-        if v.bound and v.bound.plateau:
-            as_good = ", ".join(map(str, v.bound.plateau))
-            middle = ""
-            if len(v.bound.plateau) > 1 and v.bound.recommended != v.point:
-                middle = f"; {v.bound.recommended} is in the middle of these"
-            print_note(f"{names[v.key]}: as good within the margin: {as_good}{middle}")
+def note_verdicts(views: Sequence[VerdictView]) -> None:
+    """Print why verdicts are not optimal, and what else there is to know, once for all families that share it."""
+    _note_once((view.shortfall, view.title) for view in views)
+    _note_once((note, view.title) for view in views for note in view.notes)
 
 
-def show_families(rows: Sequence[Row], studies: Sequence[Study], form: Format, data: object = None) -> None:
+def _note_once(notes: Iterable[tuple[str, str]]) -> None:
+    """Print each note once, after the titles of all families that have it."""
+    titles: dict[str, list[str]] = {}
+    for note, title in notes:
+        titles.setdefault(note, []).append(title)
+    for note, named in titles.items():
+        print_note(f"{', '.join(named)}: {note}" if note else "")
+
+
+def show_families(rows: Sequence[Row], views: Sequence[VerdictView], form: Format, data: object = None) -> None:
     """Print a row per family, leaving out identifying columns that are the same for all."""
+
+    def number(*columns: str) -> int:
+        return len({tuple(view.cells[column] for column in columns) for view in views})
+
     # With one model, sweep and strategy identify a row; else model and family are needed.
-    ambiguous = len({s.model for s in studies}) > 1 or len({(s.sweep, s.strategy) for s in studies}) < len(studies)
+    ambiguous = number("model") > 1 or number("sweep", "strategy") < len(views)
     omitted = set() if ambiguous else {"family", "model"}
-    omitted |= {"sweep"} if len({s.sweep for s in studies}) < 2 else set()
+    omitted |= {"sweep"} if number("sweep") < 2 else set()
     # Scripts that state no width have one strategy: its name says nothing.
-    omitted |= {"strategy"} if form is Format.TABLE and not any(s.has_strategies for s in studies) else set()
-    omitted |= {"optimizer"} if len({s.base.info.labels.optimizer for s in studies}) < 2 else set()
+    omitted |= {"strategy"} if form is Format.TABLE and not any(view.has_strategies for view in views) else set()
+    omitted |= {"optimizer"} if number("optimizer") < 2 else set()
     columns = [c for c in dict.fromkeys(c for row in rows for c in row) if c not in omitted]
     print_table([{c: row.get(c) for c in columns} for row in rows], form, columns, data, optional=["family"])
 
@@ -120,18 +84,19 @@ def show_spikes(families: "Sequence[JudgedFamily]") -> None:
     """Print the numbers and rates of spikes in the runs of each candidate, over all its seeds."""
     from ettsweep.report.spike_rates import nonzero_counts, sum_spikes
 
-    spikes_by_verdict = [(family.verdict, sum_spikes(family.optimum)) for family in families]
+    spikes_by_view = [(family.view, sum_spikes(family.optimum)) for family in families]
     runs, diverged, steps = (
-        sum(getattr(s, attribute) for _, s in spikes_by_verdict) for attribute in ("runs", "diverged", "steps")
+        sum(getattr(s, attribute) for _, s in spikes_by_view) for attribute in ("runs", "diverged", "steps")
     )
-    kinds = nonzero_counts(spikes for _, spikes in spikes_by_verdict)
+    kinds = nonzero_counts(spikes for _, spikes in spikes_by_view)
     if not kinds:
         suffix = f", of which {diverged} diverged" if diverged else ""
         print_note(f"no spikes at the candidates: {format_count(runs, 'run')}{suffix}, {steps:,} steps" if runs else "")
         return
     rows = []
-    for verdict, spikes in spikes_by_verdict:
-        row = {**_family_columns(verdict), "runs": spikes.runs, "steps": spikes.steps}
+    for view, spikes in spikes_by_view:
+        row = {name: view.cells[name] for name in ("sweep", "family", "model", "strategy", "optimizer")}
+        row |= {"runs": spikes.runs, "steps": spikes.steps}
         for kind in kinds:
             total, per_run, per_1000_steps = map(format_cell, spikes.rates(kind))
             row[kind.replace("_", " ")] = (
@@ -139,7 +104,64 @@ def show_spikes(families: "Sequence[JudgedFamily]") -> None:
             )
         rows.append(row)
     print()
-    show_families(rows, [verdict.study for verdict, _ in spikes_by_verdict], Format.TABLE)
+    show_families(rows, [view for view, _ in spikes_by_view], Format.TABLE)
+
+
+# --- verify-optimum and search --------------------------------------------------------------------------------------
+
+
+def show_verification(
+    result: VerificationResult, budget: Budget, form: Format, command: Sequence[str], selection: Sequence[str] = ()
+) -> int:
+    """Print verdicts, what was submitted for them, and why training stopped; return the exit code.
+
+    The exit code is 0 if all verdicts are "optimal", else 1. `command` are the arguments of the command that continues,
+    `selection` the options that select its studies.
+
+    Raises:
+        LaunchError: The runs of the only round could not be submitted; all else is printed first.
+    """
+    last, context = result.last, result.submit_result.context
+    views = make_views(last.verdicts)
+    show_verdicts(views, form)
+    if context.follows:
+        note_saved_runs(result.rounds, result.submit_result.plan.run_index)
+    if context.dry_run:
+        show_plan(result.submit_result, form, below_table=True)
+    else:
+        note_submitted(result)
+    over_budget = last.over_budget
+    if over_budget and not last.stop_reasons:
+        verb = "is" if len(over_budget) == 1 else "are"
+        print_note(f"{format_count(len(over_budget), 'more run')} {verb} needed than {budget} allows")
+    for reason in last.stop_reasons:
+        print_note(f"{reason}: stopped")
+    is_cut_short = context.follows and last.spent.is_search_cut_short
+    print_note(
+        f"the search is not complete: {budget} allows no further point" if is_cut_short and budget.is_limited else ""
+    )
+    if context.follows and (last.runs_short or is_cut_short or over_budget):
+        runs_short = max(last.runs_short, len(over_budget))
+        print_note(f"{shell_command(*command, '--max-runs', str(ample_runs(runs_short)))} goes on")
+    _note_interrupted(over_budget)
+    # Without --follow, these need another command.
+    if context.console is None and any(view.more_seeds_help for view in views):
+        print_note(f"{shell_command(*command)} trains the seeds that decide most")
+    note_blocked(result.submit_result.plan, last.verdicts, selection)
+    # Raised last: the verdicts are valid although their runs could not be submitted.
+    if result.problem:
+        raise result.problem
+    print_note(score_note([v.study for v in last.verdicts]))
+    return 0 if all(view.is_optimal for view in views) else 1
+
+
+def _note_interrupted(over_budget: Sequence[PlannedRun]) -> None:
+    """Print which runs the budget leaves interrupted, and the command that resumes them."""
+    interrupted = [p.id for p in over_budget if p.state is State.INTERRUPTED]
+    if interrupted:
+        pronoun = "it" if len(interrupted) == 1 else "them"
+        number = format_count(len(interrupted), "run")
+        print_note(f"{number} left interrupted: {shell_command('retry', *interrupted)} resumes {pronoun}")
 
 
 def note_saved_runs(rounds: Rounds, run_index: RunIndex) -> None:
@@ -155,140 +177,7 @@ def note_saved_runs(rounds: Rounds, run_index: RunIndex) -> None:
         print_note(f"racing saved {format_count(saved, 'run')}, compared to {reference}")
 
 
-def note_outside_points(verdicts: Sequence[Verdict]) -> None:
-    """Print the points outside the ranges of the grid that the search for an optimum has reached."""
-    names = study_titles([v.study for v in verdicts])
-    for v in verdicts:
-        if v.outside:
-            points = ", ".join(map(str, v.outside[:MAX_POINTS])) + (", ..." if len(v.outside) > MAX_POINTS else "")
-            print_note(
-                f"{names[v.key]}: {format_count(len(v.outside), 'point')} outside the requested ranges: {points}"
-            )
-
-
-def _at_point(point: Point | None) -> str:
-    return f" at {point}" if point else ""
-
-
-def _family_columns(v: Verdict) -> dict[str, Any]:
-    return {
-        "sweep": v.study.sweep,
-        "family": v.family,
-        "model": v.study.model,
-        "strategy": v.strategy,
-        "optimizer": v.study.base.info.labels.optimizer,
-    }
-
-
-def _verdict_columns(v: Verdict) -> dict[str, Any]:
-    return {**_family_columns(v), "verdict": v.verdict, "lr": v.lr, "wd": v.wd}
-
-
-def verdict_row(v: Verdict) -> dict[str, Any]:
-    """Return the row of a verdict; `neighbours` is filled only if some of them have no score yet."""
-    neighbours = f"{len(v.neighbours) - len(v.missing_points)}/{len(v.neighbours)}"
-    return {
-        **_verdict_columns(v),
-        "verdict": v.statement,
-        v.study.metric.name: v.score,
-        "seeds": v.candidate and v.candidate.runs,
-        **_nearest_neighbour(v),
-        "neighbours": neighbours if v.missing_points or not v.neighbours else None,
-        "fresh seeds": _fresh_text(v),
-        **({"resume": resume_cell(v)} if v.study.base.info.stop_signal else {}),
-    }
-
-
-def _fresh_text(v: Verdict) -> str | None:
-    """Return the mean over fresh seeds and their number, with the difference to the search's where it is notable."""
-    fresh = [score for score in v.fresh_scores.values() if score is not None]
-    if not fresh:
-        return None
-    text = f"{score_text(fmean(fresh), v.study.metric)} ({len(fresh)})"
-    comparison = compare_fresh(v)
-    return f"{text}, {comparison.difference}" if comparison and comparison.is_notable else text
-
-
-def _nearest_neighbour(v: Verdict) -> dict[str, Any]:
-    """Return the column on the best of the neighbours: its score, or its difference to the candidate with an error."""
-    # The paper's rule compares means, and has no errors.
-    if v.study.criterion.rule == "paper":
-        return {"best neighbour": v.best_neighbour and v.best_neighbour.score}
-    nearest = min((d for d in v.bound.differences if d), key=lambda d: d.mean, default=None) if v.bound else None
-    if nearest is None or v.bound is None:
-        return {"nearest neighbour": None}
-    error = None if v.bound.noise.source == "unknown" else nearest.error
-    difference = difference_text(abs(nearest.mean), error, v.study.metric, signed=False)
-    return {"nearest neighbour": f"{difference} {'behind' if nearest.mean >= 0 else 'ahead'}"}
-
-
-def bound_json(v: Verdict) -> dict[str, Any] | None:
-    """Return the bound of a verdict as JSON data.
-
-    Bound, margin and noise are shares of the candidate's score or differences, see `Metric.margin_is`.
-    """
-    if (b := v.bound) is None:
-        return None
-    return {
-        "bound": b.value,
-        "margin": b.margin,
-        "beats_all": b.best_probability,
-        "noise": {"sd": b.noise.sd, "dof": b.noise.dof, "known": b.noise.source},
-        "caveat": b.caveat,
-        "as_good": [point.to_json() for point in b.plateau],
-        "recommended": b.recommended.to_json(),
-        "paper": b.paper,
-        "more_runs": b.further_runs,
-    }
-
-
-def verdict_json(v: Verdict) -> dict[str, Any]:
-    """Return a verdict as JSON data."""
-    return {
-        **_verdict_columns(v),
-        "score": v.score,
-        "runs": v.candidate.runs if v.candidate else 0,
-        "metric": v.study.metric.name,
-        "mode": v.study.metric.mode,
-        "rule": v.study.criterion.rule,
-        "confidence": v.study.criterion.confidence,
-        "statement": v.statement,
-        # Keys are an interface for scripts: add to them, never rename.
-        "evidence": bound_json(v),
-        "neighbours": [
-            {**n.point.to_json(), "score": n.score, "state": n.state.value, "runs": n.runs, **_difference_json(d)}
-            # Without a bound there is no difference for any neighbour.
-            for n, d in zip(v.neighbours, v.bound.differences if v.bound else [None] * len(v.neighbours), strict=True)
-        ],
-        "missing": [point.to_json() for point in v.missing_points],
-        "seeds": list(v.study.seeds),
-        "fresh": [{"seed": seed, "score": score} for seed, score in v.fresh_scores.items()],
-        "outside": [point.to_json() for point in v.outside],
-        "path": [point.to_json() for point in v.path],
-        "versions": [
-            {"version": name, "runs": [run.id for run in runs]} for name, runs in group_by_version(v.runs).items()
-        ],
-        **(
-            {"resume": resume_class(v), "resumed": [run.id for run in resumed_runs(v)]}
-            if v.study.base.info.stop_signal
-            else {}
-        ),
-        **({"differs": differs} if (differs := differing_facts(v)) else {}),
-        "reason": reason_text(v),
-        "why": why_json(v),
-    }
-
-
-def _difference_json(difference: Difference | None) -> dict[str, float | None]:
-    return {"worse_by": difference.mean if difference else None, "error": difference.error if difference else None}
-
-
-def why_json(v: Verdict) -> dict[str, object]:
-    """Return the reason of a verdict as JSON data."""
-    why = v.reason.to_json()
-    if isinstance(point := why.get("point"), list) and not v.study.base.info.has_wd:
-        why["point"] = [*point[:1], None]
-    return why
+# --- sweeps ---------------------------------------------------------------------------------------------------------
 
 
 def _modified_s(path: Path) -> float:
@@ -300,7 +189,7 @@ def _modified_s(path: Path) -> float:
 
 
 def sweep_row(
-    sweep: Sweep, sweep_store: SweepStore, run_index: RunIndex, verdicts: Sequence[Verdict]
+    sweep: Sweep, sweep_store: SweepStore, run_index: RunIndex, views: Sequence[VerdictView]
 ) -> dict[str, Any]:
     """Return the row of a sweep for `sweeps`: states of its runs, device hours, verdicts.
 
@@ -324,7 +213,7 @@ def sweep_row(
         "runs": ", ".join(f"{n} {state}" for state, n in count_states(states).items()),
         "device h": round(seconds / 3600, 4),
         "verdicts": ", ".join(
-            f"{v.strategy} {v.statement}" if v.study.has_strategies else v.statement for v in verdicts
+            f"{view.label} {view.headline}" if view.has_strategies else view.headline for view in views
         ),
         "criterion": sweep.criterion.describe(sweep.metric),
         "last change": changed_s and datetime.fromtimestamp(changed_s, UTC).strftime("%Y-%m-%d %H:%M UTC"),

@@ -6,6 +6,7 @@ from functools import cached_property
 
 from ettsweep.metric import Metric
 from ettsweep.report.formats import strategy_rank
+from ettsweep.report.verdict_view import VerdictView, make_views
 from ettsweep.runs.index import Run, group_by_point
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
@@ -20,10 +21,28 @@ RunsByPoint = dict[Point, list[Run]]
 
 @dataclass(frozen=True)
 class JudgedFamily:
-    """A verdict and the runs of its family."""
+    """A verdict, what it says, and the runs of its family."""
 
     verdict: Verdict
+    view: VerdictView
     points: RunsByPoint
+
+    @property
+    def study(self) -> Study:
+        return self.verdict.study
+
+    @property
+    def candidate(self) -> Point | None:
+        return self.verdict.point
+
+    @cached_property
+    def neighbours(self) -> set[Point]:
+        """Neighbours of the candidate."""
+        return {neighbour.point for neighbour in self.verdict.neighbours}
+
+    def role(self, point: Point) -> str:
+        """Return the role of a point in the verdict: candidate, neighbour or other."""
+        return "candidate" if point == self.candidate else "neighbour" if point in self.neighbours else "other"
 
     @property
     def runs(self) -> list[Run]:
@@ -33,17 +52,12 @@ class JudgedFamily:
     @property
     def optimum(self) -> list[Run]:
         """Runs of the candidate, all seeds; none where there is no candidate."""
-        return self.points.get(self.verdict.point, []) if self.verdict.point else []
+        return self.points.get(self.candidate, []) if self.candidate else []
 
     @cached_property
     def study_state(self) -> StudyState:
         """The family's points and scores, as the verdict rule of its sweep sees them."""
-        return evaluate(self.verdict.study, self.runs)
-
-    @property
-    def scores(self) -> list[float | None]:
-        """Scores of the candidate's finished runs whose seeds count; None for those that diverged."""
-        return [run.score for run in self.counted_runs(self.optimum) if run.state.finished]
+        return evaluate(self.study, self.runs)
 
     def counted_runs(self, runs: Iterable[Run]) -> list[Run]:
         """Return the runs whose seeds count for the verdict.
@@ -63,7 +77,7 @@ class StrategyComparison:
     @property
     def metric(self) -> Metric:
         """The score that the families are compared by."""
-        return self.families[0].verdict.study.metric
+        return self.families[0].study.metric
 
 
 def runs_by_point(runs: Iterable[Run], study: Study | None = None) -> RunsByPoint:
@@ -91,7 +105,8 @@ def judged_families(runs: Iterable[Run], verdicts: Sequence[Verdict]) -> list[Ju
     """Return each verdict with its family's runs on the lattice of its sweep."""
     families = runs_by_family(runs)
     return [
-        JudgedFamily(verdict, runs_by_point(families.get(verdict.family, ()), verdict.study)) for verdict in verdicts
+        JudgedFamily(verdict, view, runs_by_point(families.get(verdict.family, ()), verdict.study))
+        for verdict, view in zip(verdicts, make_views(verdicts), strict=True)
     ]
 
 
@@ -99,10 +114,10 @@ def strategy_comparisons(families: Sequence[JudgedFamily]) -> list[StrategyCompa
     """Group families of one sweep that differ only in strategy, strategies in their usual order; sort by title."""
     recipes: dict[tuple[object, ...], list[JudgedFamily]] = {}
     # Sorted first, so that each comparison has its strategies in this order.
-    for family in sorted(families, key=lambda family: strategy_rank(family.verdict.strategy)):
-        study = family.verdict.study
+    for family in sorted(families, key=lambda family: strategy_rank(family.study.strategy)):
+        study = family.study
         recipes.setdefault((study.sweep, study.base.info.key), []).append(family)
-    studies = [members[0].verdict.study for members in recipes.values()]
+    studies = [members[0].study for members in recipes.values()]
     comparisons = [
         StrategyComparison(_comparison_title(study, studies), tuple(members))
         for study, members in zip(studies, recipes.values(), strict=True)

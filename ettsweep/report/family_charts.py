@@ -69,12 +69,12 @@ class FamilyFrames:
     @property
     def has_marked_spikes(self) -> bool:
         """`True` if the page shows spikes: only runs that record every step have all of them."""
-        return all(family.verdict.study.base.info.records_every_step for family in self.families)
+        return all(family.study.base.info.records_every_step for family in self.families)
 
     @property
     def is_empty(self) -> bool:
         """`True` if no axis is searched, or there is no run yet."""
-        return not any(family.runs and family.verdict.study.has_free_axis for family in self.families)
+        return not any(family.runs and family.study.has_free_axis for family in self.families)
 
 
 # --- of families that differ only in strategy -----------------------------------------------------------------------
@@ -105,9 +105,9 @@ def scores(frames: FamilyFrames) -> Json | None:
 
 def _by_label(rows: pd.DataFrame, frames: FamilyFrames) -> pd.DataFrame:
     """Return rows with the label of their family for its strategy, where that is one alone."""
-    if all(family.verdict.study.has_strategies for family in frames.families):
+    if all(family.study.has_strategies for family in frames.families):
         return rows
-    labels = {family.verdict.family: family.verdict.label for family in frames.families}
+    labels = {family.study.family: family.study.label for family in frames.families}
     return rows.assign(strategy=rows["family"].map(labels))
 
 

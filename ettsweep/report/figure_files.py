@@ -14,8 +14,7 @@ from ettsweep.report.figure_export import export, file_spec
 from ettsweep.report.figures.chart_data import FILE_WIDTH
 from ettsweep.report.figures.lattice_map import Coordinates
 from ettsweep.report.run_histories import RunHistories
-from ettsweep.study.study import StudyKey
-from ettsweep.study.verdict import Verdict
+from ettsweep.study.study import Study, StudyKey
 
 
 @dataclass(frozen=True)
@@ -66,19 +65,18 @@ class FigureBuilder:
 
         Figures of all strategies have the key of the first. Figures without data are left out.
         """
-        families, first = comparison.families, comparison.families[0].verdict
+        families, first = comparison.families, comparison.families[0].study
         frames = FamilyFrames(families, self._histories, self._coordinates)
         title, name = comparison.title, self._unique_name(_series_name(first), first.family)
         for kind, caption, spec in _comparison_specs(frames):
             yield first.key, Figure(kind, f"{name}-{kind}", title, caption, spec)
         for family in families:
-            verdict = family.verdict
-            own_title = title
-            if verdict.study.has_strategies:
-                name = self._unique_name(f"{_series_name(verdict)}-{verdict.strategy}", verdict.family)
-                own_title = f"{title}: {verdict.strategy}"
+            study, own_title = family.study, title
+            if study.has_strategies:
+                name = self._unique_name(f"{_series_name(study)}-{study.strategy}", study.family)
+                own_title = f"{title}: {study.strategy}"
             for kind, caption, spec in _single_family_specs(frames.for_families([family])):
-                yield verdict.key, Figure(kind, f"{name}-{kind}", own_title, caption, spec)
+                yield study.key, Figure(kind, f"{name}-{kind}", own_title, caption, spec)
 
     def _unique_name(self, name: str, family: str) -> str:
         """Return an ASCII file name, s=0.25 as s0p25; a name used already gets the family's id added, or a number.
@@ -95,8 +93,8 @@ class FigureBuilder:
         return unique_name
 
 
-def _series_name(verdict: Verdict) -> str:
-    return verdict.study.sweep or verdict.study.model
+def _series_name(study: Study) -> str:
+    return study.sweep or study.model
 
 
 CaptionedSpecs = Iterator[tuple[str, str, Json]]
@@ -160,12 +158,12 @@ CAPTIONS = {
 
 
 def _map_caption(frames: FamilyFrames) -> str:
-    verdict, points, fitted = frames.families[0].verdict, frames.points, len(frames.optimum) > 0
+    family, points, fitted = frames.families[0], frames.points, len(frames.optimum) > 0
     sentences = [f"Mean{' ± standard error' * bool(points['error'].notna().any())} over n of the search's seeds."]
-    sentences += ["Red: the candidate."] * (verdict.point is not None)
-    if len(verdict.neighbours) == 6:
+    sentences += ["Red: the candidate."] * (family.candidate is not None)
+    if len(family.neighbours) == 6:
         sentences.append("Its six neighbours, with a black or white frame, are the hexagons that touch it.")
-    if fitted and len(verdict.neighbours) == 2:
+    if fitted and len(family.neighbours) == 2:
         sentences.append("Curve: fitted, with its standard error; its optimum is the cross.")
     elif fitted:
         sentences.append("Cross: the optimum of the fitted surface, with one standard error.")
@@ -173,7 +171,7 @@ def _map_caption(frames: FamilyFrames) -> str:
         sentences.append(
             f"{format_count(off_lattice, 'point')} off this lattice {'is' if off_lattice == 1 else 'are'} not drawn."
         )
-    if verdict.study.suggested_points:
+    if family.study.suggested_points:
         sentences.append(
             "Numbers: the order in which points were suggested; grey line: the edge of the searched ranges."
         )

@@ -15,7 +15,6 @@ from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
 from ettsweep.strategies.strategy import map_point
 from ettsweep.study.study import Study
-from ettsweep.study.verdict import Verdict
 
 OWNER_COLUMNS = ("sweep", "family", "model", "strategy")
 POINT_COLUMNS = (
@@ -61,14 +60,13 @@ def points_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
 
 
 def _point_rows(family: JudgedFamily) -> list[tuple[object, ...]]:
-    verdict, study = family.verdict, family.verdict.study
-    neighbours = {neighbour.point for neighbour in verdict.neighbours}
-    plateau = set(verdict.bound.plateau) if verdict.bound else set()
+    study, bound = family.study, family.verdict.bound
+    plateau = set(bound.plateau) if bound else set()
     # Requested points and neighbours without a run are on the map too, as missing.
-    points = dict.fromkeys([*family.points, *study.seeds_by_point, *neighbours])
+    points = dict.fromkeys([*family.points, *study.seeds_by_point, *family.neighbours])
     if not points:  # a search that has suggested nothing yet
         return []
-    origin, rows = verdict.point or min(points, key=tuple), list[tuple[object, ...]]()
+    origin, rows = family.candidate or min(points, key=tuple), list[tuple[object, ...]]()
     for point in sorted(points, key=tuple):
         scored, members = family.study_state.score_point(point), family.points.get(point, [])
         scores = [run.score for run in family.counted_runs(members) if run.state.finished]
@@ -78,10 +76,10 @@ def _point_rows(family: JudgedFamily) -> list[tuple[object, ...]]:
         score_cell = "" if scored.score is None else score_with_error(scored.score, error, metric)
         rows.append(
             (
-                *(*_owner_columns(verdict), point_text(point), point.lr, point.shown_wd, *point.key),
+                *(*_owner_columns(study), point_text(point), point.lr, point.shown_wd, *point.key),
                 *(*(study.cell(point, origin) or (None, None)), *_common_log2(study, point)),
                 *(
-                    _role(verdict, neighbours, point),
+                    family.role(point),
                     scored.state.value,
                     metric,
                     scored.score,
@@ -96,14 +94,9 @@ def _point_rows(family: JudgedFamily) -> list[tuple[object, ...]]:
     return rows
 
 
-def _role(verdict: Verdict, neighbours: Collection[Point], point: Point) -> str:
-    return "candidate" if point == verdict.point else "neighbour" if point in neighbours else "other"
-
-
-def _owner_columns(verdict: Verdict) -> tuple[str, str, str, str]:
-    study = verdict.study
-    strategy = " ".join(verdict.strategy.split())  # Vega expressions break at unusual line separators
-    return study.sweep, verdict.family, study.model, strategy
+def _owner_columns(study: Study) -> tuple[str, str, str, str]:
+    strategy = " ".join(study.strategy.split())  # Vega expressions break at unusual line separators
+    return study.sweep, study.family, study.model, strategy
 
 
 def _common_log2(study: Study, point: Point) -> tuple[float | None, float | None]:
@@ -130,7 +123,7 @@ def curves_frame(
         loss, grad_norm: means since the row before (nats; norm of all gradients before clipping).
         val_loss, val_accuracy: of evaluations (nats; a fraction); and the column of the score, if that is another.
     """
-    scored = {column: None for family in families for column in evaluation_columns(family.verdict.study.metric)}
+    scored = {column: None for family in families for column in evaluation_columns(family.study.metric)}
     quantities = [*TRAINING, *dict.fromkeys((*EVALUATIONS, *scored))]
     table_rows = [row for family in families for row in _curve_rows(family, histories, quantities, runs)]
     return typed_frame(table_rows, [*CURVE_COLUMNS, *quantities], TEXT, COUNTS, {"counted": "bool"})
@@ -175,11 +168,9 @@ def spikes_frame(families: Sequence[JudgedFamily], histories: RunHistories) -> p
 
 def _runs_with_columns(family: JudgedFamily, seeds: int | None = None) -> Iterator[tuple[Run, tuple[object, ...]]]:
     """Yield the runs of a family, or so many of each point, with their values of the columns `sweep` to `counted`."""
-    verdict = family.verdict
-    neighbours = {neighbour.point for neighbour in verdict.neighbours}
-    owner, counts = _owner_columns(verdict), family.study_state.is_verdict_seed
+    owner, counts = _owner_columns(family.study), family.study_state.is_verdict_seed
     for point, members in family.points.items():
-        columns = *owner, point_text(point), _role(verdict, neighbours, point)
+        columns = *owner, point_text(point), family.role(point)
         for run in members[:seeds]:
             yield run, (*columns, run.id, run.seed, counts(run.seed))
 
@@ -190,7 +181,7 @@ def optima_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
     `counted` is `False` for fresh seeds, which do not count for the verdict.
     """
     rows = [
-        (*about, family.verdict.study.metric, run.score)
+        (*about, family.study.metric, run.score)
         for family in families
         for run, about in _runs_with_columns(family)
         if run.state.finished and about[5] == "candidate"  # the role
@@ -204,10 +195,10 @@ def ranges_frame(family: JudgedFamily) -> pd.DataFrame | None:
 
     None where no sampler suggested points.
     """
-    study = family.verdict.study
+    study = family.study
     if not study.suggested_points:
         return None
-    origin = family.verdict.point or min(family.points, key=tuple)
+    origin = family.candidate or min(family.points, key=tuple)
     corners = [cell for corner in study.box if (cell := study.cell(corner, origin))]
     frame = pd.DataFrame(corners, columns=["lr_steps", "wd_steps"])
     return None if frame.empty else frame

@@ -6,15 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ettsweep.console import format_count
-from ettsweep.report.families import JudgedFamily
-from ettsweep.runs.index import Run
-from ettsweep.runs.state import State
 from ettsweep.study.budget import EXTRA_RUNS, ample_runs
 from ettsweep.study.verdict import Verdict
 
 VERIFY = "ettsweep verify-optimum --follow"
-
-PENDING_STATES = (State.QUEUED, State.RUNNING)
 
 
 @dataclass(frozen=True)
@@ -25,23 +20,22 @@ class NextStep:
     command: str = ""
 
 
-def next_steps(families: Sequence[JudgedFamily]) -> list[NextStep]:
-    """Return the next step for each family of a sweep.
+def next_steps(verdicts: Sequence[Verdict]) -> list[NextStep]:
+    """Return the next step for each of the verdicts on one sweep.
 
-    A command has --strategy only where the other families need another command: else one command serves all.
+    A command has --strategy only where the others need another command: else one command serves all.
     """
-    drafts = [_next_step(family) for family in families]
-    # The subcommand of each step shows whether one command serves all families.
+    drafts = [_next_step(verdict) for verdict in verdicts]
+    # The subcommand of each step shows whether one command serves all.
     kinds = Counter(command.split()[1] if command else "" for _, command, _ in drafts)
     steps = []
-    for family, (text, command, names_run) in zip(families, drafts, strict=True):
-        study = family.verdict.study
+    for verdict, (text, command, names_run) in zip(verdicts, drafts, strict=True):
         if command and not names_run:
-            needs_strategy = kinds[command.split()[1]] < len(families)
-            options = ["--sweep", study.sweep] if study.sweep else []
-            options += ["--strategy", study.strategy] if needs_strategy else []
+            needs_strategy = kinds[command.split()[1]] < len(verdicts)
+            options = ["--sweep", verdict.study.sweep] if verdict.study.sweep else []
+            options += ["--strategy", verdict.strategy] if needs_strategy else []
             if command == VERIFY:
-                command += _budget_option([family] if needs_strategy else families, families)
+                command += _budget_option([verdict] if needs_strategy else verdicts)
             # Options that select the sweep go right after the subcommand.
             head, tail = command.split()[:2], command.split()[2:]
             command = shlex.join([*head, *options, *tail])
@@ -49,12 +43,11 @@ def next_steps(families: Sequence[JudgedFamily]) -> list[NextStep]:
     return steps
 
 
-def _budget_option(judged: Sequence[JudgedFamily], families: Sequence[JudgedFamily]) -> str:
-    """Return the option without which a verification of some of the families would stop at once; empty if none."""
-    studies = [family.verdict.study for family in families]
-    if sum(len(family.study_state.extra_runs(studies)) for family in judged) < EXTRA_RUNS * len(judged):
+def _budget_option(verdicts: Sequence[Verdict]) -> str:
+    """Return the option without which a verification would stop at once; empty if none."""
+    if sum(verdict.extra_runs for verdict in verdicts) < EXTRA_RUNS * len(verdicts):
         return ""
-    unresolved = [family.verdict for family in judged if family.verdict.verdict == "unresolved"]
+    unresolved = [verdict for verdict in verdicts if verdict.verdict == "unresolved"]
     return f" --max-runs {ample_runs(sum(_further_runs(verdict) for verdict in unresolved))}"
 
 
@@ -62,18 +55,17 @@ def _further_runs(verdict: Verdict) -> int:
     return (verdict.bound and verdict.bound.further_runs) or 0
 
 
-def _next_step(family: JudgedFamily) -> tuple[str, str, bool]:
+def _next_step(verdict: Verdict) -> tuple[str, str, bool]:
     """Return the words, the command without --sweep and --strategy, and whether it names its run already."""
-    verdict = family.verdict
     # Before all others: runs under way may change the verdict, and so the step.
-    if pending := sum(run.state in PENDING_STATES for run in family.runs):
+    if pending := verdict.runs_under_way:
         return f"{format_count(pending, 'run')} queued or running: follow their progress", "ettsweep watch", False
     if verdict.blocked_run_ids:
         return _decide_step(verdict)
     match verdict.verdict:
         case "optimal" if not verdict.fresh_scores:
             return "rerun it with fresh seeds, which took no part in choosing it", "ettsweep seeds --follow", False
-        case "optimal" if run := _run_to_show(family):
+        case "optimal" if run := next((run for run in verdict.candidate_runs if run.score is not None), None):
             return "see how it was trained: its command, and the versions", f"ettsweep show {run.id}", True
         case "unresolved":
             return _resolve_step(verdict)
@@ -103,8 +95,3 @@ def _decide_step(verdict: Verdict) -> tuple[str, str, bool]:
     """Return the command that helps runs that a person must decide about."""
     command = shlex.join(verdict.reason.next[0]) if verdict.reason.next else ""
     return f"decide about {format_count(len(verdict.blocked_run_ids), 'run')}: retry, or see why", command, True
-
-
-def _run_to_show(family: JudgedFamily) -> Run | None:
-    """Return the run of the optimum with the lowest seed that counts and has a score."""
-    return next((run for run in family.counted_runs(family.optimum) if run.score is not None), None)

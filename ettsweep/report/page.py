@@ -17,13 +17,11 @@ from ettsweep import __version__
 from ettsweep.console import DEFAULT_RESULTS, escape_control, format_count, with_results_option
 from ettsweep.powers import power_and_decimal
 from ettsweep.quantities import confidence_text, three_digits
-from ettsweep.report import formats, summary, verdict_text
 from ettsweep.report.families import JudgedFamily, StrategyComparison
 from ettsweep.report.page_data import collect_datasets, script_json, without_data
-from ettsweep.report.page_sections import Figures, comparison_section, speed_section, spike_section
+from ettsweep.report.page_sections import Figures, Row, answer_section, comparison_section, speed_section, spike_section
 from ettsweep.report.run_table import run_table
 from ettsweep.report.theme import CONFIG
-from ettsweep.report.verdict_text import Row
 from ettsweep.runs.index import Run, count_states
 from ettsweep.runs.result import TRUSTED_GROUP
 from ettsweep.study.criterion import Criterion
@@ -54,12 +52,9 @@ def render(
         figure_files: whether figures are written as files too, to which the page then links.
     """
     families = [family for comparison in comparisons for family in comparison.families]
-    others = verdict_text.other_sweeps([family.verdict for family in families])
     # Own scripts record what they like: their speed and spikes are no result.
-    measured = [
-        comparison for comparison in comparisons if comparison.families[0].verdict.study.base.info.records_every_step
-    ]
-    tried = {family.verdict.key: outcome_of(results, family.verdict.study) for family in families}
+    measured = [comparison for comparison in comparisons if comparison.families[0].study.base.info.records_every_step]
+    tried = {family.study.key: outcome_of(results, family.study) for family in families}
     scripts = {name: _read_script(name) for name in ("vega", "theme", "figures", "page")}
     return _environment(str(results)).get_template("page.html.j2").render(
         results=escape_control(str(results)),
@@ -67,9 +62,9 @@ def render(
         policy=_content_security_policy(scripts.values()),
         style=Markup(_read_resource("page.css")),
         scripts=scripts,
-        answers=list(map(summary.comparison_answer, comparisons)),
-        has_strategies=any(f.verdict.study.has_strategies for comparison in comparisons for f in comparison.families),
-        sections=[comparison_section(comparison, figures, others, tried) for comparison in comparisons],
+        answers=list(map(answer_section, comparisons)),
+        has_strategies=any(f.study.has_strategies for comparison in comparisons for f in comparison.families),
+        sections=[comparison_section(comparison, figures, tried) for comparison in comparisons],
         specs={figure.name: script_json(without_data(figure.spec)) for figure in figures.values()},
         data=script_json(collect_datasets(figure.spec for figure in figures.values())),
         figure_files=figure_files,
@@ -79,10 +74,10 @@ def render(
         states=[(state.value, number) for state, number in count_states(run.state for run in runs).items()],
         speed=[section for comparison in measured if (section := speed_section(comparison))],
         spikes=[section for comparison in measured if (section := spike_section(comparison))],
-        other_families=len({run.family for run in runs} - {family.verdict.family for family in families}),
+        other_families=len({run.family for run in runs} - {family.study.family for family in families}),
         metrics=sorted({comparison.metric for comparison in comparisons}, key=lambda metric: metric.name),
         confidences=_confidences(families),
-        rules={family.verdict.study.criterion.rule for family in families} or {Criterion().rule},
+        rules={family.study.criterion.rule for family in families} or {Criterion().rule},
         corrupt=sorted(corrupt.items()),
         provenance=[*_provenance(families), *_trusted(runs), *_ensembles(runs)],
     )  # fmt: skip
@@ -104,9 +99,6 @@ def _environment(results: str) -> Environment:
     )
     environment.filters |= {
         "short": three_digits,
-        "point": formats.point_text,
-    }
-    environment.filters |= {
         "power": power_and_decimal,
         "prose": partial(_prose_markup, results),
         "command": partial(_command_markup, results),
@@ -171,7 +163,7 @@ def _capitalize_first(text: str) -> str:
 
 def _confidences(families: Sequence[JudgedFamily]) -> list[str]:
     """Return the confidences that the sweeps require, such as 95%."""
-    confidences = {family.verdict.study.criterion.confidence for family in families} or {Criterion().confidence}
+    confidences = {family.study.criterion.confidence for family in families} or {Criterion().confidence}
     return [confidence_text(confidence) for confidence in sorted(confidences)]
 
 
@@ -190,9 +182,9 @@ def _provenance(families: Sequence[JudgedFamily]) -> list[Row]:
         for key in recorded
     ]
     particulars = {
-        f"{family.verdict.study.sweep or family.verdict.study.model}: {label}": text
+        f"{family.study.sweep or family.study.model}: {label}": text
         for family in families
-        for label, text in family.verdict.study.base.info.particulars.items()
+        for label, text in family.study.base.info.particulars.items()
     }
     stated = [{"label": label, "value": text} for label, text in particulars.items()]
     return [{"label": "report made by", "value": made_by}, *trained, *stated]

@@ -1,20 +1,35 @@
-"""Sections of the page below the answer: families one by one, training speed, spikes."""
+"""Sections of the page: the answer with a card per strategy, families one by one, training speed, spikes."""
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ettsweep.quantities import score_with_error
-from ettsweep.report import formats, tables, verdict_text
+from ettsweep.console import format_count, format_device_hours
+from ettsweep.quantities import column_text, three_digits
+from ettsweep.report import formats, tables
+from ettsweep.report.best_optimum import best_optimum
 from ettsweep.report.families import JudgedFamily, StrategyComparison
 from ettsweep.report.figure_files import Figure
+from ettsweep.report.reason_text import better_means
 from ettsweep.report.spike_rates import SPIKE_LABELS, nonzero_counts, sum_spikes
-from ettsweep.report.summary import family_anchor, family_colour, run_cell
 from ettsweep.report.surface_frames import optimum_text
-from ettsweep.report.verdict_text import Row
 from ettsweep.runs.index import Run
-from ettsweep.runs.versions import find_mixed_versions
-from ettsweep.study.fresh import compare_fresh
 from ettsweep.study.study import StudyKey
 from ettsweep.study.tried import Outcome
+
+Row = dict[str, Any]
+"""What the template lays out, by name."""
+
+CARD_LABELS = {
+    "fresh": "over fresh seeds",
+    "beats": "beats all neighbours",
+    "behind": "nearest neighbour is worse by",
+    "best_accuracy": "best accuracy, mean of all seeds",
+    "best_bits": "lowest loss, bits per token, mean of all seeds",
+    "best_bits_per_byte": "lowest loss, bits per byte, mean of all seeds",
+    "cost": "cost",
+}
+"""Labels of the lines of a card that follow those of the point and its score."""
 
 SPEED_LABELS = {
     "devices": "devices of a run",
@@ -33,14 +48,73 @@ Figures = Mapping[tuple[StudyKey, str], Figure]
 """Figures by key of a verdict and kind; figures of a whole comparison have the key of its first family."""
 
 
+# --- the answer -----------------------------------------------------------------------------------------------------
+
+
+def answer_section(comparison: StrategyComparison) -> Row:
+    """Return the answer of a comparison: the best optimum, and a card per strategy, all with the same lines."""
+    families, metric = comparison.families, comparison.metric
+    finished = sum_spikes(run for family in families for run in family.runs)
+    lines = [{**family.view.lines, **_other_metrics(family), **_cost(family)} for family in families]
+    names = [name for name in ("optimum", "score", *CARD_LABELS) if any(name in family_lines for family_lines in lines)]
+    labels = {"score": formats.axis_title_and_factor(metric)[0], **CARD_LABELS}
+    cards = [
+        {
+            "view": family.view,
+            "anchor": _anchor(family),
+            "colour": _colour(family),
+            "lines": [({"optimum": family.view.role, **labels}[name], family_lines.get(name)) for name in names],
+        }
+        for family, family_lines in zip(families, lines, strict=True)
+    ]
+    return {
+        "title": comparison.title,
+        "metric": metric.label,
+        "better": "lower" if metric.mode == "min" else "higher",
+        "best": best_optimum([family.verdict for family in families]),
+        "finished": finished.runs,
+        "diverged": finished.diverged,
+        "fresh": "fresh" in names,
+        "scored": "score" in names,
+        "cards": cards,
+    }
+
+
+def _other_metrics(family: JudgedFamily) -> dict[str, tuple[str, str]]:
+    """Return the lines of metrics other than the score, means over all seeds that have a score."""
+    columns = [name for name in CARD_LABELS if name in tables.METRIC_COLUMNS]
+    frame = tables.results_frame([run for run in family.optimum if run.score is not None], columns)
+    means = {name: values.mean() for name in columns if len(values := frame[name].dropna())}
+    if family.study.metric.is_fraction:  # the score is one
+        means.pop("best_accuracy", None)
+    return {name: (column_text(mean, name), "") for name, mean in means.items()}
+
+
+def _cost(family: JudgedFamily) -> dict[str, tuple[str, str]]:
+    """Return the line with the number of finished runs, and the device hours of all runs, unfinished ones too."""
+    finished, device_s = sum(run.state.finished for run in family.runs), sum(run.device_s for run in family.runs)
+    if not finished:
+        return {}
+    return {"cost": (format_count(finished, "finished run"), format_device_hours(device_s) if device_s else "")}
+
+
+def _anchor(family: JudgedFamily) -> str:
+    """Return the HTML id of a family's section."""
+    return "-".join(family.view.key)
+
+
+def _colour(family: JudgedFamily) -> str:
+    return formats.strategy_colour(family.study.strategy)
+
+
+# --- family by family -----------------------------------------------------------------------------------------------
+
+
 def comparison_section(
-    comparison: StrategyComparison,
-    figures: Figures,
-    others: Mapping[StudyKey, Sequence[str]],
-    tried: Mapping[StudyKey, Outcome | None],
+    comparison: StrategyComparison, figures: Figures, tried: Mapping[StudyKey, Outcome | None]
 ) -> Row:
     """Return the section of a comparison: the figures of all its strategies, then each family."""
-    keys = [family.verdict.key for family in comparison.families]
+    keys = [family.view.key for family in comparison.families]
     figure_keys = [
         *((keys[0], kind) for kind in ("strategies", "seeds", "scores")),
         *((key, "trajectories") for key in keys),
@@ -50,39 +124,30 @@ def comparison_section(
         "figures": [figures[figure_key] for figure_key in figure_keys if figure_key in figures],
         "metric": formats.axis_title_and_factor(comparison.metric)[0],
         "families": [
-            {**_family_section(family, figures, others), "tried": tried.get(family.verdict.key)}
-            for family in comparison.families
+            {**_family_section(family, figures), "tried": tried.get(family.view.key)} for family in comparison.families
         ],
     }
 
 
-def _family_section(family: JudgedFamily, figures: Figures, others: Mapping[StudyKey, Sequence[str]]) -> Row:
-    verdict, metric = family.verdict, family.verdict.study.metric
+def _family_section(family: JudgedFamily, figures: Figures) -> Row:
+    place = optimum_text(family.verdict)
     return {
-        "verdict": verdict,
-        "reason": verdict_text.reason_text(verdict),
-        "anchor": family_anchor(family),
-        "colour": family_colour(family),
-        "others": others.get(verdict.key, ()),
-        "notes": verdict_text.run_notes(verdict),
-        "mixture": (find_mixed_versions(verdict.runs) or ("",))[0],
-        "score": None
-        if verdict.score is None
-        else score_with_error(verdict.score, formats.standard_error(family.scores), metric),
-        "seeds": verdict_text.seed_count(verdict),
-        "fresh": fresh if (fresh := compare_fresh(verdict)) and fresh.is_notable else None,
-        "better_means": verdict_text.better_means(family.verdict, family.study_state),
-        "known": verdict_text.bound_row(verdict),
-        "neighbours": verdict_text.neighbour_rows(verdict),
-        "place": optimum_text(verdict),
-        **{kind: figures.get((verdict.key, kind)) for kind in ("map", "curves")},
+        "view": family.view,
+        "anchor": _anchor(family),
+        "colour": _colour(family),
+        "better_means": better_means(family.verdict, family.study_state),
+        "evidence": [*family.view.evidence, *([f"optimum of the fitted surface: {place}"] if place else [])],
+        **{kind: figures.get((family.view.key, kind)) for kind in ("map", "curves")},
     }
+
+
+# --- speed and spikes -----------------------------------------------------------------------------------------------
 
 
 def speed_section(comparison: StrategyComparison) -> Row | None:
     """Return the training speed of each strategy; None if no run was timed."""
     rows = [
-        {"label": family.verdict.label, "colour": family_colour(family), **speed}
+        {"label": family.view.label, "colour": _colour(family), **speed}
         for family in comparison.families
         if (speed := _median_speed(family.runs))
     ]
@@ -104,8 +169,14 @@ def _median_speed(runs: Sequence[Run]) -> Row | None:
     if timed.empty:
         return None
     middle = timed.astype("float64").median()
-    cells = {str(name): run_cell(str(name), value) for name, value in middle.items()}
+    cells = {str(name): _speed_cell(str(name), value) for name, value in middle.items()}
     return {**cells, "runs": len(timed), "starves": middle["data_wait"] > DATA_WAIT_LIMIT}
+
+
+def _speed_cell(name: str, value: float) -> str:
+    if math.isnan(value):
+        return ""
+    return f"{100 * value:.3g}%" if name in ("utilisation", "data_wait") else three_digits(value)
 
 
 def spike_section(comparison: StrategyComparison) -> Row | None:
@@ -117,8 +188,8 @@ def spike_section(comparison: StrategyComparison) -> Row | None:
             groups = (("at the candidate", sum_spikes(family.optimum)), ("whole search", all_runs))
             rows.append(
                 {
-                    "label": family.verdict.label,
-                    "colour": family_colour(family),
+                    "label": family.view.label,
+                    "colour": _colour(family),
                     "groups": groups,
                     "all": all_runs,
                 }

@@ -3,13 +3,13 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from ettsweep.powers import power_and_decimal
 from ettsweep.quantities import score_text, three_digits
 from ettsweep.report.families import runs_by_family
 from ettsweep.report.tables import strategy_label
-from ettsweep.report.verdict_text import Row
 from ettsweep.runs.folder import runs_dir
 from ettsweep.runs.index import Run
 from ettsweep.study.sweep_store import StudiesByFamily, run_sweeps_text
@@ -24,7 +24,7 @@ TEXT_COLUMNS = ("run", *SHOWN_IF_DIFFERENT, "strategy", "state")
 """Columns that are not numbers."""
 
 
-def run_table(runs: Sequence[Run], studies_by_family: StudiesByFamily, results: Path, out: Path) -> Row:
+def run_table(runs: Sequence[Run], studies_by_family: StudiesByFamily, results: Path, out: Path) -> dict[str, Any]:
     """Return the columns of the table, and its rows: cells, and links relative to `out`, so that both can be copied."""
     shown, url = _best_runs(runs, MAX_ROWS), relative_url(runs_dir(results), out)
     cells = [_cells(run, studies_by_family) for run in shown]

@@ -11,9 +11,7 @@ from ettsweep.extras import is_installed
 from ettsweep.files import write_atomic
 from ettsweep.metric import MAX_SCORE
 from ettsweep.powers import POWER_COLUMNS, format_power
-from ettsweep.quantities import as_share
 from ettsweep.report.families import JudgedFamily, runs_by_family, runs_by_point
-from ettsweep.report.formats import mean_std
 from ettsweep.report.spike_rates import SPIKE_LABELS, rate_columns, sum_spikes
 from ettsweep.report.time_scale import time_scale
 from ettsweep.runs.index import Run
@@ -21,7 +19,6 @@ from ettsweep.runs.point import Point
 from ettsweep.runs.spec import StrategySpec
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.sweep_store import StudiesByFamily, run_sweeps_text
-from ettsweep.study.verdict import Verdict
 
 METRIC_COLUMNS = tuple(
     f"{which}_{name}" for name in ("accuracy", "loss", "bits", "bits_per_byte") for which in ("best", "final")
@@ -161,7 +158,7 @@ def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[Ju
         families: the verdicts that decide which seeds count.
     """
     point_rows = [
-        (run.id, family.verdict.study.sweep, *_rounded_log2(point))
+        (run.id, family.study.sweep, *_rounded_log2(point))
         for family in families
         for point, members in family.points.items()
         for run in family.counted_runs(members)
@@ -240,68 +237,23 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
     """
     rows = []
     for family in families:
-        verdict, study = family.verdict, family.verdict.study
-        spikes = sum_spikes(family.optimum)
-        optimum_runs = family.counted_runs(family.optimum)
-        _, std = mean_std([run.score for run in optimum_runs])
-        fresh_mean, fresh_std = mean_std([*verdict.fresh_scores.values()])
-        rows.append(
-            (
-                *(
-                    study.sweep,
-                    verdict.family,
-                    study.model,
-                    study.strategy,
-                    study.base.info.labels.optimizer if family.runs else None,
-                ),
-                *(verdict.verdict, verdict.lr, verdict.wd),
-                *(study.metric.name, "fraction" if study.metric.is_fraction else study.metric.unit or None),
-                *(verdict.candidate.runs if verdict.candidate else 0, verdict.score, std),
-                *(len(verdict.fresh_scores), fresh_mean, fresh_std, *_leads(verdict)),
-                *_bound_columns(verdict),
-                *((spikes.runs, spikes.steps) if spikes.runs else (None, None)),
-                *(rate for name in SPIKE_LABELS for rate in spikes.rates(name)),
-                *(time_scale(verdict.point, study.base.info) if verdict.point else [None] * len(TIME_SCALE_COLUMNS)),
-            )
-        )
+        study, spikes = family.study, sum_spikes(family.optimum)
+        rates = [rate for name in SPIKE_LABELS for rate in spikes.rates(name)]
+        scale = time_scale(family.candidate, study.base.info) if family.candidate else ()
+        row = {
+            "sweep": study.sweep,
+            "family": study.family,
+            "model": study.model,
+            "strategy": study.strategy,
+            "optimizer": study.base.info.labels.optimizer if family.runs else None,
+            **family.view.numbers,
+            "runs": spikes.runs or None,
+            "steps": spikes.steps if spikes.runs else None,
+            **dict(zip(RATE_COLUMNS, rates, strict=True)),
+            **dict(zip(TIME_SCALE_COLUMNS, scale, strict=False)),
+        }
+        rows.append(tuple(row.get(name) for name in OPTIMUM_COLUMNS))
     return typed_frame(rows, OPTIMUM_COLUMNS)
-
-
-def _leads(verdict: Verdict) -> tuple[float | None, float | None]:
-    """Return by how much the best neighbour is worse, as a difference of scores and as a share."""
-    lead, score = verdict.lead_over_neighbours, verdict.score
-    return lead, None if lead is None or score is None else as_share(lead, score, verdict.study.metric)
-
-
-def _bound_columns(verdict: Verdict) -> tuple[Any, ...]:
-    """Return the columns `BOUND_COLUMNS` and `RECOMMENDED_COLUMNS` of a verdict."""
-    criterion, bound = verdict.study.criterion, verdict.bound
-    # The paper's rule compares means: it has no bound, margin or noise.
-    if criterion.rule == "paper":
-        # All columns but the rule.
-        return criterion.rule, *[None] * (len(BOUND_COLUMNS) + len(RECOMMENDED_COLUMNS) - 1)
-    requested = criterion.rule, criterion.confidence, criterion.margin_for(verdict.study.metric)
-    # No bound yet: only the requirements of the sweep are known.
-    if bound is None:
-        # All columns but rule, confidence and margin.
-        return *requested, *[None] * (len(BOUND_COLUMNS) + len(RECOMMENDED_COLUMNS) - 3)
-    # With unknown noise there are no probabilities, and no points as good.
-    is_noise_known = bound.noise.source != "unknown"
-    return (
-        *(
-            *requested,
-            bound.value,
-            bound.best_probability if is_noise_known else None,
-            bound.noise.sd if is_noise_known else None,
-            bound.noise.source,
-        ),
-        *(bound.further_runs, bound.caveat or None),
-        *(
-            (len(bound.plateau), *bound.recommended.to_json().values())
-            if is_noise_known
-            else [None] * len(RECOMMENDED_COLUMNS)
-        ),
-    )
 
 
 def write_tables(
@@ -330,9 +282,7 @@ def write_tables(
         "optima.md": to_markdown(with_units(known_optima, families)),
         # A paper has the verdict in words.
         "optima.tex": to_latex(
-            with_units(
-                known_optima[in_paper].assign(verdict=[family.verdict.statement for family in families]), families
-            )
+            with_units(known_optima[in_paper].assign(verdict=[family.view.headline for family in families]), families)
         ),
     }
     for name, frame in {"runs": table, "points": points, "optima": optima}.items():
@@ -360,7 +310,7 @@ SHARE_COLUMNS = ("lead_share", "bound", "margin", "noise")
 def with_units(optima: pd.DataFrame, families: Sequence[JudgedFamily]) -> pd.DataFrame:
     """Return the table of optima with units in its headers, unless the rows have several."""
     units = list(optima["score_unit"].unique()) if "score_unit" in optima else list[str]()
-    margins = {family.verdict.study.metric.margin_is for family in families}
+    margins = {family.study.metric.margin_is for family in families}
     if len(units) != 1 or len(margins) != 1:
         return optima
     of = {"fraction": "accuracies", "nats": "loss"}.get(units[0], "score")

@@ -23,11 +23,11 @@ def group_by_version(runs: Iterable[Run]) -> dict[str, list[Run]]:
     return groups
 
 
-def find_mixed_versions(runs: Iterable[Run]) -> tuple[str, str] | None:
-    """Return a warning if finished runs were trained by different versions of ettsweep, else None.
+def find_mixed_versions(runs: Iterable[Run]) -> str:
+    """Return a warning if finished runs were trained by different versions of ettsweep, else an empty text.
 
     The warning names the runs that another version than the most frequent one trained, and what else could change bits
-    between the two. With it comes the id of one of these runs.
+    between the two.
     """
     # The most frequent version is the reference: its members need no listing.
     (majority, majority_runs), *others = sorted(group_by_version(runs).items(), key=lambda group: -len(group[1])) or [
@@ -39,10 +39,10 @@ def find_mixed_versions(runs: Iterable[Run]) -> tuple[str, str] | None:
         differs = "; ".join(_differences(_facts_without_code(majority_runs[0]), _facts_without_code(members[0])))
         descriptions.append(f"{ids} by {name}{f' (there {differs})' if differs else ''}")
     if not descriptions:
-        return None
+        return ""
     groups = ", ".join([f"{len(majority_runs)} trained by {majority}", *descriptions])
-    warning = f"runs of different versions are compared: {groups}"
-    return warning, others[0][1][0].id
+    hint = f"`ettsweep show {others[0][1][0].id}` lists the versions of one of them"
+    return f"runs of different versions are compared: {groups}; {hint}"
 
 
 def _facts_without_code(run: Run) -> Json:

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from ettsweep.console import format_count
-from ettsweep.quantities import as_share, confidence_text, difference_text, score_text
-from ettsweep.runs.point import snap_point
+from ettsweep.quantities import as_share
 from ettsweep.study.verdict import Verdict
 
 if TYPE_CHECKING:  # it imports NumPy, which commands without a bound should not wait for
@@ -60,33 +58,6 @@ class FreshComparison:
         margin = self.verdict.study.criterion.margin_for(metric)
         return self.is_beyond_chance or max(abs(self.worse_by), abs(shown)) > margin
 
-    @property
-    def difference(self) -> str:
-        """The difference in a few words, to stand beside the verdict or the mean."""
-        reference = "fitted" if self.is_fitted else "the search's"
-        chance = "" if self.is_beyond_chance else ", maybe by chance"
-        return f"{self._share} than {reference}{chance}"
-
-    @property
-    def sentence(self) -> str:
-        """The difference with what it is compared to, and what it means for the verdict."""
-        metric, score = self.verdict.study.metric, self.verdict.score
-        assert score is not None
-        fitted = f", and the fit to all scores around {score_text(self.expected, metric)}" if self.is_fitted else ""
-        reference = "the fit" if self.is_fitted else "these"
-        chance = "more than chance explains" if self.is_beyond_chance else "which may be chance"
-        return (
-            f"{format_count(len(self.verdict.fresh_scores), 'fresh seed')} gave {score_text(self.mean, metric)}, where "
-            f"the search's seeds gave {score_text(score, metric)}{fitted}: {self._share} than {reference}, "
-            f"{chance} ({confidence_text(CONFIDENCE)}); the verdict compares points over the same seeds, and does not "
-            f"vouch for the score itself"
-        )
-
-    @property
-    def _share(self) -> str:
-        text = difference_text(abs(self.worse_by), self.error, self.verdict.study.metric, signed=False)
-        return f"{text} {'worse' if self.worse_by > 0 else 'better'}"
-
 
 def compare_fresh(verdict: Verdict) -> FreshComparison | None:
     """Compare the candidate's fresh seeds with what the search's seeds say of it.
@@ -95,8 +66,7 @@ def compare_fresh(verdict: Verdict) -> FreshComparison | None:
     diverged run, or with a single run of each kind, which leave the variance unknown.
     """
     fresh = [score for score in verdict.fresh_scores.values() if score is not None]
-    point = verdict.point
-    searched = [run.score for run in verdict.runs if point and snap_point(run.point, [point]) == point]
+    searched = [run.score for run in verdict.candidate_runs]
     scores = [score for score in searched if score is not None]
     dof = len(fresh) + len(scores) - 2
     if not fresh or len(fresh) < len(verdict.fresh_scores) or not scores or len(scores) < len(searched) or dof < 1:

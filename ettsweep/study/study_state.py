@@ -120,7 +120,7 @@ class StudyState(ABC):
             tuple(compared_runs),
             tuple(run.id for run in stuck),
         )
-        return Verdict(study, verdict, reason, candidate, *context, bound)
+        return Verdict(study, verdict, reason, candidate, *context, bound, self._runs_under_way, self._extra_run_count)
 
     def resolve_point(self, typed_point: Point, source: str = "--at") -> Point:
         """Return the lattice point that a user typed, perhaps rounded to four digits; `source` is named in messages.
@@ -315,6 +315,14 @@ class StudyState(ABC):
     def pending_specs(self) -> list[RunSpec]:
         """Return the runs of the pending points."""
         return [spec for point in self._pending_points() for spec in self.specs([point], self._requested_points[point])]
+
+    @cached_property
+    def _runs_under_way(self) -> int:
+        return sum(run.state in (State.QUEUED, State.RUNNING) for runs in self._runs.values() for run in runs.values())
+
+    @cached_property
+    def _extra_run_count(self) -> int:
+        return len(self.extra_runs())
 
     def extra_runs(self, others: Iterable[Study] = ()) -> list[Run]:
         """Return existing runs that nobody requested and whose seeds count: all those of climbs and races.

@@ -7,9 +7,8 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Literal
 
 from ettsweep.metric import Metric
-from ettsweep.quantities import bound_text, confidence_text, share_text
 from ettsweep.runs.index import Run
-from ettsweep.runs.point import Point
+from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.state import State
 from ettsweep.study.compatibility import study_differences
 from ettsweep.study.reason import Reason
@@ -82,6 +81,11 @@ class Bound:
     posterior: "Posterior | None" = field(default=None, compare=False, repr=False)
 
     @property
+    def is_noise_known(self) -> bool:
+        """`True` if the noise of a run was measured or inferred: only then do probabilities mean anything."""
+        return self.noise.source != "unknown"
+
+    @property
     def is_too_wide(self) -> bool:
         """`True` if the bound exists and exceeds the margin."""
         return self.value is not None and self.value > self.margin
@@ -103,6 +107,8 @@ class Verdict:
         runs: the finished runs that were compared: of candidate and neighbours, with the seeds that count.
         blocked_run_ids: ids of runs that a person must decide about; the reason has the commands.
         bound: bound by the `bound` rule; None until all neighbours have scores.
+        runs_under_way: number of queued and running runs of the study, whatever their seeds.
+        extra_runs: number of runs that nobody requested: those of climbs and races.
     """
 
     study: Study
@@ -116,6 +122,8 @@ class Verdict:
     runs: tuple[Run, ...] = field(default=(), compare=False)
     blocked_run_ids: tuple[str, ...] = field(default=(), compare=False)
     bound: Bound | None = field(default=None, compare=False)
+    runs_under_way: int = field(default=0, compare=False)
+    extra_runs: int = field(default=0, compare=False)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -133,28 +141,6 @@ class Verdict:
     @property
     def label(self) -> str:
         return self.study.label
-
-    @property
-    def statement(self) -> str:
-        """The verdict with its bound, for people, such as `optimal within 2% (95%)`."""
-        if self.study.criterion.rule == "paper":
-            # The other verdicts do not come from a comparison.
-            suffix = " by the paper's comparison of means" if self.verdict in MEANS_VERDICTS else ""
-            return self.verdict + suffix
-        if self.verdict not in ("optimal", "unresolved"):
-            return self.verdict
-        if self.bound is None or self.bound.value is None:
-            around_zero = "scores around zero" if self.reason.code == "around_zero" else "noise unknown"
-            return f"{self.verdict}: {'all diverged' if self.score is None else around_zero}"
-        metric, confidence = self.study.metric, confidence_text(self.bound.confidence)
-        if self.verdict == "optimal" and not self.bound.value:
-            return f"optimal: no neighbour is better ({confidence})"
-        bound = f"within {bound_text(self.bound.value, metric)} ({confidence})"
-        if self.verdict == "optimal":
-            return f"optimal {bound}"
-        if not self.bound.is_too_wide:
-            return f"unresolved: {bound}, too few seeds"
-        return f"unresolved: {bound}, margin {share_text(self.bound.margin, metric)}"
 
     @property
     def compared_points(self) -> tuple[ScoredPoint, ...]:
@@ -188,6 +174,12 @@ class Verdict:
         if self.score is None or self.best_neighbour is None or self.best_neighbour.score is None:
             return None
         return self.study.metric.worse_by(self.best_neighbour.score, self.score)
+
+    @property
+    def candidate_runs(self) -> list[Run]:
+        """The compared runs of the candidate, lowest seed first."""
+        point = self.point
+        return [run for run in self.runs if snap_point(run.point, [point]) == point] if point else []
 
     @property
     def run_counts(self) -> dict[Point, int]:

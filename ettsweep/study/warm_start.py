@@ -147,7 +147,7 @@ def _no_source_reason(source_name: str, verdicts: Sequence[Verdict], study: Stud
     """Return why no verdict can be started from, and what would help."""
     if not verdicts:
         return f"{source_name}: it has no runs yet"
-    verdict_list = ", ".join(f"{v.strategy} is {v.statement}" for v in verdicts)
+    verdict_list = ", ".join(f"{v.strategy} is {v.verdict}" for v in verdicts)
     if not any(_is_usable(v, unverified) for v in verdicts):
         if unverified:
             return f"{source_name} has no point with a score: {verdict_list}"

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from ettsweep.console import STYLES, format_cell, format_count
 from ettsweep.files import number
+from ettsweep.report.verdict_view import VerdictView
 from ettsweep.runs.index import Run
 from ettsweep.runs.state import State
 from ettsweep.study.study import shown_strategy
-from ettsweep.study.verdict import Verdict
 
 EVENT_STATES = (State.FAILED, State.DIVERGED, State.INTERRUPTED, State.CANCELLED, State.HELD)
 """States that are an event when a run enters them."""
@@ -52,17 +52,17 @@ def run_events(before: Run | None, now: Run, attempts: tuple[int, int] = (0, 0),
     return [Event(kind, short_id(now), first_text_line(text), run_position(now), at) for kind, text in events]
 
 
-def verdict_events(title: str, before: Verdict | None, now: Verdict, at: str) -> list[Event]:
+def verdict_events(title: str, before: VerdictView | None, now: VerdictView, at: str) -> list[Event]:
     """Return an event if a family has reached an optimum, moved to another one, or lost it.
 
     A first verdict is no event: it says nothing about when the optimum was reached.
     """
-    if before is None or (before.verdict, before.point) == (now.verdict, now.point):
+    if before is None or (before.word, before.point) == (now.word, now.point):
         return []
-    if now.verdict in ("optimal", "tie"):
-        return [Event("reached", title, f"{now.statement} at {now.point}", at=at)]
-    if before.verdict == "optimal":
-        return [Event("lost", title, f"{now.statement} at {now.point}, no longer {before.statement}", at=at)]
+    if now.holds:
+        return [Event("reached", title, f"{now.headline} at {now.point}", at=at)]
+    if before.holds:
+        return [Event("lost", title, f"{now.headline} at {now.point}, no longer {before.headline}", at=at)]
     return []
 
 

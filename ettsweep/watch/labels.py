@@ -4,10 +4,6 @@ from collections.abc import Iterator
 
 from ettsweep.console import STYLES, format_cell, format_count
 from ettsweep.launch.progress import format_duration
-from ettsweep.quantities import bound_text, probability_text, score_text, share_text
-from ettsweep.report.verdict_text import reason_text
-from ettsweep.study.fresh import compare_fresh
-from ettsweep.study.verdict import Verdict
 from ettsweep.watch.view_model import FamilyView, ViewModel
 
 StyledText = tuple[str, str]
@@ -23,14 +19,7 @@ def verdict_label(family: FamilyView) -> StyledText:
     if (verdict := family.verdict) is None:
         return NOT_JUDGED, "dim"
     suffix = STALE_SUFFIX if family.stale else ""
-    return _short_verdict(verdict) + suffix, STYLES.get(verdict.verdict, "")
-
-
-def _short_verdict(verdict: Verdict) -> str:
-    bound, metric = verdict.bound, verdict.study.metric
-    if verdict.verdict == "unresolved" and bound and bound.value is not None and bound.is_too_wide:
-        return f"unresolved: {bound_text(bound.value, metric)}, margin {share_text(bound.margin, metric)}"
-    return verdict.statement
+    return verdict.brief + suffix, STYLES.get(verdict.word, "")
 
 
 def detail_lines(family: FamilyView) -> Iterator[StyledText]:
@@ -40,26 +29,17 @@ def detail_lines(family: FamilyView) -> Iterator[StyledText]:
     if verdict is None:
         yield NOT_JUDGED, "dim"
         return
-    yield verdict.statement, STYLES.get(verdict.verdict, "")
+    yield verdict.headline, STYLES.get(verdict.word, "")
     if family.stale:
         yield "runs have finished since; judging again", "dim"
-    if point := verdict.point:
-        yield f"at {point.words}", ""
-        yield _score_text(verdict), ""
-    if (comparison := compare_fresh(verdict)) and comparison.is_notable:
-        yield f"fresh seeds {comparison.difference}", "yellow"
-    # Without an estimate of the noise, the probability means nothing.
-    if (bound := verdict.bound) and bound.noise.source != "unknown":
-        yield f"beats all {len(verdict.neighbours)} neighbours: {probability_text(bound.best_probability)}", ""
-    yield format_cell(reason_text(verdict)), "dim"
-
-
-def _score_text(verdict: Verdict) -> str:
-    if verdict.score is None or verdict.candidate is None:
-        return "no score: it diverged" if verdict.candidate and verdict.candidate.state.finished else "no score yet"
-    metric = verdict.study.metric
-    score = f"{metric.name.replace('_', ' ')}{metric.unit_suffix} {score_text(verdict.score, metric, unit=False)}"
-    return f"{score}, {format_count(verdict.candidate.runs, 'seed')}"
+    if verdict.at:
+        yield f"at {verdict.at}", ""
+        yield verdict.score_line, ""
+    if verdict.fresh:
+        yield f"fresh seeds {verdict.fresh}", "yellow"
+    if verdict.beats_all:
+        yield f"beats all {len(verdict.neighbours)} neighbours: {verdict.beats_all}", ""
+    yield format_cell(verdict.reason), "dim"
 
 
 def progress_bar(share: float, width: int) -> str:

@@ -6,9 +6,6 @@ from rich.text import Text
 
 from ettsweep.console import STYLES, format_cell
 from ettsweep.powers import format_power
-from ettsweep.quantities import score_text
-from ettsweep.report.verdict_text import decided_text
-from ettsweep.runs.point import Point
 from ettsweep.runs.state import State
 from ettsweep.study.study import shown_strategy
 from ettsweep.watch.events import EVENT_STYLES, Event, first_text_line
@@ -33,7 +30,7 @@ def family_rows(view: ViewModel) -> dict[str, Row]:
 
 def _family_row(family: FamilyView, several_models: bool) -> Row:
     study, verdict, finished = family.study, family.verdict, family.finished
-    lr, wd = _point_cells(verdict.point) if verdict and verdict.point else ("", "")
+    lr, wd = (_power_cell(verdict.cells["lr"]), _power_cell(verdict.cells["wd"])) if verdict else ("", "")
     stuck = sum(number for state, number in family.states.items() if state in STUCK_STATES)
     running, cancelled = family.states.get(State.RUNNING, 0), family.states.get(State.CANCELLED, 0)
     return {
@@ -46,19 +43,19 @@ def _family_row(family: FamilyView, several_models: bool) -> Row:
         "cancelled": (str(cancelled) if cancelled else "", "yellow"),
         "lr": (lr, ""),
         "wd": (wd, ""),
-        "score": (score_text(verdict.score, study.metric) if verdict and verdict.score is not None else "", ""),
+        "score": (verdict.mean if verdict else "", ""),
         "running": (str(running) if running else "", "cyan"),
         "model": (format_cell(study.model) if several_models else "", ""),
         # Only what decided it: the details have all of the reason.
-        "why": (format_cell(decided_text(verdict)) if verdict else "", "dim"),
+        "why": (format_cell(verdict.decided) if verdict else "", "dim"),
     }
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 
-def _point_cells(point: Point) -> tuple[str, str]:
-    return format_power(point.lr), format_power(point.wd) if point.has_wd else ""
+def _power_cell(value: float | None) -> str:
+    return "" if value is None else format_power(value)
 
 
 SortKey = Callable[[RunView], object]
@@ -95,12 +92,11 @@ def _run_row(run: RunView, several_sweeps: bool, several_models: bool, id_length
     running = status.state is State.RUNNING
     # A queued run that was interrupted before has a step too.
     has_started = running or status.progress > 0
-    lr, wd = _point_cells(spec.point)
     return {
         "run": (run.run.id[:id_length], "bold" if running else ""),
         "strategy": (format_cell(shown_strategy(spec)), ""),
-        "lr": (lr, ""),
-        "wd": (wd, ""),
+        "lr": (_power_cell(spec.lr), ""),
+        "wd": (_power_cell(spec.point.shown_wd), ""),
         "state": (status.state.value, STYLES.get(status.state, "dim")),
         "step": (run.step if has_started else "", ""),
         "loss": (f"{run.loss:.4g}" if run.loss is not None else "", ""),

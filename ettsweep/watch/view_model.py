@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ettsweep.launch.progress import SweepStatus
+from ettsweep.report.verdict_view import VerdictView
 from ettsweep.runs.index import Run
 from ettsweep.runs.state import State
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import SweepStore
-from ettsweep.study.verdict import Verdict
 from ettsweep.watch.events import Event
 from ettsweep.watch.lattice_cells import LatticeCells
 
@@ -28,7 +28,7 @@ class FamilyView:
     title: str
     states: Mapping[State, int]
     lattice: LatticeCells
-    verdict: Verdict | None = None
+    verdict: VerdictView | None = None
     stale: bool = True
 
     @property

@@ -12,6 +12,7 @@ from ettsweep.files import last_json_line, loads, number, open_regular
 from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.progress import SweepStatus
 from ettsweep.launch.slurm_cache import SlurmCache
+from ettsweep.report.verdict_view import VerdictView, make_views
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, runs_dir, sweeps_dir
 from ettsweep.runs.index import Run, RunIndex, RunReader
@@ -55,6 +56,7 @@ class WatchedFamily:
     states: Counter[State] = field(default_factory=Counter)
     lattice: LatticeCells | None = None
     verdict: Verdict | None = None
+    verdict_view: VerdictView | None = None
     judged: dict[str, State] | None = None
 
     @property
@@ -114,9 +116,14 @@ class Watcher:
         family = next((family for family in self._families.values() if family.is_stale), None)
         if family is None:
             return False
-        before, family.judged, family.lattice = family.verdict, family.outcomes, None  # its marks are those of before
+        before, family.judged, family.lattice = (
+            family.verdict_view,
+            family.outcomes,
+            None,
+        )  # its marks are those of before
         family.verdict = evaluate(family.study, self._runs_of_family(family)).verdict()
-        self._events += verdict_events(family.title, before, family.verdict, self._clock())
+        (family.verdict_view,) = make_views([family.verdict])
+        self._events += verdict_events(family.title, before, family.verdict_view, self._clock())
         self._update_lattice(family)
         return True
 
@@ -220,7 +227,7 @@ class Watcher:
         self._families = {study.key: WatchedFamily(study, titles[study.key]) for study in studies}
         for key, family in self._families.items():
             if before := previous.get(key):
-                family.verdict = before.verdict
+                family.verdict, family.verdict_view = before.verdict, before.verdict_view
                 # An extended study has other neighbours or seeds: its verdict is out of date.
                 family.judged = before.judged if before.study == family.study else None
 
@@ -252,7 +259,7 @@ class Watcher:
 def _family_view(family: WatchedFamily) -> FamilyView:
     assert family.lattice is not None
     states = +family.states  # + drops states that no run is in
-    return FamilyView(family.study, family.title, states, family.lattice, family.verdict, family.is_stale)
+    return FamilyView(family.study, family.title, states, family.lattice, family.verdict_view, family.is_stale)
 
 
 WITHOUT_OUTCOME = frozenset({State.QUEUED, State.RUNNING, State.MISSING, State.INTERRUPTED})

@@ -14,9 +14,10 @@ from support.made_sweep import Made, changed, strategy_of
 from ettsweep.report.families import StrategyComparison, judged_families
 from ettsweep.report.page import render
 from ettsweep.report.page_sections import Figures
+from ettsweep.report.reason_text import reason_text
 from ettsweep.report.run_table import MAX_ROWS
 from ettsweep.report.spike_rates import SPIKE_LABELS
-from ettsweep.report.verdict_text import reason_text
+from ettsweep.report.verdict_view import headline
 from ettsweep.runs.point import Point
 from ettsweep.study.reason import Reason, StuckRun
 
@@ -187,7 +188,7 @@ def test_what_is_known_is_told_with_its_errors(noisy: Made) -> None:
     text = Page(page_of(noisy)).text
     verdict = noisy.verdict("standard")
     assert verdict.bound is not None
-    assert text.count(verdict.statement) >= 2, "in the table, and over what is known"
+    assert text.count(headline(verdict)) >= 2, "in the table, and over what is known"
     for difference in verdict.bound.differences:
         assert difference is not None
         search_result = re.search(rf"\{100 * difference.mean:+.2f} ± {100 * difference.error:.2f}%", text)
@@ -204,8 +205,8 @@ def test_what_is_known_is_told_with_its_errors(noisy: Made) -> None:
     open_ = [replace(noisy.verdict("hybrid"), verdict="unresolved", bound=replace(changed, value=0.031))]
     text = Page(page_of(Made(noisy.results, noisy.runs, open_))).text
     assert "unresolved: within 3.1% (95%), margin 2%" in text
-    assert "Points are compared pair by pair: no smooth surface fits: there is a cliff." in text
-    assert "As good within 2% (95%): (2^-5, 2^-1). Recommended: (2^-6, 2^-1) , the one nearest to all others" in text
+    assert "No smooth surface fits: there is a cliff" in text
+    assert "As good within 2% (95%): (2^-5, 2^-1); recommended: (2^-6, 2^-1), the most central of these" in text
     assert "it takes at least 24 more runs" in text
     assert "verified optim" not in text.lower()
 

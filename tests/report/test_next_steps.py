@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 from support.made_sweep import Made, changed, digits_spec, finish, read, search, strategy_of
 
-from ettsweep.report.families import JudgedFamily, judged_families
+from ettsweep.report.families import judged_families
 from ettsweep.report.next_steps import NextStep, next_steps
 from ettsweep.runs.state import State, Status
+from ettsweep.study.judgement import evaluate
 from ettsweep.study.verdict import Bound
 
 
 def steps(sample: Made, **changes: Any) -> dict[str, NextStep]:
     """Return what to do by strategy, with the same changes of all verdicts."""
     verdicts = [replace(v, study=replace(v.study, sweep="w"), **changes) for v in sample.verdicts]
-    families = judged_families(sample.runs, verdicts)
-    return {f.verdict.strategy: step for f, step in zip(families, next_steps(families), strict=True)}
+    return {v.strategy: step for v, step in zip(verdicts, next_steps(verdicts), strict=True)}
 
 
 def test_each_strategy_has_its_own_next_step(sample: Made) -> None:
@@ -37,8 +37,9 @@ def test_one_command_is_for_all_where_it_is_the_same(sample: Made) -> None:
 
 
 def test_runs_to_come_are_watched(sample: Made) -> None:
-    runs = [changed(run, status=Status(State.RUNNING)) if strategy_of(run) == "ntk" else run for run in sample.runs]
-    steps_result = steps(Made(sample.results, runs, sample.verdicts))
+    runs = [changed(run, status=Status(State.RUNNING)) for run in sample.runs if strategy_of(run) == "ntk"]
+    verdicts = [evaluate(v.study, runs).verdict() if v.strategy == "ntk" else v for v in sample.verdicts]
+    steps_result = steps(Made(sample.results, runs, verdicts))
     assert steps_result["ntk"] == NextStep(
         "27 runs queued or running: follow their progress", "ettsweep watch --sweep w --strategy ntk"
     )
@@ -83,9 +84,7 @@ def test_runs_that_stand_still_are_tried_again_as_the_verdict_says(tmp_path: Pat
     run = finish(tmp_path, base, 0.1)
     text = read(tmp_path, [search(base, seeds=(0,))])
     failed = [changed(item, status=Status(State.FAILED, "no memory"), result=None) for item in text.runs]
-    (family,) = judged_families(failed, text.verdicts)
-    (verdict,) = [family.study_state.verdict()]
-    (step,) = next_steps([JudgedFamily(verdict, family.points)])
+    (step,) = next_steps([evaluate(text.verdicts[0].study, failed).verdict()])
     assert step.command == f"ettsweep retry {run.id}"
     assert step.text.startswith("decide about 1 run")
 

@@ -1,16 +1,16 @@
 """The table of runs on the page."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.made_sweep import Made, changed, digits_spec, finish, read, search, strategy_of
 
 from ettsweep.report import run_table
 from ettsweep.report.run_table import relative_url
-from ettsweep.report.verdict_text import Row
 
 
-def table_of(made: Made) -> Row:
+def table_of(made: Made) -> dict[str, Any]:
     return run_table.run_table(made.runs, made.studies_by_family, made.results, made.results / "report")
 
 

@@ -16,6 +16,7 @@ from ettsweep.report import tables
 from ettsweep.report.families import judged_families
 from ettsweep.report.formats import mean_std
 from ettsweep.report.tables import RUN_COLUMNS, runs_table, to_latex, to_markdown
+from ettsweep.report.verdict_view import headline
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run
 from ettsweep.study.criterion import CriterionOptions
@@ -175,7 +176,7 @@ def test_latex_of_optima_has_what_belongs_into_a_paper(sample: Made, tmp_path: P
         "sweep & model & strategy & optimizer & verdict & lr & wd & bound (share of loss) & confidence & metric & seeds & score (nats)"
         in header
     )
-    assert sample.verdict("standard").statement.replace("%", "\\%") in (tmp_path / "optima.tex").read_text()
+    assert headline(sample.verdict("standard")).replace("%", "\\%") in (tmp_path / "optima.tex").read_text()
     assert not [name for name in ("family", "noise", "p\\_best", "steps", "loss\\_spikes") if name in header]
 
 

@@ -160,7 +160,9 @@ def test_only_figures_that_have_changed_are_drawn_again(
     (tmp_path / "figures" / "vit-digits-scores.pdf").write_text("edited")
     assert write(sample.verdicts) == ["vit-digits-ntk-map", "vit-digits-scores"]
     standard = sample.verdict("standard")
-    fewer = replace(standard, neighbours=standard.neighbours[1:])
+    assert standard.bound is not None
+    bound = replace(standard.bound, differences=standard.bound.differences[1:])
+    fewer = replace(standard, neighbours=standard.neighbours[1:], bound=bound)
     changed = write([fewer if verdict is standard else verdict for verdict in sample.verdicts])
     assert 0 < len(changed) < len(first)
     assert all("ntk" not in name for name in changed)

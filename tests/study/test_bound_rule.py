@@ -13,7 +13,8 @@ import pytest
 from support.digits_search import CENTRE, digits_search, offset_of
 from support.made_sweep import changed
 
-from ettsweep.report.verdict_text import reason_text
+from ettsweep.report.reason_text import reason_text
+from ettsweep.report.verdict_view import headline
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run, RunIndex
 from ettsweep.runs.point import Point
@@ -198,7 +199,7 @@ def test_seeds_that_decide_keep_to_the_limit_and_are_waited_for(search_of: Calla
     runs = noisy(study, SEVEN, 0.001, curvature=0.2)
     verdict = judged(study, runs)
     assert verdict.reason.code == "too_few_seeds"
-    assert verdict.statement == "unresolved: within 5% (95%), too few seeds"
+    assert headline(verdict) == "unresolved: within 5% (95%), too few seeds"
     specs = BoundRule(study, runs).racing_specs(verdict, limit=2)
     assert len(specs) == 2
     assert BoundRule(study, runs).racing_specs(verdict, limit=2, max_seeds=2) == []
@@ -214,7 +215,7 @@ def test_seeds_that_decide_keep_to_the_limit_and_are_waited_for(search_of: Calla
 def test_with_a_margin_of_0_a_clear_optimum_is_one(search_of: Callable[..., Study]) -> None:
     """Small bounds are not widened there: the widening grows without end."""
     study = search_of(margin="0%")
-    assert judged(study, noisy(study, SEVEN, 0.01, curvature=0.2)).statement == "optimal: no neighbour is better (95%)"
+    assert headline(judged(study, noisy(study, SEVEN, 0.01, curvature=0.2))) == "optimal: no neighbour is better (95%)"
 
 
 @pytest.mark.parametrize("alive", [1, 2, 4, 6])
@@ -730,4 +731,4 @@ def test_bound_and_confidence_are_those_of_the_sweep(search_of: Callable[..., St
     assert bounds[0.6] is not None
     assert bounds[0.99] is not None
     assert bounds[0.6] < bounds[0.99]
-    assert "(99%)" in verdicts[0.99].statement
+    assert "(99%)" in headline(verdicts[0.99])

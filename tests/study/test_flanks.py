@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from ettsweep.report.verdict_text import default_margin_text
+from ettsweep.report.verdict_view import default_margin_text
 from ettsweep.runs.point import Point
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.judgement import evaluate

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.made_sweep import digits_spec
 
+from ettsweep.report.verdict_view import make_views
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
@@ -94,8 +95,9 @@ def test_fresh_seeds_that_are_much_worse_are_beyond_chance() -> None:
     assert comparison.is_beyond_chance
     assert comparison.is_notable
     assert comparison.worse_by == pytest.approx(0.5, abs=4 * comparison.error)
-    assert comparison.difference.endswith("% worse than fitted")
-    assert "more than chance explains (95%)" in comparison.sentence
+    (view,) = make_views([comparison.verdict])
+    assert view.fresh.endswith("% worse than fitted")
+    assert "more than chance explains (95%)" in view.notes[0]
 
 
 def test_a_difference_larger_than_the_margin_is_stated_even_if_chance_explains_it() -> None:
@@ -105,8 +107,9 @@ def test_a_difference_larger_than_the_margin_is_stated_even_if_chance_explains_i
     assert by_chance
     for comparison in by_chance:
         assert comparison.is_notable
-        assert comparison.difference.endswith(", maybe by chance")
-        assert "which may be chance (95%)" in comparison.sentence
+        (view,) = make_views([comparison.verdict])
+        assert view.fresh.endswith(", maybe by chance")
+        assert "which may be chance (95%)" in view.notes[0]
     quiet = compare_fresh(judged(np.random.default_rng(2), lambda score: score, seed_sd=0.001))
     assert quiet is not None
     assert not quiet.is_notable
@@ -143,4 +146,4 @@ def test_means_are_compared_by_the_papers_rule() -> None:
     assert comparison.expected == pytest.approx(paper.score)
     assert paper.score is not None
     assert comparison.worse_by == pytest.approx(0.2 / paper.score - 1)
-    assert "than the search's" in comparison.difference
+    assert "than the search's" in make_views([paper])[0].fresh

@@ -9,7 +9,7 @@ import pytest
 from support.digits_search import CENTRE, digits_search, offset_of
 
 from ettsweep.errors import InputError
-from ettsweep.report.verdict_text import reason_text
+from ettsweep.report.reason_text import reason_text
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ettsweep.errors import InputError
+from ettsweep.report.verdict_view import headline
 from ettsweep.study.criterion import Criterion, CriterionOptions
 from ettsweep.study.judgement import evaluate
 from ettsweep.study.score_table import Score, TableRecipe, make_study
@@ -87,7 +88,7 @@ def test_a_share_is_one_of_the_score_and_a_difference_is_in_its_unit(
 def test_scores_around_zero_ask_for_a_difference() -> None:
     around = judged("min", "share", 0.02, 1.0, -2.005)
     assert (around.verdict, around.reason.code, around.bound) == ("unresolved", "around_zero", None)
-    assert around.statement == "unresolved: scores around zero"
+    assert headline(around) == "unresolved: scores around zero"
     assert judged("min", "difference", 0.04, 1.0, -2.005).verdict == "optimal"
     assert judged("min", "share", 0.04, 1.0, -1.5).reason.code != "around_zero"
 

@@ -91,7 +91,7 @@ def test_a_verdict_is_told_once_it_is_reached_and_once_it_is_lost(results: Path)
     (study,) = ask(results, criterion={"rule": "paper"})
     finish_all(results, study, [steps for steps in MIDDLE if steps != (1, 0)])
     watch = watcher(results)
-    assert family(judged(watch)).verdict.verdict == "incomplete"  # type: ignore[union-attr]
+    assert family(judged(watch)).verdict.word == "incomplete"  # type: ignore[union-attr]
     assert watch.view().events == ()
     finish_all(results, study, [(1, 0)])
     view = judged(watch)

@@ -11,6 +11,7 @@ from support.watched import MIDDLE, NOON, ask, at, choose_all, claim, family, fi
 
 from ettsweep.errors import InputError
 from ettsweep.files import folder_names
+from ettsweep.report.verdict_view import make_views
 from ettsweep.runs.folder import RunDir, runs_dir, sweeps_dir
 from ettsweep.runs.index import RunIndex, load_run_index
 from ettsweep.runs.state import State
@@ -29,7 +30,7 @@ def test_a_family_is_not_judged_before_it_is(results: Path) -> None:
     assert watch.judge_next()
     assert not watch.judge_next()
     family_result = family(watch.view())
-    assert family_result.verdict == judge([family_result.study], load_run_index(results))[0]
+    assert [family_result.verdict] == make_views(judge([family_result.study], load_run_index(results)))
     assert not family_result.stale
 
 

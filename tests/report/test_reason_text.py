@@ -1,39 +1,14 @@
-"""What the page says of verdicts: no more than seeds can tell."""
+"""Why a verdict is what it is, in words."""
 
 import re
-from dataclasses import replace
 
-import pytest
 from support.made_sweep import Made, changed
 
 from ettsweep.quantities import score_text
-from ettsweep.report import verdict_text
+from ettsweep.report.reason_text import better_means
 from ettsweep.runs.point import snap_point
 from ettsweep.study.judgement import evaluate
-from ettsweep.study.verdict import Verdict
 from ettsweep.trainer.tasks.registry import LOWEST_LOSS
-
-
-def optimal(sample: Made, strategy: str, fresh: list[float]) -> Verdict:
-    verdict_result = sample.verdict(strategy)
-    return replace(verdict_result, verdict="optimal", fresh_scores=dict(enumerate(fresh, 10)))
-
-
-@pytest.mark.parametrize("fresh", [[0.2, 0.2], [0.2, 0.2, 0.2]])
-def test_an_optimum_whose_fresh_seeds_tie_is_compared_too(sample: Made, fresh: list[float]) -> None:
-    """Welch's degrees of freedom are those of the other one then: one, but for rounding."""
-    for apart in (0.01, 0.0123, 0.037, 0.0007, 0.00031):
-        others = [0.1, 0.1 + apart]
-        best = verdict_text.best_optimum([optimal(sample, "standard", others), optimal(sample, "ntk", fresh)])
-        assert best
-        assert best["verdict"].strategy == "standard"
-        assert "ntk" in best["lead"]
-
-
-def test_optima_whose_fresh_seeds_have_no_loss_left_are_not_compared_in_percent(sample: Made) -> None:
-    best = verdict_text.best_optimum([optimal(sample, "standard", [0.0, 0.0]), optimal(sample, "ntk", [0.1, 0.2])])
-    assert best
-    assert best["lead"] is None
 
 
 def test_a_better_mean_than_the_candidates_is_explained(noisy: Made) -> None:
@@ -43,7 +18,7 @@ def test_a_better_mean_than_the_candidates_is_explained(noisy: Made) -> None:
     best = state.verdict()
     assert best.candidate is not None
     assert best.candidate.score is not None
-    assert verdict_text.better_means(best, state) == ""
+    assert better_means(best, state) == ""
     # A neighbour whose every seed is a little better: the fit weighs all others too.
     neighbour = max(best.neighbours, key=lambda scored: scored.runs)
     assert neighbour.runs == best.candidate.runs
@@ -55,7 +30,7 @@ def test_a_better_mean_than_the_candidates_is_explained(noisy: Made) -> None:
         for run in runs
     ]
     with_tie = evaluate(study, tied)
-    text = verdict_text.better_means(with_tie.verdict(best.point), with_tie)
+    text = better_means(with_tie.verdict(best.point), with_tie)
     score = score_text(0.998 * best.candidate.score, LOWEST_LOSS)
     assert f"{neighbour.point} has {score} over the same {neighbour.runs} seeds, " in text
     assert re.search(r", but is [\d.]+ ± [\d.]+% worse as fitted|, and is [\d.]+ ± [\d.]+% better as fitted", text)
@@ -65,7 +40,7 @@ def test_a_better_mean_than_the_candidates_is_explained(noisy: Made) -> None:
     at_point = [run for run in runs if snap_point(run.point, [lucky_point]) == lucky_point]
     lucky = changed(at_point[0], result={"score": 0.99 * best.candidate.score})
     with_luck = evaluate(study, [run for run in runs if run not in at_point] + [lucky])
-    text = verdict_text.better_means(with_luck.verdict(best.point), with_luck)
+    text = better_means(with_luck.verdict(best.point), with_luck)
     assert f"{lucky.point} has {score_text(0.99 * best.candidate.score, LOWEST_LOSS)} by a single run" in text
     # Another number of seeds: a point two steps away has those of the sweep, and racing's were left out.
     few = [
@@ -75,7 +50,7 @@ def test_a_better_mean_than_the_candidates_is_explained(noisy: Made) -> None:
     ]
     assert len(at_point) == len(study.seeds) < best.candidate.runs
     with_few = evaluate(study, few)
-    text = verdict_text.better_means(with_few.verdict(best.point), with_few)
+    text = better_means(with_few.verdict(best.point), with_few)
     assert re.search(
         rf"{re.escape(str(lucky.point))} has [\d.]+ over {len(study.seeds)} seeds, not the same ones", text
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from support.made_sweep import SEEDS, Made, digits_spec, finish, loss_at, read, search
 
 from ettsweep.report.families import judged_families, strategy_comparisons
-from ettsweep.report.summary import comparison_answer
+from ettsweep.report.page_sections import answer_section
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
@@ -25,7 +25,7 @@ def nine(results: Path) -> RunSpec:
 
 def lines(sample: Made) -> dict[str, tuple[str, str]]:
     (comparison,) = strategy_comparisons(judged_families(sample.runs, sample.verdicts))
-    (card,) = comparison_answer(comparison)["cards"]
+    (card,) = answer_section(comparison)["cards"]
     return dict(card["lines"])
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from support.made_sweep import digits_spec, imagenet_spec, search
 
+from ettsweep.report.verdict_view import headline
 from ettsweep.runs.point import Point
 from ettsweep.runs.state import State
 from ettsweep.study.criterion import Criterion
@@ -48,5 +49,5 @@ def verdict(message: str, value: float | None, rule: str = "bound", accuracy: bo
         (verdict("edge", None, rule="paper"), "edge"),
     ],
 )
-def test_a_statement_says_how_far_a_verdict_holds(supplied: Verdict, message: str) -> None:
-    assert supplied.statement == message, "a bound is rounded up: one beyond the margin is not said to be within it"
+def test_a_headline_says_how_far_a_verdict_holds(supplied: Verdict, message: str) -> None:
+    assert headline(supplied) == message, "a bound is rounded up: one beyond the margin is not said to be within it"

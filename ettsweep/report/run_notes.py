@@ -1,0 +1,166 @@
+"""Notes on the runs behind a verdict: how they were resumed, where they ended and trained, what their scores show."""
+
+from collections import Counter
+
+from ettsweep.report.score_digits import ScoreDigits
+from ettsweep.runs.index import Run
+from ettsweep.runs.point import Point
+from ettsweep.runs.result import recorded_counts
+from ettsweep.runs.state import State
+from ettsweep.runs.versions import find_mixed_versions
+from ettsweep.study.tried import ResumeClass, outcome_of
+from ettsweep.study.verdict import Verdict
+
+MIN_SAME = 2
+"""Points all of whose seeds have the very same score, from which on that is no chance."""
+
+MIN_SCORES = 4
+"""Fewer scores may be round by chance."""
+
+
+def run_notes(verdict: Verdict) -> list[str]:
+    """Return what there is to know of the runs behind a verdict."""
+    texts = (
+        _resumed_text(verdict),
+        _other_ends_text(verdict),
+        _other_evaluations_text(verdict),
+        _differing_facts_text(verdict),
+        _same_seeds_text(verdict),
+        _single_runs_text(verdict),
+        _few_digits_text(verdict),
+        find_mixed_versions(verdict.runs),
+    )
+    return list(filter(None, texts))
+
+
+def resumed_runs(verdict: Verdict) -> list[Run]:
+    """Return the runs behind a verdict that their own programs took up again, which few programs do exactly."""
+    runs = [run for run in verdict.runs if run.base.info.stop_signal]
+    return [run for run in runs if (run.result or {}).get("resumed_step")]
+
+
+def resume_class(verdict: Verdict) -> ResumeClass | None:
+    """Return how runs of a verdict go on that were killed, as `ettsweep try` saw it; None if that is not known."""
+    if not (verdict.study.base.info.stop_signal and verdict.runs):
+        return None
+    tried = outcome_of(verdict.runs[0].dir.path.parent.parent, verdict.study)
+    if tried is None or (tried.resume == "resumes" and not tried.repeats):
+        return None  # any run has other numbers than the one before
+    return tried.resume
+
+
+def resume_cell(verdict: Verdict) -> str | None:
+    """Return the class of a verdict's runs, and how many were resumed, for a table; None if there is neither."""
+    resumed, kind = len(resumed_runs(verdict)), resume_class(verdict)
+    if not resumed:
+        return kind
+    return f"{kind or 'class not known'}, {resumed} of {len(verdict.runs)} runs"
+
+
+def _resumed_text(verdict: Verdict) -> str:
+    """Return how many runs were taken up again by their own programs, and how exactly by a trial; empty for none."""
+    if not (resumed := resumed_runs(verdict)):
+        return ""
+    were = "runs was" if len(resumed) == 1 else "runs were"
+    by_class = {"exact": "exactly, by its trial", "resumes": "with other numbers, by its trial"}
+    how = by_class.get(resume_class(verdict) or "", "which need not be exact")
+    return f"{len(resumed)} of {len(verdict.runs)} {were} resumed by the program itself, {how}"
+
+
+def _other_ends_text(verdict: Verdict) -> str:
+    """Return which runs ended at other steps than the rest, or than was stated; empty if all ended there."""
+    results = [run.result or {} for run in verdict.runs if run.state is State.DONE]
+    ends = Counter(step for result in results if isinstance(step := result.get("steps"), int))
+    if not ends:
+        return ""
+    ((most, count),) = ends.most_common(1)
+    if others := ends.total() - count:
+        runs = "run" if others == 1 else "runs"
+        return f"{others} of {ends.total()} {runs} ended at another step than {most}, where most did"
+    stated = verdict.runs[0].base.info.steps
+    return f"all runs ended at step {most}, not at {stated}" if stated and most != stated else ""
+
+
+def _other_evaluations_text(verdict: Verdict) -> str:
+    """Return how many runs were evaluated more or less often than the rest: the best of more values is better."""
+    if verdict.study.metric.take != "best":
+        return ""
+    results = [run.result or {} for run in verdict.runs if run.state is State.DONE]
+    column = verdict.study.metric.column
+    counts = Counter(
+        (result.get("steps"), counts[column])
+        for result in results
+        if (counts := recorded_counts(result)) and column in counts
+    )
+    if not counts:
+        return ""
+    (((last_step, most), _),) = counts.most_common(1)
+    # Of those that ended elsewhere, that is said.
+    others = sum(count for (step, number), count in counts.items() if step == last_step and number != most)
+    if not others:
+        return ""
+    were = "run was" if others == 1 else "runs were"
+    return f"{others} of {counts.total()} {were} evaluated more or less often than {most} times, as most were"
+
+
+MACHINE_FACTS = ("device", "device_name", "driver", "instruction_set", "python", "torch", "numpy")
+"""Of what a result says of where it was trained, what may change numbers."""
+
+
+def differing_facts(verdict: Verdict) -> dict[str, dict[str, int]]:
+    """Return the machines and packages in which the runs behind a verdict differ: by fact, runs by its value."""
+    environments = [each for run in verdict.runs if isinstance(each := (run.result or {}).get("environment"), dict)]
+    values: dict[str, Counter[str]] = {name: Counter() for name in MACHINE_FACTS}
+    for each in environments:
+        facts = {name: str(each[name]) for name in MACHINE_FACTS if name in each}
+        if "device" in facts:
+            facts["device"] = facts["device"].partition(":")[0]
+        for name, value in facts.items():
+            values[name][value] += 1
+    if verdict.study.base.info.stop_signal:
+        del values["python"]  # that of the worker, not of the program that it starts
+    packages = [each["packages"] for each in environments if isinstance(each.get("packages"), dict)]
+    for name in sorted({name for each in packages for name in each}):
+        values[name] = Counter(str(each.get(name, "none")) for each in packages)
+    return {name: dict(counts.most_common()) for name, counts in values.items() if len(counts) > 1}
+
+
+def _differing_facts_text(verdict: Verdict) -> str:
+    """Return in which machines and packages the runs behind a verdict differ; empty for none."""
+    facts = (
+        f"{name.replace('_', ' ')} ({', '.join(f'{count} with {value}' for value, count in counts.items())})"
+        for name, counts in differing_facts(verdict).items()
+    )
+    listed = ", ".join(facts)
+    return f"its runs differ in {listed}, which may change scores" if listed else ""
+
+
+def _single_runs_text(verdict: Verdict) -> str:
+    """Return what a verdict on runs without a seed is worth; empty for others."""
+    if verdict.study.base.info.seeded:
+        return ""
+    return "seeds: none: one run a point, so that luck is not told from merit, and there is no bound"
+
+
+def _few_digits_text(verdict: Verdict) -> str:
+    """Return a warning if scores of own code are told with too few digits for the margin; else an empty text."""
+    scores = [run.score for run in verdict.runs if run.score is not None and run.base.info.code]
+    if verdict.score is None or len(scores) < MIN_SCORES:
+        return ""
+    digits = ScoreDigits.of(scores, verdict.score, verdict.study.metric, verdict.study.criterion)
+    return f"scores come {digits}: print more digits, or state a wider margin" if digits.are_too_few else ""
+
+
+def _same_seeds_text(verdict: Verdict) -> str:
+    """Return a warning if seeds make no difference at any point, as if training did not use them; else an empty text.
+
+    The noise would then be taken for none, and any bound for narrow.
+    """
+    scores: dict[Point, list[float]] = {}
+    for run in verdict.runs:
+        if run.score is not None:
+            scores.setdefault(run.point, []).append(run.score)
+    several = [each for each in scores.values() if len(each) > 1]
+    if len(several) < MIN_SAME or any(len(set(each)) > 1 for each in several):
+        return ""
+    return f"all seeds of {len(several)} points have the very same score: does training use its seed?"

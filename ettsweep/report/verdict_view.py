@@ -1,0 +1,581 @@
+"""What a verdict says, decided once: the texts and numbers that terminal, live screen, page, JSON and notebook show."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from ettsweep.console import format_count
+from ettsweep.powers import log2, power_and_decimal
+from ettsweep.quantities import (
+    as_share,
+    bound_text,
+    confidence_text,
+    deviation_text,
+    difference_text,
+    probability_text,
+    score_text,
+    score_with_error,
+    share_text,
+    three_digits,
+)
+from ettsweep.report.formats import mean_std, mean_text, standard_error
+from ettsweep.report.next_steps import NextStep, next_steps
+from ettsweep.report.reason_text import decided_text, reason_text
+from ettsweep.report.run_notes import differing_facts, resume_cell, resume_class, resumed_runs, run_notes
+from ettsweep.runs.point import Point
+from ettsweep.runs.versions import group_by_version
+from ettsweep.study.fresh import CONFIDENCE, FreshComparison, compare_fresh
+from ettsweep.study.study import study_titles
+from ettsweep.study.verdict import MEANS_VERDICTS, ScoredPoint, Verdict, conflicting_verdicts
+
+if TYPE_CHECKING:  # it imports NumPy, which the words of a verdict should not wait for
+    from ettsweep.study.posterior import Difference
+
+MAX_POINTS = 4
+"""Points that a note lists one by one."""
+
+
+@dataclass(frozen=True)
+class VerdictView:
+    """All that is said of a verdict; views lay it out, and decide nothing.
+
+    Attributes:
+        key: (sweep, family).
+        title: names the study among those of a command; `label` among the strategies of a sweep.
+        word: the verdict in one word, which has a colour.
+        headline: the verdict with its bound, such as `optimal within 2% (95%)`; `brief` is for a narrow column.
+        is_optimal: whether it is what commands look for, and their exit code says.
+        holds: whether no neighbour is better: an optimum, or a tie.
+        more_seeds_help: whether further seeds would resolve it.
+        point, at: lr and wd of the candidate, as a pair and in words; empty without one.
+        role: of the candidate: optimum or candidate.
+        mean: score of the candidate, and `score` with its standard error; empty without one. `score_line` has its name,
+            unit and seeds.
+        decided: what decided it; `reason` has also the runs that need a person, with commands in backticks.
+        shortfall: the word and the reason if it is not optimal; else empty.
+        fresh: how much worse fresh seeds are, where it is notable; `fresh_is_sure` if chance does not explain it.
+        beats_all: probability that the candidate beats all its neighbours; empty if unknown.
+        evidence: sentences on the bound.
+        notes: sentences on the runs, the score and points around that a reader should know.
+        path: candidates of the climb, in order.
+        has_bound: whether neighbours are compared as fitted.
+        neighbours: rows of the table of neighbours, as texts by column; `move` is such as "2 lr, wd / 2", and `refuted`
+            is there if the neighbour refutes the candidate.
+        lines: of a card, by name: the value, and small text beside it.
+        cells: of the table of verdicts, by column.
+        numbers: of the table of optima, by column.
+        data: as JSON data. Keys are an interface for scripts: add to them, never rename.
+    """
+
+    key: tuple[str, str]
+    label: str
+    has_strategies: bool
+    has_wd: bool
+    title: str
+    word: str
+    headline: str
+    brief: str
+    is_optimal: bool
+    holds: bool
+    more_seeds_help: bool
+    point: str
+    at: str
+    role: str
+    mean: str
+    score: str
+    score_line: str
+    reason: str
+    decided: str
+    shortfall: str
+    fresh: str
+    fresh_is_sure: bool
+    beats_all: str
+    evidence: tuple[str, ...]
+    notes: tuple[str, ...]
+    path: tuple[str, ...]
+    has_bound: bool
+    neighbours: tuple[Mapping[str, str], ...]
+    lines: Mapping[str, tuple[str, str]]
+    cells: Mapping[str, Any]
+    numbers: Mapping[str, Any]
+    data: Mapping[str, Any]
+    next: NextStep
+
+
+def make_views(verdicts: Sequence[Verdict]) -> list[VerdictView]:
+    """Return the views of the verdicts of one command, which also know each other."""
+    titles, conflicts = study_titles([verdict.study for verdict in verdicts]), _conflicts(verdicts)
+    by_sweep: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        by_sweep.setdefault(verdict.study.sweep, []).append(verdict)
+    following = {
+        verdict.key: step
+        for members in by_sweep.values()
+        for verdict, step in zip(members, next_steps(members), strict=True)
+    }
+    return [
+        _make_view(verdict, titles[verdict.key], conflicts.get(verdict.key, ()), following[verdict.key])
+        for verdict in verdicts
+    ]
+
+
+def _make_view(verdict: Verdict, title: str, conflicts: Sequence[str], following: NextStep) -> VerdictView:
+    study, point, reason = verdict.study, verdict.point, reason_text(verdict)
+    fresh, bound = _notable_fresh(verdict), verdict.bound
+    is_optimal = verdict.verdict == "optimal"
+    beats_all = probability_text(bound.best_probability) if bound and bound.is_noise_known else ""
+    return VerdictView(
+        key=verdict.key,
+        label=verdict.label,
+        has_strategies=study.has_strategies,
+        has_wd=study.base.info.has_wd,
+        title=title,
+        word=verdict.verdict,
+        headline=headline(verdict),
+        brief=_brief(verdict),
+        is_optimal=is_optimal,
+        holds=verdict.verdict in ("optimal", "tie"),
+        more_seeds_help=verdict.verdict == "unresolved" and bound is not None and study.base.info.seeded,
+        point=str(point or ""),
+        at=point.words if point else "",
+        role="optimum" if is_optimal else "candidate",
+        mean="" if verdict.score is None else score_text(verdict.score, study.metric),
+        score=_score_with_error(verdict),
+        score_line=_score_line(verdict),
+        reason=reason,
+        decided=decided_text(verdict),
+        shortfall="" if is_optimal else f"{verdict.verdict}: {reason}",
+        fresh=_fresh_text(fresh) if fresh else "",
+        fresh_is_sure=bool(fresh and fresh.is_beyond_chance),
+        beats_all=beats_all,
+        evidence=tuple(_evidence(verdict, beats_all)),
+        notes=(*_notes(verdict, fresh), *conflicts),
+        path=tuple(point.text(3) for point in verdict.path),
+        has_bound=bound is not None,
+        neighbours=tuple(_neighbour_rows(verdict)),
+        lines=_lines(verdict, beats_all),
+        cells=_cells(verdict, fresh),
+        numbers=_numbers(verdict),
+        data=_data(verdict, reason),
+        next=following,
+    )
+
+
+# --- the verdict itself ---------------------------------------------------------------------------------------------
+
+
+def headline(verdict: Verdict) -> str:
+    """Return the verdict with its bound, such as `optimal within 2% (95%)`."""
+    word, bound, metric = verdict.verdict, verdict.bound, verdict.study.metric
+    if verdict.study.criterion.rule == "paper":
+        # The other verdicts do not come from a comparison.
+        return word + " by the paper's comparison of means" * (word in MEANS_VERDICTS)
+    if word not in ("optimal", "unresolved"):
+        return word
+    if bound is None or bound.value is None:
+        around_zero = "scores around zero" if verdict.reason.code == "around_zero" else "noise unknown"
+        return f"{word}: {'all diverged' if verdict.score is None else around_zero}"
+    confidence = confidence_text(bound.confidence)
+    if word == "optimal" and not bound.value:
+        return f"optimal: no neighbour is better ({confidence})"
+    within = f"within {bound_text(bound.value, metric)} ({confidence})"
+    if word == "optimal":
+        return f"optimal {within}"
+    if not bound.is_too_wide:
+        return f"unresolved: {within}, too few seeds"
+    return f"unresolved: {within}, margin {share_text(bound.margin, metric)}"
+
+
+def _brief(verdict: Verdict) -> str:
+    bound, metric = verdict.bound, verdict.study.metric
+    if verdict.verdict == "unresolved" and bound and bound.value is not None and bound.is_too_wide:
+        return f"unresolved: {bound_text(bound.value, metric)}, margin {share_text(bound.margin, metric)}"
+    return headline(verdict)
+
+
+def _seeds(verdict: Verdict) -> int:
+    """Return the number of seeds behind the candidate's score."""
+    return verdict.candidate.runs if verdict.candidate else 0
+
+
+def _score_with_error(verdict: Verdict) -> str:
+    if verdict.score is None:
+        return ""
+    error = standard_error([run.score for run in verdict.candidate_runs])
+    return score_with_error(verdict.score, error, verdict.study.metric)
+
+
+def _score_line(verdict: Verdict) -> str:
+    if verdict.score is None:
+        return "no score: it diverged" if verdict.candidate and verdict.candidate.state.finished else "no score yet"
+    metric = verdict.study.metric
+    score = f"{metric.name.replace('_', ' ')}{metric.unit_suffix} {score_text(verdict.score, metric, unit=False)}"
+    return f"{score}, {format_count(_seeds(verdict), 'seed')}"
+
+
+# --- notes ----------------------------------------------------------------------------------------------------------
+
+
+def _evidence(verdict: Verdict, beats_all: str) -> Sequence[str]:
+    """Return sentences on the bound; none if its noise is unknown."""
+    bound = verdict.bound
+    if bound is None or not bound.is_noise_known:
+        return ()
+    paper = f"; by the paper's comparison of means, it is {bound.paper}" if bound.paper else ""
+    source = {"measured": "measured by repeated seeds", "inferred": "inferred from the residuals of the fit"}
+    noise = f"{deviation_text(bound.noise.sd, verdict.study.metric)}, {source[bound.noise.source]}"
+    return (
+        f"it is better than all its neighbours with a probability of {beats_all}{paper}",
+        f"noise of a run: {noise} ({bound.noise.dof:.3g} degrees of freedom)",
+    )
+
+
+def _notes(verdict: Verdict, fresh: FreshComparison | None) -> Sequence[str]:
+    texts = (
+        _fresh_sentence(fresh) if fresh else "",
+        *run_notes(verdict),
+        default_margin_text(verdict),
+        *_bound_notes(verdict),
+        _outside_text(verdict),
+    )
+    return list(filter(None, texts))
+
+
+def default_margin_text(verdict: Verdict) -> str:
+    """Return what these runs can tell apart if nobody stated a margin; else an empty text."""
+    bound, metric = verdict.bound, verdict.study.metric
+    if bound is None or bound.finest is None:
+        return ""
+    return (
+        f"you stated no margin, so {share_text(bound.margin, metric)} is used; with this noise, "
+        f"{format_count(len(verdict.runs), 'run')} can rule out gains above {bound_text(bound.finest, metric)} "
+        f"({confidence_text(bound.confidence)}); set your own with --margin"
+    )
+
+
+def _bound_notes(verdict: Verdict) -> Sequence[str]:
+    """Return how points were compared, and which are as good as the candidate."""
+    if (bound := verdict.bound) is None:
+        return ()
+    smooth = bound.posterior is None or bound.posterior.surface.is_smooth
+    pairs = "" if smooth else ": points are compared pair by pair, with pooled noise"
+    inferred = "one seed per point: the noise is estimated from the surface's residuals"
+    within = f"{share_text(bound.margin, verdict.study.metric)} ({confidence_text(bound.confidence)})"
+    as_good = (
+        f"as good within {within}: {', '.join(map(str, bound.plateau))}; "
+        f"recommended: {bound.recommended}, the most central of these and the candidate"
+    )
+    return (
+        f"{bound.caveat}{pairs}" if bound.caveat else "",
+        inferred if bound.noise.source == "inferred" else "",
+        as_good if bound.plateau else "",
+    )
+
+
+def _outside_text(verdict: Verdict) -> str:
+    if not verdict.outside:
+        return ""
+    points = ", ".join(map(str, verdict.outside[:MAX_POINTS])) + ", ..." * (len(verdict.outside) > MAX_POINTS)
+    return f"{format_count(len(verdict.outside), 'point')} outside the requested ranges: {points}"
+
+
+def _conflicts(verdicts: Sequence[Verdict]) -> dict[tuple[str, str], list[str]]:
+    """Return, by key, sentences on the other sweeps that judge the same family otherwise, and why they differ."""
+    sentences: dict[tuple[str, str], list[str]] = {}
+    for verdict, other, differences in conflicting_verdicts(verdicts):
+        first, second = (
+            f"{each.verdict}{f' at {each.point}' if each.point else ''} in {each.study.sweep}"
+            for each in (verdict, other)
+        )
+        for each in (verdict, other):
+            sentences.setdefault(each.key, []).append(f"sweeps disagree: {first}, {second}; {'; '.join(differences)}")
+    return sentences
+
+
+# --- fresh seeds ----------------------------------------------------------------------------------------------------
+
+
+def _notable_fresh(verdict: Verdict) -> FreshComparison | None:
+    comparison = compare_fresh(verdict)
+    return comparison if comparison and comparison.is_notable else None
+
+
+def _fresh_share(fresh: FreshComparison) -> str:
+    text = difference_text(abs(fresh.worse_by), fresh.error, fresh.verdict.study.metric, signed=False)
+    return f"{text} {'worse' if fresh.worse_by > 0 else 'better'}"
+
+
+def _fresh_text(fresh: FreshComparison) -> str:
+    """Return the difference in a few words, to stand beside the verdict or the mean."""
+    reference = "fitted" if fresh.is_fitted else "the search's"
+    chance_text = "" if fresh.is_beyond_chance else ", maybe by chance"
+    return f"{_fresh_share(fresh)} than {reference}{chance_text}"
+
+
+def _fresh_sentence(fresh: FreshComparison) -> str:
+    """Return the difference with what it is compared to, and what it means for the verdict."""
+    verdict, metric = fresh.verdict, fresh.verdict.study.metric
+    assert verdict.score is not None
+    fitted = f", and the fit to all scores around {score_text(fresh.expected, metric)}" if fresh.is_fitted else ""
+    reference = "the fit" if fresh.is_fitted else "these"
+    by_chance = "more than chance explains" if fresh.is_beyond_chance else "which may be chance"
+    return (
+        f"{format_count(len(verdict.fresh_scores), 'fresh seed')} gave {score_text(fresh.mean, metric)}, where "
+        f"the search's seeds gave {score_text(verdict.score, metric)}{fitted}: {_fresh_share(fresh)} than "
+        f"{reference}, {by_chance} ({confidence_text(CONFIDENCE)}); the verdict compares points over the same seeds, "
+        "and does not vouch for the score itself"
+    )
+
+
+# --- neighbours -----------------------------------------------------------------------------------------------------
+
+
+def _neighbour_rows(verdict: Verdict) -> Iterator[dict[str, str]]:
+    """Yield the neighbours; how much worse one is comes with its error if a bound has compared them."""
+    metric = verdict.study.metric
+    is_fitted = bool(verdict.bound and verdict.bound.differences)
+    for scored, fitted in _compared_neighbours(verdict):
+        point, worse_by = scored.point, ""
+        if fitted is not None:
+            worse_by = difference_text(fitted.mean, fitted.error, metric)
+        elif not is_fitted and scored.score is not None and verdict.score is not None:
+            worse_by = _means_text(metric.worse_by(scored.score, verdict.score), verdict)
+        is_better = not is_fitted and metric.is_better(scored.score, verdict.score)
+        yield {
+            "move": _move_text(point, verdict.point or point),
+            "lr": power_and_decimal(point.lr),
+            "wd": power_and_decimal(point.wd),
+            "state": scored.state.value,
+            "score": "" if scored.score is None else score_text(scored.score, metric, unit=False),
+            "runs": str(scored.runs or ""),
+            "worse_by": worse_by,
+            "refuted": "better" if is_better and verdict.verdict == "refuted" else "",
+        }
+
+
+def _compared_neighbours(verdict: Verdict) -> "Iterable[tuple[ScoredPoint, Difference | None]]":
+    """Return each neighbour with its difference to the candidate, which is known if there is a bound."""
+    differences = verdict.bound.differences if verdict.bound else ()
+    return zip(verdict.neighbours, differences or [None] * len(verdict.neighbours), strict=True)
+
+
+def _move_text(point: Point, centre: Point) -> str:
+    moves = [_axis_move("lr", point.lr, centre.lr)]
+    return ", ".join([*moves, _axis_move("wd", point.wd, centre.wd)] if centre.has_wd else moves)
+
+
+def _axis_move(name: str, new: float, old: float) -> str:
+    if log2(new) == log2(old):
+        return name
+    return f"{three_digits(new / old)} {name}" if new > old else f"{name} / {three_digits(old / new)}"
+
+
+def _means_text(worse_by: float, verdict: Verdict) -> str:
+    """Return a difference of mean scores as a share of the candidate's loss, or in points of accuracy."""
+    metric = verdict.study.metric
+    share = None if verdict.score is None else as_share(worse_by, verdict.score, metric)
+    return score_text(worse_by, metric) if share is None else difference_text(share, None, metric)
+
+
+def _nearest(verdict: Verdict) -> "Difference | None":
+    """Return how much worse than the candidate the closest neighbour is, as fitted."""
+    differences = [fitted for fitted in verdict.bound.differences if fitted] if verdict.bound else []
+    return min(differences, key=lambda fitted: fitted.mean, default=None)
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+
+def _lines(verdict: Verdict, beats_all: str) -> dict[str, tuple[str, str]]:
+    """Return the lines of a card by name: the value, and small text beside it."""
+    metric, fresh = verdict.study.metric, list(verdict.fresh_scores.values())
+    lines: dict[str, tuple[str, str]] = {}
+    if verdict.point:
+        lines["optimum"] = verdict.point.words, ""
+    if verdict.score is not None:
+        lines["score"] = _score_with_error(verdict), format_count(_seeds(verdict), "search seed")
+    if diverged := fresh.count(None):
+        lines["fresh"] = f"{diverged} of {len(fresh)} diverged", ""
+    elif mean := mean_text(fresh, metric):
+        lines["fresh"] = mean, format_count(len(fresh), "seed")
+    if beats_all:
+        lines["beats"] = beats_all, "probability"
+    if nearest := _nearest(verdict):
+        lines["behind"] = difference_text(nearest.mean, nearest.error, metric), "as fitted"
+    # Without a bound, the lead is a difference of means, by the rule of the paper.
+    elif verdict.bound is None and verdict.lead_over_neighbours is not None:
+        lines["behind"] = _means_text(verdict.lead_over_neighbours, verdict), ""
+    return lines
+
+
+def _family_columns(verdict: Verdict) -> dict[str, Any]:
+    study = verdict.study
+    return {
+        "sweep": study.sweep,
+        "family": study.family,
+        "model": study.model,
+        "strategy": study.strategy,
+        "optimizer": study.base.info.labels.optimizer,
+    }
+
+
+def _cells(verdict: Verdict, fresh: FreshComparison | None) -> dict[str, Any]:
+    """Return the row of a verdict; `neighbours` is filled only if some of them have no score yet."""
+    count, missing = len(verdict.neighbours), len(verdict.missing_points)
+    return {
+        **_family_columns(verdict),
+        "verdict": headline(verdict),
+        "lr": verdict.lr,
+        "wd": verdict.wd,
+        verdict.study.metric.name: verdict.score,
+        "seeds": verdict.candidate and verdict.candidate.runs,
+        **_nearest_cell(verdict),
+        "neighbours": f"{count - missing}/{count}" if missing or not count else None,
+        "fresh seeds": _fresh_cell(verdict, fresh),
+        **({"resume": resume_cell(verdict)} if verdict.study.base.info.stop_signal else {}),
+    }
+
+
+def _fresh_cell(verdict: Verdict, fresh: FreshComparison | None) -> str | None:
+    """Return the mean over fresh seeds and their number, with the difference to the search's where it is notable."""
+    scores = [score for score in verdict.fresh_scores.values() if score is not None]
+    if not scores:
+        return None
+    text = f"{score_text(fmean(scores), verdict.study.metric)} ({len(scores)})"
+    return f"{text}, {_fresh_text(fresh)}" if fresh else text
+
+
+def _nearest_cell(verdict: Verdict) -> dict[str, Any]:
+    """Return the column on the best of the neighbours: its score, or its difference to the candidate with an error."""
+    # The paper's rule compares means, and has no errors.
+    if verdict.study.criterion.rule == "paper":
+        return {"best neighbour": verdict.best_neighbour and verdict.best_neighbour.score}
+    nearest = _nearest(verdict)
+    if nearest is None or verdict.bound is None:
+        return {"nearest neighbour": None}
+    error = nearest.error if verdict.bound.is_noise_known else None
+    difference = difference_text(abs(nearest.mean), error, verdict.study.metric, signed=False)
+    return {"nearest neighbour": f"{difference} {'behind' if nearest.mean >= 0 else 'ahead'}"}
+
+
+def _numbers(verdict: Verdict) -> dict[str, Any]:
+    """Return the columns of the table of optima that are of the verdict, see `tables.optima_table`."""
+    metric, lead, score = verdict.study.metric, verdict.lead_over_neighbours, verdict.score
+    _, std = mean_std([run.score for run in verdict.candidate_runs])
+    fresh_mean, fresh_std = mean_std([*verdict.fresh_scores.values()])
+    return {
+        "verdict": verdict.verdict,
+        "lr": verdict.lr,
+        "wd": verdict.wd,
+        "metric": metric.name,
+        "score_unit": "fraction" if metric.is_fraction else metric.unit or None,
+        "seeds": _seeds(verdict),
+        "score": score,
+        "std": std,
+        "fresh_seeds": len(verdict.fresh_scores),
+        "fresh_score": fresh_mean,
+        "fresh_std": fresh_std,
+        "score_lead": lead,
+        "lead_share": None if lead is None or score is None else as_share(lead, score, metric),
+        **_bound_numbers(verdict),
+    }
+
+
+def _bound_numbers(verdict: Verdict) -> dict[str, Any]:
+    criterion, bound = verdict.study.criterion, verdict.bound
+    # The paper's rule compares means: it has no bound, margin or noise.
+    if criterion.rule == "paper":
+        return {"rule": criterion.rule}
+    numbers = {
+        "rule": criterion.rule,
+        "confidence": criterion.confidence,
+        "margin": criterion.margin_for(verdict.study.metric),
+    }
+    if bound is None:
+        return numbers
+    numbers |= {
+        "bound": bound.value,
+        "noise_known": bound.noise.source,
+        "more_runs": bound.further_runs,
+        "caveat": bound.caveat or None,
+    }
+    # With unknown noise there are no probabilities, and no points as good.
+    if bound.is_noise_known:
+        lr, wd = bound.recommended.to_json().values()
+        numbers |= {
+            "p_best": bound.best_probability,
+            "noise": bound.noise.sd,
+            "as_good": len(bound.plateau),
+            "recommended_lr": lr,
+            "recommended_wd": wd,
+        }
+    return numbers
+
+
+# --- JSON -----------------------------------------------------------------------------------------------------------
+
+
+def _data(verdict: Verdict, reason: str) -> dict[str, Any]:
+    criterion, metric = verdict.study.criterion, verdict.study.metric
+    differs = differing_facts(verdict)
+    own = {"resume": resume_class(verdict), "resumed": [run.id for run in resumed_runs(verdict)]}
+    versions = group_by_version(verdict.runs)
+    return {
+        **_family_columns(verdict),
+        "verdict": verdict.verdict,
+        "lr": verdict.lr,
+        "wd": verdict.wd,
+        "score": verdict.score,
+        "runs": _seeds(verdict),
+        "metric": metric.name,
+        "mode": metric.mode,
+        "rule": criterion.rule,
+        "confidence": criterion.confidence,
+        "statement": headline(verdict),
+        "evidence": _evidence_data(verdict),
+        "neighbours": [
+            {
+                **scored.point.to_json(),
+                "score": scored.score,
+                "state": scored.state.value,
+                "runs": scored.runs,
+                "worse_by": fitted.mean if fitted else None,
+                "error": fitted.error if fitted else None,
+            }
+            for scored, fitted in _compared_neighbours(verdict)
+        ],
+        "missing": [point.to_json() for point in verdict.missing_points],
+        "seeds": list(verdict.study.seeds),
+        "fresh": [{"seed": seed, "score": score} for seed, score in verdict.fresh_scores.items()],
+        "outside": [point.to_json() for point in verdict.outside],
+        "path": [point.to_json() for point in verdict.path],
+        "versions": [{"version": name, "runs": [run.id for run in runs]} for name, runs in versions.items()],
+        **(own if verdict.study.base.info.stop_signal else {}),
+        **({"differs": differs} if differs else {}),
+        "reason": reason,
+        "why": _why_data(verdict),
+    }
+
+
+def _evidence_data(verdict: Verdict) -> dict[str, Any] | None:
+    if (bound := verdict.bound) is None:
+        return None
+    return {
+        "bound": bound.value,
+        "margin": bound.margin,
+        "beats_all": bound.best_probability,
+        "noise": {"sd": bound.noise.sd, "dof": bound.noise.dof, "known": bound.noise.source},
+        "caveat": bound.caveat,
+        "as_good": [point.to_json() for point in bound.plateau],
+        "recommended": bound.recommended.to_json(),
+        "paper": bound.paper,
+        "more_runs": bound.further_runs,
+    }
+
+
+def _why_data(verdict: Verdict) -> dict[str, object]:
+    why = verdict.reason.to_json()
+    if isinstance(point := why.get("point"), list) and not verdict.study.base.info.has_wd:
+        why["point"] = [*point[:1], None]
+    return why

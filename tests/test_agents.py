@@ -53,10 +53,11 @@ def page(name: str) -> str:
 
 @dataclass
 class Section:
-    """What stands below a heading: its tables, which are rows of cells without the head."""
+    """What stands below a heading: its tables, which are rows of cells without the head, and its list."""
 
     heading: str
     tables: list[list[list[str]]] = field(default_factory=list)
+    items: list[str] = field(default_factory=list)
 
     @property
     def rows(self) -> list[list[str]]:
@@ -77,6 +78,10 @@ def sections(name: str) -> list[Section]:
             found[-1].tables.append([])
         elif not in_head:
             found[-1].tables[-1].append([cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
+        if line.startswith("- "):
+            found[-1].items.append(line.removeprefix("- "))
+        elif line.startswith("  ") and found[-1].items:
+            found[-1].items[-1] += f" {line.strip()}"
     return found
 
 
@@ -90,9 +95,15 @@ def code_words(text: str) -> list[str]:
     return re.findall(r"`([^`]+)`", text)
 
 
+def expanded(word: str) -> list[str]:
+    """Return the names that `a.{b,c}` stands for, as in a shell."""
+    head, brace, rest = word.partition("{")
+    return [f"{head}{name}" for name in rest.removesuffix("}").split(",")] if brace else [word]
+
+
 def first_words(name: str, heading: str) -> list[str]:
     """Return what the first column of a table has in backticks."""
-    return [word for row in section(name, heading).rows for word in code_words(row[0])]
+    return [each for row in section(name, heading).rows for word in code_words(row[0]) for each in expanded(word)]
 
 
 def assert_same(documented: Iterable[str], real: Iterable[str]) -> None:
@@ -105,23 +116,25 @@ def assert_same(documented: Iterable[str], real: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class Field:
-    """A row of a table: the path to a value, its type, and whether it may be left out."""
+    """The path to a value, its type, whether it may be left out, and what is said of it."""
 
     path: str
     type: str
     is_optional: bool
+    about: str
 
 
 def fields(heading: str) -> dict[str, Field]:
-    """Return the documented fields by their paths."""
+    """Return the documented fields by their paths: of each type a line, such as "- text: `name` (about it)"."""
     found: dict[str, Field] = {}
-    for cell, types, about in section(AGENTS, heading).rows:
-        paths = code_words(cell)
-        several = types.split(", ")
-        assert len(several) in (1, len(paths)), cell
-        for path, type_ in zip(paths, several * (len(paths) if len(several) == 1 else 1), strict=True):
-            assert path not in found, path
-            found[path] = Field(path, type_, about.startswith("*only*"))
+    for item in section(AGENTS, heading).items:
+        head, _, listed = item.partition(": ")
+        type_, _, only = head.partition(", ")
+        assert not only or only.startswith("*only* "), item
+        for word, about in re.findall(r"`([^`]+)`(?: \((.*?)\))?(?:, |$)", listed):
+            for path in expanded(word):
+                assert path not in found, path
+                found[path] = Field(path, type_, bool(only), about)
     return found
 
 
@@ -452,7 +465,7 @@ def test_reasons_have_the_documented_facts(tmp_path: Path) -> None:
         why = verdict["why"]
         seen.setdefault(why["code"], set()).update(why.keys() - {"code", "stuck", "next"})
     _, codes = section(AGENTS, "Verdicts").tables
-    documented = {code: set(code_words(row[2])) for row in codes for code in code_words(row[0])}
+    documented = {code: set(code_words(row[1])) for row in codes for code in code_words(row[0])}
     assert documented == seen
     assert documented.keys() == set(get_args(Code))
 
@@ -481,8 +494,7 @@ def test_states_of_runs() -> None:
     ],
 )
 def test_words_of_other_commands(heading: str, path: str, words: list[str]) -> None:
-    (about,) = [row[2] for row in section(AGENTS, heading).rows if path in code_words(row[0])]
-    assert_same(code_words(about), words)
+    assert_same(code_words(fields(heading)[path].about), words)
 
 
 def test_environment_variables() -> None:
@@ -500,7 +512,10 @@ def test_variables_of_a_run_are_named_where_a_program_is_described() -> None:
     text = (PACKAGE / "worker" / "commands.py").read_text().partition("# --- ")[0]
     given = {*re.findall(r'"(ETTSWEEP_[A-Z]+)": ', text), "ETTSWEEP_OUT"}
     rows = section(AGENTS, "Environment").rows
-    named = {whose: [word for row in rows if row[1] == whose for word in code_words(row[0])] for whose in RUNS}
+    named = {
+        whose: [each for row in rows if row[1] == whose for word in code_words(row[0]) for each in expanded(word)]
+        for whose in RUNS
+    }
     assert_same([word for words in named.values() for word in words], given)
     (line,) = re.findall(r"\*\*Environment\*\*: (.*?);", page("docs/own-code.md"))
     assert_same(

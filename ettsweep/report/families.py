@@ -40,6 +40,11 @@ class JudgedFamily:
         """Neighbours of the candidate."""
         return {neighbour.point for neighbour in self.verdict.neighbours}
 
+    @property
+    def as_good(self) -> tuple[Point, ...]:
+        """Points that are as good as the candidate within the margin."""
+        return self.verdict.bound.plateau if self.verdict.bound else ()
+
     def role(self, point: Point) -> str:
         """Return the role of a point in the verdict: candidate, neighbour or other."""
         return "candidate" if point == self.candidate else "neighbour" if point in self.neighbours else "other"

@@ -60,8 +60,7 @@ def points_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
 
 
 def _point_rows(family: JudgedFamily) -> list[tuple[object, ...]]:
-    study, bound = family.study, family.verdict.bound
-    plateau = set(bound.plateau) if bound else set()
+    study = family.study
     # Requested points and neighbours without a run are on the map too, as missing.
     points = dict.fromkeys([*family.points, *study.seeds_by_point, *family.neighbours])
     if not points:  # a search that has suggested nothing yet
@@ -87,7 +86,7 @@ def _point_rows(family: JudgedFamily) -> list[tuple[object, ...]]:
                     scored.runs,
                     score_cell,
                 ),
-                *(study.suggestion_numbers.get(point), point in plateau, " ".join(run.id for run in members)),
+                *(study.suggestion_numbers.get(point), point in family.as_good, " ".join(run.id for run in members)),
                 *((scale := time_scale(point, study.base.info)).lr_wd_text, scale.text),
             )
         )

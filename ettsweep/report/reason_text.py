@@ -26,13 +26,6 @@ def reason_text(verdict: Verdict) -> str:
     return "".join([decided_text(verdict), *_stuck_texts(verdict.reason)])
 
 
-def _point_of(verdict: Verdict) -> Point:
-    """Return the point that the reason of a verdict names."""
-    facts: dict[str, Any] = dict(verdict.reason.facts)
-    lr, wd = facts["point"]
-    return Point(lr, wd, verdict.study.base.info.has_wd)
-
-
 def decided_text(verdict: Verdict) -> str:
     """Return what decided a verdict, without runs that need a person."""
     reason, metric = verdict.reason, verdict.study.metric
@@ -40,7 +33,7 @@ def decided_text(verdict: Verdict) -> str:
     to_come = "{pending} of {requested} points {asked} are to come".format
     match reason.code:
         case "candidate_to_come":
-            at = f"{_point_of(verdict)} is {facts['state']}" if facts["point"] else "no finished point yet"
+            at = f"{facts['point']} is {facts['state']}" if facts["point"] else "no finished point yet"
             return f"{at}; {to_come(**facts, asked='asked for')}"
         case "single_point":
             return "both axes are fixed: a single point has no neighbours"
@@ -62,7 +55,7 @@ def decided_text(verdict: Verdict) -> str:
             return "all diverged; try a centre with a lower lr"
         case "better_neighbour":
             probability = probability_text(facts["probability"])
-            return f"{_point_of(verdict)} is better, with a probability of {probability}"
+            return f"{facts['point']} is better, with a probability of {probability}"
         case "better_means":
             return f"{_neighbours_text(facts['count'])} better"
         case "equal_mean":

@@ -554,7 +554,7 @@ def _data(verdict: Verdict, reason: str) -> dict[str, Any]:
         **(own if verdict.study.base.info.stop_signal else {}),
         **({"differs": differs} if differs else {}),
         "reason": reason,
-        "why": _why_data(verdict),
+        "why": verdict.reason.to_json(),
     }
 
 
@@ -572,10 +572,3 @@ def _evidence_data(verdict: Verdict) -> dict[str, Any] | None:
         "paper": bound.paper,
         "more_runs": bound.further_runs,
     }
-
-
-def _why_data(verdict: Verdict) -> dict[str, object]:
-    why = verdict.reason.to_json()
-    if isinstance(point := why.get("point"), list) and not verdict.study.base.info.has_wd:
-        why["point"] = [*point[:1], None]
-    return why

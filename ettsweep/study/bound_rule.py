@@ -251,7 +251,7 @@ class BoundRule(StudyState):
         if probability < confidence or posterior.bound(self._origin, others, confidence, self._margin) <= self._margin:
             return None
         better = self.point_at(position, candidate.point)
-        return Reason("better_neighbour", {"point": [*better], "probability": probability})
+        return Reason("better_neighbour", {"point": better, "probability": probability})
 
     def _conclusion(
         self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]

@@ -1,8 +1,10 @@
-"""Why a verdict is what it is, as data: `report/verdict_text` has the words for it."""
+"""Why a verdict is what it is, as data: `report/reason_text` has the words for it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
+
+from ettsweep.runs.point import Point
 
 Code = Literal[
     "candidate_to_come",
@@ -64,7 +66,7 @@ class Reason:
 
     Attributes:
         code: what decided it.
-        facts: the numbers behind it, see `Code`; points are [lr, wd].
+        facts: the numbers behind it, see `Code`.
         stuck: runs that a person must decide about.
         stopped: why some of these were not started although nobody cancelled them; else empty.
         next: commands that help with these, the most useful first.
@@ -77,6 +79,9 @@ class Reason:
     next: Sequence[Command] = ()
 
     def to_json(self) -> dict[str, object]:
-        """Return the reason as plain data."""
+        """Return the reason as plain data; points are [lr, wd]."""
+        facts = {
+            name: [*fact.to_json().values()] if isinstance(fact, Point) else fact for name, fact in self.facts.items()
+        }
         stuck = [{"run": run.run, "state": run.state} for run in self.stuck]
-        return {"code": self.code, **self.facts, "stuck": stuck, "next": [list(command) for command in self.next]}
+        return {"code": self.code, **facts, "stuck": stuck, "next": [list(command) for command in self.next]}

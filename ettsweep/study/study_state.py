@@ -210,7 +210,7 @@ class StudyState(ABC):
         if candidate is None or (not candidate.state.finished and self.study.has_free_axis):
             at: dict[str, object] = {"point": None}
             if candidate:
-                at = {"point": [*candidate.point], "state": candidate.state.value}
+                at = {"point": candidate.point, "state": candidate.state.value}
             return ("incomplete", Reason("candidate_to_come", at | counts)), stuck
         if not self.study.has_free_axis:
             return ("unsearched", Reason("single_point")), ()

@@ -173,8 +173,9 @@ def note_saved_runs(rounds: Rounds, run_index: RunIndex) -> None:
         if v.bound and v.candidate
     )
     if saved:
-        reference = "giving a candidate and its neighbours all as many seeds as the one of them with the most has"
-        print_note(f"racing saved {format_count(saved, 'run')}, compared to {reference}")
+        print_note(
+            f"adaptive seeding saved {format_count(saved, 'run')} over giving candidate and neighbours equal seeds"
+        )
 
 
 # --- sweeps ---------------------------------------------------------------------------------------------------------

@@ -82,4 +82,5 @@ def _lead_text(winner: Verdict, second: Verdict) -> str:
     gap = difference_text(shares[0], shares[1], metric, signed=False)
     if ahead > sure:
         return f"ahead of {second.label} by {gap}"
-    return f"not distinguishable from {second.label}: {gap}, 95% sure from {bound_text(shares[2], metric)} on"
+    luck = f"which may be luck (a lead of {bound_text(shares[2], metric)} would not be)"
+    return f"ahead of {second.label} by {gap}, {luck}"

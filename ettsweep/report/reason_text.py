@@ -92,7 +92,7 @@ def decided_text(verdict: Verdict) -> str:
 
 def _lack_text(facts: Mapping[str, Any]) -> str:
     if facts["lack"] == "shared_seeds":
-        return "no two points have scores of the same seed, so nothing tells luck from merit"
+        return "no two points have scores of the same seed, so there is no way to estimate the noise"
     lack = {
         "seeds": "each point has one score, which may be luck",
         "repeats": "too few points have several seeds to tell luck from merit",

@@ -245,7 +245,7 @@ def test_so_many_more_runs_as_the_reason_says_tell_the_noise(
 def test_scores_of_which_no_two_share_a_seed_say_nothing(search_of: Callable[..., Study]) -> None:
     study = search_of(seeds=[0])
     verdict = judged(study, [run_at(study, (0, 0), 0, 1.0), *(run_at(study, o, 0, None) for o in SIX)])
-    text = "noise unknown: no two points have scores of the same seed, so nothing tells luck from merit"
+    text = "noise unknown: no two points have scores of the same seed, so there is no way to estimate the noise"
     assert (verdict.verdict, reason_text(verdict).partition(";")[0]) == ("unresolved", text)
 
 

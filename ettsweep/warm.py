@@ -144,7 +144,8 @@ def _turn(train: Train, runs: Sequence[Run], tell: Ended) -> None:
     except SystemExit as end:
         code, reason = _exit_code(end.code)
     except BaseException as error:  # a KeyboardInterrupt too: it ends the run, and no other
-        traceback.print_exc()
+        with contextlib.suppress(OSError):  # of a full disk: the reason is told all the same
+            traceback.print_exc()
         code, reason = 1, failure_text(error)
     for run in list(open_runs.values()):
         ended(run, code, reason)

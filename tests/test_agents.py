@@ -243,7 +243,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with two results folders: `made`, of a program, and `results`, the recorded one."""
     folder = tmp_path_factory.mktemp("agents")
     write_recorded(folder)
-    RunDir(folder / "results" / "runs" / RUN).attempt(1).record_command(["true"], "/", {"torch": "2.9.0"})
+    RunDir(folder / "results" / "runs" / RUN).attempt(1).record(
+        "started", {"command": ["true"], "packages": {"torch": "2.9.0"}}
+    )
     sweep_spec = load_sweep_spec(write_command_grid(folder, "made"))
     keep(folder / "made", sweep_spec)
     for spec in sweep_spec.specs():

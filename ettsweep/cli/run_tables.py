@@ -278,7 +278,7 @@ def describe_run(run_index: RunIndex, run_id: str, studies_by_family: StudiesByF
                 "from": f"attempt {parent}, step {step}" if parent else "the start",
                 "host": owner.get("host") if isinstance(owner, dict) else None,
                 **{key: claim.get(key) for key in ("device", "device_name", "threads", "torch", "slot", "job")},
-                **({"command": words, "packages": attempt.packages()} if (words := attempt.command()) else {}),
+                **attempt.command(),
                 "ended": failure.get("reason"),
                 "provenance": summary(attempt.provenance()),
             }

@@ -2,10 +2,9 @@
 
 import contextlib
 import hashlib
-import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -22,13 +21,13 @@ from ettsweep.files import (
     number,
     read_counter,
     read_file,
-    read_json,
     read_lines,
     storage_errors,
     write_atomic,
     write_counter,
 )
 from ettsweep.processes import Life, Process
+from ettsweep.runs.events import Event, append_event, read_events
 
 NOTHING_LOGGED = "(it logged nothing)\n"
 
@@ -75,21 +74,15 @@ class Attempt:
     """One process's try at a run, numbered from 1, in its own folder; `runs/folder.py` lists the files in it."""
 
     claim_path = PathBelow("claim.json")
-    provenance_path = PathBelow("provenance.json")
-    execution_path = PathBelow("execution.json")
-    command_path = PathBelow("command.json")
     recorded_path = PathBelow("recorded.jsonl")
     stop_path = PathBelow("stop")
-    end_path = PathBelow("end.json")
     heartbeat_path = PathBelow("heartbeat")
-    resume_path = PathBelow("resume.json")
+    events_path = PathBelow("events.jsonl")
     metrics_path = PathBelow("metrics.jsonl")
     timings_path = PathBelow("timings.jsonl")
     log_path = PathBelow("log.txt")
     output_path = PathBelow("output.txt")
     states_path = PathBelow("states")
-    failure_path = PathBelow("failure.json")
-    facts_path = PathBelow("facts.json")
 
     def __init__(self, run: Path, number: int) -> None:
         self.run = run
@@ -160,56 +153,58 @@ class Attempt:
         """Return the text of the heartbeat counter; empty before the first beat."""
         return read_counter(self.heartbeat_path)
 
-    # --- provenance ---------------------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------------------
 
-    def record_provenance(self, data: Json) -> None:
-        """Write provenance.json: the code version that the owner runs, see `provenance.provenance`."""
-        write_atomic(self.provenance_path, json.dumps(data, indent=1) + "\n")
+    def record(self, event: Event, content: Json) -> None:
+        """Append an event to events.jsonl; see `runs/folder.py` for what each tells."""
+        append_event(self.events_path, event, content, synced=event in ("resumed", "stopped", "failed"))
+
+    def _last(self, event: Event) -> Json:
+        """Return the last event of a name; empty if there is none."""
+        events = read_events(self.events_path, event)
+        return events[-1] if events else {}
 
     def provenance(self) -> Json:
-        """Return provenance.json; empty if it is missing or cannot be read."""
-        return json_or_empty(self.provenance_path)
+        """Return the code version that the owner runs, see `provenance.provenance`; empty if it is unknown."""
+        data = self._last("started").get("provenance")
+        return data if isinstance(data, dict) else {}
 
     def code(self) -> Json:
         """Return the digest of the owner's code as `code`, for the environment in a result; empty if it is unknown."""
         return {"code": digest} if (digest := self.provenance().get("code")) else {}
 
-    def record_execution(self, data: Json) -> None:
-        """Write execution.json: devices, kernels and all else that may change the last bits of the numbers."""
-        write_atomic(self.execution_path, dumps(data))
-
     def execution(self) -> Json:
-        """Return execution.json; empty if it is missing or cannot be read."""
-        return json_or_empty(self.execution_path)
+        """Return devices, kernels and all else that may change the last bits of the numbers; empty if unknown."""
+        return self._last("execution")
 
-    def record_command(self, words: Sequence[str], folder: str, packages: Mapping[str, str]) -> None:
-        """Write command.json: the program that is started for the run, where it runs, and the versions that it has."""
-        content = {"command": list(words), "folder": folder, "packages": dict(packages)}
-        write_atomic(self.command_path, dumps(content))
+    def command(self) -> Json:
+        """Return `command`, the words of the user's program that was started, and `packages`; empty for no such one.
 
-    def command(self) -> list[str] | None:
-        """Return the words of the program that was started for the run; None if there was none."""
-        words = json_or_empty(self.command_path).get("command")
-        return words if isinstance(words, list) and _are_texts(words) else None
+        `packages` are the versions in the environment of that program.
+        """
+        started = self._last("started")
+        words, packages = started.get("command"), started.get("packages")
+        if not (isinstance(words, list) and isinstance(packages, dict)):
+            return {}
+        return {"command": words, "packages": packages}
 
-    def packages(self) -> dict[str, str]:
-        """Return the versions in the environment of that program, by package."""
-        found = json_or_empty(self.command_path).get("packages")
-        return (
-            {name: number for name, number in found.items() if isinstance(number, str)}
-            if isinstance(found, dict)
-            else {}
-        )
+    def end(self) -> Json:
+        """Return how the user's program ended; empty if it has not, and for all other kinds."""
+        return self._last("ended")
+
+    def facts(self) -> Json:
+        """Return entries of the result that the program itself knows; empty if it has recorded none."""
+        return self._last("facts")
 
     # --- lineage and metrics ------------------------------------------------------------------------------------------
 
     def record_resume(self, attempt: int, step: int) -> None:
         """Record which checkpoint this attempt resumes from."""
-        write_atomic(self.resume_path, dumps({"attempt": attempt, "step": step}))
+        self.record("resumed", {"attempt": attempt, "step": step})
 
     def resumed_from(self) -> tuple[int, int]:
         """Return the (attempt, step) that this attempt resumed from; (0, 0) for a fresh start."""
-        data = json_or_empty(self.resume_path)
+        data = self._last("resumed")
         attempt, step = data.get("attempt"), data.get("step")
         # A parent with a higher number would make the lineage a circle, and `history` recurse for ever.
         if isinstance(attempt, int) and isinstance(step, int) and 0 < attempt < self.number:
@@ -268,10 +263,7 @@ class Attempt:
         if line is None or wall_s is None:
             parent = self.parent()
             return parent.time_spent(until) if parent else NO_TIME
-        device_s = number(line.get("device_s"))
-        if device_s is None:  # files of older versions, which did not share devices among runs
-            device_s = wall_s * (number(self.execution().get("processes")) or 1.0)
-        return TimeSpent(wall_s, device_s)
+        return TimeSpent(wall_s, number(line.get("device_s")) or 0.0)
 
     def time_spent_before(self) -> TimeSpent:
         """Return the training time of the attempts that this one resumed from, up to the checkpoint."""
@@ -303,17 +295,19 @@ class Attempt:
         return AttemptProgress(parent.progress() if parent else 0.0)
 
     def record_skipped_sample(self, rank: int, text: str) -> None:
-        """Append a line on a sample that process `rank` could not read and left out."""
-        with storage_errors(self.path):
-            append_text(self.path / f"skipped-{rank}.txt", text + "\n")
+        """Record a sample that process `rank` could not read and left out.
+
+        Each rank but the first has a file of its own: it may be on another node.
+        """
+        path = self.path / f"events-{rank}.jsonl" if rank else self.events_path
+        append_event(path, "skipped", {"sample": text}, synced=False)
 
     def skipped_samples(self) -> list[str]:
         """Return the samples left out by any process of this attempt or of those it resumed from, each once."""
         parent = self.parent()
         samples = dict.fromkeys(parent.skipped_samples() if parent else [])  # a dict: a set with an order
-        for path in sorted(self.path.glob("skipped-*.txt")):
-            with contextlib.suppress(OSError):
-                samples |= dict.fromkeys(read_file(path).decode(errors="replace").splitlines())
+        for path in sorted(self.path.glob("events*.jsonl")):
+            samples |= dict.fromkeys(str(event.get("sample")) for event in read_events(path, "skipped"))
         return list(samples)
 
     # --- checkpoint ---------------------------------------------------------------------------------------------------
@@ -361,14 +355,6 @@ class Attempt:
         """Return the file with the digest and the size of the metrics up to a saved state."""
         return self.states_path / f"{step}.sha256"
 
-    def facts(self) -> Json:
-        """Return facts.json: entries of the result that the program itself knows; empty if it has written none."""
-        return json_or_empty(self.facts_path)
-
-    def record_facts(self, data: Json) -> None:
-        """Write facts.json."""
-        write_atomic(self.facts_path, dumps(data))
-
     # --- end ----------------------------------------------------------------------------------------------------------
 
     def record_failure(
@@ -390,24 +376,11 @@ class Attempt:
         failure: Json = {"kind": kind, "reason": reason, "details": details}
         if exit_code is not None:
             failure["exit_code"] = exit_code
-        write_atomic(self.failure_path, dumps(failure), exclusive=True)
+        self.record("stopped" if kind == "interrupted" else "failed", failure)
 
     def failure(self) -> Json | None:
-        """Return failure.json; None if the attempt finished or is still running."""
-        try:
-            return read_json(self.failure_path)
-        except FileNotFoundError:
-            return None
-        except CorruptError as error:
-            return {"kind": "error", "reason": str(error)}
-
-    def record_end(self, data: Json) -> None:
-        """Write end.json: how the program of the run ended."""
-        write_atomic(self.end_path, dumps(data))
-
-    def end(self) -> Json:
-        """Return end.json; empty if there is none, as of runs without a program of their own."""
-        return json_or_empty(self.end_path)
+        """Return why the attempt ended; None if it finished, is still running, or was killed."""
+        return next(iter(read_events(self.events_path, "stopped", "failed")), None)
 
     def mark_retried(self) -> None:
         """Ignore from now on how the attempt ended; treat an owner whose liveness is unknown as dead."""
@@ -447,7 +420,3 @@ class Attempt:
         left_out = "".join(f"left out: {sample}\n" for sample in sorted(self.skipped_samples()))
         failure = self.failure()
         return left_out + (f"ended: {failure.get('reason')}\n" if failure else "")
-
-
-def _are_texts(values: Iterable[object]) -> bool:
-    return all(isinstance(value, str) for value in values)

@@ -7,23 +7,22 @@ A results folder holds sweeps/<name>.yaml, the requested sweeps; jobs/<submissio
       cancel.json           a request to stop by `ettsweep cancel`, obeyed at the next step, removed by `retry`
       attempts/0001/        the first attempt; then 0002/ and so on
         claim.json          the owner; there as soon as the folder is
-        provenance.json     the code version of the owner
-        execution.json      devices, kernels and all else that may change the last bits of the numbers
-        command.json        of a command: its words, and the folder it was started in
+        events.jsonl        what happened, in order: `started` (code version of the owner; of a command its words, its
+                            folder and the versions that it has), `resumed` (attempt and step), `execution` (devices,
+                            kernels and all else that may change the last bits of the numbers), `skipped` (an
+                            unreadable sample), `facts` (of a Transformer: entries of the result that its program
+                            knows), `ended` (of a command: exit code, first step, peak of memory, what it left, how it
+                            stopped), `stopped` or `failed` (the reason for ending without a result)
+        events-1.jsonl      samples that process 1 of the run has skipped
         recorded.jsonl      of a command: what it appends to the file that ETTSWEEP_METRICS names
         stop                there once the run is to stop
-        end.json            of a command: exit code, first step, peak of memory, what it left, how it stopped
-        facts.json          of a Transformer: entries of the result that its program knows
         heartbeat           a counter that the owner increments
-        resume.json         the attempt and step that this one resumed from
         metrics.jsonl       a line for each step, and one for each evaluation after its step
         timings.jsonl       progress and elapsed seconds
         log.txt             what the worker says of the run
         output.txt          what its program prints
-        skipped-0.txt       unreadable samples left out by process 0 of the run
         states/<step>       the newest checkpoint that `Run.save` made, a file or folder; <step>.sha256 has the digest
                             and the size of the metrics up to it
-        failure.json        the reason for ending without a result
       attempts/0001.out       what a command left in out/ that the next attempt did not go on from
       attempts/0001.retried   `retry` was called after attempt 1
       attempts/0001.lost      the owner of attempt 1 is known to be dead
@@ -33,7 +32,8 @@ A results folder holds sweeps/<name>.yaml, the requested sweeps; jobs/<submissio
 
 An attempt's folder is renamed into place with its claim inside, so creating, claiming and taking over are one atomic
 operation. An attempt writes only into its own folder, so an owner that has been superseded cannot do harm. Whole files
-are written under a temporary name, synced and renamed; metrics are appended, and a truncated last line is ignored.
+are written under a temporary name, synced and renamed; metrics and events are appended, and a truncated last line is
+ignored.
 There are no locks: only exclusive creation and rename, which are atomic on NFS too.
 """
 
@@ -426,7 +426,7 @@ class RunDir:
             progress=pace.progress,
             remaining_s=pace.remaining_s,
             remaining_slot_s=pace.remaining_slot_s,
-            is_cancelled=self.cancel_path.exists(),  # read after failure.json, which a cancelled attempt writes
+            is_cancelled=self.cancel_path.exists(),  # read after its end, which a cancelled attempt records
             job=latest.job_id(),
             worker=Process.from_json(claim.get("process")),
             slot=str(claim.get("slot") or ""),

@@ -149,7 +149,7 @@ class RunFacts:
 
     Attributes:
         has_attempt: whether there is an attempt.
-        failure: its failure.json.
+        failure: why it ended, if it has said so.
         is_retried: whether `retry` was called after it.
         progress: fraction of the steps done, 0 to 1.
         remaining_s, remaining_slot_s: as in `Status`.

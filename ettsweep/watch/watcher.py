@@ -275,13 +275,13 @@ def _run_sort_key(run: Run) -> tuple[object, ...]:
 def _end_time_s(run: RunDir) -> float:
     """Return the time at which a run ended, for sorting the events of the first poll.
 
-    It is the modification time of the result or, for a failed run, of its failure record.
+    It is the modification time of the result or, for a failed run, of the events of its last attempt.
     """
     if ended_ns := run.ended_ns():
         return ended_ns / 1e9
     latest = run.latest_attempt()
     try:
-        return latest.failure_path.stat().st_mtime if latest else 0.0
+        return latest.events_path.stat().st_mtime if latest else 0.0
     except OSError:
         return 0.0
 

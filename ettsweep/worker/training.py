@@ -74,7 +74,7 @@ HEAD_BYTES, END_BYTES = 2**20, 10 * 2**20
 """Of a long output, what is kept after its end."""
 
 FAILED_FROM = "failed_from"
-"""Entry of end.json: the checkpoint of an attempt that failed before it got further, if there is an older one."""
+"""Entry of the event `ended`: the checkpoint of an attempt that got no further, if there is an older one."""
 
 _OUT_OF_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError|HIP out of memory")
 _CORRUPT_BELOW = re.compile(rf"exitcode\s*: {CORRUPT}\b")
@@ -177,9 +177,6 @@ class Training:
         """
         run, attempt = self.run, self.attempt
         self.log(f"run {run.id} attempt {attempt.number} on {self.work.slot.device}, pid {os.getpid()}")
-        slot = self.work.slot
-        if self.spec.trainable != BUILT_IN:  # its program knows more
-            attempt.record_execution({"processes": 1, "threads": slot.threads})
         self.out.mkdir(exist_ok=True)
         if attempt.number > 1 and (left := kill_processes_of(str(self.out))):
             self.log(f"killed {len(left)} processes that an earlier attempt had left")
@@ -192,11 +189,19 @@ class Training:
         self._metrics = self._metrics_of(attempt)
         self._metrics.begin(self._checkpoint.step if self._checkpoint else None)
         self.flush()
-        if self.command is not None:
-            attempt.record_command(start.command.words, str(start.command.folder), start.packages)
+        self._record_start(start)
         self.log(f"starts {shlex.join(start.command.words)}")
         self._began_s = time.monotonic()
         return start
+
+    def _record_start(self, start: Start) -> None:
+        started: Json = {"provenance": self.work.code}
+        if self.command is not None:
+            words, folder = list(start.command.words), str(start.command.folder)
+            started |= {"command": words, "folder": folder, "packages": dict(start.packages)}
+        self.attempt.record("started", started)
+        if self.spec.trainable != BUILT_IN:  # its program knows more
+            self.attempt.record("execution", {"processes": 1, "threads": self.work.slot.threads})
 
     def _go_on_from_state(self) -> str | None:
         """Resume from the newest state that `Run.save` has left whole; return the digest of the metrics up to it."""
@@ -316,7 +321,7 @@ class Training:
     def _parent(self) -> Attempt | None:
         """Return the newest attempt that has metrics of the same files as this one; None if there is none."""
         for attempt in self.earlier_attempts():
-            if attempt.resume_path.exists() or attempt.metrics_path.exists() or self._left_by(attempt):
+            if attempt.parent() or attempt.metrics_path.exists() or self._left_by(attempt):
                 return attempt
             if _moved_path(attempt).exists():  # it began with an empty folder
                 return None
@@ -490,7 +495,7 @@ class Training:
             self._end |= {"code": ended.code, "first_step": self._first_step, "memory_bytes": program.memory_bytes}
             score_note = self._metrics.replaced.get(self.command.score.name, "")
             self._end |= {"left": list(program.left), "score_note": score_note}
-            self.attempt.record_end(self._end)
+            self.attempt.record("ended", self._end)
         self._shorten_output()
         self.flush()
         if self.command is not None:
@@ -639,7 +644,7 @@ class Training:
         name = self._name_of(checkpoint.path)
         reason = f"{reason}; it had just resumed from checkpoint {name}"
         if self._has_older:
-            self.attempt.record_end(self._end | {FAILED_FROM: name})
+            self.attempt.record("ended", self._end | {FAILED_FROM: name})
             return LostProcessError(f"{reason}, and goes back to the one before")
         return CommandFailedError(
             f"{reason}: if that is not whole, remove it, then `ettsweep retry {self.run.id}`", code
@@ -685,8 +690,11 @@ class Training:
             self.attempt.log(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {escape_control(text)}\n")
 
     @contextlib.contextmanager
-    def recording_failure(self) -> Iterator[None]:
+    def recording_failure(self, program: Program | None = None) -> Iterator[None]:
         """Record an error of the body in the run's folder, so that other runs go on, and end the run.
+
+        Args:
+            program: what trains it, and is killed before.
 
         Raises:
             StorageError: not even the failure could be recorded.
@@ -702,6 +710,8 @@ class Training:
             kind, reason = "error", str(error) if ours else error_line(error)
             details, code = "" if ours else traceback.format_exc(), getattr(error, "code", None)
         self.is_over = True
+        if program is not None and self.run.id not in program.ended:
+            program.kill()  # whatever it does is lost, and it may record events too
         with contextlib.suppress(StorageError):
             self.flush()
         self.log(f"{'lost' if kind == 'lost' else 'failed'}: {details or reason}")
@@ -765,14 +775,12 @@ def _watch(program: Program, trainings: Sequence[Training]) -> None:
         # A share of the time so far: the first step is seen soon after it, so that start-up and steps tell apart.
         wait_s = min(max(MIN_POLL_S, POLL_SHARE * (time.monotonic() - began_s)), POLL_S)
         for training in active:
-            with training.recording_failure():
+            with training.recording_failure(program):
                 if (ended := program.ended.get(training.run.id)) is None:
                     training.look(program, alone=len(trainings) == 1)
                 else:
                     training.conclude(program, ended)
                     training.is_over = True
-            if training.is_over and training.run.id not in program.ended:
-                program.kill()  # whatever it does is lost
 
 
 def _values_of(row: Json) -> dict[str, float]:

@@ -273,8 +273,6 @@ def train_runs(work: WorkList, programs: Programs) -> None:
             members = [(run, attempt), *work.claim_companions(run, work.runs[position + 1 :])]
             attempts = [each for _, each in members]
             with heartbeat(attempts, work.profile.heartbeat_s):
-                for each in attempts:
-                    each.record_provenance(work.code)
                 stops = train_together(members, work, programs)
             for each, stop in zip(attempts, stops, strict=True):
                 work.on_end(each, stop)

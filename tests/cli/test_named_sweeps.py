@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import os
 import shlex
 import shutil
@@ -156,7 +155,7 @@ def test_runs_of_other_versions_are_named_in_a_verdict(
         origin = {"packages": {"ettsweep": "0.9", "torch": f"2.{code[0]}"}, "code": code}
         attempt = RunDir(results / "runs" / spec.run_id).latest_attempt()
         assert attempt
-        attempt.provenance_path.write_text(json.dumps(origin))
+        attempt.record("started", {"provenance": origin})
     err = call("verify-optimum", "--dry-run", "--results", results).err
     assert (
         "w8 standard: runs of different versions are compared: 2 trained by ettsweep 0.9, code aaaa, "

@@ -288,10 +288,10 @@ def test_what_runs_took_that_were_cancelled_or_failed_is_part_of_the_cost(result
     account.describe_estimate(make_plan([fresh, running_set, failed, never], load_run_index(results)))
     for spec, progress in ((fresh, 0.5), (running_set, 0.8), (failed, 0.1)):
         attempt = stop(results, spec, progress)
-        attempt.append(attempt.timings_path, [{"progress": progress, "wall_s": 3600.0}])
+        attempt.append(attempt.timings_path, [{"progress": progress, "wall_s": 3600.0, "device_s": 3600.0}])
         if spec is not failed:
             RunDir(attempt.run).cancel()
-    attempt.failure_path.unlink()
+    attempt.events_path.unlink()
     attempt.record_failure("error", "RuntimeError: out of luck")
     RunDir.create(results, never).cancel()
     hours = 1 + 0.6 / 0.8 + 1

@@ -83,11 +83,11 @@ def test_lineage_with_a_cut_parent_is_noticed(run: RunDir) -> None:
         second.history()
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"attempt": 2, "step": 3}', '{"attempt": "1", "step": 3}'])
-def test_unreadable_resume_is_a_fresh_start(run: RunDir, content: str) -> None:
+@pytest.mark.parametrize("content", [{}, {"attempt": 2, "step": 3}, {"attempt": "1", "step": 3}])
+def test_unreadable_resume_is_a_fresh_start(run: RunDir, content: dict[str, object]) -> None:
     claimed(run)
     second = claimed(run)
-    (second.path / "resume.json").write_text(content)
+    second.record("resumed", content)
     assert second.resumed_from() == (0, 0)
 
 

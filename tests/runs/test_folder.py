@@ -293,13 +293,12 @@ def test_evaluations_are_those_of_the_lineage_and_then_of_the_result(run: RunDir
 def test_what_a_lineage_has_cost_is_told_by_its_last_line(run: RunDir) -> None:
     first = claimed(run)
     assert first.time_spent() == (0.0, 0.0)
-    first.append(first.timings_path, [{"wall_s": 3.0}, {"wall_s": 7.0}])
+    first.append(first.timings_path, [{"wall_s": 3.0, "device_s": 3.0}, {"wall_s": 7.0, "device_s": 7.0}])
     second = claimed(run)
     assert second.time_spent() == (0.0, 0.0), "it began anew"
     second.record_resume(1, 8)
     assert second.time_spent() == (7.0, 7.0)
-    second.record_execution({"processes": 2})
-    second.append(second.timings_path, [{"wall_s": 9.0}])
+    second.append(second.timings_path, [{"wall_s": 9.0, "device_s": 18.0}])
     assert second.time_spent() == (9.0, 18.0)
     second.append(second.timings_path, [{"step": 12, "wall_s": 10.0, "device_s": 8.0}])
     assert second.time_spent() == (10.0, 8.0), "it shared its devices"

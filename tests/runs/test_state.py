@@ -93,7 +93,7 @@ def test_how_its_job_ended_says_what_became_of_a_run(run: RunDir) -> None:
     assert seen(State.INTERRUPTED, "") == (State.INTERRUPTED, "out of time or preempted", "7_1")
     attempt.record_failure("error", "ValueError: no")
     assert seen(State.INTERRUPTED, "")[1] == "out of time or preempted", "the first reason stands"
-    (attempt.path / "failure.json").unlink()
+    attempt.events_path.unlink()
     attempt.record_failure("error", "ValueError: no")
     assert seen(State.QUEUED)[:2] == (State.FAILED, "ValueError: no")
     finished(run)
@@ -214,11 +214,11 @@ def test_a_live_process_of_another_container_is_unknown(run: RunDir) -> None:
     assert run.status().state is State.INTERRUPTED, "a person has given the claim up"
 
 
-def test_damaged_failure_is_a_failure(run: RunDir) -> None:
-    attempt = claimed(run)
-    (attempt.path / "failure.json").write_text("{")
-    assert run.status().state is State.FAILED
-    assert str(attempt.path / "failure.json") in run.status().reason
+def test_a_failure_that_was_cut_by_a_kill_was_not_recorded(run: RunDir) -> None:
+    attempt = claimed(run, dead_process())
+    attempt.record_failure("error", "ValueError: no")
+    attempt.events_path.write_bytes(attempt.events_path.read_bytes()[:-1])
+    assert state(run) == (State.INTERRUPTED, "its worker died")
 
 
 # --- without files --------------------------------------------------------------------------------------------------

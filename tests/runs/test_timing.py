@@ -132,7 +132,7 @@ def trains(results: Path, spec: RunSpec, *pace: tuple[float, float], pid: int | 
     attempt = RunDir(results / "runs" / spec.run_id).claim({"slot": "cpu-0"}, after=0)
     assert attempt
     attempt.claim_path.write_text(json.dumps(attempt.claim() | {"process": process_identity(pid).to_json()}))
-    attempt.record_execution(execution)
+    attempt.record("execution", execution)
     devices = execution.get("processes", 1) / execution.get("ensemble", 1)
     lines = [{"progress": share, "wall_s": seconds, "device_s": devices * seconds} for share, seconds in pace]
     attempt.append(attempt.timings_path, lines)

@@ -96,9 +96,9 @@ def write_attempt(run: RunDir, number: int, recorded: Json) -> Attempt:
         process = process | {"host": process_identity().host, "boot_id": boot_id()}
     attempt.claim_path.write_text(dumps(json.loads(attempt.claim_path.read_text()) | {"process": process}))
     if "provenance" in recorded:
-        attempt.record_provenance(recorded["provenance"])
+        attempt.record("started", {"provenance": recorded["provenance"]})
     if "execution" in recorded:
-        attempt.record_execution(recorded["execution"])
+        attempt.record("execution", recorded["execution"])
     if "resume" in recorded:
         attempt.record_resume(recorded["resume"]["attempt"], recorded["resume"]["step"])
     if "heartbeat" in recorded:

@@ -23,8 +23,6 @@ def previous_execution(run: RunDir, attempt: Attempt, group: ProcessGroup) -> Js
             continue
         earlier = run.attempt(number)
         if execution := earlier.execution():
-            # Older records have no threads of their own; the claim has those of the slot.
-            execution = {"threads": earlier.claim().get("threads")} | execution
             return execution if execution.get("processes") == group.world_size else {}
     return {}
 

@@ -176,7 +176,7 @@ class RunInTraining:
 
     def _record_start(self, spec: TransformerRun) -> None:
         """Record how the run is trained, and open its metric loggers."""
-        self._attempt.record_execution(environment(self.device) | self._execution)
+        self._attempt.record("execution", environment(self.device) | self._execution)
         for change in environment_changes(spec, self._attempt):
             self._warn(change)
         results = self._folder.path.parent.parent
@@ -220,7 +220,7 @@ class RunInTraining:
                 "execution": self._execution,
                 "start_s": _start_s(),
             }
-            self._attempt.record_facts(facts | timings.summary())
+            self._attempt.record("facts", facts | timings.summary())
 
     def close(self) -> None:
         """Close what the run has opened."""
@@ -238,7 +238,7 @@ class RunInTraining:
         self._warn(reason)
         self._execution["compile"] = False  # a resume must not compile either, or its last bits would differ
         if self._group.is_leader:
-            self._attempt.record_execution(environment(self.device) | self._execution)
+            self._attempt.record("execution", environment(self.device) | self._execution)
 
     @contextlib.contextmanager
     def _explained_errors(self) -> Iterator[None]:

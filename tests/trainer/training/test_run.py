@@ -68,7 +68,7 @@ def test_result_is_what_the_history_says(train: Train, spec: RunSpec) -> None:
         evaluations[-1]["val_accuracy"],
     )
     assert (result["run"], result["status"], result["steps"], result["attempts"]) == (run.id, "done", 24, 1)
-    assert result["environment"] == json.loads(json.dumps(environment(CPU)))
+    assert result["environment"] == json.loads(json.dumps(environment(CPU))) | run.attempt(1).code()
     assert result["wall_s"] > 0
     assert result["steps_per_s"] == pytest.approx(24 / result["wall_s"])
     assert result["samples_per_s"] > 24 * 32 / result["wall_s"], "evaluation is left out"
@@ -267,8 +267,8 @@ def test_attempt_that_finishes_late_leaves_the_first_result(train: Train, spec: 
 
 def test_resume_elsewhere_warns(train: Train, spec: RunSpec) -> None:
     run = train(spec, poll=stop_at(3))
-    execution_path = run.attempt(1).execution_path
-    execution_path.write_text(execution_path.read_text().replace('"threads": 1', '"threads": 64'))
+    path = run.attempt(1).events_path
+    path.write_text(path.read_text().replace('"threads": 1', '"threads": 64'))
     train(spec)
     assert "warning: threads was 64, is 1: metrics may differ in the last bits" in run.attempt(2).log_text()
     assert run.attempt(2).log_text().count("warning") == 1
@@ -504,7 +504,7 @@ def test_full_disk_at_a_checkpoint_is_a_clear_failure_and_costs_no_bit(
     assert numbers(run) == undisturbed(spec)
 
 
-NAMED = ("metrics.jsonl", "states/", "execution.json", "facts.json", "result.json", "spec.json")
+NAMED = ("metrics.jsonl", "states/", "result.json", "spec.json")
 
 
 def test_disk_that_fails_at_any_sync_is_named_and_costs_no_bit(
@@ -563,5 +563,4 @@ def test_disk_that_fills_up_anywhere_costs_no_bit(
             train(spec, folder=folder)
         assert numbers(run) == undisturbed(spec)
         shutil.rmtree(folder)
-    assert State.UNKNOWN in ends
-    assert len(ends) > 1
+    assert ends - {State.UNKNOWN} == {State.DONE, State.FAILED}

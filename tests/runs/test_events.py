@@ -1,0 +1,61 @@
+"""The events of an attempt: what a kill in the midst of a line costs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ettsweep.errors import StorageError
+from ettsweep.runs.events import append_event, read_events
+
+DIFF = '{"event": "failed", "kind": "error"}\n'
+"""A text of another event that looks like one."""
+
+
+def write(path: Path) -> bytes:
+    append_event(path, "started", {"provenance": {"diff": DIFF}}, synced=False)
+    append_event(path, "resumed", {"attempt": 1, "step": 10}, synced=True)
+    append_event(path, "failed", {"kind": "lost", "reason": "gr\udcfcn"}, synced=True)
+    return path.read_bytes()
+
+
+def test_events_are_read_by_their_names_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    assert read_events(path, "failed") == []
+    lines = [json.loads(line) for line in write(path).splitlines()]
+    assert [line["event"] for line in lines] == ["started", "resumed", "failed"]
+    assert read_events(path, "failed") == [{"kind": "lost", "reason": "gr\udcfcn"}]
+    assert read_events(path, "failed", "resumed") == [
+        {"attempt": 1, "step": 10},
+        {"kind": "lost", "reason": "gr\udcfcn"},
+    ]
+
+
+def test_a_line_that_is_cut_anywhere_costs_itself_alone(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    whole = write(path)
+    ends = [place + 1 for place, byte in enumerate(whole) if byte == ord("\n")]
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        names = ("started", "resumed", "failed")
+        assert len(read_events(path, *names)) == sum(end <= size for end in ends)
+        append_event(path, "ended", {"code": size}, synced=False)
+        assert read_events(path, "ended") == [{"code": size}], "what follows is on a line of its own"
+        # A line that lacks nothing but its end gets it.
+        assert len(read_events(path, *names)) == sum(end <= size + 1 for end in ends)
+
+
+@pytest.mark.parametrize("broken", [b"\x00" * 40, b"{nonsense}", b"[2]", b'{"event": "failed", "kind'])
+def test_a_broken_line_in_between_is_left_out(tmp_path: Path, broken: bytes) -> None:
+    path = tmp_path / "events.jsonl"
+    append_event(path, "resumed", {"attempt": 1, "step": 10}, synced=False)
+    path.write_bytes(broken + b"\n" + path.read_bytes())
+    assert read_events(path, "failed", "resumed") == [{"attempt": 1, "step": 10}]
+
+
+def test_nothing_is_appended_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("mine")
+    (tmp_path / "events.jsonl").symlink_to(tmp_path / "other")
+    with pytest.raises(StorageError, match="a link"):
+        append_event(tmp_path / "events.jsonl", "ended", {}, synced=False)
+    assert (tmp_path / "other").read_text() == "mine"

@@ -184,6 +184,15 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def sync_names(folder: Path) -> None:
+    """Have the names in a folder on the disk: a file that was renamed or linked there is found after a crash."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file, in hex."""
     import hashlib  # OpenSSL: what only prints does without

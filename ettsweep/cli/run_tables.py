@@ -249,8 +249,8 @@ def best_score(run: Run) -> float | None:
     """Return the best score: of the result, or of the evaluations so far if the run has not finished."""
     if run.state.finished:
         return run.score
-    attempt = run.dir.latest_attempt()
-    best_by_step = run.spec.info.metric.best_so_far(attempt.evaluations(run.spec.info.metric.column)) if attempt else {}
+    metric = run.spec.info.metric
+    best_by_step = metric.best_so_far(run.dir.evaluations(metric.column))
     return best_by_step[max(best_by_step)] if best_by_step else None
 
 

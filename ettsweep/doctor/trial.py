@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ettsweep.errors import CorruptError, EttsweepError, LaunchError, SlurmUnavailableError
-from ettsweep.files import Json, first_json_line, last_json_line, read_lines, storage_errors
+from ettsweep.files import Json, first_json_line, last_json_line, storage_errors
 from ettsweep.launch import slurm_api
 from ettsweep.launch.cancellation import cancel_runs
 from ettsweep.launch.follow import read_run_index
@@ -253,7 +253,6 @@ class Trial:
         attempt = run.latest_attempt()
         assert attempt is not None
         first, (parent, from_step) = attempt.end().get("first_step"), attempt.resumed_from()
-        first = _first_step(attempt) if first is None else first
         self.record.resumed = Resumed(self._ended(results, spec), from_step if parent else None, first)
 
     def _stop_one(self) -> None:
@@ -437,10 +436,6 @@ def _has_begun(run: RunDir) -> bool:
     attempt = run.latest_attempt()
     paths = (attempt.output_path, attempt.recorded_path, attempt.metrics_path) if attempt else ()
     return any(path.exists() and path.stat().st_size for path in paths)
-
-
-def _first_step(attempt: Attempt) -> int | None:
-    return next((line["step"] for line in read_lines(attempt.metrics_path)), None)
 
 
 def _step_s(attempt: Attempt) -> float | None:

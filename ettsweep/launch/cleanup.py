@@ -187,13 +187,15 @@ def _run_waste(run: RunDir, liveness: SchedulerLiveness, any_live: bool) -> Iter
             yield _measure_waste(temporary, "left by a kill")
     attempts = [run.attempt(number) for number in run.attempt_numbers()]
     if status.state.finished:
-        # The last attempt has the metrics and logs of the result.
+        # The last attempt has the log and timings of the result.
         for attempt in attempts[:-1]:
             if _is_removable(attempt.path):
                 yield _measure_waste(attempt.path, "attempt of a finished run that another one finished")
         for attempt in attempts[-1:]:
             if attempt.has_checkpoint() and _is_removable(attempt.path):
                 yield _measure_waste(attempt.states_path, "checkpoint of a finished run")
+            for path in attempt.metrics_copies() if _is_removable(attempt.path) else ():
+                yield _measure_waste(path, "metrics that the finished run has itself")
 
 
 def _measure_waste(path: Path, reason: str) -> Waste:

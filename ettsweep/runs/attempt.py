@@ -189,7 +189,7 @@ class Attempt:
         return {"command": words, "packages": packages}
 
     def end(self) -> Json:
-        """Return how the user's program ended; empty if it has not, and for all other kinds."""
+        """Return how the program ended; empty if it has not."""
         return self._last("ended")
 
     def facts(self) -> Json:
@@ -221,6 +221,10 @@ class Attempt:
         text = "".join(dumps(line) + "\n" for line in lines)
         with storage_errors(path):
             append_text(path, text)
+
+    def metrics_copies(self) -> list[Path]:
+        """Return the files with metrics that the run has itself once it is finished."""
+        return [path for path in (self.metrics_path, self.recorded_path) if path.exists()]
 
     def history(self, until: int | None = None, *, every_step: bool = True) -> list[Json]:
         """Return the metrics of this attempt and of those it resumed from, up to and including step `until`.

@@ -14,10 +14,10 @@ A results folder holds sweeps/<name>.yaml, the requested sweeps; jobs/<submissio
                             knows), `ended` (of a command: exit code, first step, peak of memory, what it left, how it
                             stopped), `stopped` or `failed` (the reason for ending without a result)
         events-1.jsonl      samples that process 1 of the run has skipped
-        recorded.jsonl      of a command: what it appends to the file that ETTSWEEP_METRICS names
+        recorded.jsonl      of a command: what it appends to the file that ETTSWEEP_METRICS names; until the run is done
         stop                there once the run is to stop
         heartbeat           a counter that the owner increments
-        metrics.jsonl       a line for each step, and one for each evaluation after its step
+        metrics.jsonl       a line for each step, and one for each evaluation after its step; until the run is done
         timings.jsonl       progress and elapsed seconds
         log.txt             what the worker says of the run
         output.txt          what its program prints
@@ -37,6 +37,7 @@ ignored.
 There are no locks: only exclusive creation and rename, which are atomic on NFS too.
 """
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -60,6 +61,7 @@ from ettsweep.files import (
     read_lines,
     storage_errors,
     sync,
+    sync_names,
     write_atomic,
 )
 from ettsweep.processes import Process, process_identity
@@ -302,7 +304,11 @@ class RunDir:
         return attempt
 
     def finish(self, result: Json, history: Iterable[Json]) -> bool:
-        """Write the stitched metrics, then the result; `False` if the run was already finished."""
+        """Write the stitched metrics, then the result, and remove the metrics of its attempts.
+
+        Returns:
+            `False` if the run was already finished.
+        """
         if self.result_path.exists():
             return False
         # Metrics first: once result.json exists, readers verify the metrics against the digest in it.
@@ -311,7 +317,18 @@ class RunDir:
         digest = hashlib.sha256(text.encode()).hexdigest()
         content = {"run": self.id, **result, "metrics_sha256": digest}
         content["sha256"] = _checksum(content)
-        return write_atomic(self.result_path, json.dumps(content, allow_nan=False, indent=1) + "\n", exclusive=True)
+        text = json.dumps(content, allow_nan=False, indent=1) + "\n"
+        is_first = write_atomic(self.result_path, text, exclusive=True)
+        with contextlib.suppress(OSError):  # `clean` removes them too
+            self._remove_copies()
+        return is_first
+
+    def _remove_copies(self) -> None:
+        """Remove the metrics of a finished run from its attempts."""
+        sync_names(self.path)  # first: else a crash of the machine might leave neither the result nor its metrics
+        for number in self.attempt_numbers():
+            for path in self.attempt(number).metrics_copies():
+                path.unlink()
 
     def history(self, result: Json | None = None) -> list[Json]:
         """Return the metrics of a finished run, one mapping a line; its result is read unless it is given.

@@ -491,26 +491,32 @@ class Training:
         if self._told_s is not None:
             self._end |= {"stop_s": time.monotonic() - self._told_s, "was_killed": "was_killed" in self._end}
         output = list(self._read_end())
+        self._end["first_step"] = self._first_step
         if self.command:
-            self._end |= {"code": ended.code, "first_step": self._first_step, "memory_bytes": program.memory_bytes}
+            self._end |= {"code": ended.code, "memory_bytes": program.memory_bytes}
             score_note = self._metrics.replaced.get(self.command.score.name, "")
             self._end |= {"left": list(program.left), "score_note": score_note}
-            self.attempt.record("ended", self._end)
+        self.attempt.record("ended", self._end)
         self._shorten_output()
         self.flush()
         if self.command is not None:
             self._history = put_in_order(self._history, score=self.command.score.name)
             self._written = len(self._history)
-        if self._diverged_step is None and not self._is_whole(ended, output):
+        # One that has finished the run since has removed the metrics of this one.
+        if self._told_s is None and self._is_superseded():
             return
-        self._write_result(ended)
+        if (self._diverged_step is not None or self._is_whole(ended, output)) and not self._is_superseded():
+            self._write_result(ended)
+
+    def _is_superseded(self) -> bool:
+        if not self.attempt.is_superseded():
+            return False
+        self.log("another attempt has taken over the run")
+        self.stopped = StopReason.SUPERSEDED
+        return True
 
     def _write_result(self, ended: Ended) -> None:
         spec, attempt = self.spec, self.attempt
-        if attempt.is_superseded():
-            self.log("another attempt has taken over the run")
-            self.stopped = StopReason.SUPERSEDED
-            return
         diverged = self._diverged_step is not None
         if not diverged and (early := early_end(spec.info, self._history)):
             raise InputError(early)

@@ -80,11 +80,12 @@ def test_a_status_row_says_what_the_run_is_and_how_far(results: Path, spec: RunS
 
 
 def test_progress_is_of_the_steps_that_were_trained(results: Path, spec: RunSpec) -> None:
-    """Whether the run diverged, or its result cannot be read: then the last attempt says both how far and how well."""
+    """Whether the run diverged, or its result cannot be read: then the last attempt says how far, and the metrics how well."""
     attempt = start(results, spec)
     evaluate(attempt, 6, 0.9, 0.8)
     attempt.append(attempt.timings_path, [{"step": 6, "progress": 0.25}])
-    assert RunDir(attempt.run).finish({"status": "diverged", "score": None, "diverged_step": 6}, [])
+    history = attempt.history(every_step=False)
+    assert RunDir(attempt.run).finish({"status": "diverged", "score": None, "diverged_step": 6}, history)
 
     def told() -> dict[str, object]:
         row = status_row(load_run_index(results).runs[spec.run_id], "-")

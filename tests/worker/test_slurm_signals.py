@@ -383,7 +383,7 @@ def test_a_worker_that_has_saved_waits_for_one_that_has_not(
     wait_until_done(results)
     for run in (quick, slow):
         assert lives(run) == [(job, 0), (job, 1)]
-        assert_resumed(run, last_step(run, 1))
+        assert_resumed(run, run.attempt(1).saved_steps()[0])
     assert_all_as_if_undisturbed(results)
 
 

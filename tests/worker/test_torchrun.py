@@ -13,7 +13,6 @@ import pytest
 from support.commandline import alive, end_workers, ettsweep, runs_in, status, wait_for, write_grid
 from support.slots import owner, wait_for_results
 
-from ettsweep.files import read_lines
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
@@ -138,7 +137,7 @@ def test_whoever_is_told_to_end_or_killed_the_run_goes_on_bit_for_bit(
     assert result["weights_sha256"] == expected["weights_sha256"]
     assert (result["execution"]["processes"], result["execution"]["sharded"]) == (2, sharded)
     assert expected["device_s"] == pytest.approx(2 * expected["wall_s"], rel=1e-3)
-    lines = read_lines(calm.attempt(1).metrics_path)
+    lines = calm.history()
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 241)), "one process writes"
     assert "Warning" not in calm.attempt(1).log_text()
 

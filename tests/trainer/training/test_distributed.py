@@ -58,7 +58,7 @@ def test_curves_agree_on_any_number_of_processes_and_with_accumulation(
         assert settings.items() <= attempt.execution().items()
         # Each process has a clock of its own, and on a busy machine they are not read at once.
         assert result["device_s"] == pytest.approx(settings["processes"] * result["wall_s"], rel=0.1)
-        assert len(read_lines(attempt.metrics_path)) == 24 + 3, "one process writes"
+        assert len(run.history()) == 24 + 3, "one process writes"
         timed = [line["step"] for line in read_lines(attempt.timings_path)]
         assert timed == sorted({8, 16, 24, *timed}), "at each evaluation, and on a busy machine after some seconds too"
         assert attempt.log_text().count("finished") == 1

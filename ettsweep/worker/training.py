@@ -1,7 +1,6 @@
 """One attempt at a run, as its worker sees it: resumed, its metrics kept, stopped, and how it ended."""
 
 import contextlib
-import math
 import os
 import re
 import shlex
@@ -10,7 +9,7 @@ import time
 import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from ettsweep.cgroups import out_of_memory_kills
 from ettsweep.console import as_on_screen, escape_control
@@ -29,6 +28,7 @@ from ettsweep.files import Json, storage_errors, write_atomic
 from ettsweep.kinds.own_code import early_end
 from ettsweep.launch.project_copy import missing_in_copy, placed
 from ettsweep.launch.remedies import gpu_memory_advice
+from ettsweep.readers.source import MetricSource
 from ettsweep.run import MAX_NAMES, Divergence, finite
 from ettsweep.runs.attempt import NO_TIME, Attempt, TimeSpent
 from ettsweep.runs.contract import BUILT_IN, TRAINING_LOSSES
@@ -40,10 +40,8 @@ from ettsweep.warm import CORRUPT, NO_DEVICE
 from ettsweep.worker.checkpoints import Checkpoint, checkpoints, newest_checkpoint
 from ettsweep.worker.commands import Given, Start, start_of
 from ettsweep.worker.ends import NOTHING, last_words, signal_below
-from ettsweep.worker.kept_metrics import put_in_order
-from ettsweep.worker.own_metrics import OwnMetrics
+from ettsweep.worker.metrics import Metrics, OwnMetrics, RecordedMetrics, put_in_order
 from ettsweep.worker.program import Ended, Program, Programs, kill_processes_of
-from ettsweep.worker.recorded import RecordedMetrics
 from ettsweep.worker.work_list import WorkList
 
 FLUSH_S, FLUSH_LINES = 1.0, 200
@@ -85,39 +83,6 @@ _SAYS_KILLED = re.compile(r"\bkilled\b", re.IGNORECASE)
 _SENT_SIGNALS = (*(signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP), signal.SIGUSR1, signal.SIGUSR2)
 _OWN_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS)
 """Signals that others send, and those that a program brings upon itself, which are a failure of its own."""
-
-
-class Metrics(Protocol):
-    """Where metrics of a command are read from: by a reader, or what it writes itself."""
-
-    def begin(self, step: int | None = None) -> None:
-        """Take what is there now as of earlier attempts, from whose `step` this one goes on, if it is known."""
-        ...
-
-    def rows(self, *, final: bool = False, limit_s: float = math.inf) -> Sequence[Json]:
-        """Return what was written since, in order, each row with its `step`; with `final`, a last line has no end.
-
-        No more is read after `limit_s`.
-        """
-        ...
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether there was no time for all that there was."""
-        ...
-
-    def notes(self) -> Sequence[str]:
-        """Return what could not be read, and of which metrics the later one of two values counts."""
-        ...
-
-    @property
-    def replaced(self) -> Mapping[str, str]:
-        """What to know of metrics of which a later value has replaced another one, by name."""
-        ...
-
-    def seen(self, name: str = "") -> str:
-        """Return why there is no metric of a name, for a message."""
-        ...
 
 
 class Training:
@@ -252,7 +217,6 @@ class Training:
         if recipe.reader is None:
             return OwnMetrics(attempt.path, attempt.output_path, recipe.kept_metrics)
         from ettsweep.readers.registry import reader_of
-        from ettsweep.readers.source import MetricSource
 
         reader = reader_of(recipe.reader, Path(recipe.folder))
         strict = (recipe.score.name, *recipe.metrics)

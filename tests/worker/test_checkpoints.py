@@ -11,7 +11,7 @@ import pytest
 
 from ettsweep.errors import MetricsError
 from ettsweep.worker.checkpoints import Checkpoint, checkpoints, newest_checkpoint
-from ettsweep.worker.own_metrics import OwnMetrics
+from ettsweep.worker.metrics import OwnMetrics
 
 
 def test_the_highest_step_counts_and_not_the_latest_or_the_last_by_name(tmp_path: Path) -> None:

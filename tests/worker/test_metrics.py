@@ -3,7 +3,7 @@
 import pytest
 
 from ettsweep.files import Json, dumps
-from ettsweep.worker.kept_metrics import put_in_order
+from ettsweep.worker.metrics import put_in_order
 
 PRINTED: Json = {"step": 10, "loss": 1.0}
 FILED: Json = {"step": 10, "err": 2.0, "acc": 0.5}

@@ -45,7 +45,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,21 +64,17 @@ from ettsweep.files import (
     sync_names,
     write_atomic,
 )
-from ettsweep.processes import Process, process_identity
+from ettsweep.processes import process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.spec import RunSpec, validated_spec
 from ettsweep.runs.state import (
     Liveness,
     LocalLiveness,
-    LostAttempt,
-    Owner,
-    RunFacts,
     State,
     Status,
     finished_status,
     unfinished_status,
 )
-from ettsweep.runs.stop import StopReason
 from ettsweep.schema import canonical, fields_outside_id
 
 
@@ -423,44 +419,5 @@ class RunDir:
 
     def _unfinished(self, liveness: Liveness) -> Status:
         attempts = [self.attempt(number) for number in reversed(self.attempt_numbers())]
-        status = unfinished_status(
-            self.id,
-            self._facts(attempts[0] if attempts else None),
-            owner=lambda: Owner("dead") if attempts[0].is_given_up() else liveness.owner(attempts[0]),
-            lost=_lost_attempts(attempts),
-            job_status=lambda: liveness.job_status(self.id),
-        )
+        status = unfinished_status(self.id, attempts, self.cancel_path, liveness)
         return replace(status, attempt=attempts[0].number if attempts else 0)
-
-    def _facts(self, latest: Attempt | None) -> RunFacts:
-        if latest is None:
-            return RunFacts(is_cancelled=self.cancel_path.exists())
-        failure, pace, claim = latest.failure(), latest.estimate_progress(), latest.claim()
-        return RunFacts(
-            has_attempt=True,
-            failure=failure,
-            is_retried=latest.is_retried(),
-            progress=pace.progress,
-            remaining_s=pace.remaining_s,
-            remaining_slot_s=pace.remaining_slot_s,
-            is_cancelled=self.cancel_path.exists(),  # read after its end, which a cancelled attempt records
-            job=latest.job_id(),
-            worker=Process.from_json(claim.get("process")),
-            slot=str(claim.get("slot") or ""),
-        )
-
-
-def _lost_attempts(attempts: Sequence[Attempt]) -> Iterator[LostAttempt]:
-    """Yield the attempts that were lost or terminated since the last that ended otherwise; `attempts` latest first.
-
-    Nothing is yielded if the latest saved a checkpoint: then the run makes progress however often its workers die.
-    """
-    if attempts and attempts[0].has_checkpoint():
-        return
-    for attempt in attempts:
-        failure = attempt.failure()
-        # A run that signals itself looks like one that others stop.
-        ends_alike = not failure or failure.get("kind") == "lost" or failure.get("reason") == StopReason.TERMINATED
-        if not ends_alike or attempt.is_retried():
-            return
-        yield LostAttempt(attempt.resumed_from()[1], attempt.was_requeued())

@@ -1,13 +1,15 @@
 """The state of a run: never stored, always derived from its folder, its owner's liveness and the scheduler's jobs."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Protocol
 
 from ettsweep.files import Json
 from ettsweep.processes import Life, Process
-from ettsweep.runs.attempt import Attempt
+from ettsweep.runs.attempt import Attempt, AttemptProgress
+from ettsweep.runs.stop import StopReason
 
 MAX_LOST_ATTEMPTS = 6
 """Attempts in a row that start at the same step and are lost or terminated, at which a run counts as failed."""
@@ -143,118 +145,75 @@ def unseen_reason(owner: Process | None) -> str:
 # --- state ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class RunFacts:
-    """The files in the folder of an unfinished run, parsed; fields are those of the latest attempt.
-
-    Attributes:
-        has_attempt: whether there is an attempt.
-        failure: why it ended, if it has said so.
-        is_retried: whether `retry` was called after it.
-        progress: fraction of the steps done, 0 to 1.
-        remaining_s, remaining_slot_s: as in `Status`.
-        is_cancelled: whether there is a cancel.json.
-        job: the scheduler's id of the job that made the claim.
-        worker, slot: the process that made the claim, and its slot.
-    """
-
-    has_attempt: bool = False
-    failure: Json | None = None
-    is_retried: bool = False
-    progress: float = 0.0
-    remaining_s: float | None = None
-    is_cancelled: bool = False
-    job: str = ""
-    remaining_slot_s: float | None = None
-    worker: Process | None = None
-    slot: str = ""
-
-
-@dataclass(frozen=True)
-class LostAttempt:
-    """An attempt that died without recording an error, or was terminated.
-
-    Attributes:
-        from_step: the step that it resumed from; 0 for a fresh start.
-        requeued: whether the scheduler ended it and requeued its job.
-    """
-
-    from_step: int = 0
-    requeued: bool = False
-
-
 def finished_status(result: Json) -> Status:
     """Return the status of a run with a result."""
     step = result.get("diverged_step")
     return Status(State(result["status"]), f"at step {step}" if step is not None else "", 1.0)
 
 
-def unfinished_status(
-    run_id: str,
-    facts: RunFacts,
-    owner: Callable[[], Owner],
-    lost: Iterable[LostAttempt],
-    job_status: Callable[[], Status | None],
-) -> Status:
-    """Derive the status of an unfinished run. Expensive lookups are callables, called only if they decide.
+def unfinished_status(run_id: str, attempts: Sequence[Attempt], cancel_path: Path, liveness: Liveness) -> Status:
+    """Derive the status of an unfinished run; expensive lookups are made only if they decide.
 
     Args:
-        run_id: for the command in a reason.
-        facts: the run's files.
-        owner: looks up the latest owner; called if it has recorded no end.
-        lost: lost attempts, the latest first; consumed only if nobody trains the run.
-        job_status: looks up the run's job; called last, since it may ask the scheduler.
+        run_id: of the run.
+        attempts: all of them, the latest first.
+        cancel_path: of its cancel.json, which need not exist.
+        liveness: looks up the latest owner if it has recorded no end, and the run's job last: it may ask the scheduler.
     """
     # The order matters: a run that is being trained is running, even if cancelled; a person's request comes before
     # failures, and failures before the scheduler's answer, which may still list the run.
-    failure, progress = facts.failure, facts.progress
-    if facts.has_attempt and not failure and not facts.is_retried:
-        holder = owner()
+    latest = attempts[0] if attempts else None
+    failure = latest.failure() if latest else None
+    is_cancelled = cancel_path.exists()  # read after the end, which a cancelled attempt records
+    is_retried = latest is not None and latest.is_retried()
+    pace = latest.estimate_progress() if latest else AttemptProgress(0.0)
+    if latest and not failure and not is_retried:
+        holder, job = Owner("dead") if latest.is_given_up() else liveness.owner(latest), latest.job_id()
         if holder.life == "alive":
-            reason = "cancelling" if facts.is_cancelled else ""
-            seconds = facts.remaining_s, facts.remaining_slot_s
-            return Status(State.RUNNING, reason, progress, holder.host, facts.job, *seconds, facts.worker, facts.slot)
+            reason, slot = "cancelling" if is_cancelled else "", str(latest.claim().get("slot") or "")
+            return Status(State.RUNNING, reason, pace.progress, holder.host, job, *pace[1:], latest.owner(), slot)
         if holder.life == "unknown":
-            return Status(
-                State.UNKNOWN,
-                holder.reason,
-                progress,
-                holder.host,
-                facts.job,
-                is_unanswered=holder.is_unanswered,
-            )
-    if facts.is_cancelled:
-        return Status(State.CANCELLED, "", progress)
-    if failure and failure.get("kind") == "error" and not facts.is_retried:
-        return Status(State.FAILED, str(failure.get("reason", "")), progress)
-    if count := count_consecutive_lost(lost):
+            status = Status(State.UNKNOWN, holder.reason, pace.progress, holder.host, job)
+            return replace(status, is_unanswered=holder.is_unanswered)
+    if is_cancelled:
+        return Status(State.CANCELLED, "", pace.progress)
+    if failure and failure.get("kind") == "error" and not is_retried:
+        return Status(State.FAILED, str(failure.get("reason", "")), pace.progress)
+    if count := count_lost(attempts):
         how = f"got no further: {failure.get('reason')}" if failure else "died without a word"
-        return Status(State.FAILED, f"{count} attempts {how}; see `ettsweep logs {run_id}`", progress)
-    return _waiting_status(facts, job_status() or Status(State.INTERRUPTED))
+        return Status(State.FAILED, f"{count} attempts {how}; see `ettsweep logs {run_id}`", pace.progress)
+    waiting = _waiting_status(liveness.job_status(run_id) or Status(State.INTERRUPTED), failure, bool(latest))
+    return replace(waiting, progress=pace.progress)
 
 
-def _waiting_status(facts: RunFacts, job_status: Status) -> Status:
+def _waiting_status(job: Status, failure: Json | None, has_attempt: bool) -> Status:
     """Return the status of a run that nobody trains and that may be trained, given the status of its job."""
-    state, reason = job_status.state, job_status.reason
+    state, reason = job.state, job.reason
     if state in (State.QUEUED, State.HELD):
-        reason = "; ".join(filter(None, ["to be resumed" if facts.has_attempt else "", reason]))
-    elif state in (State.INTERRUPTED, State.FAILED) and not facts.has_attempt:
+        reason = "; ".join(filter(None, ["to be resumed" if has_attempt else "", reason]))
+    elif state in (State.INTERRUPTED, State.FAILED) and not has_attempt:
         state = State.MISSING
     elif state is State.INTERRUPTED:
-        recorded = str((facts.failure or {}).get("reason", ""))
+        recorded = str((failure or {}).get("reason", ""))
         reason = reason or recorded or "its worker died"  # the scheduler knows best why it ended a job
-    return replace(job_status, state=state, reason=reason, progress=facts.progress)
+    return replace(job, state=state, reason=reason)
 
 
-def count_consecutive_lost(lost: Iterable[LostAttempt]) -> int:
-    """Return how many of the latest lost attempts started from the same step; 0 below `MAX_LOST_ATTEMPTS`.
+def count_lost(attempts: Sequence[Attempt]) -> int:
+    """Return how many of the latest attempts started from the same step, and were lost or terminated.
 
-    Requeued attempts are not counted: the scheduler ended them.
+    0 below `MAX_LOST_ATTEMPTS`, and if the latest saved a checkpoint: then the run makes progress however often its
+    workers die. Requeued attempts are not counted: the scheduler ended them.
     """
-    count, from_step = 0, None
-    for attempt in lost:
-        if from_step not in (None, attempt.from_step):
-            break  # an earlier attempt started from another step: the run made progress in between
-        from_step = attempt.from_step
-        count += not attempt.requeued
+    if not attempts or attempts[0].has_checkpoint():
+        return 0
+    count, from_step = 0, attempts[0].resumed_from()[1]
+    for attempt in attempts:
+        failure = attempt.failure()
+        # A run that signals itself looks like one that others stop.
+        ends_alike = not failure or failure.get("kind") == "lost" or failure.get("reason") == StopReason.TERMINATED
+        # If an earlier attempt started from another step, the run made progress in between.
+        if not ends_alike or attempt.is_retried() or attempt.resumed_from()[1] != from_step:
+            break
+        count += not attempt.was_requeued()
     return count if count >= MAX_LOST_ATTEMPTS else 0

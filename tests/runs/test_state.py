@@ -10,16 +10,7 @@ from support.states import save_state
 from ettsweep.processes import Process, process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.state import (
-    MAX_LOST_ATTEMPTS,
-    LostAttempt,
-    Owner,
-    RunFacts,
-    State,
-    Status,
-    count_consecutive_lost,
-    unfinished_status,
-)
+from ettsweep.runs.state import MAX_LOST_ATTEMPTS, LocalLiveness, Owner, State, Status
 
 
 def test_missing_then_queued_then_running_then_done(run: RunDir) -> None:
@@ -221,50 +212,43 @@ def test_a_failure_that_was_cut_by_a_kill_was_not_recorded(run: RunDir) -> None:
     assert state(run) == (State.INTERRUPTED, "its worker died")
 
 
-# --- without files --------------------------------------------------------------------------------------------------
+class AskedTooEarly(LocalLiveness):
+    """What takes a further look is asked only where it decides."""
+
+    def owner(self, attempt: Attempt) -> Owner:
+        raise AssertionError
+
+    def job_status(self, run_id: str) -> Status | None:
+        raise AssertionError
 
 
-def asked_too_early() -> None:
-    raise AssertionError("what takes a further look is asked only where it decides")
+def test_only_what_decides_is_looked_up(run: RunDir) -> None:
+    run.cancel()
+    assert run.status(AskedTooEarly()) == Status(State.CANCELLED)
+    run.retry()
+    attempt = claimed(run)
+    attempt.record_failure("error", "no")
+    assert run.status(AskedTooEarly()) == Status(State.FAILED, "no")
+    run.cancel()
+    assert run.status(AskedTooEarly()) == Status(State.CANCELLED)
 
 
-@pytest.mark.parametrize(
-    ("facts", "owner", "expected"),
-    [
-        (RunFacts(is_cancelled=True), None, Status(State.CANCELLED)),
-        (RunFacts(True, progress=0.5, job="7_0"), Owner("alive", "n1"), Status(State.RUNNING, "", 0.5, "n1", "7_0")),
-        (
-            RunFacts(True, remaining_s=9.0, is_cancelled=True),
-            Owner("alive"),
-            Status(State.RUNNING, "cancelling", remaining_s=9.0),
-        ),
-        (
-            RunFacts(True, is_cancelled=True, job="7_0"),
-            Owner("unknown", "n1", "why"),
-            Status(State.UNKNOWN, "why", 0, "n1", "7_0"),
-        ),
-        (RunFacts(True, is_cancelled=True), Owner("dead"), Status(State.CANCELLED)),
-        (RunFacts(True, {"kind": "lost", "reason": "no"}, is_cancelled=True), None, Status(State.CANCELLED)),
-        (RunFacts(True, {"kind": "error", "reason": "no"}), None, Status(State.FAILED, "no")),
-    ],
-)
-def test_state_of_which_the_folder_and_its_owner_decide(facts: RunFacts, owner: Owner | None, expected: Status) -> None:
-    function = (lambda: owner) if owner else asked_too_early
-    assert unfinished_status("0123456789ab", facts, function, iter(asked_too_early, 0), asked_too_early) == expected
+def test_a_cancelled_run_whose_owner_cannot_be_seen_is_unknown(run: RunDir) -> None:
+    claimed(run, Process("node7", "its boot", 1, "1"))
+    run.cancel()
+    assert state(run, run.id)[0] is State.UNKNOWN
+    assert run.status(StubLiveness(life="dead")) == Status(State.CANCELLED)
 
 
-@pytest.mark.parametrize(
-    ("lost", "count"),
-    [
-        ([LostAttempt()] * (MAX_LOST_ATTEMPTS - 1), 0),
-        ([LostAttempt()] * MAX_LOST_ATTEMPTS, MAX_LOST_ATTEMPTS),
-        ([LostAttempt(8)] * (MAX_LOST_ATTEMPTS - 1) + [LostAttempt(4)], 0),
-        ([LostAttempt(requeued=True)] + [LostAttempt()] * (MAX_LOST_ATTEMPTS - 1), 0),
-    ],
-)
-def test_attempts_are_lost_in_a_row_where_they_got_no_further(lost: list[LostAttempt], count: int) -> None:
-    assert count_consecutive_lost(lost) == count
-    assert count_consecutive_lost([*lost, LostAttempt(2), *lost]) == count, "what was before they got further"
+def test_requeued_attempts_do_not_count_as_lost(run: RunDir) -> None:
+    """One of six in a row whose job the scheduler has requeued is its doing, and a seventh counts."""
+    owner = dead_process()
+    for number in range(MAX_LOST_ATTEMPTS + 1):
+        attempt = claimed(run, owner)
+        job = {"id": "5", "restart": number} if number < 2 else None
+        attempt.claim_path.write_text(json.dumps(attempt.claim() | {"job": job}))
+        expected = State.INTERRUPTED if number < MAX_LOST_ATTEMPTS else State.FAILED
+        assert run.status().state is expected
 
 
 def test_a_run_that_finishes_while_its_owner_is_asked_about_was_not_interrupted(run: RunDir) -> None:

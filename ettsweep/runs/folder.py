@@ -31,9 +31,10 @@ A results folder holds sweeps/<name>.yaml, the requested sweeps; jobs/<submissio
       result.json           written last, once: its presence means finished
 
 An attempt's folder is renamed into place with its claim inside, so creating, claiming and taking over are one atomic
-operation. An attempt writes only into its own folder, so an owner that has been superseded cannot do harm. Whole files
-are written under a temporary name, synced and renamed; metrics and events are appended, and a truncated last line is
-ignored.
+operation. An attempt writes only into its own folder, so an owner that has been superseded cannot do harm; the one that
+finishes a run removes the metrics of all. Whole files are written under a temporary name, synced and renamed; metrics
+and events are appended, and a truncated last line is ignored. Programs in any language write recorded.jsonl, output.txt
+and states, and look at stop, so these are files of their own: no reader must take what the log says for a metric.
 There are no locks: only exclusive creation and rename, which are atomic on NFS too.
 """
 

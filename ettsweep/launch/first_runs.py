@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ettsweep.errors import CorruptError
-from ettsweep.files import last_json_line
 from ettsweep.launch.submissions import Submission
 from ettsweep.project_code import NO_CODE
 from ettsweep.runs.attempt import Attempt
@@ -70,11 +69,11 @@ def read_first_runs(*submissions: Submission, until_stop: bool = False) -> First
                 reason = str(failure.get("reason", ""))
                 likeness = failure.get("exit_code"), NUMBERS.sub("#", reason)
                 alike.setdefault(likeness, []).append((run.id, reason))
-                furthest_failed = max(furthest_failed, _last_step(attempt))
+                furthest_failed = max(furthest_failed, attempt.last_step())
                 failed += 1
                 continue
             if attempt:
-                furthest = max(furthest, _last_step(attempt))
+                furthest = max(furthest, attempt.last_step())
                 started += 1
             if ahead is None and not run.cancel_path.exists():
                 ahead = run.id
@@ -101,12 +100,6 @@ def _own_attempt(run: RunDir, submission: Submission) -> Attempt | None:
     """Return the latest attempt at a run that a worker of a submission has made; None if there is none."""
     attempts = (run.attempt(number) for number in reversed(run.attempt_numbers()))
     return next((attempt for attempt in attempts if attempt.claim().get("submission") == submission.path.name), None)
-
-
-def _last_step(attempt: Attempt) -> int:
-    """Return the last step at which an attempt recorded metrics, or that it resumed from; -1 for none."""
-    step = (last_json_line(attempt.metrics_path) or {}).get("step")
-    return step if isinstance(step, int) else attempt.resumed_from()[1] or -1
 
 
 class Gate:

@@ -243,6 +243,11 @@ class Attempt:
                 raise CorruptError(f"{self.metrics_path}: steps are missing before step {last}")
         return lines
 
+    def last_step(self) -> int:
+        """Return the last step with metrics so far, or the one that it resumed from; -1 for none."""
+        step = (last_json_line(self.metrics_path) or {}).get("step")
+        return step if isinstance(step, int) else self.resumed_from()[1] or -1
+
     def evaluations(self, column: str) -> list[Json]:
         """Return the lines with a metric, of this attempt and of those it resumed from, in order.
 

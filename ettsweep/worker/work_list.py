@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Protocol
 
 from ettsweep.errors import CorruptError, InputError, StorageError
-from ettsweep.files import Json, last_json_line
+from ettsweep.files import Json
 from ettsweep.launch.profile import AnyProfile
 from ettsweep.launch.slots import Slot
 from ettsweep.ownership import check_run_folder
@@ -139,18 +139,11 @@ class WorkList:
 
 def made_progress(attempt: Attempt) -> bool:
     """Return whether an attempt has brought its run further than all earlier ones."""
-    if states := attempt.saved_steps():  # of runs whose number of steps may be unknown
+    if states := attempt.saved_steps():
         return states[0] > attempt.resumed_from()[1]
     run = RunDir(attempt.run)
     earlier = [run.attempt(number) for number in run.attempt_numbers() if number < attempt.number]
-    if progress := attempt.progress():
-        return progress > max(map(Attempt.progress, earlier), default=0.0)
-    return _last_step(attempt) > max(map(_last_step, earlier), default=0)  # the number of steps is unknown
-
-
-def _last_step(attempt: Attempt) -> int:
-    step = (last_json_line(attempt.timings_path) or {}).get("step")
-    return step if isinstance(step, int) else 0
+    return attempt.last_step() > max(map(Attempt.last_step, earlier), default=-1)
 
 
 def claim_run(run: RunDir, claim_info: Json, liveness: Liveness) -> Attempt | None:

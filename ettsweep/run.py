@@ -187,7 +187,7 @@ class Run:
         if self._file >= 0:  # first: a state whose metrics are lost in a crash would be of no use
             with _naming(self._metrics):
                 os.fsync(self._file)
-        mark = f"{self._digest.hexdigest()} {self._bytes}"
+        mark = f"{self._digest.hexdigest()}-{self._bytes}"
         return lambda write: self._save(step, mark, write)
 
     def _save(self, step: int, mark: str, write: Callable[[Path], object]) -> None:
@@ -306,8 +306,8 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def _save(states: Path, step: int, mark: str, write: Callable[[Path], object]) -> None:
-    """Save a state, which counts from its rename on; STEP.sha256 marks the metrics up to it."""
-    state, temporary, marking = states / str(step), states / f".{step}.tmp", states / f".{step}.sha256.tmp"
+    """Save a state, which counts from its rename on; its name has a mark of the metrics up to it: digest and size."""
+    state, temporary = states / f"{step}-{mark}", states / f".{step}.tmp"
     if state.exists():
         return
     states.mkdir(exist_ok=True)
@@ -319,21 +319,17 @@ def _save(states: Path, step: int, mark: str, write: Callable[[Path], object]) -
             raise ValueError(f"save({step}, write): write made neither a file nor a folder at its path")
         for path in (temporary, *temporary.rglob("*")):
             _sync(path)
-        marking.write_text(mark, encoding="utf-8")
-        _sync(marking)
-        marking.rename(states / f"{step}.sha256")
         temporary.rename(state)
     except BaseException as error:
         is_full = shutil.disk_usage(states).free < 2**20
-        for left_over in (temporary, marking):  # on a full disk, the reason for the failure needs its space
-            with contextlib.suppress(OSError):
-                _remove(left_over)
+        with contextlib.suppress(OSError):  # on a full disk, the reason for the failure needs its space
+            _remove(temporary)
         if is_full and not isinstance(error, OSError):  # some writers say nothing of the disk
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(states)) from error
         raise
     _sync(states)
     for earlier in states.iterdir():
-        if earlier.name.partition(".")[0] not in ("", str(step)):
+        if earlier != state and not earlier.name.startswith("."):
             _remove(earlier)
 
 

@@ -327,15 +327,20 @@ class Attempt:
 
     def saved_steps(self) -> list[int]:
         """Return the steps of which there are checkpoints, the latest first."""
+        return sorted(self._states(), reverse=True)
+
+    def _states(self) -> dict[int, str]:
+        """Return the names of checkpoints, by step: STEP-DIGEST-SIZE, with a digest of the metrics of so many bytes."""
         try:
             names = os.listdir(self.states_path)
         except OSError:
-            return []
-        return sorted((int(name) for name in names if name.isascii() and name.isdigit()), reverse=True)
+            return {}
+        steps = ((name.partition("-")[0], name) for name in names)
+        return {int(step): name for step, name in steps if step.isascii() and step.isdigit()}
 
     def state_path(self, step: int) -> Path:
-        """Return the checkpoint after a step: a file or a folder, as the program has written it."""
-        return self.states_path / str(step)
+        """Return the checkpoint after a step: a file or a folder, as the program has written it, or none any more."""
+        return self.states_path / self._states().get(step, str(step))
 
     def digest_at(self, step: int, *, recorded: bool = False) -> str:
         """Return the digest of the metrics up to a saved state, of this attempt and of those that it resumed from.
@@ -349,20 +354,16 @@ class Attempt:
         """
         path, (number, resumed_step) = self.recorded_path if recorded else self.metrics_path, self.resumed_from()
         parent = Attempt(self.run, number)
-        has_mark = number and parent.mark_path(resumed_step).exists()
-        digest = parent.digest_at(resumed_step, recorded=recorded) if has_mark else ""
+        has_state = number and resumed_step in parent.saved_steps()
+        digest = parent.digest_at(resumed_step, recorded=recorded) if has_state else ""
         try:
-            expected, size = read_file(self.mark_path(step)).decode().split()
+            _, expected, size = self.state_path(step).name.split("-")
             data = read_file(path)[: int(size)] if int(size) else b""
             if hashlib.sha256(digest.encode() + data).hexdigest() == expected:
                 return expected
         except (OSError, ValueError):
             pass
         raise CorruptError(f"{path}: changed since the state after step {step} was saved")
-
-    def mark_path(self, step: int) -> Path:
-        """Return the file with the digest and the size of the metrics up to a saved state."""
-        return self.states_path / f"{step}.sha256"
 
     # --- end ----------------------------------------------------------------------------------------------------------
 

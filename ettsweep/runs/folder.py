@@ -21,8 +21,8 @@ A results folder holds sweeps/<name>.yaml, the requested sweeps; jobs/<submissio
         timings.jsonl       progress and elapsed seconds
         log.txt             what the worker says of the run
         output.txt          what its program prints
-        states/<step>       the newest checkpoint that `Run.save` made, a file or folder; <step>.sha256 has the digest
-                            and the size of the metrics up to it
+        states/             the newest checkpoint that `Run.save` made, a file or folder; its name is the step, the
+                            SHA-256 of the metrics up to it, and their size: 20-9f86...-1234
       attempts/0001.out       what a command left in out/ that the next attempt did not go on from
       attempts/0001.retried   `retry` was called after attempt 1
       attempts/0001.lost      the owner of attempt 1 is known to be dead

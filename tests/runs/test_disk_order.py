@@ -66,20 +66,17 @@ def test_no_file_gets_its_name_before_all_of_it_is_on_the_disk(changes_of_worker
         assert change.lacks(change.source) in ([], [change.source] * (change.path.parent.name == "attempts")), change
 
 
-def test_no_state_gets_its_name_before_it_its_metrics_and_its_digest_are_on_the_disk(changes: list[Change]) -> None:
-    states = [change for change in named(changes, folder="states") if change.path.suffix != ".sha256"]
+def test_no_state_gets_its_name_before_it_and_its_metrics_are_on_the_disk(changes: list[Change]) -> None:
+    states = named(changes, folder="states")
     assert len(states) == 3
     for change in states:
         assert change.source is not None
         assert change.lacks(change.source) == []
         assert change.lacks(change.path.parent.parent / "metrics.jsonl") == []
-        earlier = changes[: changes.index(change)]
-        assert change.path.with_name(f"{change.path.name}.sha256") in [each.path for each in earlier]
 
 
 def test_no_state_goes_before_the_name_of_a_later_one_is_on_the_disk(changes: list[Change]) -> None:
     going = [change for change in changes if change.source is None and _counts(change, "states")]
     for change in going:
         assert change.lacks(change.path.parent) == []
-    last = {"12", "12.sha256"}
-    assert {each.path.name for each in going} == {each.path.name for each in named(changes, folder="states")} - last
+    assert [each.path for each in going] == [each.path for each in named(changes, folder="states")][:-1]

@@ -176,7 +176,8 @@ def say_memory(trial: Trial, group: ProcessGroup) -> Any:
         trainer.step = 2
         async_checkpoint.AsyncCheckpointWriter().save(given, trainer)()
         group.all_max(0)  # it is on disk
-        saved_state = checkpoint.load_checkpoint(run.path / "states" / "2", run.id) if group.is_leader else None
+        (path,) = (run.path / "states").iterdir()
+        saved_state = checkpoint.load_checkpoint(path, run.id) if group.is_leader else None
         checkpoint.restore(saved_state, trainer, given)
     saved = peak_resident_bytes()
     return {

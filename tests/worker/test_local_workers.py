@@ -499,15 +499,12 @@ def test_cleaning_leaves_alone_what_live_workers_could_touch(grid: Any, results:
         broken.mkdir()
         temporary = queued.path / ".spec.json.0.tmp"
         temporary.touch()
-        states = finished_twice_result.attempt(2).states_path
-        assert clean() == {
-            *(states, states / "1", states / "1.sha256"),
-            finished_twice_result.attempt(1).path,
-            *(
-                finished_twice_result.attempt(1).path / n
-                for n in ("claim.json", "states", "states/1", "states/1.sha256")
-            ),
+        first, second = map(finished_twice_result.attempt, (1, 2))
+        expected = {
+            *(second.states_path, second.state_path(1)),
+            *(first.path, first.claim_path, first.states_path, first.state_path(1)),
         }
+        assert clean() == expected
         assert temporary.exists()
         assert broken.exists()
         assert status(results)[queued.id]["state"] == "queued"

@@ -114,6 +114,16 @@ def test_a_small_screen_says_how_many_families_are_not_in_view(results: Path) ->
     show(results, act)
 
 
+def test_events_are_added_as_they_happen(results: Path, small: list[Study]) -> None:
+    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
+        for seed in range(2):
+            claim(results, at(small[1], -1, 1, seed)).record_failure("error", f"RuntimeError: again {seed}")
+        await until(pilot, lambda: "again 0" in seen(app) and "again 1" in seen(app))
+        assert len(re.findall(r"^(?:earlier|12:00:00) +failed ", seen(app), re.MULTILINE)) == 3
+
+    show(results, act, LARGE)
+
+
 @pytest.mark.usefixtures("small")
 def test_keys_change_the_family_in_view(results: Path) -> None:
     async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:

@@ -37,7 +37,7 @@ def hold_at_checkpoints() -> None:
 
         def save_and_hold(write: Callable[[Path], Any]) -> None:
             states = Path(run._states)
-            is_first = not (states.is_dir() and any(path.name.isdecimal() for path in states.iterdir()))
+            is_first = not (states.is_dir() and any(not path.name.startswith(".") for path in states.iterdir()))
             save(write)
             if is_first and _take_hold(Path(os.environ[VARIABLE])):
                 _hold(run)

@@ -37,13 +37,12 @@ def list_sweeps(
         return
     from ettsweep.cli.verdict_tables import sweep_row
     from ettsweep.launch.follow import read_run_index
-    from ettsweep.report.verdict_view import make_views
     from ettsweep.study.judgement import judge
     from ettsweep.study.sweep_store import load_sweep_store
 
     sweep_store, run_index = load_sweep_store(require_folder(results)), read_run_index(results)
     sweeps = sweep_store.sweeps.values()
-    rows = [sweep_row(sweep, sweep_store, run_index, make_views(judge(sweep.studies, run_index))) for sweep in sweeps]
+    rows = [sweep_row(sweep, sweep_store, run_index, judge(sweep.studies, run_index)) for sweep in sweeps]
     print_table(rows, form)
     for name, problem in sweep_store.broken.items():
         print_note(f"sweep {name} is left out: {problem}")

@@ -10,7 +10,7 @@ from ettsweep.cli.run_tables import note_blocked, note_submitted, show_plan
 from ettsweep.console import Format, Row, format_cell, format_count, print_note, print_table
 from ettsweep.launch.follow import Rounds, VerificationResult
 from ettsweep.metric import Metric
-from ettsweep.report.verdict_view import VerdictView, make_views
+from ettsweep.report.verdict_view import VerdictView, headline, make_views
 from ettsweep.runs.index import RunIndex, count_states
 from ettsweep.runs.state import State
 from ettsweep.study.budget import Budget, ample_runs
@@ -19,6 +19,7 @@ from ettsweep.study.plan import PlannedRun
 from ettsweep.study.study import Study
 from ettsweep.study.sweep import Sweep
 from ettsweep.study.sweep_store import SweepStore, run_sweeps, sweep_file
+from ettsweep.study.verdict import Verdict
 
 if TYPE_CHECKING:
     from ettsweep.report.families import JudgedFamily
@@ -190,7 +191,7 @@ def _modified_s(path: Path) -> float:
 
 
 def sweep_row(
-    sweep: Sweep, sweep_store: SweepStore, run_index: RunIndex, views: Sequence[VerdictView]
+    sweep: Sweep, sweep_store: SweepStore, run_index: RunIndex, verdicts: Sequence[Verdict]
 ) -> dict[str, Any]:
     """Return the row of a sweep for `sweeps`: states of its runs, device hours, verdicts.
 
@@ -213,9 +214,7 @@ def sweep_row(
         "families": len(sweep.studies),
         "runs": ", ".join(f"{n} {state}" for state, n in count_states(states).items()),
         "device h": round(seconds / 3600, 4),
-        "verdicts": ", ".join(
-            f"{view.label} {view.headline}" if view.has_strategies else view.headline for view in views
-        ),
+        "verdicts": ", ".join(f"{v.label} {headline(v)}" if v.study.has_strategies else headline(v) for v in verdicts),
         "criterion": sweep.criterion.describe(sweep.metric),
         "last change": changed_s and datetime.fromtimestamp(changed_s, UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }

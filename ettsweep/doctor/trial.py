@@ -333,11 +333,9 @@ class Trial:
             return _saved_ns(run, spec) > 0
         # A program that finds its own: half of the way should do.
         assert alone is not None
-        attempt, steps = run.latest_attempt(), list(alone.curve)
+        steps = list(alone.curve)
         half = steps[(len(steps) - 1) // 2]
-        return attempt is not None and any(
-            line["step"] >= half for line in attempt.evaluations(spec.info.metric.column)
-        )
+        return any(line["step"] >= half for line in run.evaluations(spec.info.metric.column))
 
     def _kill(self, run: RunDir) -> None:
         """Kill the worker of a run, and with it all that it has started: its job, or its process here."""

@@ -35,7 +35,7 @@ operation. An attempt writes only into its own folder, so an owner that has been
 finishes a run removes the metrics of all. Whole files are written under a temporary name, synced and renamed; metrics
 and events are appended, and a truncated last line is ignored. Programs in any language write recorded.jsonl, output.txt
 and states, and look at stop, so these are files of their own: no reader must take what the log says for a metric.
-There are no locks: only exclusive creation and rename, which are atomic on NFS too.
+No run has a lock: there are only exclusive creation and rename, which are atomic on NFS too.
 """
 
 import contextlib
@@ -364,7 +364,9 @@ class RunDir:
         if self.result_path.exists():
             return read_lines(self.metrics_path, holding=f'"{column}"'.encode())
         latest = self.latest_attempt()
-        return latest.evaluations(column) if latest else []
+        lines = latest.evaluations(column) if latest else []
+        # It may have finished meanwhile, which removes the metrics of its attempts.
+        return self.evaluations(column) if not lines and self.result_path.exists() else lines
 
     def cancel(self) -> None:
         """Request that the run stop at its next step, whoever trains it now or later."""
@@ -394,8 +396,15 @@ class RunDir:
             except CorruptError:
                 for path in (self.result_path, self.metrics_path):
                     path.unlink(missing_ok=True)
+                self._set_out_aside()
             for number in self.attempt_numbers():
                 self.attempt(number).mark_retried()
+
+    def _set_out_aside(self) -> None:
+        """Have the run begin anew: a checkpoint of its own in out/ would go on without the metrics before it."""
+        out, number = self.path / "out", max(self.attempt_numbers(), default=0)
+        if number and out.is_dir() and not out.is_symlink() and any(out.iterdir()):
+            out.rename(self.attempt(number).path.with_name(f"{number:04d}.out"))
 
     def status(self, liveness: Liveness | None = None) -> Status:
         """Derive the status; without `liveness`, only processes of this machine are looked at.

@@ -12,8 +12,8 @@ from ettsweep.powers import LOG2_DIGITS, parse_number
 from ettsweep.runs.point import MAPPED_TOLERANCE, Point
 from ettsweep.schema import NonNegative, PositiveFloat, Source, StrictModel
 
-PRINTED_TOLERANCE = 2e-3
-"""Distance in log2 within which a value that people type with few digits, such as four, counts as a lattice value."""
+PRINTED_TOLERANCE = 8e-3
+"""Distance in log2 within which a typed value counts as a lattice value: tables have three digits."""
 
 
 POINT_OPTIONS = Source("run", {("lr",): "--lr", ("wd",): "--wd", ("seed",): "--seed"})

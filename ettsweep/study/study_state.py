@@ -123,7 +123,7 @@ class StudyState(ABC):
         return Verdict(study, verdict, reason, candidate, *context, bound, self._runs_under_way, self._extra_run_count)
 
     def resolve_point(self, typed_point: Point, source: str = "--at") -> Point:
-        """Return the lattice point that a user typed, perhaps rounded to four digits; `source` is named in messages.
+        """Return the lattice point that a user typed, perhaps rounded to three digits; `source` is named in messages.
 
         Raises:
             InputError: the point is not on the lattice: off a fixed axis, or between two steps; or it lacks a wd.

@@ -7,13 +7,14 @@ It is replaced as a whole, under a lock, so that a reader finds the old list or 
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
 from ettsweep.config import dump_yaml, parse_yaml
 from ettsweep.errors import CorruptError, InputError, StorageError, SweepNameTakenError, unknown_name
-from ettsweep.files import folder_names, read_file, storage_errors, write_atomic
+from ettsweep.files import Json, folder_names, read_file, storage_errors, write_atomic
 from ettsweep.project_code import SWEEP_HEADER
 from ettsweep.runs.folder import is_run_id, sweeps_dir
 from ettsweep.runs.index import Run
@@ -308,12 +309,13 @@ def record_suggestions(results: Path, name: str, suggestions: Sequence[Suggestio
     """Record suggestions of samplers in a sweep. Do so before submitting their runs, so that a kill loses none.
 
     Raises:
-        InputError: there is no sweep of this name.
-        CorruptError: it cannot be read.
+        CorruptError: it cannot be read, or is gone.
         StorageError: as `extend_sweep`.
     """
 
     def propose(sweep_store: SweepStore) -> tuple[SweepEntry, str]:
+        if name not in {*sweep_store.sweeps, *sweep_store.broken}:
+            raise CorruptError(f"sweep {name} was renamed or deleted meanwhile, and its search ends")
         sweep_store.select([name])
         return SweepEntry(proposed=tuple(suggestions)), ""
 
@@ -351,7 +353,7 @@ def delete_sweep(results: Path, name: str) -> None:
         InputError: there is no such sweep.
     """
     check_exists(load_sweep_store(results), name)
-    with storage_errors(sweeps_dir(results)):
+    with _locked(results, name):
         for path in (sweep_file(results, name), trial_file(results, name)):
             path.unlink(missing_ok=True)
 
@@ -372,9 +374,35 @@ def _append(results: Path, name: str, make_entry: Callable[[SweepStore], tuple[S
             writes this one.
     """
     entry, text = make_entry(load_sweep_store(results))
-    if entry is None:
+    if entry is None:  # as mostly, so that the lock is not waited for
         return text
-    from filelock import SoftFileLock, Timeout  # takes .15 s, which commands that append nothing do without
+    path = sweep_file(results, name)
+    with _locked(results, name):
+        entry, text = make_entry(load_sweep_store(results))
+        if entry:
+            before = read_file(path).decode() if path.exists() else SWEEP_HEADER
+            write_atomic(path, _appended(before, entry.model_dump(mode="json", exclude_none=True)))
+        return text
+
+
+def _appended(before: str, entry: Json) -> str:
+    """Return the text of a sweep's file with another entry; one that people have edited may have another layout."""
+    entries = [*(parse_yaml(before, "") if before != SWEEP_HEADER else ()), entry]
+    text = before + "\n" * (not before.endswith("\n")) + dump_yaml([entry])
+    with suppress(InputError):
+        if parse_yaml(text, "") == entries:
+            return text
+    return SWEEP_HEADER + dump_yaml(entries)
+
+
+@contextmanager
+def _locked(results: Path, name: str) -> Iterator[None]:
+    """Context in which no other command writes the sweep of a name.
+
+    Raises:
+        StorageError: the folder cannot be written, or another command writes the sweep for long.
+    """
+    from filelock import SoftFileLock, Timeout  # takes .15 s, which commands that write no sweep do without
 
     path = sweep_file(results, name)
     with storage_errors(path.parent):
@@ -383,11 +411,7 @@ def _append(results: Path, name: str, make_entry: Callable[[SweepStore], tuple[S
         try:
             # A file made exclusively, which is right on NFS too; that of a process that was killed is taken over.
             with SoftFileLock(lock, timeout=LOCK_S):
-                entry, text = make_entry(load_sweep_store(results))
-                if entry:
-                    before = read_file(path).decode() if path.exists() else SWEEP_HEADER
-                    write_atomic(path, before + dump_yaml([entry.model_dump(mode="json", exclude_none=True)]))
-                return text
+                yield
         except Timeout:
             raise StorageError(
                 f"{path}: another command has been writing it for {LOCK_S:g} s; if there is none, delete {lock}"

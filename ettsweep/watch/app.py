@@ -75,6 +75,7 @@ class Table(DataTable[Text]):
                         self.update_cell(key, name, text)
             return
         selected, place, self._shape = self.selected_key, self.cursor_row, shape
+        left = self.scroll_x
         self.clear(columns=True)
         for name, width in zip(names, widths, strict=True):
             self.add_column(_cell(name, name), key=name, width=width)
@@ -82,6 +83,7 @@ class Table(DataTable[Text]):
             self.add_row(*cells, key=key)
         # If the selected row is gone, that which took its place is selected.
         self.move_cursor(row=[*texts].index(selected) if selected in texts else place)
+        self.scroll_to(x=left, animate=False)
 
 
 def _cell(name: str, text: str, style: str = "") -> Text:
@@ -176,7 +178,8 @@ class WatchScreen(App[None]):
     @on(Progress)
     def _on_progress(self, message: Progress) -> None:
         self._progress_text = message.text
-        self._draw_panels()
+        if self.view is None:  # later on, nothing shows it
+            self._draw_panels()
 
     @on(Failed)
     def _on_failed(self, message: Failed) -> None:

@@ -10,7 +10,7 @@ from ettsweep.errors import EttsweepError
 from ettsweep.watch.view_model import ViewModel
 from ettsweep.watch.watcher import Watcher
 
-MIN_REST_S, MAX_REST_S = 1.5, 10.0
+MIN_REST_S, MAX_REST_S = 1.5, 60.0
 """Seconds between polls."""
 
 REST_FACTOR = 20

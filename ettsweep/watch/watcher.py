@@ -81,7 +81,7 @@ class Watcher:
         self._results, self._selector, self._clock = results, selector, clock
         self._reader = RunReader(results)
         self._attempts: dict[str, int] = {}
-        self._sweep_store, self._sweep_files = SweepStore(results, {}, {}), list[tuple[str, int]]()
+        self._sweep_store, self._sweep_files = SweepStore(results, {}, {}), list[tuple[str, int, int, int]]()
         self._selected, self._ids_by_family, self._has_polled = list[str](), dict[str, list[str]](), False
         self._families: dict[tuple[str, str], WatchedFamily] = {}
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
@@ -148,8 +148,8 @@ class Watcher:
 
     def _read_sweeps(self) -> bool:
         """Read the sweeps if their files have changed; return whether they have."""
-        # Their sizes tell: entries are only appended.
-        files = sorted((path.name, path.stat().st_size) for path in sweeps_dir(self._results).glob("*.yaml"))
+        statuses = {path.name: path.stat() for path in sorted(sweeps_dir(self._results).glob("*.yaml"))}
+        files = [(name, each.st_ino, each.st_size, each.st_mtime_ns) for name, each in statuses.items()]
         if self._has_polled and files == self._sweep_files:
             return False
         self._sweep_files, self._sweep_store = files, load_sweep_store(self._results)

@@ -141,6 +141,19 @@ def test_damaged_result_is_named_and_retry_trains_again(run: RunDir, damage: str
     assert not run.status().state.finished
 
 
+def test_a_damaged_run_begins_without_the_checkpoints_that_its_program_left(run: RunDir) -> None:
+    """Metrics of its attempts are gone: a checkpoint would go on without those of the steps before it."""
+    finished(run)
+    (out := run.path / "out").mkdir()
+    (out / "90.ckpt").touch()
+    run.retry()
+    assert (out / "90.ckpt").exists(), "nothing is damaged"
+    run.metrics_path.unlink()
+    run.retry()
+    assert not out.exists()
+    assert (run.path / "attempts" / "0001.out" / "90.ckpt").exists()
+
+
 @pytest.mark.parametrize("damage", ["edited", "cut", "gone"])
 def test_damaged_metrics_are_named_and_retry_trains_again(run: RunDir, damage: str) -> None:
     finished(run)

@@ -23,6 +23,7 @@ from ettsweep.study.sweep import LaunchSettings, Suggestion, Sweep
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.sweep_store import (
     check_name,
+    delete_sweep,
     extend_sweep,
     load_sweep_store,
     record_suggestions,
@@ -311,6 +312,35 @@ def test_the_lock_of_a_command_that_was_killed_is_taken_over(make_sweep_spec: As
     assert lock.exists()
     assert extend_sweep(results, "w8", make_sweep_spec(seeds=[1])) == "sweep w8 is extended"
     assert not lock.exists()
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda text: text.rstrip("\n"),
+        lambda text: "".join(f"  {line}\n" for line in text.splitlines()),
+        lambda text: f"{text}...\n",
+        lambda text: "# mine\n\n" + text.replace("- asked:", "-   asked:", 1).replace("\n    ", "\n        "),
+    ],
+)
+def test_a_sweep_that_was_edited_in_another_layout_is_extended(
+    make_sweep_spec: Ask, results: Path, edit: Callable[[str], str]
+) -> None:
+    extend_sweep(results, "w8", make_sweep_spec())
+    path = results / "sweeps" / "w8.yaml"
+    path.write_text(edit(path.read_text()))
+    before = only(results).entries
+    extend_sweep(results, "w8", make_sweep_spec(seeds=[1]))
+    assert only(results).entries[:1] == before
+    assert only(results).studies[0].seeds == (0, 1)
+
+
+def test_a_sweep_that_is_deleted_while_it_is_searched_ends_the_search(make_sweep_spec: Ask, results: Path) -> None:
+    extend_sweep(results, "w8", make_sweep_spec())
+    delete_sweep(results, "w8")
+    with pytest.raises(CorruptError, match=r"^sweep w8 was renamed or deleted meanwhile"):
+        record_suggestions(results, "w8", [Suggestion(strategy="standard", sampler="surface")])
+    assert load_sweep_store(results).sweeps == {}
 
 
 def test_a_lock_of_another_machine_is_named(

@@ -122,7 +122,7 @@ IN_THIRD = 68
 KILLED: dict[str, Callable[[], None]] = {
     "while it is gathered": lambda: killed_at(async_checkpoint, "full_tensor", IN_THIRD),
     "in the file": lambda: setattr(checkpoint, "_write", third(checkpoint._write, half_written)),
-    "before it counts": lambda: killed_at(Path, "rename", 5),
+    "before it counts": lambda: killed_at(Path, "rename", 3),
 }
 """How a process may be killed while it saves for the third time; the last two are the leader's."""
 

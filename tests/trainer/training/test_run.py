@@ -552,7 +552,7 @@ def test_disk_that_fills_up_anywhere_costs_no_bit(
 ) -> None:
     disk = small_disk("2m")
     ends = set()
-    for free_kib in range(0, 48, 4):
+    for free_kib in (*range(0, 48, 4), 192):  # a whole run takes less than that
         folder = disk / f"results-{free_kib}"
         run = RunDir.create(folder, spec)
         try:

@@ -49,10 +49,26 @@ def test_what_is_no_number_is_no_power(text: str) -> None:
         (0.01, "0.01"),
     ],
 )
-def test_tables_have_the_power_and_the_decimal(value: float, text: str) -> None:
-    assert power_and_decimal(value) == format_cell(value, "lr") == format_cell(value, "spec.wd") == text
+def test_a_power_is_shown_with_the_exact_decimal(value: float, text: str) -> None:
+    assert power_and_decimal(value) == text
     assert parse_number(text) == pytest.approx(value, rel=1e-9)
     assert "^" not in format_cell(value, "best_loss")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (2.0**-6, "2^-6 (0.0156)"),
+        (2.0**-20, "2^-20 (9.54e-7)"),
+        (2.0**1.5, "2^1.5 (2.83)"),
+        (1024.0, "2^10 (1024)"),
+        (0.0, "0"),
+        (0.01, "0.01"),
+    ],
+)
+def test_tables_have_the_power_and_a_decimal_of_three_digits(value: float, text: str) -> None:
+    assert format_cell(value, "lr") == format_cell(value, "spec.wd") == text
+    assert parse_number(text) == pytest.approx(value, rel=1e-9), "the power is exact"
 
 
 def test_a_decimal_that_is_shown_means_the_same_run_and_none_shorter_does() -> None:

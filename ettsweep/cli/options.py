@@ -19,6 +19,7 @@ from ettsweep.extras import check_installed
 from ettsweep.ownership import TRUST_VARIABLE, trust_group
 
 if TYPE_CHECKING:
+    from ettsweep.launch.profile import AnyProfile
     from ettsweep.runs.index import Run, RunIndex
     from ettsweep.study.budget import Budget
     from ettsweep.study.criterion import CriterionOptions
@@ -409,6 +410,13 @@ class LaunchOptions:
             # --log is short for setting `trainer.log` of the profile.
             overrides.append(f"trainer.log=[{', '.join(self.log)}]")
         return choose_launch(self.launch, overrides, sweeps, is_new=is_new)
+
+    def launcher(self, sweeps: "Sequence[Sweep]", *, is_executed: bool) -> "AnyProfile":
+        """Return what starts the runs of some sweeps; raises as `settings` and `load_profile` do."""
+        from ettsweep.launch.profile import load_profile
+
+        launch = self.settings(sweeps)
+        return load_profile(launch.profile, launch.overrides, is_executed=is_executed)
 
     def settings_of_grid(self, sweep_store: "SweepStore", name: str) -> "LaunchSettings":
         """Return where the runs of a grid train, as the sweep of this name or, if it is new, as all other sweeps do."""

@@ -345,7 +345,6 @@ def train(
     from ettsweep.launch.cost import CostEstimator
     from ettsweep.launch.folders import check_folders, check_source
     from ettsweep.launch.follow import read_run_index
-    from ettsweep.launch.profile import load_profile
     from ettsweep.launch.project_copy import ensure_copies
     from ettsweep.launch.resolve import absolute_data_path, resolve_run
     from ettsweep.launch.submit import check_resources
@@ -381,8 +380,7 @@ def train(
         note = grid_note(source, model)
     data = absolute_data_path(data, spec) if data else None
     kind_of(spec).check_data(spec, data, False)
-    launch = launch_options.settings([])
-    profile = load_profile(launch.profile, launch.overrides, is_executed=True)
+    profile = launch_options.launcher([], is_executed=True)
     if not profile.resolve_slots():
         raise InputError(
             f"--launch {launch_options.launch}: `train` trains on this machine; `grid` and `retry` submit to SLURM"

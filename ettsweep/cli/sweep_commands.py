@@ -109,7 +109,6 @@ def verify_optimum(
     """
     from ettsweep.cli.verdict_tables import show_verification
     from ettsweep.launch.follow import CommandContext, Rounds, verify_rounds
-    from ettsweep.launch.profile import load_profile
     from ettsweep.launch.resolve import data_paths
     from ettsweep.study.lattice import parse_point
     from ettsweep.study.round import Aim
@@ -118,17 +117,9 @@ def verify_optimum(
     criterion_options, sweep_store = verdict_options.criterion_options(), family_options.load(results)
     studies = [study.with_criterion(criterion_options) for study in family_options.studies(sweep_store)]
     sweeps = sweep_store.select(list({study.sweep for study in studies}))
-    launch = launch_options.settings(sweeps)
-    launcher = load_profile(launch.profile, launch.overrides, is_executed=not dry_run)
-    context = CommandContext(
-        results,
-        data_paths(sweeps, data, check=not dry_run),
-        dry_run,
-        progress_console() if follow else None,
-        "verify",
-        studies,
-        notify=print_note,
-    )
+    launcher = launch_options.launcher(sweeps, is_executed=not dry_run)
+    paths, screen = data_paths(sweeps, data, check=not dry_run), progress_console() if follow else None
+    context = CommandContext(results, paths, dry_run, screen, "verify", studies, notify=print_note)
     if at is not None and len(studies) > 1:
         names = ", ".join(f"{study.sweep} {study.model} {study.strategy}" for study in studies)
         raise InputError(
@@ -164,7 +155,6 @@ def seeds(
     from ettsweep.cli.run_tables import note_blocked, plan_summary, show_plan
     from ettsweep.cli.verdict_tables import note_verdicts, show_verdicts
     from ettsweep.launch.follow import CommandContext, execute_plan, read_run_index
-    from ettsweep.launch.profile import load_profile
     from ettsweep.launch.resolve import data_paths, plan_seeds
     from ettsweep.report.verdict_view import make_views
     from ettsweep.study.judgement import judge
@@ -173,17 +163,9 @@ def seeds(
     sweep_store = family_options.load(results)
     studies = family_options.studies(sweep_store)
     sweeps = sweep_store.select(list({study.sweep for study in studies}))
-    launch = launch_options.settings(sweeps)
-    launcher = load_profile(launch.profile, launch.overrides, is_executed=not dry_run)
-    context = CommandContext(
-        results,
-        data_paths(sweeps, data, check=not dry_run),
-        dry_run,
-        progress_console() if follow else None,
-        "seeds",
-        studies,
-        notify=print_note,
-    )
+    launcher = launch_options.launcher(sweeps, is_executed=not dry_run)
+    paths, screen = data_paths(sweeps, data, check=not dry_run), progress_console() if follow else None
+    context = CommandContext(results, paths, dry_run, screen, "seeds", studies, notify=print_note)
     plan, unverified = plan_seeds(studies, context, count)
     with detach_on_interrupt(context.follows, selection=family_options.as_arguments):
         submit_result = execute_plan(plan, context, launcher)

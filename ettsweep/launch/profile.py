@@ -39,14 +39,16 @@ def choose_launch(
     if profile is not None:
         path = profile_file(profile)
         profile = str(path.resolve()) if path and path.is_file() else profile
+
+    def changed(before: LaunchSettings) -> LaunchSettings:
+        # Overrides of another profile do not apply to this one.
+        base = before if profile is None else LaunchSettings(profile=profile)
+        last_by_key = {text.partition("=")[0]: text for text in (*base.overrides, *overrides)}  # the last of a key wins
+        return LaunchSettings(profile=base.profile, overrides=tuple(last_by_key.values()))
+
     names = dict[LaunchSettings, str]()
     for sweep in sweeps:
-        # Overrides of another profile do not apply to this one.
-        before = sweep.launch if profile is None else LaunchSettings(profile=profile)
-        # The last of a key wins.
-        last_by_key = {text.partition("=")[0]: text for text in (*before.overrides, *overrides)}
-        settings = LaunchSettings(profile=before.profile, overrides=tuple(last_by_key.values()))
-        names.setdefault(settings, sweep.name)
+        names.setdefault(changed(sweep.launch), sweep.name)
     if len(names) == 1:
         return next(iter(names))
     if names and not is_new:
@@ -55,7 +57,7 @@ def choose_launch(
         raise InputError(
             f"these sweeps were launched differently ({listing}); choose with --launch, or narrow them with --sweep"
         )
-    return choose_launch(profile or "local", overrides, [Sweep("")])
+    return changed(LaunchSettings())
 
 
 def with_more(launch: LaunchSettings, more_memory: str | None, more_time: str | None) -> LaunchSettings:

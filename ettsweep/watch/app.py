@@ -178,8 +178,7 @@ class WatchScreen(App[None]):
     @on(Progress)
     def _on_progress(self, message: Progress) -> None:
         self._progress_text = message.text
-        if self.view is None:  # later on, nothing shows it
-            self._draw_panels()
+        self._draw_panels()
 
     @on(Failed)
     def _on_failed(self, message: Failed) -> None:

@@ -48,7 +48,7 @@ class Poller(threading.Thread):
         # A daemon: the process may exit while a read from a hanging network file system blocks this thread.
         super().__init__(name="poller", daemon=True)
         self._watcher, self._post = watcher, post
-        self._wake_event, self._stop_requested = threading.Event(), False
+        self._wake_event, self._stop_requested, self._has_view = threading.Event(), False, False
 
     def wake(self) -> None:
         """Poll now, without waiting for the end of the rest."""
@@ -61,21 +61,25 @@ class Poller(threading.Thread):
 
     def run(self) -> None:
         """Poll, judge families, and rest in proportion to the time that this took."""
-        has_view = False
         while not self._stop_requested:
             began_s = time.monotonic()
             self._wake_event.clear()  # before reading, so that a `wake` during the read leads to another one
             try:
-                self._post(Updated(self._watcher.poll(lambda text: self._post(Progress(text)))))
-                if not has_view:
+                self._post(Updated(self._watcher.poll(self._post_progress)))
+                if not self._has_view:
                     began_s = time.monotonic()  # the first poll reads all runs: the next ones are much faster
-                has_view = True
+                self._has_view = True
                 while not self._stop_requested and self._watcher.judge_next():
                     self._post(Updated(self._watcher.view()))
             except Exception as error:
                 # Before the first view, an error is one of the user's options or the folder: retrying would not help.
-                is_last = not has_view or not isinstance(error, OSError | EttsweepError)
+                is_last = not self._has_view or not isinstance(error, OSError | EttsweepError)
                 self._post(Failed(error, is_last))
                 if is_last:
                     return
             self._wake_event.wait(min(MAX_REST_S, max(MIN_REST_S, REST_FACTOR * (time.monotonic() - began_s))))
+
+    def _post_progress(self, text: str) -> None:
+        """Post how far the first poll is; later ones change what is shown at their end."""
+        if not self._has_view:
+            self._post(Progress(text))

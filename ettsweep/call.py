@@ -1,21 +1,223 @@
-"""Train runs by a function: `python -m ettsweep.call package.module:name`, which a worker starts.
+"""Programs that train one run after the other, so that what is slow to import is imported once; and one: functions.
 
-The function is called with the `Run`, and the arguments that its grid file states. Its module is imported anew for each
-run, with all that lies beside it: an earlier run may have changed them.
+A worker starts such a program, and writes a line of JSON to its standard input for each turn: the variables of a run,
+or of several that it trains at once. It answers on the descriptor that ETTSWEEP_REPLY names, in lines of JSON: that it
+begins a turn, how each run has ended, and that it is ready for more. Without ETTSWEEP_REPLY, it trains the run of its
+environment, and ends.
+
+`python -m ettsweep.call package.module:name` trains by a function. It is called with the `Run`, and the arguments that
+its grid file states. Its module is imported anew for each run, with all that lies beside it: an earlier run may have
+changed them.
 """
 
+import contextlib
+import ctypes
 import importlib
 import importlib.metadata
 import inspect
 import json
 import os
+import resource
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ettsweep.run import Run
-from ettsweep.warm import Ended, serve
+from ettsweep.errors import CorruptError, EttsweepError, error_line
+from ettsweep.files import DISK_FULL, DISK_FULL_MESSAGE
+from ettsweep.run import Run, RunEnd
+
+REPLY = "ETTSWEEP_REPLY"
+
+PR_SET_PDEATHSIG = 1
+"""prctl option of Linux: signal this process when its parent dies."""
+
+CORRUPT, NO_DEVICE = 65, 69
+"""Exit codes: the checkpoint to resume from is damaged (EX_DATAERR); there is no such device (EX_UNAVAILABLE)."""
+
+IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that SLURM and terminals send to all processes of a job, beside SIGTERM."""
+
+Ended = Callable[[Run, int, str], None]
+"""Tells that a run has ended: with an exit code, and why."""
+
+Train = Callable[[Sequence[Run], Ended], None]
+
+
+def serve(train: Train, prepare: Callable[[Run], object] = lambda run: None) -> int:
+    """Train runs as a worker asks for them; return the exit code.
+
+    Args:
+        train: called with the runs of a turn. Runs that it has not told of have ended when it returns.
+        prepare: called once, with the first run: what it changes in this process stays.
+    """
+    runs, before, variables = list[Run](), tuple[object, ...](), dict[str, str]()
+
+    def on_signal(number: int, frame: object) -> None:
+        for run in runs:
+            run.tell()
+        if len(runs) == 1:
+            runs[0].on_signal()
+
+    heed_worker_alone()
+    signal.signal(signal.SIGTERM, on_signal)
+    # A process that a run forks would inherit a handler that does nothing there, and could not be terminated.
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+
+    def train_prepared(runs: Sequence[Run], ended: Ended) -> None:
+        nonlocal before, variables
+        if not before:
+            try:
+                prepare(runs[0])
+            except EttsweepError as error:
+                for run in runs:
+                    ended(run, NO_DEVICE, str(error))
+                return
+            before, variables = _belongings(), dict(os.environ)
+        train(runs, ended)
+
+    if REPLY not in os.environ:
+        runs.append(Run())
+        code = [0]
+        _turn(train_prepared, runs, lambda run, ended, reason: code.append(ended))
+        return max(code)
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    replies, turns = int(os.environ.pop(REPLY)), _take_input()
+    os.set_inheritable(replies, False)
+
+    def reply(**content: object) -> None:
+        os.write(replies, json.dumps(content).encode() + b"\n")
+
+    for line in turns:
+        environments: list[dict[str, str]] = json.loads(line)
+        os.environ.update(environments[0])
+        _print_to(environments[0]["ETTSWEEP_OUTPUT"])
+        reply(begun=True)  # from here on, what becomes of this process is due to these runs
+        runs[:] = [Run(environment=each) for each in environments]
+        before, variables, is_clean = _belongings() if before else (), dict(os.environ), True
+
+        def ended(run: Run, code: int, reason: str) -> None:
+            nonlocal is_clean
+            run.close()
+            is_clean = is_clean and not code and not run.is_told
+            reply(run=run.id, code=code, reason=reason, told=run.is_told, start_s=run.start_s)
+
+        _turn(train_prepared, runs, ended)
+        runs.clear()
+        signal.signal(signal.SIGTERM, on_signal)
+        _flush()
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        for name in os.environ.keys() - variables.keys():  # what is imported sets some, and does not need them again
+            del os.environ[name]
+        is_clean = is_clean and _belongings() == before and dict(os.environ) == variables
+        reply(ready=is_clean, memory_bytes=memory)
+        if not is_clean:
+            break
+    return 0
+
+
+def _flush() -> None:
+    """Write what is printed to the output of this run, by C too."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).fflush(None)
+
+
+def heed_worker_alone() -> None:
+    """Ignore the signals that reach all processes of a job: the worker tells what to do of them."""
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _turn(train: Train, runs: Sequence[Run], tell: Ended) -> None:
+    """Train runs, and tell how each has ended, whatever training raises."""
+    open_runs = {run.id: run for run in runs}
+
+    def ended(run: Run, code: int, reason: str) -> None:
+        if open_runs.pop(run.id, None):
+            tell(run, code, reason)
+
+    code, reason = 0, ""
+    try:
+        train(runs, ended)
+    except RunEnd:
+        pass
+    except SystemExit as end:
+        code, reason = _exit_code(end.code)
+    except BaseException as error:  # a KeyboardInterrupt too: it ends the run, and no other
+        with contextlib.suppress(OSError):  # of a full disk: the reason is told all the same
+            traceback.print_exc()
+        code, reason = 1, failure_text(error)
+    for run in list(open_runs.values()):
+        ended(run, code, reason)
+
+
+def failure_text(error: BaseException) -> str:
+    """Return why a run has failed, in one line."""
+    if isinstance(error, EttsweepError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
+        return f"{error.filename}: {DISK_FULL_MESSAGE}" if error.filename else DISK_FULL_MESSAGE
+    return error_line(error)
+
+
+def failure_code(error: BaseException) -> int:
+    """Return the exit code that tells of an error."""
+    return CORRUPT if isinstance(error, CorruptError) else 1
+
+
+def _exit_code(code: object) -> tuple[int, str]:
+    """Return the exit code that sys.exit asks for, and why it is one."""
+    if not code:
+        return 0, ""
+    if not isinstance(code, int):
+        print(code, file=sys.stderr)
+    return (code if isinstance(code, int) else 1), f"it left with sys.exit({code!r})"
+
+
+def _take_input() -> Any:
+    """Return the lines of standard input, which what is trained does not see from here on."""
+    own = os.dup(0)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    return os.fdopen(own, encoding="utf-8")
+
+
+def _print_to(path: str) -> None:
+    """Append what is printed from here on to a file, by whatever it is printed."""
+    output = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+
+
+def _belongings() -> tuple[object, ...]:
+    """Return what a run may leave behind in this process beside variables, and the next one would meet."""
+    handlers = tuple(signal.getsignal(number) for number in IGNORED)
+    threads = frozenset(thread.ident for thread in threading.enumerate())
+    logging = sys.modules.get("logging")
+    streams = id(sys.stdout), id(sys.stderr), *(map(id, logging.root.handlers) if logging else ())
+    return os.getcwd(), threads, _children(), handlers, streams  # noqa: PTH109
+
+
+def _children() -> frozenset[str]:
+    """Return the processes below this one, and those that were, which its supervisor has adopted."""
+    found = set[str]()
+    for pid in ("self", str(os.getppid())):
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found.update(task.read_text(encoding="utf-8").split())
+    return frozenset(found)
+
+
+# --- functions --------------------------------------------------------------------------------------------------------
 
 ARGUMENTS, FOLDERS, MODULE = "ETTSWEEP_ARGUMENTS", "ETTSWEEP_FOLDERS", "ETTSWEEP_MODULE"
 """Variables: further arguments of the function, in JSON; folders that it is imported from, before all installed ones;

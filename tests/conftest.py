@@ -20,8 +20,7 @@ from support.commandline import end_workers
 from support.forks import Forks, warm_workers
 from support.holds import VARIABLE, ask_for_holds
 
-from ettsweep.runs.contract import KINDS
-from ettsweep.runs.spec import RunSpec, validated_spec
+from ettsweep.runs.spec import KINDS, RunSpec, validated_spec
 
 pytest_plugins = ["support.devcluster", "support.scheduling"]
 

@@ -24,8 +24,8 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {"trainer.specs"},
     {"strategies"},
     {"runs", "readers"},
-    {"project_code", "call"},
-    {"schema", "config", "process_pool", "warm", "trainer.device"},
+    {"project_code"},
+    {"schema", "config", "process_pool", "call", "trainer.device"},
     {"processes", "provenance", "file_digests"},
     {"ownership"},
     {"console"},
@@ -38,7 +38,7 @@ LAYERS = [  # each may import those after it; those of one layer do not import e
     {""},  # ettsweep/__init__.py
 ]
 PLANNER_AND_VIEWS = {"study", "launch", "runs", "report", "watch", "cli", "results"}
-"""They know runs by their contract alone (runs/contract.py), and no kind by its module."""
+"""They know runs by their contract alone (runs/spec.py), and no kind by its module."""
 
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 

@@ -14,7 +14,7 @@ from support.here import train_once
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.stop import StopReason
+from ettsweep.runs.state import StopReason
 from ettsweep.shipped_files import shipped
 from ettsweep.strategies.factors import BULK, Group
 from ettsweep.strategies.strategy import map_point, parse_strategy

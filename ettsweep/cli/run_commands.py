@@ -348,9 +348,9 @@ def train(
     from ettsweep.launch.project_copy import ensure_copies
     from ettsweep.launch.resolve import absolute_data_path, resolve_run
     from ettsweep.launch.submit import check_resources
-    from ettsweep.runs.contract import kind_of
     from ettsweep.runs.folder import RunDir, read_spec
     from ettsweep.runs.index import find_intact_run
+    from ettsweep.runs.spec import kind_of
     from ettsweep.runs.state import State
     from ettsweep.study.grid_file import choose_grid_path, grid_note
     from ettsweep.study.plan import make_plan

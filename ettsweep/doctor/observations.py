@@ -13,8 +13,7 @@ from ettsweep.launch.launcher import Launcher
 from ettsweep.processes import GIB, memory_bytes
 from ettsweep.quantities import score_text
 from ettsweep.report.score_digits import ScoreDigits
-from ettsweep.runs.contract import TRAINING_LOSSES, kind_of
-from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.spec import TRAINING_LOSSES, RunSpec, kind_of
 from ettsweep.runs.state import State
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.tried import Observation, Outcome, ResumeClass, TrialState

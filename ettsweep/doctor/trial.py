@@ -24,9 +24,8 @@ from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import submissions
 from ettsweep.launch.submit import submit
 from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.contract import kind_of
 from ettsweep.runs.folder import RunDir, runs_dir
-from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.spec import RunSpec, kind_of
 from ettsweep.runs.state import State, Status
 from ettsweep.study.plan import make_plan
 from ettsweep.worker.checkpoints import newest_checkpoint

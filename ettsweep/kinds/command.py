@@ -17,7 +17,7 @@ from ettsweep.kinds.own_code import InFile, OwnCodeRecipe, common_info, folders_
 from ettsweep.kinds.rendered_files import RenderedFile
 from ettsweep.kinds.template import PLACEHOLDERS, RESUME_PLACEHOLDERS, Value, names_in, split_words, written
 from ettsweep.project_code import Patterns, ProjectCode, find_code, project_root
-from ettsweep.runs.contract import TRAINING_LOSSES, Block, Kind, Labels, Place, RecipeInfo
+from ettsweep.runs.spec import TRAINING_LOSSES, Block, Kind, Labels, Place, RecipeInfo
 from ettsweep.schema import NotInId, OmitFromIdAt, Positive, StrictModel, locating
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
 from ettsweep.units import seconds_of

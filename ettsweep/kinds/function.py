@@ -20,7 +20,7 @@ from ettsweep.kinds.own_code import (
     with_code,
 )
 from ettsweep.project_code import ProjectCode, find_code, import_folders
-from ettsweep.runs.contract import Block, Kind, Labels, RecipeInfo
+from ettsweep.runs.spec import Block, Kind, Labels, RecipeInfo
 from ettsweep.schema import NotInId, canonical, locating
 
 

@@ -14,9 +14,9 @@ from pydantic import BeforeValidator, Field, create_model
 
 from ettsweep.files import Json
 from ettsweep.project_code import CodeRule, Patterns, as_code_rule
-from ettsweep.runs.contract import Block, OwnCode, Recipe, RecipeInfo, override_block
-from ettsweep.runs.result import RECORDED
+from ettsweep.runs.folder import RECORDED
 from ettsweep.runs.score_spec import ScoreSpec, StatedScore
+from ettsweep.runs.spec import Block, OwnCode, Recipe, RecipeInfo, override_block
 from ettsweep.schema import NotInId, Positive, Source, StrictModel, validate
 
 

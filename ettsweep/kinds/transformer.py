@@ -8,8 +8,7 @@ from ettsweep.errors import InputError
 from ettsweep.files import Json
 from ettsweep.kinds.schedule_check import check_schedule
 from ettsweep.kinds.transformer_block import recipe_problems, resolve_recipe
-from ettsweep.runs.contract import Block, Kind, Labels, Place, Recipe, RecipeInfo
-from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.spec import Block, Kind, Labels, Place, Recipe, RecipeInfo, RunSpec
 from ettsweep.schema import Source, locating
 from ettsweep.strategies.optimizers import SgdSpec, factor_rule
 from ettsweep.trainer.models.model_cost import check_size

@@ -8,7 +8,7 @@ from typing import Any
 from ettsweep.config import options_by_key, set_nested, split_override
 from ettsweep.console import format_count
 from ettsweep.errors import InputError
-from ettsweep.runs.contract import Block
+from ettsweep.runs.spec import Block
 from ettsweep.schema import Source, locating, validate
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.recipe import TransformerRecipe

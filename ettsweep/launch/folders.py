@@ -5,9 +5,8 @@ from pathlib import Path
 
 from ettsweep.launch.submissions import Submission
 from ettsweep.ownership import check_folder, check_run_folder
-from ettsweep.runs.contract import Recipe
 from ettsweep.runs.folder import code_dir, jobs_dir, runs_dir, sweeps_dir
-from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.spec import Recipe, RunSpec
 
 
 def check_folders(results: Path, specs: Iterable[RunSpec]) -> None:

@@ -25,8 +25,8 @@ from ettsweep.files import dumps, read_json, write_atomic
 from ettsweep.launch.code_snapshot import moving_into_place, reserve_snapshot, snapshots
 from ettsweep.ownership import OTHERS_WRITE, check_folder
 from ettsweep.project_code import COPY, NO_CODE, PROJECT_FILE, ProjectCode, is_project_copy, root_of_copy
-from ettsweep.runs.contract import OwnCode, Recipe, kind_of
 from ettsweep.runs.folder import code_dir
+from ettsweep.runs.spec import OwnCode, Recipe, kind_of
 
 AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
 

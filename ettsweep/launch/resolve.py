@@ -13,10 +13,9 @@ from ettsweep.launch.project_copy import ensure_copies, take_copy
 from ettsweep.launch.slurm_cache import watch_heartbeats
 from ettsweep.launch.submit import check_plan, check_resources
 from ettsweep.launch.sweep_code import with_code_of
-from ettsweep.runs.contract import Recipe, kind_of
 from ettsweep.runs.data_location import resolve_data
 from ettsweep.runs.index import Run
-from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.spec import Recipe, RunSpec, kind_of
 from ettsweep.runs.state import State
 from ettsweep.schema import Source, fields_outside_id, locating, validate
 from ettsweep.study.grid_file import load_sweep_spec

@@ -13,11 +13,10 @@ from ettsweep.launch.folders import check_folders
 from ettsweep.launch.launcher import Launcher
 from ettsweep.launch.project_copy import ensure_copies
 from ettsweep.processes import process_identity
-from ettsweep.runs.contract import BUILT_IN, Place, kind_of
 from ettsweep.runs.data_location import configured_data, data_env, resolve_data
 from ettsweep.runs.folder import TRIAL_PREFIX, RunDir
 from ettsweep.runs.point import Point, from_the_middle
-from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.spec import BUILT_IN, Place, RunSpec, kind_of
 from ettsweep.study.plan import Plan, PlannedRun
 
 

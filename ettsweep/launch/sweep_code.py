@@ -9,7 +9,7 @@ from ettsweep.errors import SweepNameTakenError
 from ettsweep.launch.follow import read_run_index
 from ettsweep.launch.project_copy import find_copy
 from ettsweep.project_code import NO_CODE, ProjectCode
-from ettsweep.runs.contract import Recipe, kind_of
+from ettsweep.runs.spec import Recipe, kind_of
 from ettsweep.runs.state import State
 from ettsweep.study.sweep import Sweep
 from ettsweep.study.sweep_spec import SweepSpec

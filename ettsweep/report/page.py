@@ -22,8 +22,8 @@ from ettsweep.report.page_data import collect_datasets, script_json, without_dat
 from ettsweep.report.page_sections import Figures, Row, answer_section, comparison_section, speed_section, spike_section
 from ettsweep.report.run_table import run_table
 from ettsweep.report.theme import CONFIG
+from ettsweep.runs.folder import TRUSTED_GROUP
 from ettsweep.runs.index import Run, count_states
-from ettsweep.runs.result import TRUSTED_GROUP
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.sweep_store import StudiesByFamily
 from ettsweep.study.tried import outcome_of

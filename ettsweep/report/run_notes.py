@@ -3,9 +3,9 @@
 from collections import Counter
 
 from ettsweep.report.score_digits import ScoreDigits
+from ettsweep.runs.folder import recorded_counts
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
-from ettsweep.runs.result import recorded_counts
 from ettsweep.runs.state import State
 from ettsweep.runs.versions import find_mixed_versions
 from ettsweep.study.tried import ResumeClass, outcome_of

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 from ettsweep.powers import format_power
 from ettsweep.quantities import three_digits
-from ettsweep.runs.contract import RecipeInfo
 from ettsweep.runs.point import Point
+from ettsweep.runs.spec import RecipeInfo
 
 
 class TimeScale(NamedTuple):

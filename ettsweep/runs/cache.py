@@ -18,9 +18,8 @@ from typing import NamedTuple
 from ettsweep.errors import InputError
 from ettsweep.files import Json, cache_folder, loads_fast, number
 from ettsweep.metric import valid_score
-from ettsweep.runs.contract import Labels
 from ettsweep.runs.point import Point
-from ettsweep.runs.spec import RunSpec, validated_spec
+from ettsweep.runs.spec import Labels, RunSpec, validated_spec
 from ettsweep.runs.state import finished_status
 
 VERSION = 1

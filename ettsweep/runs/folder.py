@@ -46,9 +46,10 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import (
@@ -65,9 +66,10 @@ from ettsweep.files import (
     sync_names,
     write_atomic,
 )
+from ettsweep.ownership import trusts_group
 from ettsweep.processes import process_identity
-from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.spec import RunSpec, validated_spec
+from ettsweep.runs.attempt import Attempt, TimeSpent
+from ettsweep.runs.spec import RunSpec, kind_of, validated_spec
 from ettsweep.runs.state import (
     Liveness,
     LocalLiveness,
@@ -431,3 +433,69 @@ class RunDir:
         attempts = [self.attempt(number) for number in reversed(self.attempt_numbers())]
         status = unfinished_status(self.id, attempts, self.cancel_path, liveness)
         return replace(status, attempt=attempts[0].number if attempts else 0)
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+MAX_SEEN = 20
+"""Most names of recorded metrics that a message lists."""
+
+RECORDED = "recorded"
+"""Entry of the result of a run of own code: how many values each of its metrics has."""
+
+TRUSTED_GROUP = "trusted_group"
+"""Entry of the result of a run whose worker had --trust-group."""
+
+
+def recorded_counts(result: Mapping[str, Any] | None) -> dict[str, int] | None:
+    """Return how many values each metric of a finished run has; None if that was not noted."""
+    counts = (result or {}).get(RECORDED)
+    return counts if isinstance(counts, dict) and all(isinstance(each, int) for each in counts.values()) else None
+
+
+def make_result(
+    spec: RunSpec, history: Sequence[Json], step: int, attempt: Attempt, spent: TimeSpent, *, diverged: bool
+) -> Json:
+    """Return the entries of result.json on status, scores, spikes, steps and cost.
+
+    Args:
+        spec: the run.
+        history: lines of its metrics.jsonl, from all attempts.
+        step: the last one, or the one at which it diverged.
+        attempt: the one that ended it.
+        spent: time over all attempts.
+        diverged: whether it diverged: then it has no score.
+
+    Raises:
+        InputError: it ended, and recorded no score.
+    """
+    from ettsweep.runs.spikes import count_spikes  # numpy, which reads the number of threads when it is imported
+
+    result: Json = {"status": "diverged" if diverged else "done", **kind_of(spec).summary(spec, history, diverged)}
+    result["score"] = None if diverged else result[spec.info.metric.name]
+    if result["score"] is None and not diverged:
+        raise InputError(_no_score_reason(spec, history))
+    if diverged:
+        result["diverged_step"] = step
+    if spec.info.stop_signal:  # the program keeps them by itself
+        result["resumed_step"] = attempt.resumed_from()[1]
+    return {
+        **result,
+        **count_spikes(history, spec),
+        "steps": step,
+        "wall_s": spent.wall_s,
+        "device_s": spent.device_s,
+        "steps_per_s": step / max(spent.wall_s, 1e-9),
+        "corrupt_images": len(attempt.skipped_samples()),
+        "attempts": attempt.number,
+        **({TRUSTED_GROUP: True} if trusts_group() else {}),
+    }
+
+
+def _no_score_reason(spec: RunSpec, history: Sequence[Json]) -> str:
+    metric = spec.info.metric
+    seen = list(dict.fromkeys(name for line in history for name in line if name != "step"))
+    names = ", ".join(seen[:MAX_SEEN]) + (", ..." if len(seen) > MAX_SEEN else "")
+    at = f" at step {metric.take}" if isinstance(metric.take, int) else ""
+    recorded = f"recorded were {names}" if seen else "nothing was recorded"
+    return f"no score: {metric.column} was not recorded{at}; {recorded}"

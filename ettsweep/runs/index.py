@@ -17,10 +17,9 @@ from ettsweep.errors import CorruptError, InputError
 from ettsweep.files import Json, folder_names, number, read_file
 from ettsweep.metric import valid_score
 from ettsweep.runs.cache import FinishedRun, KeptRun, RunCache, Stamp, stamp_of
-from ettsweep.runs.contract import Labels
 from ettsweep.runs.folder import RunDir, is_run_id, runs_dir
 from ettsweep.runs.point import Point, snap_point
-from ettsweep.runs.spec import RunSpec, family_identity, id_of_run
+from ettsweep.runs.spec import Labels, RunSpec, family_identity, id_of_run
 from ettsweep.runs.state import Liveness, State, Status, finished_status
 
 MIN_KEPT = 20

@@ -1,18 +1,351 @@
-"""RunSpec: everything that changes the numbers of a run, and the run id, a hash of it.
+"""What a run trains, as data: the recipe, what is known of it, its kind, and the spec of a run with its id.
 
-A spec is resolved: it holds numbers instead of names, and every default. It holds nothing about machines: devices,
-partitions and worker counts are in a launch profile, so a run has the same id wherever it trains.
+A recipe holds all that changes the numbers of a run except for strategy, lr, wd and seed; with those four it is a
+`RunSpec`, and the run id is a hash of that. It is resolved: it holds numbers instead of names, and every default. It
+holds nothing about machines: devices, partitions and worker counts are in a launch profile, so a run has the same id
+wherever it trains.
+
+Nobody but its own kind asks a recipe anything: others read its `RecipeInfo`. What takes more than reading, such as
+checks of a grid file, are the functions of its `Kind`. None of it imports torch or reads samples.
 """
 
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, Self
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, PlainValidator, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from ettsweep.errors import InputError, unknown_name
+from ettsweep.files import Json
+from ettsweep.metric import Metric
 from ettsweep.powers import log2
-from ettsweep.runs.contract import Recipe, kind_of
 from ettsweep.runs.point import Point
-from ettsweep.schema import NonNegative, PositiveFloat, Source, StrictModel, digest, identity, validate
+from ettsweep.runs.spike_spec import SpikeSpec
+from ettsweep.schema import (
+    Key,
+    NonNegative,
+    PositiveFloat,
+    Source,
+    StrictModel,
+    canonical,
+    digest,
+    identity,
+    validate,
+)
+
+if TYPE_CHECKING:
+    from ettsweep.project_code import CodeRule, ProjectCode
+
+BUILT_IN = "transformer"
+"""The kind of grid files without a `run:` block, and of specs that do not name one."""
+
+TRAINING_LOSSES = ("loss", "train_loss", "train/loss")
+"""Names of metrics that are training losses: where one is not finite, the run has diverged."""
+
+
+# --- what is known of a recipe ----------------------------------------------------------------------------------------
+
+
+class Labels(NamedTuple):
+    """Names of a recipe in tables, on the page and in figures; empty ones are left out there.
+
+    Attributes:
+        model: what is trained, in a word or two, such as vit-b16 or train.py.
+        task: what it is trained on.
+        data: digits of the data that it is bound to.
+    """
+
+    model: str
+    task: str = ""
+    data: str = ""
+    optimizer: str = ""
+    precision: str = ""
+
+    @property
+    def title(self) -> str:
+        """What is trained on what."""
+        return f"{self.model} on {self.task}" if self.task else self.model
+
+
+@dataclass(frozen=True)
+class OwnCode:
+    """Code of a user that a run trains with.
+
+    Attributes:
+        digest: of the code, as it enters the id.
+        copy: digest of the copy of the project that the run trains in, which counts as `digest`.
+        folder: of the grid file, in the project.
+        rule: which files of the project are the code.
+        is_copied: whether the run trains in the copy; else in the project itself.
+    """
+
+    digest: str
+    copy: str
+    folder: Path
+    rule: "CodeRule"
+    is_copied: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeInfo:
+    """What planner and views know of a recipe.
+
+    Attributes:
+        metric: the score that verdicts compare.
+        labels: names for people.
+        short_name: another name of the model, for `--model`.
+        seeded: whether runs of a point differ by their seed; else a point has one run, and noise is unknown.
+        has_wd: whether runs are given a wd; else nobody is shown one.
+        width: what strategies scale lr and wd by; None for one strategy, whose name says nothing to people.
+        factor_rule: the optimizer whose learning-rate factors apply.
+        steps: number of the last step; None if unknown.
+        may_end_early: whether a run may end before its last step; else it has failed then.
+        eval_every: steps between evaluations; None if unknown.
+        warmup_steps: steps at the beginning in which runs are not compared.
+        records_every_step: whether each step has a line with `loss` in metrics.jsonl, so that a missing one shows
+            damage.
+        steps_per_epoch: for the axis of curves; None for an axis of steps.
+        tokens_per_step: tokens that a step is trained on; None unless samples are text, all of one length.
+        samples_name: plural noun of what a step is trained on, for speeds.
+        key: of the recipe; runs with the same key take equally long.
+        momentum_gain: what steps of one direction, decay among them, add up to over lr: 1 unless momentum adds to them.
+        gpus: devices that a run takes on each node; None if it is all the same.
+        nodes: nodes that a run takes; None if it is all the same.
+        data_kind: name of the data whose location `--data` or a variable gives; empty if it reads none.
+        no_data_reason: why `--data` is refused if it reads none.
+        code: the user's code that runs train with; None if all comes with installed packages.
+        kept_outputs: patterns of the files in `out` that are kept where space is made after a run has ended; None for
+            all.
+        resume: who keeps the checkpoints that an interrupted run resumes from: ettsweep, the program in files of this
+            pattern, the program by itself, or nobody.
+        checkpoint_pattern: regular expression of paths of the program's checkpoints, relative to `out`.
+        stop_signal: what stops its program; empty if it is no program of the user's.
+        stop_grace_s: seconds after which a stopped program is killed.
+        particulars: what tables say of how it is trained beside its numbers, by their labels.
+    """
+
+    metric: Metric
+    labels: Labels
+    short_name: str = ""
+    seeded: bool = True
+    has_wd: bool = True
+    width: int | None = None
+    factor_rule: Literal["adamw", "sgd", "muon"] = "adamw"
+    steps: int | None = None
+    may_end_early: bool = True
+    eval_every: int | None = None
+    warmup_steps: int = 0
+    records_every_step: bool = False
+    steps_per_epoch: int | None = None
+    tokens_per_step: int | None = None
+    samples_name: str = "samples"
+    key: str = ""
+    momentum_gain: float = 1.0
+    gpus: int | None = None
+    nodes: int | None = None
+    data_kind: str = ""
+    no_data_reason: str = "its runs read no data that --data could locate"
+    code: OwnCode | None = None
+    kept_outputs: Sequence[str] | None = None
+    resume: Literal["ettsweep", "files", "program", "none"] = "ettsweep"
+    checkpoint_pattern: str = ""
+    stop_signal: str = ""
+    stop_grace_s: float = 0.0
+    particulars: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def has_strategies(self) -> bool:
+        """Whether strategies can differ."""
+        return self.width is not None
+
+    def progress_text(self, progress: float) -> str:
+        """Return a share of a run, 0 to 1, as steps: 20/100; empty if their number is unknown."""
+        return f"{round(progress * self.steps)}/{self.steps}" if self.steps else ""
+
+
+# --- recipes ----------------------------------------------------------------------------------------------------------
+
+
+class Recipe(StrictModel):
+    """Base of all recipes. Fields of a subclass change the numbers of a run, and are part of its id.
+
+    Attributes:
+        trainable: name of its kind.
+        spikes: thresholds for spikes of the recorded losses.
+    """
+
+    trainable: str
+    spikes: SpikeSpec = SpikeSpec()
+
+    written_last: ClassVar[tuple[str, ...]] = ("spikes",)
+    """Fields that files have at the end, after those of the subclass."""
+
+    @model_serializer(mode="wrap")
+    def _in_order(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = serialise(self)
+        if data.get("trainable") == BUILT_IN:
+            del data["trainable"]  # as before there were others
+        last = {name: data.pop(name) for name in self.written_last if name in data}
+        return data | last
+
+    @property
+    def info(self) -> RecipeInfo:
+        """What planner and views know of it."""
+        info: RecipeInfo | None = self.__dict__.get(_INFO)
+        if info is None:
+            kind = kind_of(self)
+            fields = {name: value for name, value in identity(self).items() if name in kind.schema.model_fields}
+            info = kind.info(self)
+            info = replace(info, key=canonical([fields, info.steps]))
+            self.keep_info(info)
+        return info
+
+    def keep_info(self, info: RecipeInfo) -> None:
+        """Keep what is known of it, since views read it for each run."""
+        self.__dict__[_INFO] = info  # beside its fields: it is in no file, and equal recipes may have it or not
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        copy = super().model_copy(update=update, deep=deep)
+        copy.__dict__.pop(_INFO, None)
+        return copy
+
+
+_INFO = "_info"
+
+
+# --- kinds ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where runs are to be trained.
+
+    Attributes:
+        devices: of a run, on all of its nodes.
+        memory_bytes: of all of them.
+        owner: names whose memory it is.
+        results: the results folder; None if it is not known yet.
+    """
+
+    devices: int
+    memory_bytes: int
+    owner: str
+    results: Path | None = None
+
+
+SomeRecipe = TypeVar("SomeRecipe", bound=Recipe)
+
+Block = dict[str, Any]
+"""What stands under `run:` in a grid file, or what a file of the built-in trainer has of its recipe."""
+
+
+def override_block(block: Block, overrides: Sequence[str], location: str) -> tuple[Block, Source]:
+    """Return a block with `key=value` from the command line applied, and where its values come from, for messages."""
+    from ettsweep.config import options_by_key, set_nested, split_override  # YAML: only grid files need it
+
+    data = deepcopy(block)
+    for override in overrides:
+        set_nested(data, *split_override(override))
+    return data, Source(location, options_by_key(overrides))
+
+
+def _score_alone(recipe: Recipe, history: Sequence[Json], diverged: bool) -> Json:
+    return {recipe.info.metric.name: recipe.info.metric.score(history)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind(Generic[SomeRecipe]):
+    """Functions of the recipes of a kind. Those with a default are for kinds that need no more.
+
+    Attributes:
+        schema: the recipe: its fields are the keys of a grid file.
+        info: what planner and views know of a recipe.
+        read: (block, overrides, location, folder) -> the recipe that a grid file in a folder describes, with
+            `key=value` for dotted keys of the block; raises InputError with all problems, each after its location.
+        problems: (block, overrides, location) -> those of a block in a file that has other problems, one a line.
+        extra_keys: keys that a block may have beside the fields, to suggest for misspelt ones.
+        check_name: (field, name) -> raises InputError if there is no model or task, as the field says, of that name.
+        check_axes: (recipe, lrs, wds, strategies) -> a note on effects that people rarely want of these lr; raises
+            InputError if training does not depend on lr, or on wd and strategy where they have several values.
+        check: (recipe, place) -> reasons why a run cannot be trained in a place.
+        check_data: (recipe, data, count) -> raises DataMissingError if the data are not where workers look for them;
+            with `count`, also if quick counts say that some are missing.
+        bind: (recipe, data) -> the recipe bound to what it is trained with here, by digests of data or code that enter
+            the id; raises DataMissingError.
+        for_trial: the recipe with shorter runs, as far as it states how, for `ettsweep try`.
+        summary: (recipe, history, diverged) -> entries of result.json on metrics, at least the score's, from the lines
+            of metrics.jsonl.
+        project_code: the code of the project as it is now; None without own code.
+        with_code: the recipe with other code of its own.
+    """
+
+    schema: type[SomeRecipe]
+    info: Callable[[SomeRecipe], RecipeInfo]
+    read: Callable[[Block, Sequence[str], str, Path], SomeRecipe]
+    problems: Callable[[Block, Sequence[str], str], list[str]] = lambda block, overrides, location: []
+    extra_keys: Sequence[Key] = ()
+    check_name: Callable[[str, str], object] = lambda field, name: None
+    check_axes: Callable[[SomeRecipe, Sequence[float], Sequence[float], Sequence[str]], str] = lambda *of: ""
+    check: Callable[[SomeRecipe, Place], list[str]] = lambda recipe, place: []
+    check_data: Callable[[SomeRecipe, str | None, bool], None] = lambda recipe, data, count: None
+    bind: Callable[[SomeRecipe, str | None], SomeRecipe] = lambda recipe, data: recipe
+    for_trial: Callable[[SomeRecipe], SomeRecipe] = lambda recipe: recipe
+    summary: Callable[[SomeRecipe, Sequence[Json], bool], Json] = _score_alone
+    project_code: Callable[[SomeRecipe], "ProjectCode | None"] = lambda recipe: None
+    with_code: Callable[[SomeRecipe, OwnCode], SomeRecipe] = lambda recipe, code: recipe
+
+
+KINDS = {
+    BUILT_IN: "ettsweep.kinds.transformer:TRANSFORMER",
+    "function": "ettsweep.kinds.function:FUNCTION",
+    "command": "ettsweep.kinds.command:COMMAND",
+}
+"""Where each `Kind` is: a command imports those that it meets."""
+
+
+@cache
+def kind_named(name: str) -> Kind[Any]:
+    """Return a kind.
+
+    Raises:
+        InputError: there is none of that name.
+    """
+    if name not in KINDS:
+        raise unknown_name("trainable", name, KINDS)
+    kind: Kind[Any] = resolve_name(KINDS[name])
+    return kind
+
+
+def kind_of(data: object) -> Kind[Any]:
+    """Return the kind of a recipe, or the one that plain data of a recipe or spec name.
+
+    Raises:
+        InputError: there is none of that name.
+    """
+    if isinstance(data, Recipe):
+        return kind_named(data.trainable)
+    name = data.get("trainable", BUILT_IN) if isinstance(data, dict) else BUILT_IN
+    return kind_named(name if isinstance(name, str) else repr(name))
+
+
+def _as_recipe(value: object) -> object:
+    if isinstance(value, Recipe):
+        return value
+    try:
+        return kind_of(value).schema.model_validate(value)
+    except InputError as error:
+        raise ValueError(str(error)) from None  # pydantic reports it with the other problems
+
+
+ValidatedRecipe = PlainValidator(_as_recipe)
+"""Validate a field by the kind that it names."""
+
+
+# --- specs of runs ----------------------------------------------------------------------------------------------------
 
 MAX_SEED = 2**31 - 1
 

@@ -9,7 +9,6 @@ from typing import Protocol
 from ettsweep.files import Json
 from ettsweep.processes import Life, Process
 from ettsweep.runs.attempt import Attempt, AttemptProgress
-from ettsweep.runs.stop import StopReason
 
 MAX_LOST_ATTEMPTS = 6
 """Attempts in a row that start at the same step and are lost or terminated, at which a run counts as failed."""
@@ -48,6 +47,15 @@ class State(StrEnum):
     def pending(self) -> bool:
         """`True` if the run is to come and ends by itself."""
         return self in (State.RUNNING, State.QUEUED, State.INTERRUPTED, State.MISSING)
+
+
+class StopReason(StrEnum):
+    """Why a run stops before its last step."""
+
+    TERMINATED = "terminated"
+    OUT_OF_TIME = "out of time or preempted"
+    CANCELLED = "cancelled"
+    SUPERSEDED = "superseded"
 
 
 def foremost(states: Iterable[State]) -> State:

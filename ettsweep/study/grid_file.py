@@ -12,8 +12,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, create_model, field
 from ettsweep.config import hide_secrets, options_by_key, read_yaml, set_nested, split_override
 from ettsweep.errors import EttsweepError, InputError, ValuesAsRangeError, with_source
 from ettsweep.powers import parse_number
-from ettsweep.runs.contract import BUILT_IN, KINDS, Kind, Recipe, kind_named
-from ettsweep.runs.spec import Seeds
+from ettsweep.runs.spec import BUILT_IN, KINDS, Kind, Recipe, Seeds, kind_named
 from ettsweep.schema import (
     HomeExpanded,
     Key,

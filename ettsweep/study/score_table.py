@@ -22,11 +22,10 @@ from ettsweep.extras import check_installed
 from ettsweep.metric import Metric, valid_score
 from ettsweep.powers import parse_number
 from ettsweep.readers.numbers import decimal_points, metric_value
-from ettsweep.runs.contract import Labels, Recipe, RecipeInfo
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
-from ettsweep.runs.spec import MAX_SEED, RunSpec, StrategySpec
+from ettsweep.runs.spec import MAX_SEED, Labels, Recipe, RecipeInfo, RunSpec, StrategySpec
 from ettsweep.runs.state import State, Status
 from ettsweep.schema import NotInId, validate
 from ettsweep.study.criterion import Criterion

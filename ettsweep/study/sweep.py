@@ -10,9 +10,8 @@ from pydantic import Field, field_serializer
 from ettsweep.config import hide_secrets
 from ettsweep.errors import InputError
 from ettsweep.metric import Metric
-from ettsweep.runs.contract import OwnCode
 from ettsweep.runs.point import Point, snap_point
-from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.spec import OwnCode, RunSpec
 from ettsweep.schema import StrictModel
 from ettsweep.strategies.strategy import parse_strategy
 from ettsweep.study.criterion import Criterion, CriterionOptions, resolve_criterion

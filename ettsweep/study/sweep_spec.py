@@ -4,9 +4,8 @@ from typing import Annotated
 
 from pydantic import SerializeAsAny
 
-from ettsweep.runs.contract import Recipe, ValidatedRecipe, kind_of
 from ettsweep.runs.point import Point
-from ettsweep.runs.spec import RunSpec, Seeds, StrategySpec
+from ettsweep.runs.spec import Recipe, RunSpec, Seeds, StrategySpec, ValidatedRecipe, kind_of
 from ettsweep.schema import StrictModel, validate
 from ettsweep.strategies.factors import MlpFactor
 from ettsweep.strategies.strategy import parse_strategy

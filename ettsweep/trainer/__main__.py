@@ -6,10 +6,10 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from ettsweep.call import Ended, failure_code, serve
 from ettsweep.errors import EttsweepError
 from ettsweep.run import Run
 from ettsweep.trainer.device import prepare_device
-from ettsweep.warm import Ended, failure_code, serve
 
 
 def prepare(run: Run) -> None:

@@ -4,8 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from ettsweep.runs.contract import BUILT_IN, Recipe
-from ettsweep.runs.spec import RunSpec, StrategySpec
+from ettsweep.runs.spec import BUILT_IN, Recipe, RunSpec, StrategySpec
 from ettsweep.schema import OmitFromIdAt, Positive, Registered
 from ettsweep.strategies.optimizers import DEFAULT_OPTIMIZER, OptimizerSpec
 from ettsweep.trainer.specs import ModelSpec, Precision, ScheduleSpec, TaskSpec

@@ -5,7 +5,7 @@ torchrun itself would die of a warning that SLURM sends to all processes of a jo
 
 from torch.distributed.run import main
 
-from ettsweep.warm import heed_worker_alone
+from ettsweep.call import heed_worker_alone
 
 if __name__ == "__main__":
     heed_worker_alone()  # its processes inherit that

@@ -24,9 +24,8 @@ from ettsweep.launch.slots import Slot
 from ettsweep.project_code import import_folders
 from ettsweep.provenance import belongs_to_environment, installed_versions, launcher_version
 from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.contract import BUILT_IN, TRAINING_LOSSES
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.spec import BUILT_IN, TRAINING_LOSSES, RunSpec
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.worker.checkpoints import Checkpoint
 from ettsweep.worker.program import OUT_VARIABLE, Command

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ettsweep.call import REPLY
 from ettsweep.errors import InputError
-from ettsweep.warm import REPLY
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
@@ -37,7 +37,7 @@ class Command:
         folder: where it runs.
         environment: all of its variables, but those of its run.
         srun: what starts a program on each node of a job, for a command that runs on several.
-        is_warm: whether it takes one run after the other, see `ettsweep.warm`.
+        is_warm: whether it takes one run after the other, see `ettsweep.call`.
     """
 
     words: tuple[str, ...]

@@ -7,7 +7,7 @@ from types import FrameType
 
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.stop import StopReason
+from ettsweep.runs.state import StopReason
 
 POLL_S = 0.5
 """Seconds between checks for a cancellation or a newer attempt; each reads the run's folder."""

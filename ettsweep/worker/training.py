@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from ettsweep.call import CORRUPT, NO_DEVICE
 from ettsweep.cgroups import out_of_memory_kills
 from ettsweep.console import as_on_screen, escape_control
 from ettsweep.errors import (
@@ -31,12 +32,9 @@ from ettsweep.launch.remedies import gpu_memory_advice
 from ettsweep.readers.source import MetricSource
 from ettsweep.run import MAX_NAMES, Divergence, finite
 from ettsweep.runs.attempt import NO_TIME, Attempt, TimeSpent
-from ettsweep.runs.contract import BUILT_IN, TRAINING_LOSSES
-from ettsweep.runs.folder import RunDir
-from ettsweep.runs.result import make_result
-from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.stop import StopReason
-from ettsweep.warm import CORRUPT, NO_DEVICE
+from ettsweep.runs.folder import RunDir, make_result
+from ettsweep.runs.spec import BUILT_IN, TRAINING_LOSSES, RunSpec
+from ettsweep.runs.state import StopReason
 from ettsweep.worker.checkpoints import Checkpoint, checkpoints, newest_checkpoint
 from ettsweep.worker.commands import Given, Start, start_of
 from ettsweep.worker.ends import NOTHING, last_words, signal_below

@@ -17,10 +17,9 @@ from ettsweep.ownership import check_run_folder
 from ettsweep.processes import background_thread
 from ettsweep.provenance import provenance
 from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.contract import BUILT_IN
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.state import Liveness, State
-from ettsweep.runs.stop import StopReason
+from ettsweep.runs.spec import BUILT_IN
+from ettsweep.runs.state import Liveness, State, StopReason
 from ettsweep.worker.signals import StopSource
 
 CLAIMABLE_STATES = (State.MISSING, State.INTERRUPTED)

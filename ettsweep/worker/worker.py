@@ -25,8 +25,7 @@ from ettsweep.processes import background_thread, process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.state import Liveness, LocalLiveness, State, Status
-from ettsweep.runs.stop import StopReason
+from ettsweep.runs.state import Liveness, LocalLiveness, State, Status, StopReason
 from ettsweep.worker.program import Programs
 from ettsweep.worker.signals import POLL_S, StopSource
 from ettsweep.worker.slot import device_facts, pin_devices

@@ -8,8 +8,7 @@ import pytest
 from support.fake import FAKE
 
 from ettsweep.kinds.own_code import OwnCodeRecipe, block_schema
-from ettsweep.runs.contract import BUILT_IN, KINDS, Recipe, kind_named, kind_of
-from ettsweep.runs.spec import RunSpec, StrategySpec
+from ettsweep.runs.spec import BUILT_IN, KINDS, Recipe, RunSpec, StrategySpec, kind_named, kind_of
 from ettsweep.shipped_files import shipped
 from ettsweep.study.grid_file import load_sweep_spec
 

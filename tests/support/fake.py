@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ettsweep.metric import Metric
-from ettsweep.runs.contract import Kind, Labels, Recipe, RecipeInfo, override_block
+from ettsweep.runs.spec import Kind, Labels, Recipe, RecipeInfo, override_block
 from ettsweep.schema import Positive, validate
 
 LOSS = Metric("best_loss", "min", "val_loss")

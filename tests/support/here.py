@@ -8,16 +8,15 @@ from typing import Any
 
 import torch
 
+from ettsweep.call import failure_code, failure_text
 from ettsweep.launch.local import LocalProfile
 from ettsweep.launch.slots import Slot
 from ettsweep.run import Run
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.state import LocalLiveness
-from ettsweep.runs.stop import StopReason
+from ettsweep.runs.state import LocalLiveness, StopReason
 from ettsweep.trainer.training.run import train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
-from ettsweep.warm import failure_code, failure_text
 from ettsweep.worker.program import Ended
 from ettsweep.worker.training import Training
 from ettsweep.worker.work_list import WorkList

@@ -14,9 +14,8 @@ from pathlib import Path
 from ettsweep.launch.local import LocalProfile
 from ettsweep.launch.slots import Slot
 from ettsweep.run import Run
-from ettsweep.runs.contract import KINDS
 from ettsweep.runs.folder import RunDir, runs_dir
-from ettsweep.runs.spec import RunSpec, StrategySpec
+from ettsweep.runs.spec import KINDS, RunSpec, StrategySpec
 from ettsweep.runs.state import LocalLiveness
 from ettsweep.worker.program import Programs
 from ettsweep.worker.signals import StopSource

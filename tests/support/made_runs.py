@@ -9,7 +9,7 @@ import torch
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec, StrategySpec
-from ettsweep.runs.stop import StopReason
+from ettsweep.runs.state import StopReason
 from ettsweep.strategies.optimizers import AdamWSpec
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
 from ettsweep.trainer.models.gpt_spec import GptSpec

@@ -19,8 +19,7 @@ import yaml
 from ettsweep.files import dumps
 from ettsweep.processes import boot_id, process_identity
 from ettsweep.runs.attempt import Attempt, TimeSpent
-from ettsweep.runs.folder import RunDir, jobs_dir, runs_dir
-from ettsweep.runs.result import make_result
+from ettsweep.runs.folder import RunDir, jobs_dir, make_result, runs_dir
 from ettsweep.runs.spec import validated_spec
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.sweep import LaunchSettings

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import torch
 from torch.distributed import fsdp as fsdp
 
+from ettsweep.call import failure_code, failure_text
 from ettsweep.errors import LostProcessError
 from ettsweep.run import Run
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.stop import StopReason
+from ettsweep.runs.state import StopReason
 from ettsweep.trainer.models.blocks import Network
 from ettsweep.trainer.models.vit import Vit
 from ettsweep.trainer.models.vit_spec import VitSpec
@@ -29,7 +30,6 @@ from ettsweep.trainer.training.distributed import SINGLE_PROCESS, ProcessGroup, 
 from ettsweep.trainer.training.run import prepare, train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.trainer import initial_network
-from ettsweep.warm import failure_code, failure_text
 from support.here import Here
 from support.resident import forget_peak, peak_resident_bytes
 

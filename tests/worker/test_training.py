@@ -15,12 +15,11 @@ from support.fake import FAKE, FakeRecipe
 from ettsweep.errors import StorageError
 from ettsweep.launch.local import LocalProfile
 from ettsweep.launch.slots import Slot
-from ettsweep.runs import contract
+from ettsweep.runs import spec as run_spec
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec, StrategySpec
-from ettsweep.runs.state import MAX_LOST_ATTEMPTS, LocalLiveness, State
-from ettsweep.runs.stop import StopReason
+from ettsweep.runs.state import MAX_LOST_ATTEMPTS, LocalLiveness, State, StopReason
 from ettsweep.worker.program import Programs
 from ettsweep.worker.signals import SIGNALS, StopSource
 from ettsweep.worker.training import train_together
@@ -54,13 +53,13 @@ SCRIPT: list[tuple[str, dict[str, Any]]] = []
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setitem(contract.KINDS, "fake", f"{__name__}:SCRIPTED_KIND")
-    contract.kind_named.cache_clear()
+    monkeypatch.setitem(run_spec.KINDS, "fake", f"{__name__}:SCRIPTED_KIND")
+    run_spec.kind_named.cache_clear()
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)
-    contract.kind_named.cache_clear()
+    run_spec.kind_named.cache_clear()
     SCRIPT.clear()
 
 

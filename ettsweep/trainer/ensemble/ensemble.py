@@ -11,6 +11,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from ettsweep.call import Ended, failure_code, failure_text
 from ettsweep.errors import EttsweepError, error_line
 from ettsweep.run import Run
 from ettsweep.trainer.ensemble.stack import Stack
@@ -21,7 +22,6 @@ from ettsweep.trainer.training.memory import fitting_runs, release_memory
 from ettsweep.trainer.training.run import RunInTraining, spec_of
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.stream import SharedClock, Streams, TrainingStream, close_streams
-from ettsweep.warm import Ended, failure_code, failure_text
 
 
 def train_ensemble(

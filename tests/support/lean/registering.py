@@ -6,7 +6,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-TABLE = "ettsweep.runs.contract"
+TABLE = "ettsweep.runs.spec"
 
 
 class Finder(MetaPathFinder):

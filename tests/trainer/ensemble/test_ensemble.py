@@ -16,8 +16,7 @@ from ettsweep.errors import DataMissingError
 from ettsweep.files import read_lines
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec, StrategySpec
-from ettsweep.runs.state import State
-from ettsweep.runs.stop import StopReason
+from ettsweep.runs.state import State, StopReason
 from ettsweep.trainer.ensemble.ensemble import Ensemble
 from ettsweep.trainer.ensemble.stack import Stack
 from ettsweep.trainer.models.vit_spec import VitSpec

@@ -26,8 +26,7 @@ from ettsweep.files import read_lines
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.state import State
-from ettsweep.runs.stop import StopReason
+from ettsweep.runs.state import State, StopReason
 from ettsweep.trainer.tasks.images.digits import Digits
 from ettsweep.trainer.tasks.task import Batch
 from ettsweep.trainer.training import async_checkpoint, checkpoint, loop

@@ -9,7 +9,7 @@ import yaml
 from support.commandline import ettsweep, status
 
 from ettsweep.errors import InputError
-from ettsweep.runs.contract import kind_named
+from ettsweep.runs.spec import kind_named
 
 
 def write_grid(path: Path, **block: object) -> Path:

@@ -20,9 +20,16 @@ from ettsweep.quantities import (
     three_digits,
 )
 from ettsweep.report.formats import mean_std, mean_text, standard_error
-from ettsweep.report.next_steps import NextStep, next_steps
+from ettsweep.report.notes import (
+    NextStep,
+    differing_facts,
+    next_steps,
+    resume_cell,
+    resume_class,
+    resumed_runs,
+    run_notes,
+)
 from ettsweep.report.reason_text import decided_text, reason_text
-from ettsweep.report.run_notes import differing_facts, resume_cell, resume_class, resumed_runs, run_notes
 from ettsweep.runs.point import Point
 from ettsweep.runs.versions import group_by_version
 from ettsweep.study.fresh import CONFIDENCE, FreshComparison, compare_fresh

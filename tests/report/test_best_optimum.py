@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from support.made_sweep import Made
 
-from ettsweep.report.best_optimum import best_optimum
+from ettsweep.report.page_sections import best_optimum
 from ettsweep.study.verdict import Verdict
 
 

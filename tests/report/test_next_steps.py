@@ -8,7 +8,7 @@ import pytest
 from support.made_sweep import Made, changed, digits_spec, finish, read, search, strategy_of
 
 from ettsweep.report.families import judged_families
-from ettsweep.report.next_steps import NextStep, next_steps
+from ettsweep.report.notes import NextStep, next_steps
 from ettsweep.runs.state import State, Status
 from ettsweep.study.judgement import evaluate
 from ettsweep.study.verdict import Bound
@@ -73,7 +73,7 @@ def test_families_that_have_had_their_extra_runs_need_a_stated_budget(
     total = sum(extra_runs.values())
     assert extra_runs["standard"] > total / len(families), "one has had more than its share"
     for limit, runs in ((total // len(families) + 1, None), (total // len(families), 100 * 2 * len(families))):
-        monkeypatch.setattr("ettsweep.report.next_steps.EXTRA_RUNS", limit)
+        monkeypatch.setattr("ettsweep.report.notes.EXTRA_RUNS", limit)
         steps_result = steps(noisy, verdict="unresolved", bound=replace(bound, further_runs=100))
         options = f" --max-runs {runs}" if runs else ""
         assert steps_result["standard"].command == f"ettsweep verify-optimum --sweep w --follow{options}"

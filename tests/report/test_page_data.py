@@ -3,7 +3,7 @@
 import json
 import math
 
-from ettsweep.report.page_data import collect_datasets, encode_column, script_json, to_columns, without_data
+from ettsweep.report.page import collect_datasets, encode_column, script_json, to_columns, without_data
 
 
 def test_no_text_closes_the_element_and_all_of_it_comes_back() -> None:

@@ -12,9 +12,8 @@ from support.scene import Mark, Scene, scene
 from ettsweep.files import Json
 from ettsweep.report.families import JudgedFamily, judged_families, strategy_comparisons
 from ettsweep.report.figure_files import FigureBuilder
-from ettsweep.report.figures.lattice_map import lattice
+from ettsweep.report.figures.lattice_map import hexagon_xy, lattice
 from ettsweep.report.frames import points_frame
-from ettsweep.report.hexagons import hexagon_xy
 from ettsweep.report.run_histories import RunHistories
 from ettsweep.report.surface_frames import fitted_curve_frame, optimum_frame, optimum_text
 from ettsweep.report.theme import CANDIDATE

@@ -12,7 +12,7 @@ from support.made_sweep import Made, digits_spec, finish, finish_at, read, searc
 
 from ettsweep.errors import StorageError
 from ettsweep.files import Json, sha256_of
-from ettsweep.report import manifest, writer
+from ettsweep.report import writer
 from ettsweep.report.families import judged_families, strategy_comparisons
 from ettsweep.report.family_charts import FamilyFrames
 from ettsweep.report.figure_export import paths_of
@@ -31,7 +31,7 @@ def test_report_writes_everything_it_returns(sample: Made, tmp_path: Path) -> No
     before = {p: p.stat().st_mtime_ns for p in sample.results.rglob("*")}
     paths = write_report(sample.results, out, sample.runs, sample.verdicts, sample.studies_by_family)
     assert {p: p.stat().st_mtime_ns for p in sample.results.rglob("*")} == before, "results are only read"
-    assert sorted(paths) == sorted(p for p in out.rglob("*") if p.is_file() and p.name != manifest.MANIFEST_NAME)
+    assert sorted(paths) == sorted(p for p in out.rglob("*") if p.is_file() and p.name != writer.MANIFEST_NAME)
     assert paths[0] == out / "report.html"
     names = {p.name for p in paths}
     values = [
@@ -120,17 +120,17 @@ def test_what_an_earlier_report_wrote_is_gone_and_nothing_else(sample: Made, tmp
     first = write_report(sample.results, out, sample.runs, sample.verdicts, sample.studies_by_family)
     (figures / "mine-map.png").write_bytes(b"drawn")
     (figures / "vit-digits-ntk-map.png").write_bytes(b"drawn over")
-    data = json.loads((out / manifest.MANIFEST_NAME).read_text())
+    data = json.loads((out / writer.MANIFEST_NAME).read_text())
     strange = dict.fromkeys(("../other/drawn.png", str(outside), "figures/../../other/drawn.png", "figures/.."))
     data["files"] |= dict.fromkeys(strange, sha256_of(outside))
     # As where case is ignored: one file by two names, that of an earlier report and that of the next.
     alias = figures / "VIT-digits-standard-map.png"
     alias.symlink_to("vit-digits-standard-map.png")
     data["files"]["figures/VIT-digits-standard-map.png"] = sha256_of(alias)
-    (out / manifest.MANIFEST_NAME).write_text(json.dumps(data))
+    (out / writer.MANIFEST_NAME).write_text(json.dumps(data))
     second = write_report(sample.results, out, sample.runs, [sample.verdict("standard")], sample.studies_by_family)
     assert outside.exists()
-    left = {path for path in out.rglob("*") if path.is_file()} - {out / manifest.MANIFEST_NAME}
+    left = {path for path in out.rglob("*") if path.is_file()} - {out / writer.MANIFEST_NAME}
     assert left == {*second, figures / "mine-map.png", figures / "vit-digits-ntk-map.png", alias}
     assert figures / "vit-digits-hybrid-map.png" in set(first) - left
 

@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 
 from ettsweep.files import Json
+from ettsweep.report.formats import GREY, point_title, strategy_colour
+from ettsweep.report.theme import INK
 
 FILE_WIDTH = 640
 """Pixels in a file of a figure that has the width of its container on the page."""
@@ -112,3 +114,111 @@ def clipped_range(scores: Sequence[float], lower_is_better: bool, reach: float =
     low, high = min(best, worst), max(best, worst)
     # Equal scores: any range around them, since a scale of width 0 divides by 0.
     return (low, high) if high > low else (low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2)
+
+
+# --- points that stand out --------------------------------------------------------------------------------------------
+
+NEIGHBOUR_COLOURS = ("#e69f00", "#009e73", "#56b4e9", "#8c510a", "#0072b2", "#d55e00", "#cc79a7")
+"""Okabe and Ito's colour-blind-safe palette and a brown, for the neighbours of a candidate."""
+
+OTHER_POINTS = "other points"
+"""Label of all points that do not stand out."""
+
+
+def label_points(points: pd.DataFrame, max_others: int | None = None) -> pd.DataFrame:
+    """Return the points to draw: others, the best first, after the candidate and its neighbours by score.
+
+    Columns: point, role, label (of the legend), colour.
+    """
+    ranked = points.sort_values("score", ascending=points["metric"].iloc[0].mode == "min", na_position="last")
+    candidate, neighbours, others = (ranked[ranked["role"] == role] for role in ("candidate", "neighbour", "other"))
+    others = others.head(len(others) if max_others is None else max_others)
+    colour = strategy_colour(str(points["strategy"].iloc[0]))
+    # The palette contains the colours of ntk and mup.
+    palette = [other for other in NEIGHBOUR_COLOURS if other != colour]
+    colours = [*[colour] * len(candidate), *palette[: len(neighbours)], *[GREY] * len(others)]
+    selected = pd.concat([candidate, neighbours, others])[["point", "role", "told", "state"]]
+    best = selected["told"].where(selected["told"] != "", selected["state"])
+    label = (selected["point"] + " [" + best + "]").where(selected["role"] != "other", OTHER_POINTS)
+    return selected.assign(label=label, colour=colours)[["point", "role", "label", "colour"]].reset_index(drop=True)
+
+
+# --- shapes of marks --------------------------------------------------------------------------------------------------
+
+HEXAGON = "M" + "L".join(f"{math.sin(k * math.pi / 3):.5f},{math.cos(k * math.pi / 3):.5f}" for k in range(6)) + "Z"
+"""It stands on a corner: its left and right sides are vertical."""
+
+CROSS = "M-1,0L1,0M0,-1L0,1"
+
+CIRCLE = "M-1,0A1,1,0,1,0,1,0A1,1,0,1,0,-1,0"
+
+STATE_SIGNS = {
+    "diverged": "M-1,-1L1,1M1,-1L-1,1",
+    "failed": "M0,-1L0,0.4M0,0.8L0,1",
+    "cancelled": f"{CIRCLE}M-0.7,0.7L0.7,-0.7",
+    "running": "M-0.7,-1L1,0L-0.7,1Z",
+    "queued": "M-0.5,-0.8L-0.5,0.8M0.5,-0.8L0.5,0.8",
+    "held": "M-0.8,-0.8L0.8,-0.8L0.8,0.8L-0.8,0.8Z",
+    "interrupted": "M-0.8,-1L0.8,-1L-0.8,1L0.8,1Z",
+    "missing": CIRCLE,
+    "unknown": "M0,-1L1,0L0,1L-1,0Z",
+    "done": CIRCLE,
+}
+"""Signs of points without a score, by state; legends list them in this order."""
+
+
+def suggestion_numbers(data: Json) -> list[Json]:
+    """Draw the column `proposal` on white discs, which are legible on every colour."""
+    # Not INK, which is light in the dark theme: the disc is white in both.
+    disc = {"fill": "#fff", "stroke": "#1c1c1e", "strokeWidth": 0.7, "size": 190, "opacity": 1}
+    number = {"fontSize": 8.5, "fontWeight": "bold", "fill": "#1c1c1e"}
+    return [
+        {"data": data, "mark": {"type": "circle", **disc}},
+        {"data": data, "mark": {"type": "text", **number}, "encoding": {"text": quantitative("proposal")}},
+    ]
+
+
+# --- what hovering over a point shows ---------------------------------------------------------------------------------
+
+MAX_TOOLTIP_RUNS = 6
+"""Most run ids in a tooltip."""
+
+
+def tooltip_frame(points: pd.DataFrame) -> pd.DataFrame:
+    """Return the points with the columns that tooltips show."""
+    plateau = points["as_good"].map({True: ", as good within the margin", False: ""})
+    return points[["point", "lr_steps", "wd_steps"]].assign(
+        state=points["state"] + plateau,
+        mean=points["told"].where(points["score"].notna(), "none"),
+        seeds=points["seeds"].fillna(0),
+        metric=[metric.label for metric in points["metric"]],
+        ids=[_shortened_ids(runs) for runs in points["runs"]],
+        lr_wd=points["lr_wd"],
+        time_scale=points["time_scale"],
+    )
+
+
+def _shortened_ids(runs: str) -> str:
+    ids = runs.split()
+    return " ".join(ids[:MAX_TOOLTIP_RUNS]) + (
+        f" and {len(ids) - MAX_TOOLTIP_RUNS} more" if len(ids) > MAX_TOOLTIP_RUNS else ""
+    )
+
+
+def hover_layer(data: Json, mark: Json, points: pd.DataFrame) -> Json:
+    """Return an invisible layer that shows a tooltip for each point."""
+    decay = [nominal("lr_wd", title="lr * wd"), nominal("time_scale", title="time scale")]
+    tooltip = [
+        nominal("point", title=point_title(points["point"])),
+        *(decay if points["lr_wd"].any() else []),
+        nominal("state"),
+        nominal("metric", title="score"),
+        nominal("mean", title="mean ± standard error"),
+        quantitative("seeds"),
+        nominal("ids", title="runs"),
+    ]
+    return {
+        "data": data,
+        "mark": {"type": "point", **mark, "fill": INK, "fillOpacity": 0, "strokeOpacity": 0},
+        "encoding": {"tooltip": tooltip},
+    }

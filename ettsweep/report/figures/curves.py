@@ -10,13 +10,14 @@ from ettsweep.metric import Metric
 from ettsweep.report.figures.chart_data import (
     HIDDEN,
     IS_HIDDEN,
+    NEIGHBOUR_COLOURS,
     Datasets,
+    label_points,
     legend_columns,
     nominal,
     quantitative,
     value_if,
 )
-from ettsweep.report.figures.highlights import NEIGHBOUR_COLOURS, label_points
 from ettsweep.report.formats import point_title
 from ettsweep.report.run_histories import EVALUATIONS, TRAINING, quantity_label
 from ettsweep.report.theme import CANDIDATE

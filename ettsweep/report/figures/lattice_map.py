@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -12,18 +12,21 @@ from ettsweep.files import Json
 from ettsweep.metric import Metric
 from ettsweep.powers import format_power
 from ettsweep.report.figures.chart_data import (
+    CROSS,
+    HEXAGON,
+    STATE_SIGNS,
     Datasets,
     clipped_range,
+    hover_layer,
     nominal,
     quantitative,
     significant_digits,
+    suggestion_numbers,
+    tooltip_frame,
     value_if,
 )
 from ettsweep.report.figures.line_map import line_map
-from ettsweep.report.figures.shapes import CROSS, HEXAGON, STATE_SIGNS, suggestion_numbers
-from ettsweep.report.figures.tooltips import hover_layer, tooltip_frame
 from ettsweep.report.formats import axis_title_and_factor, cell_text, error_text
-from ettsweep.report.hexagons import hexagon_xy, hexagon_xy_by_decay
 from ettsweep.report.theme import CANDIDATE, INK
 
 MAP_PIXELS, MAX_CELL_PIXELS = 600, 62
@@ -381,3 +384,24 @@ def _visible_ranges(placed: pd.DataFrame, ranges: pd.DataFrame | None) -> Positi
 
 def _is_within(index: tuple[int, int], ends: PositionRanges) -> bool:
     return all(low <= k <= high for k, (low, high) in zip(index, ends, strict=True))
+
+
+# --- geometry of the map ----------------------------------------------------------------------------------------------
+
+
+def hexagon_xy(lr_steps: Any, wd_steps: Any) -> tuple[Any, Any]:
+    """Return x and y of the centre of the hexagon at a lattice position.
+
+    The unit vectors of lr and wd are 60 degrees apart, so that (+1, -1) has length 1 too. The six neighbours of a point
+    are then the six hexagons that touch its own, and (+1, +1) does not touch it.
+    """
+    return lr_steps + wd_steps / 2, wd_steps * math.sqrt(3) / 2
+
+
+def hexagon_xy_by_decay(lr_steps: Any, wd_steps: Any) -> tuple[Any, Any]:
+    """Return x and y of a hexagon in the coordinates lr and lr * wd: rows have one lr * wd, if steps are equally long.
+
+    Seen from (lr, wd) these coordinates are sheared, which in the plane of `hexagon_xy` is a turn by 60 degrees: the
+    six neighbours of a point still touch it, and no others do.
+    """
+    return (lr_steps - wd_steps) / 2, (lr_steps + wd_steps) * math.sqrt(3) / 2

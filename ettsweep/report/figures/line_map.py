@@ -5,9 +5,17 @@ import math
 import pandas as pd
 
 from ettsweep.files import Json
-from ettsweep.report.figures.chart_data import Datasets, clipped_range, nominal, quantitative
-from ettsweep.report.figures.shapes import CROSS, STATE_SIGNS, suggestion_numbers
-from ettsweep.report.figures.tooltips import hover_layer, tooltip_frame
+from ettsweep.report.figures.chart_data import (
+    CROSS,
+    STATE_SIGNS,
+    Datasets,
+    clipped_range,
+    hover_layer,
+    nominal,
+    quantitative,
+    suggestion_numbers,
+    tooltip_frame,
+)
 from ettsweep.report.formats import axis_title_and_factor, strategy_colour
 from ettsweep.report.theme import CANDIDATE, INK
 

@@ -7,12 +7,12 @@ from ettsweep.report.figures.chart_data import (
     HIDDEN,
     IS_HIDDEN,
     Datasets,
+    label_points,
     legend_columns,
     nominal,
     quantitative,
     value_if,
 )
-from ettsweep.report.figures.highlights import label_points
 from ettsweep.report.formats import axis_title_and_factor, point_title
 from ettsweep.report.run_histories import quantity_label
 

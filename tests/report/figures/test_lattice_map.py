@@ -12,10 +12,8 @@ from support.made_frames import CENTRE, SIX, Steps, named, neighbours_of, no_sur
 from support.scene import Mark, Scene, scene
 
 from ettsweep.powers import format_power
-from ettsweep.report.figures.chart_data import clipped_range
-from ettsweep.report.figures.lattice_map import Coordinates, lattice
-from ettsweep.report.figures.shapes import HEXAGON, STATE_SIGNS
-from ettsweep.report.hexagons import hexagon_xy, hexagon_xy_by_decay
+from ettsweep.report.figures.chart_data import HEXAGON, STATE_SIGNS, clipped_range
+from ettsweep.report.figures.lattice_map import Coordinates, hexagon_xy, hexagon_xy_by_decay, lattice
 from ettsweep.report.theme import CANDIDATE, INK
 from ettsweep.study.lattice import Axis
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY

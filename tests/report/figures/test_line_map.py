@@ -8,8 +8,8 @@ from support.made_frames import Steps, named, no_surface, points_of, searched
 from support.scene import Scene, scene
 
 from ettsweep.metric import Metric
+from ettsweep.report.figures.chart_data import STATE_SIGNS
 from ettsweep.report.figures.lattice_map import lattice
-from ettsweep.report.figures.shapes import STATE_SIGNS
 from ettsweep.report.theme import CANDIDATE, INK
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 

@@ -8,7 +8,7 @@ from support.made_frames import SIX, Steps, curves_of, named, points_of
 from support.scene import Scene, scene
 
 from ettsweep.metric import Metric
-from ettsweep.report.figures.highlights import NEIGHBOUR_COLOURS
+from ettsweep.report.figures.chart_data import NEIGHBOUR_COLOURS
 from ettsweep.report.figures.trajectories import mean_curves, trajectories
 from ettsweep.report.formats import GREY, strategy_colour
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS

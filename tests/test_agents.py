@@ -116,11 +116,10 @@ def assert_same(documented: Iterable[str], real: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class Field:
-    """The path to a value, its type, whether it may be left out, and what is said of it."""
+    """The path to a value, its type, and what is said of it."""
 
     path: str
     type: str
-    is_optional: bool
     about: str
 
 
@@ -128,13 +127,11 @@ def fields(heading: str) -> dict[str, Field]:
     """Return the documented fields by their paths: of each type a line, such as "- text: `name` (about it)"."""
     found: dict[str, Field] = {}
     for item in section(AGENTS, heading).items:
-        head, _, listed = item.partition(": ")
-        type_, _, only = head.partition(", ")
-        assert not only or only.startswith("*only* "), item
+        type_, _, listed = item.partition(": ")
         for word, about in re.findall(r"`([^`]+)`(?: \((.*?)\))?(?:, |$)", listed):
             for path in expanded(word):
                 assert path not in found, path
-                found[path] = Field(path, type_, bool(only), about)
+                found[path] = Field(path, type_, about)
     return found
 
 
@@ -183,18 +180,12 @@ def compared(value: Json, documented: dict[str, Field], path: str = "") -> Itera
     if known:
         yield path
     if isinstance(value, dict) and below:
-        members = {key: item for key, item in value.items() if key in below}
         if known and known.type == "quantity":
             assert is_of({key: item for key, item in value.items() if key not in below}, "quantity"), path
         else:
-            assert members.keys() == value.keys(), f"{path}: not documented: {value.keys() - members.keys()}"
+            assert value.keys() == below.keys(), f"{path}: printed or documented, but not both"
         for key in below:
-            at = f"{path}.{key}".lstrip(".")
-            if key not in members:
-                assert at in documented, f"{at} is not printed"
-                assert documented[at].is_optional, f"{at} is not printed"
-        for key, item in members.items():
-            yield from compared(item, documented, f"{path}.{key}".lstrip("."))
+            yield from compared(value[key], documented, f"{path}.{key}".lstrip("."))
         return
     assert known, f"{path} is not documented"
     assert is_of(value, known.type), f"{path}: {value!r} is no {known.type}"

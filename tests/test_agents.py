@@ -143,7 +143,6 @@ NAMED = {"point": {"lr": "number", "wd": "number"}, "quantity": QUANTITY}
 PLAIN: dict[str, tuple[type, ...]] = {
     "text": (str,),
     "boolean": (bool,),
-    "integer": (int,),
     "number": (int, float),
     "object": (dict,),
 }
@@ -490,29 +489,34 @@ def test_words_of_other_commands(heading: str, path: str, words: list[str]) -> N
     assert_same(code_words(fields(heading)[path].about), words)
 
 
+INTERNAL = {
+    *("ETTSWEEP_STEP", "ETTSWEEP_DATA", "ETTSWEEP_STATES", "ETTSWEEP_HISTORY", "ETTSWEEP_LOSSES", "ETTSWEEP_OUTPUT"),
+    *("ETTSWEEP_ARGUMENTS", "ETTSWEEP_FOLDERS", "ETTSWEEP_MODULE"),
+    *("ETTSWEEP_SPEC", "ETTSWEEP_SETTINGS", "ETTSWEEP_REPLY"),
+}
+"""Variables that modules of ettsweep pass to each other: no program needs them."""
+
+
+def variables(whose: str) -> list[str]:
+    """Return the documented variables of "a run" or of "commands"."""
+    items = section(AGENTS, f"Variables of {whose}").items
+    return [each for item in items for word in code_words(item.partition(": ")[0]) for each in expanded(word)]
+
+
 def test_environment_variables() -> None:
     texts = [path.read_text() for path in PACKAGE.rglob("*.py")]
     named = {name for text in texts for name in re.findall(r"(?<!\w)ETTSWEEP_[A-Z]+(?:_[A-Z]+)*(?!\w)", text)}
     data = {data_env(data) for kind in TASKS.values() if (data := kind.data_kind(kind.spec()))}
-    assert_same(first_words(AGENTS, "Environment"), named | data)
-
-
-RUNS = ("a run's", "`Run`'s")
-"""Whose variables a worker gives to each program."""
+    assert_same([*variables("a run"), *variables("commands"), *INTERNAL], named | data)
 
 
 def test_variables_of_a_run_are_named_where_a_program_is_described() -> None:
     text = (PACKAGE / "worker" / "commands.py").read_text().partition("# --- ")[0]
     given = {*re.findall(r'"(ETTSWEEP_[A-Z]+)": ', text), "ETTSWEEP_OUT"}
-    rows = section(AGENTS, "Environment").rows
-    named = {
-        whose: [each for row in rows if row[1] == whose for word in code_words(row[0]) for each in expanded(word)]
-        for whose in RUNS
-    }
-    assert_same([word for words in named.values() for word in words], given)
+    assert_same(variables("a run"), given - INTERNAL)
     (line,) = re.findall(r"\*\*Environment\*\*: (.*?);", page("docs/own-code.md"))
     assert_same(
-        [f"ETTSWEEP_{word.removeprefix('ETTSWEEP_').strip('_')}" for word in code_words(line)], named["a run's"]
+        [f"ETTSWEEP_{word.removeprefix('ETTSWEEP_').strip('_')}" for word in code_words(line)], variables("a run")
     )
 
 

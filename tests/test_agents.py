@@ -116,11 +116,10 @@ def assert_same(documented: Iterable[str], real: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class Field:
-    """The path to a value, its type, whether it may be left out, and what is said of it."""
+    """The path to a value, its type, and what is said of it."""
 
     path: str
     type: str
-    is_optional: bool
     about: str
 
 
@@ -128,13 +127,11 @@ def fields(heading: str) -> dict[str, Field]:
     """Return the documented fields by their paths: of each type a line, such as "- text: `name` (about it)"."""
     found: dict[str, Field] = {}
     for item in section(AGENTS, heading).items:
-        head, _, listed = item.partition(": ")
-        type_, _, only = head.partition(", ")
-        assert not only or only.startswith("*only* "), item
+        type_, _, listed = item.partition(": ")
         for word, about in re.findall(r"`([^`]+)`(?: \((.*?)\))?(?:, |$)", listed):
             for path in expanded(word):
                 assert path not in found, path
-                found[path] = Field(path, type_, bool(only), about)
+                found[path] = Field(path, type_, about)
     return found
 
 
@@ -146,7 +143,6 @@ NAMED = {"point": {"lr": "number", "wd": "number"}, "quantity": QUANTITY}
 PLAIN: dict[str, tuple[type, ...]] = {
     "text": (str,),
     "boolean": (bool,),
-    "integer": (int,),
     "number": (int, float),
     "object": (dict,),
 }
@@ -183,18 +179,12 @@ def compared(value: Json, documented: dict[str, Field], path: str = "") -> Itera
     if known:
         yield path
     if isinstance(value, dict) and below:
-        members = {key: item for key, item in value.items() if key in below}
         if known and known.type == "quantity":
             assert is_of({key: item for key, item in value.items() if key not in below}, "quantity"), path
         else:
-            assert members.keys() == value.keys(), f"{path}: not documented: {value.keys() - members.keys()}"
+            assert value.keys() == below.keys(), f"{path}: printed or documented, but not both"
         for key in below:
-            at = f"{path}.{key}".lstrip(".")
-            if key not in members:
-                assert at in documented, f"{at} is not printed"
-                assert documented[at].is_optional, f"{at} is not printed"
-        for key, item in members.items():
-            yield from compared(item, documented, f"{path}.{key}".lstrip("."))
+            yield from compared(value[key], documented, f"{path}.{key}".lstrip("."))
         return
     assert known, f"{path} is not documented"
     assert is_of(value, known.type), f"{path}: {value!r} is no {known.type}"
@@ -499,29 +489,34 @@ def test_words_of_other_commands(heading: str, path: str, words: list[str]) -> N
     assert_same(code_words(fields(heading)[path].about), words)
 
 
+INTERNAL = {
+    *("ETTSWEEP_STEP", "ETTSWEEP_DATA", "ETTSWEEP_STATES", "ETTSWEEP_HISTORY", "ETTSWEEP_LOSSES", "ETTSWEEP_OUTPUT"),
+    *("ETTSWEEP_ARGUMENTS", "ETTSWEEP_FOLDERS", "ETTSWEEP_MODULE"),
+    *("ETTSWEEP_SPEC", "ETTSWEEP_SETTINGS", "ETTSWEEP_REPLY"),
+}
+"""Variables that modules of ettsweep pass to each other: no program needs them."""
+
+
+def variables(whose: str) -> list[str]:
+    """Return the documented variables of "a run" or of "commands"."""
+    items = section(AGENTS, f"Variables of {whose}").items
+    return [each for item in items for word in code_words(item.partition(": ")[0]) for each in expanded(word)]
+
+
 def test_environment_variables() -> None:
     texts = [path.read_text() for path in PACKAGE.rglob("*.py")]
     named = {name for text in texts for name in re.findall(r"(?<!\w)ETTSWEEP_[A-Z]+(?:_[A-Z]+)*(?!\w)", text)}
     data = {data_env(data) for kind in TASKS.values() if (data := kind.data_kind(kind.spec()))}
-    assert_same(first_words(AGENTS, "Environment"), named | data)
-
-
-RUNS = ("a run's", "`Run`'s")
-"""Whose variables a worker gives to each program."""
+    assert_same([*variables("a run"), *variables("commands"), *INTERNAL], named | data)
 
 
 def test_variables_of_a_run_are_named_where_a_program_is_described() -> None:
     text = (PACKAGE / "worker" / "commands.py").read_text().partition("# --- ")[0]
     given = {*re.findall(r'"(ETTSWEEP_[A-Z]+)": ', text), "ETTSWEEP_OUT"}
-    rows = section(AGENTS, "Environment").rows
-    named = {
-        whose: [each for row in rows if row[1] == whose for word in code_words(row[0]) for each in expanded(word)]
-        for whose in RUNS
-    }
-    assert_same([word for words in named.values() for word in words], given)
+    assert_same(variables("a run"), given - INTERNAL)
     (line,) = re.findall(r"\*\*Environment\*\*: (.*?);", page("docs/own-code.md"))
     assert_same(
-        [f"ETTSWEEP_{word.removeprefix('ETTSWEEP_').strip('_')}" for word in code_words(line)], named["a run's"]
+        [f"ETTSWEEP_{word.removeprefix('ETTSWEEP_').strip('_')}" for word in code_words(line)], variables("a run")
     )
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ettsweep.console import escape_control, print_note
-from ettsweep.errors import InputError, SweepNameTakenError, ValuesAsRangeError
+from ettsweep.console import escape_control
+from ettsweep.errors import InputError, StoppedError, SweepNameTakenError, ValuesAsRangeError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,19 +46,20 @@ def runs_go_on(selection: Sequence[str]) -> str:
 
 
 @contextlib.contextmanager
-def detach_on_interrupt(follows: bool = True, code: int = 1, selection: Sequence[str] = ()) -> Iterator[None]:
-    """On Ctrl-C, leave a command that follows runs with exit code `code`; the submitted runs go on.
+def detach_on_interrupt(follows: bool = True, selection: Sequence[str] = ()) -> Iterator[None]:
+    """On Ctrl-C, tell a user who leaves a command that follows runs that the submitted runs go on.
 
-    If the command does not follow runs, Ctrl-C interrupts it as usual. The message suggests `watch` with the options
-    that selected the runs.
+    The message suggests `watch` with the options that selected the runs.
+
+    Raises:
+        StoppedError: the user pressed Ctrl-C while runs were followed.
     """
     try:
         yield
     except KeyboardInterrupt:
         if not follows:
             raise
-        print_note(f"interrupted; {runs_go_on(selection)}")
-        raise typer.Exit(code) from None
+        raise StoppedError(f"interrupted; {runs_go_on(selection)}") from None
 
 
 @contextlib.contextmanager

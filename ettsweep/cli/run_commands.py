@@ -127,7 +127,7 @@ def watch(
 
         runs, _ = choose(read_run_index(results), sweep_store)
         monitor = ProgressMonitor(results, [r.spec for r in runs], sweep_store.studies_by_family)
-        with detach_on_interrupt(code=0, selection=family_options.as_arguments):
+        with detach_on_interrupt(selection=family_options.as_arguments):
             # relaunch=False: watching never starts or submits anything.
             sweep_status = follow_progress(monitor, str(results), progress_console(), relaunch=False)
     if sweep_status is None or not sweep_status.is_over:
@@ -173,7 +173,7 @@ def _follow_log(results: Path, run: "Run") -> None:
     from ettsweep.launch.log_follow import follow_log
     from ettsweep.launch.progress import ProgressMonitor
 
-    with detach_on_interrupt(code=0):
+    with detach_on_interrupt():
         monitor = ProgressMonitor(results, [run.spec])
         status = follow_log(monitor, run.dir, lambda text: print(escape_control(text), end="", flush=True), print_note)
     print_note(f"run {run.id} is {status.state}{f': {status.reason}' if status.reason else ''}")

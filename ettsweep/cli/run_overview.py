@@ -181,10 +181,10 @@ def _versions(attempts: Sequence[Json]) -> Iterator[Labelled]:
     if not attempts:
         return
     latest = attempts[-1]
-    if words := latest.get("command"):
+    if words := latest["command"]:
         yield "command", format_cell(shlex.join(words))
     packages = latest["provenance"].get("packages")
-    versions = {**(packages if isinstance(packages, dict) else {}), **latest.get("packages", {})}
+    versions = {**(packages if isinstance(packages, dict) else {}), **(latest["packages"] or {})}
     versions["torch"] = versions.get("torch") or latest["torch"]
     if texts := [f"{name} {version}" for name, version in versions.items() if version]:
         yield "versions", format_cell(", ".join(texts))

@@ -525,8 +525,6 @@ def _bound_numbers(verdict: Verdict) -> dict[str, Any]:
 
 def _data(verdict: Verdict, reason: str) -> dict[str, Any]:
     criterion, metric = verdict.study.criterion, verdict.study.metric
-    differs = differing_facts(verdict)
-    own = {"resume": resume_class(verdict), "resumed": [run.id for run in resumed_runs(verdict)]}
     versions = group_by_version(verdict.runs)
     return {
         **_family_columns(verdict),
@@ -558,8 +556,9 @@ def _data(verdict: Verdict, reason: str) -> dict[str, Any]:
         "outside": [point.to_json() for point in verdict.outside],
         "path": [point.to_json() for point in verdict.path],
         "versions": [{"version": name, "runs": [run.id for run in runs]} for name, runs in versions.items()],
-        **(own if verdict.study.base.info.stop_signal else {}),
-        **({"differs": differs} if differs else {}),
+        "resume": resume_class(verdict),
+        "resumed": [run.id for run in resumed_runs(verdict)],
+        "differs": differing_facts(verdict),
         "reason": reason,
         "why": verdict.reason.to_json(),
     }

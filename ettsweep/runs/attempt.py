@@ -178,14 +178,14 @@ class Attempt:
         return self._last("execution")
 
     def command(self) -> Json:
-        """Return `command`, the words of the user's program that was started, and `packages`; empty for no such one.
+        """Return `command`, the words of the user's program that was started, and `packages`; None for no such one.
 
         `packages` are the versions in the environment of that program.
         """
         started = self._last("started")
         words, packages = started.get("command"), started.get("packages")
         if not (isinstance(words, list) and isinstance(packages, dict)):
-            return {}
+            return {"command": None, "packages": None}
         return {"command": words, "packages": packages}
 
     def end(self) -> Json:

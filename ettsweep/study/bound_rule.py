@@ -266,7 +266,8 @@ class BoundRule(StudyState):
             return "unresolved", Reason("around_zero", {"margin": self._margin}), None
         posterior = self.posterior(candidate.point)
         if posterior is None:
-            return "unresolved", Reason("noise_unknown", {"lack": "shared_seeds", "paper": paper}), None
+            unknown = dict.fromkeys(("seeds", "runs", "device_s"))
+            return "unresolved", Reason("noise_unknown", {"lack": "shared_seeds", **unknown, "paper": paper}), None
         bound = self._bound(posterior, candidate, scored_neighbours, paper)
         if bound.value is None:
             lack = self._lack_of_noise(posterior, candidate, scored_neighbours)

@@ -38,6 +38,9 @@ TEXT_NOTE = (
 NOT_COVERED = "not covered"
 """What tables show of a model that the theory does not cover."""
 
+NOT_IN_ALL_GROUPS = ("initial_shape", "tangent_contribution", "function_change")
+"""Quantities that `judge` leaves out of some groups; null in JSON."""
+
 OPTIONAL = ("between", "between theory", "implied", "change implied", "init", "factor", "decay")
 """Columns that a narrow terminal leaves out."""
 
@@ -192,7 +195,9 @@ def check_json(check: CheckResult) -> Json:
             {"block": row.name, "verdict": row.verdict.value} | _quantities_json(row) for row in judgement.stages
         ],
         "groups": [
-            {"group": row.name, "verdict": row.verdict.value, "off_by": row.off_by} | _quantities_json(row)
+            {"group": row.name, "verdict": row.verdict.value, "off_by": row.off_by}
+            | dict.fromkeys(NOT_IN_ALL_GROUPS)
+            | _quantities_json(row)
             for row in judgement.groups
         ],
         "contact_logit": None

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from support.commandline import Call, finish, keep, write_grid
 
 from ettsweep.cli.prompts import detach_on_interrupt
+from ettsweep.errors import StoppedError
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
@@ -102,10 +102,10 @@ def test_a_search_tells_to_go_on_with_what_proposes_its_points(call: Call, resul
     assert told(result.err, "search") == ["search", "--sweep", "a", *values, "--results", str(results)]
 
 
-def test_who_detaches_is_told_how_to_see_the_same_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit), detach_on_interrupt(selection=["--sweep", "a"]):
+def test_who_detaches_is_told_how_to_see_the_same_runs() -> None:
+    told_text = "interrupted; the runs go on: `ettsweep watch --sweep a` shows them"
+    with pytest.raises(StoppedError, match=f"^{told_text}$"), detach_on_interrupt(selection=["--sweep", "a"]):
         raise KeyboardInterrupt
-    assert capsys.readouterr().err == "interrupted; the runs go on: `ettsweep watch --sweep a` shows them\n"
 
 
 @pytest.mark.parametrize(

@@ -87,9 +87,9 @@ def test_ctrl_c_at_a_question_is_no_answer(tmp_path: Path, command: str) -> None
 
 
 @pytest.mark.usefixtures("process")
-@pytest.mark.parametrize(("command", "code"), [("grid grid.yaml --follow", 1), ("watch", 0), ("logs RUN -f", 0)])
+@pytest.mark.parametrize("command", ["grid grid.yaml --follow", "watch", "logs RUN -f"])
 def test_ctrl_c_leaves_the_runs_that_a_command_follows(
-    results: Path, tmp_path: Path, command: str, code: int, call: Call, hold_runs: Callable[[int], None]
+    results: Path, tmp_path: Path, command: str, call: Call, hold_runs: Callable[[int], None]
 ) -> None:
     hold_runs(1)
     write_fake_grid(tmp_path / "grid.yaml", lr="fixed")
@@ -105,7 +105,7 @@ def test_ctrl_c_leaves_the_runs_that_a_command_follows(
         assert process.stdout is not None
         process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    assert "interrupted; the runs go on: `ettsweep watch" in ended(process, code).stderr
+    assert "interrupted; the runs go on: `ettsweep watch" in ended(process, 130).stderr
     os.kill(worker, signal.SIGCONT)
     wait_for(lambda: runs_in(results)[0].status().state is State.DONE, "the end of the run")
 

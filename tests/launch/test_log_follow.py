@@ -165,7 +165,7 @@ def test_ctrl_c_ends_it_without_a_traceback_and_the_run_goes_on(
     assert process.stdout
     assert process.stdout.readline() == "== attempt 1\n"
     process.send_signal(signal.SIGINT)
-    ended_result = ended(process, 0)
+    ended_result = ended(process, 130)
     assert "interrupted; the runs go on" in ended_result.stderr
     os.kill(owner(attempt), signal.SIGCONT)
     wait_for(run.result, "the result")

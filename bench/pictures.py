@@ -52,7 +52,7 @@ def watch(folder: str, picture: Path) -> None:
     """Take a picture of `watch` while runs train and a verdict has been reached."""
     with Terminal(COLUMNS, ROWS, COLORTERM="truecolor") as terminal:
         terminal.type(f"cd {folder} && {ETTSWEEP} watch")
-        terminal.wait_for("(?s) running .* reached ")
+        terminal.wait_for("(?s) optimal within .* running +[1-9].* reached ")
         observed = terminal.seen(colours=True)
         terminal.press("q")
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), color_system="truecolor")

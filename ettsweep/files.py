@@ -396,14 +396,18 @@ def first_json_line(path: Path) -> Json | None:
     return value if isinstance(value, dict) else None
 
 
-def last_json_line(path: Path) -> Json | None:
-    """Return the last complete line of a .jsonl file, or None. Lines are shorter than 4 KiB."""
+TAIL_BYTES = 8192
+"""Bytes at the end of a .jsonl file that hold its last line, and the line before: lines are shorter than 4 KiB."""
+
+
+def last_json_line(path: Path, holding: bytes = b"") -> Json | None:
+    """Return the last complete line of a .jsonl file that has the bytes `holding`; None if it is not near the end."""
     try:
         with os.fdopen(open_regular(path), "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
             lines = file.read().split(b"\n")[:-1]
-        value = loads(lines[-1]) if lines else None
-    except (OSError, ValueError):
+        value = loads(next(line for line in reversed(lines) if holding in line))
+    except (OSError, StopIteration, ValueError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -16,9 +16,6 @@ from ettsweep.runs.index import Run
 from ettsweep.runs.state import State
 from ettsweep.study.sweep_store import SweepStore, split_exclusive_runs
 
-ENDED_STATES = (State.DONE, State.DIVERGED, State.FAILED, State.CANCELLED)
-"""States of runs that have nothing to cancel."""
-
 
 def cancellable(runs: Sequence[Run], names: Sequence[str], sweep_store: SweepStore) -> tuple[list[Run], list[str]]:
     """Return the runs that can be cancelled, and a line for each other sweep that keeps some of them.
@@ -28,7 +25,7 @@ def cancellable(runs: Sequence[Run], names: Sequence[str], sweep_store: SweepSto
         names: names of the sweeps to cancel; only their runs that no other sweep needs are cancelled. Empty for all.
         sweep_store: all sweeps.
     """
-    unfinished = [run for run in runs if run.state not in ENDED_STATES]
+    unfinished = [run for run in runs if not run.state.over]
     if not names:
         return unfinished, []
     free, shared = split_exclusive_runs(unfinished, names, sweep_store)

@@ -238,13 +238,6 @@ class RunDir:
             raise CorruptError(f"{self.result_path}: not the result that run {self.id} wrote; {self._remedy}")
         return result
 
-    def ended_ns(self) -> int:
-        """Return the modification time of result.json in ns, which copies may not preserve; 0 if there is none."""
-        try:
-            return self.result_path.stat().st_mtime_ns
-        except OSError:
-            return 0
-
     @property
     def _remedy(self) -> str:
         return f"`ettsweep retry {self.id}` trains it again"

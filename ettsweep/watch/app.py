@@ -5,7 +5,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,26 +14,25 @@ from rich.text import Text
 from textual import on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, VerticalScroll
-from textual.events import Resize
-from textual.widgets import DataTable, Footer, RichLog, Static
+from textual.containers import Horizontal
+from textual.widgets import DataTable, Footer, Static
 
-from ettsweep.console import format_cell, format_count
+from ettsweep.console import format_cell
 from ettsweep.errors import EttsweepError
-from ettsweep.launch.cancellation import ENDED_STATES, cancel_runs, cancellable
+from ettsweep.launch.cancellation import cancel_runs
 from ettsweep.launch.progress import SweepStatus
 from ettsweep.runs.index import Run
 from ettsweep.watch.dialogs import ConfirmDialog, HelpScreen, LogScreen
-from ettsweep.watch.events import Event, run_title
-from ettsweep.watch.labels import StyledText, headline, limit_problems, view_problems
 from ettsweep.watch.lattice_view import LatticeView
-from ettsweep.watch.panels import SORT_KEYS, Row, event_line, family_details, family_rows, run_rows, sorted_runs
-from ettsweep.watch.poller import Failed, Poller, Progress, Updated
-from ettsweep.watch.view_model import FamilyView, ViewModel
+from ettsweep.watch.panels import Row, event_lines, family_details, family_row, headline, problem_lines, run_row
+from ettsweep.watch.view import FamilyView, View, run_title
 from ettsweep.watch.watcher import Selector, Watcher
 
-MAIN_ACTIONS = ("family", "sort", "log", "cancel_run", "cancel_sweep", "help")
-"""Actions of the main screen, which are disabled while a log or a dialog covers it."""
+MIN_REST_S, MAX_REST_S = 1.5, 60.0
+"""Seconds between polls."""
+
+REST_FACTOR = 20
+"""Rest after a poll, in multiples of its time: a screen that is open all day takes a few percent of a core."""
 
 TERMINAL_CHECK_S = 1.0
 """Seconds between checks whether the terminal still exists."""
@@ -43,62 +43,38 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Table(DataTable[Text]):
     """A table of rows with keys: the selected row stays selected when others come and go."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("home", "scroll_top", show=False),
-        Binding("end", "scroll_bottom", show=False),
-    ]
-
-    def __init__(self, id: str) -> None:
-        super().__init__(id=id, cursor_type="row")
-        self._shape: object = None
+    @property
+    def selected_key(self) -> str:
+        """The key of the selected row; empty if there is none."""
+        return self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value or "" if self.row_count else ""
 
     @property
-    def selected_key(self) -> str | None:
-        """The key of the selected row; None if there is none."""
-        return self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value if self.row_count else None
-
-    @property
-    def hidden(self) -> int:
+    def hidden_count(self) -> int:
         """Number of rows that are not in view."""
         return max(0, self.row_count - (self.scrollable_content_region.height - self.header_height))
 
-    def show(self, rows: dict[str, Row]) -> None:
+    def show(self, rows: Mapping[str, Row]) -> None:
         """Show rows, without columns that are empty in all of them."""
-        names = [name for name in next(iter(rows.values()), ()) if any(row[name][0] for row in rows.values())]
-        texts = {key: [_cell(name, *row[name]) for name in names] for key, row in rows.items()}
-        widths = [max(len(name), *(cells[k].cell_len for cells in texts.values())) for k, name in enumerate(names)]
-        shape = [*texts], [*zip(names, widths, strict=True)]
-        if shape == self._shape:
-            for key, cells in texts.items():
-                for name, text in zip(names, cells, strict=True):
-                    if self.get_cell(key, name) != text:
-                        self.update_cell(key, name, text)
-            return
-        selected, place, self._shape = self.selected_key, self.cursor_row, shape
-        left = self.scroll_x
+        selected, place, offset = self.selected_key, self.cursor_row, self.scroll_offset
+        columns = next(iter(rows.values()), {})
+        names = [name for name in columns if any(row[name] for row in rows.values())]
         self.clear(columns=True)
-        for name, width in zip(names, widths, strict=True):
-            self.add_column(_cell(name, name), key=name, width=width)
-        for key, cells in texts.items():
-            self.add_row(*cells, key=key)
+        for name in names:
+            # Stated, since the table measures columns only after it was drawn.
+            width = max(len(name), *(row[name].cell_len for row in rows.values()))
+            self.add_column(Text(name, justify=columns[name].justify), width=width)
+        for key, row in rows.items():
+            self.add_row(*(row[name] for name in names), key=key)
         # If the selected row is gone, that which took its place is selected.
-        self.move_cursor(row=[*texts].index(selected) if selected in texts else place)
-        self.scroll_to(x=left, animate=False)
-
-
-def _cell(name: str, text: str, style: str = "") -> Text:
-    return Text(justify="right" if name in NUMBERS else "left", no_wrap=True).append(text, style)
-
-
-NUMBERS = ("runs", "stuck", "cancelled", "lr", "wd", "score", "running", "seed", "step", "loss", "speed", "left", "try")
-"""Columns that are aligned to the right."""
+        self.move_cursor(row=[*rows].index(selected) if selected in rows else place)
+        self.scroll_to(*offset, animate=False)
 
 
 class WatchScreen(App[None]):
     """Families, the lattice of the selected family, unfinished runs, and events.
 
     Attributes:
-        view: The newest view of the results folder; None before the first poll.
+        view: The newest view of the results folder.
         error: The error that ended the application, if any.
         exit_signal: The signal that ended the application; None if a key did.
     """
@@ -107,12 +83,8 @@ class WatchScreen(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS_PATH = "screen.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("n", "family(1)", "family", key_display="n/p"),
-        Binding("p", "family(-1)", show=False),
-        Binding("s", "sort", "sort"),
         Binding("l", "log", "log"),
-        Binding("c", "cancel_run", "cancel"),
-        Binding("C", "cancel_sweep", "cancel sweep", key_display="C"),
+        Binding("c", "cancel", "cancel"),
         Binding("question_mark", "help", "help", key_display="?"),
         Binding("q", "quit", "quit"),
         # priority: also inside dialogs and the log; Textual itself only shows a hint on ctrl+c.
@@ -122,157 +94,130 @@ class WatchScreen(App[None]):
     def __init__(self, results: Path, watcher: Watcher) -> None:
         super().__init__(ansi_color=True)
         self.theme = "ansi-dark"  # with ansi_color this uses the terminal's own colours, on dark and light backgrounds
-        self.view: ViewModel | None = None
+        self.view = View()
         self.error: Exception | None = None
         self.exit_signal: signal.Signals | None = None
-        self._results, self._watcher = results, watcher
-        self._poller = Poller(watcher, self.post_message)
-        self._sort_name, self._progress_text, self._error_text = next(iter(SORT_KEYS)), "reading ...", ""
-        self._family_table, self._run_table = Table(id="families"), Table(id="runs")
-        self._lattice_view, self._details = LatticeView(id="lattice"), Static(id="details")
-        self._event_log, self._shown_events = RichLog(id="events", min_width=0), tuple[Event, ...]()
-        self._event_log.can_focus = False  # tab switches between the tables
+        self._results, self._watcher, self._poll_now = results, watcher, threading.Event()
+        self._head, self._problems, self._details = Static(id="head"), Static(id="problems"), Static(id="details")
+        self._family_table, self._run_table = (Table(id=name, cursor_type="row") for name in ("families", "runs"))
+        self._lattice, self._middle = LatticeView(id="lattice"), Horizontal(id="middle")
+        self._events = Static(id="events")
 
     def compose(self) -> ComposeResult:
-        yield Static(id="head")
-        yield Static(id="problems")
-        yield self._family_table
-        with Horizontal(id="middle"):
-            yield self._lattice_view
-            with VerticalScroll(can_focus=False):
-                yield self._details
-        yield self._run_table
-        yield self._event_log
+        yield from (self._head, self._problems, self._family_table)
+        with self._middle:
+            yield from (self._lattice, self._details)
+        yield from (self._run_table, self._events)
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
         """Start polling, and let signals exit as `q` does, so that the terminal is restored."""
-        loop = asyncio.get_running_loop()
         # Signal handlers can be set in the main thread only.
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                loop.add_signal_handler(number, self._exit_on_signal, number)
-        for name, title in {"families": "families", "middle": "lattice", "runs": "runs", "events": "events"}.items():
-            self.query_one(f"#{name}").border_title = f" {title} "
+                asyncio.get_running_loop().add_signal_handler(number, self._exit_on_signal, number)
+        self._events.border_title = " events "
+        self._events.display = False
         # Before the first view, so that arrow keys work at once.
         self._family_table.focus()
-        self._draw_panels()
-        self._poller.start()
+        self._draw()
+        # A daemon: the process may exit while a read from a hanging network file system blocks this thread.
+        threading.Thread(target=self._poll, name="poller", daemon=True).start()
 
     def _exit_on_signal(self, number: signal.Signals) -> None:
         self.exit_signal = number
         self.exit()
 
-    def on_unmount(self) -> None:
-        self._poller.stop()
+    # --- polling ----------------------------------------------------------------------------------------------------
 
-    # --- messages of the poller -------------------------------------------------------------------------------------
+    def _poll(self) -> None:
+        """Poll and rest in proportion to the time that this took; in a thread, so that slow reads delay no keys."""
+        view = View()
+        while self.is_running:
+            is_first, began_s = view.status is None, time.monotonic()
+            self._poll_now.clear()  # before reading, so that a request during the read leads to another one
+            try:
+                for view in self._watcher.poll():
+                    self.call_later(self._show, view)
+                    if not self.is_running:
+                        return
+            except Exception as error:
+                # Before the first view, an error is one of the user's options or the folder: retrying would not help.
+                if view.status is None or not isinstance(error, OSError | EttsweepError):
+                    self.call_later(self._fail, error)
+                    return
+                reason = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
+                problem = f"{reason}; showing the last readable state"
+                self.call_later(self._show, replace(view, problems=(problem, *view.problems)))
+            # The first poll reads all runs: the next ones are much faster.
+            rest_s = MIN_REST_S if is_first else REST_FACTOR * (time.monotonic() - began_s)
+            self._poll_now.wait(min(MAX_REST_S, max(MIN_REST_S, rest_s)))
 
-    @on(Updated)
-    def _on_updated(self, message: Updated) -> None:
-        is_news = message.view != self.view or bool(self._error_text)
-        self.view, self._error_text = message.view, ""
-        if is_news:  # drawing takes longer than reading what has not changed
-            self._draw_panels()
+    def _show(self, view: View) -> None:
+        if view != self.view:  # drawing takes longer than reading what has not changed
+            self.view = view
+            self._draw()
 
-    @on(Progress)
-    def _on_progress(self, message: Progress) -> None:
-        self._progress_text = message.text
-        self._draw_panels()
-
-    @on(Failed)
-    def _on_failed(self, message: Failed) -> None:
-        error = message.error
-        if message.is_last:
-            self.error = error
-            self.exit()
-        reason = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
-        self._error_text = f"{reason}; showing the last readable state"
-        self._draw_panels()
+    def _fail(self, error: Exception) -> None:
+        self.error = error
+        self.exit()
 
     # --- drawing ----------------------------------------------------------------------------------------------------
 
-    def on_resize(self, event: Resize) -> None:
-        self._draw_panels()
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._show_titles)
 
-    @on(DataTable.RowHighlighted)
-    def _on_highlighted(self) -> None:
-        self._show_family()
-
-    def _draw_panels(self) -> None:
-        """Show the newest view in all panels."""
-        view = self.view
-        # Before the first view there is a single line on the progress of reading.
-        if view is None:
-            self._show_texts("head", [(self._progress_text, "bold"), (format_cell(str(self._results)), "dim")])
-            return
-        problems = [(format_cell(self._error_text), "red")] if self._error_text else []
-        self._show_texts("head", headline(view, str(self._results)))
-        self._show_texts("problems", limit_problems([*problems, *view_problems(view)]), separator="\n")
-        runs = sorted_runs(view, self._sort_name)
-        self._family_table.show(family_rows(view))
-        self._run_table.show(run_rows(runs, 8 if self.size.width < 120 else 12))
-        self._run_table.border_title = f" unfinished runs: {len(runs)}, by {self._sort_name} "
-        self._show_events(view.events)
-        self._show_family()
-
+    @on(DataTable.RowHighlighted, "#families")
     def _show_family(self) -> None:
         """Show the lattice and the details of the selected family."""
         if family := self.family:
-            self._lattice_view.lattice = family.lattice
+            self._lattice.family = family
             self._details.update(family_details(family))
         self.call_after_refresh(self._show_titles)
+
+    def _draw(self) -> None:
+        """Show the view in all panels; before the first one, a single line on the progress of reading."""
+        view, results = self.view, str(self._results)
+        if view.status is None:
+            self._head.update(Text.assemble((view.progress, "bold"), (f"  {format_cell(results)}", "dim")))
+            return
+        self._head.update(headline(view.status, results))
+        problems = problem_lines(view, view.status)
+        self._problems.update(problems)
+        self._problems.display = bool(problems)
+        self._run_table.border_title = f" unfinished runs: {view.status.unfinished_count} "
+        self._family_table.show({key: family_row(family) for key, family in view.families.items()})
+        has_sweep = len({run.sweep for run in view.runs.values()}) > 1
+        self._run_table.show({key: run_row(run, has_sweep=has_sweep) for key, run in view.runs.items()})
+        self._events.update(event_lines(view.events))
+        self._events.display = bool(view.events)
+        self._show_family()
 
     def _show_titles(self) -> None:
         """Say what is not in view, now that the sizes are known."""
         table = self._family_table
-        hidden = f", {table.hidden} of them not in view" if table.hidden else ""
+        hidden = f", {table.hidden_count} of them not in view" if table.hidden_count else ""
         table.border_title = f" families: {table.row_count}{hidden} "
         if family := self.family:
-            part = "" if self._lattice_view.is_whole else ", a part of it"
-            self.query_one("#middle").border_title = f" {format_cell(family.title)}: lr across, wd up{part} "
-
-    def _show_events(self, events: tuple[Event, ...]) -> None:
-        known = len(self._shown_events)
-        if events[:known] != self._shown_events:
-            self._event_log.clear()
-            known = 0
-        for event in events[known:]:
-            self._event_log.write(event_line(event))
-        self._shown_events = events
-
-    def _show_texts(self, name: str, texts: Sequence[StyledText], separator: str = "  ") -> None:
-        widget = self.query_one(f"#{name}", Static)
-        widget.update(Text(separator).join(Text(text, style=style) for text, style in texts))
-        widget.display = bool(texts)
+            part = "" if self._lattice.is_whole else ", a part of it"
+            self._middle.border_title = f" {format_cell(family.title)}: lr across, wd up{part} "
 
     @property
     def family(self) -> FamilyView | None:
         """The selected family."""
-        key = self._family_table.selected_key
-        return next((family for family in (self.view.families if self.view else ()) if family.key == key), None)
+        return self.view.families.get(self._family_table.selected_key)
 
     @property
     def run_in_view(self) -> Run | None:
         """The selected run."""
-        key = self._run_table.selected_key
-        return next((run.run for run in (self.view.runs if self.view else ()) if run.run.id == key), None)
+        selected = self.view.runs.get(self._run_table.selected_key)
+        return selected.run if selected else None
 
     # --- keys -------------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the keys of the main screen while a log or a dialog covers it."""
-        return len(self.screen_stack) < 2 or action not in MAIN_ACTIONS
-
-    def action_family(self, by: int) -> None:
-        """Select another family, `by` lines below."""
-        self._family_table.move_cursor(row=self._family_table.cursor_row + by)
-
-    def action_sort(self) -> None:
-        """Sort the runs by the next of `SORT_KEYS`."""
-        names = list(SORT_KEYS)
-        self._sort_name = names[(names.index(self._sort_name) + 1) % len(names)]
-        self._draw_panels()
+        return len(self.screen_stack) < 2 or action not in ("log", "cancel", "help")
 
     def action_help(self) -> None:
         """Show the help."""
@@ -281,60 +226,42 @@ class WatchScreen(App[None]):
     @on(DataTable.RowSelected, "#runs")
     def action_log(self) -> None:
         """Follow the log of the selected run."""
-        if (run := self.run_in_view) is None:
+        if run := self.run_in_view:
+            self.push_screen(LogScreen(run.dir, run_title(run), lambda: self._is_over(run)))
+        else:
             self._notify_user("no run is selected")
-            return
-        self.push_screen(LogScreen(run.dir, run_title(run), lambda: self._is_over(run)))
 
     def _is_over(self, run: Run) -> bool:
         """`True` if a run logs nothing more until it is requested again."""
-        if self.view is None:
-            return False
-        status = self.view.sweep_status.statuses.get(run.id)  # of unfinished runs
-        return run.dir.result_path.exists() if status is None else status.state.over
+        status = self.view.status.statuses.get(run.id) if self.view.status else None  # of unfinished runs
+        return status is None or status.state.over
 
-    def action_cancel_run(self) -> None:
+    def action_cancel(self) -> None:
         """Cancel the selected run after confirmation."""
         run = self.run_in_view
-        if run is None or run.state in ENDED_STATES:
+        if run is None or run.state.over:
             self._notify_user(f"{run.id} is {run.state}: nothing to cancel" if run else "no run is selected")
             return
-        self._confirm_cancel(f"cancel run {run_title(run)}?", lambda: [run])
 
-    def action_cancel_sweep(self) -> None:
-        """Cancel the runs of the selected family's sweep, except those of other sweeps, after confirmation."""
-        if (family := self.family) is None or self.view is None:
-            self._notify_user("no sweep is selected")
-            return
-        name, view = family.study.sweep, self.view
-        # The result is fixed now: the runs that the question counts are the ones cancelled.
-        runs, skipped = cancellable(self._watcher.runs_of(name), [name], view.sweep_store)
-        if not runs:
-            self._notify_user("; ".join([f"sweep {name}: nothing to cancel", *skipped]))
-            return
-        request = "; ".join([f"cancel {format_count(len(runs), 'run')} of sweep {name}", *skipped])
-        self._confirm_cancel(f"{request}?", lambda: runs)
-
-    def _notify_user(self, text: str) -> None:
-        self.notify(format_cell(text), markup=False)
-
-    def _confirm_cancel(self, question: str, runs: Callable[[], Sequence[Run]]) -> None:
         def on_answer(yes: bool | None) -> None:
             if yes:
                 # A daemon thread: leaving does not wait for SLURM.
-                threading.Thread(target=self._cancel_runs, args=(runs(),), daemon=True).start()
+                threading.Thread(target=self._cancel, args=(run,), daemon=True).start()
 
-        self.push_screen(ConfirmDialog(format_cell(question)), on_answer)
+        self.push_screen(ConfirmDialog(format_cell(f"cancel run {run_title(run)}?")), on_answer)
 
-    def _cancel_runs(self, runs: Sequence[Run]) -> None:
-        """Cancel runs; called in a thread of its own, since SLURM may take minutes to answer."""
+    def _cancel(self, run: Run) -> None:
+        """Cancel a run; called in a thread of its own, since SLURM may take minutes to answer."""
         try:
-            message = "; ".join(cancel_runs(self._results, runs))
-            # Widgets may be changed in the application's thread only.
-            self.call_from_thread(self._notify_user, message)
+            message = "; ".join(cancel_runs(self._results, [run]))
         except EttsweepError as error:
-            self.call_from_thread(self._notify_user, str(error))
-        self._poller.wake()
+            message = str(error)
+        # Widgets may be changed in the application's thread only.
+        self.call_from_thread(self._notify_user, message)
+        self._poll_now.set()
+
+    def _notify_user(self, text: str) -> None:
+        self.notify(format_cell(text), markup=False)
 
 
 def _exit_without_terminal() -> None:
@@ -360,4 +287,4 @@ def show_screen(results: Path, selector: Selector) -> SweepStatus | None:
         os.kill(os.getpid(), screen.exit_signal)
     if screen.return_code:
         raise SystemExit(screen.return_code)  # Textual has printed a traceback
-    return screen.view.sweep_status if screen.view else None
+    return screen.view.status

@@ -13,7 +13,7 @@ from textual.widgets import Footer, RichLog, Static
 from ettsweep.console import escape_control, format_cell
 from ettsweep.launch.log_follow import LogFollower
 from ettsweep.runs.folder import RunDir
-from ettsweep.watch.lattice_view import MARK_LEGEND, STATE_LEGEND
+from ettsweep.watch.lattice_view import LEGEND
 
 MAX_LOG_LINES = 5000
 """Lines of a log that can be scrolled back."""
@@ -40,20 +40,19 @@ class ConfirmDialog(ModalScreen[bool]):
 
 HELP = f"""\
 tab         switch between the tables of families and runs
-arrows      select a line
-n, p        show the next or previous family
-s           change the order of the runs
+arrows      select a line; left and right show further columns
 l, enter    follow the log of the selected run; q returns
 c           cancel the selected run, after confirmation
-C           cancel the sweep of the selected family, after confirmation
-q, ctrl-c   quit; the runs go on
+q, ctrl-c   quit; the runs keep running
 
 The lattice has a row for each wd, shifted by half a cell per step,
 so that the six neighbours of a point touch it. Lighter colours are
 better scores. A verdict followed by ... is out of date: runs have
 finished since.
 
-{MARK_LEGEND}
+{LEGEND}
+
+`ettsweep cancel --sweep NAME` cancels a whole sweep.
 """
 
 
@@ -63,8 +62,7 @@ class HelpScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "dismiss", "back")]
 
     def compose(self) -> ComposeResult:
-        signs = STATE_LEGEND.split("  ")
-        yield Static(Text(HELP + "\n".join("  ".join(signs[k : k + 5]) for k in range(0, len(signs), 5))))
+        yield Static(Text(HELP))
 
 
 class LogScreen(Screen[None]):

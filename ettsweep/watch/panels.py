@@ -1,131 +1,112 @@
-"""Contents of the panels: rows of the tables of families and runs, details of a family, events."""
+"""Contents of the panels: the first lines, rows of the tables of families and runs, details of a family, events."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from rich.text import Text
 
-from ettsweep.console import STYLES, format_cell
+from ettsweep.console import STYLES, format_cell, format_count, power_text
+from ettsweep.launch.liveness import NO_ANSWER
+from ettsweep.launch.progress import SweepStatus, format_duration
 from ettsweep.powers import format_power
+from ettsweep.quantities import three_digits
 from ettsweep.runs.state import State
 from ettsweep.study.study import shown_strategy
-from ettsweep.watch.events import EVENT_STYLES, Event, first_text_line
-from ettsweep.watch.labels import StyledText, detail_lines, per_second, progress_bar, short_duration, verdict_label
-from ettsweep.watch.lattice_view import MARK_LEGEND, STATE_LEGEND
-from ettsweep.watch.view_model import FamilyView, RunView, ViewModel
+from ettsweep.watch.lattice_view import LEGEND
+from ettsweep.watch.view import Event, FamilyView, RunView, View
 
-BAR_WIDTH = 10  # characters of a progress bar
-
-Row = dict[str, StyledText]
+Row = dict[str, Text]
 """Cells by column, the most important first: a narrow screen shows those on the left."""
 
-STUCK_STATES = (State.FAILED, State.HELD, State.UNKNOWN)
-"""States that need a decision by the user; cancelled runs are not among them, as cancelling was one."""
+EVENT_STYLES = STYLES | {"requeued": "cyan", "reached": "bold green", "lost": "red"}
+"""Style of an event by its kind."""
 
 
-def family_rows(view: ViewModel) -> dict[str, Row]:
-    """Return the rows of the families, by their keys."""
-    several_models = len({family.study.model for family in view.families}) > 1
-    return {family.key: _family_row(family, several_models) for family in view.families}
+def headline(status: SweepStatus, results: str) -> Text:
+    """Return numbers of runs, time left, and the results folder."""
+    line = Text(f"{status.finished_count}/{format_count(status.run_count, 'run')} finished", "bold")
+    if status.run_count and status.is_over:
+        line.append("  all runs have ended", "yellow" if status.unfinished_count else "green")
+    if status.remaining_s:
+        line.append(f"  about {format_duration(status.remaining_s)} left", "cyan")
+    return line.append(f"  {format_cell(results)}", "not bold dim")
 
 
-def _family_row(family: FamilyView, several_models: bool) -> Row:
-    study, verdict, finished = family.study, family.verdict, family.finished
-    lr, wd = (_power_cell(verdict.cells["lr"]), _power_cell(verdict.cells["wd"])) if verdict else ("", "")
-    stuck = sum(number for state, number in family.states.items() if state in STUCK_STATES)
-    running, cancelled = family.states.get(State.RUNNING, 0), family.states.get(State.CANCELLED, 0)
+def problem_lines(view: View, status: SweepStatus) -> Text:
+    """Return what cannot be read, and what keeps runs from training."""
+    silence = f"{NO_ANSWER}: {status.slurm_error}" if status.slurm_error else ""
+    problems = [(text, "red") for text in (*view.problems, status.stop_reason)]
+    waits = [(text, "yellow") for text in (silence, status.wait_reason, status.idle_slots)]
+    return Text("\n").join(Text(format_cell(text), style) for text, style in (*problems, *waits) if text)
+
+
+def family_row(family: FamilyView) -> Row:
+    """Return the row of a family."""
+    counts, verdict = family.counts, family.verdict
+    finished = sum(number for state, number in counts.items() if state.finished)
+    label = Text("not judged yet", "dim")
+    if verdict:  # with runs finished since, it is out of date
+        label = Text(verdict.brief + " ..." * family.is_stale, STYLES.get(verdict.word, ""))
     return {
-        "sweep": (format_cell(study.sweep), "bold"),
-        "strategy": (format_cell(study.strategy) if study.has_strategies else "", ""),
-        "runs": (f"{finished}/{family.runs}", ""),
-        "stuck": (str(stuck) if stuck else "", "red"),
-        "verdict": verdict_label(family),
-        "progress": (progress_bar(finished / max(1, family.runs), BAR_WIDTH), "cyan"),
-        "cancelled": (str(cancelled) if cancelled else "", "yellow"),
-        "lr": (lr, ""),
-        "wd": (wd, ""),
-        "score": (verdict.mean if verdict else "", ""),
-        "running": (str(running) if running else "", "cyan"),
-        "model": (format_cell(study.model) if several_models else "", ""),
-        # Only what decided it: the details have all of the reason.
-        "why": (format_cell(verdict.decided) if verdict else "", "dim"),
+        "family": Text(format_cell(family.title), "bold"),
+        "runs": _number(f"{finished}/{counts.total()}"),
+        "failed": _number(counts[State.FAILED], "red"),
+        "verdict": label,
+        "lr": _power(verdict.cells["lr"] if verdict else None),
+        "wd": _power(verdict.cells["wd"] if verdict else None),
+        "score": _number(verdict.mean if verdict else ""),
+        "training": _number(counts[State.RUNNING], "cyan"),
     }
 
 
-# --- runs -----------------------------------------------------------------------------------------------------------
-
-
-def _power_cell(value: float | None) -> str:
-    return "" if value is None else format_power(value)
-
-
-SortKey = Callable[[RunView], object]
-
-SORT_KEYS: dict[str, SortKey] = {
-    "state": lambda view: 0,
-    "time left": lambda view: view.run.status.remaining_s if view.run.status.remaining_s is not None else float("inf"),
-    "loss": lambda view: view.loss if view.loss is not None else float("inf"),
-    "speed": lambda view: -(view.steps_per_s or 0.0),
-    "point": lambda view: (
-        view.run.labels.model,
-        shown_strategy(view.run.base),
-        view.run.lr,
-        view.run.wd,
-        view.run.seed,
-    ),
-}
-"""Orders of the table of runs. Runs with equal keys keep their order, in which those in training come first."""
-
-
-def sorted_runs(view: ViewModel, by: str) -> list[RunView]:
-    """Return the unfinished runs in the order named `by`, a key of `SORT_KEYS`."""
-    return sorted(view.runs, key=SORT_KEYS[by])  # type: ignore[arg-type]
-
-
-def run_rows(runs: list[RunView], id_length: int) -> dict[str, Row]:
-    """Return the rows of unfinished runs, by their ids; sweep and model are empty if all runs have the same."""
-    sweeps, models = {run.sweep for run in runs}, {run.run.labels.model for run in runs}
-    return {run.run.id: _run_row(run, len(sweeps) > 1, len(models) > 1, id_length) for run in runs}
-
-
-def _run_row(run: RunView, several_sweeps: bool, several_models: bool, id_length: int) -> Row:
-    spec, status = run.run.spec, run.run.status
-    running = status.state is State.RUNNING
-    # A queued run that was interrupted before has a step too.
-    has_started = running or status.progress > 0
+def run_row(view: RunView, *, has_sweep: bool) -> Row:
+    """Return the row of an unfinished run; its sweep is left out if all runs have the same."""
+    run, status = view.run, view.status
+    is_running = status.state is State.RUNNING
+    reason = format_cell(status.reason.strip().partition("\n")[0])
+    left = format_duration(status.remaining_s) if is_running and status.remaining_s is not None else ""
     return {
-        "run": (run.run.id[:id_length], "bold" if running else ""),
-        "strategy": (format_cell(shown_strategy(spec)), ""),
-        "lr": (_power_cell(spec.lr), ""),
-        "wd": (_power_cell(spec.point.shown_wd), ""),
-        "state": (status.state.value, STYLES.get(status.state, "dim")),
-        "step": (run.step if has_started else "", ""),
-        "loss": (f"{run.loss:.4g}" if run.loss is not None else "", ""),
-        "speed": (per_second(run.steps_per_s) if run.steps_per_s is not None else "", ""),
-        "left": (short_duration(status.remaining_s) if running and status.remaining_s is not None else "", "cyan"),
-        "seed": (str(spec.seed), ""),
-        "sweep": (format_cell(run.sweep) if several_sweeps else "", ""),
-        "where": (" ".join(filter(None, [status.host, status.job, first_text_line(status.reason)])), "dim"),
-        "try": (str(run.attempt) if run.attempt > 1 else "", ""),
-        "model": (format_cell(spec.info.labels.model) if several_models else "", ""),
+        "run": Text(run.id[:8], "bold" if is_running else ""),
+        "strategy": Text(format_cell(shown_strategy(run.spec))),
+        "lr": _power(run.lr),
+        "wd": _power(run.point.shown_wd),
+        "state": Text(status.state.value, STYLES.get(status.state, "dim")),
+        # A queued run that was interrupted before has a step too.
+        "step": _number(run.base.info.progress_text(status.progress) if is_running or status.progress else ""),
+        "loss": _number("" if view.loss is None else f"{view.loss:.4g}"),
+        "left": _number(left, "cyan"),
+        "steps/s": _number("" if view.steps_per_s is None else three_digits(view.steps_per_s)),
+        "seed": _number(str(run.seed)),
+        "sweep": Text(format_cell(view.sweep) if has_sweep else ""),
+        "where": Text(" ".join(filter(None, [format_cell(status.host), format_cell(status.job), reason])), "dim"),
     }
 
 
-# --- the family in view, and events ---------------------------------------------------------------------------------
+def _number(value: str | int, style: str = "") -> Text:
+    """Return a cell that is aligned to the right; 0 is empty."""
+    return Text(str(value or ""), style, justify="right")
+
+
+def _power(value: float | None) -> Text:
+    return _number("" if value is None else format_power(value, 3))
 
 
 def family_details(family: FamilyView) -> Text:
-    """Return the details of a family, and the legend below."""
-    legend = "\n".join(f"{MARK_LEGEND}  {STATE_LEGEND}".split("  "))
-    lines = [*detail_lines(family), ("", ""), (legend, "dim")]
-    return Text("\n").join(Text(text, style=style) for text, style in lines)
+    """Return the candidate of a family and what decided on it, and the legend below."""
+    details = Text()
+    if verdict := family.verdict:
+        axes = {name: verdict.cells[name] for name in ("lr", "wd")}
+        point = ", ".join(f"{name} {power_text(value)}" for name, value in axes.items() if value is not None)
+        details.append(f"{point}\n{verdict.score_line}\n" if point else "")
+        details.append(f"{format_cell(verdict.reason)}\n\n", "dim")
+    return details.append(LEGEND, "dim")
 
 
-def event_line(event: Event) -> Text:
-    """Return an event as a line."""
-    line = Text()
-    line.append(f"{event.at or 'earlier':8}  ", style="dim")
-    line.append(f"{event.kind:11}  ", style=EVENT_STYLES.get(event.kind, ""))
-    line.append(format_cell(event.subject))
-    line.append(f"  {event.text}" if event.text else "")
-    line.append(f"  {format_cell(event.position)}" if event.position else "", style="dim")
-    return line
+def event_lines(events: Sequence[Event]) -> Text:
+    """Return events line by line, the newest first: a low screen shows those on the top."""
+    return Text("\n").join(map(_event_line, reversed(events)))
+
+
+def _event_line(event: Event) -> Text:
+    text = format_cell(event.text.strip().partition("\n")[0])
+    kind = (f"{event.kind:11}", EVENT_STYLES.get(event.kind, ""))
+    return Text.assemble((event.at, "dim"), "  ", kind, "  ", format_cell(event.subject), "  ", text)

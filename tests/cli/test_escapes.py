@@ -59,7 +59,7 @@ def test_nor_does_a_terminal_obey_it(run: str, command: str) -> None:
 def test_nor_does_the_screen_of_watch(run: str) -> None:
     with Terminal(400, 24) as terminal:
         terminal.type(f"{ETTSWEEP} watch")
-        assert SPELLED in terminal.wait_for("earlier +failed")
+        assert SPELLED in terminal.wait_for("failed +.*gone")
         terminal.press("Tab", "l")
         assert SPELLED in terminal.wait_for("ended: ")
 

@@ -14,12 +14,13 @@ import pytest
 import yaml
 from support.commandline import ettsweep, keep
 from support.watched import judged, watcher
+from textual.geometry import Size
 
 from ettsweep.results import load
 from ettsweep.runs.folder import RunDir
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.watch.lattice_view import draw_lattice
-from ettsweep.watch.panels import family_details, family_rows, run_rows
+from ettsweep.watch.panels import family_details, family_row, run_row
 
 COMMANDS = {
     "status": [],
@@ -122,15 +123,12 @@ def test_pages_figures_and_frames_have_no_wd(folder: Path, has_wd: bool) -> None
 
 def test_the_live_screen_shows_no_wd(folder: Path, has_wd: bool) -> None:
     view = judged(watcher(folder / "results"))
-    (family,) = view.families
-    assert family.lattice is not None
+    (family,) = view.families.values()
+    rows = [family_row(family), *(run_row(run, has_sweep=False) for run in view.runs.values())]
     lines = [
-        *(
-            "  ".join(text for text, _ in row.values())
-            for row in (family_rows(view) | run_rows([*view.runs], 8)).values()
-        ),
+        *("  ".join(cell.plain for cell in row.values()) for row in rows),
         family_details(family).plain,
-        *(line.plain for line in draw_lattice(family.lattice, 100, 10)),
+        *(line.plain for line in draw_lattice(family.cells, family.study.metric, Size(100, 10))),
     ]
     text = "\n".join(lines)
     assert "2^-6" in text

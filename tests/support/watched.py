@@ -18,7 +18,7 @@ from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import SweepStore
-from ettsweep.watch.view_model import FamilyView, ViewModel
+from ettsweep.watch.view import Cell, FamilyView, View
 from ettsweep.watch.watcher import Selection, Watcher
 from support.commandline import keep, wait_for, write_grid
 from support.made_sweep import finish, loss_at
@@ -78,16 +78,23 @@ def watcher(results: Path) -> Watcher:
     return Watcher(results, choose_all, lambda: NOON)
 
 
-def judged(watch: Watcher) -> ViewModel:
+def look(watch: Watcher) -> View:
+    """Look, and judge nothing."""
+    return next(view for view in watch.poll() if view.status)
+
+
+def judged(watch: Watcher) -> View:
     """Look, and find all verdicts."""
-    watch.poll()
-    while watch.judge_next():
-        pass
-    return watch.view()
+    *_, view = watch.poll()
+    return view
 
 
-def family(view: ViewModel, strategy: str = "standard") -> FamilyView:
-    return next(result for result in view.families if result.study.strategy == strategy)
+def family(view: View, strategy: str = "standard") -> FamilyView:
+    return next(result for result in view.families.values() if result.study.strategy == strategy)
+
+
+def cells(family_view: FamilyView) -> dict[tuple[int, int], Cell]:
+    return {(cell.i, cell.j): cell for cell in family_view.cells}
 
 
 # --- a terminal -----------------------------------------------------------------------------------------------------

@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 from support.commandline import PATIENCE_S
 from support.made_sweep import finish
-from support.watched import ask, at, claim, finish_all, watcher
+from support.watched import ask, at, claim, finish_all, look, watcher
 from textual.app import App
 from textual.pilot import Pilot
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.study.study import Study
 from ettsweep.watch.app import WatchScreen
-from ettsweep.watch.dialogs import ConfirmDialog
-from ettsweep.watch.poller import Progress, Updated
+from ettsweep.watch.view import View
 
 SMALL, LARGE = (80, 24), (200, 60)
 
@@ -31,7 +30,7 @@ def show(results: Path, act: Act, size: tuple[int, int] = SMALL) -> WatchScreen:
     async def run() -> WatchScreen:
         app = WatchScreen(results, watcher(results))
         async with app.run_test(size=size, notifications=True) as pilot:
-            await until(pilot, lambda: app.view is not None and all(family.verdict for family in app.view.families))
+            await until(pilot, lambda: app.view.status and all(family.verdict for family in app.view.families.values()))
             await until(pilot, lambda: "q quit" in seen(app))
             await act(app, pilot)
         return app
@@ -74,25 +73,33 @@ def test_all_parts_are_seen_at_once(results: Path, size: tuple[int, int]) -> Non
         assert len(lines) == size[1]
         assert max(map(len, lines)) <= size[0]
         assert re.search(r"19/22 runs finished +about \d+ s left", lines[0])
-        assert re.search(r"^ small +standard +18/18 +unresolved: within 5% \(95%\), too few seeds", text, re.MULTILINE)
-        assert re.search(r"^ small +ntk +1/18 +1 +incomplete", text, re.MULTILINE)
+        assert re.search(r"^ small standard +18/18 +unresolved: within 5% \(95%\), too few seeds", text, re.MULTILINE)
+        assert re.search(r"^ small ntk +1/18 +1 +incomplete", text, re.MULTILINE)
         assert re.search(r"\[ *\.10. *\]", text), "the candidate"
         assert len(re.findall(r"\( *\.\d\d\d *\)", text)) == 6, "its neighbours"
-        assert re.search(r"running +60/240 +1\.25 +20/s +0:09", text)
-        assert re.search(r"earlier +failed +\w{8}  RuntimeError: out of luck  ntk", text)
-        assert "second line" not in text
-        for key in ("n/p family", "s sort", "l log", "c cancel", "? help", "q quit"):
+        assert re.search(r"running +60/240 +1\.25 +9 s", text)
+        for key in ("l log", "c cancel", "? help", "q quit"):
             assert key in lines[-1]
 
     show(results, act, size)
 
 
 @pytest.mark.usefixtures("small")
+def test_a_large_screen_says_why_a_run_failed(results: Path) -> None:
+    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
+        assert re.search(r"failed +60/240 .* RuntimeError: out of luck$", seen(app), re.MULTILINE)
+        assert "second line" not in seen(app)
+
+    show(results, act, LARGE)
+
+
+@pytest.mark.usefixtures("small")
 def test_the_lattice_grows_with_the_screen(results: Path) -> None:
     async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
-        blank = max(map(len, re.findall(r"(?:^\n)+", seen(app) + "\n", re.MULTILINE)))
-        assert blank <= 5
-        assert "[ ] the candidate" in seen(app), "the legend is below the details"
+        below = re.search(r"^ +lr  .*\n((?:.*\n)*?)─ unfinished runs", seen(app), re.MULTILINE)
+        assert below
+        assert below[1].count("\n") <= 5
+        assert "[ ] candidate" in seen(app), "the legend is below the details"
 
     show(results, act, (200, 50))
 
@@ -108,8 +115,8 @@ def test_a_small_screen_says_how_many_families_are_not_in_view(results: Path) ->
         assert hidden
         in_view = re.findall(r"^ (?:small|more\d) ", seen(app), re.MULTILINE)
         assert len(in_view) + int(hidden[1]) == 10
-        await pilot.press("end")
-        await until(pilot, lambda: re.search(r"^ small +ntk ", seen(app), re.MULTILINE))
+        await pilot.press("pagedown", "pagedown", "pagedown")
+        await until(pilot, lambda: re.search(r"^ small ntk ", seen(app), re.MULTILINE))
 
     show(results, act)
 
@@ -118,9 +125,8 @@ def test_events_are_added_as_they_happen(results: Path, small: list[Study]) -> N
     async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
         for seed in range(2):
             claim(results, at(small[1], -1, 1, seed)).record_failure("error", f"RuntimeError: again {seed}")
-        # The log is drawn after the panels, where the reasons are too.
-        await until(pilot, lambda: len(re.findall(r"^(?:earlier|12:00:00) +failed ", seen(app), re.MULTILINE)) == 3)
-        assert {"again 0", "again 1"} <= {*re.findall(r"again \d", seen(app))}
+        events = r"^12:00:00  failed +\w{8} ntk .* seed \d  RuntimeError: (again \d)$"
+        await until(pilot, lambda: {*re.findall(events, seen(app), re.MULTILINE)} == {"again 0", "again 1"})
 
     show(results, act, LARGE)
 
@@ -130,36 +136,26 @@ def test_keys_change_the_family_in_view(results: Path) -> None:
     async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
         assert app.family
         assert app.family.study.strategy == "standard"
-        for key, strategy in (("n", "ntk"), ("n", "ntk"), ("p", "standard"), ("down", "ntk"), ("up", "standard")):
+        for key, strategy in (("down", "ntk"), ("down", "ntk"), ("up", "standard"), ("down", "ntk")):
             await pilot.press(key)
             await pilot.pause()
             assert app.family.study.strategy == strategy, key
             assert f"small {strategy}: lr across, wd up" in seen(app)
-        await pilot.press("n")
-        await pilot.pause()
         assert {"▸", "!", "·"} <= set(seen(app)), "training, failed, to come"
 
     show(results, act)
 
 
 @pytest.mark.usefixtures("small")
-def test_runs_are_sorted_by_a_key_and_stay_chosen(results: Path, small: list[Study]) -> None:
-    claim(results, at(small[1], 1, 1), step=180, loss=0.5)
-
+def test_a_run_stays_selected_when_others_come(results: Path, small: list[Study]) -> None:
     async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
         await pilot.press("tab", "down")
-        chosen = app.run_in_view
-        assert chosen
-        titles, jobs = set(), set()
-        for _ in range(5):
-            titles.add(re.search(r"unfinished runs: 1?\d, by ([\w ]+) ─*", seen(app).replace("━", "─"))[1].strip())  # type: ignore[index]
-            jobs.add(tuple(re.findall(r"^ ([0-9a-f]{8}) ", seen(app), re.MULTILINE)))
-            await pilot.press("s")
-            await pilot.pause()
-            assert app.run_in_view
-            assert app.run_in_view.id == chosen.id
-        assert titles == {"state", "time left", "loss", "speed", "point"}
-        assert len(jobs) > 1
+        selected = app.run_in_view
+        assert selected
+        claim(results, at(small[1], 1, 1), step=180, loss=0.5)
+        await until(pilot, lambda: "180/240" in seen(app))
+        assert app.run_in_view
+        assert app.run_in_view.id == selected.id
 
     show(results, act)
 
@@ -202,42 +198,6 @@ def test_a_run_is_cancelled_after_a_question_that_names_it(results: Path, small:
     show(results, act)
 
 
-def test_a_sweep_is_cancelled_but_not_what_another_one_wants(results: Path, small: list[Study]) -> None:
-    ask(results, "other", strategies=["ntk"], centre={"ntk": {"lr": small[1].base.lr, "wd": small[1].base.wd}},
-        lr={"range": [0, 0]}, wd={"range": [0, 0]})  # fmt: skip
-    shared, own_part = (RunDir.create(results, at(small[1], *steps)) for steps in ((0, 0), (-1, 0)))
-
-    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
-        while app.family and app.family.study.sweep != "small":
-            await pilot.press("n")
-            await pilot.pause()
-        await pilot.press("C")
-        await until(pilot, lambda: "cancel 1 run of sweep small" in seen(app))
-        assert isinstance(app.screen, ConfirmDialog)
-        assert app.screen.question == "cancel 1 run of sweep small; 1 run is kept: sweep other needs it too?"
-        await pilot.press("y")
-        await until(pilot, own_part.cancel_path.exists)
-        assert not shared.cancel_path.exists()
-
-    show(results, act)
-
-
-def test_a_cancelled_run_is_counted_but_not_as_stuck(results: Path, small: list[Study]) -> None:
-    for seed in (0, 1):
-        RunDir.create(results, at(small[1], 1, 1, seed)).cancel()
-
-    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
-        (head, result, other) = re.findall(r"^ (?:sweep|small) .*(?:runs|/18).*", seen(app), re.MULTILINE)
-        for name, number in (("running", "1"), ("cancelled", "2"), ("stuck", "1")):
-            end = head.index(name) + len(name)
-            assert other[head.index(name) : end].split() == [number], name
-            assert not result[head.index(name) : end].strip(), name
-        await pilot.press("n")
-        await until(pilot, lambda: "⊘" in seen(app))
-
-    show(results, act, LARGE)
-
-
 @pytest.mark.usefixtures("small")
 def test_a_run_that_is_over_cannot_be_cancelled(results: Path) -> None:
     async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
@@ -264,7 +224,7 @@ def test_help_says_what_keys_do(results: Path) -> None:
 
 
 def test_before_the_first_look_nothing_is_claimed(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ettsweep.watch.poller.Poller.start", lambda self: None)
+    monkeypatch.setattr(WatchScreen, "_poll", lambda self: None)
     ask(results)
 
     async def run() -> None:
@@ -273,14 +233,13 @@ def test_before_the_first_look_nothing_is_claimed(results: Path, monkeypatch: py
             await pilot.pause()
             assert "reading ..." in seen(app).splitlines()[0]
             assert not re.search(r"\d/\d|left|judged", seen(app))
-            app.post_message(Progress("reading runs: 100 of 10,000"))
+            app.call_later(app._show, View(progress="reading runs: 100 of 10,000"))
             await pilot.pause()
             assert "reading runs: 100 of 10,000" in seen(app).splitlines()[0]
-            view = watcher(results).poll()
-            app.post_message(Updated(view))
+            app.call_later(app._show, look(watcher(results)))
             await pilot.pause()
             assert "not judged yet" in seen(app)
-            for key in ("l", "c", "s", "n", "tab", "enter"):  # there is no run
+            for key in ("l", "c", "tab", "enter"):  # there is no run
                 await pilot.press(key)
             assert "no run is selected" in seen(app)
 

@@ -1,88 +1,95 @@
 """A lattice drawn with characters: neighbours touch, cells tell their state without colours, and it fits."""
 
-import re
 from itertools import product
 
 import pytest
+from textual.geometry import Size
 
+from ettsweep.metric import Metric
 from ettsweep.runs.point import Point
 from ettsweep.runs.state import State
 from ettsweep.study.lattice import Axis, neighbours
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
-from ettsweep.watch.lattice_cells import Cell, LatticeCells, Mark
-from ettsweep.watch.lattice_view import (
-    COLOURS,
-    DENSITIES,
-    STATE_SIGNS,
-    draw_lattice,
-    fit_window,
-    format_score,
-    shows_all_cells,
-)
+from ettsweep.watch.lattice_view import CELL_SIZES, COLOURS, STATE_SIGNS, draw_lattice, format_score, shades
+from ettsweep.watch.view import CANDIDATE, NEIGHBOUR, UNMARKED, Cell
 
 CENTRE = Point(2.0**-6, 0.5)
 
 
-def made(reach: int, states: dict[tuple[int, int], State] | None = None, scored: bool = True) -> LatticeCells:
+def made(reach: int, states: dict[tuple[int, int], State] | None = None, scored: bool = True) -> list[Cell]:
     """Return a lattice whose scores are lowest in the middle, where the candidate is."""
     cells = []
     around = set(neighbours(CENTRE, Axis(low=-1, high=1), Axis(low=-1, high=1)))
     for i, j in product(range(-reach, reach + 1), repeat=2):
         point, state = CENTRE.moved(i, j), (states or {}).get((i, j), State.DONE)
-        mark = Mark.CANDIDATE if point == CENTRE else Mark.NEIGHBOUR if point in around else Mark.NONE
+        mark = CANDIDATE if point == CENTRE else NEIGHBOUR if point in around else UNMARKED
         score = 0.1 + 0.01 * (i * i + i * j + j * j) if scored and state is State.DONE else None
-        cells.append(Cell(i, j, point, state, score, int(state.finished), 1, mark))
-    return LatticeCells(tuple(cells), LOWEST_LOSS)
+        cells.append(Cell(i, j, point, (state,), score, mark))
+    return cells
 
 
-@pytest.mark.parametrize("capacity", [(100, 20), (60, 8), (40, 8), (30, 8)])
-def test_the_six_neighbours_are_those_that_touch_the_candidate(capacity: tuple[int, int]) -> None:
-    lines = [line.plain for line in draw_lattice(made(2), *capacity)]
-    width = fit_window(made(2), *capacity).density.width  # type: ignore[union-attr]
+def drawn(cells: list[Cell], room: tuple[int, int]) -> list[str]:
+    return [line.plain for line in draw_lattice(cells, LOWEST_LOSS, Size(*room))]
+
+
+@pytest.mark.parametrize(
+    ("room", "width", "height"), [((100, 20), 8, 3), ((62, 8), 8, 1), ((55, 8), 6, 1), ((40, 8), 4, 1)]
+)
+def test_the_six_neighbours_are_those_that_touch_the_candidate(room: tuple[int, int], width: int, height: int) -> None:
+    lines = drawn(made(2), room)
     (row,) = (k for k, line in enumerate(lines) if "[" in line)
-    each = fit_window(made(2), *capacity).density.height  # type: ignore[union-attr]
     at = lines[row].index("[")
     values = {(k, location) for k in range(len(lines)) for location, sign in enumerate(lines[k]) if sign == "("}
     beside, half = {(row, at - width), (row, at + width)}, width // 2
-    above = {(k, at + by) for k in (row - each, row + each) for by in (-half, half)}
+    above = {(k, at + by) for k in (row - height, row + height) for by in (-half, half)}
     assert values == beside | above
 
 
 @pytest.mark.parametrize("reach", [0, 1, 2, 4, 12])
-@pytest.mark.parametrize("capacity", [(50, 12), (24, 6), (170, 40), (12, 3)])
-def test_it_keeps_within_its_room_and_the_candidate_is_in_it(reach: int, capacity: tuple[int, int]) -> None:
-    result = made(reach)
-    lines = [line.plain for line in draw_lattice(result, *capacity)]
-    assert len(lines) <= capacity[1]
-    assert max(map(len, lines)) <= capacity[0]
+@pytest.mark.parametrize("room", [(50, 12), (24, 6), (170, 40), (12, 3)])
+def test_it_keeps_within_its_room_and_the_candidate_is_in_it(reach: int, room: tuple[int, int]) -> None:
+    lines = drawn(made(reach), room)
+    assert len(lines) <= room[1]
+    assert max(map(len, lines)) <= room[0]
     assert sum("[" in line for line in lines) == 1
-    cells = re.findall(rf"\.\d\d\d?|\d\.\d\d|{STATE_SIGNS[State.DONE]}", "\n".join(lines))
-    assert (len(cells) == len(result.cells)) == shows_all_cells(result, *capacity)
 
 
 @pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("capacity", [(100, 20), (60, 8), (30, 8)])
-def test_each_state_has_a_sign_in_every_density(state: State, capacity: tuple[int, int]) -> None:
-    text = "\n".join(line.plain for line in draw_lattice(made(1, {(1, 1): state}, scored=False), *capacity))
-    assert STATE_SIGNS[state] in text
+@pytest.mark.parametrize("room", [(100, 20), (60, 8), (30, 8)])
+def test_each_state_has_a_sign_in_every_density(state: State, room: tuple[int, int]) -> None:
+    assert STATE_SIGNS[state] in "\n".join(drawn(made(1, {(1, 1): state}, scored=False), room))
+
+
+def test_large_cells_count_finished_runs() -> None:
+    cell = Cell(0, 0, CENTRE, (State.DONE, State.RUNNING, State.MISSING), 0.1)
+    lines = drawn([cell], (20, 5))
+    (row,) = (k for k, line in enumerate(lines) if "▸.100" in line)
+    assert lines[row + 1].split() == ["1/3"]
 
 
 def test_scores_are_colours_too_and_the_best_is_the_lightest() -> None:
-    spans = [span.style for line in draw_lattice(made(2), 60, 8) for span in line.spans]
-    colours = {style.bgcolor.name for style in spans if not isinstance(style, str) and style.bgcolor}
-    assert {COLOURS[0], COLOURS[-1]} <= colours <= set(COLOURS)
-    (best,) = (
-        style
-        for line in draw_lattice(made(2), 60, 8)
-        for span in line.spans
-        if "[" in line.plain[span.start : span.end] and not isinstance(style := span.style, str)
-    )
-    assert best.bgcolor
-    assert best.bgcolor.name == COLOURS[-1]
+    lines = draw_lattice(made(2), LOWEST_LOSS, Size(60, 8))
+    spans = [(line.plain[span.start : span.end], span.style) for line in lines for span in line.spans]
+    colours = {text: style.bgcolor.name for text, style in spans if not isinstance(style, str) and style.bgcolor}
+    assert {COLOURS[0], COLOURS[-1]} <= {*colours.values()} <= {*COLOURS}
+    assert [colour for text, colour in colours.items() if "[" in text] == [COLOURS[-1]]
+
+
+@pytest.mark.parametrize(("metric", "best"), [(LOWEST_LOSS, 0), (BEST_ACCURACY, 2)])
+def test_the_best_is_lightest_and_one_awful_point_leaves_shades_to_the_others(metric: Metric, best: int) -> None:
+    scores = [0.1, 0.2, 0.3, -90.0 if metric is BEST_ACCURACY else 90.0, None]
+    cells = [Cell(k, 0, Point(2.0**k, 0.5), (State.DONE,), score) for k, score in enumerate(scores)]
+    by_point = shades(cells, metric)
+    shade = [by_point.get(cell.point) for cell in cells]
+    assert shade[best] == 1.0
+    assert shade[4] is None
+    assert shade[3] == 0.0
+    assert shade[1] is not None
+    assert 0.5 < shade[1] < 1.0
 
 
 def test_axes_have_powers_of_two_below_their_cells() -> None:
-    *rows, axis = (line.plain for line in draw_lattice(made(1), 40, 5))
+    *rows, axis = drawn(made(1), (40, 5))
     assert [row.split()[0] for row in rows] == ["2^0", "2^-1", "2^-2"]
     assert axis.split() == ["lr", "2^-7", "2^-6", "2^-5"]
     first = rows[-1].index("(") - 6
@@ -90,13 +97,12 @@ def test_axes_have_powers_of_two_below_their_cells() -> None:
 
 
 def test_labels_that_are_too_wide_are_left_out_rather_than_run_together() -> None:
-    wide = [Cell(i, 0, Point(0.003 * 2.0**i, 0.0), State.MISSING, None, 0, 1) for i in range(8)]
-    axis = draw_lattice(LatticeCells(tuple(wide), LOWEST_LOSS), 44, 3)[-1].plain
-    assert axis.split()[:3] == ["lr", "0.003", "0.012"]
+    wide = [Cell(i, 0, Point(0.003 * 2.0**i, 0.0), (State.MISSING,), None) for i in range(8)]
+    assert drawn(wide, (44, 3))[-1].split()[:3] == ["lr", "0.003", "0.012"]
 
 
 def test_nothing_is_drawn_of_a_family_without_points() -> None:
-    assert draw_lattice(LatticeCells((), LOWEST_LOSS), 40, 5) == []
+    assert drawn([], (40, 5)) == []
 
 
 @pytest.mark.parametrize(
@@ -115,4 +121,4 @@ def test_an_accuracy_is_told_in_percent(score: float, message: str) -> None:
 
 
 def test_rows_are_moved_by_whole_characters() -> None:
-    assert all(density.width % 2 == 0 for density in DENSITIES)
+    assert all(size.width % 2 == 0 for size in CELL_SIZES)

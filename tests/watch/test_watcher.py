@@ -7,48 +7,52 @@ from pathlib import Path
 
 import pytest
 from support.made_sweep import finish
-from support.watched import MIDDLE, NOON, ask, at, choose_all, claim, family, finish_all, judged, watcher
+from support.watched import MIDDLE, NOON, ask, at, cells, choose_all, claim, family, finish_all, judged, look, watcher
 
 from ettsweep.errors import InputError
 from ettsweep.files import folder_names
+from ettsweep.launch.progress import SweepStatus
 from ettsweep.report.verdict_view import make_views
 from ettsweep.runs.folder import RunDir, runs_dir, sweeps_dir
 from ettsweep.runs.index import RunIndex, load_run_index
 from ettsweep.runs.state import State
 from ettsweep.study.judgement import judge
 from ettsweep.study.sweep_store import SweepStore
+from ettsweep.watch.view import CANDIDATE, NEIGHBOUR, Event
 from ettsweep.watch.watcher import Selection, Watcher
+
+
+def status(watch: Watcher) -> SweepStatus:
+    result = look(watch).status
+    assert result
+    return result
 
 
 def test_a_family_is_not_judged_before_it_is(results: Path) -> None:
     (study,) = ask(results)
     finish_all(results, study)
     watch = watcher(results)
-    first = family(watch.poll())
-    assert (first.verdict, first.stale) == (None, True)
-    assert (first.finished, first.runs) == (18, 18)
-    assert watch.judge_next()
-    assert not watch.judge_next()
-    family_result = family(watch.view())
+    *progress, before, after = watch.poll()
+    assert not any(view.status for view in progress)
+    first, family_result = family(before), family(after)
+    assert (first.verdict, first.is_stale, first.counts) == (None, True, {State.DONE: 18})
     assert [family_result.verdict] == make_views(judge([family_result.study], load_run_index(results)))
-    assert not family_result.stale
+    assert not family_result.is_stale
 
 
 def test_runs_that_nobody_has_made_yet_are_among_those_of_a_family(results: Path) -> None:
     (study,) = ask(results)
     finish(results, at(study, 0, 0), 0.5)
     claim(results, at(study, 0, 0, 1))
-    family_result = family(watcher(results).poll())
-    assert family_result.states == {State.DONE: 1, State.RUNNING: 1, State.MISSING: 16}
-    assert (family_result.finished, family_result.runs) == (1, 18)
+    assert family(look(watcher(results))).counts == {State.DONE: 1, State.RUNNING: 1, State.MISSING: 16}
 
 
 def test_a_run_in_training_is_seen_with_step_loss_and_speed(results: Path) -> None:
     (study,) = ask(results)
     attempt = claim(results, at(study, 0, 0), step=60, loss=1.25)
     attempt.append(attempt.metrics_path, [{"step": 60, "val_loss": 9.0, "val_accuracy": 0.1}])
-    (run,) = watcher(results).poll().runs
-    assert (run.step, run.loss, run.steps_per_s, run.attempt, run.sweep) == ("60/240", 1.25, 20.0, 1, "small")
+    (run,) = look(watcher(results)).runs.values()
+    assert (run.run.status.progress, run.loss, run.steps_per_s, run.sweep) == (0.25, 1.25, 20.0, "small")
     assert run.run.status.remaining_s == pytest.approx(9.0)
 
 
@@ -57,17 +61,29 @@ def test_those_that_train_come_first_then_those_that_need_a_person(results: Path
     RunDir.create(results, at(study, -1, 0))
     claim(results, at(study, 0, 0)).record_failure("error", "RuntimeError: out of luck")
     claim(results, at(study, 1, 0))
-    assert [run.run.state for run in watcher(results).poll().runs] == [State.RUNNING, State.FAILED, State.MISSING]
+    states = [run.run.state for run in look(watcher(results)).runs.values()]
+    assert states == [State.RUNNING, State.FAILED, State.MISSING]
 
 
 def test_finished_runs_are_read_once(results: Path) -> None:
     (study,) = ask(results)
     finish_all(results, study)
     watch = watcher(results)
-    before = watch.poll()
+    assert status(watch).finished == {State.DONE: 18}
     for path in runs_dir(results).glob("*/result.json"):
         path.write_text("{")
-    assert watch.poll().sweep_status.finished == before.sweep_status.finished == {State.DONE: 18}
+    assert status(watch).finished == {State.DONE: 18}
+
+
+def test_a_view_without_news_equals_the_one_before(results: Path) -> None:
+    (study,) = ask(results)
+    claim(results, at(study, 0, 0)).record_failure("error", "RuntimeError: out of luck")
+    claim(results, at(study, 1, 0))
+    watch = watcher(results)
+    before = judged(watch)
+    assert look(watch) == before, "nothing is drawn"
+    claim(results, at(study, 0, 1))
+    assert look(watch) != before
 
 
 def test_run_folders_are_listed_again_only_once_some_came_or_went(
@@ -83,15 +99,15 @@ def test_run_folders_are_listed_again_only_once_some_came_or_went(
 
     monkeypatch.setattr("ettsweep.runs.index.folder_names", counted)
     watch = watcher(results)
-    watch.poll()
-    watch.poll()
+    look(watch)
+    look(watch)
     assert len(listed) == 2, "the folder has just changed: another change may bear the same time"
     os.utime(runs_dir(results), (time.time() - 60, time.time() - 60))
     for _ in range(3):
-        watch.poll()
+        look(watch)
     assert len(listed) == 3
     finish(results, at(study, 1, 0), 0.5)
-    assert watch.poll().sweep_status.finished_count == 2
+    assert status(watch).finished_count == 2
 
 
 def test_a_verdict_is_found_again_only_where_a_run_has_finished(results: Path) -> None:
@@ -102,26 +118,25 @@ def test_a_verdict_is_found_again_only_where_a_run_has_finished(results: Path) -
     watch = watcher(results)
     judged(watch)
     claim(results, at(first, 1, 1, 1))
-    watch.poll()
-    assert not any(item.stale for item in watch.view().families), "that a run trains changes no verdict"
+    (view,) = watch.poll()
+    assert not any(item.is_stale for item in view.families.values()), "that a run trains changes no verdict"
     finish(results, at(first, 1, 1, 0), 0.5)
-    watch.poll()
-    assert [item.stale for item in watch.view().families] == [True, False]
-    assert watch.judge_next()
-    assert not watch.judge_next()
+    before, after = watch.poll()
+    assert [item.is_stale for item in before.families.values()] == [True, False]
+    assert [item.is_stale for item in after.families.values()] == [False, False]
 
 
 def test_runs_and_sweeps_that_come_later_appear(results: Path) -> None:
     (study,) = ask(results)
     finish(results, at(study, 0, 0), 0.5)
     watch = watcher(results)
-    assert len(watch.poll().families) == 1
+    assert len(look(watch).families) == 1
     (other,) = ask(results, "other", seeds=[7])
     claim(results, at(other, 0, 0, 7))
-    view = watch.poll()
-    assert [item.title for item in view.families] == ["other standard", "small standard"]
-    assert [run.sweep for run in view.runs] == ["other"]
-    assert (view.sweep_status.run_count, view.sweep_status.finished_count) == (2, 1)
+    view = look(watch)
+    assert [item.title for item in view.families.values()] == ["other standard", "small standard"]
+    assert [run.sweep for run in view.runs.values()] == ["other"]
+    assert (status(watch).run_count, status(watch).finished_count) == (2, 1)
 
 
 def test_what_cannot_be_read_is_told_and_all_else_is_shown(results: Path) -> None:
@@ -137,8 +152,7 @@ def test_what_cannot_be_read_is_told_and_all_else_is_shown(results: Path) -> Non
     assert "is broken" in folder
     assert "(and 1 more folder)" in folder
     assert sweep.startswith("sweep odd is left out: ")
-    assert "\x1b" not in folder
-    assert family(view).finished == 17
+    assert family(view).counts[State.DONE] == 17
 
 
 def test_a_broken_run_that_is_mended_is_seen(results: Path) -> None:
@@ -148,20 +162,20 @@ def test_a_broken_run_that_is_mended_is_seen(results: Path) -> None:
     text = path.read_text()
     path.write_text("{")
     watch = watcher(results)
-    assert len(watch.poll().problems) == 1
+    assert len(look(watch).problems) == 1
     path.write_text(text)
-    view = watch.poll()
+    view = look(watch)
     assert view.problems == ()
-    assert family(view).finished == 18
+    assert family(view).counts == {State.DONE: 18}
 
 
 def test_runs_that_are_removed_are_gone(results: Path) -> None:
     (study,) = ask(results)
     finish_all(results, study)
     watch = watcher(results)
-    watch.poll()
+    look(watch)
     shutil.rmtree(runs_dir(results) / at(study, 0, 0).run_id)
-    assert family(watch.poll()).states == {State.DONE: 17, State.MISSING: 1}
+    assert family(look(watch)).counts == {State.DONE: 17, State.MISSING: 1}
 
 
 def test_a_folder_that_vanishes_is_an_error_until_it_is_back(results: Path, tmp_path: Path) -> None:
@@ -171,9 +185,9 @@ def test_a_folder_that_vanishes_is_an_error_until_it_is_back(results: Path, tmp_
     before = judged(watch)
     results.rename(tmp_path / "elsewhere")
     with pytest.raises(FileNotFoundError):
-        watch.poll()
+        look(watch)
     (tmp_path / "elsewhere").rename(results)
-    assert watch.poll().families[0].finished == before.families[0].finished
+    assert look(watch) == before
 
 
 def test_where_nothing_is_meant_the_first_look_says_so(results: Path) -> None:
@@ -181,7 +195,7 @@ def test_where_nothing_is_meant_the_first_look_says_so(results: Path) -> None:
         raise InputError("no runs to watch")
 
     with pytest.raises(InputError, match="no runs to watch"):
-        Watcher(results, none, lambda: NOON).poll()
+        look(Watcher(results, none, lambda: NOON))
 
 
 def test_once_something_was_seen_what_is_meant_may_go(results: Path) -> None:
@@ -195,9 +209,9 @@ def test_once_something_was_seen_what_is_meant_may_go(results: Path) -> None:
         return answers.pop()(run_index, sweep_store)
 
     watch = Watcher(results, choose, lambda: NOON)
-    watch.poll()
+    look(watch)
     shutil.rmtree(runs_dir(results) / at(study, 0, 0).run_id)
-    assert watch.poll().sweep_status.run_count == 17
+    assert status(watch).run_count == 17
 
 
 def test_a_long_first_look_says_how_far_it_is(results: Path) -> None:
@@ -205,16 +219,116 @@ def test_a_long_first_look_says_how_far_it_is(results: Path) -> None:
     for steps in MIDDLE:
         for seed in range(12):
             RunDir.create(results, at(studies[0], *steps, seed))
-    collected: list[str] = []
-    watcher(results).poll(collected.append)
-    assert collected == ["reading runs: 0 of 108", "reading runs: 100 of 108"]
-
-
-def test_the_runs_of_a_sweep_are_those_that_it_asks_for(results: Path) -> None:
-    (study,) = ask(results)
-    (other,) = ask(results, "other", seeds=[7])
-    claim(results, at(study, 0, 0))
-    claim(results, at(other, 0, 0, 7))
     watch = watcher(results)
-    watch.poll()
-    assert [run.spec.seed for run in watch.runs_of("other")] == [7]
+    assert [view.progress for view in watch.poll() if not view.status] == [
+        "reading runs: 0 of 108",
+        "reading runs: 100 of 108",
+    ]
+    assert all(view.status for view in watch.poll()), "the next ones are fast"
+
+
+# --- the lattice --------------------------------------------------------------------------------------------------------
+
+
+def test_a_lattice_fills_in_as_runs_finish(results: Path) -> None:
+    (study,) = ask(results)
+    for i, j in MIDDLE:
+        RunDir.create(results, at(study, i, j))
+    watch = watcher(results)
+    before = cells(family(look(watch)))
+    assert {cell.state for cell in before.values()} == {State.MISSING}
+    assert set(before) == set(MIDDLE)
+    finish(results, at(study, 1, 0, 0), 0.5)
+    finish(results, at(study, 1, 0, 1), 0.7)
+    claim(results, at(study, 0, 1))
+    after = cells(family(look(watch)))
+    assert (after[1, 0].state, after[1, 0].score, after[1, 0].states) == (State.DONE, 0.6, (State.DONE, State.DONE))
+    assert (after[0, 1].state, after[0, 1].score) == (State.RUNNING, None)
+    assert after[-1, -1] == before[-1, -1]
+
+
+def test_candidate_and_neighbours_are_marked_also_beyond_what_was_asked_for(results: Path) -> None:
+    (study,) = ask(results)
+    finish_all(results, study)
+    cells_result = cells(family(judged(watcher(results))))
+    assert cells_result[0, 0].mark == CANDIDATE
+    around = {(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)}
+    assert {location for location, cell in cells_result.items() if cell.mark == NEIGHBOUR} == around
+    (shifted,) = ask(results, "shifted", seeds=[5])
+    for i, j in MIDDLE:  # the best is a corner, some of whose neighbours nobody has asked for
+        finish(results, at(shifted, i, j, 5), 2.0 - i - j)
+    view = judged(watcher(results))
+    cells_result = cells(next(item for item in view.families.values() if item.study.sweep == "shifted"))
+    assert cells_result[1, 1].mark == CANDIDATE
+    assert (cells_result[2, 1].mark, cells_result[2, 1].state, cells_result[2, 1].states) == (
+        NEIGHBOUR,
+        State.MISSING,
+        (),
+    )
+
+
+def test_what_needs_a_person_is_seen_before_what_trains_and_that_before_what_is_to_come(results: Path) -> None:
+    (study,) = ask(results)
+    RunDir.create(results, at(study, 0, 0, 0)).cancel()
+    claim(results, at(study, 0, 0, 1))
+    claim(results, at(study, 1, 0, 0))
+    claim(results, at(study, 1, 0, 1)).record_failure("error", "RuntimeError: out of luck")
+    claim(results, at(study, 0, 1, 1))
+    cells_result = cells(family(look(watcher(results))))
+    assert [cells_result[at].state for at in ((0, 0), (1, 0), (0, 1))] == [
+        State.CANCELLED,
+        State.FAILED,
+        State.RUNNING,
+    ]
+
+
+def test_a_fixed_axis_has_one_row(results: Path) -> None:
+    (study,) = ask(results, wd="fixed")
+    RunDir.create(results, at(study, 1, 0))
+    assert set(cells(family(look(watcher(results))))) == {(-1, 0), (0, 0), (1, 0)}
+
+
+# --- events -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_happens_between_looks_is_an_event(results: Path) -> None:
+    (study,) = ask(results)
+    specs = [at(study, *steps) for steps in MIDDLE[:5]]
+    failing, diverging, finishing, cancelled, requeued = specs
+    attempts = [claim(results, spec) for spec in specs]
+    claim(results, at(study, 1, 1)).record_failure("error", "RuntimeError: before the first look")
+    watch = watcher(results)
+    assert look(watch).events == ()
+    attempts[0].record_failure("error", "RuntimeError: out of luck")
+    finish(results, diverging, 0.5, diverged=True)
+    finish(results, finishing, 0.5)
+    RunDir.create(results, cancelled).cancel()
+    attempts[3].record_failure("interrupted", "cancelled")
+    attempts[4].record_failure("interrupted", "preempted")
+    claim(results, requeued).record_resume(1, 60)
+    claim(results, at(study, 1, 0)).record_failure("error", "RuntimeError: at once")
+    events = look(watch).events
+    assert {event.subject[:8]: (event.kind, event.text, event.at) for event in events} == {
+        failing.run_id[:8]: ("failed", "RuntimeError: out of luck", NOON),
+        diverging.run_id[:8]: ("diverged", "at step 81", NOON),
+        cancelled.run_id[:8]: ("cancelled", "", NOON),
+        requeued.run_id[:8]: ("requeued", "attempt 2 resumes from step 60", NOON),
+        at(study, 1, 0).run_id[:8]: ("failed", "RuntimeError: at once", NOON),
+    }
+    assert f"{failing.run_id[:8]} standard (2^-7, 2^-2) seed 0" in {event.subject for event in events}
+    assert look(watch).events == events, "each happens once"
+
+
+def test_an_optimum_that_is_reached_or_lost_is_an_event(results: Path) -> None:
+    (study,) = ask(results, criterion={"rule": "paper"})
+    finish_all(results, study, [steps for steps in MIDDLE if steps != (1, 0)])
+    watch = watcher(results)
+    view = judged(watch)
+    assert family(view).verdict.word == "incomplete"  # type: ignore[union-attr]
+    assert view.events == ()
+    finish_all(results, study, [(1, 0)])
+    (event,) = judged(watch).events
+    text = "optimal by the paper's comparison of means at (2^-6, 2^-1)"
+    assert event == Event(NOON, "reached", "small standard", text)
+    ask(results, seeds=[0, 1, 2])  # more is asked for: it is not optimal until that is there
+    assert [event.kind for event in judged(watch).events] == ["reached", "lost"]

@@ -1,0 +1,29 @@
+"""Texts of the panels: what stands still is said, and no file says anything to the terminal."""
+
+from ettsweep.launch.progress import SweepStatus
+from ettsweep.watch.panels import event_lines, problem_lines
+from ettsweep.watch.view import Event, View
+
+NASTY, SPELLED = "\x1b[2J[red]gone\u202e", r"\x1b[2J[red]gone\u202e"
+
+
+def test_what_cannot_be_read_and_a_silent_slurm_are_told() -> None:
+    status = SweepStatus({}, None, slurm_error=NASTY)
+    view = View(status, problems=(f"run folder a is broken: {NASTY}", "sweep b is left out"))
+    assert problem_lines(view, status).plain.split("\n") == [
+        f"run folder a is broken: {SPELLED}",
+        "sweep b is left out",
+        f"SLURM does not answer: {SPELLED}",
+    ]
+    assert not problem_lines(View(), SweepStatus({}, None))
+
+
+def test_events_are_lines_the_newest_first() -> None:
+    events = (
+        Event("12:00:00", "failed", "1a2b3c4d ntk", f"\n {NASTY}\nsecond line"),
+        Event("12:01:00", "reached", "a", "optimal"),
+    )
+    assert event_lines(events).plain.split("\n") == [
+        "12:01:00  reached      a  optimal",
+        f"12:00:00  failed       1a2b3c4d ntk  {SPELLED}",
+    ]

@@ -29,7 +29,7 @@ from ettsweep.report.notes import (
     resumed_runs,
     run_notes,
 )
-from ettsweep.report.reason_text import decided_text, reason_text
+from ettsweep.report.reason_text import reason_text
 from ettsweep.runs.point import Point
 from ettsweep.runs.versions import group_by_version
 from ettsweep.study.fresh import CONFIDENCE, FreshComparison, compare_fresh
@@ -59,10 +59,9 @@ class VerdictView:
         role: of the candidate: optimum or candidate.
         mean: score of the candidate, and `score` with its standard error; empty without one. `score_line` has its name,
             unit and seeds.
-        decided: what decided it; `reason` has also the runs that need a person, with commands in backticks.
+        reason: what decided it, and the runs that need a person, with commands in backticks.
         shortfall: the word and the reason if it is not optimal; else empty.
         fresh: how much worse fresh seeds are, where it is notable; `fresh_is_sure` if chance does not explain it.
-        beats_all: probability that the candidate beats all its neighbours; empty if unknown.
         evidence: sentences on the bound.
         notes: sentences on the runs, the score and points around that a reader should know.
         path: candidates of the climb, in order.
@@ -93,11 +92,9 @@ class VerdictView:
     score: str
     score_line: str
     reason: str
-    decided: str
     shortfall: str
     fresh: str
     fresh_is_sure: bool
-    beats_all: str
     evidence: tuple[str, ...]
     notes: tuple[str, ...]
     path: tuple[str, ...]
@@ -151,11 +148,9 @@ def _make_view(verdict: Verdict, title: str, conflicts: Sequence[str], following
         score=_score_with_error(verdict),
         score_line=_score_line(verdict),
         reason=reason,
-        decided=decided_text(verdict),
         shortfall="" if is_optimal else f"{verdict.verdict}: {reason}",
         fresh=_fresh_text(fresh) if fresh else "",
         fresh_is_sure=bool(fresh and fresh.is_beyond_chance),
-        beats_all=beats_all,
         evidence=tuple(_evidence(verdict, beats_all)),
         notes=(*_notes(verdict, fresh), *conflicts),
         path=tuple(point.text(3) for point in verdict.path),

@@ -1,4 +1,4 @@
-"""Programs that train one run after the other, so that what is slow to import is imported once; and one: functions.
+"""Train one run after the other in one process, so that what is slow to import is imported once.
 
 A worker starts such a program, and writes a line of JSON to its standard input for each turn: the variables of a run,
 or of several that it trains at once. It answers on the descriptor that ETTSWEEP_REPLY names, in lines of JSON: that it

@@ -76,7 +76,7 @@ def make_app(name: str = "") -> typer.Typer:
     """Return the command line, with all commands or that of a name: typer makes a parser of each that it is given."""
     app = typer.Typer(
         name="ettsweep",
-        help="Find the best learning rate and weight decay for a Transformer, and how sure that is.",
+        help="Find the best learning rate and weight decay of a training script, and how sure that is.",
         no_args_is_help=True,
         # Rich tracebacks print local variables, which may hold secrets of an environment.
         pretty_exceptions_enable=False,
@@ -95,7 +95,6 @@ def make_app(name: str = "") -> typer.Typer:
 
 
 def _run_app() -> None:
-    sys.argv[1:] = [word.removeprefix("--grid=") for word in sys.argv[1:] if word != "--grid"]  # it was an option once
     # The first word decides: an option before a command, such as --help, may ask for all of them.
     name = next((word for word in sys.argv[1:2] if word in COMMANDS), "")
     try:

@@ -116,18 +116,18 @@ def watch(
             raise InputError(f"{results}: no runs to watch; `ettsweep grid --model vit-digits` starts some")
         return runs, family_options.matching_studies(sweep_store)
 
-    if can_show_screen():
-        from ettsweep.watch.app import show_screen
+    with detach_on_interrupt(selection=family_options.as_arguments):
+        if can_show_screen():
+            from ettsweep.watch.app import show_screen
 
-        family_options.sweeps(sweep_store)  # report a wrong name before the screen opens
-        sweep_status = show_screen(results, choose)
-    else:
-        from ettsweep.launch.follow import read_run_index
-        from ettsweep.launch.progress import ProgressMonitor, follow_progress
+            family_options.sweeps(sweep_store)  # report a wrong name before the screen opens
+            sweep_status = show_screen(results, choose)
+        else:
+            from ettsweep.launch.follow import read_run_index
+            from ettsweep.launch.progress import ProgressMonitor, follow_progress
 
-        runs, _ = choose(read_run_index(results), sweep_store)
-        monitor = ProgressMonitor(results, [r.spec for r in runs], sweep_store.studies_by_family)
-        with detach_on_interrupt(selection=family_options.as_arguments):
+            runs, _ = choose(read_run_index(results), sweep_store)
+            monitor = ProgressMonitor(results, [r.spec for r in runs], sweep_store.studies_by_family)
             # relaunch=False: watching never starts or submits anything.
             sweep_status = follow_progress(monitor, str(results), progress_console(), relaunch=False)
     if sweep_status is None or not sweep_status.is_over:

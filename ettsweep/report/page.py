@@ -1,4 +1,4 @@
-"""The page: one self-contained HTML file, which loads nothing from the network."""
+"""The page: one self-contained HTML file with its data, which loads nothing from the network."""
 
 import base64
 import hashlib

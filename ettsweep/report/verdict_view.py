@@ -552,7 +552,7 @@ def _data(verdict: Verdict, reason: str) -> dict[str, Any]:
         "path": [point.to_json() for point in verdict.path],
         "versions": [{"version": name, "runs": [run.id for run in runs]} for name, runs in versions.items()],
         "resume": resume_class(verdict),
-        "resumed": [run.id for run in resumed_runs(verdict)],
+        "resumed": [run.id for run in resumed_runs(verdict)] if verdict.study.base.info.stop_signal else None,
         "differs": differing_facts(verdict),
         "reason": reason,
         "why": verdict.reason.to_json(),

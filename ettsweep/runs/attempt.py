@@ -178,7 +178,7 @@ class Attempt:
         return self._last("execution")
 
     def command(self) -> Json:
-        """Return `command`, the words of the user's program that was started, and `packages`; None for no such one.
+        """Return `command`, the words of the user's program that was started, and `packages`; both None if none was.
 
         `packages` are the versions in the environment of that program.
         """

@@ -40,7 +40,8 @@ Code = Literal[
     equal_mean, best_mean     a neighbour has the same mean; the candidate's is better than those of `neighbours`
     around_zero               the candidate's scores are around zero, and `margin` is a share of the score
     noise_unknown             `lack` (shared_seeds, seeds, repeats) keeps the noise from being known; `seeds` more seeds
-                              of candidate and neighbours, in `runs` of `device_s`, would tell
+                              of candidate and neighbours, in `runs` of `device_s`, would tell; null for
+                              shared_seeds
     beyond_margin             the bound (`value` at `confidence`) is beyond the `margin`; `runs` more, of `device_s`,
                               would suffice; null where none is allowed
     too_few_seeds             it is within the margin, but the candidate and the neighbour that decides, whose own bound

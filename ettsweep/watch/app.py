@@ -88,7 +88,7 @@ class WatchScreen(App[None]):
         Binding("question_mark", "help", "help", key_display="?"),
         Binding("q", "quit", "quit"),
         # priority: also inside dialogs and the log; Textual itself only shows a hint on ctrl+c.
-        Binding("ctrl+c", "quit", show=False, priority=True, system=True),
+        Binding("ctrl+c", "interrupt", show=False, priority=True, system=True),
     ]
 
     def __init__(self, results: Path, watcher: Watcher) -> None:
@@ -219,6 +219,10 @@ class WatchScreen(App[None]):
         """Disable the keys of the main screen while a log or a dialog covers it."""
         return len(self.screen_stack) < 2 or action not in ("log", "cancel", "help")
 
+    def action_interrupt(self) -> None:
+        """Leave as by the signal that a terminal sends where it is not in raw mode."""
+        self._exit_on_signal(signal.SIGINT)
+
     def action_help(self) -> None:
         """Show the help."""
         self.push_screen(HelpScreen())
@@ -276,13 +280,16 @@ def show_screen(results: Path, selector: Selector) -> SweepStatus | None:
 
     Raises:
         EttsweepError: No run or study matches, or the results folder cannot be read.
+        KeyboardInterrupt: The user pressed Ctrl-C.
     """
     screen = WatchScreen(results, Watcher(results, selector, lambda: time.strftime("%H:%M:%S")))
     threading.Thread(target=_exit_without_terminal, daemon=True).start()
     screen.run()
     if screen.error:
         raise screen.error
-    if screen.exit_signal not in (None, signal.SIGINT):  # the terminal is restored: let the signal end the process
+    if screen.exit_signal is signal.SIGINT:
+        raise KeyboardInterrupt
+    if screen.exit_signal:  # the terminal is restored: let the signal end the process
         signal.signal(screen.exit_signal, signal.SIG_DFL)
         os.kill(os.getpid(), screen.exit_signal)
     if screen.return_code:

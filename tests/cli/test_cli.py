@@ -584,8 +584,6 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, finish_scores: 
         ("grid", "give a grid file, or --model NAME"),
         ("grid --model vit-digits grid.yaml", "give a grid file"),
         ("grid other.yaml", "other.yaml: no such file"),
-        ("grid --grid other.yaml", "other.yaml: no such file"),
-        ("train --grid=other.yaml", "other.yaml: no such file"),
         ("grid .", ".: cannot be read"),
         ("grid --model vit-digit", "unknown model 'vit-digit'; did you mean 'vit-digits'?"),
         ("grid grid.yaml --strategy nkt", "unknown strategy 'nkt'; did you mean 'ntk'?"),

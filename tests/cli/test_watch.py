@@ -32,7 +32,7 @@ def training(results: Path) -> Study:
         ("q", 0),
         *(
             pytest.param(*each, marks=pytest.mark.slow)
-            for each in [("C-c", 0), (signal.SIGINT, 0), (signal.SIGHUP, 129)]
+            for each in [("C-c", 130), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
         ),
         (signal.SIGTERM, 143),
     ],
@@ -52,6 +52,7 @@ def test_the_terminal_is_left_as_it_was(method: str | signal.Signals, code: int,
         for_result = terminal.wait_for(f"^ended with {code}")
         assert "here before" in for_result
         assert ("detached; the runs go on" in for_result) == (code == 0)
+        assert ("interrupted; the runs go on" in for_result) == (code == 130)
         assert terminal.modes() == before
         terminal.type(f"stty -a | cmp - {results}/stty && echo same as before")
         terminal.wait_for("^same as before")

@@ -1,16 +1,19 @@
-"""What the page says first of a strategy."""
+"""What the page says first of a strategy, and of the best of several."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from support.made_sweep import SEEDS, Made, digits_spec, finish, loss_at, read, search
 
 from ettsweep.report.families import judged_families, strategy_comparisons
-from ettsweep.report.page_sections import answer_section
+from ettsweep.report.page_sections import answer_section, best_optimum
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.seeds import RACING_SEEDS
+from ettsweep.study.verdict import Verdict
 
 FRESH = (10, 11)
 
@@ -45,3 +48,24 @@ def test_accuracies_are_of_what_did_not_diverge(results: Path) -> None:
     losses = [*(loss_at(0, 0, seed) for seed in SEEDS), 0.1]
     mean = 1 - sum(losses) / len(losses) / 4
     assert lines_result["best accuracy, mean of all seeds"] == (f"{100 * mean:.2f}%", "")
+
+
+def optimal(sample: Made, strategy: str, fresh: list[float]) -> Verdict:
+    verdict_result = sample.verdict(strategy)
+    return replace(verdict_result, verdict="optimal", fresh_scores=dict(enumerate(fresh, 10)))
+
+
+@pytest.mark.parametrize("fresh", [[0.2, 0.2], [0.2, 0.2, 0.2]])
+def test_an_optimum_whose_fresh_seeds_tie_is_compared_too(sample: Made, fresh: list[float]) -> None:
+    """Welch's degrees of freedom are those of the other one then: one, but for rounding."""
+    for apart in (0.01, 0.0123, 0.037, 0.0007, 0.00031):
+        others = [0.1, 0.1 + apart]
+        best = best_optimum([optimal(sample, "standard", others), optimal(sample, "ntk", fresh)])
+        assert best.strategy == "standard"
+        assert "ntk" in best.lead
+
+
+def test_optima_whose_fresh_seeds_have_no_loss_left_are_not_compared_in_percent(sample: Made) -> None:
+    best = best_optimum([optimal(sample, "standard", [0.0, 0.0]), optimal(sample, "ntk", [0.1, 0.2])])
+    assert best.strategy == "standard"
+    assert best.lead == ""

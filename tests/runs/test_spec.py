@@ -1,16 +1,20 @@
-"""Identity of runs and families, and messages for values that cannot be."""
+"""Identity of runs and families, messages for values that cannot be, and kinds by their contract alone."""
 
 import hashlib
 import json
 import math
+import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+import yaml
+from support.commandline import ettsweep, status
 
 from ettsweep.errors import InputError
 from ettsweep.powers import log2
-from ettsweep.runs.spec import RunSpec, validated_spec
+from ettsweep.runs.spec import RunSpec, kind_named, validated_spec
 from ettsweep.schema import OmitFromIdAt, canonical, identity
 from ettsweep.strategies.strategy import map_point
 from ettsweep.trainer.recipe import TransformerRun
@@ -300,3 +304,39 @@ def test_what_trains_alike_is_one_run(make_spec: MakeSpec) -> None:
     assert standard[0] == standard[1], "M enters no factor of the standard strategy"
     family = [make_spec(strategy={"s": 0.0, "mlp_factor": m}).run_id for m in ("ignore", "include")]
     assert family[0] != family[1]
+
+
+def write_grid(path: Path, **block: object) -> Path:
+    content = {
+        "run": {"trainable": "fake", **block},
+        "centre": {"lr": 2.0**-6, "wd": 2.0**-3},
+        "lr": {"range": [-1, 1]},
+        "wd": {"range": [-1, 1]},
+        "seeds": [0, 1],
+        "criterion": {"margin": "5%"},
+    }
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.mark.usefixtures("process")
+def test_a_trainable_is_swept_to_a_verdict(tmp_path: Path, results: Path) -> None:
+    grid = write_grid(tmp_path / "fake.yaml")
+    ettsweep("grid", grid, "--results", results, "--launch-set", "slots=2", "--follow")
+    assert {row["state"] for row in status(results).values()} == {"done"}
+    verdicts = json.loads(ettsweep("verify-optimum", "--results", results, "--follow", "--format", "json").stdout)
+    assert [verdict["verdict"] for verdict in verdicts] == ["optimal"]
+    best = 1 + random.Random(0).gauss(0, 0.01)
+    run = next(row for row in status(results).values() if (row["log2_lr"], row["log2_wd"], row["seed"]) == (-6, -3, 0))
+    assert run["best_score"] == pytest.approx(best + (4 - best) * 0.5**20)
+
+
+def test_what_is_no_trainable_is_refused() -> None:
+    with pytest.raises(InputError, match="unknown trainable 'fucntion'; did you mean 'function'"):
+        kind_named("fucntion")
+
+
+def test_fields_of_a_trainable_are_checked(tmp_path: Path, results: Path) -> None:
+    grid = write_grid(tmp_path / "a.yaml", evry=3)
+    done = ettsweep("grid", grid, "--results", results, code=2)
+    assert "run: evry: unknown key; did you mean every?" in done.stderr

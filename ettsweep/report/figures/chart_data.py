@@ -1,4 +1,4 @@
-"""Shared parts of figures: data sets of a specification, fields, conditions, legends, and the range of a scale."""
+"""Shared parts of figures: data sets, fields, legends and scales; points that stand out, shapes of marks, tooltips."""
 
 import hashlib
 import json

@@ -38,34 +38,25 @@ def test_what_is_no_number_is_no_power(text: str) -> None:
         parse_number(text)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (2.0**-6, "2^-6 (0.015625)"),
-        (2.0**-20, "2^-20 (9.536743164e-7)"),
-        (2.0**1.5, "2^1.5 (2.828427125)"),
-        (1024.0, "2^10 (1024)"),
-        (0.0, "0"),
-        (0.01, "0.01"),
-    ],
-)
+SHOWN = [
+    (2.0**-6, "2^-6 (0.015625)", "2^-6 (0.0156)"),
+    (2.0**-20, "2^-20 (9.536743164e-7)", "2^-20 (9.54e-7)"),
+    (2.0**1.5, "2^1.5 (2.828427125)", "2^1.5 (2.83)"),
+    (1024.0, "2^10 (1024)", "2^10 (1024)"),
+    (0.0, "0", "0"),
+    (0.01, "0.01", "0.01"),
+]
+"""Values, in words and in tables."""
+
+
+@pytest.mark.parametrize(("value", "text"), [(value, exact) for value, exact, _ in SHOWN])
 def test_a_power_is_shown_with_the_exact_decimal(value: float, text: str) -> None:
     assert power_and_decimal(value) == text
     assert parse_number(text) == pytest.approx(value, rel=1e-9)
     assert "^" not in format_cell(value, "best_loss")
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (2.0**-6, "2^-6 (0.0156)"),
-        (2.0**-20, "2^-20 (9.54e-7)"),
-        (2.0**1.5, "2^1.5 (2.83)"),
-        (1024.0, "2^10 (1024)"),
-        (0.0, "0"),
-        (0.01, "0.01"),
-    ],
-)
+@pytest.mark.parametrize(("value", "text"), [(value, short) for value, _, short in SHOWN])
 def test_tables_have_the_power_and_a_decimal_of_three_digits(value: float, text: str) -> None:
     assert format_cell(value, "lr") == format_cell(value, "spec.wd") == text
     assert parse_number(text) == pytest.approx(value, rel=1e-9), "the power is exact"

@@ -76,7 +76,7 @@ def make_app(name: str = "") -> typer.Typer:
     """Return the command line, with all commands or that of a name: typer makes a parser of each that it is given."""
     app = typer.Typer(
         name="ettsweep",
-        help="Find the best learning rate and weight decay of a training script, and how sure that is.",
+        help="Find the best learning rate and weight decay of a training script, and say how sure that is.",
         no_args_is_help=True,
         # Rich tracebacks print local variables, which may hold secrets of an environment.
         pretty_exceptions_enable=False,

@@ -47,7 +47,7 @@ def runs_go_on(selection: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def detach_on_interrupt(follows: bool = True, selection: Sequence[str] = ()) -> Iterator[None]:
-    """On Ctrl-C, tell a user who leaves a command that follows runs that the submitted runs go on.
+    """On Ctrl-C in a command that follows runs, say that the submitted runs keep running.
 
     The message suggests `watch` with the options that selected the runs.
 

@@ -23,10 +23,10 @@ from ettsweep.study.verdict import ScoredPoint, Verdict
 
 def reason_text(verdict: Verdict) -> str:
     """Return why a verdict is what it is, with the commands that help, in backticks."""
-    return "".join([decided_text(verdict), *_stuck_texts(verdict.reason)])
+    return "".join([_decided_text(verdict), *_stuck_texts(verdict.reason)])
 
 
-def decided_text(verdict: Verdict) -> str:
+def _decided_text(verdict: Verdict) -> str:
     """Return what decided a verdict, without runs that need a person."""
     reason, metric = verdict.reason, verdict.study.metric
     facts: dict[str, Any] = dict(reason.facts)

@@ -12,7 +12,7 @@ import numpy as np
 from bench.recorded import Table, read_table
 from bench.tables import Row, show
 from ettsweep.seeding import derive_seed
-from ettsweep.study.seed_noise import Array
+from ettsweep.study.surface import Array
 
 DRAWS = 400
 """Lattices of independent noise that each table is held against."""

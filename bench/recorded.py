@@ -20,9 +20,7 @@ from ettsweep.errors import InputError
 from ettsweep.files import loads
 from ettsweep.runs.spec import MAX_SEED
 from ettsweep.seeding import derive_seed
-from ettsweep.study.point_scores import PointScores
-from ettsweep.study.seed_noise import Array
-from ettsweep.study.surface import fit
+from ettsweep.study.surface import Array, PointScores, fit
 
 METRICS = ("best_loss", "best_accuracy")
 """Columns of a table that a verdict can compare; the first that is there counts."""
@@ -69,7 +67,7 @@ class Table:
         shape = mean_LW.shape
         x_PD = np.stack(np.meshgrid(*map(np.arange, shape), indexing="ij"), -1).reshape(-1, 2).astype(float)
         y_PS = self.values.reshape(len(x_PD), -1)
-        process_P = fit(PointScores(x_PD, np.ones_like(y_PS), y_PS)).mean
+        process_P = fit(PointScores(x_PD, np.ones_like(y_PS), y_PS)).mean_P
         # Terms of up to the degree along both axes together, as many as an axis with that few values can have.
         u_PD = x_PD - x_PD.mean(0)
         powers = [(a, b) for a in range(DEGREE + 1) for b in range(DEGREE + 1 - a) if a < shape[0] and b < shape[1]]

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ettsweep.study.seed_noise import Array
+from ettsweep.study.surface import Array
 
 SIDE = 32
 COUNTS = {"train": 1000, "val": 500}

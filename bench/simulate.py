@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from statistics import fmean
 
 import numpy as np
 
@@ -43,7 +42,7 @@ from ettsweep.study.samplers import SAMPLERS, make_sampler, resolve_trials
 from ettsweep.study.seeds import seed_order
 from ettsweep.study.study import Study
 from ettsweep.study.suggesting import Search, StartPoint
-from ettsweep.study.verdict import Verdict, VerdictWord
+from ettsweep.study.verdict import RunsNeeded, Verdict, VerdictWord
 
 CHUNK = 4
 """Sweeps that a process gets at a time."""
@@ -64,9 +63,8 @@ class Outcome:
         margin: of its criterion.
         bound: that it stated on the advantage; None where it stated none.
         regret: of the candidate, against the best of the lattice.
-        caveat: why points were compared pair by pair, where they were.
-        sufficed: share of rounds in which as many more runs as the verdict said it takes were enough; None where the
-            verdict never said it, or was not reached.
+        is_beside_edge: whether the verdict has an edge of stability.
+        foreseen: what the race still took, as shares of the likely, the low and the high forecast of some round.
     """
 
     verdict: str
@@ -76,8 +74,8 @@ class Outcome:
     margin: float
     bound: float | None
     regret: float | None
-    caveat: str
-    sufficed: float | None = None
+    is_beside_edge: bool = False
+    foreseen: tuple[float, ...] = ()
 
     @property
     def declared(self) -> bool:
@@ -191,7 +189,7 @@ def simulate(
     """
     rank = {seed: number for number, seed in enumerate(seed_order(study))}
     aim = Aim(capacity=slots, follows=True, search=search)
-    run_index, wall, outcomes, forecasts = RunIndex({}, {}), 0, dict[float, Outcome](), list[int]()
+    run_index, wall, outcomes, forecasts = RunIndex({}, {}), 0, dict[float, Outcome](), list[tuple[int, RunsNeeded]]()
     spent, studies = Spent(), [study]
     if search:
         made = next_round(studies, run_index, budget, spent, aim)
@@ -212,11 +210,13 @@ def simulate(
         runs = len(run_index.runs)
         if not plan.to_launch:
             outcome = _outcome(verdict, world, runs, wall)
-            if outcome.declared and forecasts:
-                outcome = replace(outcome, sufficed=fmean(runs <= enough for enough in forecasts))
+            if forecasts:
+                before, forecast = forecasts[np.random.default_rng(len(run_index.runs)).integers(len(forecasts))]
+                numbers = forecast.likely, forecast.low, forecast.high
+                outcome = replace(outcome, foreseen=tuple((runs - before) / number for number in numbers))
             return [*outcomes.values(), outcome]
-        if verdict.bound and verdict.bound.further_runs:
-            forecasts.append(runs + verdict.bound.further_runs)
+        if verdict.bound and verdict.bound.further_runs and verdict.reason.code != "too_few_seeds":  # that is exact
+            forecasts.append((runs, verdict.bound.further_runs))
 
 
 def at_confidence(verdict: Verdict, confidence: float) -> Verdict:
@@ -229,10 +229,11 @@ def at_confidence(verdict: Verdict, confidence: float) -> Verdict:
     lr, wd = _place(study, candidate)
     places = [_place(study, neighbour.point) for neighbour in verdict.neighbours if neighbour.score is not None]
     axes = [k for k, axis in enumerate((study.lr, study.wd)) if not axis.fixed]
-    others = [tuple(float((place[0] - lr, place[1] - wd)[k]) for k in axes) for place in places]
+    steps = [tuple(float((place[0] - lr, place[1] - wd)[k]) for k in axes) for place in places]
+    others = [position for position in steps if position in bound.posterior.positions]  # the others were unstable
     origin = (0.0,) * len(axes)
     value = bound.posterior.bound(origin, others, confidence, bound.margin) if others else 0.0
-    is_decided = not seeds_to_decide(bound.posterior, origin, others)
+    is_decided = not seeds_to_decide(bound.posterior, origin, others, bound.margin)
     word: VerdictWord = "optimal" if is_decided and value <= bound.margin else "unresolved"
     return replace(verdict, verdict=word, bound=replace(bound, value=value, confidence=confidence))
 
@@ -244,9 +245,9 @@ def _outcome(verdict: Verdict, world: World, runs: int, wall: int) -> Outcome:
         around = [_place(study, n) for n in neighbours(verdict.point, study.lr, study.wd)]
         advantage = world.advantage(_place(study, verdict.point), around)
         regret = world.regret(_place(study, verdict.point))
-    value, caveat = (bound.value, bound.caveat) if bound else (None, "")
+    value, is_beside_edge = (bound.value, bound.stability is not None) if bound else (None, False)
     margin = study.criterion.margin_for(study.metric)
-    return Outcome(verdict.verdict, runs, wall, advantage, margin, value, regret, caveat)
+    return Outcome(verdict.verdict, runs, wall, advantage, margin, value, regret, is_beside_edge)
 
 
 RUN_S = 3600.0
@@ -310,13 +311,17 @@ def summary(result: Sequence[Outcome]) -> dict[str, float | None]:
     """Return what became of sweeps, as shares of all; right ones as a share of those that were declared optimal.
 
     A bound is counted wherever one was stated, and is gross where a neighbour is better by more than twice of it; runs,
-    wall and regret are those of all sweeps. Sufficed is the mean over declared ones. Global are those whose candidate
-    is within the margin of the best place of the lattice.
+    wall and regret are those of all sweeps. Foreseen is the share of races, undecided ones included, that took no more
+    runs than the likely forecast, and within that from the low one to the high one. Global are those whose candidate is
+    within the margin of the best place of the lattice.
     """
     declared = [item for item in result if item.declared]
     holds = [item.holds for item in result if item.holds is not None]
     runs = np.array([item.runs for item in result])
-    forecast = [item.sufficed for item in result if item.sufficed is not None]
+    races = [item for item in result if item.foreseen]
+    likely, low, high = (
+        _share_within([(item.foreseen[k], item.declared) for item in races]) if races else None for k in range(3)
+    )
     near = [item.regret is not None and item.regret <= item.margin for item in result]
     return {
         "declared": len(declared) / len(result),
@@ -326,11 +331,23 @@ def summary(result: Sequence[Outcome]) -> dict[str, float | None]:
         "runs": float(runs.mean()),
         "median": float(np.median(runs)),
         "90%": float(np.quantile(runs, 0.9)),
-        "sufficed": fmean(forecast) if forecast else None,
+        "foreseen": likely,
+        "within": high - low if high is not None and low is not None else None,
         "wall": float(np.mean([item.wall for item in result])),
         "global": float(np.mean(near)),
         "regret": float(np.mean([item.regret for item in result if item.regret is not None] or [math.nan])),
     }
+
+
+def _share_within(races: Sequence[tuple[float, bool]]) -> float:
+    """Return the share of races that end within 1, given how far they got and whether they ended (Kaplan and Meier)."""
+    going_on, left = 1.0, len(races)
+    for got, ended in sorted(races, key=lambda race: (race[0], not race[1])):  # of equals, those that ended first
+        if got > 1:
+            break
+        going_on *= 1 - ended / left
+        left -= 1
+    return 1 - going_on
 
 
 # --- the command ----------------------------------------------------------------------------------------------------

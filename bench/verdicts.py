@@ -46,17 +46,24 @@ MADE = {
     "tilting .06": Made("tilting", 0.06),
     "shifting .06": Made("shifting", 0.06),
     "brink .06": Made("brink", 0.06),
+    "sharp stability .04": Made("sharp stability", 0.04),
+    "stability .04": Made("stability", 0.04),
+    "wide stability .04": Made("wide stability", 0.04),
 }
 LATTICES = Path(__file__).parents[1] / "results" / "benchmarks"
 MAX_RUNS = 300
 DOUBT = 0.01
 """Of the one-sided bound that a share of bounds that hold is given, from below and from above; of the whole table."""
 
+MORE = 4
+"""Times as many sweeps for rows that may fall short: so one whose bounds hold in 0.90 instead of 0.95 is found with a
+probability of 0.97, and rows that are far from it cost no more."""
+
 STEP = 20
 """Sweeps after which they are kept, so that a benchmark that is stopped goes on there."""
 
-COLUMNS = ("world", "rule", "stated", "margin", "sweeps", "declared", "right", "holds", "from", "to", "gross", "caveat")
-COLUMNS += ("runs", "median", "90%", "sufficed", "regret")
+COLUMNS = ("world", "rule", "stated", "margin", "sweeps", "declared", "right", "open", "holds", "from", "to", "gross")
+COLUMNS += ("edge", "runs", "median", "90%", "foreseen", "within", "regret")
 
 Row = dict[str, float | str | None]
 
@@ -88,7 +95,8 @@ class Kept:
             for line in path.read_text().splitlines():
                 *key, code, outcomes = json.loads(line)
                 if code == self.code:
-                    self.sweeps.setdefault(tuple(key), []).append([Outcome(**outcome) for outcome in outcomes])
+                    found = [Outcome(**outcome | {"foreseen": tuple(outcome["foreseen"])}) for outcome in outcomes]
+                    self.sweeps.setdefault(tuple(key), []).append(found)
 
     def run(self, pool: Pool, name: str, rule: str, series: Series, sweeps: int) -> list[list[Outcome]]:
         """Return the first sweeps of a series, that many; those that are not kept yet are run, and kept."""
@@ -115,6 +123,7 @@ def code_digest() -> str:
 def row(name: str, rule: str, declared: float | None, margin: float, result: Sequence[Outcome]) -> Row:
     """Return what became of sweeps; `from` and `to` hold the share of bounds that hold, each with a doubt of 1%."""
     holds = [item.holds for item in result if item.holds is not None]
+    undecided = [item.holds for item in result if item.holds is not None and not item.declared]
     n, k = len(holds), sum(holds)
     told = summary(result)
     return {
@@ -125,12 +134,13 @@ def row(name: str, rule: str, declared: float | None, margin: float, result: Seq
         "sweeps": len(result),
         "declared": told["declared"],
         "right": told["right"],
+        "open": float(np.mean(undecided)) if undecided else None,
         "holds": told["bound holds"],
         "from": (float(beta.ppf(DOUBT, k, n - k + 1)) if k else 0.0) if n else None,
         "to": (float(beta.ppf(1 - DOUBT, k + 1, n - k)) if k < n else 1.0) if n else None,
         "gross": told["gross"],
-        "caveat": float(np.mean([bool(item.caveat) for item in result])) if rule == "bound" else None,
-        **{key: told[key] for key in ("runs", "median", "90%", "sufficed", "regret")},
+        "edge": float(np.mean([item.is_beside_edge for item in result])) if rule == "bound" else None,
+        **{key: told[key] for key in ("runs", "median", "90%", "foreseen", "within", "regret")},
     }
 
 
@@ -146,15 +156,31 @@ def rows(pool: Pool, options: argparse.Namespace) -> Iterator[Row]:
             # Accuracies have points for shares: a tenth of them is as hard to tell.
             study = centre_alone((0, 1), Criterion(confidence=most, margin=margin), table)
             series = Series(study, world, Budget(MAX_RUNS), options.slots, confidences=tuple(weaker))
-            by_confidence = zip(*kept.run(pool, name, "bound", series, options.sweeps), strict=True)
-            for confidence, result in zip([*weaker, most], by_confidence, strict=True):
-                yield row(name, "bound", confidence, margin, result)
+            found = _bound_rows(name, [*weaker, most], margin, kept.run(pool, name, "bound", series, options.sweeps))
+            if any(may_fall_short(item) for item in found):
+                more = kept.run(pool, name, "bound", series, MORE * options.sweeps)
+                found = _bound_rows(name, [*weaker, most], margin, more)
+            yield from found
         for seeds in options.paper_seeds:
             rule = f"paper, {seeds} seed{'s' * (seeds > 1)}"
             study = centre_alone(tuple(range(seeds)), Criterion(rule="paper"), table)
             result = kept.run(pool, name, rule, Series(study, world, Budget(10 * MAX_RUNS)), options.sweeps)
             for margin in options.margins:  # means ask for none
                 yield row(name, rule, None, margin, [replace(item, margin=margin) for (item,) in result])
+
+
+def _bound_rows(
+    name: str, confidences: Sequence[float], margin: float, sweeps: Sequence[Sequence[Outcome]]
+) -> list[Row]:
+    by_confidence = zip(*sweeps, strict=True)
+    pairs = zip(confidences, by_confidence, strict=True)
+    return [row(name, "bound", confidence, margin, result) for confidence, result in pairs]
+
+
+def may_fall_short(item: Row) -> bool:
+    """`True` if bounds hold, or declared optima are right, less often than stated: such a row gets more sweeps."""
+    stated = float(item["stated"] or 0)
+    return any(item[column] is not None and float(item[column] or 0) < stated for column in ("right", "holds"))
 
 
 def told(column: str, value: float | str | None) -> str:

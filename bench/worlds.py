@@ -7,7 +7,7 @@ in which a point gets them. True are, of a point, the log of its loss, or its ac
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import product
 from statistics import NormalDist
 from typing import Literal, Protocol
@@ -45,6 +45,9 @@ SHIFT = 0.5
 
 EDGE_SPREAD = 0.3
 """By how many steps of lr the edges of seeds differ: standard deviation."""
+
+SPIKE, SPIKES = math.log(1.3), 0.05
+"""Log loss that a spike costs, and the share of runs that have one."""
 
 Tails = Literal["normal", "heavy"]
 
@@ -109,11 +112,13 @@ class Landscape:
         height: the log loss in truth: its mean over seeds.
         spread: by how much the noise of a run is larger there than stated.
         draw_seed: draws the log loss as one seed has it, before the noise of each run; None where all have `height`.
+        spikes: share of runs that end `SPIKE` worse.
     """
 
     height: Height
     spread: Height = _one
     draw_seed: Callable[[np.random.Generator], Height] | None = None
+    spikes: float = 0.0
 
 
 def _bowl(basin: Basin, rng: np.random.Generator) -> Landscape:
@@ -160,6 +165,23 @@ def _edge(basin: Basin, rng: np.random.Generator) -> Landscape:
 
     below = NormalDist(edge, EDGE_SPREAD).cdf
     return Landscape(lambda lr, wd: basin.at(lr, wd) + fall * below(lr), draw_seed=draw_seed)
+
+
+def _stability(basin: Basin, rng: np.random.Generator, spread: float) -> Landscape:
+    """A loss that falls with lr until training blows up, for each seed at another lr; some runs have a spike."""
+    edge, slope, fall = rng.uniform(-1.0, 1.0), rng.uniform(0.02, 0.12), math.log(rng.uniform(1.35, 3.3))
+    normal = NormalDist(edge, spread)
+
+    def draw_seed(seed_rng: np.random.Generator) -> Height:
+        own = edge + spread * seed_rng.standard_normal()
+        return lambda lr, wd: basin.b * (wd - basin.wd) ** 2 - slope * min(lr, own) + (fall if lr > own else 0.0)
+
+    def height(lr: float, wd: float) -> float:
+        # The mean of min(lr, own) over normal edges.
+        mean = lr - (lr - edge) * normal.cdf(lr) - spread**2 * normal.pdf(lr)
+        return basin.b * (wd - basin.wd) ** 2 - slope * mean + fall * normal.cdf(lr)
+
+    return Landscape(height, draw_seed=draw_seed, spikes=SPIKES)
 
 
 def _several(basin: Basin, rng: np.random.Generator) -> Landscape:
@@ -241,6 +263,9 @@ SURFACES: dict[str, Callable[[Basin, np.random.Generator], Landscape]] = {
     "edge": _edge,
     "tilting": _tilting,
     "shifting": _shifting,
+    "sharp stability": partial(_stability, spread=0.15),
+    "stability": partial(_stability, spread=0.35),
+    "wide stability": partial(_stability, spread=0.6),
 }
 """What draws a landscape, by its name."""
 
@@ -300,6 +325,8 @@ class Made:
         own = rng.standard_normal() if self.tails == "normal" else rng.standard_t(TAILS_DOF) / math.sqrt(TAILS_DOF)
         height = landscape.draw_seed(self._rng("seed", seed)) if landscape.draw_seed else landscape.height
         off = self.noise * (COMMON * common + math.sqrt(1 - COMMON**2) * own * landscape.spread(*at))
+        if landscape.spikes and self._rng("spike", seed, *at).random() < landscape.spikes:
+            off += SPIKE
         return math.exp(min(height(*at) + off, 300.0))
 
     def advantage(self, of: Place, others: Sequence[Place]) -> float:

@@ -419,6 +419,12 @@ CASES = [
         "too_few_seeds", {step: [1.0 + step**2, 1.01 + step**2 + 0.002 * step] for step in range(-2, 3)}, rule="bound"
     ),
     Case("beyond_margin", {-1: [1.1, 1.2, 1.3], 0: [1.0, 1.3, 1.1], 1: [1.2, 1.1, 1.4]}, rule="bound", margin="0.1%"),
+    Case(
+        "edge_above",
+        {-2: [1.3, 1.31, 1.32], -1: [1.04, 1.05, 1.06], 0: [1.0, 1.01, 1.02], 1: [None, None, None]},
+        rule="bound",
+        margin="2%",
+    ),
     Case("noise_unknown", {-1: [1.1], 0: [1.0], 1: [1.2]}, rule="bound"),
 ]
 

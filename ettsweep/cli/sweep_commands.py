@@ -104,7 +104,7 @@ def verify_optimum(
 ) -> None:
     """Judge each family's best point against its six neighbours; submit missing ones.
 
-    With --follow, train the seeds that decide most until all verdicts are final. Without a budget, families share
+    With --follow, train the seeds that narrow the bounds until all verdicts are final. Without a budget, families share
     100 runs for each, beyond the requested ones.
     """
     from ettsweep.cli.verdict_tables import show_verification

@@ -147,7 +147,7 @@ def show_verification(
     _note_interrupted(over_budget)
     # Without --follow, these need another command.
     if context.console is None and any(view.more_seeds_help for view in views):
-        print_note(f"{shell_command(*command)} trains the seeds that decide most")
+        print_note(f"{shell_command(*command)} trains the seeds that narrow the bounds")
     note_blocked(result.submit_result.plan, last.verdicts, selection)
     # Raised last: the verdicts are valid although their runs could not be submitted.
     if result.problem:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ettsweep.console import format_count
+from ettsweep.report.reason_text import runs_text
 from ettsweep.report.score_digits import ScoreDigits
 from ettsweep.runs.folder import recorded_counts
 from ettsweep.runs.index import Run
@@ -216,7 +217,8 @@ def _budget_option(verdicts: Sequence[Verdict]) -> str:
 
 
 def _further_runs(verdict: Verdict) -> int:
-    return (verdict.bound and verdict.bound.further_runs) or 0
+    forecast = verdict.bound.further_runs if verdict.bound else None
+    return forecast.likely if forecast else 0
 
 
 def _next_step(verdict: Verdict) -> tuple[str, str, bool]:
@@ -248,11 +250,11 @@ def _next_step(verdict: Verdict) -> tuple[str, str, bool]:
 def _resolve_step(verdict: Verdict) -> tuple[str, str, bool]:
     if verdict.score is None:
         return "all points diverged: request the grid with lower lr", "", True
-    if verdict.bound and verdict.bound.value is None:
-        return "repeat its points with more seeds, to measure the noise", VERIFY, False
-    if further_runs := _further_runs(verdict):
-        return f"it takes at least {format_count(further_runs, 'more run')}", VERIFY, False
-    return "train the runs that decide most, seed by seed", VERIFY, False
+    if lacking := runs_text(verdict.reason):
+        return lacking, VERIFY, False
+    if verdict.reason.code == "edge_above":
+        return "take a step of lr below: no further seeds are planned", "", True
+    return "train the runs that narrow the bound, seed by seed", VERIFY, False
 
 
 def _decide_step(verdict: Verdict) -> tuple[str, str, bool]:

@@ -1,5 +1,6 @@
 """Why a verdict is what it is, in words: never more certain than the seeds allow."""
 
+import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -70,27 +71,63 @@ def _decided_text(verdict: Verdict) -> str:
             )
         case "noise_unknown":
             paper = f"; by the paper's comparison of means it is {facts['paper']}" if facts["paper"] else ""
-            return f"noise unknown: {_lack_text(facts)}{paper}"
+            return f"noise unknown: {_lack_text(reason, facts)}{paper}"
         case "within_margin":
             by_more = f" by more than {bound_text(facts['value'], metric)}" if facts["value"] else ""
             return f"no neighbour is better{by_more} ({confidence_text(facts['confidence'])} sure)"
         case "too_few_seeds":
             bound = f"{bound_text(facts['value'], metric)} ({confidence_text(facts['confidence'])} sure)"
-            needs = f"{_cost_text(facts)} {'is' if facts['runs'] == 1 else 'are'} needed" if facts["runs"] else "wait"
+            missing = runs_text(reason, with_hours=True) or "the missing runs are under way"
             return (
-                f"it is within {bound}, but on too few seeds: {needs} until the neighbour that decides has "
-                f"{facts['seeds']} of the candidate's"
+                f"it is within {bound}, but {missing}: the candidate and the neighbour that decides must have "
+                f"{facts['seeds']} in common"
             )
-        case "beyond_margin":
+        case "beyond_margin" | "edge_above":
             gap = (
                 f"a neighbour may be better by up to {bound_text(facts['value'], metric)} "
                 f"({confidence_text(facts['confidence'])} sure), the margin is {share_text(facts['margin'], metric)}"
             )
-            needs = f"it takes at least {_cost_text(facts)}" if facts["runs"] else "no further run is allowed"
-            return f"{gap}; {needs}"
+            needs = runs_text(reason, with_hours=True)
+            if reason.code == "beyond_margin":
+                return f"{gap}; {needs or 'no further run is allowed'}"
+            edge = edge_text(facts["stable"], facts["of_seeds"], facts["may_be_unstable"])
+            needs = needs or "no further seeds are planned: take a step of lr below"
+            return f"{gap}; the candidate is {edge}; {needs}"
 
 
-def _lack_text(facts: Mapping[str, Any]) -> str:
+def runs_text(reason: Reason, with_hours: bool = False) -> str:
+    """Return which further runs a verdict lacks, and for what; empty if none would help.
+
+    Args:
+        reason: why the verdict is what it is.
+        with_hours: whether to add the device hours, if similar runs were timed.
+    """
+    facts: dict[str, Any] = dict(reason.facts)
+    if not (runs := facts.get("runs")):
+        return ""
+    hours = f" ({format_device_hours(facts['device_s'])})" if with_hours and facts["device_s"] else ""
+    if reason.code == "too_few_seeds":
+        return f"{format_count(runs, 'run')} {'is' if runs == 1 else 'are'} missing{hours}"
+    more_runs, s = f"{format_count(runs, 'more run')}{hours}", "s" * (runs == 1)
+    if reason.code == "noise_unknown":
+        return f"{more_runs} measure{s} the noise"
+    low, high = facts["runs_range"]
+    return f"about {more_runs} decide{s} it, likely {low} to {high}"
+
+
+def edge_text(stable: int, seeds: int, may_be_unstable: float) -> str:
+    """Return what is known of an edge of stability: stable seeds of all, and the share that may be unstable."""
+    from ettsweep.study.stability import CONFIDENCE  # NumPy, which other words should not wait for
+
+    # Rounded up, since a share that is rounded down would not hold; to more places first, for errors in the last bit.
+    percent = math.ceil(round(100 * may_be_unstable, 6))
+    return (
+        f"beside an edge of stability: {stable} of {format_count(seeds, 'seed')} {'was' if stable == 1 else 'were'} "
+        f"stable at this lr, but up to {percent}% may not be ({confidence_text(CONFIDENCE)})"
+    )
+
+
+def _lack_text(reason: Reason, facts: Mapping[str, Any]) -> str:
     if facts["lack"] == "shared_seeds":
         return "no two points have scores of the same seed, so there is no way to estimate the noise"
     lack = {
@@ -98,13 +135,7 @@ def _lack_text(facts: Mapping[str, Any]) -> str:
         "repeats": "too few points have several seeds to tell luck from merit",
     }[facts["lack"]]
     needed_seeds = f"{format_count(facts['seeds'], 'more seed')} of the candidate and its neighbours"
-    return f"{lack}; it takes at least {_cost_text(facts)}: {needed_seeds}"
-
-
-def _cost_text(facts: Mapping[str, Any]) -> str:
-    """Return a number of runs, with their device hours if similar runs were timed."""
-    hours = f" ({format_device_hours(facts['device_s'])})" if facts["device_s"] else ""
-    return f"{format_count(facts['runs'], 'more run')}{hours}"
+    return f"{lack}; {runs_text(reason, with_hours=True)}: {needed_seeds}"
 
 
 def _neighbours_text(count: int) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from ettsweep.report.families import JudgedFamily
 from ettsweep.study.posterior import Posterior
-from ettsweep.study.seed_noise import Array
+from ettsweep.study.surface import Array
 from ettsweep.study.surface_optimum import SurfaceOptimum, find_optimum, mesh_over
 from ettsweep.study.verdict import Verdict
 
@@ -79,7 +79,7 @@ def _curve_rows(verdict: Verdict) -> Iterator[tuple[object, ...]]:
     if (surface := fitted_surface(verdict)) is None:
         return
     posterior, _ = surface
-    x_PD = posterior.surface.layout.x_PD
+    x_PD = posterior.surface.scores.x_PD
     if x_PD.shape[1] > 1:
         return
     mesh_ZD = mesh_over(x_PD.min(0), x_PD.max(0))
@@ -108,16 +108,16 @@ def _position_variances(verdict: Verdict, best: SurfaceOptimum) -> tuple[float |
 
 def _to_scores(verdict: Verdict, posterior: Posterior, f: Array) -> Array:
     """Return fitted values as scores: the fit determines them up to a constant, which the mean of all scores sets."""
-    layout = posterior.surface.layout
+    layout = posterior.surface.scores
     weight_P = layout.scored_PS.sum(1) / layout.scored_PS.sum()
-    level = layout.y_PS.sum() / layout.scored_PS.sum() - weight_P @ posterior.surface.mean
+    level = layout.y_PS.sum() / layout.scored_PS.sum() - weight_P @ posterior.surface.mean_P
     sign = 1 if verdict.study.metric.mode == "min" else -1
     return np.asarray(sign * (np.exp(f + level) if posterior.is_log else f + level))
 
 
 def _standard_errors(posterior: Posterior, mesh_ZD: Array) -> Array:
     """Return the standard error of fitted values less their mean over all scores."""
-    layout = posterior.surface.layout
+    layout = posterior.surface.scores
     weight_P = layout.scored_PS.sum(1) / layout.scored_PS.sum()
     contrast = np.hstack([np.eye(len(mesh_ZD)), np.broadcast_to(-weight_P, (len(mesh_ZD), len(weight_P)))])
     cov = posterior.surface.covariance_at(np.vstack([mesh_ZD, layout.x_PD]))

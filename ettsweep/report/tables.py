@@ -230,8 +230,11 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
             optimal where that is within `margin`, and the neighbour that decides shares three seeds with the candidate.
         noise: standard deviation of one run.
         p_best: the probability that the candidate beats all its neighbours.
+        more_runs: how many more runs are likely to decide.
+        caveat: beside an edge of stability, how many seeds were stable and may not be.
         as_good: how many other points are no worse by more than the margin.
-        recommended_lr, recommended_wd: the point in the middle of those.
+        recommended_lr, recommended_wd: the point in the middle of those; beside an edge of stability, one a step of lr
+            below the candidate.
         loss_spikes, ...: totals over all finished runs of the optimum, per run, and per 1,000 steps.
         lr_wd, timescale_steps, ...: the decay of a step, and 1 / (lr wd) in steps, epochs and tokens (`TimeScale`).
     """

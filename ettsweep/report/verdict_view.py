@@ -29,12 +29,12 @@ from ettsweep.report.notes import (
     resumed_runs,
     run_notes,
 )
-from ettsweep.report.reason_text import reason_text
+from ettsweep.report.reason_text import edge_text, reason_text, runs_text
 from ettsweep.runs.point import Point
 from ettsweep.runs.versions import group_by_version
 from ettsweep.study.fresh import CONFIDENCE, FreshComparison, compare_fresh
 from ettsweep.study.study import study_titles
-from ettsweep.study.verdict import MEANS_VERDICTS, ScoredPoint, Verdict, conflicting_verdicts
+from ettsweep.study.verdict import MEANS_VERDICTS, Bound, ScoredPoint, Verdict, conflicting_verdicts
 
 if TYPE_CHECKING:  # it imports NumPy, which the words of a verdict should not wait for
     from ettsweep.study.posterior import Difference
@@ -140,7 +140,7 @@ def _make_view(verdict: Verdict, title: str, conflicts: Sequence[str], following
         brief=_brief(verdict),
         is_optimal=is_optimal,
         holds=verdict.verdict in ("optimal", "tie"),
-        more_seeds_help=verdict.verdict == "unresolved" and bound is not None and study.base.info.seeded,
+        more_seeds_help=bool(runs_text(verdict.reason)) and study.base.info.seeded,
         point=str(point or ""),
         at=point.words if point else "",
         role="optimum" if is_optimal else "candidate",
@@ -257,22 +257,38 @@ def default_margin_text(verdict: Verdict) -> str:
 
 
 def _bound_notes(verdict: Verdict) -> Sequence[str]:
-    """Return how points were compared, and which are as good as the candidate."""
+    """Return how the noise is known, whether training is stable, and which points are as good as the candidate."""
     if (bound := verdict.bound) is None:
         return ()
-    smooth = bound.posterior is None or bound.posterior.surface.is_smooth
-    pairs = "" if smooth else ": points are compared pair by pair, with pooled noise"
     inferred = "one seed per point: the noise is estimated from the surface's residuals"
     within = f"{share_text(bound.margin, verdict.study.metric)} ({confidence_text(bound.confidence)})"
-    as_good = (
-        f"as good within {within}: {', '.join(map(str, bound.plateau))}; "
-        f"recommended: {bound.recommended}, the most central of these and the candidate"
-    )
+    as_good = f"as good within {within}: {', '.join(map(str, bound.plateau))}" if bound.plateau else ""
     return (
-        f"{bound.caveat}{pairs}" if bound.caveat else "",
+        _caveat(bound) if verdict.reason.code != "edge_above" else "",  # that reason has the same sentence
         inferred if bound.noise.source == "inferred" else "",
-        as_good if bound.plateau else "",
+        "; ".join(filter(None, (as_good, _recommended_text(verdict, bound)))),
     )
+
+
+def _caveat(bound: Bound) -> str:
+    """Return a sentence on the edge of stability beside the candidate; empty if there is none."""
+    if (known := bound.stability) is None:
+        return ""
+    return edge_text(known.stable, known.seeds, known.may_be_unstable)
+
+
+def _recommended_text(verdict: Verdict, bound: Bound) -> str:
+    """Return which point is recommended and why; empty if there is nothing to choose from."""
+    prices = {scored.point: fitted for scored, fitted in _compared_neighbours(verdict)}
+    price = prices.get(bound.recommended)
+    # The most central point may be a neighbour too, if the one a step of lr below has no stable run.
+    is_below = verdict.point is not None and bound.recommended.lr < verdict.point.lr
+    if bound.stability and is_below and price and bound.is_noise_known:
+        by = difference_text(abs(price.mean), price.error, verdict.study.metric, signed=False)
+        side = "worse" if price.mean >= 0 else "better"
+        return f"recommended: {bound.recommended}, a step of lr below; it is {side} by {by}"
+    most_central = f"recommended: {bound.recommended}, the most central of these and the candidate"
+    return most_central if bound.plateau else ""
 
 
 def _outside_text(verdict: Verdict) -> str:
@@ -496,11 +512,12 @@ def _bound_numbers(verdict: Verdict) -> dict[str, Any]:
     }
     if bound is None:
         return numbers
+    runs = bound.further_runs
     numbers |= {
         "bound": bound.value,
         "noise_known": bound.noise.source,
-        "more_runs": bound.further_runs,
-        "caveat": bound.caveat or None,
+        "more_runs": runs.likely if runs else None,
+        "caveat": _caveat(bound) or None,
     }
     # With unknown noise there are no probabilities, and no points as good.
     if bound.is_noise_known:
@@ -562,14 +579,16 @@ def _data(verdict: Verdict, reason: str) -> dict[str, Any]:
 def _evidence_data(verdict: Verdict) -> dict[str, Any] | None:
     if (bound := verdict.bound) is None:
         return None
+    runs = bound.further_runs
     return {
         "bound": bound.value,
         "margin": bound.margin,
         "beats_all": bound.best_probability,
         "noise": {"sd": bound.noise.sd, "dof": bound.noise.dof, "known": bound.noise.source},
-        "caveat": bound.caveat,
+        "caveat": _caveat(bound) or None,
         "as_good": [point.to_json() for point in bound.plateau],
         "recommended": bound.recommended.to_json(),
         "paper": bound.paper,
-        "more_runs": bound.further_runs,
+        "more_runs": runs.likely if runs else None,
+        "more_runs_range": [runs.low, runs.high] if runs else None,
     }

@@ -4,8 +4,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import product
 from statistics import fmean
+
+from scipy.special import stdtrit
 
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
@@ -14,20 +15,17 @@ from ettsweep.runs.state import State
 from ettsweep.runs.timing import RunTimes
 from ettsweep.study.lattice import neighbours
 from ettsweep.study.means_rule import MeansRule
-from ettsweep.study.posterior import Position, Posterior, fit_posterior
+from ettsweep.study.posterior import Position, Posterior, as_fitted, fit_posterior, is_fitted_in_log
 from ettsweep.study.racing import BoundQuery, next_runs, runs_needed
 from ettsweep.study.reason import Reason
 from ettsweep.study.seeds import RACING_SEEDS, is_verdict_seed, seed_order
+from ettsweep.study.stability import DIVERGED_COST, find_edge
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import StudyState
-from ettsweep.study.surface import student_quantile
-from ettsweep.study.verdict import MEANS_VERDICTS, Bound, ScoredPoint, Verdict, VerdictWord
+from ettsweep.study.verdict import MEANS_VERDICTS, Bound, RunsNeeded, ScoredPoint, Verdict, VerdictWord
 
 FIT_RADIUS = 3
 """Lattice steps from the candidate, along each free axis, within which scores enter its fit."""
-
-RACING_RADIUS = 2
-"""Lattice steps from the candidate within which racing may start points that have no run."""
 
 FAR_WORSE = tuple(5 * 1.5**k for k in range(10))
 """How many times as far behind the candidate as its worst neighbour another point may be to enter the fit: the first
@@ -51,7 +49,6 @@ class BoundRule(StudyState):
         self.initial_seeds = study.seeds[:1]  # racing adds seeds where they matter
         self._scored_points: dict[Point, ScoredPoint] = {}
         self._posteriors: dict[Point, Posterior | None] = {}
-        self._extended_posteriors: dict[Point, Posterior] = {}
 
     def is_verdict_seed(self, seed: int) -> bool:
         return is_verdict_seed(self.study, seed)
@@ -98,7 +95,7 @@ class BoundRule(StudyState):
         path = path[: path.index(end) + 1]
         if len(path) > 1 and self._is_futile_step(path[-2], end):
             path.pop()
-        return self._verdict(path[-1], [scored_point.point for scored_point in path[:-1]], passed)
+        return self._verdict(path[-1], [scored_point.point for scored_point in path[:-1]], passed, True)
 
     def _is_futile_step(self, previous: ScoredPoint, last: ScoredPoint) -> bool:
         """`True` if a step gains less than the margin and ends where no climb may go on, as on a plateau."""
@@ -111,7 +108,7 @@ class BoundRule(StudyState):
         """Return how far a point's posterior mean is behind the best one around it, as a margin; inf without a fit."""
         if (posterior := self.posterior(point)) is None:
             return math.inf
-        mean, origin = posterior.surface.mean, posterior.index(self._origin)
+        mean, origin = posterior.means, posterior.index(self._origin)
         return posterior.to_margin(float(mean[origin] - mean[posterior.index(self._best_position(posterior))]))
 
     def _next_point(self, current: ScoredPoint) -> ScoredPoint | None:
@@ -132,15 +129,13 @@ class BoundRule(StudyState):
         return self.score_point(self.point_at(leader, current.point)) if any(leader) else None
 
     def _best_position(self, posterior: Posterior) -> Position:
-        """Return the position with the best posterior mean, among neighbours and points that were run more than once.
-
-        Paired comparisons (no smooth surface) consider neighbours only.
-        """
-        runs_P = posterior.surface.layout.scored_PS.sum(1)
-        min_runs = MIN_SEEDS_FOR_JUMP if posterior.surface.is_smooth else math.inf
+        """Return the position with the best posterior mean, among neighbours and points with several seeds."""
+        runs_P = posterior.surface.scores.scored_PS.sum(1)
         # There is always one: the candidate is among the compared positions.
         return next(
-            p for p in posterior.ranking if p in self._compared_positions or runs_P[posterior.index(p)] >= min_runs
+            p
+            for p in posterior.ranking
+            if p in self._compared_positions or runs_P[posterior.index(p)] >= MIN_SEEDS_FOR_JUMP
         )
 
     # --- the fit around a candidate ---
@@ -153,22 +148,32 @@ class BoundRule(StudyState):
 
     def _fit_posterior(self, candidate: Point) -> Posterior | None:
         scores: dict[Position, dict[int, float]] = {}
+        diverged: dict[Position, list[int]] = {}
         for point in self._nearby_points(candidate):
-            if self.score_point(point).state is State.DONE:
-                scores_by_seed = {run.seed: run.score for run in self._finished_runs(point) if run.score is not None}
-                scores[self.steps(point, candidate)] = scores_by_seed
+            runs, position = self._finished_runs(point), self.steps(point, candidate)
+            if lost := [run.seed for run in runs if run.score is None]:
+                diverged[position] = lost
+            elif runs:
+                scores[position] = {run.seed: run.score for run in runs if run.score is not None}
         if self._origin not in scores:
             return None
-        metric = self.study.metric
-        near = fit_posterior(self._without_far_worse(scores, FAR_WORSE[0]), self._origin, metric)
-        if near and near.noise.source == "measured":
-            return near
-        posterior = fit_posterior(scores, self._origin, metric)
-        if posterior and posterior.noise.source == "inferred":
-            # Residuals on a steep flank say more of the flank than of the noise: no more of it than it takes.
-            fits = (fit_posterior(self._without_far_worse(scores, far), self._origin, metric) for far in FAR_WORSE)
-            return next((fitted for fitted in fits if fitted and fitted.noise.source != "unknown"), posterior)
-        return posterior
+        metric, stability = self.study.metric, None
+        if self.free_axes[0] == 0:  # only lr has an edge
+            is_log = is_fitted_in_log(scores, metric)
+            level = 1.0 if is_log else abs(fmean(scores[self._origin].values()))
+            # In log, a margin of m is a difference of about m.
+            least = self._margin * (level if metric.margin_is == "share" else 1.0)
+            f = as_fitted(scores, metric, is_log)
+            if found := find_edge(f, diverged, least, DIVERGED_COST * level):
+                stability, unstable = found
+                stable = {
+                    p: {s: y for s, y in by_seed.items() if (p, s) not in unstable} for p, by_seed in scores.items()
+                }
+                scores = {p: by_seed for p, by_seed in stable.items() if by_seed}
+        fits = (fit_posterior(self._without_far_worse(scores, far), self._origin, metric) for far in FAR_WORSE)
+        posterior = next((fitted for fitted in fits if fitted and fitted.noise.source != "unknown"), None)
+        posterior = posterior or fit_posterior(scores, self._origin, metric)
+        return posterior and replace(posterior, stability=stability)
 
     def _without_far_worse(
         self, scores: Mapping[Position, Mapping[int, float]], far_worse: float
@@ -193,30 +198,6 @@ class BoundRule(StudyState):
         """Return the points with runs within the fit radius of a candidate, the candidate included."""
         return [p for p in self._runs if max(map(abs, self.steps(p, candidate)), default=0) <= FIT_RADIUS]
 
-    def _untried_positions(self, candidate: Point) -> list[Position]:
-        """Return the positions near a candidate that have no score and may be run.
-
-        A position is left out if a run there is stuck, or if it lies behind a diverged point: it would diverge too.
-        """
-        diverged = [
-            self.steps(p, candidate)
-            for p in self._nearby_points(candidate)
-            if self.score_point(p).state is State.DIVERGED
-        ]
-        untried = []
-        for position in product(map(float, range(-RACING_RADIUS, RACING_RADIUS + 1)), repeat=len(self.free_axes)):
-            point = self.point_at(position, candidate)
-            is_stuck = any(run.state.stuck and self.is_verdict_seed(s) for s, run in self._runs.get(point, {}).items())
-            is_behind_diverged = any(_is_behind(position, other) for other in diverged)
-            if not (
-                self.score_point(point).state.finished
-                or is_stuck
-                or is_behind_diverged
-                or self._any_out_of_reach([point])
-            ):
-                untried.append(position)
-        return untried
-
     @cached_property
     def _margin(self) -> float:
         return self.study.criterion.margin_for(self.study.metric)
@@ -232,8 +213,10 @@ class BoundRule(StudyState):
         return {self._origin, *(self.steps(n, origin) for n in neighbours(origin, self.study.lr, self.study.wd))}
 
     def _neighbour_positions(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> list[Position]:
-        """Return the positions of the neighbours that have a score."""
-        return [self.steps(n.point, candidate.point) for n in scored_neighbours if n.score is not None]
+        """Return the positions of the neighbours that have a score, of a stable run."""
+        posterior = self.posterior(candidate.point)
+        positions = [self.steps(n.point, candidate.point) for n in scored_neighbours if n.score is not None]
+        return [position for position in positions if posterior is None or position in posterior.positions]
 
     # --- judgement ---
 
@@ -274,12 +257,20 @@ class BoundRule(StudyState):
             return "unresolved", Reason("noise_unknown", lack | {"paper": paper}), bound
         facts: dict[str, object] = {"value": bound.value, "confidence": bound.confidence}
         others = self._neighbour_positions(candidate, scored_neighbours)
-        if not bound.is_too_wide and seeds_to_decide(posterior, self._origin, others) == 0:
+        if not bound.is_too_wide and seeds_to_decide(posterior, self._origin, others, self._margin) == 0:
             return "optimal", Reason("within_margin", facts), bound
-        facts |= {"runs": bound.further_runs, "device_s": bound.further_runs and self._device_s(bound.further_runs)}
+        runs = bound.further_runs
         if not bound.is_too_wide:
-            return "unresolved", Reason("too_few_seeds", facts | {"seeds": DECIDING_SEEDS}), bound
-        return "unresolved", Reason("beyond_margin", facts | {"margin": bound.margin}), bound
+            seeds = {"runs": runs and runs.likely, "device_s": runs and self._device_s(runs.likely)}
+            return "unresolved", Reason("too_few_seeds", facts | seeds | {"seeds": DECIDING_SEEDS}), bound
+        facts |= {"margin": bound.margin, "runs": runs and runs.likely}
+        facts |= {"runs_range": runs and [runs.low, runs.high], "device_s": runs and self._device_s(runs.likely)}
+        query = self._bound_query(posterior, candidate, others)
+        if bound.stability and query.is_open_for_edge_alone:
+            facts |= {"stable": bound.stability.stable, "of_seeds": bound.stability.seeds}
+            facts |= {"may_be_unstable": bound.stability.may_be_unstable}
+            return "unresolved", Reason("edge_above", facts), bound
+        return "unresolved", Reason("beyond_margin", facts), bound
 
     def _is_around_zero(self, point: Point) -> bool:
         """`True` if margins are shares of scores of both signs, or of 0."""
@@ -293,9 +284,9 @@ class BoundRule(StudyState):
 
         There are none if a point may not have so many seeds.
         """
-        if not (lacking := seeds_to_decide(posterior, self._origin, others)):
+        if not (lacking := seeds_to_decide(posterior, self._origin, others, self._margin)):
             return []
-        pair = self._origin, posterior.decider(self._origin, others)
+        pair = self._origin, posterior.challengers(self._origin, others, self._margin)[0]
         runs = [self._runs.get(self.point_at(position, candidate.point), {}) for position in pair]
         used = [{seed for seed in members if self.is_verdict_seed(seed)} for members in runs]
         # A run that ended without a score, or needs a person, gets no second; seeds that one of the two has come first.
@@ -348,27 +339,24 @@ class BoundRule(StudyState):
             value = posterior.bound(origin, others, criterion.confidence, margin)
         further_runs = finest = None
         if value and criterion.margin is None:
-            # Not of a margin of 0, which would be stated without the widths of a small bound.
-            finest = value if value > margin else posterior.bound(origin, others, criterion.confidence, 1e-3 * margin)
+            finest = posterior.bound(origin, others, criterion.confidence, 1e-3 * margin)
         if value is not None and value > margin:
             further_runs = runs_needed(self._bound_query(posterior, candidate, others))
         elif value is not None:
             lacking = self._runs_to_decide(posterior, candidate, others)
-            further_runs = sum(not self._is_under_way(candidate, *run) for run in lacking) or None
+            if missing := sum(not self._is_under_way(candidate, *run) for run in lacking):
+                further_runs = RunsNeeded(missing, missing, missing)
         plateau = self._plateau(posterior, candidate, margin) if noise_is_known else []
         return Bound(
             value=value,
             confidence=criterion.confidence,
             margin=margin,
             best_probability=posterior.probability_best(origin, others) if others else 1.0,
-            differences=tuple(
-                None if n.score is None else differences[self.steps(n.point, candidate.point)]
-                for n in scored_neighbours
-            ),
+            differences=tuple(differences.get(self.steps(n.point, candidate.point)) for n in scored_neighbours),
             noise=posterior.noise,
-            caveat=posterior.caveat,
+            stability=posterior.stability,
             plateau=tuple(plateau),
-            recommended=_medoid([candidate.point, *plateau]),
+            recommended=self._recommended(posterior, candidate, plateau),
             paper=paper,
             further_runs=further_runs,
             finest=finest,
@@ -377,12 +365,19 @@ class BoundRule(StudyState):
 
     def _plateau(self, posterior: Posterior, candidate: ScoredPoint, margin: float) -> list[Point]:
         """Return the points that, at the sweep's confidence, are worse than the candidate by at most the margin."""
-        z = student_quantile(self.study.criterion.confidence, posterior.surface.dof)
+        z = float(stdtrit(posterior.surface.dof, self.study.criterion.confidence))
         points = {self.steps(point, candidate.point): point for point in self._runs}
         # The candidate is the origin, whose steps are all 0.
         others = [position for position in posterior.positions if any(position)]
         differences = posterior.differences(self._origin, others) if others else []
         return [points[p] for p, d in zip(others, differences, strict=True) if d.mean + z * d.error <= margin]
+
+    def _recommended(self, posterior: Posterior, candidate: ScoredPoint, plateau: Sequence[Point]) -> Point:
+        """Return the point to take: the central one of the best, but beside an edge of stability a step of lr below."""
+        below = (-1.0, *self._origin[1:])
+        if posterior.stability and below in posterior.positions:
+            return self.point_at(below, candidate.point)
+        return _medoid([candidate.point, *plateau])
 
     # --- racing ---
 
@@ -413,24 +408,22 @@ class BoundRule(StudyState):
     def _bound_query(
         self, posterior: Posterior, candidate: ScoredPoint, others: Sequence[Position], max_seeds: int | None = None
     ) -> BoundQuery:
-        """Return the query that racing around a candidate answers; it may use points that have not been run yet."""
+        """Return the query that racing around a candidate answers."""
         criterion, used_seeds, under_way = self.study.criterion, {}, []
-        if candidate.point not in self._extended_posteriors:  # a fit is costly, and one round needs it twice
-            self._extended_posteriors[candidate.point] = posterior.with_positions(
-                self._untried_positions(candidate.point)
-            )
-        extended = self._extended_posteriors[candidate.point]
-        for position in extended.positions:
+        lost: set[int] = set()
+        for position in posterior.positions:
             runs = self._runs.get(self.point_at(position, candidate.point), {})
             used_seeds[position] = [seed for seed in runs if self.is_verdict_seed(seed)]
             under_way += [(position, seed) for seed in used_seeds[position] if runs[seed].state.pending]
+            if position in (self._origin, *others):  # a seed that failed at one of them cannot be shared
+                lost |= {seed for seed in used_seeds[position] if runs[seed].state.stuck}
         return BoundQuery(
-            extended,
+            posterior,
             self._origin,
             others,
             criterion.confidence,
             self._margin,
-            seed_order(self.study),
+            [seed for seed in seed_order(self.study) if seed not in lost],
             used_seeds,
             under_way,
             # With fewer seeds than racing has, `seed_order` always holds an unused one.
@@ -438,17 +431,12 @@ class BoundRule(StudyState):
         )
 
 
-def seeds_to_decide(posterior: Posterior, candidate: Position, others: Sequence[Position]) -> int:
+def seeds_to_decide(posterior: Posterior, candidate: Position, others: Sequence[Position], margin: float) -> int:
     """Return how many seeds candidate and deciding neighbour lack of `DECIDING_SEEDS` in common."""
     if not others:
         return 0
-    shared = posterior.shared_seeds(candidate, posterior.decider(candidate, others))
+    shared = posterior.shared_seeds(candidate, posterior.challengers(candidate, others, margin)[0])
     return max(0, DECIDING_SEEDS - shared)
-
-
-def _is_behind(position: Position, other: Position) -> bool:
-    """`True` if a position lies behind another one, seen from the candidate: no nearer to it along any axis."""
-    return all(b == 0 or (a * b > 0 and abs(a) >= abs(b)) for a, b in zip(position, other, strict=True))
 
 
 def _medoid(points: Sequence[Point]) -> Point:

@@ -109,11 +109,12 @@ def _fitted_level(posterior: "Posterior") -> tuple[float, float, int]:
 
     A seed's mean score, less f at the points that it has, is the effect of the seed; the error is that of f alone.
     """
-    layout = posterior.surface.layout
+    layout = posterior.surface.scores
     used_S = layout.scored_PS.any(0)
     share_PS = layout.scored_PS[:, used_S] / layout.scored_PS[:, used_S].sum(0)
     seed_means_S = (layout.y_PS[:, used_S] * share_PS).sum(0)
     contrast_P = -share_PS.mean(1)
     contrast_P[posterior.index((0.0,) * layout.x_PD.shape[1])] += 1
     mean, error = posterior.surface.contrast(contrast_P)
-    return float(seed_means_S.mean()) + mean, error, int(used_S.sum())
+    unstable = posterior.stability.expected_cost(0.0) if posterior.stability else 0.0
+    return float(seed_means_S.mean()) + mean + unstable, error, int(used_S.sum())

@@ -1,40 +1,35 @@
-"""The posterior of a candidate and its neighbours, fitted to their scores: how much better could a neighbour be?"""
+"""The posterior of a candidate and its neighbours, fitted to their scores: how much better could a neighbour be?
 
+Shapes: P points, Q other positions, E edges of stability.
+"""
+
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from statistics import fmean
 from typing import Literal
 
 import numpy as np
+from scipy.special import stdtr
 
 from ettsweep.metric import Metric
-from ettsweep.study.point_scores import MEASURED_DOF, PointScores
-from ettsweep.study.seed_noise import Array
-from ettsweep.study.surface import (
-    FALSE_ALARM_RATE,
-    Surface,
-    finer_width,
-    fit,
-    fit_pairs,
-    log_likelihoods,
-    student_quantile,
-)
+from ettsweep.study.stability import Stability
+from ettsweep.study.surface import Array, Surface, fit, point_scores
+
+MEASURED_DOF = 4
+"""Degrees of freedom of repeats from which on they measure the noise."""
 
 INFERRED_DOF = 8
 """Degrees of freedom of the residuals of a fit at which the noise counts as known. Residuals need more than repeats do,
 since a surface that fits too closely hides noise."""
 
-BISECTIONS = 12
-"""Halvings of the interval that a bound is known to lie in: to a part in thousands of it."""
+ROUGHNESS = 0.07
+"""By how much two points may differ beside the smooth surface, in units of a run's noise: scores hardly show it, and
+a bound far below the noise would rest on a surface that is smoother than real ones."""
 
-BEYOND_MARGIN = 1.5
-"""By how much a bound that is not within the margin is widened: races that stay open are those whose surfaces differ
-from what the model has. On results/benchmarks/verdicts.md their bounds hold as often as they say with it; without,
-those of the worst world in 80% where 95% were stated. Where a race ends does not depend on it."""
-
-DECIDING_CONFIDENCE = 0.95
-"""At which the position that decides is found. Not a sweep's: which runs a race chooses depends on no confidence."""
+BISECTIONS = 40
+"""Halvings of the interval that a bound is known to lie in."""
 
 Position = tuple[float, ...]
 """Lattice steps from the candidate along each free axis."""
@@ -73,54 +68,43 @@ class Posterior:
     """The posterior of a candidate and the points around it.
 
     Attributes:
-        positions: positions with scores, the candidate's among them, then further ones to predict.
-        seeds: seeds of the scores, in the order of the layout's columns.
+        positions: positions with scores, the candidate's among them.
         surface: posterior of f at the positions; lower is better.
         is_log: whether logs of the sizes of scores were fitted.
         level: the size of the candidate's score.
         unit: that of margins, in scores: the level for shares, 1 for differences.
         noise: noise of a single run.
-        caveat: why points are compared pair by pair instead of by a smooth surface; empty if they are not.
-        misfit: the position that fits worst, if the surface does not fit.
+        stability: what is known of an edge of stability, if one is near; the surface is then that of stable runs.
     """
 
     positions: tuple[Position, ...]
-    seeds: tuple[int, ...]
     surface: Surface
     is_log: bool
     level: float
     unit: float
     noise: NoiseEstimate
-    caveat: str = ""
-    misfit: Position | None = None
+    stability: Stability | None = None
 
     @property
     def is_reliable(self) -> bool:
-        """`True` if a smooth surface fits and the noise is known: only then may it predict between the points."""
-        return self.surface.is_smooth and not self.caveat and self.noise.source != "unknown"
+        """`True` if the noise is known and no edge is near: only then may the surface predict between the points."""
+        return self.noise.source != "unknown" and self.stability is None
 
     def index(self, position: Position) -> int:
         return self.positions.index(position)
 
-    def with_positions(self, positions: Sequence[Position]) -> "Posterior":
-        """Return the posterior with predictions at further positions; unchanged if it has no smooth surface."""
-        if not positions or not self.surface.is_smooth:  # paired comparisons say nothing of points without scores
-            return self
-        surface = self.surface.with_positions(np.array(positions, dtype=float))
-        return replace(self, positions=(*self.positions, *positions), surface=surface)
-
     def seeds_to_measure_noise(self, positions: Sequence[Position]) -> int:
         """Return how many more seeds, of each of at least two positions, are needed to measure the noise."""
-        layout, rows, seeds = self.surface.layout, [self.index(position) for position in positions], 0
+        scores, rows, seeds = self.surface.scores, [self.index(position) for position in positions], 0
         # This ends: once the positions share a seed, each further one adds degrees of freedom.
-        while layout.pure_dof < MEASURED_DOF:
-            layout, seeds = layout.with_seed(rows), seeds + 1
+        while scores.pure_dof < MEASURED_DOF:
+            scores, seeds = scores.with_seed(rows), seeds + 1
         return seeds
 
     @property
     def has_repeats(self) -> bool:
         """`True` if any position has scores of several seeds."""
-        return bool((self.surface.layout.scored_PS.sum(1) > 1).any())
+        return bool((self.surface.scores.scored_PS.sum(1) > 1).any())
 
     def to_margin(self, difference: float) -> float:
         """Return a difference of f in the unit of margins."""
@@ -137,92 +121,101 @@ class Posterior:
     def bound(self, candidate: Position, others: Sequence[Position], confidence: float, margin: float = 0.0) -> float:
         """Return the upper bound, at a confidence, on how much better another position is: a margin of at least 0.
 
-        It is a joint bound: the quantile of the largest advantage over all other positions, by draws whose deviations
-        are widened the more, the smaller it is (`finer_width`). One that is larger than the margin is widened once more
-        (`BEYOND_MARGIN`).
+        It holds for all other positions together, by the product of their probabilities: a lower bound where advantages
+        over one candidate are positively correlated, as nearly all are (Slepian).
 
         Args:
             candidate: position that is compared with the others.
             others: at least one.
             confidence: of the bound.
-            margin: the smallest bound that is stated; 0 for any, without these two.
+            margin: the smallest bound that is stated.
         """
-        # One row for each other position: the largest of each draw is found fast.
-        mean, deviation = (np.ascontiguousarray(draws.T) for draws in self._draws(candidate, others))
 
-        def quantile(bound: float) -> float:
-            """Return the bound of draws that are widened for a bound."""
-            return float(np.quantile((mean + finer_width(bound, noise_sd) * deviation).max(0), confidence))
+        def holds(limit: float) -> bool:
+            return bool(np.prod(1 - self._beyond(candidate, others, limit)) >= confidence)
 
-        # Paired comparisons rest on no surface.
-        noise_sd = self.surface.noise_sd if self.surface.is_smooth and margin > 0 else 0.0
         low = high = self.from_margin(margin)
-        if (stated := quantile(low)) <= low:
+        if holds(low):
             return margin
-        if noise_sd:
-            # The quantile falls as the bound that it is widened for grows: they meet at the bound.
-            while quantile(high) > high:
-                low, high = high, 2 * high
-            for _ in range(BISECTIONS):
-                middle = (low + high) / 2
-                low, high = (middle, high) if quantile(middle) > middle else (low, middle)
-            stated = high
-        return self.to_margin(BEYOND_MARGIN * stated if margin > 0 else stated)
-
-    def decider(self, candidate: Position, others: Sequence[Position]) -> Position:
-        """Return the other position that may be better by most: whose own bound, at 95%, is the largest."""
-        bounds = np.quantile(self._advantage_draws(candidate, others), DECIDING_CONFIDENCE, axis=0)
-        return others[int(np.argmax(bounds))]
-
-    def shared_seeds(self, position: Position, other: Position) -> int:
-        """Return how many seeds two positions share."""
-        scored_PS = self.surface.layout.scored_PS
-        return int(scored_PS[self.index(position)] @ scored_PS[self.index(other)])
-
-    def probability_best(self, candidate: Position, others: Sequence[Position]) -> float:
-        """Return the probability that the candidate is better than all other positions."""
-        return float((self._advantage_draws(candidate, others).max(1) <= 0).mean())
+        step = self.surface.noise_sd
+        while not holds(high):
+            low, high, step = high, high + step, 2 * step
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if holds(middle) else (middle, high)
+        return self.to_margin(high)
 
     def probabilities_better(self, candidate: Position, others: Sequence[Position], margin: float = 0.0) -> list[float]:
         """Return, for each other position, the probability that it is better by more than a margin."""
-        return [float(p) for p in (self._advantage_draws(candidate, others) > self.from_margin(margin)).mean(0)]
+        return [float(p) for p in self._beyond(candidate, others, self.from_margin(margin))]
+
+    def probability_best(self, candidate: Position, others: Sequence[Position]) -> float:
+        """Return the probability that the candidate is better than all other positions."""
+        return float(np.prod(1 - self._beyond(candidate, others, 0.0)))
+
+    def challengers(self, candidate: Position, others: Sequence[Position], margin: float) -> list[Position]:
+        """Return the other positions, the likeliest to be better by more than a margin first."""
+        probabilities = self._beyond(candidate, others, self.from_margin(margin))
+        return [others[q] for q in np.argsort(-probabilities, kind="stable")]
 
     def differences(self, candidate: Position, others: Sequence[Position]) -> list[Difference]:
         """Return how much worse each other position is."""
-        mean, error = self.surface.differences(self.index(candidate), [self.index(other) for other in others])
+        advantage_Q, scale_Q = self.advantages(candidate, others)
+        shift_QE, weight_E = self._shifts(candidate, others)
+        mean_Q = advantage_Q + shift_QE @ weight_E
+        variance_Q = (scale_Q * self.surface.error_of_scale) ** 2
+        variance_Q += (shift_QE - (shift_QE @ weight_E)[:, None]) ** 2 @ weight_E
         return [
             # Delta method: the derivative of 1 - exp(-d) is exp(-d).
-            Difference(-self.to_margin(m), e * (self.level * np.exp(-m) if self.is_log else 1.0) / self.unit)
-            for m, e in zip(mean.tolist(), error.tolist(), strict=True)
+            Difference(-self.to_margin(m), e * (self.level * math.exp(-m) if self.is_log else 1.0) / self.unit)
+            for m, e in zip(mean_Q.tolist(), np.sqrt(variance_Q).tolist(), strict=True)
         ]
 
-    def _advantage_draws(self, candidate: Position, others: Sequence[Position]) -> Array:
-        mean, deviation = self._draws(candidate, others)
-        return mean + deviation
-
-    def _draws(self, candidate: Position, others: Sequence[Position]) -> tuple[Array, Array]:
-        # One verdict needs the same draws for its bound, its probabilities and its reason.
-        key = candidate, tuple(others)
-        if key not in self._draws_cache:
-            self._draws_cache[key] = self.surface.draws(self.index(candidate), [self.index(other) for other in others])
-        return self._draws_cache[key]
+    def shared_seeds(self, position: Position, other: Position) -> int:
+        """Return how many seeds two positions share."""
+        scored_PS = self.surface.scores.scored_PS
+        return int(scored_PS[self.index(position)] @ scored_PS[self.index(other)])
 
     @cached_property
-    def _draws_cache(self) -> dict[tuple[Position, tuple[Position, ...]], tuple[Array, Array]]:
-        return {}
+    def means(self) -> Array:
+        """Posterior mean of f over all seeds, the unstable ones included, [P]."""
+        if self.stability is None:
+            return self.surface.mean_P
+        return np.asarray(self.surface.mean_P + [self.stability.expected_cost(p[0]) for p in self.positions])
 
     @cached_property
     def ranking(self) -> list[Position]:
         """Positions by posterior mean, the best first."""
         # Stable: ties keep the order of the positions, so equal scores give equal verdicts.
-        return [self.positions[i] for i in np.argsort(self.surface.mean, kind="stable")]
+        return [self.positions[i] for i in np.argsort(self.means, kind="stable")]
+
+    def _beyond(self, candidate: Position, others: Sequence[Position], limit: float) -> Array:
+        """Return, for each other position, the probability that it is better by more than a difference of f, [Q]."""
+        advantage_Q, scale_Q = self.advantages(candidate, others)
+        shift_QE, weight_E = self._shifts(candidate, others)
+        z_QE = (advantage_Q[:, None] + shift_QE - limit) / np.maximum(scale_Q, 1e-300)[:, None]
+        return np.asarray(stdtr(self.surface.dof, z_QE) @ weight_E)
+
+    def advantages(self, candidate: Position, others: Sequence[Position]) -> tuple[Array, Array]:
+        """Return f of stable runs at the candidate minus f at others, [Q], and the scales of their Student t, [Q]."""
+        own, rows = self.index(candidate), [self.index(other) for other in others]
+        mean_P, cov_PP = self.surface.mean_P, self.surface.cov_PP
+        variance_Q = cov_PP[own, own] + np.diag(cov_PP)[rows] - 2 * cov_PP[own, rows]
+        scale_Q = np.hypot(np.sqrt(np.maximum(variance_Q, 0.0)), ROUGHNESS * self.surface.noise_sd)
+        return mean_P[own] - mean_P[rows], scale_Q
+
+    def _shifts(self, candidate: Position, others: Sequence[Position]) -> tuple[Array, Array]:
+        """Return what unstable seeds add to these advantages at each edge of stability, [Q, E], and its weight, [E]."""
+        if self.stability is None:
+            return np.zeros((len(others), 1)), np.ones(1)
+        shifts = [self.stability.costs(candidate[0]) - self.stability.costs(other[0]) for other in others]
+        return np.array(shifts), self.stability.weight_E
 
 
 def fit_posterior(scores: Scores, candidate: Position, metric: Metric) -> Posterior | None:
     """Fit the posterior to the scores around a candidate.
 
-    Scores of one sign, whose size is the smaller the better, are fitted in log if that has the higher marginal
-    likelihood. If no smooth surface fits, points are compared pair by pair, and the posterior has a caveat.
+    If margins are shares, scores of one sign whose size is the smaller the better are fitted in log.
 
     Args:
         scores: finished scores by position and seed.
@@ -232,38 +225,29 @@ def fit_posterior(scores: Scores, candidate: Position, metric: Metric) -> Poster
     Returns:
         None if the candidate has no score, or one of 0 that has no shares, or no two points share a seed.
     """
-    return _fit_table(_point_scores(scores), candidate, metric.mode == "min", metric.margin_is == "share")
+    return _fit_posterior(_table_of(scores), candidate, metric)
 
 
 # Cached: each round judges all studies anew, and most tables have not changed since the last one.
 @lru_cache(maxsize=512)
-def _fit_table(table: _Table, candidate: Position, lower_is_better: bool, has_shares: bool) -> Posterior | None:
-    candidate_scores = [score for position, seeds in table if position == candidate for _, score in seeds]
-    level = abs(float(np.mean(candidate_scores))) if candidate_scores else 0.0
-    unit = level if has_shares else 1.0
-    # Counted from their lowest corner: candidates near each other share a fit.
-    positions = tuple(position for position, _ in table)
-    corner = tuple(map(min, zip(*positions, strict=True)))
-    from_corner = tuple((_less(position, corner), seeds) for position, seeds in table)
-    fitted = _fit_surface(from_corner, lower_is_better)
-    if fitted is None or not candidate_scores or not unit:
+def _fit_posterior(table: _Table, candidate: Position, metric: Metric) -> Posterior | None:
+    own_scores = next((dict(seeds).values() for position, seeds in table if position == candidate), ())
+    level = abs(fmean(own_scores)) if own_scores else 0.0
+    unit = level if metric.margin_is == "share" else 1.0
+    if not own_scores or not unit or (fitted := _fit_surface(table, metric)) is None:
         return None
-    surface, is_log = fitted[0].seen_from(-np.array(corner)), fitted[1]
-    seeds = tuple(sorted({seed for _, scores in table for seed, _ in scores}))
-    caveat, misfit = _find_misfit(surface, positions)
-    if caveat and surface.layout.pure_dof >= 1:  # paired comparisons need repeats to estimate the noise
-        surface = fit_pairs(surface.layout)
+    surface, is_log = fitted
     noise = _estimate_noise(surface, unit / level if is_log else unit)
-    return Posterior(positions, seeds, surface, is_log, level, unit, noise, caveat, misfit)
+    return Posterior(tuple(position for position, _ in table), surface, is_log, level, unit, noise)
 
 
 def fit_scores(scores: Scores, metric: Metric) -> tuple[Surface, float] | None:
-    """Fit a surface to scores of any positions, for a sampler: unlike a verdict's, it need not pass tests of its fit.
+    """Fit a surface to scores of any positions.
 
     Returns:
         The surface, and the size in its units of a margin of 1; None if no two points share a seed.
     """
-    if (fitted := _fit_surface(_point_scores(scores), metric.mode == "min")) is None:
+    if (fitted := _fit_surface(_table_of(scores), metric)) is None:
         return None
     surface, is_log = fitted
     best = min if metric.mode == "min" else max
@@ -272,61 +256,42 @@ def fit_scores(scores: Scores, metric: Metric) -> tuple[Surface, float] | None:
     return surface, unit / level if is_log else unit
 
 
-def _point_scores(scores: Scores) -> _Table:
+def _table_of(scores: Scores) -> _Table:
     # Sorted and hashable: a key of the cache, and the same floats whatever the order of the runs.
     return tuple((position, tuple(sorted(seeds.items()))) for position, seeds in sorted(scores.items()))
 
 
-def _less(position: Position, other: Position) -> Position:
-    return tuple(a - b for a, b in zip(position, other, strict=True))
-
-
 @lru_cache(maxsize=512)
-def _fit_surface(table: _Table, lower_is_better: bool) -> tuple[Surface, bool] | None:
+def _fit_surface(table: _Table, metric: Metric) -> tuple[Surface, bool] | None:
     """Return the surface fitted to scores, and whether to their logs; None if no two points share a seed."""
-    # Lower is better within the model, so other scores are negated.
-    sign = 1.0 if lower_is_better else -1.0
-    values = [sign * score for _, seeds in table for _, score in seeds]
-    column = {seed: s for s, seed in enumerate(sorted({seed for _, seeds in table for seed, _ in seeds}))}
-    x_PD = np.array([position for position, _ in table], dtype=float)
-    y_PS, scored_PS = np.zeros((2, len(table), len(column)))
-    for p, (_, seeds) in enumerate(table):
-        for seed, score in seeds:
-            y_PS[p, column[seed]], scored_PS[p, column[seed]] = sign * score, 1.0
-    raw = PointScores(x_PD, scored_PS, y_PS)
+    by_position = {position: dict(seeds) for position, seeds in table}
+    is_log = is_fitted_in_log(by_position, metric)
+    scores = point_scores(as_fitted(by_position, metric, is_log))
     # Each seed has one score, and its own effect explains that score whatever it is.
-    if raw.dof < 1:
-        return None
-    raw_M = log_likelihoods(raw)
-    if min(values) > 0:
-        # The inner `where` takes log 1 where there is no score: y is 0 there.
-        logs = PointScores(x_PD, scored_PS, np.where(scored_PS > 0, np.log(np.where(scored_PS > 0, y_PS, 1.0)), 0.0))
-        # Likelihoods of y and log y are comparable after the Jacobian of the logarithm: the product of all 1 / y.
-        logs_M = log_likelihoods(logs)
-        if logs_M.max() >= raw_M.max() + raw.dof * float(np.mean(np.log(values))):
-            return fit(logs, logs_M), True
-    return fit(raw, raw_M), False
+    return (fit(scores), is_log) if scores.dof > 0 else None
+
+
+def is_fitted_in_log(scores: Scores, metric: Metric) -> bool:
+    """`True` if margins are shares, and scores of one sign whose size is the smaller the better."""
+    sign = 1.0 if metric.mode == "min" else -1.0
+    values = [sign * score for seeds in scores.values() for score in seeds.values()]
+    return metric.margin_is == "share" and min(values) > 0
+
+
+def as_fitted(scores: Scores, metric: Metric, is_log: bool) -> dict[Position, dict[int, float]]:
+    """Return scores as the values f of the model, whose lower ones are better."""
+    sign = 1.0 if metric.mode == "min" else -1.0
+    return {
+        position: {seed: math.log(sign * score) if is_log else sign * score for seed, score in seeds.items()}
+        for position, seeds in scores.items()
+    }
 
 
 def _estimate_noise(surface: Surface, unit: float) -> NoiseEstimate:
     """Return the noise of a surface in a unit of f."""
-    sd = surface.noise_sd / unit
-    pure_dof, leftover_dof = surface.layout.pure_dof, surface.dof - surface.fitted_dof if surface.is_smooth else 0.0
+    sd, pure_dof, leftover_dof = surface.noise_sd / unit, surface.scores.pure_dof, surface.dof - surface.fitted_dof
     if pure_dof >= MEASURED_DOF:
         return NoiseEstimate(sd, pure_dof, "measured")
     if leftover_dof >= INFERRED_DOF:
         return NoiseEstimate(sd, leftover_dof, "inferred")
     return NoiseEstimate(sd, max(pure_dof, leftover_dof), "unknown")
-
-
-def _find_misfit(surface: Surface, positions: Sequence[Position]) -> tuple[str, Position | None]:
-    """Return why a surface does not fit, and the position that fits worst; empty and None if it fits."""
-    shift = surface.misfits()
-    worst = int(np.argmax(np.abs(shift)))
-    # Bonferroni: the worst of all points is tested, on both sides.
-    if abs(shift[worst]) > student_quantile(
-        1 - FALSE_ALARM_RATE / (2 * len(positions)), max(surface.dof, INFERRED_DOF)
-    ):
-        problem = "there is a cliff" if shift[worst] > 0 else "a point is better than the points around it predict"
-        return f"no smooth surface fits: {problem}", positions[worst]
-    return "", None

@@ -22,6 +22,7 @@ Code = Literal[
     "around_zero",
     "noise_unknown",
     "beyond_margin",
+    "edge_above",
     "too_few_seeds",
     "within_margin",
 ]
@@ -42,10 +43,13 @@ Code = Literal[
     noise_unknown             `lack` (shared_seeds, seeds, repeats) keeps the noise from being known; `seeds` more seeds
                               of candidate and neighbours, in `runs` of `device_s`, would tell; null for
                               shared_seeds
-    beyond_margin             the bound (`value` at `confidence`) is beyond the `margin`; `runs` more, of `device_s`,
-                              would suffice; null where none is allowed
-    too_few_seeds             it is within the margin, but the candidate and the neighbour that decides, whose own bound
-                              is the largest, share fewer than so many `seeds`; `runs` more, of `device_s`, would do
+    beyond_margin             the bound (`value` at `confidence`) is beyond the `margin`; about `runs` more, of
+                              `device_s`, would decide (in eight of ten races from, to: `runs_range`); null where none
+                              is allowed
+    edge_above                the same, for a share of seeds that may be unstable at the candidate: `stable` of
+                              `of_seeds` were not, and `may_be_unstable` is the share that may be (95%)
+    too_few_seeds             it is within the margin, but the candidate and the deciding neighbour, the likeliest to be
+                              better by more, share fewer than so many `seeds`; `runs`, of `device_s`, are missing
     within_margin             it is within the margin
 """
 

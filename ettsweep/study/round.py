@@ -74,7 +74,8 @@ class StudyNeeds:
     @property
     def racing_runs(self) -> int:
         """How many further runs racing is predicted to take; 0 if there is no bound, or no run is allowed."""
-        return (self.is_racing and self.verdict.bound and self.verdict.bound.further_runs) or 0
+        forecast = self.verdict.bound.further_runs if self.is_racing and self.verdict.bound else None
+        return forecast.likely if forecast else 0
 
 
 @dataclass(frozen=True)
@@ -360,7 +361,7 @@ class _RoundMaker:
         n_requested = sum(map(len, study.seeds_by_point.values()))
         message = (
             f"{format_count(n_requested, 'run')} {'was' if n_requested == 1 else 'were'} requested, "
-            f"{self._count_extra_runs(need)} more were added, and at least {runs} would be needed"
+            f"{self._count_extra_runs(need)} more were added, and about {runs} would be needed"
         )
         if each_s := self._run_s(study):
             message += f", about {format_device_hours(runs * each_s)}"

@@ -75,8 +75,13 @@ class StudyState(ABC):
         """Judge a point; by default, climb from the best requested point and judge where the climb ends."""
         return self.climb() if point is None else self._verdict(self.score_point(point), ())
 
-    def _verdict(self, candidate: ScoredPoint | None, path: Sequence[Point], passed: Sequence[Point] = ()) -> Verdict:
-        """Judge the candidate at the end of a path; `passed` are the points compared on the way."""
+    def _verdict(
+        self, candidate: ScoredPoint | None, path: Sequence[Point], passed: Sequence[Point] = (), climbed: bool = False
+    ) -> Verdict:
+        """Judge the candidate at the end of a path; `passed` are the points compared on the way.
+
+        Where a climb ends, a better neighbour refutes nothing: racing tells the two apart.
+        """
         study = self.study
         scored_neighbours = (
             [self.score_point(p) for p in neighbours(candidate.point, study.lr, study.wd)] if candidate else []
@@ -99,7 +104,7 @@ class StudyState(ABC):
             if scored_point.state.finished
         ]
         compared_runs = [run for point in compared for run in self._finished_runs(point)]
-        judged, stuck = self._judge(candidate, scored_neighbours)
+        judged, stuck = self._judge(candidate, scored_neighbours, climbed)
         bound = None
         if judged is None:
             assert candidate is not None  # without one, all that can be said was said
@@ -198,7 +203,7 @@ class StudyState(ABC):
     # --- judgement ---
 
     def _judge(
-        self, candidate: ScoredPoint | None, scored_neighbours: Sequence[ScoredPoint]
+        self, candidate: ScoredPoint | None, scored_neighbours: Sequence[ScoredPoint], climbed: bool
     ) -> tuple[tuple[VerdictWord, Reason] | None, Sequence[Run]]:
         """Return the verdict with its reason, None if the rule decides, and the stuck runs to name with it.
 
@@ -214,7 +219,7 @@ class StudyState(ABC):
             return ("incomplete", Reason("candidate_to_come", at | counts)), stuck
         if not self.study.has_free_axis:
             return ("unsearched", Reason("single_point")), ()
-        if refutation := self._refutation(candidate, scored_neighbours):
+        if not climbed and (refutation := self._refutation(candidate, scored_neighbours)):
             return ("refuted", refutation), ()
         if counts["pending"]:
             return ("incomplete", Reason("points_to_come", counts)), stuck

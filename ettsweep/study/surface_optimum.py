@@ -10,8 +10,7 @@ from itertools import product
 import numpy as np
 
 from ettsweep.study.posterior import Posterior
-from ettsweep.study.seed_noise import Array
-from ettsweep.study.surface import Surface
+from ettsweep.study.surface import Array, Surface
 
 MESH_STEP = 0.1
 """Lattice steps between the grid positions of the first search for the optimum, which a parabola then refines."""
@@ -52,7 +51,7 @@ def find_optimum(posterior: Posterior) -> SurfaceOptimum | None:
     """
     if not posterior.is_reliable:
         return None
-    surface, x_PD = posterior.surface, posterior.surface.layout.x_PD
+    surface, x_PD = posterior.surface, posterior.surface.scores.x_PD
     low_D, high_D = x_PD.min(0), x_PD.max(0)
     mesh = mesh_over(low_D, high_D)
     # The posterior mean may have several minima: the mesh finds the lowest one.

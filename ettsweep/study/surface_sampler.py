@@ -3,7 +3,7 @@
 A sampler is a pure function of the observations, so a killed search goes on as if nothing had happened: only the
 suggested points are stored. Positions are whole lattice steps from the centre along each free axis.
 
-Shapes: P positions of a fit, Q candidates, H components.
+Shapes: P positions of a fit, Q candidates.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -17,8 +17,7 @@ from scipy.special import ndtr
 
 from ettsweep.metric import Metric
 from ettsweep.study.posterior import Position, Scores, fit_scores
-from ettsweep.study.seed_noise import Array
-from ettsweep.study.surface import Surface, contrast_variance, fit
+from ettsweep.study.surface import WIDTH, Array, Surface, fit
 
 LatticePosition = tuple[int, ...]
 
@@ -35,7 +34,7 @@ MIN_GAIN = 1.0
 """Expected improvement, in margins, below which a position is not worth a run."""
 
 SHORTLIST_SIZE = 32
-"""Candidates that are compared with all components of the fit: a box may have thousands of positions."""
+"""Candidates that are compared once pending runs are added: a box may have thousands of positions."""
 
 BATCH_SIZE = 128
 """Candidates whose expected improvement is computed together: it takes their covariance matrix."""
@@ -122,7 +121,6 @@ def suggest_by_surface(observations: Observations, limit: int) -> list[LatticePo
         position
         for position, _ in sorted(_expected_gains(observations, fitted), key=lambda pair: -pair[1])[:SHORTLIST_SIZE]
     ]
-    # All candidates are ranked with one approximate component; only the best are compared exactly.
     design = _Design(fitted, [*observations.pending, *shortlist], len(observations.pending))
     chosen: list[LatticePosition] = []
     while len(chosen) < limit:
@@ -185,8 +183,8 @@ def _scores_with_diverged(observations: Observations) -> Scores:
 
 
 def _expected_gains(observations: Observations, fitted: Surface) -> Iterator[tuple[LatticePosition, float]]:
-    """Yield each free position with its approximate expected improvement: the mixture is taken as one normal."""
-    best = fitted.layout.x_PD[[int(np.argmin(fitted.mean))]]
+    """Yield each free position with its expected improvement under a normal of the fit's mean and covariance."""
+    best = fitted.scores.x_PD[[int(np.argmin(fitted.mean_P))]]
     for k in range(0, len(observations.free), BATCH_SIZE):
         positions = observations.free[k : k + BATCH_SIZE]
         at_ZD = np.vstack([best, np.array(positions, dtype=float)])
@@ -213,10 +211,10 @@ class _Design:
 
     def __init__(self, fitted: Surface, positions: Sequence[LatticePosition], n_pending: int = 0) -> None:
         self._positions = positions
-        self._n_fitted = len(fitted.layout.x_PD)
-        self._surface = fit(fitted.layout.with_positions(np.array(positions, dtype=float))) if positions else fitted
-        self._cov_HPP = self._surface.cov_HPP  # updated by each added run; means stay, since it scores as predicted
-        runs_P = self._surface.layout.scored_PS.sum(1)
+        self._n_fitted = len(fitted.scores.x_PD)
+        self._surface = fit(fitted.scores.with_positions(np.array(positions, dtype=float))) if positions else fitted
+        self._cov_PP = self._surface.cov_PP  # updated by each added run; means stay, since it scores as predicted
+        runs_P = self._surface.scores.scored_PS.sum(1)
         self._run_share_P = runs_P / runs_P.sum()
         self._remaining = list(range(len(positions)))
         for k in range(n_pending):
@@ -225,15 +223,13 @@ class _Design:
     def expected_gains(self) -> list[float]:
         """Return the expected improvement of each remaining position over the best one that was run.
 
-        That is E max(f(best) - f(position), 0), averaged over the components.
+        That is E max(f(best) - f(position), 0).
         """
-        surface_fit, others = self._surface, [self._n_fitted + k for k in self._remaining]
-        best = int(np.argmin(surface_fit.mean[: self._n_fitted]))
-        advantage_HQ = surface_fit.mean_HP[:, [best]] - surface_fit.mean_HP[:, others]
-        # As in `Surface.differences`. 1e-300 keeps sd above 0, by which the improvement is divided.
-        widened = surface_fit.dof / max(surface_fit.dof - 2, 1)
-        sd_HQ = np.sqrt(widened * surface_fit.scale[:, None] * contrast_variance(self._cov_HPP, best, others) + 1e-300)
-        return [float(gain) for gain in surface_fit.weight_H @ _expected_improvement(advantage_HQ, sd_HQ)]
+        mean_P, others = self._surface.mean_P, [self._n_fitted + k for k in self._remaining]
+        best = int(np.argmin(mean_P[: self._n_fitted]))
+        variance_Q = self._cov_PP[best, best] + np.diag(self._cov_PP)[others] - 2 * self._cov_PP[best, others]
+        sd_Q = np.sqrt(np.maximum(variance_Q, 1e-300))  # above 0, since the improvement is divided by it
+        return [float(gain) for gain in _expected_improvement(mean_P[best] - mean_P[others], sd_Q)]
 
     def take_best(self, min_gain: float) -> LatticePosition | None:
         """Add a run at the position with the most expected improvement, and return it; None if that is too little."""
@@ -248,10 +244,8 @@ class _Design:
         # Which seed the run will have is not known: it is compared with the mean over all runs.
         contrast_P = -self._run_share_P
         contrast_P[self._n_fitted + k] += 1
-        covariance_HP: Array = self._cov_HPP @ contrast_P
-        # One score minus the mean of n others has a variance of 1 + 1/n.
-        variance_H = 1 + 1 / self._surface.layout.scored_PS.sum() + covariance_HP @ contrast_P
-        self._cov_HPP = (
-            self._cov_HPP - covariance_HP[:, :, None] * covariance_HP[:, None, :] / variance_H[:, None, None]
-        )
+        covariance_P: Array = self._cov_PP @ contrast_P
+        # One score minus the mean of n others has a variance of 1 + 1/n, widened as that of f is.
+        noise = (WIDTH * self._surface.noise_sd) ** 2 * (1 + 1 / self._surface.scores.scored_PS.sum())
+        self._cov_PP = self._cov_PP - np.outer(covariance_P, covariance_P) / (noise + covariance_P @ contrast_P)
         self._remaining.remove(k)

@@ -16,6 +16,7 @@ from ettsweep.study.study import Study
 
 if TYPE_CHECKING:  # it imports NumPy, which commands without a bound should not wait for
     from ettsweep.study.posterior import Difference, NoiseEstimate, Posterior
+    from ettsweep.study.stability import Stability
 
 VerdictWord = Literal["optimal", "tie", "unresolved", "refuted", "edge", "incomplete", "unsearched"]
 """What a verdict may be; `tie` is one of the paper's rule alone."""
@@ -45,6 +46,15 @@ class ScoredPoint:
 
 
 @dataclass(frozen=True)
+class RunsNeeded:
+    """A forecast of how many further runs decide a verdict: the median, and the range of eight in ten races."""
+
+    likely: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
 class Bound:
     """Bound on how much better a neighbour of the candidate can be; exists once all neighbours have scores.
 
@@ -57,11 +67,11 @@ class Bound:
         best_probability: posterior probability that the candidate beats all its neighbours.
         differences: by how much each neighbour is worse, in their order; None if it diverged.
         noise: estimate of the noise of one run.
-        caveat: reason for comparing pairs of points without a surface; empty if a surface is used.
+        stability: beside an edge of stability, what is known of it.
         plateau: other points that, with the given confidence, are worse than the candidate by at most the margin.
-        recommended: the central one of the candidate and the plateau.
+        recommended: the central one of the candidate and the plateau; beside an edge of stability, a step of lr below.
         paper: verdict of the paper's rule on the candidate; None if it lacks scores.
-        further_runs: runs to be started that suffice in about three of four cases; None if none are needed or allowed.
+        further_runs: forecast of the runs that decide it; None if none are needed or allowed.
         finest: the smallest bound that these runs allow, for who has stated no margin; None if one is stated.
         posterior: the posterior behind all these numbers; None in examples made by hand.
     """
@@ -72,11 +82,11 @@ class Bound:
     best_probability: float
     differences: "tuple[Difference | None, ...]"
     noise: "NoiseEstimate"
-    caveat: str
+    stability: "Stability | None"
     plateau: tuple[Point, ...]
     recommended: Point
     paper: str | None
-    further_runs: int | None = None
+    further_runs: RunsNeeded | None = None
     finest: float | None = None
     posterior: "Posterior | None" = field(default=None, compare=False, repr=False)
 

@@ -9,7 +9,7 @@ import pytest
 
 from bench import noise
 from bench.recorded import Table
-from ettsweep.study.seed_noise import Array
+from ettsweep.study.surface import Array
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -23,7 +23,9 @@ def planted(
     roots = [np.linalg.cholesky(np.exp(-steps / n) if n else np.eye(7)) for n in (lr_length, wd_length)]
     e_LWS = np.einsum("ij,kl,jls->iks", *roots, rng.standard_normal((7, 7, seeds)))
     f_LW1 = np.add.outer((np.arange(7) - 3) ** 2, (np.arange(7) - 3) ** 2)[..., None] * 0.05
-    return f_LW1 + 0.1 * np.exp(growth * np.arange(7))[:, None, None] * e_LWS + common * rng.standard_normal(seeds)
+    return np.asarray(
+        f_LW1 + 0.1 * np.exp(growth * np.arange(7))[:, None, None] * e_LWS + common * rng.standard_normal(seeds)
+    )
 
 
 def test_noise_and_what_is_common_to_a_seed_are_told_apart() -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from itertools import product
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def test_what_cannot_be_simulated_is_refused(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["simulate", *options.split()])
     try:
-        code = simulate.main()
+        code: object = simulate.main()
     except SystemExit as exit_:  # argparse's own
         code = exit_.code
     assert code == 2
@@ -76,9 +77,22 @@ def test_an_interrupted_simulation_shows_what_it_has_found() -> None:
     assert running.returncode == 130
 
 
+def test_forecasts_are_held_to_races_without_an_end_too() -> None:
+    """By Kaplan and Meier: of 4, one ends, one is cut off, one of the 2 that are left ends in time, one is late."""
+    races = [("optimal", 0.5), ("unresolved", 0.8), ("optimal", 1.0), ("optimal", 2.0)]
+    result = [
+        simulate.Outcome(verdict, 20, 20, 0.0, 0.05, 0.05, 0.0, foreseen=(took, 4 * took, took / 4))
+        for verdict, took in races
+    ]
+    told = simulate.summary(result)
+    assert told["foreseen"] == pytest.approx(1 - 3 / 4 * 1 / 2)
+    assert told["within"] == pytest.approx(1 - 0), "none within the low forecast, all within the high one"
+
+
 def recorded(y_LWS: list[list[list[float]]]) -> Table:
     scores = np.array(y_LWS)
-    return Table("best_loss", *(tuple(map(float, range(n))) for n in scores.shape[:2]), scores)
+    log2_lr, log2_wd = (tuple(map(float, range(number))) for number in scores.shape[:2])
+    return Table("best_loss", log2_lr, log2_wd, scores)
 
 
 def test_a_recorded_lattice_is_held_to_its_truth() -> None:
@@ -101,7 +115,7 @@ def test_a_recorded_lattice_is_held_to_its_truth() -> None:
 
 
 @pytest.mark.parametrize("noise", ["normal", "bootstrap"])
-def test_fresh_seeds_scatter_as_the_recorded_ones(noise: str) -> None:
+def test_fresh_seeds_scatter_as_the_recorded_ones(noise: Literal["normal", "bootstrap"]) -> None:
     """Covariances of three points over 4,000 fresh seeds, against the sample covariance of the 20 recorded ones."""
     rng = np.random.default_rng(0)
     table = recorded(np.exp(rng.normal(0, 0.1, (1, 3, 20)) @ np.diag(rng.uniform(0.2, 2, 20))).tolist())

@@ -82,10 +82,10 @@ def test_a_mean_alone_is_an_optimum_by_the_papers_rule_only(call: Call, results:
     verify_result = verify(call, results, "--dry-run", code=1)
     assert verify_result.json[0]["verdict"] == "unresolved"
     assert "noise unknown" in verify_result.json[0]["reason"]
-    text = "; it takes at least 6 more runs (0.06 device hours): 2 more seeds of the candidate and its neighbours;"
+    text = "; 6 more runs (0.06 device hours) measure the noise: 2 more seeds of the candidate and its neighbours;"
     assert text in verify_result.json[0]["reason"]
     assert "by the paper's comparison of means it is optimal" in verify_result.json[0]["reason"]
-    assert "trains the seeds that decide most" in verify_result.err
+    assert "trains the seeds that narrow the bounds" in verify_result.err
 
 
 def test_the_command_after_a_dry_run_judges_by_the_same_criterion(
@@ -93,7 +93,7 @@ def test_the_command_after_a_dry_run_judges_by_the_same_criterion(
 ) -> None:
     request_sweep(slope=0.1)
     stated = ("--margin", "0.1%", "--confidence", "90%")
-    follow = f"--follow --results {results}` trains the seeds that decide most"
+    follow = f"--follow --results {results}` trains the seeds that narrow the bounds"
     assert (
         f"`ettsweep verify-optimum --confidence 90% --margin 0.1% {follow}"
         in verify(call, results, "--dry-run", *stated, code=1).err
@@ -190,15 +190,13 @@ def test_runs_that_a_spent_budget_leaves_interrupted_are_named(call: Call, resul
 
 @pytest.mark.usefixtures("process")
 def test_no_point_gets_more_seeds_than_allowed(call: Call, results: Path, request_sweep: Ask) -> None:
-    """Points near the candidate that were never run may have as many; once all have, there is no further run."""
+    """Once all points have as many, there is no further run."""
     request_sweep(slope=0.1, criterion={"margin": "0.1%"})
-    before = len(runs_in(results))
-    verify_result = verify(call, results, "--follow", "--max-seeds", 3, code=1)
+    verify_result = verify(call, results, "--follow", "--max-seeds", 4, code=1)
     assert verify_result.json[0]["verdict"] == "unresolved"
-    assert "--max-seeds 3 allows no further seed" in verify_result.err
-    specs = [run.spec() for run in runs_in(results)]
-    assert len(specs) > before
-    assert max(Counter((spec.lr, spec.wd) for spec in specs).values()) == 3
+    assert "--max-seeds 4 allows no further seed" in verify_result.err
+    counts = Counter((spec.lr, spec.wd) for spec in specs(results))
+    assert [*counts.values()] == [4, 4, 4], "one more than requested"
 
 
 # --- a race ---------------------------------------------------------------------------------------------------------

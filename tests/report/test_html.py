@@ -199,15 +199,14 @@ def test_what_is_known_is_told_with_its_errors(noisy: Made) -> None:
     assert "unresolved: noise unknown" in text
     bound = noisy.verdict("hybrid").bound
     assert bound is not None
-    changed = replace(
-        bound, caveat="no smooth surface fits: there is a cliff", further_runs=24, plateau=(Point(2.0**-5, 0.5),)
-    )
-    open_ = [replace(noisy.verdict("hybrid"), verdict="unresolved", bound=replace(changed, value=0.031))]
+    beside = replace(bound, value=0.031, plateau=(Point(2.0**-5, 0.5),))
+    facts = {"value": 0.031, "confidence": 0.95, "margin": 0.02, "runs": 24, "runs_range": [10, 60], "device_s": 0.0}
+    reason = Reason("beyond_margin", facts)
+    open_ = [replace(noisy.verdict("hybrid"), verdict="unresolved", reason=reason, bound=beside)]
     text = Page(page_of(Made(noisy.results, noisy.runs, open_))).text
     assert "unresolved: within 3.1% (95%), margin 2%" in text
-    assert "No smooth surface fits: there is a cliff" in text
     assert "As good within 2% (95%): (2^-5, 2^-1); recommended: (2^-6, 2^-1), the most central of these" in text
-    assert "it takes at least 24 more runs" in text
+    assert text.count("about 24 more runs decide it, likely 10 to 60") == 2, "as the reason and as the next step"
     assert "verified optim" not in text.lower()
 
 

@@ -11,7 +11,8 @@ from ettsweep.report.families import judged_families
 from ettsweep.report.notes import NextStep, next_steps
 from ettsweep.runs.state import State, Status
 from ettsweep.study.judgement import evaluate
-from ettsweep.study.verdict import Bound
+from ettsweep.study.reason import Code, Reason
+from ettsweep.study.verdict import Bound, RunsNeeded
 
 
 def steps(sample: Made, **changes: Any) -> dict[str, NextStep]:
@@ -46,16 +47,19 @@ def test_runs_to_come_are_watched(sample: Made) -> None:
 
 
 def test_an_open_verdict_says_how_many_runs_it_takes(noisy: Made) -> None:
-    bound = noisy.verdict("standard").bound
-    assert isinstance(bound, Bound)
-    steps_result = steps(noisy, verdict="unresolved", bound=replace(bound, further_runs=24))
-    assert steps_result["standard"] == NextStep(
-        "it takes at least 24 more runs", "ettsweep verify-optimum --sweep w --follow"
-    )
-    steps_value = steps(noisy, verdict="unresolved", bound=replace(bound, further_runs=None))
-    assert steps_value["standard"].command == "ettsweep verify-optimum --sweep w --follow"
-    assert steps_value["standard"].text == "train the runs that decide most, seed by seed"
-    assert steps(noisy)["mup"].text == "repeat its points with more seeds, to measure the noise"
+    def step(code: Code, **facts: object) -> NextStep:
+        return steps(noisy, verdict="unresolved", reason=Reason(code, {"device_s": 0.0} | facts))["standard"]
+
+    verify = "ettsweep verify-optimum --sweep w --follow"
+    forecast = {"runs": 24, "runs_range": [10, 60]}
+    for code in ("beyond_margin", "edge_above"):
+        assert step(code, **forecast) == NextStep("about 24 more runs decide it, likely 10 to 60", verify)
+    assert step("too_few_seeds", runs=2) == NextStep("2 runs are missing", verify)
+    assert step("too_few_seeds", runs=1) == NextStep("1 run is missing", verify)
+    assert step("beyond_margin", runs=None) == NextStep("train the runs that narrow the bound, seed by seed", verify)
+    assert step("edge_above", runs=None) == NextStep("take a step of lr below: no further seeds are planned")
+    # Nine points with one seed each: a second one of candidate and six neighbours gives 6 degrees of freedom.
+    assert steps(noisy)["mup"].text == "7 more runs measure the noise"
 
 
 def test_families_that_have_had_their_extra_runs_need_a_stated_budget(
@@ -74,7 +78,7 @@ def test_families_that_have_had_their_extra_runs_need_a_stated_budget(
     assert extra_runs["standard"] > total / len(families), "one has had more than its share"
     for limit, runs in ((total // len(families) + 1, None), (total // len(families), 100 * 2 * len(families))):
         monkeypatch.setattr("ettsweep.report.notes.EXTRA_RUNS", limit)
-        steps_result = steps(noisy, verdict="unresolved", bound=replace(bound, further_runs=100))
+        steps_result = steps(noisy, verdict="unresolved", bound=replace(bound, further_runs=RunsNeeded(100, 50, 300)))
         options = f" --max-runs {runs}" if runs else ""
         assert steps_result["standard"].command == f"ettsweep verify-optimum --sweep w --follow{options}"
 

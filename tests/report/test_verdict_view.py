@@ -1,17 +1,19 @@
 """What a verdict claims, in words."""
 
+import re
 from dataclasses import replace
 
 import pytest
-from support.made_sweep import digits_spec, imagenet_spec, search
+from support.made_sweep import Made, changed, digits_spec, imagenet_spec, loss_at, search
 
-from ettsweep.report.verdict_view import headline
+from ettsweep.report.verdict_view import headline, make_views
 from ettsweep.runs.point import Point
 from ettsweep.runs.state import State
 from ettsweep.study.criterion import Criterion
-from ettsweep.study.posterior import NoiseEstimate
+from ettsweep.study.judgement import evaluate
+from ettsweep.study.posterior import Difference, NoiseEstimate
 from ettsweep.study.reason import Reason
-from ettsweep.study.verdict import Bound, ScoredPoint, Verdict
+from ettsweep.study.verdict import Bound, RunsNeeded, ScoredPoint, Verdict
 
 HERE = Point(2.0**-6, 0.5)
 
@@ -20,7 +22,7 @@ def verdict(message: str, value: float | None, rule: str = "bound", accuracy: bo
     search_result = search(imagenet_spec(None) if accuracy else digits_spec(None))
     search_result = replace(search_result, criterion=Criterion(rule=rule))
     margin = search_result.criterion.margin_for(search_result.metric)
-    bound = Bound(value, 0.95, margin, 0.6, (), NoiseEstimate(0.01, 9, "measured"), "", (), HERE, "optimal")
+    bound = Bound(value, 0.95, margin, 0.6, (), NoiseEstimate(0.01, 9, "measured"), None, (), HERE, "optimal")
     return Verdict(
         search_result,
         message,
@@ -51,3 +53,69 @@ def verdict(message: str, value: float | None, rule: str = "bound", accuracy: bo
 )
 def test_a_headline_says_how_far_a_verdict_holds(supplied: Verdict, message: str) -> None:
     assert headline(supplied) == message, "a bound is rounded up: one beyond the margin is not said to be within it"
+
+
+@pytest.fixture
+def beside_an_edge(sample: Made) -> Verdict:
+    """Return the verdict on standard after all its runs of seed 2 a step of lr up have diverged."""
+    study = sample.verdict("standard").study
+    runs = [run for run in sample.runs if run.family == study.family]
+    lost = next(run for run in runs if run.state is State.DIVERGED)
+    diverged = [
+        changed(run, status=lost.status, result=lost.result) if run.spec.seed == 2 and run.point.lr > HERE.lr else run
+        for run in runs
+    ]
+    return evaluate(study, diverged).verdict()
+
+
+def test_a_recommendation_beside_an_edge_of_stability_has_its_price(beside_an_edge: Verdict) -> None:
+    (view,) = make_views([beside_an_edge])
+    # None of three seeds was unstable, which has a chance of 5% if 1 - 0.05^(1/3) = 63.2% of them are.
+    caveat = "beside an edge of stability: 3 of 3 seeds were stable at this lr, but up to 64% may not be (95%)"
+    assert caveat in view.notes
+    assert view.data["evidence"]["caveat"] == view.numbers["caveat"] == caveat
+    (note,) = [note for note in view.notes if "recommended" in note]
+    price = re.fullmatch(
+        r"recommended: \(2\^-7, 2\^-1\), a step of lr below; it is worse by ([\d.]+) ± ([\d.]+)%", note
+    )
+    assert price, note
+    by, error = map(float, price.groups())
+    assert abs(by - 100 * (loss_at(-1, 0, 0) / loss_at(0, 0, 0) - 1)) < 3 * error
+
+
+def test_what_is_recommended_depends_on_the_edge_the_plateau_and_the_noise(beside_an_edge: Verdict) -> None:
+    bound = beside_an_edge.bound
+    assert bound is not None
+    better = tuple(Difference(-0.021, 0.01) for _ in beside_an_edge.neighbours)
+    plateau = (HERE.moved(0, 1),)
+    beside = replace(bound, differences=better, plateau=plateau)
+    (view,) = make_views([replace(beside_an_edge, bound=beside)])
+    as_good = "as good within 2% (95%): (2^-6, 2^0); "
+    assert f"{as_good}recommended: (2^-7, 2^-1), a step of lr below; it is better by 2.1 ± 1.0%" in view.notes
+    (view,) = make_views([replace(beside_an_edge, bound=replace(beside, stability=None))])
+    assert f"{as_good}recommended: (2^-7, 2^-1), the most central of these and the candidate" in view.notes
+    (view,) = make_views([replace(beside_an_edge, bound=replace(beside, stability=None, plateau=()))])
+    assert "recommended" not in str(view.notes)
+    unknown = replace(beside, noise=NoiseEstimate(0.01, 1, "unknown"), plateau=())
+    (view,) = make_views([replace(beside_an_edge, bound=unknown)])
+    assert "recommended" not in str(view.notes), "its price is unknown"
+
+
+def test_an_edge_that_decides_is_described_once(beside_an_edge: Verdict) -> None:
+    gap = {"value": 0.12, "confidence": 0.95, "margin": 0.05, "stable": 3, "of_seeds": 3, "may_be_unstable": 0.6316}
+    some = gap | {"runs": 8, "runs_range": [4, 14], "device_s": 0.0}
+    none = gap | {"runs": None, "runs_range": None, "device_s": None}
+    for facts, more_seeds_help in ((some, True), (none, False)):
+        reason = Reason("edge_above", facts)
+        (view,) = make_views([replace(beside_an_edge, verdict="unresolved", reason=reason)])
+        assert [str(texts).count("beside an edge") for texts in (view.reason, view.notes)] == [1, 0]
+        assert view.more_seeds_help is more_seeds_help
+
+
+def test_forecasts_have_their_range_in_json() -> None:
+    still_open = verdict("unresolved", 0.031)
+    assert still_open.bound is not None
+    forecast = replace(still_open.bound, further_runs=RunsNeeded(20, 10, 45))
+    data = [view.data["evidence"] for view in make_views([replace(still_open, bound=forecast), still_open])]
+    assert [(each["more_runs"], each["more_runs_range"]) for each in data] == [(20, [10, 45]), (None, None)]
+    assert data[0]["caveat"] is None

@@ -2,18 +2,20 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from statistics import median
+from typing import Literal
 
 import numpy as np
 import pytest
+from scipy import stats
 from support.digits_search import CENTRE, digits_search, offset_of
 from support.made_sweep import changed
 
-from ettsweep.report.reason_text import reason_text
+from ettsweep.metric import Metric
 from ettsweep.report.verdict_view import headline
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run, RunIndex
@@ -23,19 +25,20 @@ from ettsweep.runs.state import State, Status
 from ettsweep.study.bound_rule import BoundRule
 from ettsweep.study.budget import NO_BUDGET, Budget
 from ettsweep.study.criterion import Criterion
-from ettsweep.study.posterior import Posterior, fit_posterior
-from ettsweep.study.racing import Allocation, BoundQuery, next_runs, runs_needed
-from ettsweep.study.round import Aim, next_round
+from ettsweep.study.posterior import Position, Posterior, fit_posterior
+from ettsweep.study.racing import BoundQuery, next_runs, runs_needed
+from ettsweep.study.round import OVERESTIMATE, Aim, next_round
 from ettsweep.study.seeds import RACING_SEEDS, fresh_seeds, seed_order
+from ettsweep.study.stability import Stability
 from ettsweep.study.study import Study
-from ettsweep.study.surface import WIDTH, finer_width
-from ettsweep.study.verdict import Verdict
+from ettsweep.study.verdict import RunsNeeded, Verdict
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 
 Offset = tuple[int, int]
 SIX: list[Offset] = [(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)]
 SEVEN: list[Offset] = [(0, 0), *SIX]
-WIDE: list[Offset] = [*product(range(-2, 3), repeat=2)]
+WIDE: list[Offset] = [(lr, wd) for lr in range(-2, 3) for wd in range(-2, 3)]
+FAR: list[Offset] = [(lr, wd) for lr in range(-4, 5) for wd in range(-4, 5)]
 STRATEGIES = [StrategySpec(s=s) for s in (0.0, 0.25, 0.5, 1.0)]
 
 
@@ -50,8 +53,9 @@ def search_of(tmp_path: Path) -> Callable[..., Study]:
     return make
 
 
-def run_at(study: Study, offset: Offset, seed: int, score: float | None, state: State = State.DONE) -> Run:
-    spec = study.base.with_point(*CENTRE.moved(*offset), seed)
+def run_at(study: Study, offset: tuple[float, float], seed: int, score: float | None, state: State = State.DONE) -> Run:
+    point = CENTRE.moved(*offset)
+    spec = study.base.with_point(point.lr, point.wd, seed)
     state = State.DIVERGED if score is None and state is State.DONE else state
     result = {"score": score} if state.finished else None
     return Run(RunDir(Path("runs") / spec.run_id), spec, Status(state), result)
@@ -80,6 +84,94 @@ def asked(specs: Sequence[RunSpec]) -> list[tuple[tuple[float, float], int]]:
     return [(offset_of(Point(spec.lr, spec.wd)), spec.seed) for spec in specs]
 
 
+# --- the posterior --------------------------------------------------------------------------------------------------
+
+ORIGIN: Position = (0.0, 0.0)
+OTHERS: list[Position] = [(float(lr), float(wd)) for lr, wd in SIX]
+
+
+@pytest.fixture
+def posterior(search_of: Callable[..., Study]) -> Posterior:
+    """Return the posterior of log losses of two seeds, so noisy that bounds are far from 0."""
+    study = search_of(seeds=(0, 1))
+    fitted = BoundRule(study, noisy(study, SEVEN, 0.2)).posterior(CENTRE)
+    assert fitted is not None
+    assert fitted.is_log
+    return fitted
+
+
+@pytest.mark.parametrize("confidence", [0.6, 0.8, 0.95, 0.99])
+@pytest.mark.parametrize("other", OTHERS[:3])
+def test_the_bound_of_one_neighbour_is_a_quantile_of_students_t(
+    posterior: Posterior, confidence: float, other: Position
+) -> None:
+    weight_P = np.zeros(len(posterior.positions))
+    weight_P[[posterior.index(ORIGIN), posterior.index(other)]] = 1.0, -1.0
+    surface = posterior.surface
+    scale = math.sqrt(weight_P @ surface.cov_PP @ weight_P + (0.07 * surface.noise_sd) ** 2)
+    advantage = stats.t(posterior.surface.dof, weight_P @ posterior.surface.mean_P, scale)
+    quantile = float(advantage.ppf(confidence))
+    assert posterior.bound(ORIGIN, [other], confidence) == pytest.approx(max(0.0, 1 - math.exp(-quantile)), abs=1e-9)
+    for margin in (0.01, 0.3):
+        expected = max(margin, 1 - math.exp(-quantile))
+        assert posterior.bound(ORIGIN, [other], confidence, margin) == pytest.approx(expected)
+        (probability,) = posterior.probabilities_better(ORIGIN, [other], margin)
+        assert probability == pytest.approx(float(advantage.sf(-math.log(1 - margin))))
+    (difference,) = posterior.differences(ORIGIN, [other])
+    ratio = math.exp(-advantage.mean())
+    assert (difference.mean, difference.error) == pytest.approx((ratio - 1, ratio * advantage.std()))
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+def test_the_bound_of_six_is_met_by_the_product_of_their_probabilities(posterior: Posterior, confidence: float) -> None:
+    """It is no smaller than that of each, and no smaller than what all six have together."""
+    bound = posterior.bound(ORIGIN, OTHERS, confidence)
+    assert bound >= max(posterior.bound(ORIGIN, [other], confidence) for other in OTHERS)
+    assert np.prod(1 - np.array(posterior.probabilities_better(ORIGIN, OTHERS, bound))) == pytest.approx(confidence)
+    rows = [posterior.index(other) for other in OTHERS]
+    signs = np.eye(len(posterior.positions))[posterior.index(ORIGIN)] - np.eye(len(posterior.positions))[rows]
+    together = stats.multivariate_t(
+        signs @ posterior.surface.mean_P, signs @ posterior.surface.cov_PP @ signs.T, posterior.surface.dof, seed=0
+    )
+    assert confidence <= together.cdf(np.full(len(OTHERS), -math.log(1 - bound))) < (1 + confidence) / 2
+
+
+@pytest.mark.parametrize(
+    ("mode", "margin_is", "sign", "is_log"),
+    [
+        ("min", "share", 1, True),
+        ("min", "share", -1, False),
+        ("max", "share", -1, True),
+        ("max", "share", 1, False),
+        ("min", "difference", 1, False),
+        ("max", "difference", -1, False),
+    ],
+)
+def test_sizes_of_scores_are_fitted_in_log_if_margins_are_shares_and_small_sizes_are_better(
+    mode: Literal["min", "max"], margin_is: Literal["share", "difference"], sign: int, is_log: bool
+) -> None:
+    scores = {position: {0: sign * 1.0, 1: sign * 1.1} for position in (ORIGIN, *OTHERS)}
+    metric = Metric("score", mode, "score", margin_is=margin_is)
+    posterior = fit_posterior(scores, ORIGIN, metric)
+    assert posterior is not None
+    assert posterior.is_log == is_log
+    mixed = fit_posterior(scores | {OTHERS[0]: {0: -sign * 1.0}}, ORIGIN, metric)
+    assert mixed is not None
+    assert not mixed.is_log
+
+
+@pytest.mark.parametrize("metric", [LOWEST_LOSS, BEST_ACCURACY])
+def test_a_margin_is_a_share_of_the_candidates_loss_or_points_of_its_accuracy(metric: Metric) -> None:
+    posterior = fit_posterior({ORIGIN: {0: 0.8, 1: 0.6}, (1.0, 0.0): {0: 0.7, 1: 0.6}}, ORIGIN, metric)
+    assert posterior is not None
+    better = 0.7 * 0.95 if metric is LOWEST_LOSS else 0.75  # than the mean, 0.7, by 5% or by 5 points
+    f = math.log(0.7 / better) if metric is LOWEST_LOSS else better - 0.7
+    assert posterior.to_margin(f) == pytest.approx(0.05)
+    for margin in (-0.5, 0.0, 0.05, 0.5):
+        assert posterior.to_margin(posterior.from_margin(margin)) == pytest.approx(margin)
+    assert posterior.from_margin(1.0) == (math.inf if metric is LOWEST_LOSS else 1.0), "no loss is below 0"
+
+
 # --- verdicts -------------------------------------------------------------------------------------------------------
 
 
@@ -101,70 +193,26 @@ def test_little_noise_makes_an_optimum_and_much_leaves_it_open(search_of: Callab
     assert flat.bound.further_runs is not None
 
 
-def test_the_bound_is_that_of_the_largest_advantage(search_of: Callable[..., Study]) -> None:
-    """Of one neighbour alone, that is a quantile of the advantage; of six, more than that of each."""
-    study = search_of()
-    runs = noisy(study, WIDE, 0.2, curvature=0.1)
-    bound_rule = BoundRule(study, runs)
-    posterior_result = bound_rule.posterior(CENTRE)
-    assert posterior_result is not None
-    local, others = (0.0, 0.0), [tuple(map(float, o)) for o in SIX]
-    single = [posterior_result.bound(local, [other], 0.95) for other in others]
-    assert posterior_result.bound(local, others, 0.95) > max(single)
-    assert (
-        posterior_result.bound(local, others, 0.99)
-        > posterior_result.bound(local, others, 0.95)
-        > posterior_result.bound(local, others, 0.8)
-    )
-    for other, difference in zip(others, posterior_result.differences(local, others), strict=True):
-        truth = bowl((int(other[0]), int(other[1]))) - 1
-        assert abs(difference.mean - truth) < 4 * difference.error
-
-
-@pytest.mark.parametrize("curvature", [0.06, 0.3])
-def test_a_bound_that_is_small_beside_the_noise_is_widened_more(
-    search_of: Callable[..., Study], curvature: float
-) -> None:
-    """It is where the quantile of draws meets the bound that their deviations are widened for; half as much again, since
-    it is above the margin."""
-    study = search_of(seeds=range(6))
-    posterior = BoundRule(study, noisy(study, WIDE, 0.2, curvature=curvature)).posterior(CENTRE)
-    assert posterior is not None
-    assert posterior.is_log
-    local, others = (0.0, 0.0), [tuple(map(float, o)) for o in SIX]
-    bound = -math.log1p(-posterior.bound(local, others, 0.9, margin=1e-4)) / 1.5
-    means, deviations = posterior.surface.draws(
-        posterior.index(local), [posterior.index(position) for position in others]
-    )
-    width = math.sqrt(1 + (0.18 * posterior.surface.noise_sd / bound) ** 2)
-    assert np.quantile((means + width * deviations).max(1), 0.9) == pytest.approx(bound, rel=0.02)
-    assert width > 1.01
-    assert posterior.bound(local, others, 0.9, margin=0.999 * -math.expm1(-bound)) > -math.expm1(-1.49 * bound)
-    assert posterior.bound(local, others, 0.9, margin=1.001 * -math.expm1(-bound)) == 1.001 * -math.expm1(-bound)
-
-
 def test_more_runs_make_the_bound_tighter(search_of: Callable[..., Study]) -> None:
     bounds = []
     for number in (2, 16, 128):
         study = search_of(seeds=range(number))
         verdict = judged(study, noisy(study, WIDE, 0.3, 0.02), CENTRE)
         assert verdict.bound is not None
+        assert verdict.bound.value is not None
         bounds.append(verdict.bound.value)
     assert bounds[0] > bounds[1] > bounds[2]
 
 
 def test_one_seed_a_point_says_nothing_of_the_noise_until_a_fit_leaves_enough(search_of: Callable[..., Study]) -> None:
     study = search_of(seeds=[0])
-    small_set = judged(study, noisy(study, SEVEN, 0.01))
-    assert small_set.verdict == "unresolved"
-    text = "noise unknown: each point has one score, which may be luck; it takes at least 7 more runs: 1 more seed of "
-    by_means = "by the paper's comparison of means it is optimal"
-    assert reason_text(small_set) == f"{text}the candidate and its neighbours; {by_means}"
-    number = judged(study, noisy(study, WIDE, 0.01))
-    assert number.bound is not None
-    assert number.bound.noise.source == "inferred"
-    text = "it is within 5% (95% sure), but on too few seeds: 4 more runs are needed until the neighbour that decides has 3 of"
-    assert reason_text(number).startswith(text)
+    reason = judged(study, noisy(study, SEVEN, 0.01)).reason
+    expected = {"lack": "seeds", "seeds": 1, "runs": 7, "device_s": 0.0, "paper": "optimal"}
+    assert (reason.code, reason.facts) == ("noise_unknown", expected)
+    wide = judged(study, noisy(study, WIDE, 0.01))
+    assert wide.bound is not None
+    assert wide.bound.noise.source == "inferred"
+    assert (wide.reason.code, wide.reason.facts["runs"]) == ("too_few_seeds", 4)
 
 
 @pytest.mark.parametrize("lost", [[], [1]], ids=["none failed", "one failed"])
@@ -183,7 +231,8 @@ def test_no_optimum_is_declared_on_two_seeds_of_the_neighbour_that_decides(
     while (verdict := judged(study, runs, CENTRE)).verdict == "unresolved":
         assert verdict.reason.code == "too_few_seeds"
         specs = BoundRule(study, runs).racing_specs(verdict, limit=1)
-        assert len(specs) == verdict.bound.further_runs
+        assert verdict.bound is not None
+        assert verdict.bound.further_runs == RunsNeeded(len(specs), len(specs), len(specs))
         assert {position for position, _ in asked(specs)} <= {(0, 0), (0, 1)}
         runs += [run_at(study, offset_of(Point(x.lr, x.wd)), x.seed, 0.95 + 0.0004 * (x.seed % 3)) for x in specs]
     assert verdict.verdict == "optimal"
@@ -207,13 +256,11 @@ def test_seeds_that_decide_keep_to_the_limit_and_are_waited_for(search_of: Calla
     waiting = judged(study, [*runs, *under_way])
     assert waiting.bound is not None
     assert (waiting.reason.code, waiting.bound.further_runs) == ("too_few_seeds", None)
-    assert "too few seeds: wait until the neighbour" in reason_text(waiting)
     again = BoundRule(study, [*runs, *under_way]).racing_specs(waiting, limit=2)
     assert sorted(asked(again)) == sorted(asked(specs))
 
 
 def test_with_a_margin_of_0_a_clear_optimum_is_one(search_of: Callable[..., Study]) -> None:
-    """Small bounds are not widened there: the widening grows without end."""
     study = search_of(margin="0%")
     assert headline(judged(study, noisy(study, SEVEN, 0.01, curvature=0.2))) == "optimal: no neighbour is better (95%)"
 
@@ -230,14 +277,12 @@ def test_so_many_more_runs_as_the_reason_says_tell_the_noise(
         lost = [run_at(study, o, s, None) for o in SIX[alive:] for s in study.seeds]
         return judged(study, [*noisy(study, [(0, 0), *SIX[:alive]], 0.01), *lost], CENTRE)
 
-    reason = reason_text(verdict_of(had))
+    reason = verdict_of(had).reason
     if (had, alive) in ((2, 4), (2, 6)):
-        assert "noise unknown" not in reason
+        assert reason.code != "noise_unknown"
         return
-    search_result = re.search(r"; it takes at least (\d+) more runs: (\d+) more seeds? of", reason)
-    assert search_result, reason
-    runs, seeds = map(int, search_result.groups())
-    assert runs == seeds * (1 + alive)
+    runs, seeds = int(str(reason.facts["runs"])), int(str(reason.facts["seeds"]))
+    assert (reason.code, runs) == ("noise_unknown", seeds * (1 + alive))
     sources = [verdict_of(had + extra).bound.noise.source for extra in (seeds - 1, seeds)]  # type: ignore[union-attr]
     assert sources == ["unknown", "measured"]
 
@@ -245,8 +290,8 @@ def test_so_many_more_runs_as_the_reason_says_tell_the_noise(
 def test_scores_of_which_no_two_share_a_seed_say_nothing(search_of: Callable[..., Study]) -> None:
     study = search_of(seeds=[0])
     verdict = judged(study, [run_at(study, (0, 0), 0, 1.0), *(run_at(study, o, 0, None) for o in SIX)])
-    text = "noise unknown: no two points have scores of the same seed, so there is no way to estimate the noise"
-    assert (verdict.verdict, reason_text(verdict).partition(";")[0]) == ("unresolved", text)
+    assert (verdict.verdict, verdict.reason.code) == ("unresolved", "noise_unknown")
+    assert (verdict.reason.facts["lack"], verdict.reason.facts["runs"]) == ("shared_seeds", None)
 
 
 def test_the_candidate_is_the_best_of_the_surface_and_not_of_a_lucky_draw(search_of: Callable[..., Study]) -> None:
@@ -301,7 +346,7 @@ def test_a_point_with_a_diverged_run_loses_and_leaves_the_fit(search_of: Callabl
     assert verdict.bound is not None
     assert [d is None for d in verdict.bound.differences] == [True] + [False] * 5
     all_lost = judged(study, [run_at(study, o, s, None) for o in SEVEN for s in study.seeds])
-    assert (all_lost.verdict, reason_text(all_lost)) == ("unresolved", "all diverged; try a centre with a lower lr")
+    assert (all_lost.verdict, all_lost.reason.code) == ("unresolved", "all_diverged")
 
 
 def test_a_plateau_is_named_and_its_middle_recommended(search_of: Callable[..., Study]) -> None:
@@ -319,49 +364,12 @@ def test_a_point_that_luck_alone_may_keep_within_the_margin_is_not_on_the_platea
     search_of: Callable[..., Study],
 ) -> None:
     study = search_of(seeds=range(3))
-    verdict = judged(study, noisy(study, WIDE, 0.1, curvature=0.02), CENTRE)
+    verdict = judged(study, noisy(study, WIDE, 0.2, curvature=0.02), CENTRE)
     assert verdict.bound is not None
-    behind = [difference for difference in verdict.bound.differences if difference]
-    assert any(abs(each.mean) < 0.05 and each.mean + each.error > 0.05 for each in behind), "as good, or not"
-    assert verdict.bound.plateau == ()
-
-
-def test_a_cliff_beside_the_candidate_is_told_and_does_not_move_the_verdict(search_of: Callable[..., Study]) -> None:
-    study = search_of(seeds=range(4))
-    rng = np.random.default_rng(0)
-    runs = [
-        run_at(study, (i, j), s, math.exp(0.03 * (i * i + j * j) + 3.0 * ((i, j) == (1, 0)) + 0.01 * rng.normal()))
-        for i, j in WIDE
-        for s in study.seeds
-    ]
-    verdict = judged(study, runs)
-    assert (verdict.verdict, offset_of(verdict.point)) == ("optimal", (0, 0))
-    assert verdict.bound is not None
-    assert "cliff" in verdict.bound.caveat
-
-
-def test_accuracies_are_bounded_in_points(search_of: Callable[..., Study], monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    higher = {o: {s: 0.8 - 0.01 * (o[0] ** 2 + o[1] ** 2) + 0.001 * rng.normal() for s in range(4)} for o in SEVEN}
-    scores = {tuple(map(float, o)): seeds for o, seeds in higher.items()}
-    posterior = fit_posterior(scores, (0.0, 0.0), BEST_ACCURACY)
-    assert posterior is not None
-    assert not posterior.is_log
-    (difference,) = posterior.differences((0.0, 0.0), [(1.0, 0.0)])
-    assert difference.mean == pytest.approx(0.01, abs=0.003)
-
-
-def test_losses_are_fitted_in_log_where_that_fits_better() -> None:
-    rng = np.random.default_rng(0)
-
-    def found(value: Callable[[Offset], float]) -> Posterior:
-        scores = {(float(i), float(j)): {s: value((i, j)) for s in range(3)} for i, j in WIDE}
-        posterior = fit_posterior(scores, (0.0, 0.0), LOWEST_LOSS)
-        assert posterior is not None
-        return posterior
-
-    assert found(lambda o: math.exp(0.5 * (o[0] ** 2 + o[1] ** 2) + 0.1 * rng.normal())).is_log
-    assert not found(lambda o: 1 + 0.5 * (o[0] ** 2 + o[1] ** 2) + 0.05 * rng.normal()).is_log
+    differences = zip(verdict.neighbours, verdict.bound.differences, strict=True)
+    lucky = {n.point for n, difference in differences if difference and abs(difference.mean - 0.025) < 0.025}
+    assert lucky
+    assert not lucky & {*verdict.bound.plateau}
 
 
 def test_fresh_seeds_never_meet_those_of_racing_and_never_move_a_verdict(search_of: Callable[..., Study]) -> None:
@@ -374,13 +382,14 @@ def test_fresh_seeds_never_meet_those_of_racing_and_never_move_a_verdict(search_
     assert judged(study, [*runs, *ats]) == replace(judged(study, runs), fresh_scores=dict.fromkeys(fresh, 9.0))
 
 
-def test_points_behind_a_cliff_leave_the_fit_once_repeats_measure_the_noise(search_of: Callable[..., Study]) -> None:
+def test_points_behind_a_cliff_leave_the_fit(search_of: Callable[..., Study]) -> None:
     """They would have neighbours that differ by much for likely, and a lucky score of one for merit."""
 
     def with_cliff(study: Study, height: float) -> list[Run]:
         return [
             changed(run, result={"score": run.score * (height if offset_of(run.point)[0] == 2 else 1.0)})
             for run in noisy(study, WIDE, 0.02, curvature=0.02)
+            if run.score is not None
         ]
 
     study = search_of(seeds=(0, 1, 2))
@@ -391,15 +400,9 @@ def test_points_behind_a_cliff_leave_the_fit_once_repeats_measure_the_noise(sear
     assert high.posterior is not None
     assert max(position[0] for position in low.posterior.positions) == 2
     assert max(position[0] for position in high.posterior.positions) == 1
-    assert not high.caveat
     without = judged(study, [run for run in with_cliff(study, 20.0) if offset_of(run.point)[0] < 2]).bound
     assert without is not None
     assert high.value == without.value
-    single = search_of(seeds=(0,))
-    bound = judged(single, with_cliff(single, 20.0)).bound
-    assert bound is not None
-    assert bound.posterior is not None
-    assert len(bound.posterior.positions) == 25, "without repeats only a fit to all points tells the noise"
 
 
 # --- racing ---------------------------------------------------------------------------------------------------------
@@ -416,41 +419,100 @@ def question_of(study: Study, runs: Sequence[Run]) -> BoundQuery:
     )
 
 
-def test_a_race_foresees_the_covariance_that_its_runs_would_leave(search_of: Callable[..., Study]) -> None:
-    """Against a layout that has these runs: the covariance does not depend on the scores."""
-    study = search_of(seeds=[0, 1])
-    query = question_of(study, noisy(study, SEVEN, 0.1))
-    allocation = Allocation(query)
-    positions, cov_PP = query.posterior.positions, allocation.cov_PP
-    for option in (
-        [(0, RACING_SEEDS[0]), (3, RACING_SEEDS[0])],
-        [(4, RACING_SEEDS[0])],
-        [(0, RACING_SEEDS[1]), (1, RACING_SEEDS[1])],
-    ):
-        allocation.add_runs(option)
-    layout = query.posterior.surface.layout
-    scored = np.hstack([layout.scored_PS, np.zeros((len(positions), 2))])
-    scored[[0, 3, 4], 2] = scored[[0, 1], 3] = 1
-    longer = replace(layout, scored_PS=scored, y_PS=np.zeros_like(scored))
-    surface = query.posterior.surface
-    # As wide as for a bound of the margin, of which deviations of log losses and shares differ by little.
-    noise = (WIDTH * finer_width(allocation.margin, surface.noise_sd)) ** 2 * surface.noise_covariance(layout.x_PD)
-    added = np.subtract(*(table.statistics(noise[None]).information_MPP[0] for table in (longer, layout)))
-    expected = np.linalg.inv(np.linalg.inv(cov_PP) + added)
-    assert allocation.cov_PP == pytest.approx(expected, rel=1e-4, abs=1e-8)
+BESIDE = Stability(np.ones(1), np.ones(1), np.full(1, 0.35), cost=0.5, stable=6, seeds=6)
+"""An edge of stability a step of lr above the candidate."""
 
 
-def test_the_next_run_is_the_one_that_narrows_the_bounds_most(search_of: Callable[..., Study]) -> None:
-    study = search_of(seeds=range(8), margin="1%")
-    rng = np.random.default_rng(0)
-    means = dict.fromkeys(SIX, 2.0) | {(0, 0): 1.0, (0, 1): 1.01}
-    runs = [run_at(study, o, s, means[o] * math.exp(0.1 * rng.normal())) for o in SEVEN for s in study.seeds]
-    query = question_of(study, runs)
-    chosen = next_runs(query, 2)
-    assert len({position for position, _ in chosen} | {query.candidate, *query.others[:0]}) == 2, (
-        "the neighbour that may be better"
-    )
-    assert {seed for _, seed in chosen} == {RACING_SEEDS[0]}
+@pytest.fixture
+def open_query(search_of: Callable[..., Study]) -> BoundQuery:
+    """Return the question about a candidate whose neighbours are about as good; one of them has two seeds less."""
+    study = search_of(seeds=range(6), margin="2%")
+    means = dict(zip(SEVEN, (1.0, 1.3, 1.05, 1.04, 1.2, 1.03, 1.1), strict=True))
+    rng = np.random.default_rng(2)
+    runs = [
+        run_at(study, offset, seed, means[offset] * math.exp(0.15 * rng.normal()))
+        for offset in SEVEN
+        for seed in study.seeds
+        if offset != (0, -1) or seed < 4
+    ]
+    return question_of(study, runs)
+
+
+def test_the_likeliest_challengers_get_seeds_that_the_candidate_has_or_gets(open_query: BoundQuery) -> None:
+    better = dict(zip(OTHERS, open_query.posterior.probabilities_better(ORIGIN, OTHERS, 0.02), strict=True))
+    likeliest = sorted(OTHERS, key=lambda other: -better[other])[:3]
+    assert (0.0, -1.0) in likeliest
+    chosen = next_runs(open_query, 11)
+    assert {position for position, _ in chosen} == {ORIGIN, *likeliest}
+    assert [seed for position, seed in chosen if position == (0.0, -1.0)][:2] == [4, 5], "which the candidate has"
+    seeds = {position: {seed for own, seed in chosen if own == position} for position in (ORIGIN, *likeliest)}
+    assert all(seeds[other] <= seeds[ORIGIN] | set(range(6)) for other in likeliest)
+    assert len(seeds[ORIGIN]) >= 2
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 5, 30])
+@pytest.mark.parametrize("max_seeds", [6, 7, 9])
+def test_no_run_comes_twice_and_limits_are_kept(open_query: BoundQuery, limit: int, max_seeds: int) -> None:
+    chosen = next_runs(replace(open_query, max_seeds=max_seeds), limit)
+    assert len(chosen) <= limit + 1, "a new seed comes with two runs"
+    used = [(position, seed) for position, seeds in open_query.used_seeds.items() for seed in seeds]
+    assert len({*used, *chosen}) == len(used) + len(chosen)
+    assert max(Counter(position for position, _ in used + chosen).values()) <= max_seeds
+    assert bool(chosen) == bool(limit), "the one with two seeds less may always have more"
+
+
+def with_errors(query: BoundQuery, factor: float, stability: Stability | None = None) -> BoundQuery:
+    """Return a query whose errors are that many times as large."""
+    surface = replace(query.posterior.surface, cov_PP=factor**2 * query.posterior.surface.cov_PP)
+    return replace(query, posterior=replace(query.posterior, surface=surface, stability=stability))
+
+
+@pytest.mark.parametrize("stability", [None, BESIDE], ids=["no edge", "edge"])
+def test_racing_chooses_the_same_runs_at_any_confidence(open_query: BoundQuery, stability: Stability | None) -> None:
+    """The errors are such that the bound is open at all, some, or none of these confidences."""
+    decided = []
+    for factor in (1.0, 0.4, 0.2, 0.1):
+        query = with_errors(open_query, factor, stability)
+        assert all(next_runs(replace(query, confidence=c), 8) == next_runs(query, 8) for c in (0.6, 0.8))
+        decided.append((query.is_open(0.6), query.is_open(0.95)))
+    assert {*decided} == {(True, True), (False, True), (False, False)}
+
+
+def test_beside_an_edge_the_runs_at_a_higher_confidence_are_further_ones(open_query: BoundQuery) -> None:
+    """The candidate has all seeds that it may have; a challenger lacks two, which only 99% asks for."""
+    query = replace(with_errors(open_query, 0.1, BESIDE), max_seeds=6)
+    assert next_runs(query, 8) == []
+    assert next_runs(replace(query, confidence=0.99), 8) == [((0.0, -1.0), 4), ((0.0, -1.0), 5)]
+
+
+def test_a_forecast_has_a_range_and_falls_as_errors_shrink(open_query: BoundQuery) -> None:
+    forecasts = list[tuple[int, int, int]]()
+    for factor in (4.0, 1.0, 0.5, 0.25):
+        runs = runs_needed(with_errors(open_query, factor))
+        assert runs is not None
+        assert 1 <= runs.low <= runs.likely <= runs.high
+        forecasts.append((runs.low, runs.likely, runs.high))
+    for numbers in zip(*forecasts, strict=True):
+        assert list(numbers) == sorted(numbers, reverse=True)
+        assert numbers[0] > 2 * numbers[-1]
+
+
+def test_a_forecast_beside_an_edge_counts_the_seeds_to_come(open_query: BoundQuery) -> None:
+    """Up to 20; a candidate that has more gets none, at any confidence up to 95%."""
+    query = with_errors(open_query, 0.1, BESIDE)
+    for confidence in (0.6, 0.95):
+        few, many = (
+            runs_needed(replace(query, confidence=confidence, used_seeds={**query.used_seeds, ORIGIN: seeds}))
+            for seeds in (range(6), range(25))
+        )
+        assert few is not None
+        assert few.low < few.high == 20 - 6
+        assert many is None
+
+
+def test_without_a_run_that_is_allowed_there_is_no_forecast(open_query: BoundQuery) -> None:
+    assert runs_needed(replace(open_query, max_seeds=4)) is None
+    assert runs_needed(replace(open_query, max_seeds=7)) is not None
 
 
 def test_runs_under_way_are_reckoned_with_and_failed_ones_passed_over(search_of: Callable[..., Study]) -> None:
@@ -469,19 +531,14 @@ def test_runs_under_way_are_reckoned_with_and_failed_ones_passed_over(search_of:
     assert not set(asked(after.racing_specs(after.verdict(), 4))) & set(asked(first))
 
 
-def test_a_race_goes_to_points_that_were_not_run_where_they_tell_more(search_of: Callable[..., Study]) -> None:
-    """On a bowl, points farther out tell more of where its bottom is; none is raced beyond one that diverged."""
-    study = search_of(seeds=range(4), margin="1%")
-    runs = noisy(study, SEVEN, 0.05, 0.02)
-    bound_rule = BoundRule(study, runs)
-    raced = {offset for offset, _ in asked(bound_rule.racing_specs(bound_rule.verdict(CENTRE), 12))}
-    assert any(max(abs(lr), abs(wd)) > 1 for lr, wd in raced)
-    assert max(abs(a) for offset in raced for a in offset) <= 3
-    fallen = [run_at(study, (1, 0), s, None) for s in study.seeds]
-    cliff = BoundRule(study, [run for run in runs if offset_of(run.point) != (1, 0)] + fallen)
-    beside = {offset for offset, _ in asked(cliff.racing_specs(cliff.verdict(CENTRE), 12))}
-    assert beside
-    assert max(lr for lr, wd in beside if (lr, wd) not in SEVEN) <= 0
+def test_seeds_that_decide_are_part_of_a_round_and_come_once(search_of: Callable[..., Study]) -> None:
+    study = search_of(seeds=[0, 1], margin="2%")
+    bound_rule = BoundRule(study, noisy(study, SEVEN, 0.15, 0.03, seed=3))
+    verdict = bound_rule.verdict(CENTRE)
+    assert verdict.reason.code == "beyond_margin"
+    chosen = asked(bound_rule.racing_specs(verdict, 6))
+    assert len({*chosen}) == len(chosen)
+    assert 6 <= len(chosen) <= 7, "a new seed comes with two runs"
 
 
 def test_what_other_sweeps_had_trained_is_none_of_a_races_budget(search_of: Callable[..., Study]) -> None:
@@ -536,15 +593,15 @@ def test_racing_saves_what_equal_seeds_would_have_taken(search_of: Callable[...,
     assert bound_rule.runs_saved_by_racing(verdict) == 35 - 18
     far = run_at(study, (2, 2), 0, bowl((2, 2)))
     with_far = BoundRule(seven, [*requested, *raced, far])
-    assert with_far.runs_saved_by_racing(with_far.verdict()) == 35 - 18 - 1, "a race may run points farther away"
+    assert with_far.runs_saved_by_racing(with_far.verdict()) == 35 - 18 - 1, "a race around an earlier candidate"
     others = [replace(study, sweep="other", grid_points=(CENTRE.moved(2, 2),))]
     assert with_far.runs_saved_by_racing(with_far.verdict(), others) == 35 - 18
 
 
 def test_a_round_has_no_more_runs_than_a_race_needs_or_may_have(search_of: Callable[..., Study]) -> None:
-    study = search_of(margin="5%")
+    study = search_of(margin="2%")
     wide = replace(study, grid_points=tuple(CENTRE.moved(*offset) for offset in WIDE))
-    run_index = RunIndex({run.spec.run_id: run for run in noisy(study, WIDE, 0.11, curvature=0.06)}, {})
+    run_index = RunIndex({run.spec.run_id: run for run in noisy(study, WIDE, 0.17, curvature=0.06)}, {})
 
     def first_round(budget: Budget = NO_BUDGET) -> tuple[int, int]:
         made = next_round([wide], run_index, budget, aim=Aim(capacity=1000, follows=True))
@@ -552,13 +609,13 @@ def test_a_round_has_no_more_runs_than_a_race_needs_or_may_have(search_of: Calla
         bound = made.verdicts[0].bound
         assert bound is not None
         assert bound.further_runs is not None
-        return launched, bound.further_runs
+        return launched, bound.further_runs.likely
 
     launched, required = first_round()
     assert 32 < required < 100, "so that no allowance limits it"
     assert launched in (required, required + 1), "a new seed comes with two runs"
     assert first_round(Budget(runs=required // 2)) == (required // 2, required)
-    assert first_round(Budget(runs=required // 18)) == (0, required), "that is out of reach"
+    assert first_round(Budget(runs=required // OVERESTIMATE - 1)) == (0, required), "that is out of reach"
 
 
 def test_without_a_budget_a_study_may_have_100_extra_runs(
@@ -577,32 +634,40 @@ def test_without_a_budget_a_study_may_have_100_extra_runs(
     monkeypatch.setattr("ettsweep.study.round.EXTRA_RUNS", 14)
     launched, _, (reason,) = first_round()
     assert launched == 0
-    assert re.search(r"21 runs were requested, 14 more were added, and at least \d{3,4} would be needed", reason)
+    assert re.search(r"21 runs were requested, 14 more were added, and .*\b\d+ would be needed", reason)
 
 
 def test_without_a_budget_a_study_may_have_what_the_others_of_a_command_do_not_need(
-    search_of: Callable[..., Study],
+    search_of: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two out of reach and one that has its verdict share 300 runs, of which 28 were run already."""
-    studies, runs = [], {}
-    for name, noise, margin in (("first", 0.12, "0.01%"), ("second", 0.12, "0.01%"), ("sure", 0.001, "2%")):
+    """Two out of reach and one that has its verdict share 90 runs, of which 28 were run already."""
+    monkeypatch.setattr("ettsweep.study.round.EXTRA_RUNS", 30)
+    studies, runs = list[Study](), dict[str, Run]()
+    # Means of all points are equal, but for one in a thousand: far too close for this noise.
+    noise = 0.1 * np.random.default_rng(0).normal(size=(len(SEVEN), 5))
+    noise -= noise.mean(1, keepdims=True)
+    for name, margin in (("first", "0.01%"), ("second", "0.01%"), ("sure", "2%")):
         study = replace(search_of(margin=margin), grid_points=tuple(CENTRE.moved(*offset) for offset in SEVEN))
         study = replace(study, sweep=name, base=study.base.model_copy(update={"strategy": STRATEGIES[len(studies)]}))
         studies.append(study)
-        raced = [run_at(study, o, RACING_SEEDS[k], bowl(o) * (1 + 0.05 * k)) for o in SEVEN for k in (0, 1)]
-        added = [*noisy(study, SEVEN, noise, curvature=0.06), *(raced if name != "sure" else [])]
-        runs |= {run.spec.run_id: run for run in added}
+        seeds = [*study.seeds, *RACING_SEEDS[:2]]
+        close = [
+            run_at(study, offset, seed, bowl(offset, 0.001) * math.exp(noise[k, s]))
+            for k, offset in enumerate(SEVEN)
+            for s, seed in enumerate(seeds)
+        ]
+        runs |= {run.spec.run_id: run for run in (noisy(study, SEVEN, 0.001) if name == "sure" else close)}
     run_index = RunIndex(runs, {})
     for order in (studies, studies[::-1]):
         plan = next_round(order, run_index, aim=Aim(follows=True, capacity=1000)).plan
         counts = {study.sweep: sum(p.spec.family_id == study.family for p in plan.to_launch) for study in studies}
-        assert counts == {"first": 136, "second": 136, "sure": 0}
+        assert counts == {"first": 31, "second": 31, "sure": 0}
 
 
 def test_studies_share_a_budget_equally_in_any_order(search_of: Callable[..., Study]) -> None:
     """Three of one difficulty; the one that has its verdict needs no share."""
-    studies, runs = [], {}
-    for name, noise in (("first", 0.08), ("second", 0.08), ("third", 0.08), ("sure", 0.001)):
+    studies, runs = list[Study](), dict[str, Run]()
+    for name, noise in (("first", 0.2), ("second", 0.2), ("third", 0.2), ("sure", 0.001)):
         study = replace(search_of(margin="2%"), grid_points=tuple(CENTRE.moved(*offset) for offset in WIDE))
         study = replace(study, sweep=name, base=study.base.model_copy(update={"strategy": STRATEGIES[len(studies)]}))
         studies.append(study)
@@ -646,7 +711,7 @@ def test_runs_that_one_study_does_not_need_in_a_single_round_go_to_the_others(se
         for points in (1, 30)
     ]
     other = study.base.model_copy(update={"strategy": STRATEGIES[3]})  # of the same recipe: it tells how long they take
-    spec, result = other.with_point(*CENTRE, 0), {"score": 1.0, "device_s": 3600.0}
+    spec, result = other.with_point(CENTRE.lr, CENTRE.wd, 0), {"score": 1.0, "device_s": 3600.0}
     timed = Run(RunDir(Path("runs") / spec.run_id), spec, Status(State.DONE), result)
     for budget, each in ((Budget(runs=10), [1, 9]), (Budget(hours=10.5), [1, 5])):
         plan = next_round(studies, RunIndex({timed.id: timed}, {}), budget).plan
@@ -682,17 +747,22 @@ def test_a_run_that_is_interrupted_counts_once(search_of: Callable[..., Study]) 
 
 
 def test_a_climb_that_swings_ends_at_the_point_least_behind(search_of: Callable[..., Study]) -> None:
-    """Windows of scores move with the candidate, so that each of two points may have the other one ahead."""
-    study, swings = search_of(), 0
+    """Windows of scores move with the candidate, so that each of two points may have the other one ahead.
+
+    The climb is not refuted by that: racing goes on. If you name the point, it is.
+    """
+    study, refuted = search_of(margin="1%", confidence=0.6), 0
     for seed in range(12):
-        bound_rule = BoundRule(study, noisy(study, [*product(range(-4, 5), repeat=2)], 0.3, 0.002, seed))
+        bound_rule = BoundRule(study, noisy(study, FAR, 0.1, 0.002, seed))
         verdict = bound_rule.climb()
         assert verdict.point is not None
-        if next_point_result := bound_rule._next_point(bound_rule.score_point(verdict.point)):
-            swings += 1
-            assert bound_rule._shortfall(verdict.point) <= bound_rule._shortfall(next_point_result.point)
+        if next_point := bound_rule._next_point(bound_rule.score_point(verdict.point)):
+            assert bound_rule._shortfall(verdict.point) <= bound_rule._shortfall(next_point.point)
             assert verdict.point not in verdict.path
-    assert swings
+            assert verdict.verdict == "unresolved"
+            assert bound_rule.racing_specs(verdict, 1)
+            refuted += bound_rule.verdict(verdict.point).verdict == "refuted"
+    assert refuted
 
 
 def test_where_the_noise_is_unknown_each_point_gets_another_seed(search_of: Callable[..., Study]) -> None:
@@ -704,31 +774,20 @@ def test_where_the_noise_is_unknown_each_point_gets_another_seed(search_of: Call
     assert {seed for _, seed in further} == {RACING_SEEDS[0]}
 
 
-def test_the_runs_needed_grow_with_the_noise(search_of: Callable[..., Study]) -> None:
-    study = search_of(margin="2%")
-    collected = []
-    for noise in (0.01, 0.1, 0.2):
-        questions = [question_of(study, noisy(study, WIDE, noise, 0.03, seed)) for seed in range(5)]
-        collected.append(median(runs_needed(query) or math.inf for query in questions))
-    assert collected == sorted(collected)
-    assert math.inf > collected[-1] > collected[0] == 1
-
-
 def test_seeds_of_a_point_are_limited(search_of: Callable[..., Study]) -> None:
     study = search_of(seeds=[0, 1])
-    bound_rule = BoundRule(study, noisy(study, [*product(range(-3, 4), repeat=2)], 0.3, 0.03))
+    bound_rule = BoundRule(study, noisy(study, FAR, 0.3, 0.03))
     assert bound_rule.racing_specs(bound_rule.verdict(CENTRE), 4, max_seeds=2) == []
     assert len(bound_rule.racing_specs(bound_rule.verdict(CENTRE), 4, max_seeds=3)) == 4
 
 
 def test_bound_and_confidence_are_those_of_the_sweep(search_of: Callable[..., Study]) -> None:
     study = search_of()
-    runs = noisy(study, WIDE, 0.2, 0.06)
-    verdicts: Mapping[float, Verdict] = {
-        c: judged(replace(study, criterion=Criterion(confidence=c, margin=0.01)), runs) for c in (0.6, 0.99)
-    }
-    bounds = {c: v.bound and v.bound.value for c, v in verdicts.items()}
-    assert bounds[0.6] is not None
-    assert bounds[0.99] is not None
-    assert bounds[0.6] < bounds[0.99]
-    assert "(99%)" in headline(verdicts[0.99])
+    runs, bounds = noisy(study, WIDE, 0.2, 0.06), list[float]()
+    for confidence in (0.6, 0.99):
+        verdict = judged(replace(study, criterion=Criterion(confidence=confidence, margin=0.01)), runs)
+        assert verdict.bound is not None
+        assert verdict.bound.value is not None
+        bounds.append(verdict.bound.value)
+    assert bounds[0] < bounds[1]
+    assert "(99%)" in headline(verdict)

@@ -1,5 +1,6 @@
 """Stated confidences are kept: the real rounds, on worlds whose truth is known."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ from scipy.stats import binom
 
 from bench.simulate import Outcome, Series, centre_alone, open_workers, run_series, simulate
 from bench.verdicts import falling_short, row, worlds
-from bench.worlds import Made
+from bench.worlds import Made, Place
 from ettsweep.processes import cores
 from ettsweep.study.budget import Budget
 from ettsweep.study.criterion import Criterion, Rule
@@ -36,44 +37,36 @@ def test_a_bound_holds_as_often_as_it_says(surface: str, noise: float) -> None:
 
 
 @pytest.mark.usefixtures("statistics")
-@pytest.mark.parametrize("name", ["digits-ntk, polynomial", "digits-standard, bootstrap", "tilting .06"])
+@pytest.mark.parametrize(
+    "name", ["digits-ntk, polynomial", "digits-standard, bootstrap", "tilting .06", "stability .04"]
+)
 def test_a_bound_holds_where_seeds_are_as_real_ones(name: str) -> None:
-    """At all three confidences, strictly: the truth is known exactly, and all seeds are fresh."""
+    """At all three confidences, strictly: the truth is known exactly, and all seeds are fresh.
+
+    Beside an edge of stability, too, which differs by seed.
+    """
     world, table = worlds()[name]
     study = centre_alone((0, 1), Criterion(margin=0.05), table)
     with open_workers(min(2, cores())) as pool:
         result = list(run_series(pool, Series(study, world, Budget(80), confidences=(0.8, 0.9)), range(SWEEPS // 2)))
     rows = [row(name, "bound", stated, 0.05, sweeps) for stated, *sweeps in zip((0.8, 0.9, 0.95), *result, strict=True)]
     assert falling_short(rows) == []
-    # Three in four, less what 20 sweeps leave to chance.
-    assert float(rows[-1]["sufficed"] or 0) > 0.6
+    # Eight in ten over all worlds; single ones, of 20 sweeps, have less.
+    assert float(rows[-1]["within"] or 0) > 0.3
+    assert (float(rows[-1]["edge"] or 0) > 0.5) == name.startswith("stability")
 
 
 def test_a_sweep_at_a_lower_confidence_is_the_first_part_of_one_at_a_higher() -> None:
     """With one run at a time: of several, those of one round are fewer the less is needed."""
     budget = Budget(200)
-    for surface, noise, margin, number in (("bowl", 0.12, 0.05, 4), ("rough", 0.06, 0.05, 4), ("bowl", 0.04, 0.02, 0)):
+    cases = ("bowl", 0.12, 0.05, 4), ("rough", 0.06, 0.05, 4), ("bowl", 0.04, 0.02, 0), ("stability", 0.04, 0.05, 4)
+    for surface, noise, margin, number in cases:
         sure = centre_alone((0, 1), Criterion(margin=margin, confidence=0.95))
         less_sure = centre_alone((0, 1), Criterion(margin=margin, confidence=0.8))
         of_both, at_most = simulate(sure, Made(surface, noise, number=number), budget, confidences=(0.8,))
         (alone,) = simulate(less_sure, Made(surface, noise, number=number), budget)
-        assert of_both == replace(alone, sufficed=None)
+        assert of_both == replace(alone, foreseen=())
         assert alone.runs <= at_most.runs
-
-
-def test_what_falls_short_is_told_from_chance() -> None:
-    """Of 300 bounds at 95%, 285 are expected to hold; 265 or fewer have a chance of 2 in a million."""
-
-    def row_of(holds: int) -> dict[str, float | str | None]:
-        result = [Outcome("optimal", 20, 20, 0.03 * (k >= holds), 0.05, 0.02, 0.0, "") for k in range(300)]
-        return row("bowl .04", "bound", 0.95, 0.05, result)
-
-    table = [row_of(285) for _ in range(99)]
-    assert falling_short([*table, row_of(275)]) == []
-    ((found, column),) = falling_short([*table, row_of(265)])
-    assert (found["holds"], column) == (265 / 300, "holds")
-    assert found["gross"] == 0
-    assert found["right"] == 1
 
 
 @pytest.mark.usefixtures("statistics")
@@ -94,14 +87,18 @@ def test_slots_cost_runs_and_save_time() -> None:
 class Slope:
     """A loss that falls by a thousandth with each step of wd, for ever, under next to no noise."""
 
-    def score(self, at: tuple[int, int], seed: int) -> float:
+    number = 0
+    ends: tuple[Place, Place] = (-9, -9), (9, 9)
+    best: Place = (0, 9)
+
+    def score(self, at: Place, seed: int) -> float:
         noise = np.random.default_rng((seed, at[0] + 99, at[1] + 99)).normal(0, 1e-5)
         return float(np.exp(0.05 * at[0] ** 2 - 0.001 * at[1] + noise))
 
-    def advantage(self, of: tuple[int, int], others: list[tuple[int, int]]) -> float:
+    def advantage(self, of: Place, others: Sequence[Place]) -> float:
         return 0.001
 
-    def regret(self, at: tuple[int, int]) -> float:
+    def regret(self, at: Place) -> float:
         return 0.0
 
 

@@ -1,0 +1,194 @@
+"""The edge of stability above a candidate: the lr from which on training blows up, which differs by seed.
+
+A few seeds that trained well at the last stable lr say little about the next seed. So where runs a step of lr up
+diverged, or are worse than the surface below them predicts, the edge of a seed, in lattice steps of lr from the
+candidate, is taken as normal around `edge` with the deviation `spread`. The posterior of both is summed over a grid.
+From it follows the share of seeds that are unstable at any lr, and what they cost on average.
+
+Shapes: E values of edge and spread, P points.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from statistics import median_low
+
+import numpy as np
+from scipy.special import ndtr
+from scipy.stats import beta
+
+from ettsweep.study.surface import Array, Surface, fit, point_scores
+
+FLAG_Z = 2.5
+"""Standard errors above the surface of the lower lr at which a run counts as unstable."""
+
+NORMAL_MAD = 1.48
+"""Standard deviations of a normal distribution in its median absolute deviation."""
+
+EDGES = np.arange(0.05, 2.01, 0.05)
+"""Edges, in steps of lr above the candidate, with a uniform prior."""
+
+SPREADS = (0.1, 0.2, 0.35, 0.6)
+"""Spreads of the edge over seeds, in steps of lr, with a prior of 1 / spread."""
+
+DIVERGED_COST = 0.5
+"""Share of the candidate's score that a diverged run is taken to cost: it has no score of its own."""
+
+FIT_RADIUS = 2
+"""Steps from the candidate within which points tell what a stable run would score."""
+
+CONFIDENCE = 0.95
+"""Of the statement on how many seeds may be unstable."""
+
+Position = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Stability:
+    """What is known of the edge of stability above a candidate.
+
+    Attributes:
+        weight_E, edge_E, spread_E: posterior of edge and spread; the weights sum to 1.
+        cost: by how much an unstable run is worse, as a difference of f.
+        stable, seeds: seeds of the candidate that were stable, of all.
+    """
+
+    weight_E: Array
+    edge_E: Array
+    spread_E: Array
+    cost: float
+    stable: int
+    seeds: int
+
+    def costs(self, lr: float) -> Array:
+        """Return what unstable seeds add to the mean of f, at each edge and spread, [E]."""
+        return np.asarray(self.cost * ndtr((lr - self.edge_E) / self.spread_E))
+
+    def expected_cost(self, lr: float) -> float:
+        """Return what unstable seeds are expected to add to the mean of f."""
+        return float(self.weight_E @ self.costs(lr))
+
+    @property
+    def may_be_unstable(self) -> float:
+        """The share of seeds that may be unstable at the candidate (95%, Clopper and Pearson)."""
+        unstable = self.seeds - self.stable
+        return float(beta.ppf(CONFIDENCE, unstable + 1, self.stable)) if self.stable else 1.0
+
+
+def find_edge(
+    f: Mapping[Position, Mapping[int, float]],
+    diverged: Mapping[Position, Collection[int]],
+    least: float,
+    diverged_cost: float = DIVERGED_COST,
+) -> tuple[Stability, set[tuple[Position, int]]] | None:
+    """Look for an edge of stability within a step of lr above the candidate, the origin.
+
+    Args:
+        f: scores as fitted, lower is better, by position and seed.
+        diverged: seeds of diverged runs by position.
+        least: excess of f below which no run counts as unstable.
+        diverged_cost: what a diverged run counts as, as an excess of f.
+
+    Returns:
+        What is known of it, and the unstable runs; None if no run a step of lr above the candidate is unstable.
+    """
+    origin = (0.0,) * len(next(iter(f)))
+    near = {p: seeds for p, seeds in f.items() if max(map(abs, p)) <= FIT_RADIUS}
+    level = median_low(f[origin].values())
+    far_above = [y - level for p, seeds in near.items() if p[0] == 1 for y in seeds.values() if y - level > least]
+    lost = [
+        diverged_cost for p, seeds in diverged.items() if p[0] == 1 and max(map(abs, p)) <= FIT_RADIUS for _ in seeds
+    ]
+    far_above += lost
+    if not far_above:
+        return None
+    # Runs that are unstable already at the candidate or below it stand out from the others of their point, once the
+    # effect of their seed is taken out, as far as it shows at lower lr.
+    off = {
+        (p, seed): y - median_low(seeds.values()) for p, seeds in near.items() if p[0] <= 0 for seed, y in seeds.items()
+    }
+    effects: dict[int, float] = {}
+    for (p, seed), by in off.items():
+        if p[0] < 0:
+            effects[seed] = min(by, effects.get(seed, math.inf))
+    off = {(p, seed): by - effects.get(seed, 0.0) for (p, seed), by in off.items()}
+    noise = NORMAL_MAD * median_low([abs(by) for by in off.values() if by] or [0.0])
+    least_below = max(least, FLAG_Z * noise, median_low(far_above) / 2)
+    unstable = {run for run, by in off.items() if by > least_below}
+    stable_below = {
+        p: stable
+        for p, seeds in near.items()
+        if p[0] <= 0 and (stable := {seed: y for seed, y in seeds.items() if (p, seed) not in unstable})
+    }
+    excess = dict(_excesses(stable_below, {p: seeds for p, seeds in near.items() if p[0] == 1}, least))
+    if not excess and not lost:
+        return None
+    unstable |= excess.keys()
+    brackets = _brackets(near, diverged, unstable)
+    if all(high > 1 for _, high in brackets):
+        return None  # spikes alone
+    cost = median_low([*excess.values(), *lost])
+    edge_E, spread_E = (x.ravel() for x in np.meshgrid(EDGES, SPREADS, indexing="ij"))
+    log_E = -np.log(spread_E)
+    for low, high in brackets:
+        share_E = ndtr((high - edge_E) / spread_E) - ndtr((low - edge_E) / spread_E)
+        log_E = log_E + np.log(np.maximum(share_E, 1e-300))
+    weight_E = np.exp(log_E - log_E.max())
+    own = len(f[origin])
+    own_stable = own - sum((origin, seed) in unstable for seed in f[origin])
+    return Stability(weight_E / weight_E.sum(), edge_E, spread_E, cost, own_stable, own), unstable
+
+
+def _excesses(
+    below: Mapping[Position, Mapping[int, float]], above: Mapping[Position, Mapping[int, float]], least: float
+) -> Iterator[tuple[tuple[Position, int], float]]:
+    """Yield runs that are worse than the stable surface of lower lr predicts, by more than `least`, and by how much."""
+    if not above or not below or (scores := point_scores(below)).dof < 1:
+        return
+    surface = fit(scores.with_positions(np.array([*above], dtype=float)))
+    columns = {seed: s for s, seed in enumerate(sorted({seed for seeds in below.values() for seed in seeds}))}
+    for k, (position, seeds) in enumerate(above.items()):
+        for seed, y in seeds.items():
+            by, error = _excess(surface, len(below) + k, y, columns.get(seed))
+            if by > max(least, FLAG_Z * error):
+                yield (position, seed), by
+
+
+def _excess(surface: Surface, row: int, y: float, column: int | None) -> tuple[float, float]:
+    """Return by how much a score exceeds what is predicted for its point, and the standard error of that.
+
+    It is compared with the other scores of its seed, or with all where the seed has none.
+    """
+    scored_PS, y_PS = surface.scores.scored_PS, surface.scores.y_PS
+    count_P = scored_PS.sum(1) if column is None else scored_PS[:, column]
+    total = float(y_PS.sum() if column is None else y_PS[:, column].sum())
+    contrast_P = -count_P / count_P.sum()
+    contrast_P[row] += 1
+    predicted, error = surface.contrast(contrast_P)
+    noise = surface.noise_sd * (1 + 1 / count_P.sum()) ** 0.5
+    return y - total / count_P.sum() - predicted, float(np.hypot(error, noise))
+
+
+def _brackets(
+    f: Mapping[Position, Mapping[int, float]],
+    diverged: Mapping[Position, Collection[int]],
+    unstable: Collection[tuple[Position, int]],
+) -> list[tuple[float, float]]:
+    """Return, of each seed, its last stable lr and the first unstable one above it, between which its edge lies."""
+    votes: dict[int, dict[float, list[bool]]] = defaultdict(lambda: defaultdict(list))
+    for position, seeds in f.items():
+        for seed in seeds:
+            if position[0] <= 1:
+                votes[seed][position[0]].append((position, seed) in unstable)
+    for position, diverged_seeds in diverged.items():
+        for seed in diverged_seeds:
+            if max(map(abs, position)) <= FIT_RADIUS:
+                votes[seed][position[0]] = [True]  # no spike, whatever the seed's other runs do
+    brackets = []
+    for by_lr in votes.values():
+        is_unstable = {lr: 2 * sum(flags) >= len(flags) for lr, flags in by_lr.items()}
+        # A spike is no edge: a run above it is stable again.
+        low = max((lr for lr, flag in is_unstable.items() if not flag), default=-np.inf)
+        brackets.append((low, min((lr for lr, flag in is_unstable.items() if flag and lr > low), default=np.inf)))
+    return brackets

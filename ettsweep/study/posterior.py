@@ -71,8 +71,7 @@ class Posterior:
         positions: positions with scores, the candidate's among them.
         surface: posterior of f at the positions; lower is better.
         is_log: whether logs of the sizes of scores were fitted.
-        level: the size of the candidate's score.
-        unit: that of margins, in scores: the level for shares, 1 for differences.
+        unit: that of margins, in f: 1 in log and for differences, the size of the candidate's score for other shares.
         noise: noise of a single run.
         stability: what is known of an edge of stability, if one is near; the surface is then that of stable runs.
     """
@@ -80,7 +79,6 @@ class Posterior:
     positions: tuple[Position, ...]
     surface: Surface
     is_log: bool
-    level: float
     unit: float
     noise: NoiseEstimate
     stability: Stability | None = None
@@ -109,14 +107,13 @@ class Posterior:
     def to_margin(self, difference: float) -> float:
         """Return a difference of f in the unit of margins."""
         # In log, a difference d is log(own / other): 1 - exp(-d) is (own - other) / own.
-        return (-float(np.expm1(-difference)) * self.level if self.is_log else difference) / self.unit
+        return -math.expm1(-difference) if self.is_log else difference / self.unit
 
     def from_margin(self, margin: float) -> float:
         """Return the difference of f that a margin stands for: the inverse of `to_margin`."""
         if not self.is_log:
             return margin * self.unit
-        share = margin * self.unit / self.level
-        return -float(np.log1p(-share)) if share < 1 else np.inf  # no advantage is larger than the score itself
+        return -math.log1p(-margin) if margin < 1 else math.inf  # no advantage is larger than the score itself
 
     def bound(self, candidate: Position, others: Sequence[Position], confidence: float, margin: float = 0.0) -> float:
         """Return the upper bound, at a confidence, on how much better another position is: a margin of at least 0.
@@ -167,7 +164,7 @@ class Posterior:
         variance_Q += (shift_QE - (shift_QE @ weight_E)[:, None]) ** 2 @ weight_E
         return [
             # Delta method: the derivative of 1 - exp(-d) is exp(-d).
-            Difference(-self.to_margin(m), e * (self.level * math.exp(-m) if self.is_log else 1.0) / self.unit)
+            Difference(-self.to_margin(m), e * math.exp(-m) if self.is_log else e / self.unit)
             for m, e in zip(mean_Q.tolist(), np.sqrt(variance_Q).tolist(), strict=True)
         ]
 
@@ -233,12 +230,12 @@ def fit_posterior(scores: Scores, candidate: Position, metric: Metric) -> Poster
 def _fit_posterior(table: _Table, candidate: Position, metric: Metric) -> Posterior | None:
     own_scores = next((dict(seeds).values() for position, seeds in table if position == candidate), ())
     level = abs(fmean(own_scores)) if own_scores else 0.0
-    unit = level if metric.margin_is == "share" else 1.0
-    if not own_scores or not unit or (fitted := _fit_surface(table, metric)) is None:
+    is_share = metric.margin_is == "share"
+    if not own_scores or (is_share and not level) or (fitted := _fit_surface(table, metric)) is None:
         return None
     surface, is_log = fitted
-    noise = _estimate_noise(surface, unit / level if is_log else unit)
-    return Posterior(tuple(position for position, _ in table), surface, is_log, level, unit, noise)
+    unit = level if is_share and not is_log else 1.0
+    return Posterior(tuple(position for position, _ in table), surface, is_log, unit, _estimate_noise(surface, unit))
 
 
 def fit_scores(scores: Scores, metric: Metric) -> tuple[Surface, float] | None:
@@ -250,10 +247,10 @@ def fit_scores(scores: Scores, metric: Metric) -> tuple[Surface, float] | None:
     if (fitted := _fit_surface(_table_of(scores), metric)) is None:
         return None
     surface, is_log = fitted
+    if is_log or metric.margin_is == "difference":
+        return surface, 1.0
     best = min if metric.mode == "min" else max
-    level = abs(best(fmean(seeds.values()) for seeds in scores.values()))
-    unit = level if metric.margin_is == "share" else 1.0
-    return surface, unit / level if is_log else unit
+    return surface, abs(best(fmean(seeds.values()) for seeds in scores.values()))
 
 
 def _table_of(scores: Scores) -> _Table:

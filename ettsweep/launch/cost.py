@@ -95,10 +95,10 @@ class CostEstimator:
         count = len(new)
         if forecast:
             launched_before = len(self._fraction_left) - len(new)
-            if launched_before + forecast.at_least < 2 * self._announced_runs:
+            if launched_before + forecast.likely < 2 * self._announced_runs:
                 return ""
-            self._announced_runs = launched_before + forecast.at_least
-            head, count = str(forecast), forecast.at_least
+            self._announced_runs = launched_before + forecast.likely
+            head, count = str(forecast), forecast.likely
         cost = self._describe_device_hours(new, plan.run_index, count, terse=not is_first)
         return ": ".join(filter(None, [head, cost]))
 

@@ -60,14 +60,14 @@ NO_BUDGET = Budget()
 class Forecast:
     """Runs to come until all verdicts stand: as predicted, and as far as the budget allows."""
 
-    at_least: int = 0
+    likely: int = 0
     at_most: float = 0.0
 
     def __str__(self) -> str:
-        if self.at_most <= self.at_least:
-            return f"{format_count(self.at_least, 'run')} to come"
+        if self.at_most <= self.likely:
+            return f"{format_count(self.likely, 'run')} to come"
         limit = f", at most {int(self.at_most)}" if self.at_most < math.inf else ""
-        return f"at least {format_count(self.at_least, 'run')} to come{limit}"
+        return f"about {format_count(self.likely, 'run')} to come{limit}"
 
 
 def equal_shares(left: int, wanted: Mapping[StudyKey, float]) -> dict[StudyKey, float]:
@@ -86,5 +86,5 @@ def equal_shares(left: int, wanted: Mapping[StudyKey, float]) -> dict[StudyKey, 
 
 
 def ample_runs(runs: int) -> int:
-    """Return a limit on runs that leaves room where at least `runs` are predicted: twice as many, in hundreds."""
+    """Return a limit on runs that leaves room where about `runs` are predicted: twice as many, in hundreds."""
     return 100 * max(1, math.ceil(2 * runs / 100))

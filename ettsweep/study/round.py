@@ -39,10 +39,6 @@ SUGGESTIONS_PER_WORKER = 4
 RUNS_PER_VERDICT = 10
 """Runs per study that a search leaves for the verdict: six neighbours and a few more seeds."""
 
-OVERESTIMATE = 16
-"""Factor by which the predicted number of runs may exceed a stated budget before racing stops: a few sweeps need
-so much less than predicted."""
-
 
 @dataclass
 class StudyNeeds:
@@ -349,10 +345,7 @@ class _RoundMaker:
 
     def _least_runs(self, need: StudyNeeds) -> int:
         """Return the fewest runs that a study has to be allowed to go on: its next round must be affordable."""
-        least = max(len(need.new_runs(self.run_index)), int(need.is_racing))
-        if self.budget.is_limited:
-            least = max(least, need.racing_runs // OVERESTIMATE)
-        return least
+        return max(len(need.new_runs(self.run_index)), int(need.is_racing))
 
     def _stop(self, need: StudyNeeds, runs_left: float) -> None:
         """Record why a study does not go on, and leave it the runs that are under way."""

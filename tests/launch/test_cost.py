@@ -238,16 +238,16 @@ def test_the_cost_to_come_is_announced_at_first_and_when_it_has_doubled(results:
     finish(results, make_spec(), 3600)
     cost_estimator = CostEstimator(HERE, in_rounds=True)
 
-    def announce(seeds: Sequence[int], at_least: int, at_most: float) -> str:
+    def announce(seeds: Sequence[int], likely: int, at_most: float) -> str:
         plan = make_plan([make_spec(seed=seed) for seed in seeds], load_run_index(results))
-        return cost_estimator.describe_estimate(plan, Forecast(at_least, at_most))
+        return cost_estimator.describe_estimate(plan, Forecast(likely, at_most))
 
     assert announce([0, 1, 2], 6, 100) == (
-        "at least 6 runs to come, at most 100: about 6 device hours, 3 h 0 min on 2 slots "
+        "about 6 runs to come, at most 100: about 6 device hours, 3 h 0 min on 2 slots "
         "(measured on 1 run of the same kind)"
     )
     assert announce([3, 4], 9, 98) == "", "2 + 9 are not twice as many as 6"
-    assert announce([5], 8, 96) == "at least 8 runs to come, at most 96: about 8 device hours, 4 h 0 min on 2 slots"
+    assert announce([5], 8, 96) == "about 8 runs to come, at most 96: about 8 device hours, 4 h 0 min on 2 slots"
     assert announce([6], 18, 95) == "", "it is compared with the last one, 4 + 8"
     assert announce([7], 19, 19) == "19 runs to come: about 19 device hours, 10 h 0 min on 2 slots"
     assert cost_estimator.describe_cost(load_run_index(results)) == ""

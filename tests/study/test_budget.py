@@ -32,9 +32,9 @@ def test_what_a_study_does_not_want_of_its_equal_share_goes_to_the_others(
 @pytest.mark.parametrize(
     ("forecast", "text"),
     [
-        (Forecast(1, 100), "at least 1 run to come, at most 100"),
-        (Forecast(12, 400.7), "at least 12 runs to come, at most 400"),
-        (Forecast(12, math.inf), "at least 12 runs to come"),
+        (Forecast(1, 100), "about 1 run to come, at most 100"),
+        (Forecast(12, 400.7), "about 12 runs to come, at most 400"),
+        (Forecast(12, math.inf), "about 12 runs to come"),
         (Forecast(12, 12), "12 runs to come"),
     ],
 )

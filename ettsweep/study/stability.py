@@ -95,11 +95,10 @@ def find_edge(
     """
     origin = (0.0,) * len(next(iter(f)))
     near = {p: seeds for p, seeds in f.items() if max(map(abs, p)) <= FIT_RADIUS}
+    diverged = {p: seeds for p, seeds in diverged.items() if max(map(abs, p)) <= FIT_RADIUS}
     level = median_low(f[origin].values())
     far_above = [y - level for p, seeds in near.items() if p[0] == 1 for y in seeds.values() if y - level > least]
-    lost = [
-        diverged_cost for p, seeds in diverged.items() if p[0] == 1 and max(map(abs, p)) <= FIT_RADIUS for _ in seeds
-    ]
+    lost = [diverged_cost for p, seeds in diverged.items() if p[0] == 1 for _ in seeds]
     far_above += lost
     if not far_above:
         return None
@@ -183,8 +182,7 @@ def _brackets(
                 votes[seed][position[0]].append((position, seed) in unstable)
     for position, diverged_seeds in diverged.items():
         for seed in diverged_seeds:
-            if max(map(abs, position)) <= FIT_RADIUS:
-                votes[seed][position[0]] = [True]  # no spike, whatever the seed's other runs do
+            votes[seed][position[0]] = [True]  # no spike, whatever the seed's other runs do
     brackets = []
     for by_lr in votes.values():
         is_unstable = {lr: 2 * sum(flags) >= len(flags) for lr, flags in by_lr.items()}

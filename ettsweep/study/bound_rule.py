@@ -15,13 +15,14 @@ from ettsweep.runs.state import State
 from ettsweep.runs.timing import RunTimes
 from ettsweep.study.lattice import neighbours
 from ettsweep.study.means_rule import MeansRule
-from ettsweep.study.posterior import Position, Posterior, as_fitted, fit_posterior, is_fitted_in_log
+from ettsweep.study.posterior import Posterior, as_fitted, fit_posterior, is_fitted_in_log
 from ettsweep.study.racing import BoundQuery, next_runs, runs_needed
 from ettsweep.study.reason import Reason
 from ettsweep.study.seeds import RACING_SEEDS, is_verdict_seed, seed_order
 from ettsweep.study.stability import DIVERGED_COST, find_edge
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import StudyState
+from ettsweep.study.surface import Position
 from ettsweep.study.verdict import MEANS_VERDICTS, Bound, RunsNeeded, ScoredPoint, Verdict, VerdictWord
 
 FIT_RADIUS = 3
@@ -415,7 +416,8 @@ class BoundRule(StudyState):
             runs = self._runs.get(self.point_at(position, candidate.point), {})
             used_seeds[position] = [seed for seed in runs if self.is_verdict_seed(seed)]
             under_way += [(position, seed) for seed in used_seeds[position] if runs[seed].state.pending]
-            if position in (self._origin, *others):  # a seed that failed at one of them cannot be shared
+            # A seed that failed or was cancelled at one of them cannot be shared.
+            if position in (self._origin, *others):
                 lost |= {seed for seed in used_seeds[position] if runs[seed].state.stuck}
         return BoundQuery(
             posterior,

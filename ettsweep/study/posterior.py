@@ -15,7 +15,7 @@ from scipy.special import stdtr
 
 from ettsweep.metric import Metric
 from ettsweep.study.stability import Stability
-from ettsweep.study.surface import Array, Surface, fit, point_scores
+from ettsweep.study.surface import Array, Position, Surface, fit, point_scores
 
 MEASURED_DOF = 4
 """Degrees of freedom of repeats from which on they measure the noise."""
@@ -30,9 +30,6 @@ a bound far below the noise would rest on a surface that is smoother than real o
 
 BISECTIONS = 40
 """Halvings of the interval that a bound is known to lie in."""
-
-Position = tuple[float, ...]
-"""Lattice steps from the candidate along each free axis."""
 
 Scores = Mapping[Position, Mapping[int, float]]
 """Finished scores by position and seed."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtr
 
-from ettsweep.study.posterior import Position, Posterior
+from ettsweep.study.posterior import Posterior
 from ettsweep.study.seeds import RACING_SEEDS
+from ettsweep.study.surface import Position
 from ettsweep.study.verdict import RunsNeeded
 
 CHALLENGERS = 3

@@ -10,7 +10,7 @@ Shapes: E values of edge and spread, P points.
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median_low
 
@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import ndtr
 from scipy.stats import beta
 
-from ettsweep.study.surface import Array, Surface, fit, point_scores
+from ettsweep.study.surface import Array, Position, Surface, fit, point_scores
 
 FLAG_Z = 2.5
 """Standard errors above the surface of the lower lr at which a run counts as unstable."""
@@ -40,8 +40,6 @@ FIT_RADIUS = 2
 
 CONFIDENCE = 0.95
 """Of the statement on how many seeds may be unstable."""
-
-Position = tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -102,24 +100,10 @@ def find_edge(
     far_above += lost
     if not far_above:
         return None
-    # Runs that are unstable already at the candidate or below it stand out from the others of their point, once the
-    # effect of their seed is taken out, as far as it shows at lower lr.
-    off = {
-        (p, seed): y - median_low(seeds.values()) for p, seeds in near.items() if p[0] <= 0 for seed, y in seeds.items()
-    }
-    effects: dict[int, float] = {}
-    for (p, seed), by in off.items():
-        if p[0] < 0:
-            effects[seed] = min(by, effects.get(seed, math.inf))
-    off = {(p, seed): by - effects.get(seed, 0.0) for (p, seed), by in off.items()}
-    noise = NORMAL_MAD * median_low([abs(by) for by in off.values() if by] or [0.0])
-    least_below = max(least, FLAG_Z * noise, median_low(far_above) / 2)
-    unstable = {run for run, by in off.items() if by > least_below}
-    stable_below = {
-        p: stable
-        for p, seeds in near.items()
-        if p[0] <= 0 and (stable := {seed: y for seed, y in seeds.items() if (p, seed) not in unstable})
-    }
+    below = {p: seeds for p, seeds in near.items() if p[0] <= 0}
+    unstable = _outliers(below, max(least, median_low(far_above) / 2))
+    stable = {p: {s: y for s, y in seeds.items() if (p, s) not in unstable} for p, seeds in below.items()}
+    stable_below = {p: seeds for p, seeds in stable.items() if seeds}
     excess = dict(_excesses(stable_below, {p: seeds for p, seeds in near.items() if p[0] == 1}, least))
     if not excess and not lost:
         return None
@@ -128,15 +112,34 @@ def find_edge(
     if all(high > 1 for _, high in brackets):
         return None  # spikes alone
     cost = median_low([*excess.values(), *lost])
+    own, own_stable = len(f[origin]), len(stable_below.get(origin, ()))
+    return Stability(*_posterior(brackets), cost, own_stable, own), unstable
+
+
+def _outliers(below: Mapping[Position, Mapping[int, float]], least: float) -> set[tuple[Position, int]]:
+    """Return the runs that stand out from the others of their point by more than `least` and the noise.
+
+    The effect of a seed is taken out before, as far as it shows below the candidate's lr.
+    """
+    off = {(p, seed): y - median_low(seeds.values()) for p, seeds in below.items() for seed, y in seeds.items()}
+    effects: dict[int, float] = {}
+    for (p, seed), by in off.items():
+        if p[0] < 0:
+            effects[seed] = min(by, effects.get(seed, math.inf))
+    off = {(p, seed): by - effects.get(seed, 0.0) for (p, seed), by in off.items()}
+    noise = NORMAL_MAD * median_low([abs(by) for by in off.values() if by] or [0.0])
+    return {run for run, by in off.items() if by > max(least, FLAG_Z * noise)}
+
+
+def _posterior(brackets: Iterable[tuple[float, float]]) -> tuple[Array, Array, Array]:
+    """Return weight, edge and spread, [E] each, given between which lr the edge of each seed lies."""
     edge_E, spread_E = (x.ravel() for x in np.meshgrid(EDGES, SPREADS, indexing="ij"))
     log_E = -np.log(spread_E)
     for low, high in brackets:
         share_E = ndtr((high - edge_E) / spread_E) - ndtr((low - edge_E) / spread_E)
         log_E = log_E + np.log(np.maximum(share_E, 1e-300))
     weight_E = np.exp(log_E - log_E.max())
-    own = len(f[origin])
-    own_stable = own - sum((origin, seed) in unstable for seed in f[origin])
-    return Stability(weight_E / weight_E.sum(), edge_E, spread_E, cost, own_stable, own), unstable
+    return weight_E / weight_E.sum(), edge_E, spread_E
 
 
 def _excesses(

@@ -23,6 +23,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+Position = tuple[float, ...]
+"""Lattice steps from a candidate along each free axis."""
+
 WIDTH = 1.3
 """Factor on all errors. Racing stops at a favourable moment, real surfaces differ from the model, and values beyond the
 grid have no weight: with this factor bounds hold as often as stated in results/benchmarks/verdicts.md."""
@@ -124,7 +127,7 @@ class PointScores:
         return ((np.array(points), np.array(seeds)) for points, seeds in columns.items() if points)
 
 
-def point_scores(f: Mapping[tuple[float, ...], Mapping[int, float]]) -> PointScores:
+def point_scores(f: Mapping[Position, Mapping[int, float]]) -> PointScores:
     """Return scores by position and seed as a table, rows in the order of the positions, columns in that of seeds."""
     columns = {seed: s for s, seed in enumerate(sorted({seed for seeds in f.values() for seed in seeds}))}
     y_PS, scored_PS = np.zeros((2, len(f), len(columns)))

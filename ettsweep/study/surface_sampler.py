@@ -16,8 +16,8 @@ import numpy as np
 from scipy.special import ndtr
 
 from ettsweep.metric import Metric
-from ettsweep.study.posterior import Position, Scores, fit_scores
-from ettsweep.study.surface import WIDTH, Array, Surface, fit
+from ettsweep.study.posterior import Scores, fit_scores
+from ettsweep.study.surface import WIDTH, Array, Position, Surface, fit
 
 LatticePosition = tuple[int, ...]
 

@@ -25,12 +25,13 @@ from ettsweep.runs.state import State, Status
 from ettsweep.study.bound_rule import BoundRule
 from ettsweep.study.budget import NO_BUDGET, Budget
 from ettsweep.study.criterion import Criterion
-from ettsweep.study.posterior import Position, Posterior, fit_posterior
+from ettsweep.study.posterior import Posterior, fit_posterior
 from ettsweep.study.racing import BoundQuery, next_runs, runs_needed
 from ettsweep.study.round import Aim, next_round
 from ettsweep.study.seeds import RACING_SEEDS, fresh_seeds, seed_order
 from ettsweep.study.stability import Stability
 from ettsweep.study.study import Study
+from ettsweep.study.surface import Position
 from ettsweep.study.verdict import RunsNeeded, Verdict
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 

@@ -18,10 +18,11 @@ from ettsweep.runs.state import State, Status
 from ettsweep.study.bound_rule import BoundRule
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.lattice import Axis
-from ettsweep.study.posterior import Position, fit_posterior
+from ettsweep.study.posterior import fit_posterior
 from ettsweep.study.racing import STABLE_SEEDS
 from ettsweep.study.stability import EDGES, SPREADS, Stability, find_edge
 from ettsweep.study.study import Study
+from ettsweep.study.surface import Position
 from ettsweep.trainer.tasks.registry import LOWEST_LOSS
 
 Losses = dict[Position, dict[int, float]]

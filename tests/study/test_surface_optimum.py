@@ -5,8 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from ettsweep.study.posterior import Position, Posterior, fit_posterior
-from ettsweep.study.surface import WIDTH
+from ettsweep.study.posterior import Posterior, fit_posterior
+from ettsweep.study.surface import WIDTH, Position
 from ettsweep.study.surface_optimum import find_optimum
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 

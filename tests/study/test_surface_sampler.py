@@ -13,8 +13,9 @@ import pytest
 
 from ettsweep import extras
 from ettsweep.errors import InputError, PackageMissingError
-from ettsweep.study.posterior import Position, fit_scores
+from ettsweep.study.posterior import fit_scores
 from ettsweep.study.samplers import DEFAULT_TRIALS, OPTUNA, SAMPLERS, make_sampler, resolve_trials
+from ettsweep.study.surface import Position
 from ettsweep.study.surface_sampler import LatticePosition, Observations, _Design
 from ettsweep.trainer.tasks.registry import LOWEST_LOSS
 

@@ -85,7 +85,7 @@ def environment(folder: Path, small: bool) -> Rows:
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version() if on_gpu else None,
         "ettsweep": __version__,
-        "commit": (code["git"] or {}).get("commit"),
+        "commit": code["git"],
         "code": code["code"],
     }
     for field in ("driver_version", "power.limit"):

@@ -1,4 +1,4 @@
-"""Provenance of the running code: commit, uncommitted changes, package versions, host.
+"""Provenance of the running code: commit, digest, package versions, host.
 
 Nothing here writes into a user's repository, and no environment variable is recorded.
 """
@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -36,9 +35,8 @@ OTHER_PACKAGES = (
 )
 """Further ones that users' own code may train with."""
 
-MAX_DIFF_BYTES = 2**20
 GIT_PATIENCE_S = 10.0
-"""Time limit of all git calls together: a hanging file system must not keep runs from training."""
+"""Time limit of a git call: a hanging file system must not keep runs from training."""
 
 KEPT_GIT_VARIABLES = ("GIT_CONFIG", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM", "GIT_EXEC_PATH")
 """Variables that configure git; the others (GIT_DIR, GIT_INDEX_FILE, ...) could point it at another repository."""
@@ -50,8 +48,8 @@ def provenance() -> Json:
     Call it early: it reads the files as they are now. In a code snapshot, git is what was stored with it.
 
     Returns:
-        git: commit, dirty, diff (of the package, with untracked files), diff_truncated (binary files or those beyond
-            the size limit are left out); null if no git repository tracks the package.
+        git: commit as `git describe` has it, with -dirty behind it if files were changed; null if no repository tracks
+            the package.
         problem: why git failed; else null.
         code: digest of the package's files; equal code has equal digests wherever it lies.
         snapshot: name of the snapshot, or null.
@@ -77,7 +75,7 @@ def provenance() -> Json:
         data["code"] = code_digest(files)
         stored = stored_provenance(package)
         if stored is None:
-            data["git"] = git_state(package, files)
+            data["git"] = git_commit(package)
         else:
             data |= {"snapshot": package.parent.name, "git": stored.get("git"), "problem": stored.get("problem")}
     except (OSError, GitError) as error:
@@ -123,16 +121,6 @@ def launcher_version(program: Path, module: str = "") -> dict[str, str]:
     return {}
 
 
-def summary(data: Json) -> Json:
-    """Return a provenance with the size and digest of its diff in place of the text."""
-    git = data.get("git")
-    if not isinstance(git, dict):
-        return data
-    diff = str(git.get("diff") or "").encode()
-    without_diff = {key: value for key, value in git.items() if key != "diff"}
-    return {**data, "git": {**without_diff, "diff_bytes": len(diff), "diff_sha256": hashlib.sha256(diff).hexdigest()}}
-
-
 # --- code -----------------------------------------------------------------------------------------------------------
 
 
@@ -173,31 +161,20 @@ def stored_provenance(package: Path) -> Json | None:
 # --- git ------------------------------------------------------------------------------------------------------------
 
 
-def git_state(package: Path, files: Mapping[str, bytes]) -> Json | None:
-    """Return commit and changes of a package with these `code_files`, or None if no repository tracks it.
+def git_commit(package: Path) -> str | None:
+    """Return the commit of a package, `-dirty` behind it if tracked files differ; None if no repository tracks it.
 
     Raises:
         GitError: git failed in the repository that the package lies in.
     """
     if not any((folder / ".git").exists() for folder in package.parents):
         return None
-    until_s = time.monotonic() + GIT_PATIENCE_S
-
-    def git(*arguments: str, at: Path = package, codes: tuple[int, ...] = (0,)) -> bytes:
-        return _git(arguments, at, codes, until_s - time.monotonic())
-
-    tracked = set(os.fsdecode(git("ls-files", "-z", "--", ".")).split("\0"))
-    if "__init__.py" not in tracked:
+    if not git_names(package, "ls-files", "-z", "--", "__init__.py"):
         return None  # a virtual environment inside a checkout of something else
-    commit = git("rev-parse", "HEAD").decode().strip()
-    top = (package / os.fsdecode(git("rev-parse", "--show-cdup")).strip()).resolve()
-    plain = ("--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--src-prefix=a/", "--dst-prefix=b/")
-    text = git("diff", *plain, "HEAD", "--", ".")
-    for name in sorted(set(files) - tracked):
-        path = str((package / name).relative_to(top))
-        text += git("diff", *plain, "--no-index", "--", os.devnull, path, at=top, codes=(0, 1))
-    diff, dirty, truncated = _readable(text)
-    return {"commit": commit, "dirty": dirty, "diff": diff, "diff_truncated": truncated}
+    commit = os.fsdecode(_git("describe", "--always", "--long", "--abbrev=40", folder=package)).strip()
+    # `describe --dirty` would refresh the index on disk.
+    changed = _git("status", "--porcelain", "--untracked-files=no", folder=package)
+    return f"{commit}-dirty" if changed else commit
 
 
 def git_names(folder: Path, *arguments: str) -> list[str]:
@@ -206,21 +183,19 @@ def git_names(folder: Path, *arguments: str) -> list[str]:
     Raises:
         GitError: git failed.
     """
-    return [name for name in os.fsdecode(_git(arguments, folder, (0,), GIT_PATIENCE_S)).split("\0") if name]
+    return [name for name in os.fsdecode(_git(*arguments, folder=folder)).split("\0") if name]
 
 
-def _git(arguments: tuple[str, ...], folder: Path, codes: tuple[int, ...], patience_s: float) -> bytes:
-    """Run git so that it writes nothing, and return its output; `codes` are the exit codes of success."""
+def _git(*arguments: str, folder: Path) -> bytes:
+    """Run git so that it writes nothing, and return its output."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_") or k.startswith(KEPT_GIT_VARIABLES)}
     env |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_PAGER": "cat", "LC_ALL": "C"}
-    # `git diff` would refresh the index on disk; a file system monitor would be started, and stay.
-    off = ("diff.autoRefreshIndex", "core.fsmonitor", "diff.relative", "diff.suppressBlankEmpty")
-    options = [argument for name in off for argument in ("-c", f"{name}=false")]
+    command = ["git", "-c", "core.fsmonitor=false", *arguments]  # a file system monitor would be started, and stay
     # Files, not pipes: a child of git may hold a pipe open long after git has exited.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
             process = subprocess.Popen(
-                ["git", *options, *arguments],
+                command,
                 cwd=folder,
                 env=env,
                 stdin=subprocess.DEVNULL,
@@ -231,36 +206,14 @@ def _git(arguments: tuple[str, ...], folder: Path, codes: tuple[int, ...], patie
         except FileNotFoundError:
             raise GitError("git is not installed") from None
         try:
-            code = process.wait(max(patience_s, 0.001))
+            code = process.wait(GIT_PATIENCE_S)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             raise GitError(f"git took more than {GIT_PATIENCE_S:g} s") from None
-        if code not in codes:
+        if code:
             err.seek(0)
             lines = err.read().decode(errors="replace").strip().splitlines()
             raise GitError(f"git {arguments[0]}: {lines[0] if lines else f'exit code {code}'}")
         out.seek(0)
         return out.read()
-
-
-def _readable(text: bytes) -> tuple[str, bool, bool]:
-    """Return the diff as text within the size limit, whether there are changes, and whether files were left out.
-
-    Files are kept whole or left out, so that the diff can be applied.
-    """
-    texts, size, dirty, truncated = [], 0, False, False
-    head = b"diff --git "
-    for section in (b"\n" + text).split(b"\n" + head)[1:]:
-        dirty = True
-        section_bytes = head + section.removesuffix(b"\n") + b"\n"
-        try:
-            section_text = section_bytes.decode()
-        except UnicodeDecodeError:
-            section_text = ""
-        if not section_text or b"\nBinary files " in section_bytes or size + len(section_bytes) > MAX_DIFF_BYTES:
-            truncated = True
-            continue
-        texts.append(section_text)
-        size += len(section_bytes)
-    return "".join(texts), dirty, truncated

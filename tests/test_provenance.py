@@ -1,6 +1,5 @@
 """Real repositories with a copy of the package, imported by a process of its own."""
 
-import hashlib
 import json
 import os
 import shutil
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 import ettsweep
-from ettsweep.provenance import MAX_DIFF_BYTES, code_digest, code_files, launcher_version, provenance, summary
+from ettsweep.provenance import code_digest, launcher_version, provenance
 
 PACKAGE = Path(ettsweep.__file__).parent
 CODE = "import json; from ettsweep.provenance import provenance; print(json.dumps(provenance()))"
@@ -46,9 +45,7 @@ def recorded(folder: Path, **env: str) -> dict[str, Any]:
 def checkout(tmp_path: Path) -> Path:
     """Return a repository with the package in a folder `code` of it, committed."""
     folder = tmp_path / "checkout"
-    package = copy_package(folder / "code")
-    (package / "blank.py").write_text("FIRST = 1\n\n\n\nLAST = 1\n")
-    (package / ".gitattributes").write_text("*.py diff=python\n")
+    copy_package(folder / "code")
     git(folder, "init", "--quiet")
     git(folder, "add", ".")
     git(folder, "commit", "--quiet", "-m", "first")
@@ -62,8 +59,10 @@ def everything(folder: Path) -> dict[Path, bytes]:
 def test_a_clean_checkout_is_its_commit(checkout: Path) -> None:
     data = recorded(checkout)
     commit = git(checkout, "rev-parse", "HEAD").strip()
-    assert data["git"] == {"commit": commit, "dirty": False, "diff": "", "diff_truncated": False}
+    assert data["git"] == commit
     assert data["problem"] is data["snapshot"] is None
+    git(checkout, "tag", "-a", "v1", "-m", "first")
+    assert recorded(checkout)["git"] == f"v1-0-g{commit}"
 
 
 def test_versions_host_and_python_are_recorded_and_no_environment(checkout: Path) -> None:
@@ -79,94 +78,25 @@ def test_versions_host_and_python_are_recorded_and_no_environment(checkout: Path
     assert "s3cr3t" not in json.dumps(data)
 
 
-def test_changed_and_untracked_files_are_in_the_diff_and_it_can_be_applied(checkout: Path, tmp_path: Path) -> None:
-    package = checkout / "ettsweep"
-    (package / "seeding.py").write_bytes((package / "seeding.py").read_bytes() + b"\r\n\n# changed \xc3\xa9\n\n")
-    (package / "blank.py").write_text("FIRST = 2\n\n\n\nLAST = 1\n")  # blank lines end the section
-    (package / "study" / "round.py").unlink()
-    (package / "study" / "näw model.py").write_text("NEW = 1")
-    (package / "study" / "empty.py").touch()
-    (checkout / ".gitignore").write_text("*.yaml\n")
-    (package / "ignored.yaml").write_text("but: loaded\n")
-    (checkout / "unrelated.py").write_text("mine = 1\n")
-    (package / "runs" / "spec.py").touch()
-    data = recorded(checkout)
-    assert data["git"]["dirty"]
-    assert not data["git"]["diff_truncated"]
-    assert "+# changed é" in data["git"]["diff"]
-    assert "+but: loaded" in data["git"]["diff"]
-    assert "unrelated" not in data["git"]["diff"]
-    clone = tmp_path / "clone"
-    git(tmp_path, "clone", "--quiet", checkout.parent, clone)
-    git(clone, "checkout", "--quiet", data["git"]["commit"])
-    (tmp_path / "diff").write_bytes(data["git"]["diff"].encode())
-    git(clone, "apply", tmp_path / "diff")
-    assert code_files(clone / "code" / "ettsweep") == code_files(package)
-    assert recorded(clone / "code")["code"] == data["code"] == code_digest(code_files(package))
-
-
-def test_a_file_that_is_added_to_the_index_is_in_the_diff(checkout: Path) -> None:
+def test_changed_files_make_the_commit_dirty_and_untracked_ones_another_digest(checkout: Path) -> None:
+    clean = recorded(checkout)
     (checkout / "ettsweep" / "new.py").write_text("NEW = 1\n")
-    git(checkout, "add", ".")
-    assert "+NEW = 1" in recorded(checkout)["git"]["diff"]
+    added = recorded(checkout)
+    assert added["git"] == clean["git"]
+    assert added["code"] != clean["code"]
+    (checkout / "ettsweep" / "seeding.py").write_text("# changed\n")
+    assert recorded(checkout)["git"] == f"{clean['git']}-dirty"
 
 
-def test_nothing_is_written_into_the_repository(checkout: Path) -> None:
-    package = checkout / "ettsweep"
-    (package / "new.py").write_text("NEW = 1\n")
-    for path in package.glob("*.py"):
-        os.utime(path, (0, 0))  # the index would be refreshed
-    before = everything(checkout.parent)
-    data = recorded(checkout)
-    assert everything(checkout.parent) == before
-    assert data["git"]["diff"].count("diff --git") == 1  # touched is not changed
-
-
-def test_what_a_user_has_set_up_does_not_change_the_diff(checkout: Path, tmp_path: Path) -> None:
-    package = checkout / "ettsweep"
-    (package / "seeding.py").write_text("# changed\n")
-    (package / "new.py").write_text("NEW = 1\n")
+def test_nothing_is_written_into_the_repository_nor_read_from_another(checkout: Path, tmp_path: Path) -> None:
     expected = recorded(checkout)["git"]
-    assert expected["dirty"]
-    config = {
-        "diff.external": "false",
-        "diff.python.textconv": "false",
-        "diff.noprefix": "true",
-        "diff.mnemonicPrefix": "true",
-        "diff.relative": "true",
-        "color.ui": "always",
-        "core.pager": "false",
-    }
-    for name, value in config.items():
-        git(tmp_path, "config", "--file", tmp_path / "config", name, value)
-    env = {
-        "GIT_CONFIG_GLOBAL": str(tmp_path / "config"),
-        "GIT_DIR": str(tmp_path / "elsewhere"),
-        "GIT_INDEX_FILE": str(tmp_path / "index"),
-        "GIT_EXTERNAL_DIFF": "false",
-        "GIT_TRACE": str(tmp_path / "trace"),
-    }
-    assert recorded(checkout, **env)["git"] == expected
+    for path in (checkout / "ettsweep").glob("*.py"):
+        os.utime(path, (0, 0))  # the index would be refreshed; touched is not changed
+    before = everything(checkout.parent)
+    other = {"GIT_DIR": str(tmp_path / "elsewhere"), "GIT_INDEX_FILE": str(tmp_path / "index")}
+    assert recorded(checkout, **other, GIT_TRACE=str(tmp_path / "trace"))["git"] == expected
+    assert everything(checkout.parent) == before
     assert not (tmp_path / "trace").exists()
-
-
-def test_binary_changes_are_left_out_and_told(checkout: Path) -> None:
-    (checkout / "ettsweep" / "table.py").write_bytes(b"\0\1\2" * 100)
-    (checkout / "ettsweep" / "latin.py").write_bytes("# é\n".encode("latin-1"))
-    (checkout / "ettsweep" / "new.py").write_text("NEW = 1\n")
-    state = recorded(checkout)["git"]
-    assert state["dirty"]
-    assert state["diff_truncated"]
-    assert state["diff"].count("diff --git") == 1
-
-
-def test_a_large_diff_is_cut_between_files(checkout: Path) -> None:
-    for number in range(3):
-        (checkout / "ettsweep" / f"large{number}.py").write_text("# 2345678\n" * (MAX_DIFF_BYTES // 24))
-    state = recorded(checkout)["git"]
-    assert state["diff_truncated"]
-    assert state["diff"].count("diff --git") == 2
-    assert len(state["diff"].encode()) <= MAX_DIFF_BYTES
 
 
 def test_a_package_installed_inside_a_checkout_of_something_else_has_no_commit(tmp_path: Path) -> None:
@@ -210,7 +140,7 @@ def test_a_repository_without_commits_is_told(tmp_path: Path) -> None:
     git(tmp_path, "add", ".")
     data = recorded(tmp_path)
     assert data["git"] is None
-    assert data["problem"].startswith("git rev-parse: fatal: ")
+    assert data["problem"].startswith("git describe: fatal: ")
 
 
 def test_git_that_hangs_is_killed_with_its_children(
@@ -250,15 +180,6 @@ def test_the_digest_is_of_names_and_contents(change: Callable[[dict[str, bytes]]
     assert code_digest(files) == code_digest(same)
     change(same)
     assert code_digest(files) != code_digest(same)
-
-
-def test_the_summary_has_length_and_digest_of_the_diff() -> None:
-    data = {"git": {"commit": "c", "dirty": True, "diff": "é", "diff_truncated": False}, "host": "h"}
-    git = summary(data)["git"]
-    assert git.pop("diff_sha256") == hashlib.sha256("é".encode()).hexdigest()
-    assert git == {"commit": "c", "dirty": True, "diff_bytes": 2, "diff_truncated": False}
-    assert summary({"git": None}) == {"git": None}
-    assert summary({}) == {}
 
 
 @pytest.mark.parametrize(

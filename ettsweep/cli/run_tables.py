@@ -11,7 +11,6 @@ from ettsweep.files import number as as_number
 from ettsweep.launch.follow import SubmitResult, VerificationResult
 from ettsweep.launch.progress import format_duration
 from ettsweep.launch.submissions import read_submission, submissions
-from ettsweep.provenance import summary
 from ettsweep.runs.folder import runs_dir
 from ettsweep.runs.index import Run, RunIndex
 from ettsweep.runs.state import State
@@ -280,7 +279,7 @@ def describe_run(run_index: RunIndex, run_id: str, studies_by_family: StudiesByF
                 **{key: claim.get(key) for key in ("device", "device_name", "threads", "torch", "slot", "job")},
                 **attempt.command(),
                 "ended": failure.get("reason"),
-                "provenance": summary(attempt.provenance()),
+                "provenance": attempt.provenance(),
             }
         )
     spec = run.spec.model_dump(mode="json")

@@ -12,7 +12,7 @@ import torch
 from ettsweep.console import progress
 from ettsweep.errors import EttsweepError, InputError, StoppedError
 from ettsweep.files import Json
-from ettsweep.provenance import provenance, summary
+from ettsweep.provenance import provenance
 from ettsweep.strategies.strategy import map_point, strategy_name
 from ettsweep.theory.check_plan import CheckPlan
 from ettsweep.theory.expectations import HEAD, Expectations, Prediction
@@ -192,7 +192,7 @@ def _settings(plan: CheckPlan, lrs: LearningRates) -> Json:
         "samples": SAMPLES,
         "at_the_widest": plan.model.model_dump(),
         "beyond_theory": list(architecture(plan.model).beyond_theory(plan.model)),
-        "provenance": summary(provenance()),
+        "provenance": provenance(),
     }
 
 

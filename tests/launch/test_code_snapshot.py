@@ -128,7 +128,7 @@ def test_a_snapshot_of_a_snapshot_is_the_same_with_the_same_provenance(checkout:
     first = Path(python(checkout, TAKE, checkout / "results"))
     assert first.parent == checkout / "results" / "code"
     stored = json.loads((first / "provenance.json").read_text())
-    assert "+NEW = 1" in stored["git"]["diff"]
+    assert len(stored["git"]) == 40
     program = "import json; from ettsweep.provenance import provenance; print(json.dumps(provenance()))"
     python(checkout, "import ettsweep, pathlib; pathlib.Path(ettsweep.__file__).parent.joinpath('new.py').unlink()")
     data = json.loads(python(first, program))

@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -90,22 +89,19 @@ def pid_namespace() -> str:
 
 
 def start_time(pid: int) -> str | None:
-    """Return when a process of this machine started: clock ticks since boot, on macOS a date; None if it is gone."""
+    """Return when a process of this machine started: clock ticks since boot, on macOS seconds; None if it is gone."""
     if Path("/proc/self/stat").exists():
         try:
             fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rsplit(")", 1)[1].split()
         except OSError:
             return None
         return None if fields[0] in "ZX" else fields[19]
-    ps = subprocess.run(
-        ["ps", "-o", "lstart=", "-p", str(pid)],
-        capture_output=True,
-        text=True,
-        check=False,
-        encoding="utf-8",
-        errors="replace",
-    )
-    return ps.stdout.strip() or None
+    import psutil
+
+    try:
+        return str(psutil.Process(pid).create_time())
+    except psutil.Error:
+        return None
 
 
 def _is_hidden(pid: int) -> bool:

@@ -2,10 +2,11 @@
 
 import os
 import pwd
-import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+
+import psutil
 
 from ettsweep.console import format_count, format_minutes
 from ettsweep.doctor import inventory
@@ -282,16 +283,14 @@ def _shared_folder_row(results: Path) -> DoctorCheck | None:
     return DoctorCheck("shared folder", "ok", f"{folder} ({kind} at {mount}); nodes must see it under this path")
 
 
-def file_system(folder: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> tuple[str, str]:
+def file_system(folder: Path) -> tuple[str, str]:
     """Return the type and mount point of a folder's file system; both empty if they cannot be determined."""
-    try:
-        lines = mountinfo.read_text("utf-8", "replace").splitlines()
-    except OSError:
-        return "", ""
     match = "", ""
-    for line in lines:  # a later mount hides an earlier one at the same mount point
-        before, _, after = line.partition(" - ")
-        mount = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), before.split()[4])  # a space is \040
-        if folder.is_relative_to(mount) and len(mount) >= len(match[1]):
-            match = after.split()[0], mount
+    try:
+        mounts = psutil.disk_partitions(all=True)
+    except OSError:
+        return match
+    for mount in mounts:  # a later mount hides an earlier one at the same mount point
+        if folder.is_relative_to(mount.mountpoint) and len(mount.mountpoint) >= len(match[1]):
+            match = mount.fstype, mount.mountpoint
     return match

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from ettsweep.errors import CorruptError, EttsweepError, LaunchError, SlurmUnavailableError
 from ettsweep.files import Json, first_json_line, last_json_line, storage_errors
 from ettsweep.launch import slurm_api
@@ -408,8 +410,8 @@ class Trial:
             pids |= {*processes_of(str((run.path / "out").resolve()))}
             pids |= {*processes_of_session({each.pid for each in owners if each and each.has_name_of_this_host})}
         for pid in sorted(pids - {os.getpid()}):
-            with contextlib.suppress(OSError):
-                names.append(Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip())
+            with contextlib.suppress(psutil.Error):
+                names.append(psutil.Process(pid).name())
         return names
 
 

@@ -336,29 +336,32 @@ def kill_processes_of(out: str) -> list[int]:
 
 def processes_of(out: str) -> list[int]:
     """Return the processes of this user with the folder of a run in their environment that have not ended."""
-    wanted, found = f"{OUT_VARIABLE}={out}".encode(), list[int]()
-    for name in os.listdir("/proc") if Path("/proc/self/environ").exists() else ():
-        if name.isdigit():
-            with contextlib.suppress(OSError):
-                path = Path("/proc", name)
-                if path.stat().st_uid == os.geteuid() and wanted in (path / "environ").read_bytes().split(b"\0"):
-                    found.append(int(name))
+    import psutil
+
+    found = list[int]()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.uids().effective == os.geteuid() and process.environ().get(OUT_VARIABLE) == out:
+                found.append(process.pid)
     return found
 
 
 def processes_of_session(leaders: Collection[int]) -> list[int]:
     """Return the processes of this machine whose sessions these processes have begun, that have not ended."""
+    import psutil
+
     found = list[int]()
-    for name in os.listdir("/proc") if Path("/proc/self/environ").exists() else ():
-        if name.isdigit() and not _is_ending(int(name)):
-            with contextlib.suppress(OSError):
-                if os.getsid(int(name)) in leaders:
-                    found.append(int(name))
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError):
+            if os.getsid(pid) in leaders and not _is_ending(pid):
+                found.append(pid)
     return found
 
 
 def _is_ending(pid: int) -> bool:
-    """Whether a process that was killed is still on its way out."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] in "ZXD"
+    """Whether a process has ended, or was killed and is still on its way out."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error, OSError):
+        return psutil.Process(pid).status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD, psutil.STATUS_DISK_SLEEP)
     return True

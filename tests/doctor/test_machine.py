@@ -262,14 +262,16 @@ def test_partitions_are_read_as_any_slurm_prints_them(monkeypatch: pytest.Monkey
     assert (second.name, second.is_default, second.state == "UP", second.max_min) == ("b", False, True, None)
 
 
-def test_the_file_system_of_a_folder_is_that_of_the_nearest_mount(tmp_path: Path) -> None:
-    table = tmp_path / "mountinfo"
-    table.write_text(
-        "1 0 8:1 / / rw - ext4 /dev/sda rw\n"
-        "2 1 0:5 / /home rw shared:1 - nfs4 server:/home rw\n"
-        "3 1 0:6 / /home/a\\040b rw - lustre x rw\n"
+def test_the_file_system_of_a_folder_is_that_of_the_nearest_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psutil.PROCFS_PATH", str(tmp_path))
+    assert file_system(Path("/home")) == ("", "")
+    (tmp_path / "self").mkdir()
+    (tmp_path / "filesystems").touch()
+    (tmp_path / "self" / "mounts").write_text(
+        "/dev/sda / ext4 rw 0 0\nserver:/home /home nfs4 rw 0 0\nx /home/a\\040b lustre rw 0 0\n"
     )
-    assert file_system(Path("/home/me"), table) == ("nfs4", "/home")
-    assert file_system(Path("/homes"), table) == ("ext4", "/")
-    assert file_system(Path("/home/a b/results"), table) == ("lustre", "/home/a b")
-    assert file_system(Path("/home"), tmp_path / "nowhere") == ("", "")
+    assert file_system(Path("/home/me")) == ("nfs4", "/home")
+    assert file_system(Path("/homes")) == ("ext4", "/")
+    assert file_system(Path("/home/a b/results")) == ("lustre", "/home/a b")

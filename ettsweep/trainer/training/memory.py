@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
+import psutil
 import torch
 
 from ettsweep.cgroups import free_memory
@@ -236,10 +236,8 @@ def available_bytes(device: torch.device) -> int:
         )  # of a worker that shares the device
         return min(free_bytes, share_bytes - torch.cuda.memory_reserved(device))
     # In a container or a SLURM job the cgroup's limit may be far below the free memory of the machine.
-    free_host_bytes = _read_number(Path("/proc/meminfo"), "MemAvailable:", 1024)
-    free_host_bytes = 8 * GIB if free_host_bytes is None else free_host_bytes
-    resident = _read_number(Path("/proc/self/status"), "VmRSS:", 1024) or 0
-    return int(min(free_host_bytes, free_memory())) + resident
+    free_host_bytes = min(psutil.virtual_memory().available, free_memory())
+    return int(free_host_bytes) + int(psutil.Process().memory_info().rss)
 
 
 def release_memory(device: torch.device) -> None:
@@ -247,13 +245,3 @@ def release_memory(device: torch.device) -> None:
     if device.type == "cuda":
         gc.collect()  # modules have reference cycles, so their tensors outlive the last name
         torch.cuda.empty_cache()
-
-
-def _read_number(path: Path, label: str, unit: int) -> int | None:
-    """Return the first number after a label in a system file, times `unit`; None if there is none."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError:
-        return None
-    fields = text.partition(label)[2].split() if label else text.split()
-    return int(fields[0]) * unit if fields and fields[0].isdigit() else None

@@ -1,5 +1,8 @@
 # make demo    set up, then the main job on real images: grid, verified optima, seeds, report
 # make test    set up, then the tests that need no cluster and no long series, in minutes
+# make coverage  what make test runs, with the share of lines that it reaches
+# make lowest  what make test runs, with the lowest versions of all dependencies (in .venv-lowest)
+# make core    an example, in an environment with the core's dependencies alone (in .venv-core)
 # make test-all  all but further cases on SLURM; those on SLURM where a cluster is up
 # make test-slurm  all cases on SLURM, two thirds of which only this runs
 # make check   set up, then lint, types and test-all: what continuous integration runs
@@ -34,9 +37,10 @@ RESULTS ?= results
 DEVCLUSTER := $(or $(ETTSWEEP_DEVCLUSTER),/tmp/ettsweep-devcluster)
 CLUSTERS ?= 1
 PROCESSES ?= auto
+QUICK := -m 'not (cluster or statistics or slow)'
 BENCHES := $(addprefix bench-,data text busy verdicts compare search ensemble beside vit encdec gpt)
 
-.PHONY: help install demo test test-all test-slurm examples lint check slurm-up slurm-down chaos fuzz pictures vega clean
+.PHONY: help install demo test coverage lowest core test-all test-slurm examples lint check slurm-up slurm-down chaos fuzz pictures vega clean
 .PHONY: bench bench-all-gpu $(BENCHES)
 
 help:
@@ -67,7 +71,24 @@ demo: $(READY)
 
 test: $(READY)
 	@echo "== tests"
-	@$(BIN)/python -m pytest -m 'not (cluster or statistics or slow)' --numprocesses $(PROCESSES)
+	@$(BIN)/python -m pytest $(QUICK) --numprocesses $(PROCESSES)
+
+coverage: $(READY)
+	@echo "== tests, with coverage"
+	@$(BIN)/python -m pytest $(QUICK) --numprocesses $(PROCESSES) --cov=ettsweep --cov-report=term:skip-covered
+
+lowest:
+	@echo "== tests, lowest dependencies"
+	@$(PYTHON) -m venv .venv-lowest
+	@.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check uv
+	@.venv-lowest/bin/uv pip install --quiet --python .venv-lowest --resolution lowest-direct --editable '.[dev]'
+	@.venv-lowest/bin/python -m pytest $(QUICK) --numprocesses $(PROCESSES)
+
+core:
+	@echo "== an example with the core alone"
+	@$(PYTHON) -m venv .venv-core
+	@.venv-core/bin/python -m pip install --quiet --disable-pip-version-check .
+	@cd examples/command && ../../.venv-core/bin/ettsweep grid --follow && ../../.venv-core/bin/ettsweep verify-optimum --follow
 
 test-all: $(READY)
 	@echo "== all tests"

@@ -119,7 +119,8 @@ def find_edge(
 def _outliers(below: Mapping[Position, Mapping[int, float]], least: float) -> set[tuple[Position, int]]:
     """Return the runs that stand out from the others of their point by more than `least` and the noise.
 
-    The effect of a seed is taken out before, as far as it shows below the candidate's lr.
+    The effect of a seed is taken out before, as far as it shows below the candidate's lr. The best run of a point, by
+    which the others are seen to be unstable, never is.
     """
     off = {(p, seed): y - median_low(seeds.values()) for p, seeds in below.items() for seed, y in seeds.items()}
     effects: dict[int, float] = {}
@@ -128,7 +129,8 @@ def _outliers(below: Mapping[Position, Mapping[int, float]], least: float) -> se
             effects[seed] = min(by, effects.get(seed, math.inf))
     off = {(p, seed): by - effects.get(seed, 0.0) for (p, seed), by in off.items()}
     noise = NORMAL_MAD * median_low([abs(by) for by in off.values() if by] or [0.0])
-    return {run for run, by in off.items() if by > max(least, FLAG_Z * noise)}
+    best = {min(((p, seed) for seed in seeds), key=lambda run: off[run]) for p, seeds in below.items()}
+    return {run for run, by in off.items() if by > max(least, FLAG_Z * noise)} - best
 
 
 def _posterior(brackets: Iterable[tuple[float, float]]) -> tuple[Array, Array, Array]:

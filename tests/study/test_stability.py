@@ -166,6 +166,22 @@ def test_a_bound_counts_what_unstable_seeds_cost() -> None:
     assert difference.error == pytest.approx(advantages.std() * math.exp(-advantages.mean()), rel=0.02)
 
 
+def test_the_only_run_of_the_candidate_counts_as_stable() -> None:
+    """Its seed is far better than others at the lr below, so it lies far behind what that seed should score."""
+    below = {0: 1.0, 1: 1.01, 2: 0.2}
+    f = {
+        (-1.0, 0.0): below,
+        (-1.0, 1.0): below | {1: 1.02},
+        (0.0, 1.0): {0: 1.0, 1: 1.01},
+        (0.0, -1.0): {0: 1.0, 1: 1.02},
+    }
+    found = find_edge(f | {ORIGIN: {2: 1.1}, (1.0, 0.0): {0: 2.0, 1: 2.1, 2: 2.0}}, {(1.0, 1.0): [0]}, LEAST)
+    assert found is not None
+    stability, unstable = found
+    assert (ORIGIN, 2) not in unstable
+    assert (stability.stable, stability.seeds) == (1, 1)
+
+
 # --- verdicts and runs beside it ------------------------------------------------------------------------------------
 
 

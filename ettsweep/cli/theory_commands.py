@@ -111,27 +111,33 @@ def check_scaling(
     from ettsweep.processes import signals_blocked
 
     with signals_blocked(signal.SIGINT):  # a Ctrl-C during the import of torch would be lost
-        from ettsweep.theory.check_plan import CheckRequest, make_check_plan
-        from ettsweep.theory.check_tables import make_folder, remove_folder_on_error, show_check, write_check
+        from ettsweep.theory.check_tables import results_folder, show_check, write_check
         from ettsweep.theory.measure import free_bytes
         from ettsweep.theory.scaling_check import check_scaling as run_check
+        from ettsweep.theory.scaling_check import make_check_plan
     from ettsweep.config import parse_integers
     from ettsweep.strategies.optimizers import factor_rule
 
     _check_lr(lr)
-    requested_widths = tuple(parse_integers(widths, "--widths", "96,192,384,768")) or None
     model, optimizer, mlp_factor = model_options.load()
-    request = CheckRequest(
-        model, strategy, factor_rule(optimizer), mlp_factor, requested_widths or None, steps, seeds, lr, depth
+    plan = make_check_plan(
+        model,
+        strategy,
+        free_bytes(),
+        optimizer=factor_rule(optimizer),
+        mlp_factor=mlp_factor,
+        widths=parse_integers(widths, "--widths", "96,192,384,768"),
+        steps=steps,
+        seeds=seeds,
+        lr=lr,
+        depth=depth,
     )
-    plan = make_check_plan(request, free_bytes())
-    folder = out or results / "check-scaling" / plan.name
+    folder = out or results / "check-scaling" / plan.folder_name
     with naming_option("--out", folder):
         # Made before the check, which takes minutes: a folder that cannot be written fails at once.
-        with remove_folder_on_error(folder):
-            make_folder(folder)
+        with results_folder(folder):
             check = run_check(plan)
         show_check(check, form)
         paths = write_check(folder, check)
     print_note(f"wrote {', '.join(map(str, paths))}")
-    raise typer.Exit(0 if check.verdict == "ok" else 1)
+    raise typer.Exit(0 if check.judgement.verdict == "ok" else 1)

@@ -1,23 +1,31 @@
 """Print a finished check as tables, and write it as JSON and a figure."""
 
+import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
 from ettsweep.console import Format, format_cell, print_note, print_table
 from ettsweep.files import Json, dumps, storage_errors, write_atomic
 from ettsweep.strategies.factors import Group
 from ettsweep.theory.coordinate_check import coordinates_figure
-from ettsweep.theory.exponents import MAX_POWER_ERROR, POWER_ERRORS, POWER_TOLERANCE, ExponentTest, format_exponent
+from ettsweep.theory.exponents import (
+    MAX_POWER_ERROR,
+    POWER_ERRORS,
+    POWER_TOLERANCE,
+    ExponentTest,
+    format_exponent,
+    worst_verdict,
+)
 from ettsweep.theory.judge import (
     CONTRIBUTION_ALLOWANCE,
     KERNEL_ALLOWANCE,
     VALUE_ERRORS,
-    JudgedQuantity,
-    JudgedRow,
-    LayerRow,
+    Kind,
+    Row,
+    group_off_by,
 )
 from ettsweep.theory.scaling_check import CheckResult
 
@@ -54,33 +62,37 @@ def show_check(check: CheckResult, form: Format) -> None:
         case Format.JSON:
             print_table([], form, data=check_json(check))
         case Format.CSV:
-            print_table(list(_quantity_rows(check)), form)
+            rows = (dataclasses.asdict(row) for row in check.judgement.rows)
+            print_table([{name: row[name] for name in row if name != "sentence"} for row in rows], form)
         case Format.TABLE | Format.MARKDOWN:
             print_note(check.about)
-            if stages := list(_stage_rows(check)):
-                print_table(stages, form, optional=OPTIONAL)
+            blocks, groups = check.judgement.by_name("block"), check.judgement.by_name("group")
+            if blocks:
+                print_table(
+                    [_cells("block", name, rows, BLOCK_COLUMNS) for name, rows in blocks.items()],
+                    form,
+                    optional=OPTIONAL,
+                )
                 print()
-            print_table(list(_group_rows(check)), form, optional=OPTIONAL)
+            print_table(
+                [_cells("group", name, rows, GROUP_COLUMNS) for name, rows in groups.items()], form, optional=OPTIONAL
+            )
             print()
-            print_table(list(_layer_rows(check)), form)
-            for line in (*_model_notes(check), *check.findings, LEGEND):
+            print_table([_layer_cells(name, rows) for name, rows in check.judgement.by_name("layers").items()], form)
+            for line in (*_model_notes(check), *check.judgement.findings, LEGEND):
                 print_note(line)
 
 
-def make_folder(folder: Path) -> None:
-    """Create the results folder before training, so that a bad path fails at once and not after minutes.
+@contextmanager
+def results_folder(folder: Path) -> Iterator[None]:
+    """Create the results folder before training, so that a bad path fails at once; remove it if the body raises.
 
     Raises:
         StorageError: the folder cannot be created.
     """
-    with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-
-
-@contextmanager
-def remove_folder_on_error(folder: Path) -> Iterator[None]:
-    """Remove the folder if the body raises. The body creates it: Ctrl-C between creation and entry would leave it."""
     try:
+        with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         yield
     # Not only Exception: Ctrl-C must not leave an empty folder either.
     except BaseException:
@@ -100,105 +112,35 @@ def write_check(folder: Path, check: CheckResult) -> list[Path]:
     return [data, *coordinates_figure(check.about, check.widths, check.curves).save(folder)]
 
 
-# --- rows -------------------------------------------------------------------------------------------------------------
-
-
-def _stage_rows(check: CheckResult) -> Iterator[dict[str, str]]:
-    """Yield, per stage, kernels at the widest and powers of the kernel and of the change in training."""
-    for row in check.judgement.stages:
-        kernel, between_samples, change = row.quantities.values()  # in the order in which `judge` adds them
-        yield {
-            "block": row.name,
-            "kernel": _value_cell(kernel),
-            "theory": _theory_cell(kernel),
-            "between": _value_cell(between_samples),
-            "between theory": _theory_cell(between_samples),
-            "power": _power_cell(kernel),
-            "implied": _implied_cell(kernel),
-            "change": _power_cell(change),
-            "change implied": _implied_cell(change),
-            "verdict": row.verdict.value,
-        }
-
-
-def _group_rows(check: CheckResult) -> Iterator[dict[str, str]]:
-    """Yield, per group, its tangent-kernel contribution and decay at the widest, and all fitted powers."""
-    for row in check.judgement.groups:
-        init, factor, decay = (row.quantities[name] for name in ("initial std", "learning-rate factor", "decay"))
-        effects = {"tangent": NOT_COVERED, "theory": "", "power": "", "change": "", "implied": ""}
-        if contribution := row.quantities.get("tangent contribution"):
-            change = row.quantities["function change"]
-            effects = {
-                "tangent": _value_cell(contribution),
-                "theory": _theory_cell(contribution),
-                "power": _power_cell(contribution),
-                "change": _power_cell(change),
-                "implied": _implied_cell(change),
-            }
-        yield {
-            "group": row.name,
-            **effects,
-            "init": _power_cell(init),
-            "factor": _power_cell(factor),
-            "decay": format_cell(decay.measured),
-            "off by": "" if row.off_by is None else format_exponent(row.off_by),
-            "verdict": row.verdict.value,
-        }
-
-
-def _layer_rows(check: CheckResult) -> Iterator[dict[str, str]]:
-    """Yield, per layer check, the value at the location farthest off."""
-    for row in check.judgement.layers:
-        location, quantity = row.farthest_off
-        yield {
-            "layers": row.name,
-            "farthest off": "none" if quantity.measured is None else f"{quantity.measured:.4g}",
-            "theory": format_cell(quantity.predicted),
-            "in": location if row.verdict is ExponentTest.OFF else f"any of {len(row.quantities)}",
-            "verdict": row.verdict.value,
-        }
-
-
-def _quantity_rows(check: CheckResult) -> Iterator[dict[str, Any]]:
-    """Yield a row for each judged quantity."""
-    judgement = check.judgement
-    for kind, rows in (("block", judgement.stages), ("group", judgement.groups), ("layers", judgement.layers)):
-        for row in rows:
-            for quantity_name, quantity in row.quantities.items():
-                yield {"kind": kind, "name": row.name, "quantity": quantity_name, **_quantity_json(quantity)}
-
-
-def _quantity_json(quantity: JudgedQuantity) -> dict[str, Any]:
-    power = quantity.power
-    return {
-        "measured": quantity.measured,
-        "error": quantity.error,
-        "predicted": quantity.predicted,
-        "power": None if power is None else power.value,
-        "power_error": None if power is None else power.error,
-        "implied": quantity.implied_power,
-        "off_by": quantity.off_by,
-        "verdict": quantity.verdict.value,
-    }
+# --- JSON -------------------------------------------------------------------------------------------------------------
 
 
 def check_json(check: CheckResult) -> Json:
     """Return the whole check as JSON; numbers that are not finite become null."""
     judgement = check.judgement
+    blocks, groups, layers = map(judgement.by_name, get_args(Kind))
     return {
         **check.settings,
         "about": check.about,
-        "verdict": check.verdict.value,
-        "findings": list(check.findings),
-        "layers": [_layer_json(row) for row in judgement.layers],
-        "blocks": [
-            {"block": row.name, "verdict": row.verdict.value} | _quantities_json(row) for row in judgement.stages
+        "verdict": judgement.verdict,
+        "findings": list(judgement.findings),
+        "layers": [
+            {
+                "layers": name,
+                "verdict": _verdict(rows),
+                "places": [{"place": place, **_numbers(row)} for place, row in rows.items()],
+            }
+            for name, rows in layers.items()
         ],
+        "blocks": [{"block": name, "verdict": _verdict(rows), **_quantities(rows)} for name, rows in blocks.items()],
         "groups": [
-            {"group": row.name, "verdict": row.verdict.value, "off_by": row.off_by}
-            | dict.fromkeys(NOT_IN_ALL_GROUPS)
-            | _quantities_json(row)
-            for row in judgement.groups
+            {
+                "group": name,
+                "verdict": _verdict(rows),
+                "off_by": group_off_by(rows),
+                **_quantities(rows, NOT_IN_ALL_GROUPS),
+            }
+            for name, rows in groups.items()
         ],
         "contact_logit": None
         if judgement.contact is None
@@ -219,16 +161,18 @@ def check_json(check: CheckResult) -> Json:
     }
 
 
-def _layer_json(row: LayerRow) -> Json:
-    locations = [{"place": location, **_quantity_json(quantity)} for location, quantity in row.quantities.items()]
-    return {"layers": row.name, "verdict": row.verdict.value, "places": locations}
+def _quantities(rows: Mapping[str, Row], absent: Iterable[str] = ()) -> Json:
+    """Return the numbers of each quantity, null for those that are absent."""
+    numbers = {name.replace(" ", "_").replace("-", "_"): _numbers(row) for name, row in rows.items()}
+    return dict.fromkeys(absent) | numbers
 
 
-def _quantities_json(row: JudgedRow) -> Json:
-    return {
-        quantity_name.replace(" ", "_").replace("-", "_"): _quantity_json(q)
-        for quantity_name, q in row.quantities.items()
-    }
+def _numbers(row: Row) -> Json:
+    return {name: value for name, value in vars(row).items() if name not in ("kind", "name", "quantity", "sentence")}
+
+
+def _verdict(rows: Mapping[str, Row]) -> ExponentTest:
+    return worst_verdict([row.verdict for row in rows.values()])
 
 
 def _finite(value: float) -> float | None:
@@ -238,25 +182,77 @@ def _finite(value: float) -> float | None:
 # --- cells ------------------------------------------------------------------------------------------------------------
 
 
-def _value_cell(quantity: JudgedQuantity) -> str:
-    return "not finite" if quantity.measured is None else f"{quantity.measured:.3g} ± {quantity.error:.2g}"
+def _value_cell(row: Row) -> str:
+    return "not finite" if row.measured is None else f"{row.measured:.3g} ± {row.error:.2g}"
 
 
-def _theory_cell(quantity: JudgedQuantity) -> str:
-    return "-" if quantity.predicted is None else format_cell(quantity.predicted)
+def _measured_cell(row: Row) -> str:
+    return format_cell(row.measured)
 
 
-def _power_cell(quantity: JudgedQuantity) -> str:
-    if quantity.power is None:
+def _theory_cell(row: Row) -> str:
+    return "-" if row.predicted is None else format_cell(row.predicted)
+
+
+def _power_cell(row: Row) -> str:
+    if row.power is None:
         # Off without a power: a value vanished or blew up. Otherwise no power is fitted to this quantity.
-        return "none" if quantity.verdict is ExponentTest.OFF else ""
+        return "none" if row.verdict is ExponentTest.OFF else ""
     # Powers of noiseless quantities (stds, factors) have error 0.
-    error = f" ± {quantity.power.error:.2f}" if quantity.power.error else ""
-    return format_exponent(quantity.power.value) + error
+    return format_exponent(row.power) + (f" ± {row.power_error:.2f}" if row.power_error else "")
 
 
-def _implied_cell(quantity: JudgedQuantity) -> str:
-    return "-" if quantity.implied_power is None else format_exponent(quantity.implied_power)
+def _implied_cell(row: Row) -> str:
+    return "-" if row.implied is None else format_exponent(row.implied)
+
+
+Column = tuple[str, Callable[[Row], str]]
+"""What a column shows: a quantity, and its cell."""
+
+BLOCK_COLUMNS: dict[str, Column] = {
+    "kernel": ("kernel", _value_cell),
+    "theory": ("kernel", _theory_cell),
+    "between": ("kernel between samples", _value_cell),
+    "between theory": ("kernel between samples", _theory_cell),
+    "power": ("kernel", _power_cell),
+    "implied": ("kernel", _implied_cell),
+    "change": ("activation change", _power_cell),
+    "change implied": ("activation change", _implied_cell),
+}
+
+GROUP_COLUMNS: dict[str, Column] = {
+    "tangent": ("tangent contribution", _value_cell),
+    "theory": ("tangent contribution", _theory_cell),
+    "power": ("tangent contribution", _power_cell),
+    "change": ("function change", _power_cell),
+    "implied": ("function change", _implied_cell),
+    "init": ("initial std", _power_cell),
+    "factor": ("learning-rate factor", _power_cell),
+    "decay": ("decay", _measured_cell),
+}
+
+
+def _cells(title: str, name: str, rows: Mapping[str, Row], columns: Mapping[str, Column]) -> dict[str, str]:
+    """Return the cells of one block or group."""
+    cells = {column: show(rows[quantity]) if quantity in rows else "" for column, (quantity, show) in columns.items()}
+    if title == "group":
+        off_by = group_off_by(rows)
+        cells |= {"off by": "" if off_by is None else format_exponent(off_by)}
+        if "tangent contribution" not in rows:
+            cells["tangent"] = NOT_COVERED
+    return {title: name, **cells, "verdict": _verdict(rows)}
+
+
+def _layer_cells(name: str, rows: Mapping[str, Row]) -> dict[str, str]:
+    """Return the cells of one exact property: the value at the place that is farthest off."""
+    row, verdict = max(rows.values(), key=lambda row: row.distance), _verdict(rows)
+    return {
+        "layers": name,
+        "farthest off": "none" if row.measured is None else f"{row.measured:.4g}",
+        "theory": format_cell(row.predicted),
+        "in": row.quantity if verdict is ExponentTest.OFF else f"any of {len(rows)}",
+        "verdict": verdict,
+    }
 
 
 def _model_notes(check: CheckResult) -> Iterator[str]:
@@ -264,7 +260,7 @@ def _model_notes(check: CheckResult) -> Iterator[str]:
     if beyond := check.settings["beyond_theory"]:
         yield f"{NOT_COVERED} by the theory: {', '.join(beyond)}; initial values, factors and decay are checked"
         return
-    if any(row.name == Group.WE for row in check.judgement.groups):
+    if Group.WE in check.judgement.by_name("group"):
         yield TEXT_NOTE
     if check.judgement.contact is not None:
         predicted, measured = check.judgement.contact

@@ -1,29 +1,31 @@
-"""Check each layer of a network against the equations that the theory starts from.
+"""Observe a forward pass, and check each layer against the equations that the theory starts from.
 
-One forward pass is recorded: inputs and outputs of each matrix product, and the residual stream. The checked properties
-(`LayerCheck`) hold at every width, exactly but for rounding.
+Inputs and outputs of each matrix product are recorded, and the residual stream. The checked properties (`LayerCheck`)
+hold at every width, exactly but for rounding.
 
 Shapes: B batch, T tokens, S key tokens, D width, H heads, C channels per head, F hidden units of an MLP, N elements of
-a tensor, R regressors.
+a tensor, R regressors, K outputs of one position.
 """
 
 import copy
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
 
 from ettsweep.strategies.factors import Group
-from ettsweep.theory.forward_pass import observe, rms
+from ettsweep.theory.expectations import HEAD
 from ettsweep.theory.gaussian import GELU
-from ettsweep.theory.measurement import EXACT_VALUES, LayerCheck
-from ettsweep.theory.probe import LayerMeasurement, Probe, load_checkable
+from ettsweep.theory.probe import LayerCheck, LayerMeasurement, Probe, load_checkable
 from ettsweep.trainer.models.blocks import Network
 from ettsweep.trainer.models.registry import architecture, parameter_shapes
 
@@ -36,6 +38,86 @@ WRITERS = (Group.PATCH, Group.WE, Group.PE, Group.U, Group.X)
 
 NEWTON_STEPS = 6
 """Gauss-Newton steps to fit the scale of the logits: enough for five digits if the scale is off by a half."""
+
+
+# --- the forward pass -------------------------------------------------------------------------------------------------
+
+
+def logits(network: Network, probe: Probe) -> Tensor:
+    """Return the network's outputs for the probe batch: (B, K) for images, (B, T, K) for text."""
+    return load_checkable(probe.model).logits(network, probe.batch.inputs)
+
+
+@torch.no_grad()
+def observe(network: Network, probe: Probe) -> dict[str, Tensor]:
+    """Run a forward pass; return the residual stream after each branch, (B, T, D), and the outputs, by stage."""
+    activations: dict[str, Tensor] = {}
+    # A model with one stack of blocks names its stem "stem", one with several "encoder.stem" and so on.
+    stacks = {name: module for name, module in network.named_children() if isinstance(module, nn.ModuleList)}
+    with ExitStack() as hooks:
+        for name, blocks in stacks.items():
+            for hook in _hook_blocks(blocks, name, "stem" if len(stacks) == 1 else f"{name}.stem", activations):
+                # The handles are context managers: hooks go again, also if the forward pass fails.
+                hooks.enter_context(hook)
+        activations[HEAD] = logits(network, probe)
+    return activations
+
+
+def _hook_blocks(
+    blocks: nn.ModuleList, stack: str, stem: str, activations: dict[str, Tensor]
+) -> Iterator[RemovableHandle]:
+    """Register hooks that record the residual stream at the stem and after each branch of each block.
+
+    Blocks are numbered as they are called, so that layers which share one are as many.
+    """
+    calls: list[list[str]] = []  # stages of each block that was called
+
+    def enter(block: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        stages = [f"{stack}.{len(calls)}.{branch}" for branch, _ in block.named_children()]
+        names = stages if calls else [stem, *stages]
+        activations.update(dict.fromkeys(names, inputs[0]))  # a branch that is never called adds nothing
+        calls.append(stages)
+
+    # Stages after a branch accumulate its update, so that each has the stream up to its own branch.
+    def add(module: nn.Module, inputs: object, update: Tensor, *, branch: int) -> None:
+        activations.update({name: activations[name] + update for name in calls[-1][branch:]})
+
+    def leave(block: nn.Module, inputs: object, output: Tensor) -> None:
+        activations[calls[-1][-1]] = output
+
+    for block in dict.fromkeys(blocks):
+        yield block.register_forward_pre_hook(enter)
+        for branch, module in enumerate(block.children()):
+            yield module.register_forward_hook(partial(add, branch=branch))
+        # The block's own output overrides the computed sum, so that a fault in the residual connection shows.
+        yield block.register_forward_hook(leave)
+
+
+def kernel(x: Tensor) -> tuple[float, float]:
+    """Return (1/D) sum_i z_i z_i averaged over tokens, and over pairs of tokens from different samples.
+
+    `x` is (B, T, D) or (B, D).
+    """
+    x_BTD = x.double() if x.dim() == 3 else x.double()[:, None]
+    B, T, D = x_BTD.shape
+    sums_BD = x_BTD.sum(1)
+    # Pairs of different samples: all pairs less those within a sample.
+    pairs = sums_BD.sum(0).square().sum() - sums_BD.square().sum()
+    return x_BTD.square().mean().item(), pairs.item() / (D * B * (B - 1) * T**2)
+
+
+def mean_contact_logit(outputs: Tensor, probe: Probe) -> float | None:
+    """Return the mean logit of the token that the decoder reads at each position; None unless the head is tied."""
+    if probe.read_BT is None:
+        return None
+    return outputs.gather(-1, probe.read_BT[..., None]).mean().item()
+
+
+def rms(x: Tensor) -> float:
+    return x.double().square().mean().sqrt().item()
+
+
+# --- exact properties -------------------------------------------------------------------------------------------------
 
 
 class MatrixProducts(TorchFunctionMode):
@@ -140,8 +222,7 @@ def _measure_layer_norms(
         values = {LayerCheck.MEAN: mean} | ({} if location in rescaled else {LayerCheck.VARIANCE: variance})
         for layer, value in values.items():
             yield layer, location, value
-        exact_values = ((value, *EXACT_VALUES[layer]) for layer, value in values.items())
-        if all(abs(value - exact) <= tolerance for value, exact, tolerance in exact_values):  # otherwise it has no eps
+        if all(layer.is_right(value) for layer, value in values.items()):  # otherwise it has no eps
             # Variances of shrunk tokens are v / eps; dividing by those of the others takes out the output rescale.
             yield LayerCheck.LAYER_NORM_EPS, location, variance / shrunk_norms[location][1]
 
@@ -217,9 +298,7 @@ def _measure_block(
                 branch, probe.model.heads, causal=load_checkable(probe.model).is_causal(branch.name)
             )
             yield LayerCheck.ATTENTION_REMAINDER, branch.name, attention_remainder
-            if (
-                attention_remainder <= EXACT_VALUES[LayerCheck.ATTENTION_REMAINDER][1]
-            ):  # otherwise weight and scale are meaningless
+            if LayerCheck.ATTENTION_REMAINDER.is_right(attention_remainder):  # else weight and scale are meaningless
                 # A factor on attention's output before u is part of the branch's weight.
                 weight *= attention_weight
                 yield LayerCheck.LOGITS, branch.name, scale

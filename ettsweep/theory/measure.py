@@ -4,8 +4,8 @@ Shapes: B batch, K outputs of one position.
 """
 
 import copy
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import add
 
 import torch
@@ -14,10 +14,8 @@ from torch import Tensor
 from ettsweep.seeding import derive_seed
 from ettsweep.strategies.factors import Group
 from ettsweep.theory.expectations import HEAD
-from ettsweep.theory.forward_pass import kernel, logits, mean_contact_logit, observe, rms
-from ettsweep.theory.layers import measure_layers
-from ettsweep.theory.measurement import Changes, LayerCheck, Measurement
-from ettsweep.theory.probe import Probe, load_checkable
+from ettsweep.theory.layers import kernel, logits, mean_contact_logit, measure_layers, observe, rms
+from ettsweep.theory.probe import LayerCheck, Probe, load_checkable
 from ettsweep.token_ids import PAD
 from ettsweep.trainer.models.blocks import Network
 from ettsweep.trainer.models.parameter_scales import scale_table
@@ -45,6 +43,49 @@ DECAY_PER_STEP = 2.0**-4
 
 STEP_EPS = 2.0**-20
 """eps of the step that measures it. It is nobody's default, so an eps that the optimizer is not given shows."""
+
+
+Changes = Sequence[Mapping[str, float]]
+"""For each training step, the rms change of each stage since initialisation."""
+
+PerTensor = Mapping[Group, tuple[float, ...]]
+"""For each group, one number per tensor, in the model's order."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Everything measured on one network.
+
+    Attributes:
+        width: n.
+        seed: seed of the initial values.
+        kernels: for each stage, the kernel's mean over tokens, and over pairs of tokens from different samples.
+        stds: rms of each tensor's initial values, without the [pad] row of a word embedding.
+        mean_magnitudes: mean magnitude of the same values, relative to their rms.
+        stated_stds: std of each group's initial values, as the strategy states it.
+        factors: learning-rate factor that the optimizer applies to each tensor.
+        gradients: for each tensor, the sum over its elements of (df_i/dtheta)^2, averaged over outputs i, tokens and
+            samples.
+        changes: rms change of each stage after each training step.
+        function_changes: rms change of the outputs when only that group's trained values are used.
+        layers: exact properties by location in the network; empty if not measured.
+        decay: shrinkage of each tensor in a step with zero gradients, divided by lr wd; empty if not measured.
+        contact: mean logit of the token that the decoder reads; None unless the head is tied.
+    """
+
+    width: int
+    seed: int
+    kernels: Mapping[str, tuple[float, float]]
+    stds: PerTensor
+    mean_magnitudes: PerTensor
+    stated_stds: Mapping[Group, float]
+    factors: PerTensor
+    gradients: PerTensor
+    changes: Changes
+    function_changes: Mapping[Group, float]
+    layers: Mapping[LayerCheck, Mapping[str, float]]
+    decay: PerTensor
+    contact: float | None = None
 
 
 def measure(spec: TransformerRun, probe: Probe, steps: int, *, decay: bool, by_layer: bool) -> Measurement:

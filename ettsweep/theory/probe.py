@@ -1,9 +1,10 @@
-"""The small models and batches that `check-scaling` trains and measures."""
+"""The small models and batches that `check-scaling` trains and measures, and the exact properties of layers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -11,13 +12,67 @@ from torch import Tensor
 from ettsweep.errors import InputError
 from ettsweep.seeding import derive_seed
 from ettsweep.theory.kernels import Kernels
-from ettsweep.theory.measurement import LayerCheck
 from ettsweep.trainer.models.registry import architecture
 from ettsweep.trainer.specs import ModelSpec
 from ettsweep.trainer.tasks.task import Batch
 
 SAMPLES = 4
 """Samples of a batch; `measure.SAMPLE_SIGNS` has a column for each."""
+
+
+class LayerCheck(StrEnum):
+    """A property of a layer, or of all of them, that holds at every width, exactly but for rounding.
+
+    Values are the names of rows in tables and check.json. Rounding uses up a tenth of the tolerance at most. The
+    smallest faults that must show: a norm that keeps the mean leaves about 1/sqrt(n); the tanh GELU differs by 2e-4 at
+    the variance 2/5 of image models' preactivations, and by 3e-6 in text models of width 16.
+
+    Attributes:
+        words: what is measured, for people.
+        exact: the right value.
+        tolerance: how far a measured value may be from it.
+    """
+
+    words: str
+    exact: float
+    tolerance: float
+
+    def __new__(cls, name: str, words: str, exact: float, tolerance: float) -> Self:
+        """Make a member from its row below."""
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.words, member.exact, member.tolerance = words, exact, tolerance
+        return member
+
+    MEAN = "mean after LayerNorm", "the mean of tokens after LayerNorm, relative to their rms,", 0.0, 1e-4
+    VARIANCE = "variance after LayerNorm", "the variance of tokens after LayerNorm, over what it should be,", 1.0, 1e-4
+    LAYER_NORM_EPS = "eps of LayerNorm", "the eps of LayerNorm, over the model's,", 1.0, 1e-4
+    WEIGHT = "weight", "the weight in the residual stream", 1.0, 1e-4
+    BLOCK_REMAINDER = (
+        "rest of a block",
+        "the part of the residual stream that input and branches do not explain",
+        0.0,
+        1e-4,
+    )
+    LOGITS = "scale of logits", "the scale of the logits, over 1/sqrt(C),", 1.0, 1e-3
+    ATTENTION_REMAINDER = (
+        "rest of attention",
+        "the part of attention's output that masked softmax does not explain",
+        0.0,
+        1e-4,
+    )
+    ACTIVATION = "activation", "the difference from the GELU, relative to it,", 0.0, 1e-6
+    CAUSALITY = "later token", "the change of outputs by a later token, relative to its own,", 0.0, 1e-5
+    PADDING = "padding", "the change of outputs by [pad] after the source, relative to them,", 0.0, 1e-5
+    PAD_ROW = "[pad] row", "the initial rms of the [pad] row, over that of the other rows,", 0.0, 0.0
+    LOSS = "loss", "the loss, over the cross-entropy of the logits,", 1.0, 1e-5
+    OPTIMIZER_EPS = "eps of the optimizer", "the eps of the optimizer, over the one that it is given,", 1.0, 1e-4
+    GRADIENT = "gradient", "the share of networks in which a gradient arrives", 1.0, 0.0
+
+    def is_right(self, value: float) -> bool:
+        """Return True if a measured value is the exact one but for rounding; False for nan."""
+        return abs(value - self.exact) <= self.tolerance
+
 
 LayerMeasurement = tuple[LayerCheck, str, float]
 """Property, location in the network, and measured value."""
@@ -74,7 +129,7 @@ class Checkable:
     loss: Callable[[Tensor, Batch], Tensor]
     kernels: Callable[[Sequence[Any], float | None, Batch], list[Kernels]]
     stems: Callable[[Any, Batch], dict[str, Tensor]] = lambda network, batch: {}
-    properties: Callable[[Any, Batch], list[LayerMeasurement]] = lambda network, batch: []
+    properties: Callable[[Any, Batch], Iterable[LayerMeasurement]] = lambda network, batch: ()
     is_causal: Callable[[str], bool] = lambda attention: False
 
 

@@ -1,6 +1,7 @@
 """Run a check: train and measure networks, and compare them with theory."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,19 +11,39 @@ import numpy as np
 import torch
 
 from ettsweep.console import progress
-from ettsweep.errors import EttsweepError, InputError, StoppedError
+from ettsweep.errors import DeviceMemoryError, EttsweepError, InputError, StoppedError
 from ettsweep.files import Json
+from ettsweep.processes import GIB
 from ettsweep.provenance import provenance
-from ettsweep.strategies.strategy import map_point, strategy_name
-from ettsweep.theory.check_plan import CheckPlan
+from ettsweep.runs.spec import StrategySpec
+from ettsweep.schema import validate
+from ettsweep.strategies.factors import MlpFactor, Optimizer
+from ettsweep.strategies.optimizers import OPTIMIZERS
+from ettsweep.strategies.strategy import check_strategy, map_point, parse_strategy, strategy_name
 from ettsweep.theory.expectations import HEAD, Expectations, Prediction
-from ettsweep.theory.exponents import ExponentTest
+from ettsweep.theory.exponents import MAX_POWER_ERROR, error_floor
 from ettsweep.theory.judge import Judgement, judge_measurements
-from ettsweep.theory.judgement_text import findings
-from ettsweep.theory.measure import activation_changes, measure
-from ettsweep.theory.measurement import Changes, Measurement
-from ettsweep.theory.probe import SAMPLES, Probe, load_checkable, make_probe
-from ettsweep.trainer.models.registry import architecture, model_name
+from ettsweep.theory.measure import Changes, Measurement, activation_changes, measure
+from ettsweep.theory.probe import SAMPLES, Probe, load_checkable, make_probe, small_model
+from ettsweep.trainer.models.registry import architecture, model_name, parameter_count
+from ettsweep.trainer.recipe import TransformerRun
+from ettsweep.trainer.specs import ModelSpec, ScheduleSpec
+from ettsweep.trainer.tasks.images.image_task import DigitsTask
+
+DEFAULT_CHANNELS = (8, 16, 32, 64)
+"""Channels per head at each width, unless --widths is given."""
+
+DEFAULT_SEEDS, SEEDS_FOR_SMALL = 3, 12
+SMALL_PARAMETERS = 5_000_000
+"""Models with fewer parameters than this at the widest get more seeds, which cost them seconds."""
+
+BYTES_PER_PARAMETER = 22
+"""Bytes per parameter, with some slack: values, initial values, gradients and AdamW's two moments in fp32 (20). After
+training a copy in fp64 takes the place of the moments."""
+OVERHEAD_BYTES = 2**29
+"""Bytes for everything that does not grow with the number of parameters."""
+
+_OPTION = "--widths"
 
 TARGET_CHANGE = 0.01
 """Target rms change of the trained outputs in one step at the narrowest: small, so that changes are linear in lr."""
@@ -35,6 +56,131 @@ TRIAL_LR = 2.0**-10
 
 LearningRates = Mapping[float | None, float]
 """Learning rate by s: of standard (None), and of the strategy. Each is the same at all widths."""
+
+
+@dataclass(frozen=True)
+class CheckPlan:
+    """The networks that a check builds and trains.
+
+    Attributes:
+        name: name of the model.
+        model: the model at the largest width, with few tokens.
+        s: meta-parameter of the strategy; None for standard.
+        optimizer: used with its default settings and without weight decay.
+        mlp_factor: whether the learning-rate factors contain the MLP ratio M.
+        widths: in ascending order.
+        seeds: one network each per width.
+        steps: training steps.
+        lr: base learning rate of the strategy, the same at all widths; None for one that suits the model.
+    """
+
+    name: str
+    model: ModelSpec
+    s: float | None
+    optimizer: Optimizer
+    mlp_factor: MlpFactor
+    widths: tuple[int, ...]
+    seeds: tuple[int, ...]
+    steps: int
+    lr: float | None
+
+    @property
+    def folder_name(self) -> str:
+        """Name of the check's results folder."""
+        suffix = "-include" if self.mlp_factor == "include" else ""
+        return f"{self.name}-{strategy_name(self.s)}-{self.optimizer}{suffix}"
+
+    @property
+    def models(self) -> list[ModelSpec]:
+        """The model at each width."""
+        return [self.model.model_copy(update={"width": width}) for width in self.widths]
+
+    def spec(self, model: ModelSpec, seed: int, s: float | None, lr: float) -> TransformerRun:
+        """Return the spec of one network to train."""
+        # A spec must have a task and a schedule, but checks train on the probe at a constant lr and ignore both.
+        return TransformerRun(
+            model=model,
+            task=DigitsTask(),
+            optimizer=OPTIMIZERS[self.optimizer].spec(kind=self.optimizer),
+            schedule=ScheduleSpec(total_steps=self.steps, warmup_steps=0, eval_every=self.steps),
+            batch_size=SAMPLES,
+            strategy=StrategySpec(s=s, mlp_factor=self.mlp_factor),
+            lr=lr,
+            # Without decay, what changes is due to gradients alone; `measure.shrinkage` measures decay by itself.
+            wd=0.0,
+            seed=seed,
+        )
+
+
+def make_check_plan(
+    model: ModelSpec,
+    strategy: str,
+    free_bytes: int,
+    *,
+    optimizer: Optimizer = "adamw",
+    mlp_factor: MlpFactor = "ignore",
+    widths: Sequence[int] = (),
+    steps: int = 5,
+    seeds: int | None = None,
+    lr: float | None = None,
+    depth: int | None = None,
+) -> CheckPlan:
+    """Fill in the defaults of a check, which depend on the model, and check that it can be carried out.
+
+    Raises:
+        InputError: unknown strategy, or one that the optimizer does not have, or widths that the model cannot have or
+            that cannot determine a power.
+        DeviceMemoryError: the widest network needs more than `free_bytes`.
+    """
+    s = parse_strategy(strategy)
+    check_strategy(s, optimizer)
+    small = small_model(model, depth)
+    # Ascending and distinct: the last is taken as the widest, and a repeated width would count twice in fits.
+    ascending = tuple(sorted(set(widths or (model.heads * channels for channels in DEFAULT_CHANNELS))))
+    problems = [f"width {n} is below the model's {model.heads} heads" for n in ascending if n < model.heads]
+    # Widths below the number of heads have their line already.
+    problems += [problem for n in ascending if n >= model.heads for problem in _width_problems(small, n)]
+    # A line through two points leaves no residuals: `fit_power` would divide by 0.
+    if len(ascending) < 3:
+        problems.append(f"fitting a power takes at least three different widths, got {len(ascending)}")
+    if problems:
+        raise InputError.of([f"{_OPTION}: {problem}" for problem in problems])
+    # Corrections of order 1/C do not shrink with more seeds: no number of them could make a power ok.
+    if (floor := error_floor(ascending, [n // model.heads for n in ascending])) > MAX_POWER_ERROR:
+        raise InputError(
+            f"--widths: {', '.join(map(str, ascending))} determine a power to {floor:.2f} at best, since corrections "
+            f"are of order heads / width; {MAX_POWER_ERROR:g} is needed: use wider ones, or ones farther apart"
+        )
+    widest = small.model_copy(update={"width": ascending[-1]})
+    _check_memory(widest, free_bytes)
+    count = seeds or (SEEDS_FOR_SMALL if parameter_count(widest) < SMALL_PARAMETERS else DEFAULT_SEEDS)
+    seed_numbers = tuple(range(count))
+    return CheckPlan(model_name(model), widest, s, optimizer, mlp_factor, ascending, seed_numbers, steps, lr)
+
+
+def _width_problems(model: ModelSpec, width: int) -> Iterator[str]:
+    try:
+        validate(type(model), model.model_dump() | {"width": width}, _OPTION)
+    except InputError as error:
+        yield str(error).removeprefix(f"{_OPTION}: ")
+
+
+def _check_memory(model: ModelSpec, free_bytes: int) -> None:
+    def required_bytes(width: int) -> int:
+        return BYTES_PER_PARAMETER * parameter_count(model.model_copy(update={"width": width})) + OVERHEAD_BYTES
+
+    if required_bytes(model.width) <= free_bytes:
+        return
+    # Only multiples of the heads can be built; memory grows with the width, so bisection finds the largest.
+    multiples = range(model.heads, model.width, model.heads)
+    below = bisect_right(multiples, free_bytes, key=required_bytes)
+    fits = multiples[below - 1] if below else None
+    hint = f"--widths up to {fits} or a smaller --depth would fit" if fits else "a smaller --depth may fit"
+    demand = f"width {model.width} at depth {model.depth} takes about {required_bytes(model.width) / GIB:.1f} GiB"
+    raise DeviceMemoryError(f"{demand}, and {free_bytes / GIB:.1f} GiB are free; {hint}")
+
+
+# --- the check --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -64,8 +210,7 @@ class CheckResult:
         settings: everything that determines what was built, trained and measured.
         about: the same in one line.
         widths: in ascending order.
-        judgement: verdicts on all quantities.
-        findings: the faults in words; empty if there are none.
+        judgement: verdicts on all quantities, and the faults in words.
         curves: changes in training under standard, then under the strategy if it is another.
     """
 
@@ -73,13 +218,7 @@ class CheckResult:
     about: str
     widths: tuple[int, ...]
     judgement: Judgement
-    findings: tuple[str, ...]
     curves: tuple[CoordinateCurves, ...]
-
-    @property
-    def verdict(self) -> ExponentTest:
-        """Verdict of the whole check."""
-        return self.judgement.verdict
 
 
 def check_scaling(plan: CheckPlan) -> CheckResult:
@@ -102,7 +241,6 @@ def check_scaling(plan: CheckPlan) -> CheckResult:
             about=_describe_check(plan, lrs),
             widths=plan.widths,
             judgement=judgement,
-            findings=findings(judgement, plan.s),
             curves=tuple(_coordinate_curves(replace(expectations, s=s), changes[s], lr) for s, lr in lrs.items()),
         )
     except KeyboardInterrupt:
@@ -136,7 +274,7 @@ def _train_and_measure(
     # "share" shows no time left: narrow networks say nothing about the time that wide ones take.
     with progress(f"width {plan.widths[0]}", total, "share") as advance:
         for probe, seed, s in product(probes, plan.seeds, lrs):
-            n, steps, first = probe.model.width, plan.request.steps, seed == plan.seeds[0]
+            n, steps, first = probe.model.width, plan.steps, seed == plan.seeds[0]
             spec = plan.spec(probe.model, seed, s, lrs[s])
             if s == plan.s:  # standard is only plotted for comparison, for which its changes suffice
                 measurements.append(measure(spec, probe, steps, decay=first, by_layer=first and n == plan.widths[-1]))
@@ -152,7 +290,7 @@ def compute_expectations(plan: CheckPlan, probe: Probe) -> Expectations:
     kernels = load_checkable(plan.model).kernels(plan.models, plan.s, probe.batch)
     predictions = [Prediction.of(model, k) for model, k in zip(plan.models, kernels, strict=True)]
     is_covered = not architecture(plan.model).beyond_theory(plan.model)
-    return Expectations(predictions, plan.s, plan.request.optimizer, plan.request.mlp_factor, is_covered)
+    return Expectations(predictions, plan.s, plan.optimizer, plan.mlp_factor, is_covered)
 
 
 def _coordinate_curves(expectations: Expectations, changes: Sequence[Changes], lr: float) -> CoordinateCurves:
@@ -178,15 +316,14 @@ def _coordinate_curves(expectations: Expectations, changes: Sequence[Changes], l
 
 
 def _settings(plan: CheckPlan, lrs: LearningRates) -> Json:
-    request = plan.request
     return {
-        "model": model_name(request.model),
+        "model": plan.name,
         "strategy": strategy_name(plan.s),
-        "optimizer": request.optimizer,
-        "mlp_factor": request.mlp_factor,
+        "optimizer": plan.optimizer,
+        "mlp_factor": plan.mlp_factor,
         "widths": list(plan.widths),
         "seeds": list(plan.seeds),
-        "steps": request.steps,
+        "steps": plan.steps,
         "lr": lrs[plan.s],
         "standard_lr": lrs[None],
         "samples": SAMPLES,
@@ -197,14 +334,13 @@ def _settings(plan: CheckPlan, lrs: LearningRates) -> Json:
 
 
 def _describe_check(plan: CheckPlan, lrs: LearningRates) -> str:
-    request, model = plan.request, plan.model
     standard_note = (
         "" if plan.s is None else f" (beside it, standard at {lrs[None]:.2g}: the same bulk step at the widest)"
     )
     return (
-        f"{model_name(request.model)} under {strategy_name(plan.s)}: {model.heads} heads, "
-        f"{load_checkable(model).about(model)}; "
-        f"{len(plan.seeds)} seeds, {request.steps} steps of {request.optimizer} at lr {lrs[plan.s]:.2g}{standard_note}"
+        f"{plan.name} under {strategy_name(plan.s)}: {plan.model.heads} heads, "
+        f"{load_checkable(plan.model).about(plan.model)}; "
+        f"{len(plan.seeds)} seeds, {plan.steps} steps of {plan.optimizer} at lr {lrs[plan.s]:.2g}{standard_note}"
     )
 
 
@@ -221,19 +357,19 @@ def _learning_rates(plan: CheckPlan, probe: Probe) -> LearningRates:
         InputError: the requested lr changes the outputs too much or too little to measure powers.
         EttsweepError: no lr can be chosen.
     """
-    requested_lr, s = plan.request.lr, plan.s
+    requested_lr, s = plan.lr, plan.s
     if s is None and requested_lr is not None:
         return {None: _check_lr(plan, probe, requested_lr)}
     # Standard's lr is chosen under a strategy of the family and then mapped, since the trial lr suits the family only.
     of_family = _family_s(plan) if s is None else s
     lr = _choose_lr(plan, probe, of_family, TRIAL_LR) if requested_lr is None else _check_lr(plan, probe, requested_lr)
-    standard_lr, _ = map_point(lr, 0.0, of_family, None, plan.widths[-1], plan.request.optimizer)
+    standard_lr, _ = map_point(lr, 0.0, of_family, None, plan.widths[-1], plan.optimizer)
     return {None: standard_lr} if s is None else {None: standard_lr, s: lr}
 
 
 def _family_s(plan: CheckPlan) -> float:
     """Return the s of a strategy of the family that the optimizer has."""
-    return 1.0 if plan.request.optimizer == "muon" else 0.0
+    return 1.0 if plan.optimizer == "muon" else 0.0
 
 
 def _choose_lr(plan: CheckPlan, probe: Probe, s: float | None, trial_lr: float) -> float:
@@ -252,7 +388,7 @@ def _check_lr(plan: CheckPlan, probe: Probe, lr: float) -> float:
     # The trial lr suits the family; standard's is its image at this width.
     trial_lr = TRIAL_LR
     if plan.s is None:
-        trial_lr, _ = map_point(TRIAL_LR, 0.0, _family_s(plan), None, n, plan.request.optimizer)
+        trial_lr, _ = map_point(TRIAL_LR, 0.0, _family_s(plan), None, n, plan.optimizer)
     better_lr = _choose_lr(plan, probe, plan.s, trial_lr)
     raise InputError(
         f"--lr {lr:g}: a step at width {n} moves the outputs by {change:.2g}, which is too {amount} to measure powers "

@@ -1,7 +1,6 @@
 """A finished check whose measurements follow the theory, but for those that a test spoils."""
 
 from ettsweep.theory.judge import judge_measurements
-from ettsweep.theory.judgement_text import findings
 from ettsweep.theory.scaling_check import CheckResult, CoordinateCurves
 from ettsweep.trainer.specs import ModelSpec
 from support.perfect import HEADS, SAMPLES, WIDTHS, expectations, perfect
@@ -41,7 +40,6 @@ def made_check(model: ModelSpec | None = None, spoil: object = None, steps: int 
         about="small under ntk: 4 heads",
         widths=WIDTHS,
         judgement=judgement,
-        findings=findings(judgement, 0.0),
         curves=(
             made_curves("standard", 1e-6, 1.0, 1.5, expected.stages, steps),
             made_curves("ntk", 0.01, -0.5, 0.0, expected.stages, steps),

@@ -8,7 +8,8 @@ import numpy as np
 from ettsweep.strategies.factors import Group, Optimizer, init_distribution, init_std, lr_factor
 from ettsweep.theory.expectations import Expectations, Prediction, mean_between_samples, mean_over_positions
 from ettsweep.theory.kernels import Kernels, encdec_kernels, gpt_kernels, vit_kernels
-from ettsweep.theory.measurement import EXACT_VALUES, Measurement
+from ettsweep.theory.measure import Measurement
+from ettsweep.theory.probe import LayerCheck
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
 from ettsweep.trainer.models.gpt_spec import GptSpec
 from ettsweep.trainer.models.registry import dims, parameter_shapes
@@ -81,7 +82,7 @@ def _network(expected: Expectations, i: int, seed: int) -> Measurement:
         gradients=each(lambda group: mean_over_positions(prediction.kernels.tangent[group].value) / len(sizes[group])),
         changes=[{stage: n ** (0.0 if e is None else e.power) for stage, e in changes.items()}],
         function_changes={group: 0.01 * e.relative_values[i] * n**e.power for group, e in contributions.items()},
-        layers={layer: {"blocks.0": right} for layer, (right, _) in EXACT_VALUES.items()} if seed == 0 else {},
+        layers={layer: {"blocks.0": layer.exact} for layer in LayerCheck} if seed == 0 else {},
         decay=each(lambda group: float(group is not Group.HEAD_BIAS)) if seed == 0 else {},
         contact=None if prediction.kernels.contact is None else 5.0,
     )

@@ -15,8 +15,9 @@ from support.perfect import TEXT
 from ettsweep.console import Format
 from ettsweep.errors import StorageError
 from ettsweep.strategies.factors import Group
-from ettsweep.theory.check_tables import make_folder, remove_folder_on_error, show_check, write_check
-from ettsweep.theory.measurement import LayerCheck, Measurement
+from ettsweep.theory.check_tables import results_folder, show_check, write_check
+from ettsweep.theory.measure import Measurement
+from ettsweep.theory.probe import LayerCheck
 
 BLOCKS = ["stem", "blocks.0.attention", "blocks.0.mlp", "head"]
 GROUPS = ["patch", "pe", "q", "k", "v", "u", "w", "x", "head", "head_bias"]
@@ -90,14 +91,13 @@ def test_json_has_all_of_it_and_nothing_that_is_not_finite(spoil: Any, tmp_path:
         lines = dict.fromkeys(check.curves[1].changes, ((math.nan,) * 4,) * 3)
         check = replace(check, curves=(check.curves[0], replace(check.curves[1], changes=lines)))
     folder = tmp_path / "new" / "folder"
-    with remove_folder_on_error(folder):
-        make_folder(folder)
+    with results_folder(folder):
         paths = write_check(folder, check)
     assert [path.name for path in paths] == ["check.json", "figure.svg", "figure.png", "figure.pdf"]
     assert all(path.is_file() for path in paths)
     data = json.loads(paths[0].read_text(), parse_constant=lambda name: pytest.fail(name))
     assert data["verdict"] == ("ok" if spoil is None else "off")
-    assert data["findings"] == list(check.findings)
+    assert data["findings"] == list(check.judgement.findings)
     assert [row["block"] for row in data["blocks"]] == BLOCKS
     assert [row["group"] for row in data["groups"]] == GROUPS
     assert [row["layers"] for row in data["layers"]] == LAYERS
@@ -112,7 +112,7 @@ def test_json_has_all_of_it_and_nothing_that_is_not_finite(spoil: Any, tmp_path:
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "check"
-    with pytest.raises(StorageError, match="file/check"), remove_folder_on_error(folder):
-        make_folder(folder)
+    with pytest.raises(StorageError, match="file/check"), results_folder(folder):
+        pass
     with pytest.raises(StorageError, match="file/check"):
         write_check(folder, made_check())

@@ -12,8 +12,8 @@ from ettsweep.strategies.factors import BULK, Group
 from ettsweep.theory.expectations import Expectations, mean_over_positions
 from ettsweep.theory.exponents import ExponentTest
 from ettsweep.theory.judge import Judgement, judge_measurements
-from ettsweep.theory.judgement_text import findings
-from ettsweep.theory.measurement import EXACT_VALUES, LayerCheck, Measurement
+from ettsweep.theory.measure import Measurement
+from ettsweep.theory.probe import LayerCheck
 from ettsweep.trainer.specs import ModelSpec
 
 Spoil = Callable[[Measurement], Measurement]
@@ -37,10 +37,7 @@ def scaled(field: str, key: Any, power: float, factor: float = 1.0, add: float =
 
 
 def is_off(judgement: Judgement) -> set[str]:
-    rows = (*judgement.groups, *judgement.stages, *judgement.layers)
-    return {
-        f"{row.name}: {label}" for row in rows for label, q in row.quantities.items() if q.verdict is ExponentTest.OFF
-    }
+    return {f"{row.name}: {row.quantity}" for row in judgement.rows if row.verdict is ExponentTest.OFF}
 
 
 @pytest.mark.parametrize("s", [0.0, 0.25, 1.0])
@@ -50,7 +47,7 @@ def test_what_follows_the_theory_passes(s: float, optimizer: str, model: ModelSp
     expected = expectations(s, optimizer, model)  # type: ignore[arg-type]
     judgement = judged(expected)
     assert judgement.verdict is ExponentTest.OK
-    assert findings(judgement, s) == ()
+    assert judgement.findings == ()
 
 
 @pytest.mark.parametrize(
@@ -121,7 +118,7 @@ def test_what_follows_the_theory_passes(s: float, optimizer: str, model: ModelSp
 def test_a_spoilt_group_is_named(spoil: Spoil, off: set[str], line: str) -> None:
     judgement = judged(expectations(0.0), spoil)
     assert is_off(judgement) == off
-    assert findings(judgement, 0.0)[0].startswith(line)
+    assert judgement.findings[0].startswith(line)
 
 
 def test_one_of_several_tensors_speaks_for_its_group_and_is_named() -> None:
@@ -137,7 +134,7 @@ def test_one_of_several_tensors_speaks_for_its_group_and_is_named() -> None:
         return change
 
     for field, label in (("stds", "the std of initial values"), ("factors", "the learning-rate factor")):
-        line = findings(judged(expected, spoil(field)), 0.0)[0]
+        line = judged(expected, spoil(field)).findings[0]
         assert line.startswith(f"v: {label} scales as width^")
         assert line.endswith("in decoder.0.cross.v")
 
@@ -152,7 +149,7 @@ def test_a_std_may_be_off_by_what_so_many_numbers_leave() -> None:
 
 @pytest.mark.parametrize("layer", LayerCheck)
 def test_what_layers_show_is_judged_at_each_place(layer: LayerCheck) -> None:
-    right, tolerance = EXACT_VALUES[layer]
+    right, tolerance = layer.exact, layer.tolerance
 
     def spoil(value: float) -> Spoil:
         def change(m: Measurement) -> Measurement:
@@ -167,8 +164,8 @@ def test_what_layers_show_is_judged_at_each_place(layer: LayerCheck) -> None:
         judgement = judged(expectations(0.0), spoil(value))
         assert f"{layer}: {text}" in is_off(judgement)
         assert judgement.verdict is ExponentTest.OFF
-        lines = [line for line in findings(judgement, 0.0) if text in line]
-        assert lines[0].startswith(text) or lines[0] == f"no gradient reaches {text}"
+        lines = [line for line in judgement.findings if text in line]
+        assert lines[0].startswith(f"{text}: {layer.words} ")
 
 
 def test_decay_must_be_right_at_every_width_and_zero_for_the_bias() -> None:
@@ -181,7 +178,7 @@ def test_decay_must_be_right_at_every_width_and_zero_for_the_bias() -> None:
         return replace(m, decay={**m.decay, Group.HEAD_BIAS: (1.0,)}) if m.decay else m
 
     judgement = judged(expectations(0.0), bias)
-    assert findings(judgement, 0.0) == ("head_bias: the decay of a step, divided by lr wd, is 1 at the widest, not 0",)
+    assert judgement.findings == ("head_bias: the decay of a step, divided by lr wd, is 1 at the widest, not 0",)
 
 
 def test_a_kernel_is_judged_by_its_power_its_value_and_between_samples() -> None:
@@ -195,7 +192,7 @@ def test_a_kernel_is_judged_by_its_power_its_value_and_between_samples() -> None
     expected = expectations(0.0)
     grows = judged(expected, spoil(lambda n: (n / 256) ** 0.5, 1.0))
     assert is_off(grows) == {"blocks.0.mlp: kernel"}
-    assert findings(grows, 0.0) == ("blocks.0.mlp: the kernel scales as width^+0.50, not width^+0.00 (off by +0.50)",)
+    assert grows.findings == ("blocks.0.mlp: the kernel scales as width^+0.50, not width^+0.00 (off by +0.50)",)
     assert is_off(judged(expected, spoil(lambda n: 1.2, 1.0))) == {"blocks.0.mlp: kernel"}
     assert is_off(judged(expected, spoil(lambda n: 1.05, 1.0))) == set()  # within 5/C at C = 64
     assert is_off(judged(expected, spoil(lambda n: 1.0, 1.2))) == {"blocks.0.mlp: kernel between samples"}
@@ -209,7 +206,7 @@ def test_outputs_of_a_wrong_scale_are_put_down_to_the_head() -> None:
         return replace(m, kernels=kernels, gradients=gradients)
 
     judgement = judged(expectations(0.5, model=TEXT), rescaled)
-    first, second = findings(judgement, 0.5)
+    first, second = judgement.findings
     assert first == (
         "we: the outputs' kernel (output rescale) scales as width^+0.50, not width^-0.50 (off by +1.00), "
         "while hidden kernels are right"
@@ -224,9 +221,10 @@ def test_of_standard_a_group_is_off_in_comparison_with_the_bulk() -> None:
         changes = {group: value * m.width ** powers.get(group, 0.0) for group, value in m.function_changes.items()}
         return replace(m, function_changes=changes)
 
-    judgement = judged(expectations(None), steps)
-    assert {row.name for row in judgement.groups if row.verdict is ExponentTest.OK} == BULK
-    assert findings(judgement, None) == (
+    expected = expectations(None)
+    judgement = judged(expected, steps)
+    assert {*expected.groups} - {row.name for row in judgement.rows if row.verdict is ExponentTest.OFF} == BULK
+    assert judgement.findings == (
         "patch: steps fall as width^-1.00 against the bulk's",
         "pe: steps fall as width^-1.00 against the bulk's",
         "head: steps fall as width^-0.50 against the bulk's",
@@ -239,8 +237,8 @@ def test_activations_that_change_otherwise_are_named() -> None:
         return replace(m, changes=[{stage: value * m.width**0.5 for stage, value in m.changes[0].items()}])
 
     judgement = judged(expectations(0.0), faster)
-    line = "activations change as another power of the width in stem, blocks.0.attention, blocks.0.mlp, head"
-    assert findings(judgement, 0.0) == (line,)
+    (line,) = judgement.findings
+    assert line.startswith("stem, blocks.0.attention, blocks.0.mlp, head: the change of activations in training scales")
     # Of text, where a C_G that grows is upstream, the change is shown and not judged.
     assert is_off(judged(expectations(0.0, model=TEXT), faster)) == {
         "encoder.stem: activation change",
@@ -256,10 +254,10 @@ def test_a_power_that_changes_with_the_width_is_told_from_a_wrong_one() -> None:
     straight = [curve.relative_values[-1] * (n / wide[-1]) ** curve.implied_power(wide) for n in wide]
     assert max(abs(a / b - 1) for a, b in zip(curve.relative_values, straight, strict=True)) > 0.1
     assert judged(expected).verdict is ExponentTest.OK
-    power = next(row.quantities["kernel"].power for row in judged(expected).stages if row.name == "decoder.0.mlp")
-    assert power is not None
-    assert power.value == pytest.approx(curve.implied_power(wide))
-    assert power.error < 0.03
+    row = judged(expected).by_name("block")["decoder.0.mlp"]["kernel"]
+    assert row.power == pytest.approx(curve.implied_power(wide))
+    assert row.power_error is not None
+    assert row.power_error < 0.03
 
 
 def test_scatter_that_hides_half_a_power_is_unclear() -> None:
@@ -269,4 +267,4 @@ def test_scatter_that_hides_half_a_power_is_unclear() -> None:
     judgement = judged(expectations(0.0), scattered)
     assert judgement.verdict is ExponentTest.UNCLEAR
     line = "too noisy to judge: q (function change); use more --seeds, or --widths farther apart"
-    assert findings(judgement, 0.0) == (line,)
+    assert judgement.findings == (line,)

@@ -16,7 +16,7 @@ from ettsweep.strategies.factors import Group, lr_factor
 from ettsweep.strategies.optimizers import AdamWSpec, SgdSpec
 from ettsweep.theory import measure as coordinates
 from ettsweep.theory.expectations import HEAD
-from ettsweep.theory.forward_pass import kernel, logits, observe
+from ettsweep.theory.layers import kernel, logits, observe
 from ettsweep.theory.measure import (
     CPU,
     function_changes,

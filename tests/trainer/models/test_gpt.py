@@ -1,10 +1,12 @@
-"""The decoder against GPT-2, Llama and Qwen3 of transformers, and what must not depend on what."""
+"""The decoder against its equations, and GPT-2, Llama and Qwen3 of transformers; and what must not depend on what."""
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support import decoder_twins
+from support.plain_decoder import plain_logits
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -27,9 +29,21 @@ SPECS = {
     "gpt-2, untied": PLAIN.model_copy(update={"head": "untied"}),
     "llama": LLAMA,
     "llama, tied, all heads": LLAMA.model_copy(update={"head": "tied", "kv_heads": None}),
+    "llama, one key head": LLAMA.model_copy(update={"kv_heads": 1}),
     "qwen3": LLAMA.model_copy(update={"qk_norm": True}),
 }
 """One of each field's values, and all that today's models have."""
+
+PARTS: dict[str, dict[str, Any]] = {
+    "rms": {"norm": "rms"},
+    "rotary": {"positions": "rotary"},
+    "swiglu": {"mlp": "swiglu"},
+    "two key heads": {"kv_heads": 2},
+    "one key head": {"kv_heads": 1},
+    "normalised queries": {"qk_norm": True},
+}
+MIXED = {name: PLAIN.model_copy(update={"heads": 6, "ln_eps": 1e-3, **fields}) for name, fields in PARTS.items()}
+"""Each of today's parts by itself, in models that transformers does not have."""
 
 
 def built(spec: GptSpec, s: float | None = 0.0, training: bool = False) -> Gpt:
@@ -37,10 +51,11 @@ def built(spec: GptSpec, s: float | None = 0.0, training: bool = False) -> Gpt:
     model = build_model(spec, StrategySpec(s=s)).double()
     assert isinstance(model, Gpt)
     initialise(model, spec, StrategySpec(s=s), seed=0)
+    generator = torch.Generator().manual_seed(1)  # one for all, so that no gain has the values of another
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:
-                parameter.uniform_(-0.5, 0.5, generator=torch.Generator().manual_seed(1))
+                parameter.uniform_(-0.5, 0.5, generator=generator)
             elif parameter.std() < 0.1:
                 parameter *= 10
     return model.train(training)
@@ -53,6 +68,16 @@ def padded(spec: GptSpec) -> tuple[Tensor, Tensor]:
         target_BT[sample, length:] = PAD
     previous_BT = torch.cat((torch.full((3, 1), END), target_BT[:, :-1]), 1)
     return previous_BT.masked_fill(target_BT == PAD, PAD), target_BT
+
+
+@pytest.mark.parametrize("spec", (SPECS | MIXED).values(), ids=SPECS | MIXED)
+def test_logits_are_those_of_the_equations(spec: GptSpec) -> None:
+    model, (previous, _) = built(spec, 1.0), padded(spec)
+    values = {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}
+    for sample in previous:
+        tokens = sample[sample != PAD]
+        right = plain_logits(spec, values, tokens.numpy()) / (24 if spec.head == "tied" else 1)
+        np.testing.assert_allclose(model.logits(tokens[None])[0].detach(), right, rtol=0, atol=1e-6 * abs(right).max())
 
 
 @pytest.mark.parametrize("s", [None, 0.0, 1.0])

@@ -1,11 +1,12 @@
 """States: derived from what a folder says, from owners and from jobs."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from support.claims import StubLiveness, claimed, dead_process, finished, state
 
-from ettsweep.processes import Process
+from ettsweep.processes import Process, process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import MAX_LOST_ATTEMPTS, LocalLiveness, Owner, State, Status
@@ -105,6 +106,17 @@ def test_attempts_lost_in_a_row_are_a_failure_until_retried(run: RunDir) -> None
         assert run.status().state is State.INTERRUPTED
     claimed(run, owner)
     assert run.status().state is State.FAILED
+
+
+def test_attempts_whose_loss_their_process_does_not_tell_count_too(run: RunDir) -> None:
+    elsewhere = replace(process_identity(), boot_id="another")
+    for number in range(1, MAX_LOST_ATTEMPTS + 1):
+        claimed(run, elsewhere)
+        assert run.status().state is State.UNKNOWN
+        run.give_up(number)
+        assert run.status().state is (State.INTERRUPTED if number < MAX_LOST_ATTEMPTS else State.FAILED)
+    run.retry()
+    assert run.status().state is State.INTERRUPTED
 
 
 def test_lost_attempts_that_got_further_are_bad_luck(run: RunDir) -> None:

@@ -1,7 +1,7 @@
 # make demo    set up, then the main job on real images: grid, verified optima, seeds, report
 # make test    set up, then the tests that need no cluster and no long series, in minutes
 # make test-all  all but further cases on SLURM; those on SLURM where a cluster is up
-# make test-slurm  all cases on SLURM, two thirds of which only this runs
+# make test-slurm  all cases on SLURM, some of which only this runs
 # make check   set up, then lint, types and test-all: what continuous integration runs
 # make slurm-up    start a small SLURM cluster on this machine, for tests (root, Debian; tests/devcluster);
 #                  CLUSTERS=3 starts three, for the tests to be done sooner

@@ -4,7 +4,7 @@
 # make lowest  what make test runs, with the lowest versions of all dependencies (in .venv-lowest)
 # make core    an example, in an environment with the core's dependencies alone (in .venv-core)
 # make test-all  all but further cases on SLURM; those on SLURM where a cluster is up
-# make test-slurm  all cases on SLURM, two thirds of which only this runs
+# make test-slurm  all cases on SLURM, some of which only this runs
 # make check   set up, then lint, types and test-all: what continuous integration runs
 # make slurm-up    start a small SLURM cluster on this machine, for tests (root, Debian; tests/devcluster);
 #                  CLUSTERS=3 starts three, for the tests to be done sooner

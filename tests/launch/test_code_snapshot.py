@@ -6,14 +6,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import ettsweep
-from ettsweep.errors import LaunchError, StorageError
-from ettsweep.launch import code_snapshot
 from ettsweep.launch.cleanup import find_waste, remove
 from ettsweep.launch.code_snapshot import find_unused, snapshots, take_snapshot
 from ettsweep.processes import process_identity
@@ -80,19 +77,6 @@ def test_a_snapshot_is_the_code_without_caches(results: Path) -> None:
     assert names(results / "code") == {folder.name}
 
 
-def test_the_package_has_all_its_data_files_in_a_snapshot(checkout: Path, results: Path) -> None:
-    (checkout / "ettsweep" / "report" / "page.j2").write_text("{{ page }}")
-    (checkout / "ettsweep" / "_data").mkdir()
-    shutil.move(checkout / "grids", checkout / "ettsweep" / "_data" / "grids")
-    (checkout / "ettsweep" / ".spec.py.swp").touch()
-    (checkout / "ettsweep" / "__pycache__").mkdir()
-    (checkout / "ettsweep" / "__pycache__" / "spec.pyc.140").touch()  # being written
-    folder = Path(python(checkout, TAKE, results))
-    copied = set(files(folder / "ettsweep"))
-    assert {"report/page.j2", "_data/grids/vit-digits.yaml"} <= copied
-    assert not [name for name in copied if ".spec.py" in name or "spec.pyc" in name]
-
-
 def test_what_is_imported_is_the_copy_whatever_becomes_of_the_original(checkout: Path, results: Path) -> None:
     seeding = checkout / "ettsweep" / "seeding.py"
     seeding.write_text(seeding.read_text() + "\nMARK = 'before'\n")
@@ -106,19 +90,6 @@ def test_what_is_imported_is_the_copy_whatever_becomes_of_the_original(checkout:
     program = "from ettsweep.study.grid_file import find_grid; print(find_grid('vit-digits'))"
     assert python(folder, program) == str(folder / "ettsweep" / "_data" / "grids" / "vit-digits.yaml")
     assert "edited" not in Path(python(folder, program)).read_text()
-
-
-def test_equal_code_is_copied_once_and_other_code_beside_it(checkout: Path, results: Path) -> None:
-    first = Path(python(checkout, TAKE, results))
-    before = first.stat().st_ino
-    assert Path(python(checkout, TAKE, results)) == first
-    assert first.stat().st_ino == before
-    (checkout / "grids" / "vit-digits.yaml").write_text("edited: true\n")
-    second = Path(python(checkout, TAKE, results))
-    (checkout / "ettsweep" / "new.py").write_text("")
-    third = Path(python(checkout, TAKE, results))
-    assert set(snapshots(results)) == {results / "code" / folder.name for folder in (first, second, third)}
-    assert len({first, second, third}) == 3
 
 
 def test_a_snapshot_of_a_snapshot_is_the_same_with_the_same_provenance(checkout: Path, tmp_path: Path) -> None:
@@ -161,30 +132,6 @@ def test_a_kill_before_the_rename_leaves_nothing_under_the_final_name(checkout: 
     assert python(folder, "import ettsweep; print(ettsweep.__file__)") == str(folder / "ettsweep" / "__init__.py")
 
 
-def test_many_takers_at_once_get_one_whole_snapshot(checkout: Path, results: Path) -> None:
-    command = [sys.executable, "-c", TAKE, str(results)]
-    takers = [subprocess.Popen(command, env=environment(checkout), stdout=subprocess.PIPE, text=True) for _ in range(6)]
-    strips = {taker.communicate()[0].strip() for taker in takers}
-    assert {taker.returncode for taker in takers} == {0}
-    (folder,) = strips
-    assert names(results / "code") == {Path(folder).name}
-    assert code_files(Path(folder) / "ettsweep") == code_files(checkout / "ettsweep")
-
-
-def test_whoever_is_slower_takes_what_is_there(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inodes = []
-
-    def meanwhile() -> dict[str, str]:
-        inodes.append(Path(python(PACKAGE.parent, TAKE, results)).stat().st_ino)
-        return {}
-
-    monkeypatch.setattr(code_snapshot, "provenance", meanwhile)
-    folder = take_snapshot(results)
-    assert [folder.stat().st_ino] == inodes
-    assert json.loads((folder / "provenance.json").read_text())["packages"]
-    assert names(results / "code") == {folder.name}
-
-
 def test_a_snapshot_that_was_edited_or_purged_is_mended(results: Path) -> None:
     folder = take_snapshot(results)
     before = files(folder)
@@ -193,21 +140,6 @@ def test_a_snapshot_that_was_edited_or_purged_is_mended(results: Path) -> None:
     (folder / "provenance.json").unlink()
     take_snapshot(results)
     assert files(folder) == before
-
-
-def test_a_snapshot_is_waste_once_nobody_uses_it(checkout: Path, results: Path) -> None:
-    assert find_unused(results, ()) == {}
-    folder = results / "code" / Path(python(checkout, TAKE, results)).name
-    (note,) = (results / "code").glob(".*.json")  # of a process that has ended
-    assert set(find_unused(results, {folder.name})) == {note}
-    assert find_unused(results, ()) == {
-        folder: "snapshot that no live submission uses",
-        note: "note of a submission that has ended",
-    }
-    note.write_text(json.dumps({"process": process_identity().to_json()}))
-    assert find_unused(results, ()) == {}  # this one is about to submit from it
-    note.write_text(json.dumps({"process": {**process_identity().to_json(), "host": "other", "boot_id": "1"}}))
-    assert find_unused(results, ()) == {}  # that one cannot be asked
 
 
 def test_clean_removes_a_snapshot_once_no_live_submission_names_it(checkout: Path, results: Path) -> None:
@@ -225,36 +157,3 @@ def test_clean_removes_a_snapshot_once_no_live_submission_names_it(checkout: Pat
     snapshot = take_snapshot(results)  # of other code
     remove(waste)
     assert snapshots(results) == [results / "code" / snapshot.name]
-
-
-def test_clean_keeps_what_was_taken_since_it_looked(checkout: Path, results: Path) -> None:
-    folder = results / "code" / Path(python(checkout, TAKE, results)).name
-    (note,) = (results / "code").glob(".*.json")
-    waste = find_waste(results)
-    assert {folder, note} == {item.path for item in waste}
-    note.write_text(json.dumps({"process": process_identity().to_json()}))
-    remove(waste)
-    assert snapshots(results) == [folder]
-
-
-def test_a_folder_that_cannot_be_written_and_code_that_cannot_be_read_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="file/code"):
-        take_snapshot(tmp_path / "file")
-
-    def unreadable(package: Path) -> dict[str, bytes]:
-        raise PermissionError(13, "Permission denied", str(package / "spec.py"))
-
-    monkeypatch.setattr(code_snapshot, "code_files", unreadable)
-    with pytest.raises(LaunchError, match=r"spec\.py: cannot be copied into a snapshot: Permission denied"):
-        take_snapshot(tmp_path)
-
-
-def test_a_full_disk_leaves_no_snapshot(small_disk: Callable[[str], Path]) -> None:
-    folder = small_disk("64k")
-    with pytest.raises(StorageError, match="the disk is full"):
-        take_snapshot(folder / "results")
-    assert names(folder / "results" / "code") == set()
-    assert snapshots(folder / "results") == []

@@ -1,35 +1,26 @@
 """What runs will cost and have cost: closed forms, from result files as they lie in real folders."""
 
-import json
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.audit import audited
 from support.states import save_state
 
 from ettsweep.launch.cost import (
     CostEstimator,
-    cost_so_far,
     format_device_hours,
 )
 from ettsweep.launch.local import LocalProfile
 from ettsweep.launch.profile import AnyProfile
 from ettsweep.launch.slurm import SlurmProfile
-from ettsweep.processes import process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import load_run_index
-from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.timing import RunTimes
 from ettsweep.study.budget import Forecast
-from ettsweep.study.lattice import Axis
 from ettsweep.study.plan import make_plan
-from ettsweep.study.study import Study
-from ettsweep.study.sweep_store import group_by_family
 
 HERE = LocalProfile(devices="cpu", slots=2, threads=1)
 CPU: dict[str, Any] = {"device": "cpu", "threads": 1}
@@ -72,13 +63,9 @@ def before(results: Path, specs: list[RunSpec], profile: AnyProfile = HERE) -> s
 @pytest.mark.parametrize(
     ("seconds", "hours"),
     [
-        (0, "0 device hours"),
         (0.1, "0.0001 device hours"),
-        (36, "0.01 device hours"),
-        (1440, "0.4 device hours"),
         (3600, "1 device hour"),
         (12240, "3.4 device hours"),
-        (86400, "24 device hours"),
         (4.321e6, "1200 device hours"),
     ],
 )
@@ -111,14 +98,6 @@ def test_runs_take_as_long_as_those_of_their_kind_did(results: Path, make_spec: 
     assert times.total_device_s([*new, wider]) is None
 
 
-def test_the_start_of_workers_counts(results: Path, make_spec: Specs) -> None:
-    finish(results, make_spec(), 1.0, start_s=6.0)
-    six = [make_spec(seed=seed) for seed in range(1, 7)]
-    assert before(results, six) == (
-        "6 runs to train: about 0.0017 device hours, 9 s on 2 slots (measured on 1 run of the same kind)"
-    )
-
-
 GPU = {"device": "cuda", "device_name": "NVIDIA H200", "threads": 4}
 
 
@@ -128,16 +107,12 @@ GPU = {"device": "cuda", "device_name": "NVIDIA H200", "threads": 4}
         (CPU, 1, HERE, True),
         (CPU | {"threads": 2}, 1, HERE, False),
         (CPU, 2, HERE, False),
-        (CPU, 2, HERE.model_copy(update={"devices_per_run": 2}), True),
-        (GPU, 1, HERE, False),
         ({}, 1, HERE, False),
         (GPU, 1, LocalProfile(devices=[0]), True),
         (GPU | {"device_name": "NVIDIA L4"}, 1, LocalProfile(devices=[0]), False),
-        (CPU, 1, LocalProfile(devices=[0]), False),
         (CPU, 1, LocalProfile(devices=[7]), False),  # there is no such GPU
         (GPU | {"device": "cuda:0", "device_name": "NVIDIA L4"}, 1, SlurmProfile(kind="slurm"), True),
         (CPU | {"threads": 4}, 1, SlurmProfile(kind="slurm"), False),
-        (CPU | {"threads": 4}, 1, SlurmProfile(kind="slurm", gpus=0), True),
     ],
 )
 def test_only_such_devices_are_a_measure(
@@ -161,37 +136,6 @@ def test_only_such_devices_are_a_measure(
     assert ("about" in before_result) == fits
 
 
-@pytest.mark.parametrize(
-    ("changes", "wall"),
-    [
-        ({}, ""),
-        ({"max_parallel": 2}, ", 5 h 0 min with 2 jobs at a time"),
-        ({"max_parallel": 100}, ", 1 h 0 min with 10 jobs at a time"),
-        ({"max_parallel": 100, "runs_per_job": 4}, ", 4 h 0 min with 3 jobs at a time"),
-        ({"max_parallel": 1, "runs_per_job": 4, "gpus": 2}, ", 5 h 0 min with 1 job at a time"),
-        ({"max_parallel": 2, "gpus": 4, "devices_per_run": 4}, ", 1 h 15 min with 2 jobs at a time"),
-    ],
-)
-def test_on_a_cluster_wall_time_is_told_where_jobs_are_bounded(
-    results: Path, make_spec: Specs, changes: dict[str, Any], wall: str
-) -> None:
-    profile = SlurmProfile(kind="slurm", **changes)
-    finish(results, make_spec(seed=99), 3600, location=GPU, processes=profile.devices_per_run)
-    before_result = before(results, [make_spec(seed=seed) for seed in range(10)], profile)
-    assert before_result == f"10 runs to train: about 10 device hours{wall} (measured on 1 run of the same kind)"
-
-
-def test_a_run_that_is_taken_on_costs_what_is_left_of_it(results: Path, make_spec: Specs) -> None:
-    first, second, third = (make_spec(seed=seed) for seed in range(3))
-    finish(results, make_spec(lr=2.0), 3600)
-    stop(results, first, 0.75)
-    stop(results, second, 0.5)
-    stop(results, second, 0.6, saved=False)  # what it did after the checkpoint is lost
-    stop(results, third, 0.9, saved=False)
-    values = [before(results, [spec]).partition(" device hour")[0] for spec in (first, second, third)]
-    assert values == [f"1 run to train: about {hours}" for hours in ("0.25", "0.5", "1")]
-
-
 def test_at_the_end_it_is_told_what_runs_cost_and_saved(results: Path, make_spec: Specs) -> None:
     existing, fresh, taken_on, failed = (make_spec(seed=seed) for seed in range(4))
     finish(results, existing, 1800)
@@ -207,31 +151,6 @@ def test_at_the_end_it_is_told_what_runs_cost_and_saved(results: Path, make_spec
     assert account.describe_cost(load_run_index(results)) == (
         "2 of 3 runs trained: 1.2 device hours in 15 min 0 s; 1 run was finished already: 0.5 device hours saved"
     )
-
-
-def test_what_another_command_trained_meanwhile_is_its_cost(results: Path, make_spec: Specs) -> None:
-    """As two of them that follow the same runs: each run is claimed by a worker of one of their submissions."""
-    other = subprocess.Popen(["sleep", "600"])
-    folders = [results / "jobs" / f"00000{number}-{number:08x}" for number in (1, 2)]
-    for folder, submitter in zip(folders, (process_identity(), process_identity(other.pid)), strict=True):
-        folder.mkdir(parents=True)
-        content = {"kind": "local", "runs": ["0" * 12], "submitter": submitter.to_json()}
-        (folder / "submission.json").write_text(json.dumps(content))
-    other.kill()
-    other.wait()
-    specs = [make_spec(seed=seed) for seed in range(4)]
-    account = CostEstimator(HERE, clock=lambda: 0.0)
-    account.describe_estimate(make_plan(specs, load_run_index(results)))
-    for spec, folder in zip(specs, (folders[0], folders[1], folders[1], None), strict=True):
-        claim = {"submission": folder.name} if folder else {}  # `train` claims for itself
-        assert RunDir.create(results, spec).claim(claim, after=0)
-        finish(results, spec, 3600)
-    run_index = load_run_index(results)
-    assert account.describe_cost(run_index) == (
-        "2 of 4 runs trained: 2 device hours in 0 s; 2 runs trained by another command"
-    )
-    opened = audited("open", lambda: account.describe_cost(run_index))
-    assert sum(path.endswith("submission.json") for path in opened) == 2, "each is read once: it lists all its runs"
 
 
 def test_the_cost_to_come_is_announced_at_first_and_when_it_has_doubled(results: Path, make_spec: Specs) -> None:
@@ -253,31 +172,7 @@ def test_the_cost_to_come_is_announced_at_first_and_when_it_has_doubled(results:
     assert cost_estimator.describe_cost(load_run_index(results)) == ""
 
 
-def test_a_single_round_is_announced_alone(results: Path, make_spec: Specs) -> None:
-    finish(results, make_spec(), 3600)
-    plan = make_plan([make_spec(seed=seed) for seed in (0, 1, 2)], load_run_index(results))
-    assert CostEstimator(HERE, in_rounds=True).describe_estimate(plan) == (
-        "2 runs in this round: about 2 device hours, 1 h 0 min on 2 slots (measured on 1 run of the same kind)"
-    )
-
-
 # --- saved ----------------------------------------------------------------------------------------------------------
-
-
-def test_what_several_sweeps_ask_for_is_trained_once(results: Path, make_spec: Specs) -> None:
-    specs = [make_spec(lr=lr, seed=seed) for lr in (1.0, 2.0) for seed in (0, 1)]
-    for spec in specs:
-        finish(results, spec, 1800)
-    fixed, base = Axis(fixed=True), specs[0]
-    low, high = Point(1.0, base.wd), Point(2.0, base.wd)
-
-    def told(*asked: tuple[str, tuple[int, ...], tuple[Point, ...]]) -> str:
-        studies = [Study(base, Axis(low=0, high=1), fixed, seeds, points, sweep=name) for name, seeds, points in asked]
-        return cost_so_far(load_run_index(results).runs.values(), group_by_family(studies))
-
-    assert told(("one", (0, 1), (low, high))) == "4 finished runs: 2 device hours"
-    values = ("one", (0, 1), (low, high)), ("two", (0,), (low, high)), ("three", (0,), (high,))
-    assert told(*values) == "4 finished runs: 2 device hours; 2 of them for several sweeps: 1.5 device hours saved"
 
 
 def test_what_runs_took_that_were_cancelled_or_failed_is_part_of_the_cost(results: Path, make_spec: Specs) -> None:

@@ -94,15 +94,6 @@ def test_they_wait_a_minute_at_most_wherever_the_first_one_is(submission: Submis
     assert later.may_start(1) == ALL
 
 
-def test_a_worker_may_train_other_runs_together_with_the_first_one(submission: Submission, worker: Worker) -> None:
-    run = start(submission, 0)
-    worker.gate.look()
-    worker.gate.note_claim(run)
-    worker.gate.note_claim(start(submission, 1))
-    assert worker.may_start() == ALL
-    assert Worker(submission).may_start() == [0]
-
-
 def test_after_a_failure_the_next_run_starts_and_after_three_alike_none(submission: Submission, worker: Worker) -> None:
     lines = "no /data/{0}/x7 at 0x7f{0}a, lr 1e-0{0}", "no /data/12/x1 at 0x8, lr 0.5", "no /data/9/b2 at 3, lr 2"
     for number, line in enumerate(lines):
@@ -128,13 +119,6 @@ def test_a_run_that_gets_further_than_those_that_failed_lets_all_start(submissio
     run = start(submission, 3, step=50)
     assert worker.may_start() == STOPPED, "it may fail as the others did"
     run.attempt(1).append(run.attempt(1).metrics_path, [{"step": 51, "loss": 1.0}])
-    assert worker.may_start() == ALL
-
-
-def test_a_run_that_diverged_is_a_run_that_finished(submission: Submission, worker: Worker) -> None:
-    for number in range(3):
-        fail(submission, number)
-    start(submission, 3).finish({"status": "diverged", "diverged_step": 3}, [])
     assert worker.may_start() == ALL
 
 

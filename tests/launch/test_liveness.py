@@ -14,8 +14,7 @@ import pytest
 
 from ettsweep.errors import SlurmUnavailableError
 from ettsweep.launch import slurm_api
-from ettsweep.launch.cancellation import cancel_runs, withdraw_jobs
-from ettsweep.launch.follow import read_run_index
+from ettsweep.launch.cancellation import withdraw_jobs
 from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.slurm_api import ArrayTask
 from ettsweep.launch.slurm_cache import QUERY_MAX_S, QUERY_MIN_S, SlurmCache, watch_heartbeats
@@ -23,7 +22,6 @@ from ettsweep.launch.submissions import Submission, next_name, submissions
 from ettsweep.processes import Life, Process, process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, runs_dir
-from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 
 ME = process_identity()
@@ -156,66 +154,40 @@ def look(results: Path, run: str = RUN, slurm_cache: SlurmCache | None = None) -
 @pytest.mark.parametrize(
     ("restart", "state", "restarts", "life"),
     [
-        (0, "RUNNING", 0, "alive"),
         (2, "RUNNING", 2, "alive"),
         (0, "RUNNING", 1, "dead"),  # SLURM has started the job anew: it gave up this copy
         (1, "RUNNING", 0, "alive"),  # the answer is older than the claim
         (0, "PENDING", 0, "alive"),  # so is this one: the job has started since
-        (1, "PENDING", 2, "dead"),
         (0, "PENDING", 1, "dead"),
-        (1, "PENDING", 0, "alive"),
         (0, "COMPLETING", 0, "alive"),  # it has been told to end, and may be saving
         (0, "COMPLETING", 1, "dead"),  # it is being started anew
-        (0, "CONFIGURING", 0, "alive"),
         (0, "SUSPENDED", 0, "alive"),
-        (None, "RUNNING", 0, "alive"),
+        (0, "NEW_WORD_OF_SLURM", 0, "unknown"),
         (None, "RUNNING", 1, "dead"),
         *((0, state, 0, "dead") for state in ENDED),
         (1, "NODE_FAIL", 0, "alive"),
+        (0, "", 0, "dead"),  # squeue does not list it
     ],
 )
 def test_an_owner_lives_as_long_as_its_life_of_the_job(
     toy_cluster: Cluster, results: Path, restart: int | None, state: str, restarts: int, life: Life
 ) -> None:
     submitted(results)
-    toy_cluster.has("7_0", state, restarts=restarts)
+    toy_cluster.has("7_0" if state else "7_1", state or "RUNNING", restarts=restarts)
     owner = SchedulerLiveness(results).owner(claimed(results, job=by(restart=restart)))
     assert (owner.life, owner.host) == (life, "n7")
 
 
-def test_an_owner_whose_job_squeue_does_not_list_is_dead(toy_cluster: Cluster, results: Path) -> None:
-    submitted(results)
-    toy_cluster.has("7_1", "RUNNING")
-    assert SchedulerLiveness(results).owner(claimed(results, job=by("7_0"))).life == "dead"
-
-
-@pytest.mark.parametrize("token", ["UNKNOWN", "EXPEDITING"])
-def test_nothing_is_concluded_from_a_word_of_a_later_slurm(toy_cluster: Cluster, results: Path, token: str) -> None:
-    submitted(results)
-    toy_cluster.has("7_0", token)
-    assert SchedulerLiveness(results).owner(claimed(results, job=by())).life != "dead"
-    assert look(results)[0] in (State.QUEUED, State.UNKNOWN)
-
-
-@pytest.mark.parametrize(("owner", "life"), [(ME, "alive"), (GONE, "dead")])
-@pytest.mark.parametrize("state", ["RUNNING", "CANCELLED", "silence"])
+@pytest.mark.parametrize(
+    ("owner", "state", "life"), [(ME, "CANCELLED", "alive"), (GONE, "RUNNING", "dead"), (None, "RUNNING", "dead")]
+)
 def test_a_process_that_can_be_seen_needs_no_scheduler(
-    toy_cluster: Cluster, results: Path, owner: Process, life: Life, state: str
+    toy_cluster: Cluster, results: Path, owner: Process | None, state: str, life: Life
 ) -> None:
     submitted(results)
     toy_cluster.has("7_0", state)
-    toy_cluster.silence = "no controller" if state == "silence" else ""
     assert SchedulerLiveness(results).owner(claimed(results, owner, job=by())).life == life
     assert toy_cluster.asked == 0
-
-
-def test_a_claim_that_cannot_be_read_has_no_owner(toy_cluster: Cluster, results: Path) -> None:
-    submitted(results)
-    toy_cluster.has("7_0", "RUNNING")
-    attempt = claimed(results, None, job=by())
-    assert SchedulerLiveness(results).owner(attempt).life == "dead"
-    (attempt.path / "claim.json").write_text("{")
-    assert SchedulerLiveness(results).owner(attempt).life == "dead"
 
 
 def test_jobs_of_another_cluster_are_not_judged_from_here(toy_cluster: Cluster, results: Path) -> None:
@@ -234,27 +206,6 @@ def test_nothing_is_known_of_owners_while_slurm_is_silent(toy_cluster: Cluster, 
     assert owner.life == "unknown"
     assert owner.reason == f"SLURM does not answer: {toy_cluster.silence}"
     assert liveness.slurm_error == toy_cluster.silence
-
-
-def test_a_silent_slurm_is_no_matter_where_no_job_is(toy_cluster: Cluster, results: Path) -> None:
-    toy_cluster.silence = "no controller"
-    liveness = SchedulerLiveness(results)
-    assert liveness.owner(claimed(results, heartbeat_s=1)).life == "unknown"
-    assert liveness.job_status(RUN) is None
-    assert (liveness.slurm_error, toy_cluster.asked) == ("", 0)
-
-
-def test_a_controller_that_does_not_say_which_cluster_it_is_counts_as_silent(
-    toy_cluster: Cluster, results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_answer() -> str:
-        raise SlurmUnavailableError("scontrol gave no answer in 20 s")
-
-    submitted(results)
-    monkeypatch.setattr(slurm_api, "cluster_name", no_answer)
-    liveness = SchedulerLiveness(results)
-    assert liveness.owner(claimed(results, job=by())).life == "unknown"
-    assert "scontrol gave no answer" in liveness.slurm_error
 
 
 @pytest.mark.parametrize("unreachable", ["silence", "another cluster"])
@@ -278,18 +229,6 @@ def test_a_beating_heart_proves_life_where_slurm_cannot_be_asked_and_a_still_one
     assert life() == "unknown"
 
 
-def test_an_owner_without_a_job_on_another_machine_is_known_by_its_heart(toy_cluster: Cluster, results: Path) -> None:
-    attempt = claimed(results, heartbeat_s=10)
-    clock = Clock()
-    slurm_cache = SlurmCache(clock=clock)
-    owner = SchedulerLiveness(results, slurm_cache).owner(attempt)
-    assert (owner.life, owner.host) == ("unknown", "n7")
-    assert owner.reason == "claimed on n7, which cannot be asked from here"
-    clock.now_s += 30
-    assert SchedulerLiveness(results, slurm_cache).owner(attempt).life == "dead"
-    assert toy_cluster.asked == 0
-
-
 # --- jobs of runs -----------------------------------------------------------------------------------------------------
 
 
@@ -300,16 +239,6 @@ def test_an_owner_without_a_job_on_another_machine_is_known_by_its_heart(toy_clu
         (
             {"state": "PENDING", "reason": "Resources", "start": "2027-11-21T10:01:05"},
             (State.QUEUED, "Resources, expected to start 2027-11-21 10:01:05", "7_0"),
-        ),
-        *(
-            ({"state": "PENDING", "reason": reason}, (State.QUEUED, reason, "7_0"))
-            for reason in (
-                "Dependency",
-                "DependencyNeverSatisfied",
-                "PartitionDown",
-                "QOSUsageThreshold",
-                "AssocMaxJobs",
-            )
         ),
         ({"state": "RUNNING", "node": "n2"}, (State.QUEUED, "its job runs on n2", "7_0")),
         ({"state": "CONFIGURING"}, (State.QUEUED, "its job starts", "7_0")),
@@ -332,9 +261,7 @@ def test_a_job_that_waits_or_runs_will_take_the_run(
         ("PENDING", "JobHoldMaxRequeue"),
         ("PENDING", "launch failed requeued held"),
         ("PENDING", "launch_failed_requeued_held"),
-        ("PENDING", "job requeued in held state"),
         ("SPECIAL_EXIT", "job requeued in held state"),
-        ("SPECIAL_EXIT", ""),
         ("REQUEUE_HOLD", ""),
         ("RESV_DEL_HOLD", "ReservationDeleted"),
     ],
@@ -360,8 +287,6 @@ def test_a_job_that_is_held_says_what_lets_it_start(
         ("OUT_OF_MEMORY", State.FAILED, f"job 7_0 ran out of memory; `ettsweep retry {RUN} --more-memory 8G`"),
         ("TIMEOUT", State.INTERRUPTED, f"job 7_0: timed out; `ettsweep retry {RUN} --more-time 3h`"),
         ("NODE_FAIL", State.INTERRUPTED, "job 7_0: its node failed"),
-        ("BOOT_FAIL", State.INTERRUPTED, "job 7_0: its node failed to boot"),
-        ("PREEMPTED", State.INTERRUPTED, "job 7_0: preempted"),
         ("FAILED", State.INTERRUPTED, "job 7_0 failed (why)"),
         ("COMPLETED", State.INTERRUPTED, ""),
     ],
@@ -388,9 +313,8 @@ def test_a_job_that_never_had_time_for_a_step_needs_more(
     assert told.endswith(f"`ettsweep retry {RUN} --more-time 90min`") is (idle_lives == 6)
 
 
-@pytest.mark.parametrize("silence", ["", "squeue: no answer"])
 def test_runs_are_not_started_whatever_slurm_says_of_their_jobs_until_another_submission_has_them(
-    toy_cluster: Cluster, results: Path, silence: str
+    toy_cluster: Cluster, results: Path
 ) -> None:
     ids = [f"{number:012x}" for number in range(4)]
     submission = submitted(results, *ids, unproven=ids)
@@ -398,7 +322,7 @@ def test_runs_are_not_started_whatever_slurm_says_of_their_jobs_until_another_su
         toy_cluster.has(f"7_{number}", "COMPLETED")
         claimed(results, run=run, job=by(f"7_{number}"), submission=submission.path.name).record_failure("error", "why")
     toy_cluster.has("7_3", "PENDING", reason="Priority")
-    toy_cluster.silence = silence
+    toy_cluster.silence = "squeue: no answer"
     status = SchedulerLiveness(results).job_status(ids[3])
     assert status
     assert (status.state, status.is_stopped) == (State.CANCELLED, True)
@@ -408,28 +332,6 @@ def test_runs_are_not_started_whatever_slurm_says_of_their_jobs_until_another_su
     submitted(results, *ids, array="8", name="next", unproven=ids)
     toy_cluster.has("8_3", "PENDING", name="next")
     assert look(results, ids[3]) == (State.QUEUED, "", "8_3")
-
-
-@pytest.mark.parametrize("forgotten", [False, True])
-def test_a_run_that_finishes_later_starts_none_whose_job_has_left(
-    toy_cluster: Cluster, results: Path, forgotten: bool
-) -> None:
-    ids = [f"{number:012x}" for number in range(6)]
-    submission = submitted(results, *ids, unproven=ids)
-    for number, run in enumerate(ids[:4]):
-        attempt = claimed(results, run=run, job=by(f"7_{number}"), submission=submission.path.name)
-        if number < 3:
-            attempt.record_failure("error", "why")
-    submission.report_path("4-0").write_text(json.dumps({"leaving": True, "restart": 0}))
-    if not forgotten:
-        toy_cluster.has("7_4", "COMPLETED")
-    toy_cluster.has("7_5", "PENDING")
-    stopped = look(results, ids[4])
-    RunDir(runs_dir(results) / ids[3]).finish({"status": "done"}, [])
-    assert look(results, ids[4])[:2] == stopped[:2]
-    assert stopped[0] is State.CANCELLED
-    assert stopped[1].startswith("not started: 3 runs failed the same way: why;")
-    assert look(results, ids[5]) == (State.QUEUED, "", "7_5"), "its job will find that one has finished"
 
 
 def test_a_job_that_nobody_knows_any_more_has_ended(toy_cluster: Cluster, results: Path) -> None:
@@ -445,28 +347,6 @@ def test_accounting_is_believed_only_about_what_has_ended(toy_cluster: Cluster, 
     submitted(results)
     toy_cluster.had("7_0", "RUNNING")  # for some seconds it is behind the controller
     assert look(results) == (State.INTERRUPTED, "job 7_0 has ended", "7_0")
-
-
-def test_accounting_is_asked_once_for_all_arrays_with_unfinished_runs(toy_cluster: Cluster, results: Path) -> None:
-    finished = "f" * 12
-    submitted(results, RUN, OTHER, array="7", name="a.1")
-    submitted(results, finished, array="8", name="a.2")
-    submitted(results, "a" * 12, array="9", name="a.3")
-    path = RunDir(runs_dir(results) / finished).result_path
-    path.parent.mkdir(parents=True)
-    path.write_text("{}")
-    clock = Clock()
-    slurm_cache = SlurmCache(clock=clock)
-    liveness = SchedulerLiveness(results, slurm_cache)
-    for run in (RUN, OTHER, "a" * 12):
-        liveness.job_status(run)
-    assert toy_cluster.asked_history == [["7", "9"]]
-    clock.now_s += QUERY_MAX_S - 1
-    SchedulerLiveness(results, slurm_cache).job_status(RUN)
-    assert len(toy_cluster.asked_history) == 1
-    clock.now_s += 1
-    SchedulerLiveness(results, slurm_cache).job_status(RUN)
-    assert len(toy_cluster.asked_history) == 2
 
 
 @pytest.mark.parametrize("forgotten", [False, True], ids=["squeue tells", "sacct tells"])
@@ -492,21 +372,12 @@ def test_a_run_is_asked_about_by_the_task_that_lists_it(toy_cluster: Cluster, re
     ]
 
 
-def test_prospects_are_unknown_while_slurm_is_silent_or_another_one(toy_cluster: Cluster, results: Path) -> None:
-    submitted(results, OTHER, cluster="moon", name="b.1")
-    submitted(results, RUN, array=None, submitter=ME)
-    assert look(results, OTHER)[:2] == (State.UNKNOWN, "cluster moon cannot be asked from here, which is toy")
-    toy_cluster.silence = "no controller"
-    assert look(results) == (State.UNKNOWN, "SLURM does not answer: no controller", "")
-
-
 @pytest.mark.parametrize(
     ("submitter", "gave_up", "expected"),
     [
         (ME, False, (State.QUEUED, "being submitted")),
         (ME, True, (State.INTERRUPTED, "its submission was cut short")),
         (GONE, False, (State.INTERRUPTED, "its submission was cut short")),
-        (None, False, (State.INTERRUPTED, "its submission was cut short")),
     ],
 )
 def test_a_submission_without_a_number_is_as_alive_as_its_submitter(
@@ -519,7 +390,7 @@ def test_a_submission_without_a_number_is_as_alive_as_its_submitter(
     assert look(results)[:2] == expected
 
 
-@pytest.mark.parametrize("submitter", [ME, GONE, UNSEEN])
+@pytest.mark.parametrize("submitter", [ME, GONE])
 def test_jobs_whose_submitter_did_not_live_to_record_them_are_found_by_name(
     toy_cluster: Cluster, results: Path, submitter: Process
 ) -> None:
@@ -534,11 +405,9 @@ def test_jobs_whose_submitter_did_not_live_to_record_them_are_found_by_name(
 @pytest.mark.parametrize(
     ("message", "leaving"),
     [
-        ({}, False),
         ({"0-0": 1}, False),
         ({"0-0": 1, "0-1": 1}, True),
         ({"0-0": 0, "0-1": 1}, False),  # that was in an earlier life of the job
-        ({"1-0": 1, "1-1": 1}, False),
     ],
 )
 def test_a_job_whose_workers_all_leave_takes_no_more_runs(
@@ -552,16 +421,6 @@ def test_a_job_whose_workers_all_leave_takes_no_more_runs(
     assert look(results)[0] is (State.INTERRUPTED if leaving else State.QUEUED)
 
 
-def test_a_job_has_a_worker_for_each_gpu_of_each_node(toy_cluster: Cluster, results: Path) -> None:
-    submission = submitted(results, gpus=2, nodes=2)
-    toy_cluster.has("7_0", "RUNNING")
-    for rank in range(4):
-        assert look(results)[0] is State.QUEUED
-        mapping = {"process": UNSEEN.to_json(), "leaving": True, "restart": 0}
-        (submission.path / f"worker-0-{rank}.json").write_text(json.dumps(mapping))
-    assert look(results)[0] is State.INTERRUPTED
-
-
 # --- several submissions --------------------------------------------------------------------------------------------
 
 
@@ -569,11 +428,9 @@ def test_a_job_has_a_worker_for_each_gpu_of_each_node(toy_cluster: Cluster, resu
     ("older", "newer", "expected"),
     [
         ("PENDING", "CANCELLED", (State.QUEUED, "7_0")),
-        ("CANCELLED", "PENDING", (State.QUEUED, "8_0")),
         ("RUNNING", "PENDING", (State.QUEUED, "8_0")),
         ("CANCELLED", "TIMEOUT", (State.INTERRUPTED, "8_0")),
         ("TIMEOUT", "CANCELLED", (State.CANCELLED, "8_0")),
-        ("OUT_OF_MEMORY", "COMPLETED", (State.INTERRUPTED, "8_0")),
     ],
 )
 def test_a_job_that_will_take_the_run_comes_first_and_then_the_newest(
@@ -587,44 +444,12 @@ def test_a_job_that_will_take_the_run_comes_first_and_then_the_newest(
     assert (state, job) == expected
 
 
-def test_a_submission_that_cannot_be_asked_weighs_more_than_one_that_has_ended(
-    toy_cluster: Cluster, results: Path
-) -> None:
-    submitted(results, array="7", name="a.1", cluster="moon")
-    submitted(results, array="8", name="a.2")
-    toy_cluster.has("8_0", "TIMEOUT", name="a.2")
-    assert look(results)[0] is State.UNKNOWN
-    toy_cluster.has("8_0", "PENDING", name="a.2")
-    assert look(results)[0] is State.QUEUED
-
-
-def test_a_job_that_may_take_the_run_comes_before_one_that_is_held(toy_cluster: Cluster, results: Path) -> None:
-    """A person who releases or retries the held one would have the run trained twice."""
-    for array, cluster in (("7", "moon"), ("8", "toy"), ("9", "moon")):
-        submitted(results, array=array, name=f"a.{array}", cluster=cluster)
-        toy_cluster.has("8_0", "PENDING", name="a.8", reason="JobHeldUser")
-        assert look(results)[0] is State.UNKNOWN
-
-
-def test_workers_of_this_machine_take_a_run_whose_job_has_ended(toy_cluster: Cluster, results: Path) -> None:
-    submitted(results, kind="local", array=None, submitter=ME)
-    submitted(results)
-    toy_cluster.has("7_0", "CANCELLED")
-    assert look(results)[0] is State.QUEUED
-
-
 @pytest.mark.parametrize(("host", "waits"), [(ME.host, False), ("elsewhere", True)])
 def test_workers_without_a_heart_are_gone_after_a_reboot(results: Path, host: str, waits: bool) -> None:
     submitted(results, kind="local", array=None, submitter=replace(ME, boot_id="before", host=host), heartbeat_s=30)
     status = SchedulerLiveness(results).job_status(RUN)
     assert (status is not None and status.state is State.QUEUED) is waits
     assert SchedulerLiveness(results).is_live(submissions(results)[0]) is waits
-
-
-def test_a_run_that_nobody_lists_has_no_prospect(toy_cluster: Cluster, results: Path) -> None:
-    submitted(results, OTHER)
-    assert SchedulerLiveness(results).job_status(RUN) is None
-    assert toy_cluster.asked == 0
 
 
 # --- how often SLURM is asked ---------------------------------------------------------------------------------------
@@ -656,28 +481,6 @@ def test_slurm_is_asked_at_once_and_then_ever_more_seldom(toy_cluster: Cluster, 
     assert gaps == [QUERY_MIN_S, 2, 4, 8, 16, QUERY_MAX_S, QUERY_MAX_S, QUERY_MAX_S, QUERY_MAX_S, QUERY_MAX_S]
 
 
-def test_a_change_in_slurm_makes_the_questions_frequent_again(toy_cluster: Cluster, results: Path) -> None:
-    submitted(results)
-    toy_cluster.has("7_0", "PENDING")
-    clock = Clock()
-    slurm_cache = SlurmCache(clock=clock)
-    ask_times(slurm_cache, clock, toy_cluster, results, 100)
-    toy_cluster.has("7_0", "RUNNING")
-    times = ask_times(slurm_cache, clock, toy_cluster, results, QUERY_MAX_S + 4)
-    assert [after - before for before, after in pairwise(times)][:2] == [1, 2]
-
-
-def test_a_new_submission_is_asked_about_at_once(toy_cluster: Cluster, results: Path) -> None:
-    submitted(results, OTHER, name="a.1", array="6")
-    clock = Clock()
-    slurm_cache = SlurmCache(clock=clock)
-    ask_times(slurm_cache, clock, toy_cluster, results, 0)
-    SchedulerLiveness(results, slurm_cache).job_status(OTHER)
-    submitted(results)
-    toy_cluster.has("7_0", "PENDING")
-    assert look(results, slurm_cache=slurm_cache)[0] is State.QUEUED
-
-
 def test_jobs_that_were_made_since_slurm_was_asked_are_asked_about_before_anything_is_concluded(
     toy_cluster: Cluster, results: Path
 ) -> None:
@@ -688,28 +491,6 @@ def test_jobs_that_were_made_since_slurm_was_asked_are_asked_about_before_anythi
     toy_cluster.has("7_0", "RUNNING", node="n7")
     assert SchedulerLiveness(results, slurm_cache).owner(claimed(results, job=by())).life == "alive"
     assert look(results, slurm_cache=slurm_cache)[0] is State.QUEUED
-
-
-def test_jobs_that_are_not_ours_do_not_make_the_questions_frequent(toy_cluster: Cluster, results: Path) -> None:
-    submitted(results)
-    toy_cluster.has("7_0", "PENDING")
-    clock = Clock()
-    slurm_cache = SlurmCache(clock=clock)
-    for number in range(20):
-        toy_cluster.has(f"9_{number}", "PENDING", name="of-mine-too")
-        ask_times(slurm_cache, clock, toy_cluster, results, 0.75)
-    assert toy_cluster.asked < 8
-
-
-def test_one_look_asks_once_for_all_submissions(toy_cluster: Cluster, results: Path) -> None:
-    runs = [f"{number:012x}" for number in range(20)]
-    for number, run in enumerate(runs[:9]):
-        submitted(results, run, name=f"a.{number}", array=str(number + 1))
-        toy_cluster.has(f"{number + 1}_0", "PENDING", name=f"a.{number}")
-    liveness = SchedulerLiveness(results)
-    for run in runs:
-        liveness.job_status(run)
-    assert toy_cluster.asked == 1
 
 
 # --- heartbeats -----------------------------------------------------------------------------------------------------
@@ -735,14 +516,6 @@ class Heart:
         return self.slurm_cache.heartbeat_life(self.attempt)
 
 
-def test_a_heart_is_alive_only_once_it_was_seen_to_beat(results: Path) -> None:
-    heart = Heart(claimed(results, heartbeat_s=10))
-    assert heart.pulse(beat=True) == "unknown", "a number in a file may be years old"
-    assert heart.pulse(5) == "unknown"
-    assert heart.pulse(5, beat=True) == "alive"
-    assert heart.pulse(10) == "alive"
-
-
 def test_a_heart_is_dead_after_three_intervals_of_the_observer(results: Path) -> None:
     heart = Heart(claimed(results, heartbeat_s=10))
     assert heart.pulse() == "unknown"
@@ -752,31 +525,7 @@ def test_a_heart_is_dead_after_three_intervals_of_the_observer(results: Path) ->
     assert heart.pulse() == "unknown", "another observer has seen nothing yet"
 
 
-def test_each_beat_gives_three_more_intervals(results: Path) -> None:
-    heart = Heart(claimed(results, heartbeat_s=10))
-    heart.pulse()
-    for _ in range(5):
-        assert heart.pulse(29, beat=True) == "alive"
-    assert heart.pulse(29.9) == "alive"
-    assert heart.pulse(0.1) == "dead"
-
-
-def test_a_heart_that_starts_again_lives(results: Path) -> None:
-    heart = Heart(claimed(results, heartbeat_s=10))
-    heart.pulse()
-    assert heart.pulse(100) == "dead"
-    assert heart.pulse(0, beat=True) == "alive"
-
-
-def test_an_observer_that_slept_does_not_take_its_sleep_for_a_death(results: Path) -> None:
-    heart = Heart(claimed(results, heartbeat_s=10))
-    heart.pulse(beat=True)
-    assert heart.pulse(10_000, beat=True) == "alive"
-
-
-@pytest.mark.parametrize(
-    "promise", [{}, {"heartbeat_s": None}, {"heartbeat_s": 0}, {"heartbeat_s": -1}, {"heartbeat_s": "5"}]
-)
+@pytest.mark.parametrize("promise", [{}, {"heartbeat_s": 0}, {"heartbeat_s": "5"}])
 def test_a_heart_that_was_never_promised_to_beat_says_nothing(results: Path, promise: dict[str, Any]) -> None:
     heart = Heart(claimed(results, **promise))
     heart.pulse()
@@ -802,16 +551,6 @@ def test_pulses_are_watched_until_each_has_beaten_or_stood_still_for_too_long(
     start_s = time.monotonic()
     assert watch_heartbeats(runs) == {"a" * 12}
     assert time.monotonic() - start_s >= 3 * 0.05
-
-
-@pytest.mark.parametrize("promise", [{}, {"heartbeat_s": -1}, {"heartbeat_s": "5"}])
-def test_nobody_waits_for_a_pulse_that_was_not_promised(
-    results: Path, monkeypatch: pytest.MonkeyPatch, promise: dict[str, Any]
-) -> None:
-    attempt = claimed(results, **promise)
-    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("waits"))
-    assert watch_heartbeats([RunDir(attempt.run)]) == set()
-    assert watch_heartbeats([]) == set()
 
 
 # --- withdrawing ----------------------------------------------------------------------------------------------------
@@ -845,7 +584,7 @@ def test_jobs_that_would_find_nothing_but_cancelled_runs_are_withdrawn(toy_clust
     assert toy_cluster.cancelled == ["7_0", "7_0", "7_1"]
 
 
-@pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", "CONFIGURING", "CANCELLED", "COMPLETED"])
+@pytest.mark.parametrize("state", ["RUNNING", "CONFIGURING", "CANCELLED"])
 def test_jobs_that_have_started_are_left_to_their_workers(toy_cluster: Cluster, results: Path, state: str) -> None:
     submitted(results)
     toy_cluster.has("7_0", state)
@@ -858,9 +597,7 @@ def test_jobs_that_have_started_are_left_to_their_workers(toy_cluster: Cluster, 
     ("id_", "name"),
     [
         ("7_0", "of-someone-else"),  # the number was given again
-        ("8_0", "of-someone-else"),
         ("8_0", NAME),  # our name, and not the array that we know
-        ("7", NAME),
         ("7_[0-3]", NAME),
         ("77_0", NAME),
     ],
@@ -873,22 +610,6 @@ def test_a_job_that_is_not_surely_ours_is_never_withdrawn(
     cancel(results, RUN)
     assert withdraw_jobs(results) == ""
     assert toy_cluster.cancelled == []
-
-
-def test_jobs_found_by_name_are_withdrawn_too(toy_cluster: Cluster, results: Path) -> None:
-    submitted(results, array=None)
-    toy_cluster.has("8_0", "PENDING")
-    cancel(results, RUN)
-    assert withdraw_jobs(results) == "1 waiting job withdrawn from SLURM"
-    assert toy_cluster.cancelled == ["8_0"]
-
-
-def test_nothing_is_asked_where_no_job_lists_what_is_cancelled(toy_cluster: Cluster, results: Path) -> None:
-    submitted(results, OTHER)
-    toy_cluster.silence = "no controller"
-    cancel(results, RUN)
-    assert withdraw_jobs(results) == ""
-    assert toy_cluster.asked == 0
 
 
 def test_what_cannot_be_withdrawn_now_is_withdrawn_later(toy_cluster: Cluster, results: Path) -> None:
@@ -907,23 +628,6 @@ def test_what_cannot_be_withdrawn_now_is_withdrawn_later(toy_cluster: Cluster, r
     assert (withdraw_jobs(results), toy_cluster.cancelled) == ("", ["7_0"])
 
 
-def test_a_request_that_another_command_carries_out_too_early_is_not_lost(
-    toy_cluster: Cluster, results: Path, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    RunDir.create(results, spec)
-    submitted(results, spec.run_id)
-    toy_cluster.has("7_0", "PENDING")
-    cancel_at_last = RunDir.cancel
-
-    def cancel_late(run: RunDir) -> None:
-        assert withdraw_jobs(results) == ""
-        cancel_at_last(run)
-
-    monkeypatch.setattr(RunDir, "cancel", cancel_late)
-    lines = list(cancel_runs(results, [*read_run_index(results).runs.values()]))
-    assert lines == ["1 run cancelled", "1 waiting job withdrawn from SLURM"]
-
-
 def test_a_retry_undoes_what_was_not_withdrawn_yet(toy_cluster: Cluster, results: Path) -> None:
     submitted(results)
     toy_cluster.has("7_0", "PENDING")
@@ -934,39 +638,6 @@ def test_a_retry_undoes_what_was_not_withdrawn_yet(toy_cluster: Cluster, results
     RunDir(runs_dir(results) / RUN).retry()
     toy_cluster.silence = ""
     assert (withdraw_jobs(results), toy_cluster.cancelled) == ("", [])
-
-
-def test_jobs_whose_submission_is_under_way_are_withdrawn_when_there_are_some(
-    toy_cluster: Cluster, results: Path
-) -> None:
-    submitted(results, array=None, submitter=process_identity())
-    cancel(results, RUN)
-    with pytest.raises(SlurmUnavailableError, match=r"^jobs are being submitted; the next command "):
-        withdraw_jobs(results)
-    toy_cluster.has("8_0", "PENDING")
-    assert withdraw_jobs(results) == "1 waiting job withdrawn from SLURM"
-
-
-def test_a_refusal_of_one_cluster_user_keeps_no_other_jobs_waiting(
-    toy_cluster: Cluster, results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    submitted(results)
-    submitted(results, OTHER, array="8", name="other")
-    toy_cluster.has("7_0", "PENDING")
-    toy_cluster.has("8_0", "PENDING", name="other")
-    cancel(results, RUN, OTHER)
-
-    def refuse(ids: list[str]) -> None:
-        if "7_0" in ids:
-            raise SlurmUnavailableError("scancel: access denied")
-        toy_cluster.cancelled.extend(ids)
-
-    monkeypatch.setattr(slurm_api, "cancel_jobs", refuse)
-    with pytest.raises(SlurmUnavailableError, match=r"^1 waiting job withdrawn from SLURM; scancel: access denied; "):
-        withdraw_jobs(results)
-    assert toy_cluster.cancelled == ["8_0"]
-    with pytest.raises(SlurmUnavailableError, match=r"^scancel: access denied; "):
-        withdraw_jobs(results)
 
 
 # --- SLURM's own words ----------------------------------------------------------------------------------------------
@@ -1019,11 +690,6 @@ def test_the_queue_is_read_as_squeue_prints_it(answers: Any) -> None:
     assert [id_ for id_, task in by_id_.items() if task.is_waiting] == ["59_3", "61"]
 
 
-def test_an_empty_queue_is_an_answer(answers: Any) -> None:
-    answers("squeue")
-    assert slurm_api.queue(["0"]) == {}
-
-
 HISTORY = """\
 46_0|A|CANCELLED by 0|0:0|n1
 33_7|A|FAILED|15:0|n2
@@ -1047,14 +713,6 @@ def test_the_history_is_read_as_sacct_prints_it(answers: Any) -> None:
     assert {task.id for task in history_result.values()} == set(history_result)
 
 
-@pytest.mark.parametrize("line", ["7_0|A", "7_0|A||0:0|n1", "|||||", "garbage", "x_y|A|COMPLETED|0:0|n1"])
-def test_lines_that_nobody_expects_are_passed_over(answers: Any, line: str) -> None:
-    answers("sacct", f"{line}\n8_0|A|COMPLETED|0:0|n1\n")
-    answers("squeue", f"{line}\n8_0|A|RUNNING|None|n1|N/A|0|\n")
-    assert slurm_api.history(["7", "8"])["8_0"].state == "COMPLETED"
-    assert slurm_api.queue(["0"])["8_0"].is_active
-
-
 @pytest.mark.parametrize(
     ("stderr", "message"),
     [
@@ -1062,47 +720,24 @@ def test_lines_that_nobody_expects_are_passed_over(answers: Any, line: str) -> N
             "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n",
             "Unable to contact slurm controller (connect failure)",
         ),
-        ("slurm_load_jobs error: Socket timed out on send/recv operation\n", "Socket timed out on send/recv operation"),
-        (
-            "sbatch: error: Batch job submission failed: Invalid job array specification\n",
-            "Batch job submission failed: Invalid job array specification",
-        ),
         (
             "sacct: error: slurm_persist_conn_open_without_init: failed to open persistent connection to "
             "host:127.0.0.1:26819: Connection refused\n",
             "failed to open persistent connection to host:127.0.0.1:26819: Connection refused",
         ),
-        ("squeue: error: Invalid user: nosuchuser\n", "Invalid user: nosuchuser"),
         ("squeue: fatal: Could not establish a configuration source\n", "Could not establish a configuration source"),
         ("sbatch: error: a\nsbatch: error: a\n\nsbatch: error: b\n", "a; b"),
-        ("Unexpected message received for job 69\n", "Unexpected message received for job 69"),
-        ("sbatch: Job 7 to start at 2026-11-21T10:00:00\n", "Job 7 to start at 2026-11-21T10:00:00"),
-        ("", ""),
     ],
 )
 def test_slurms_words_are_told_without_the_names_of_its_functions(stderr: str, message: str) -> None:
     assert slurm_api.clean_message(stderr) == message
 
 
-@pytest.mark.parametrize(
-    ("name", "query"), [("squeue", lambda: slurm_api.queue(["0"])), ("sacct", lambda: slurm_api.history(["7"]))]
-)
-def test_a_command_that_fails_is_no_answer(answers: Any, name: str, query: Callable[[], object]) -> None:
-    answers(name, "7_0|A|COMPLETED|None|n1|N/A|0|\n", f"{name}: error: it is too late\n", 1)
-    with pytest.raises(SlurmUnavailableError, match=f"^{name}: it is too late$"):
-        query()
-    answers(name, code=3)
-    with pytest.raises(SlurmUnavailableError, match=f"^{name}: exit code 3$"):
-        query()
-
-
-@pytest.mark.parametrize(
-    "complaint",
-    ["squeue: error: Invalid user: nosuchuser", "squeue: error: Invalid job format specification: RestartCnt"],
-)
-def test_a_queue_that_comes_with_an_error_is_no_answer(answers: Any, complaint: str) -> None:
-    answers("squeue", "\n", f"{complaint}\n", 0)  # it exits 0, and prints nothing of use
-    with pytest.raises(SlurmUnavailableError, match=complaint.removeprefix("squeue: error: ")):
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_queue_that_comes_with_an_error_is_no_answer(answers: Any, code: int) -> None:
+    """For a user that it does not know squeue exits with 0, and prints nothing of use."""
+    answers("squeue", "\n", "squeue: error: Invalid user: nosuchuser\n", code)
+    with pytest.raises(SlurmUnavailableError, match=r"^squeue: Invalid user: nosuchuser$"):
         slurm_api.queue(["0"])
 
 
@@ -1110,15 +745,6 @@ def test_a_command_that_takes_too_long_is_no_answer(answers: Any, monkeypatch: p
     monkeypatch.setattr(slurm_api, "TIMEOUT_S", 0.2)
     answers("squeue", first="exec sleep 60")
     with pytest.raises(SlurmUnavailableError, match=r"^squeue gave no answer in 0 s$"):
-        slurm_api.queue(["0"])
-
-
-def test_a_command_that_is_not_there_is_no_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SlurmUnavailableError, match=r"^squeue is not on this machine$"):
-        slurm_api.queue(["0"])
-    (tmp_path / "squeue").write_text("#!/bin/sh\n")
-    with pytest.raises(SlurmUnavailableError, match=r"^squeue: Permission denied$"):
         slurm_api.queue(["0"])
 
 
@@ -1151,36 +777,4 @@ def test_what_a_user_likes_commands_to_do_has_no_effect(
     query()
     environment = {line.partition("=")[0] for line in observed.read_text().splitlines()}
     assert environment & {*names, "SLURM_CONF"} == {"SLURM_CONF"}
-
-
-def test_lists_of_tasks_are_told_whole(answers: Any, tmp_path: Path) -> None:
-    observed = tmp_path / "seen"
-    answers("sacct", first=f"env > {observed}")
-    slurm_api.history(["7"])
-    assert "SLURM_BITSTR_LEN=0" in observed.read_text().splitlines(), "by default they are cut at 64 characters"
-
-
-def test_the_cluster_is_asked_for_its_name_once(answers: Any, tmp_path: Path) -> None:
-    count = tmp_path / "count"
-    answers(
-        "scontrol",
-        "Configuration data as of now\nClusterName             = toy\nMaxArraySize = 2\n",
-        first=f"echo >> {count}",
-    )
-    assert (slurm_api.cluster_name(), slurm_api.cluster_name()) == ("toy", "toy")
-    assert slurm_api.configuration()["MaxArraySize"] == "2"
-    assert count.read_text() == "\n"
-    slurm_api.configuration.cache_clear()
-
-
-def test_a_claim_by_a_job_whose_submission_is_gone_is_judged_by_squeue(
-    answers: Any, results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slurm_api, "cluster_name", lambda: "toy")
-    attempt = claimed(results, job=by())
-    answers(
-        "squeue", f"7_0|{NAME}|RUNNING|None|n7|2026-11-21T10:01:05|0|\n", first='case "$*" in *"-u  "*) exit;; esac'
-    )
-    assert SchedulerLiveness(results).owner(attempt).life == "alive"
-    answers("squeue")
-    assert SchedulerLiveness(results).owner(attempt).life == "dead"
+    assert "SLURM_BITSTR_LEN" in environment, "by default lists of tasks are cut"

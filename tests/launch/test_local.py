@@ -32,16 +32,6 @@ def test_a_slot_gets_a_few_workers_and_no_more(vacancy: VacantSlot, monkeypatch:
     assert len(filled) == MAX_RESPAWNS
 
 
-def test_what_goes_wrong_is_told_and_the_others_go_on(vacancy: VacantSlot, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(vacancy: VacantSlot) -> bool:
-        raise LaunchError("no process could be started")
-
-    messages = list[str]()
-    monkeypatch.setattr(local, "respawn_worker", fail)
-    WorkerRespawner(0.0, messages.append).poll([vacancy])
-    assert messages == ["no process could be started"]
-
-
 def test_a_worker_that_another_command_has_started_keeps_its_words_and_its_slot(vacancy: VacantSlot) -> None:
     path = vacancy.submission.report_path("cpu-0")
     dumps_result = dumps({"process": process_identity().to_json(), "claimed": True})

@@ -2,10 +2,8 @@
 
 import pytest
 
-from ettsweep.launch.local import LocalProfile
 from ettsweep.launch.remedies import gpu_memory_advice, more_memory, more_time
 from ettsweep.launch.slots import Slot
-from ettsweep.launch.slurm import SlurmProfile
 
 
 @pytest.mark.parametrize(
@@ -28,14 +26,3 @@ def test_twice_the_time_is_asked_for(time_min: int, text: str) -> None:
 @pytest.mark.parametrize(("sharers", "advice"), [(2, "--launch-set workers_per_device=1` gives"), (1, "a larger GPU")])
 def test_a_run_that_shares_its_gpu_is_given_the_whole_of_it(sharers: int, advice: str) -> None:
     assert advice in gpu_memory_advice("ab12", Slot("gpu-0", "cuda", "0", 1, sharers))
-
-
-def test_each_launcher_knows_what_gives_a_run_more() -> None:
-    here, cluster = LocalProfile(), SlurmProfile(kind="slurm", mem_gb=8, time_min=60)
-    assert here.memory_advice("ab12", workers=4) == (
-        "`ettsweep retry ab12 --launch-set slots=2` trains fewer runs at once"
-    )
-    assert here.memory_advice("ab12", workers=1) == "a smaller batch takes less"
-    assert here.time_advice("ab12") == "", "nothing limits it"
-    assert cluster.memory_advice("ab12", workers=4) == "`ettsweep retry ab12 --more-memory 16G`"
-    assert cluster.time_advice("ab12") == "`ettsweep retry ab12 --more-time 2h`"

@@ -20,15 +20,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ettsweep.launch.local import LocalProfile
 from ettsweep.launch.slurm_cache import SlurmCache
-from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
@@ -112,12 +109,6 @@ def _beat(run: RunDir, slurm_cache: SlurmCache, hearts: ExitStack, number: int) 
     hearts.enter_context(heartbeat([run.attempt(number)], BEAT_S))
 
 
-def _latest(run: RunDir) -> Attempt:
-    latest = run.latest_attempt()
-    assert latest is not None
-    return latest
-
-
 ACTIONS: dict[str, Callable[..., Any]] = {
     "claim": _claim,
     "finish": _finish,
@@ -134,7 +125,12 @@ ACTIONS: dict[str, Callable[..., Any]] = {
 # --- fixtures -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["bind", pytest.param("sshfs", marks=pytest.mark.slow), "given"])
+KINDS = ["bind", *(["given"] if GIVEN else [])]
+if shutil.which("sshfs") and any(map(os.path.exists, SFTP_SERVERS)) and Path("/dev/fuse").exists():
+    KINDS.append("sshfs")
+
+
+@pytest.fixture(params=KINDS)
 def folders(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Path]]:
     """Give paths of one folder, one a host, each by a mount of its own."""
     if subprocess.run([*ISOLATED, "hostname", "elsewhere"], capture_output=True).returncode:
@@ -160,9 +156,7 @@ def _bind(tmp_path: Path, stack: ExitStack) -> Iterator[Path]:
 
 
 def _sshfs(tmp_path: Path, stack: ExitStack) -> Iterator[Path]:
-    sftp = next((path for path in SFTP_SERVERS if Path(path).exists()), None)
-    if shutil.which("sshfs") is None or sftp is None or not Path("/dev/fuse").exists():
-        pytest.skip("sshfs, an sftp-server of OpenSSH's or /dev/fuse is not there")
+    sftp = next(path for path in SFTP_SERVERS if Path(path).exists())
     server, ssh = tmp_path / "server", tmp_path / "ssh"
     server.mkdir()
     ssh.write_text(f"#!/bin/sh\nexec {sftp}\n")  # no network: the client speaks with its server through a pipe
@@ -172,8 +166,6 @@ def _sshfs(tmp_path: Path, stack: ExitStack) -> Iterator[Path]:
 
 
 def _given(tmp_path: Path, stack: ExitStack) -> Iterator[Path]:
-    if not GIVEN:
-        pytest.skip("ETTSWEEP_SHARED_FOLDERS names no folders, such as two mounts of an NFS export")
     paths = [Path(path) for path in GIVEN.split(":")]
     text = f"ettsweep-test-{os.getpid()}-{time.monotonic_ns()}"
     (paths[0] / text).mkdir()
@@ -267,71 +259,6 @@ def test_only_a_heartbeat_tells_whether_another_host_lives(hosts: list[Host], sp
 
 
 # --- workers ----------------------------------------------------------------------------------------------------------
-
-
-def submission(host: Host, runs: list[RunDir], slot: str) -> Path:
-    """Write a submission for one worker of a host; return its folder, as that host sees it."""
-    profile = LocalProfile(slots=1, devices="cpu", threads=1, heartbeat_s=2, checkpoint_every_steps=50)
-    folder = host.folder / "jobs" / f"20260101-000000-{slot}"
-    folder.mkdir(parents=True)
-    content = {
-        "kind": "local",
-        "runs": [run.id for run in runs],
-        "profile": profile.model_dump(mode="json"),
-        "slots": [asdict(profile.resolve_slots()[0]) | {"name": slot}],
-        "submitter": None,
-        "code": None,
-    }
-    (folder / "submission.json").write_text(json.dumps(content))
-    return folder
-
-
-def work(host: Host, runs: list[RunDir]) -> "subprocess.Popen[str]":
-    """Start a worker of a host on a list of runs."""
-    folder = submission(host, runs, f"cpu-{host.name}")
-    wait_for((folder / "submission.json").exists, "the submission to be seen")
-    command = ("-m", "ettsweep.worker", folder, "--slot", f"cpu-{host.name}")
-    return host.start(*command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
-
-@pytest.mark.slow
-def test_workers_of_several_hosts_share_a_list(hosts: list[Host], make_spec: Callable[..., RunSpec]) -> None:
-    runs = [create(hosts, make_spec(seed=seed)) for seed in range(8)]
-    workers = [work(host, runs) for host in hosts]
-    for worker in workers:
-        out, _ = worker.communicate(timeout=180)
-        assert worker.returncode == 0, out
-    names = {host.name for host in hosts}
-    for run in runs:
-        wait_for(lambda run=run: run.status().state is State.DONE, f"run {run.id}")  # a host may see it late
-        assert run.attempt_numbers() == [1], "a run was trained twice"
-        assert _latest(run).host() in names
-
-
-@pytest.mark.slow
-def test_retry_believes_the_heart_of_another_host(hosts: list[Host], make_spec: Callable[..., RunSpec]) -> None:
-    schedule = {"total_steps": 100_000, "warmup_steps": 4, "eval_every": 100_000}
-    run = create(hosts, make_spec(schedule=schedule))
-    worker = work(hosts[1], [run])
-    wait_for(lambda: run.attempt(1).has_checkpoint(), "a checkpoint")
-    retry = ["retry", run.id, "--yes", "--launch-set", "slots=1", "--launch-set", "devices=cpu"]
-    ettsweep_result = _ettsweep(hosts[0], retry)
-    assert "still training on node1" in ettsweep_result
-    assert run.attempt_numbers() == [1]
-    worker.kill()
-    worker.communicate()
-    ettsweep_result = _ettsweep(hosts[0], retry)
-    assert "1 resumed" in ettsweep_result, ettsweep_result
-
-
-def _ettsweep(host: Host, command: list[str]) -> str:
-    """Run a command on a host; what it leaves there ends with it."""
-    start_result = host.start(
-        "-c", "from ettsweep.cli import main; main()", *command, "--results", host.folder, stderr=subprocess.PIPE
-    )
-    _, err = start_result.communicate(timeout=180)
-    assert start_result.returncode == 0, err
-    return str(err)
 
 
 if __name__ == "__main__":

@@ -107,26 +107,6 @@ def test_a_folder_of_a_group_is_read_and_nothing_is_submitted_to_it(group: Group
         group.ettsweep(uid, "report", "--out", group.folder / f"home-{uid}" / "report", code=None)
 
 
-def test_a_profile_that_a_group_can_write_to_is_read_and_starts_nothing(group: Group, tmp_path: Path) -> None:
-    group.folder.chmod(0o755)
-    profile = group.folder / "home-5" / "here.yaml"
-    profile.parent.mkdir()
-    profile.write_text("kind: local\ndevices: cpu\nslots: 1\nthreads: 1\n")
-    os.chown(profile, A, GROUP)
-    profile.chmod(0o664)
-    options = group.grid, "--launch", profile
-    for command in ("grid", "search", "try", "train"):
-        said = group.ettsweep(A, command, *options, code=2)
-        assert f"{profile} can be written by group {GROUP}, and ettsweep executes it" in said
-    group.ettsweep(A, "grid", *options, "--dry-run")
-    profile.chmod(0o644)
-    group.ettsweep(A, "grid", *options, "--follow")
-    profile.chmod(0o664)
-    for command in (("retry", "--all"), ("verify-optimum",)):
-        said = group.ettsweep(A, *command, "--launch", profile, code=2)
-        assert f"{profile} can be written by group {GROUP}, and ettsweep executes it" in said
-
-
 def test_a_worker_refuses_a_folder_that_a_group_can_write_to_by_now(group: Group) -> None:
     group.folder.chmod(0o755)
     group.ettsweep(A, "grid", group.grid, *LAUNCH, "--follow")
@@ -148,59 +128,3 @@ def test_members_who_trust_their_group_extend_read_and_judge_what_others_submit(
     out = group.folder / f"home-{B}" / "report"
     group.ettsweep(B, "report", "--out", out, code=None)
     assert "4 runs trained from folders that others could write to (--trust-group)" in (out / "report.html").read_text()
-
-
-LAY_LINK = "import os, sys; out, target = sys.argv[1:]; os.rmdir(out); os.symlink(target, out)"
-WORK = """
-import os, sys
-from ettsweep.worker.__main__ import main
-os.environ["ETTSWEEP_TRUST_GROUP"] = "1"
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.slow
-def test_a_link_for_out_is_not_followed_under_trust_either(group: Group) -> None:
-    launch = (*LAUNCH, "--launch-set", "snapshot=false", TRUST)
-    group.ettsweep(A, "grid", group.grid, *launch, "--follow")
-    run = next((group.results / "runs").iterdir())
-    for left in ("result.json", "metrics.jsonl"):
-        (run / left).unlink()
-    private = group.folder / f"home-{A}" / "private"
-    private.mkdir()
-    os.chown(private, A, GROUP)
-    group.python(B, "-c", LAY_LINK, run / "out", private)
-    refusal = f"{run / 'out'} is a link, and ettsweep follows no link in the folder of a run: remove it"
-    assert refusal in group.ettsweep(A, "retry", run.name, *launch, code=2)
-    group.python(A, "-c", WORK, group.submission(), "--slot", "cpu-0")
-    (row,) = json.loads(group.ettsweep(A, "status", run.name, "--format", "json"))
-    assert (row["state"], row["reason"]) == ("failed", refusal)
-    assert list(private.iterdir()) == []
-
-
-SUBMIT = """
-import json, sys
-from pathlib import Path
-from ettsweep.launch.submissions import Submission
-from ettsweep.runs.folder import RunDir
-from ettsweep.study.grid_file import load_sweep_spec
-results, uid = Path(sys.argv[1]), sys.argv[3]
-runs = [RunDir.create(results, spec) for spec in load_sweep_spec(Path(sys.argv[2]), [], []).specs()]
-content = {"kind": "slurm", "runs": [run.id for run in runs], "user": uid, "name": "a"}
-(results / "jobs").mkdir(exist_ok=True)
-folder = results / "jobs" / "000001-0123abcd"
-folder.mkdir(0o755)
-(folder / "submission.json").write_text(json.dumps(content))
-print(runs[0].id)
-"""
-
-
-def test_a_member_cancels_runs_whose_jobs_are_anothers(group: Group) -> None:
-    run = group.python(A, "-c", SUBMIT, group.results, group.grid, A).strip()
-    said = group.ettsweep(B, "cancel", run)
-    assert "1 run cancelled" in said
-    assert f"waiting jobs of user {A} stay until a command of theirs" in said
-    assert (group.results / "runs" / run / "cancel.json").exists()
-    withdraw = "import sys; from pathlib import Path; from ettsweep.launch.cancellation import withdraw_jobs\n"
-    withdraw += "print([withdraw_jobs(Path(sys.argv[1])), len([*Path(sys.argv[1], 'jobs').glob('*.withdraw-*')])])"
-    assert group.python(B, "-c", withdraw, group.results) == "['', 2]\n", "left to who may"

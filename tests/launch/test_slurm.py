@@ -19,7 +19,6 @@ from ettsweep.launch.slurm import Array, SlurmProfile
 from ettsweep.launch.slurm_api import sbatch_command
 from ettsweep.launch.submissions import read_submission, submissions
 from ettsweep.launch.submit import check_plan, submit
-from ettsweep.ownership import TRUST_VARIABLE
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.plan import Plan, make_plan
 from ettsweep.trainer.tasks.registry import task_spec
@@ -141,50 +140,21 @@ def test_the_script_asks_for_what_the_profile_says_and_nothing_else(tmp_path: Pa
     }
 
 
-def test_what_the_profile_leaves_out_is_left_to_the_site(tmp_path: Path) -> None:
-    options_result = options(script_of(tmp_path, gpus=0))
-    assert not {"partition", "account", "qos", "constraint", "mem", "gpus-per-node", "wckey", "error"} & set(
-        options_result
-    )
-    assert options_result["ntasks-per-node"] == "1", "one worker a node trains on the CPU"
-
-
-@pytest.mark.parametrize(
-    ("tasks", "parallel", "array"), [(1, 1, "0-0%1"), (10, 4, "0-9%4"), (1000, 1000, "0-999%1000")]
-)
-def test_the_array_has_an_index_for_each_task(tmp_path: Path, tasks: int, parallel: int, array: str) -> None:
-    assert options(script_of(tmp_path, tasks, parallel))["array"] == array
-
-
-@pytest.mark.parametrize("value", ODD)
-@pytest.mark.parametrize("field", ["partition", "account", "qos", "constraint"])
-def test_odd_values_reach_sbatch_as_they_are(tmp_path: Path, field: str, value: str) -> None:
-    assert options(script_of(tmp_path, **{field: value}))[field] == value
-    assert options(script_of(tmp_path, sbatch={"comment": value}))["comment"] == value
-
-
-def test_all_options_come_before_the_first_command(tmp_path: Path) -> None:
-    script = script_of(tmp_path, environment={"A": 1}, setup=["module load cuda"], sbatch={"zone": "z"})
-    assert script.startswith("#!/bin/bash\n")
-    assert len(options(script)) == sum(line.startswith("#SBATCH") for line in script.splitlines())
+def test_odd_values_reach_sbatch_as_they_are(tmp_path: Path) -> None:
+    for value in ODD:
+        fields = dict.fromkeys(("partition", "account", "qos", "constraint"), value)
+        found = options(script_of(tmp_path, **fields, sbatch={"comment": value}))
+        assert {name: found[name] for name in (*fields, "comment")} == {**fields, "comment": value}
 
 
 # --- what the script runs -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", ODD)
-def test_bash_accepts_the_script_whatever_is_in_it(tmp_path: Path, value: str) -> None:
-    folder = tmp_path / value.replace("/", "_")
-    script = script_of(folder, partition=value, environment={"A": value}, sbatch={"comment": value})
-    completed = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
-    assert (completed.returncode, completed.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("value", ODD)
-def test_the_worker_is_given_the_folder_whatever_it_is_called(tmp_path: Path, run_script: Any, value: str) -> None:
-    folder = tmp_path / value
-    message, _ = run_script(script_of(folder))
-    assert message[-1] == str(folder)
+def test_odd_folders_and_variables_reach_the_worker_as_they_are(tmp_path: Path, run_script: Any) -> None:
+    for number, value in enumerate([*ODD, "", "a=b"]):
+        folder = tmp_path / f"{number}{value}"
+        message, environment = run_script(script_of(folder, environment={"FOO": value}))
+        assert (message[-1], environment["FOO"]) == (str(folder), value)
     assert not (tmp_path / "hurt").exists()
 
 
@@ -203,35 +173,10 @@ def test_workers_end_together_only_where_they_train_together(tmp_path: Path, run
         assert f"--kill-on-bad-exit={ends}" in message
 
 
-def test_srun_hands_on_what_the_script_exports_where_the_job_was_submitted_without_an_environment(
-    tmp_path: Path, run_script: Any
-) -> None:
-    message, environment = run_script(script_of(tmp_path), SLURM_EXPORT_ENV="NONE")
-    assert "--export=ALL" in message or environment.get("SLURM_EXPORT_ENV") == "ALL"
-
-
 def test_python_of_the_profile_is_a_command_of_its_own(tmp_path: Path, run_script: Any) -> None:
     message, _ = run_script(script_of(tmp_path, python="apptainer exec --nv 'my image.sif' python3"))
     start = message.index("apptainer")
     assert message[start : start + 7] == ["apptainer", "exec", "--nv", "my image.sif", "python3", "-u", "-P"]
-
-
-@pytest.mark.parametrize("value", [*ODD, "", "a=b"])
-def test_variables_reach_the_worker_as_they_are(tmp_path: Path, run_script: Any, value: str) -> None:
-    _, environment = run_script(script_of(tmp_path, environment={"FOO": value}))
-    assert environment["FOO"] == value
-    assert not (tmp_path / "hurt").exists()
-
-
-def test_jobs_trust_the_group_where_the_command_did(
-    tmp_path: Path, run_script: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(TRUST_VARIABLE, raising=False)
-    assert TRUST_VARIABLE not in run_script(script_of(tmp_path))[1]
-    monkeypatch.setenv(TRUST_VARIABLE, "1")
-    trusting = script_of(tmp_path)
-    monkeypatch.delenv(TRUST_VARIABLE)  # as sbatch may pass no variables
-    assert run_script(trusting)[1][TRUST_VARIABLE] == "1"
 
 
 def test_the_script_exports_exactly_the_variables_of_the_profile(tmp_path: Path, run_script: Any) -> None:
@@ -260,7 +205,6 @@ def test_setup_runs_in_order_before_the_workers_and_sees_the_variables(tmp_path:
 @pytest.mark.parametrize(
     ("shell", "profile", "path"),
     [
-        (None, {}, []),
         ("/mine:/yours", {}, ["/mine", "/yours"]),
         (None, {"PYTHONPATH": "/site"}, ["/site"]),
     ],
@@ -283,11 +227,6 @@ def test_a_snapshot_comes_first_where_python_looks_for_modules(
     assert environment["PYTHONSAFEPATH"] == "1"
 
 
-def test_without_a_snapshot_the_installed_code_is_used(tmp_path: Path, run_script: Any) -> None:
-    _, environment = run_script(script_of(tmp_path))
-    assert not {"PYTHONPATH", "PYTHONSAFEPATH"} & set(environment)
-
-
 # --- the environment of sbatch --------------------------------------------------------------------------------------
 
 
@@ -307,59 +246,20 @@ def seen_by_sbatch(bin_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
     return run
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "variable"),
-    [
-        ("partition", "gpu", "SBATCH_PARTITION"),
-        ("account", "mine", "SBATCH_ACCOUNT"),
-        ("qos", "high", "SBATCH_QOS"),
-        ("constraint", "a100", "SBATCH_CONSTRAINT"),
-        ("mem_gb", 8, "SBATCH_MEM_PER_NODE"),
-        ("gpus", 2, "SBATCH_GPUS_PER_NODE"),
-        ("sbatch", {"gpu-bind": "none"}, "SBATCH_GPU_BIND"),
-    ],
-)
-def test_what_the_profile_says_is_not_overridden_by_the_shell(
-    tmp_path: Path, seen_by_sbatch: Any, field: str, value: object, variable: str
+def test_what_the_profile_says_is_not_overridden_by_the_shell_which_may_say_the_rest(
+    tmp_path: Path, seen_by_sbatch: Any
 ) -> None:
-    profile: dict[str, Any] = {"gpus": 0, field: value}
-    assert seen_by_sbatch(script_of(tmp_path, **profile), variable) == set()
+    script = script_of(tmp_path, partition="gpu", mem_gb=8, gpus=2, sbatch={"gpu-bind": "none"})
+    names = {"SBATCH_ACCOUNT", "SBATCH_QOS", "SBATCH_RESERVATION", "HOME_OF_MINE", "SLURM_CONF", "SLURM_JWT"}
+    stated = {"SBATCH_PARTITION", "SBATCH_MEM_PER_NODE", "SBATCH_GPUS_PER_NODE", "SBATCH_GPU_BIND"}
+    of_a_job = {"SLURM_JOB_ID", "SLURM_CPUS_PER_TASK", "SLURM_RESTART_COUNT", "SUBMITIT_EXECUTOR", "PMI_RANK"}
+    assert seen_by_sbatch(script, *names, *stated, *of_a_job) == names
 
 
-def test_what_the_profile_leaves_out_may_come_from_the_shell(tmp_path: Path, seen_by_sbatch: Any) -> None:
-    names = ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION", "HOME_OF_MINE")
-    assert seen_by_sbatch(script_of(tmp_path), *names) == set(names)
-
-
-@pytest.mark.parametrize(
-    "variable",
-    [
-        "SBATCH_TIMELIMIT",
-        "SBATCH_ARRAY_INX",
-        "SBATCH_JOB_NAME",
-        "SBATCH_OUTPUT",
-        "SBATCH_OPEN_MODE",
-        "SBATCH_SIGNAL",
-        "SBATCH_REQUEUE",
-        "SBATCH_NO_REQUEUE",
-        "SBATCH_ERROR",
-        "SBATCH_WAIT",
-        "SBATCH_CLUSTERS",
-        "SLURM_CLUSTERS",
-    ],
-)
-def test_what_the_tool_depends_on_is_not_up_to_the_shell(tmp_path: Path, seen_by_sbatch: Any, variable: str) -> None:
-    assert seen_by_sbatch(script_of(tmp_path), variable) == set()
-
-
-def test_nothing_of_a_job_that_submits_another_one_is_handed_on(tmp_path: Path, seen_by_sbatch: Any) -> None:
-    names = ["SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_CPUS_PER_TASK", "SLURM_PROCID", "SLURM_RESTART_COUNT"]
-    names += ["SLURM_MEM_PER_NODE", "SLURMD_NODENAME", "SRUN_DEBUG", "SUBMITIT_EXECUTOR", "PMI_RANK"]
-    assert seen_by_sbatch(script_of(tmp_path), *names) == set()
-
-
-def test_where_slurm_is_stays_known(tmp_path: Path, seen_by_sbatch: Any) -> None:
-    assert seen_by_sbatch(script_of(tmp_path), "SLURM_CONF", "SLURM_JWT") == {"SLURM_CONF", "SLURM_JWT"}
+def test_what_the_tool_depends_on_is_not_up_to_the_shell(tmp_path: Path, seen_by_sbatch: Any) -> None:
+    names = ["TIMELIMIT", "ARRAY_INX", "JOB_NAME", "OUTPUT", "OPEN_MODE", "SIGNAL", "REQUEUE", "NO_REQUEUE", "ERROR"]
+    names = [f"SBATCH_{name}" for name in (*names, "WAIT", "CLUSTERS")]
+    assert seen_by_sbatch(script_of(tmp_path), *names, "SLURM_CLUSTERS") == set()
 
 
 # --- from a plan to sbatch ------------------------------------------------------------------------------------------
@@ -393,11 +293,10 @@ def without_unique_names(script: str) -> str:
     return re.sub(r"\.[0-9a-f]{8}$", ".XXXXXXXX", script, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("snapshot", [False, True])
 def test_a_dry_run_shows_the_scripts_that_are_submitted(
-    stand_in_cluster: Path, results: Path, make_spec: Callable[..., RunSpec], snapshot: bool
+    stand_in_cluster: Path, results: Path, make_spec: Callable[..., RunSpec]
 ) -> None:
-    profile = SlurmProfile(kind="slurm", runs_per_job=2, max_parallel=3, snapshot=snapshot, partition="a b")
+    profile = SlurmProfile(kind="slurm", runs_per_job=2, max_parallel=3, snapshot=True, partition="a b")
     plan = plan_of(results, [make_spec(seed=seed) for seed in range(7)])
     batch_scripts_result = profile.scripts(results, plan.to_launch)
     assert not results.exists(), "a dry run leaves no trace"
@@ -409,6 +308,9 @@ def test_a_dry_run_shows_the_scripts_that_are_submitted(
     )
     assert [len(read_submission(folder).runs) for folder in folders] == [4, 3]
     assert [read_submission(folder).array_id() for folder in folders] == ["100", "101"]
+    names = [read_submission(folder).name for folder in folders]
+    assert len(set(names)) == 2
+    assert [options(script)["job-name"] for script in submitted] == names, "by which jobs are found"
 
 
 @pytest.mark.parametrize(
@@ -431,15 +333,6 @@ def test_workers_are_told_where_the_data_are_unless_the_profile_says_it(
     monkeypatch.setenv("ETTSWEEP_IMAGENET", "/login/imagenet")
     (folder,) = submit(results, plan_of(results, [spec]), SlurmProfile(kind="slurm", **profile))
     assert read_submission(folder).data == message
-
-
-def test_each_submission_has_a_name_of_its_own_which_its_jobs_carry(
-    stand_in_cluster: Path, results: Path, make_spec: Callable[..., RunSpec]
-) -> None:
-    folders = submit(results, plan_of(results, [make_spec(seed=s) for s in range(4)]), SlurmProfile(kind="slurm"))
-    names = [read_submission(folder).name for folder in folders]
-    assert len(set(names)) == 2
-    assert [options(path.read_text())["job-name"] for path in sorted(stand_in_cluster.iterdir())] == names
 
 
 BANNER = "--> job 17 has used 3 of 500 hours"
@@ -484,15 +377,3 @@ def test_a_sbatch_that_refuses_before_it_has_read_the_script_is_told(
     options = tmp_path / "grid.yaml", "--launch", tmp_path / "long.yaml", "--results", results
     write_grid(tmp_path / "grid.yaml")
     assert "sbatch refuses: no such partition" in typed("grid", *options, code=1).stderr
-
-
-def test_a_path_that_is_not_utf8_reaches_sbatch_as_it_is(
-    stand_in_cluster: Path, tmp_path: Path, make_spec: Callable[..., RunSpec]
-) -> None:
-    results, profile = tmp_path / os.fsdecode(b"r\xff"), SlurmProfile(kind="slurm", setup=("echo f\u00fcr",))
-    plan = plan_of(results, [make_spec()])
-    check_plan(results, plan, profile)
-    submit(results, plan, profile)
-    (script,) = (path.read_bytes() for path in stand_in_cluster.iterdir())
-    assert b"/r\xff/jobs/" in script
-    assert "echo für".encode() in script

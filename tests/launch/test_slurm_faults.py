@@ -4,23 +4,17 @@ A test holds a run still by stopping its worker (SIGSTOP), never by hoping that 
 """
 
 import contextlib
-import json
 import os
-import pty
 import re
-import select
 import shutil
 import signal
 import subprocess
-import threading
-import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.arrays import LATER, asks, attempt_at_work, node_of, only_run, only_submission, workers
+from support.arrays import LATER, asks, attempt_at_work, node_of, only_submission, workers
 from support.commandline import (
     ETTSWEEP,
     PATIENCE_S,
@@ -235,20 +229,6 @@ def test_a_submitter_killed_before_it_knew_of_its_jobs_leaves_no_orphans(
     trained_once(results)
 
 
-def test_runs_of_a_submitter_killed_before_sbatch_are_submitted_by_the_next_command(
-    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, instead: Any
-) -> None:
-    requested = asks(tmp_path, steps=100)
-    ended(start(*requested, env=instead("sbatch", f"{ONLY_TRIED}\nkill -KILL $PPID")), -signal.SIGKILL)
-    assert not cluster.squeue("--name", only_submission(results).name)
-    (row,) = look(results, "missing").values()
-    assert row["reason"] == "its submission was cut short"
-    assert "1 run submitted" in ettsweep(*requested).stderr
-    wait_for_the_end(results)
-    assert only_run(results).attempt_numbers() == [1]
-    trained_once(results)
-
-
 # --- nodes and workers that die -------------------------------------------------------------------------------------
 
 
@@ -307,27 +287,6 @@ def test_a_run_goes_on_elsewhere_after_its_node_died(
     trained_once(results)
 
 
-@pytest.mark.slow
-def test_a_killed_worker_is_an_interruption_that_the_next_command_takes_on(
-    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
-) -> None:
-    requested = asks(tmp_path, steps=STEPS)
-    ettsweep(*requested)
-    lost = attempt_at_work(results)
-    with held(results, lost):
-        for pid in workers(results):
-            os.kill(pid, signal.SIGKILL)
-    cluster.wait_state(lost.job_id(), "FAILED")
-    (row,) = look(results, "interrupted").values()
-    assert row["reason"] == f"job {lost.job_id()} failed (NonZeroExitCode)"
-    assert "1 resumed" in ettsweep(*requested).stderr
-    wait_for_the_end(results)
-    assert RunDir(lost.run).attempt_numbers() == [1, 2]
-    assert lineage(RunDir(lost.run).attempt(2)) == [2, 1]
-    assert len(submission_folders(results)) == 2
-    trained_once(results)
-
-
 # --- a controller that does not answer ------------------------------------------------------------------------------
 
 NO_CONTROLLER = "Unable to contact slurm controller (connect failure)"
@@ -337,59 +296,6 @@ def silent(row: dict[str, Any], message: str) -> bool:
     """Say whether a row of `status` says that SLURM does not answer, with SLURM's own words."""
     reason = str(row["reason"])
     return reason.startswith("SLURM does not answer: squeue: ") and reason.endswith(message)
-
-
-def nodes_are_up(cluster: Cluster) -> bool:
-    """Say whether the controller has heard of all nodes since it started."""
-    states = cluster.run("sinfo", "--noheader", "--Node", "--partition=main", "--format=%T").stdout.split()
-    return "unknown" not in states
-
-
-@pytest.mark.parametrize(
-    "command", ["cancel", *(pytest.param(command, marks=pytest.mark.slow) for command in ("grid", "retry"))]
-)
-def test_what_is_cancelled_while_the_controller_is_away_is_withdrawn_later(
-    cluster: Cluster, tmp_path: Path, results: Path, command: str
-) -> None:
-    requested = asks(tmp_path, runs=3, sbatch=LATER)
-    ettsweep(*requested)
-    ids = sorted(look(results, "queued"))
-    cluster.ctl("stop", "slurmctld")
-    for _ in range(2):
-        result = ettsweep("cancel", *ids[:2], "--yes", "--results", results, code=1)
-        assert f"{NO_CONTROLLER}; the next command that submits or cancels withdraws waiting jobs" in result.stderr
-    cluster.ctl("start", "slurmctld")
-    wait_for(lambda: nodes_are_up(cluster), "the controller")
-    assert len([job for job in cluster.squeue() if job["state"] == "PENDING"]) == 3
-    withdrawn, waiting = "2 waiting jobs withdrawn from SLURM", 1
-    if command == "cancel":
-        assert withdrawn in ettsweep("cancel", ids[0], "--results", results).stderr
-    elif command == "grid":
-        assert withdrawn in ettsweep(*requested, code=None).stderr
-    else:
-        withdrawn, waiting = "1 waiting job withdrawn from SLURM", 2
-        assert withdrawn in ettsweep("retry", ids[0], "--results", results).stderr
-    assert len([job for job in cluster.squeue() if job["state"] == "PENDING"]) == waiting
-    rows = look(results, "queued", "cancelled")
-    assert [rows[run]["state"] for run in ids].count("queued") == waiting
-    assert len(submission_folders(results)) == 1
-
-
-@pytest.mark.slow
-def test_a_restart_of_the_controller_goes_unnoticed(
-    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
-) -> None:
-    requested = asks(tmp_path, runs=2, steps=STEPS, max_parallel=1)
-    ettsweep(*requested)
-    (first,) = wait_for(lambda: started(results), "a checkpoint")
-    with held(results, first):
-        cluster.ctl("restart", "slurmctld")
-        rows = look(results, "queued", "running")
-        assert sorted(row["state"] for row in rows.values()) == ["queued", "running"]
-        grid_submits_nothing(results, requested, "2 under way")
-    wait_for_the_end(results)
-    assert [run.attempt_numbers() for run in runs_in(results)] == [[1], [1]]
-    trained_once(results)
 
 
 def test_nothing_is_concluded_while_the_controller_is_away(
@@ -418,42 +324,6 @@ def test_nothing_is_concluded_while_the_controller_is_away(
     trained_once(results)
 
 
-@pytest.mark.slow
-def test_one_who_looks_on_sees_by_its_heart_that_a_run_goes_on(
-    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
-) -> None:
-    ettsweep(*asks(tmp_path, steps=STEPS))
-    run = attempt_at_work(results)
-    with held(results, run):
-        cluster.ctl("stop", "slurmctld")
-        watch = Onlooker(tmp_path / "said", "watch", "--results", results)
-        watch.wait_for("(1 unknown)")
-        assert watch.says("SLURM does not answer: squeue: ")
-        with beating(run):
-            watch.wait_for("(1 running)")
-        cluster.ctl("start", "slurmctld")
-    watch.ended()
-    assert watch.says("1/1 run finished (1 done)")
-    trained_once(results)
-
-
-@pytest.mark.slow
-def test_what_cannot_be_submitted_leaves_nothing_behind(
-    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
-) -> None:
-    requested = asks(tmp_path, steps=100)
-    cluster.ctl("stop", "slurmctld")
-    failed = ettsweep(*requested, code=1)
-    assert NO_CONTROLLER in failed.stderr
-    assert not results.exists()
-    cluster.ctl("start", "slurmctld")
-    wait_for(lambda: nodes_are_up(cluster), "the nodes to be back")
-    assert "1 run submitted" in ettsweep(*requested).stderr
-    wait_for_the_end(results)
-    assert only_run(results).attempt_numbers() == [1]
-    trained_once(results)
-
-
 def test_jobs_that_come_after_sbatch_gave_up_are_found(
     cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, instead: Any
 ) -> None:
@@ -478,120 +348,21 @@ def test_jobs_that_come_after_sbatch_gave_up_are_found(
     trained_once(results)
 
 
-@pytest.mark.slow
-def test_jobs_that_come_minutes_after_sbatch_gave_up_are_found(
-    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, instead: Any
-) -> None:
-    requested = asks(tmp_path, steps=100, sbatch=LATER)
-    timed_out = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
-    text = f'{ONLY_TRIED}\nprintf %s "$*" > {tmp_path}/asked\necho {timed_out} >&2\nexit 1'
-    failed = ettsweep(*requested, code=1, env=instead("sbatch", text))
-    assert "Socket timed out on send/recv operation; the next command looks" in failed.stderr
-    cluster.run("sbatch", *(tmp_path / "asked").read_text().split())  # the controller gets round to it
-    look(results, "queued")
-    grid_submits_nothing(results, requested)
-    cluster.begin(cluster.squeue("--name", only_submission(results).name)[0]["id"])
-    wait_for_the_end(results)
-    assert only_run(results).attempt_numbers() == [1]
-    trained_once(results)
-
-
-@pytest.mark.slow
-def test_nodes_in_maintenance_are_no_reason_to_refuse(
-    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
-) -> None:
-    cluster.run("scontrol", "update", f"nodename={','.join(cluster.nodes)}", "state=drain", "reason=maintenance")
-    assert "1 run submitted" in ettsweep(*asks(tmp_path, steps=100)).stderr
-    (row,) = look(results, "queued").values()
-    assert row["reason"]
-    cluster.run("scontrol", "update", f"nodename={','.join(cluster.nodes)}", "state=resume")
-    wait_for_the_end(results)
-    trained_once(results)
-
-
-# --- owners that cannot be asked ------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def beating(attempt: Attempt) -> Iterator[None]:
-    """Beat as the owner of an attempt."""
-    over = threading.Event()
-
-    def beat() -> None:
-        count = 10**6
-        while not over.wait(0.05):
-            attempt.write_heartbeat(count := count + 1)
-
-    thread = threading.Thread(target=beat)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-@pytest.mark.parametrize(
-    "job",
-    [
-        pytest.param(None, marks=pytest.mark.slow),
-        {"cluster": "elsewhere", "id": "7_0", "restart": 0, "node": "gone"},
-    ],
-)
-def test_a_claim_of_a_machine_that_cannot_be_asked_is_given_up_only_when_its_heart_stands_still(
-    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, job: dict[str, Any] | None
-) -> None:
-    requested = asks(tmp_path, steps=STEPS)
-    ettsweep(*requested)
-    lost = attempt_at_work(results)
-    with held(results, lost):
-        for pid in workers(results):
-            os.kill(pid, signal.SIGKILL)
-    cluster.wait_state(lost.job_id(), "FAILED")
-    claim = lost.claim()
-    claim["process"] |= {"host": "gone", "boot_id": "another"}
-    claim_path = lost.path / "claim.json"
-    claim_path.write_text(json.dumps(claim | {"job": job}))
-
-    text = (
-        "cluster elsewhere cannot be asked from here, which is devcluster"
-        if job
-        else "claimed on gone, which cannot be asked from here"
-    )
-    (row,) = look(results, "unknown").values()
-    assert (row["reason"], row["where"]) == (text, "gone")
-    message = f"run {lost.run.name} is unknown: {text}\n`ettsweep retry {lost.run.name} --results"
-    grid_submits_nothing(results, requested, message, code=1)
-    retry = ("retry", lost.run.name, "--results", results)
-    with beating(lost):
-        refused = ettsweep(*retry)
-    assert f"run {lost.run.name} is still training on gone" in refused.stderr
-    assert (RunDir(lost.run).attempt_numbers(), len(submission_folders(results))) == ([1], 1)
-    result = ettsweep(*retry)
-    assert f"run {lost.run.name}: {text}; watching its heartbeat" in result.stderr
-    assert "1 resumed" in result.stderr
-    wait_for_the_end(results)
-    assert RunDir(lost.run).attempt_numbers() == [1, 2]
-    assert lineage(RunDir(lost.run).attempt(2)) == [2, 1]
-    trained_once(results)
-
-
 # --- commands at the same instant -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_commands_at_the_same_instant_train_each_run_once(
-    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, instead: Any, count: int
+    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, instead: Any
 ) -> None:
     requested = asks(tmp_path, runs=3, steps=100)
     meeting = tmp_path / "meeting"
     meeting.mkdir()
     # Each has made its plan, and waits for the others before it submits.
-    meet = f"touch {meeting}/$PPID; until [ $(ls {meeting} | wc -l) = {count} ]; do sleep 0.01; done"
+    meet = f"touch {meeting}/$PPID; until [ $(ls {meeting} | wc -l) = 2 ]; do sleep 0.01; done"
     environment = instead("sbatch", f'case " $* " in *" --test-only "*) {meet} ;; esac\nexec $REAL "$@"')
-    for command in [start(*requested, env=environment) for _ in range(count)]:
+    for command in [start(*requested, env=environment) for _ in range(2)]:
         assert "3 runs submitted" in ended(command).stderr
-    assert len(submission_folders(results)) == count
+    assert len(submission_folders(results)) == 2
     wait_for_the_end(results)
     for submission in submissions(results):
         wait_for(lambda s=submission: jobs_ended(cluster, s), "all jobs to end")  # type: ignore[misc]
@@ -608,32 +379,6 @@ def jobs_ended(cluster: Cluster, submission: Submission) -> bool:
 
 
 # --- jobs that are held ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("by", ["its user", pytest.param("SLURM", marks=pytest.mark.slow)])
-def test_whoever_follows_a_held_job_is_told_what_releases_it(
-    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, by: str
-) -> None:
-    requested = asks(tmp_path, steps=100, sbatch={"hold": by == "its user"})
-    if by == "SLURM":
-        cluster.let_nothing_start()
-    followed = ettsweep(*requested, "--follow", code=1)
-    (row,) = look(results, "held").values()
-    text = "JobHeldUser" if by == "its user" else "launch failed requeued held"
-    release = f"scontrol release {row['job']}"
-    assert row["reason"] == f"{text}: `{release}`, or `cancel` and `retry`"
-    assert "0/1 run finished (1 held)" in followed.stderr
-    assert row["reason"] in followed.stderr
-    assert " left" not in followed.stderr
-    assert row["reason"] in ettsweep("watch", "--results", results, code=1).stderr
-    grid_submits_nothing(results, requested, f"run {row['run']} is held: {row['reason']}\n")
-    for node in cluster.nodes if by == "SLURM" else ():
-        cluster.node("writable", node)
-    cluster.run(*release.split())
-    wait_for_the_end(results)
-    assert only_run(results).attempt_numbers() == [1]
-    trained_once(results)
 
 
 def test_a_job_that_is_requeued_and_held_is_replaced_by_cancel_and_retry(
@@ -666,44 +411,11 @@ def both_held(rows: dict[str, dict[str, Any]]) -> bool:
 # --- accounting that does not answer --------------------------------------------------------------------------------
 
 
-@pytest.fixture(
-    params=[
-        *(pytest.param(settings, marks=pytest.mark.slow) for settings in ("stopped", "not installed")),
-        "switched off",
-    ]
-)
-def no_accounting(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path, instead: Any) -> Iterator[str]:
-    """Take the accounting away; give why `sacct` fails, as far as the tool can tell."""
-    with pytest.MonkeyPatch.context() as patch:  # undone before the cluster is mended
-        if request.param == "stopped":
-            cluster.ctl("stop", "slurmdbd")
-            yield "Connection refused"
-        elif request.param == "switched off":
-            text = "Slurm accounting storage is disabled"
-            patch.setenv("PATH", instead("sacct", f"echo {text} >&2; exit 1")["PATH"])
-            yield text
-        else:
-            patch.setenv(
-                "PATH", os.pathsep.join(without("sacct", location, tmp_path) for location in os.get_exec_path())
-            )
-            assert not shutil.which("sacct")
-            yield "sacct is not on this machine"
-
-
-def without(program: str, location: str, folder: Path) -> str:
-    """Return a folder of programs, or one like it that lacks a program."""
-    if not (Path(location) / program).exists():
-        return location
-    copy = folder / location.strip("/").replace("/", "-")
-    copy.mkdir()
-    for name in set(os.listdir(location)) - {program}:
-        (copy / name).symlink_to(Path(location) / name)
-    return str(copy)
-
-
 def test_all_works_without_accounting(
-    no_accounting: str, cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
+    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, instead: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    no_accounting = "Slurm accounting storage is disabled"
+    monkeypatch.setenv("PATH", instead("sacct", f"echo {no_accounting} >&2; exit 1")["PATH"])
     requested = asks(tmp_path, runs=3, steps=STEPS, max_parallel=1)
     ettsweep(*requested)
     (first,) = wait_for(lambda: started(results), "a checkpoint")
@@ -727,224 +439,3 @@ def test_all_works_without_accounting(
     wait_for_the_end(results)
     assert [run.attempt_numbers() for run in runs_in(results)] == [[1]] * 3
     trained_once(results)
-
-
-# --- a full disk ----------------------------------------------------------------------------------------------------
-
-
-def fill(folder: Path, left: int) -> Path:
-    """Fill a disk but for some bytes; return the file that does."""
-    ballast = folder / "ballast"
-    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
-        while file.write(b"\0" * 4096):
-            pass
-    os.truncate(ballast, ballast.stat().st_size - left)
-    return ballast
-
-
-def read_all_json(results: Path) -> None:
-    """Read all JSON files as any reader would: each is whole, or not there."""
-    for path in results.rglob("*.json"):
-        assert isinstance(json.loads(path.read_text()), dict)
-
-
-@pytest.mark.parametrize("left", [pytest.param(0, marks=pytest.mark.slow), 3 * 4096])
-def test_a_results_folder_that_fills_up_costs_no_run(
-    cluster: Cluster, tmp_path: Path, left: int, trained_once: Any
-) -> None:
-    disk = cluster.disk("4m")
-    results = disk / "results"
-    values = (*asks(tmp_path, steps=STEPS)[:-1], results)
-    ettsweep(*values)
-    lost = attempt_at_work(results)
-    with held(results, lost):
-        ballast = fill(disk, left)
-    cluster.wait_state(lost.job_id(), "FAILED", "COMPLETED")
-    assert RunDir(lost.run).result() is None
-    read_all_json(results)
-    (row,) = look(results, "failed", "interrupted").values()
-    if left:  # enough for the worker to say why
-        assert row["state"] == "failed"
-        assert "the disk is full" in row["reason"]
-        assert "the disk is full" in ettsweep("logs", lost.run.name, "--results", results).stdout
-    else:
-        assert (row["state"], row["reason"]) == ("interrupted", f"job {lost.job_id()} failed (NonZeroExitCode)")
-        assert "the disk is full" in ettsweep(*values, code=1).stderr
-        assert not [job for job in cluster.squeue() if job["state"] in ("PENDING", "RUNNING")]
-        read_all_json(results)
-    ballast.unlink()
-    result = ettsweep("retry", lost.run.name, "--results", results) if left else ettsweep(*values)
-    assert "1 resumed" in result.stderr
-    wait_for_the_end(results)
-    assert RunDir(lost.run).attempt_numbers() == [1, 2]
-    assert lineage(RunDir(lost.run).attempt(2)) == [2, 1]
-    trained_once(results)
-
-
-# --- clocks and places ----------------------------------------------------------------------------------------------
-
-
-def clock(attempt: Attempt) -> datetime:
-    """Return what the clock of an attempt's owner showed when it started."""
-    return datetime.fromisoformat(attempt.log_path.read_text()[:19])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("skew_min", [7, pytest.param(-7, marks=pytest.mark.slow)])
-def test_clocks_that_differ_between_nodes_do_no_harm(
-    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any, skew_min: int
-) -> None:
-    library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
-    if library is None:
-        pytest.skip("libfaketime is not here; on Debian: apt-get install faketime")
-    setup = [
-        f"export LD_PRELOAD={library} FAKETIME_DONT_FAKE_MONOTONIC=1 FAKETIME={-skew_min:+d}m",
-        f"[ $SLURMD_NODENAME != {cluster.nodes[0]} ] || export FAKETIME={skew_min:+d}m",
-    ]
-    requested = asks(tmp_path, steps=STEPS, setup=setup)
-    ettsweep(*requested)
-    lost = attempt_at_work(results)
-    assert node_of(lost) == cluster.nodes[0]
-    with held(results, lost):
-        look(results, "running")
-        grid_submits_nothing(results, requested)
-        cluster.node("kill", node_of(lost))
-    newer = attempt_at_work(results, 2)
-    assert node_of(newer) != node_of(lost)
-    minutes = (clock(newer) - clock(lost)).total_seconds() / 60
-    assert abs(minutes + 2 * skew_min) < 5  # the clocks do differ
-    wait_for_the_end(results)
-    assert RunDir(lost.run).attempt_numbers() == [1, 2]
-    assert lineage(newer) == [2, 1]
-    grid_submits_nothing(results, requested, "1 finished, 0 under way")
-    trained_once(results)
-
-
-@pytest.mark.slow
-def test_status_is_the_same_wherever_it_is_asked(
-    cluster: Cluster, tmp_path: Path, results: Path, trained_once: Any
-) -> None:
-    requested = asks(tmp_path, runs=3, steps=STEPS, max_parallel=1)
-    ettsweep(*requested)
-
-    def second() -> Attempt | None:
-        return next((attempt for attempt in started(results) if RunDir(attempt.run).result() is None), None)
-
-    wait_for(lambda: any(run.result() for run in runs_in(results)), "a result")
-    at_work = wait_for(second, "the second run")
-
-    def essence(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-        keys = ("run", "state", "progress", "best_score", "where", "job")
-        return [(*(row[key] for key in keys), row["reason"].partition(", expected")[0]) for row in rows]
-
-    with held(results, at_work):
-        local = look(results)
-        assert sorted(row["state"] for row in local.values()) == ["done", "queued", "running"]
-        for node in cluster.nodes:
-            srun = ("srun", "--cpus-per-task=1", "--chdir=/", f"--nodelist={node}", ETTSWEEP)
-            run_result = cluster.run(*srun, "status", "--results", results, "--format", "json")
-            assert essence(json.loads(run_result.stdout)) == essence(list(local.values()))
-            assert "1 finished, 2 under way" in cluster.run(*srun, *requested).stderr
-    assert len(submission_folders(results)) == 1
-    wait_for_the_end(results)
-    trained_once(results)
-
-
-# --- jobs that SLURM refuses, or never starts -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("profile", "message"),
-    [
-        ({"partition": "nowhere"}, "nvalid partition"),
-        pytest.param({"gpus": 5}, "Requested node configuration is not available", marks=pytest.mark.slow),
-        pytest.param({"sbatch": {"none-such": 1}}, "unrecognized option '--none-such=1'", marks=pytest.mark.slow),
-    ],
-)
-def test_what_slurm_refuses_is_said_in_its_words_and_leaves_nothing_behind(
-    cluster: Cluster, tmp_path: Path, results: Path, profile: dict[str, Any], message: str
-) -> None:
-    failed = ettsweep(*asks(tmp_path, runs=2, steps=100, **profile), code=1)
-    assert failed.stderr.startswith("ettsweep: sbatch refuses: ")
-    assert message in failed.stderr
-    assert not results.exists(), "not even an empty folder"
-    assert not [job for job in cluster.squeue() if job["state"] == "PENDING"]
-
-
-class Terminal:
-    """A command in a terminal of its own."""
-
-    def __init__(self, *arguments: object) -> None:
-        screen, terminal = pty.openpty()
-        command = [ETTSWEEP, *map(str, arguments)]
-        self.process = subprocess.Popen(
-            command,
-            env=os.environ | {"COLUMNS": "250", "TERM": "xterm"},
-            stdin=terminal,
-            stdout=terminal,
-            stderr=terminal,
-            start_new_session=True,
-        )
-        onlookers.append(self.process)
-        os.close(terminal)
-        self._screen = screen
-        self._seen = ""
-
-    def says(self, message: str) -> bool:
-        if select.select([self._screen], [], [], 0)[0]:
-            with contextlib.suppress(OSError):  # EIO: the command has ended
-                self._seen += os.read(self._screen, 65536).decode(errors="replace")
-        return message in self._seen
-
-    def ctrl_c(self) -> None:
-        os.killpg(self.process.pid, signal.SIGINT)
-
-    def ended(self) -> int:
-        wait_for(lambda: self.says("\0") or self.process.poll() is not None, "the end of the command")
-        self.says("")
-        os.close(self._screen)
-        assert "Traceback" not in self._seen
-        return self.process.wait(PATIENCE_S)
-
-
-def test_a_job_that_never_starts_says_why_until_it_is_cancelled(
-    cluster: Cluster, tmp_path: Path, results: Path
-) -> None:
-    requested, reason = asks(tmp_path, steps=100, partition="short", time_min=6), "PartitionTimeLimit"
-    ettsweep(*requested)
-    job = wait_for(
-        lambda: (row := next(iter(look(results, "queued").values())))["reason"].startswith(reason) and row["job"],
-        reason,
-    )
-    follow = Terminal(*requested, "--follow")
-    wait_for(lambda: follow.says(reason) and follow.says(str(job)), "the picture to say why nothing happens")
-    follow.ctrl_c()
-    wait_for(lambda: follow.says("interrupted; the runs go on"), "the command to detach")
-    assert follow.ended() == 130
-    assert len(submission_folders(results)) == 1
-    look(results, "queued")
-    cancelled = ettsweep("cancel", "--all", "--yes", "--results", results)
-    assert_said(cancelled, "1 run cancelled", "1 waiting job withdrawn")
-    assert not [job for job in cluster.squeue() if job["state"] == "PENDING"]
-    look(results, "cancelled")
-    assert only_run(results).attempt_numbers() == []
-
-
-def test_a_thousand_runs_are_arrays_of_the_size_that_the_site_allows(
-    cluster: Cluster, tmp_path: Path, results: Path
-) -> None:
-    seeds = ",".join(map(str, range(1003)))
-    values = (*asks(tmp_path, steps=100, sbatch=LATER), "--seeds", seeds)
-    began_s = time.monotonic()
-    assert "1003 runs submitted" in ettsweep(*values).stderr
-    submitted_s = time.monotonic()
-    assert sorted(len(submission.runs) for submission in submissions(results)) == [2, 1001]
-    rows = look(results, "queued")
-    assert len(rows) == len({row["job"] for row in rows.values()}) == 1003
-    grid_submits_nothing(results, values, "1003 under way")
-    asked_s = time.monotonic()
-    cancelled = ettsweep("cancel", "--all", "--yes", "--results", results)
-    assert_said(cancelled, "1003 runs cancelled", "1003 waiting jobs withdrawn")
-    print(f"1003 runs: submitted in {submitted_s - began_s:.1f} s, cancelled in {time.monotonic() - asked_s:.1f} s")
-    assert not [job for job in cluster.squeue() if job["state"] == "PENDING"]
-    assert len(look(results, "cancelled")) == 1003

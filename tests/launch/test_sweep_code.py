@@ -76,13 +76,6 @@ def said(done: Any) -> str:
     return " ".join(done.stderr.split())
 
 
-def test_the_plan_says_how_many_files_are_the_code(project: Path, grid: Ask) -> None:
-    assert f"code of the runs: 3 files of {project}" in said(grid("--dry-run"))
-    for name in ("train.py", "factor.py", "notes.txt"):
-        (project / name).unlink()
-    assert f"code of the runs: no file of {project}" in said(grid("--dry-run", command="true {lr} {seed} {out}"))
-
-
 def test_what_changes_no_code_makes_no_new_run(project: Path, results: Path, grid: Ask, tmp_path: Path) -> None:
     def runs(*options: object, **more: Any) -> dict[str, str]:
         rows = json.loads(grid("--dry-run", "--format", "json", *options, **more).stdout)
@@ -120,13 +113,6 @@ def test_an_edit_of_an_untracked_module_is_named_with_the_ways_on(project: Path,
     assert errs(results) == [1.25, 7.0]
 
 
-def test_a_named_binary_is_code(project: Path, results: Path, grid: Ask) -> None:
-    command = [sys.executable, "train.py", "{lr}", "{seed}", "{out}", "--from=weights.bin"]
-    grid("--follow", command=command)
-    (project / "weights.bin").write_bytes(b"\0\0")
-    assert "weights.bin was edited" in said(grid(rc=2, command=command))
-
-
 def test_code_that_counts_as_equal_trains_the_runs_to_come(project: Path, results: Path, grid: Ask) -> None:
     grid("--follow")
     (project / "factor.py").write_text(OTHER)
@@ -150,9 +136,7 @@ def test_only_grid_and_try_look_at_the_project(project: Path, results: Path, gri
         ettsweep("try", project / "sweep.yaml", "--results", results, "--launch-set", "slots=1", code=2)
     )
     options = "--results", results, "--launch-set", "slots=1"
-    ettsweep("seeds", "--sweep", "sweep", "--count", "1", "--follow", *options, code=None)
     ettsweep("verify-optimum", "--sweep", "sweep", "--follow", "--max-runs", "2", *options, code=None)
-    ettsweep("search", "--sweep", "sweep", "--sampler", "random", "--trials", "1", *options, code=None)
     assert len(runs_in(results)) > 6
     assert 7 not in errs(results)
     shutil.rmtree(project)  # even then
@@ -161,16 +145,6 @@ def test_only_grid_and_try_look_at_the_project(project: Path, results: Path, gri
     run.result_path.unlink()
     ettsweep("retry", run.id, *options)
     assert wait_for(run.result, "its result")["score"] < 7
-
-
-def test_a_sweep_without_a_finished_run_takes_the_new_code(project: Path, results: Path, grid: Ask) -> None:
-    (project / "factor.py").write_text(BROKEN)
-    grid("--follow", rc=None)
-    (project / "factor.py").write_text(FACTOR)
-    told = said(grid("--follow", lrs=2))
-    assert "sweep sweep takes it as it is now: factor.py was edited; 1 unfinished run of the code before" in told
-    rows = json.loads(ettsweep("status", "--sweep", "sweep", "--format", "json", "--results", results).stdout)
-    assert [row["state"] for row in rows] == ["done", "done"]
 
 
 def test_a_run_is_retried_with_its_own_code_or_that_of_now(project: Path, results: Path, grid: Ask) -> None:
@@ -197,28 +171,3 @@ def test_clean_keeps_the_copies_of_sweeps(project: Path, results: Path, grid: As
     assert "copy of a project that no sweep needs" in ettsweep("clean", "--dry-run", "--results", results).stdout
     ettsweep("clean", "--yes", "--results", results)
     assert len(project_copies(results)) == 1
-
-
-def test_what_the_command_prints_into_the_project_is_no_code(project: Path, results: Path, grid: Ask) -> None:
-    grid("--dry-run")
-    words = ["grid", "sweep.yaml", "--results", str(results), "--launch-set", "slots=1", "--lr-range", "0:0"]
-    main = "import sys; from ettsweep.cli import main; sys.exit(main())"
-    with (project / "told.txt").open("w") as told:
-        subprocess.run(
-            [sys.executable, "-c", main, *words, "--follow"], cwd=project, stdout=told, stderr=told, check=True
-        )
-    assert "3 files" in (project / "told.txt").read_text()
-    (copy,) = project_copies(results)
-    assert set(copy.files) == {"train.py", "factor.py", "notes.txt"}
-
-
-def test_a_copy_that_is_gone_is_told_before_a_run_is_reset(project: Path, results: Path, grid: Ask) -> None:
-    (project / "factor.py").write_text(BROKEN)
-    grid("--follow", rc=None)
-    run = only_run(results)
-    (project / "factor.py").write_text(FACTOR)
-    shutil.rmtree(results / "code")
-    told = said(ettsweep("retry", run.id, "--results", results, code=1))
-    assert "there is no copy of it in" in told
-    assert "`ettsweep retry --new-code" in told
-    assert run.status().state is State.FAILED

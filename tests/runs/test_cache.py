@@ -83,16 +83,6 @@ def test_a_finished_run_is_read_once_and_stays_what_it_was(results: Path, runs: 
     assert [path.name for path in results.iterdir()] == ["runs"], "nothing is kept in the results folder"
 
 
-def test_results_of_many_runs_are_not_held(results: Path, runs: list[RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of 100,000 would take a gigabyte."""
-    expected = from_folders(results)
-    shutil.rmtree(cache_folder(), ignore_errors=True)
-    monkeypatch.setattr("ettsweep.runs.index.MAX_HELD", MIN_KEPT)
-    first = load_run_index(results).runs
-    assert sum(run._result is not None for run in first.values()) == len(runs) - MIN_KEPT
-    assert {run.id: facts(run) for run in first.values()} == expected == read(results)
-
-
 def test_a_result_that_was_edited_is_read_again(results: Path, runs: list[RunDir]) -> None:
     read(results)
     edited, removed, again = runs[0], runs[1], runs[2]
@@ -110,38 +100,20 @@ def test_a_result_that_was_edited_is_read_again(results: Path, runs: list[RunDir
     assert read(results) == from_folders(results)
 
 
-def test_a_copied_folder_is_read_for_itself(results: Path, runs: list[RunDir], tmp_path: Path) -> None:
-    first, copied = read(results), tmp_path / "copied"
-    shutil.copytree(results, copied)
-    results.rename(tmp_path / "first")
-    copied.rename(results)
-    assert len(opened(results)) == 2 * len(runs), "inodes are others"
-    assert read(results) == first
-
-
-def test_a_result_is_that_of_the_run_that_was_read(results: Path, runs: list[RunDir]) -> None:
-    read(results)
-    held = load_run_index(results).runs
-    for run in runs:
-        run.result_path.unlink()
-        assert run.finish({"status": "done", "score": 7.0}, [])
-    assert load_run_index(results).runs[runs[0].id].score == 7.0, "kept in its place"
-    run = held[runs[0].id]
-    runs[0].result_path.unlink()
-    assert (run.score, run.result) == (0.1, None)
-
-
 def test_a_damaged_cache_is_made_anew_without_a_word(results: Path, runs: list[RunDir]) -> None:
     first = read(results)
     path = cache_file()
     whole, rng = path.read_bytes(), random.Random(0)
-    for _ in range(300):
+    digits = [at for at, byte in enumerate(whole) if byte in b"12345678"]
+    for _ in range(60):
         data = bytearray(whole)
-        at = rng.randrange(len(data))
-        if rng.random() < 0.3:
-            del data[at:]
-        else:
-            data[at] ^= 1 << rng.randrange(8)
+        match rng.randrange(3):
+            case 0:
+                del data[rng.randrange(len(data)) :]
+            case 1:
+                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+            case 2:  # still JSON, of another number
+                data[rng.choice(digits)] += 1
         path.write_bytes(data)
         assert read(results) == first
     path.write_bytes(b"no database")
@@ -149,12 +121,9 @@ def test_a_damaged_cache_is_made_anew_without_a_word(results: Path, runs: list[R
     assert opened(results) == [], "it is whole again"
 
 
-@pytest.mark.parametrize("make", [lambda path: path.write_text("no folder"), lambda path: path.symlink_to("/nowhere")])
-def test_where_nothing_can_be_kept_all_is_read(
-    results: Path, runs: list[RunDir], make: Callable[[Path], object]
-) -> None:
+def test_where_nothing_can_be_kept_all_is_read(results: Path, runs: list[RunDir]) -> None:
     cache_folder().parent.mkdir(parents=True, exist_ok=True)
-    make(cache_folder())
+    cache_folder().write_text("no folder")
     assert len(read(results)) == len(runs)
 
 
@@ -176,18 +145,6 @@ def test_another_version_is_made_anew(results: Path, runs: list[RunDir]) -> None
         database.commit()
     assert len(opened(results)) == 2 * len(runs)
     assert opened(results) == []
-    assert read(results) == first
-
-
-def test_what_no_worker_wrote_is_read_as_it_lies(results: Path, runs: list[RunDir]) -> None:
-    """Another of a group that shares the folder may have put it there."""
-    for run, values in zip(runs, ({"score": "0.5"}, {"score": 10**400}, {"device_s": []}), strict=False):
-        run.result_path.unlink()
-        assert run.finish({"status": "done", "score": 1.0} | values, [])
-    runs[3].result_path.unlink()
-    assert runs[3].finish({"status": "diverged", "score": None, "diverged_step": 2**70}, [])
-    first = read(results)
-    assert [first[run.id][8] for run in runs[:4]] == [None, None, 1.0, None]
     assert read(results) == first
 
 
@@ -218,7 +175,7 @@ while True:
 
 def test_a_kill_while_it_is_written_loses_nothing(results: Path, runs: list[RunDir]) -> None:
     first, rng = from_folders(results), random.Random(1)
-    for _ in range(8):
+    for _ in range(4):
         process = subprocess.Popen([sys.executable, "-c", KEEP, str(results)], stdout=subprocess.PIPE)
         assert process.stdout is not None
         process.stdout.readline()

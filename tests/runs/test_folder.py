@@ -1,7 +1,6 @@
 """Run folders: one winner among claims, results, damaged files, storage."""
 
 import json
-import math
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +10,7 @@ from support.claims import claimed, finished, python, state, temporaries, train
 
 from ettsweep.errors import CorruptError, StorageError
 from ettsweep.files import dumps, read_lines, write_atomic
-from ettsweep.processes import Process, process_identity
-from ettsweep.runs.folder import RunDir, is_run_id
+from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 
@@ -59,17 +57,6 @@ def test_one_of_many_processes_wins_each_file_and_each_claim(tmp_path: Path) -> 
     assert python(RACE, tmp_path) == "True 20\n"
 
 
-def test_claim_holds_what_it_was_given_and_the_process(run: RunDir) -> None:
-    attempt = run.claim({"device": "cpu"}, after=0)
-    assert attempt is not None
-    assert attempt.number == 1
-    assert attempt.claim()["device"] == "cpu"
-    assert Process.from_json(attempt.claim()["process"]) == process_identity()
-    latest = run.latest_attempt()
-    assert latest is not None
-    assert latest.number == 1
-
-
 def test_second_claim_of_the_same_attempt_fails_and_leaves_nothing(run: RunDir) -> None:
     first = claimed(run)
     token = first.claim()["token"]
@@ -98,14 +85,6 @@ def test_first_result_stays(run: RunDir) -> None:
     assert run.history() == history
 
 
-def test_retry_keeps_a_sound_result(run: RunDir) -> None:
-    finished(run)
-    before = run.result_path.read_bytes()
-    run.retry()
-    assert run.result_path.read_bytes() == before
-    assert state(run) == (State.DONE, "")
-
-
 def test_retry_forgives_a_failure_between_metrics_and_result(run: RunDir) -> None:
     attempt = claimed(run)
     write_atomic(run.metrics_path, '{"step": 1, "loss": 0.5}\n')  # the disk was full when the result came
@@ -118,11 +97,10 @@ def test_retry_forgives_a_failure_between_metrics_and_result(run: RunDir) -> Non
 
 DAMAGED_RESULTS: dict[str, Callable[[RunDir], object]] = {
     "cut": lambda run: run.result_path.write_text(run.result_path.read_text()[:20]),
-    "empty": lambda run: run.result_path.write_text(""),
-    "list": lambda run: run.result_path.write_text("[]"),
     "other run": lambda run: run.result_path.write_text('{"run": "0123456789ab", "status": "done"}'),
-    "status": lambda run: run.result_path.write_text(dumps({"run": run.id, "status": "great"})),
-    "no diverged step": lambda run: run.result_path.write_text(dumps({"run": run.id, "status": "diverged"})),
+    "edited": lambda run: run.result_path.write_text(run.result_path.read_text().replace('"done"', '"diverged"')),
+    "no number": lambda run: run.result_path.write_text(run.result_path.read_text().replace("{", '{"loss": NaN,', 1)),
+    "no checksum": lambda run: run.result_path.write_text(dumps({"run": run.id, "status": "done", "score": 0.1})),
 }
 
 
@@ -154,7 +132,7 @@ def test_a_damaged_run_begins_without_the_checkpoints_that_its_program_left(run:
     assert (run.path / "attempts" / "0001.out" / "90.ckpt").exists()
 
 
-@pytest.mark.parametrize("damage", ["edited", "cut", "gone"])
+@pytest.mark.parametrize("damage", ["edited", "gone"])
 def test_damaged_metrics_are_named_and_retry_trains_again(run: RunDir, damage: str) -> None:
     finished(run)
     if damage == "gone":
@@ -178,13 +156,12 @@ def edited(spec: RunSpec, **changes: object) -> str:
     ("content", "expected"),
     [
         (lambda spec: edited(spec)[:40], "no valid JSON"),
-        (lambda spec: "[1]", "not a JSON object"),
         (lambda spec: edited(spec, lr=-1), "lr: input should be greater than 0, got -1"),
         (lambda spec: edited(spec, dropout=0.1), "dropout: unknown key"),
         (lambda spec: edited(spec, lr=spec.lr * 2), "edited by hand"),
         (None, "is missing"),
     ],
-    ids=["cut", "list", "illegal", "unknown key", "other run", "gone"],
+    ids=["cut", "illegal", "unknown key", "other run", "gone"],
 )
 def test_damaged_spec_is_named(
     run: RunDir, spec: RunSpec, content: Callable[[RunSpec], str] | None, expected: str
@@ -199,41 +176,10 @@ def test_damaged_spec_is_named(
     assert RunDir.create(run.path.parent.parent, spec).spec() == spec
 
 
-def edited_result(run: RunDir, **changes: object) -> None:
-    content = json.loads(run.result_path.read_text()) | changes
-    run.result_path.write_text(json.dumps(content))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"score": 0.001},
-        {"score": "0.5"},
-        {"score": math.nan},
-        {"best_loss": None},
-        {"more": 1},
-        {"sha256": "0"},
-        {"sha256": None},
-        {"score": math.nan, "sha256": None},
-    ],
-    ids=str,
-)
-def test_a_result_edited_by_hand_is_not_believed(run: RunDir, changes: dict[str, object]) -> None:
-    run.finish({"status": "done", "score": 0.5, "best_loss": 0.5}, [{"step": 1, "loss": 1.0}])
-    edited_result(run)
-    assert run.status().state is State.DONE, "the same content in another layout is the same result"
-    edited_result(run, **changes)
-    with pytest.raises(CorruptError, match=f"ettsweep retry {run.id}") as error:
-        run.result()
-    assert str(run.result_path) in str(error.value)
-    assert run.status().state is State.FAILED
-
-
-def test_results_folder_below_a_file_is_refused(tmp_path: Path, spec: RunSpec) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="Not a directory") as error:
-        RunDir.create(tmp_path / "file" / "results", spec)
-    assert str(tmp_path / "file") in str(error.value)
+def test_the_same_result_in_another_layout_is_the_same(run: RunDir) -> None:
+    finished(run)
+    run.result_path.write_text(json.dumps(json.loads(run.result_path.read_text())))
+    assert run.status().state is State.DONE
 
 
 def test_read_only_folder_says_what_would_help(small_disk: SmallDisk, spec: RunSpec) -> None:
@@ -278,12 +224,6 @@ def test_full_disk_keeps_the_old_file_and_says_what_would_help(small_disk: Small
     assert steps == list(range(len(steps))), "whole lines are still read"
 
 
-def test_only_ids_become_paths() -> None:
-    assert is_run_id("0123456789ab")
-    for name in ("0123456789AB", "0123456789a", "0123456789abc", "../456789abcd", "", "0123456789a\n"):
-        assert not is_run_id(name), name
-
-
 def test_evaluations_are_those_of_the_lineage_and_then_of_the_result(run: RunDir) -> None:
     def steps() -> list[int]:
         return [line["step"] for line in run.evaluations("val_loss") if line["val_loss"] == 2 / line["step"]]
@@ -301,19 +241,3 @@ def test_evaluations_are_those_of_the_lineage_and_then_of_the_result(run: RunDir
     assert steps() == [4, 8, 12, 16]
     run.finish({"status": "done"}, [{"step": 1, "loss": 1.0}, {"step": 4, "val_loss": 0.5}])
     assert steps() == [4]
-
-
-def test_what_a_lineage_has_cost_is_told_by_its_last_line(run: RunDir) -> None:
-    first = claimed(run)
-    assert first.time_spent() == (0.0, 0.0)
-    first.append(first.timings_path, [{"wall_s": 3.0, "device_s": 3.0}, {"wall_s": 7.0, "device_s": 7.0}])
-    second = claimed(run)
-    assert second.time_spent() == (0.0, 0.0), "it began anew"
-    second.record_resume(1, 8)
-    assert second.time_spent() == (7.0, 7.0)
-    second.append(second.timings_path, [{"wall_s": 9.0, "device_s": 18.0}])
-    assert second.time_spent() == (9.0, 18.0)
-    second.append(second.timings_path, [{"step": 12, "wall_s": 10.0, "device_s": 8.0}])
-    assert second.time_spent() == (10.0, 8.0), "it shared its devices"
-    assert second.time_spent(until=11) == (9.0, 18.0)
-    assert second.time_spent(until=12) == (10.0, 8.0), "the last step counts too"

@@ -8,7 +8,7 @@ from support.audit import audited
 from ettsweep.errors import InputError
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.index import count_states, find_run_id, load_run_index
+from ettsweep.runs.index import find_run_id, load_run_index
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import LocalLiveness, Owner, State, Status
 
@@ -80,20 +80,16 @@ def test_each_file_of_a_finished_run_is_opened_once(results: Path, make_spec: Ma
     assert sorted(opened) == sorted(str(path) for run in runs for path in (run.spec_path, run.result_path))
 
 
-def test_the_owner_is_judged_by_whoever_can(results: Path, spec: RunSpec) -> None:
-    start(results, spec)
-    for life, state in {"alive": "running", "dead": "interrupted", "unknown": "unknown"}.items():
-        assert load_run_index(results, StubLiveness(life=life)).runs[spec.run_id].state == state
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"lr": 1}', '{"seed": true}'])
+@pytest.mark.parametrize("content", ["{", '{"seed": true}', "another seed"])
 def test_a_broken_folder_is_told_apart_and_waits_to_be_written_anew(
     results: Path, make_spec: MakeSpec, content: str
 ) -> None:
-    sound, broken = make_spec(seed=0), make_spec(seed=1)
+    # The sound one is read first: what is known of it tells nothing about the other.
+    sound, broken = sorted((make_spec(seed=seed) for seed in (1, 11)), key=lambda spec: spec.run_id)
     for spec in (sound, broken):
         RunDir.create(results, spec)
-    RunDir(results / "runs" / broken.run_id).spec_path.write_text(content)
+    path = RunDir(results / "runs" / broken.run_id).spec_path
+    path.write_text(path.read_text().replace('"seed": 1', '"seed": 2') if content == "another seed" else content)
     run_index = load_run_index(results)
     assert list(run_index.runs) == [sound.run_id]
     assert list(run_index.broken) == [broken.run_id]
@@ -103,12 +99,6 @@ def test_a_broken_folder_is_told_apart_and_waits_to_be_written_anew(
         "its spec.json is damaged and will be rewritten",
     )
     assert "the command that asked for the run writes it anew" in run_index.broken[broken.run_id]
-
-
-def test_a_spec_edited_by_hand_is_not_taken_for_the_run(results: Path, spec: RunSpec) -> None:
-    run = RunDir.create(results, spec)
-    run.spec_path.write_text(run.spec_path.read_text().replace('"seed": 0', '"seed": 1'))
-    assert "it was edited by hand" in load_run_index(results).broken[run.id]
 
 
 def test_what_is_no_run_folder_is_passed_over(results: Path, spec: RunSpec) -> None:
@@ -129,11 +119,6 @@ def test_a_family_is_all_runs_that_differ_in_lr_wd_and_seed_only(results: Path, 
     assert {run.id for run in runs} == {spec.run_id for spec in family}
 
 
-def test_states_are_counted_in_their_order() -> None:
-    counts = count_states([State.FAILED, State.DONE, State.QUEUED, State.DONE])
-    assert list(counts.items()) == [(State.DONE, 2), (State.QUEUED, 1), (State.FAILED, 1)]
-
-
 # --- choosing -------------------------------------------------------------------------------------------------------
 
 
@@ -141,13 +126,10 @@ def test_a_run_is_found_by_the_start_of_its_id(results: Path, make_spec: MakeSpe
     ids = [RunDir.create(results, make_spec(seed=seed)).id for seed in range(40)]  # two of 40 share a first digit
     run_index = load_run_index(results)
     assert find_run_id(run_index, ids[0]) == ids[0]
+    RunDir(results / "runs" / ids[0]).spec_path.write_text("{")
+    assert find_run_id(load_run_index(results), ids[0]) == ids[0], "broken ones too"
     shared = next(d for d in "0123456789abcdef" if sum(i.startswith(d) for i in ids) > 1)
     with pytest.raises(InputError, match=rf"runs start with '{shared}': {shared}"):
         find_run_id(run_index, shared)
     with pytest.raises(InputError, match="no run starts with 'xyz'; `ettsweep status` lists them"):
         find_run_id(run_index, "xyz")
-
-
-def test_a_broken_run_is_found_too(results: Path, spec: RunSpec) -> None:
-    RunDir.create(results, spec).spec_path.write_text("{")
-    assert find_run_id(load_run_index(results), spec.run_id[:5]) == spec.run_id

@@ -2,20 +2,14 @@
 
 import hashlib
 import json
-import math
-import random
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-import yaml
-from support.commandline import ettsweep, status
 
 from ettsweep.errors import InputError
-from ettsweep.powers import log2
-from ettsweep.runs.spec import RunSpec, kind_named, validated_spec
-from ettsweep.schema import OmitFromIdAt, canonical, identity
+from ettsweep.runs.spec import RunSpec, validated_spec
+from ettsweep.schema import OmitFromIdAt
 from ettsweep.strategies.strategy import map_point
 from ettsweep.trainer.recipe import TransformerRun
 
@@ -57,22 +51,15 @@ def test_id_of_a_known_run_never_changes() -> None:
     assert spec.family_id == hashlib.sha256(text.encode()).hexdigest()[:12] == "5d93276058a2"
 
 
-def test_canonical_json_has_sorted_keys_at_every_depth() -> None:
-    assert canonical({"b": {"z": 1, "y": [2.0, None]}, "a": True}) == '{"a":true,"b":{"y":[2.0,null],"z":1}}'
-
-
 def test_1_and_1_0_are_one_number(make_spec: MakeSpec) -> None:
     optimizer = {"kind": "adamw", "clip_norm": 1}
     with_ints = make_spec(lr=1, strategy={"s": 1}, schedule={"lr_min": 0}, optimizer=optimizer)
     optimizer = {"kind": "adamw", "clip_norm": 1.0}
     with_floats = make_spec(lr=1.0, strategy={"s": 1.0}, schedule={"lr_min": 0.0}, optimizer=optimizer)
     assert with_ints.run_id == with_floats.run_id
-
-
-def test_minus_zero_and_zero_are_one_number(make_spec: MakeSpec) -> None:
-    plain = make_spec(wd=0.0, strategy={"s": 0.0}, schedule={"lr_min": 0.0})
-    negative = make_spec(wd=-0.0, strategy={"s": -0.0}, schedule={"lr_min": -0.0})
-    assert plain.run_id == negative.run_id
+    zeros = ({"wd": zero, "strategy": {"s": zero}, "schedule": {"lr_min": zero}} for zero in (0.0, -0.0))
+    assert len({make_spec(**zero).run_id for zero in zeros}) == 1
+    assert make_spec(wd=0.0).run_id != make_spec(wd=1e-30).run_id
 
 
 def test_stating_a_default_keeps_the_id(make_spec: MakeSpec) -> None:
@@ -87,30 +74,14 @@ def test_spec_survives_json(make_spec: MakeSpec) -> None:
     assert validated_spec(json.loads(spec.model_dump_json()), "spec") == spec
 
 
-@pytest.mark.parametrize("width", [8, 100, 768, 1024])
-@pytest.mark.parametrize(("a", "b"), [(None, 0.0), (0.0, 0.5), (0.5, 1.0), (None, 0.3)])
+@pytest.mark.parametrize("width", [100, 1024])
+@pytest.mark.parametrize(("a", "b"), [(None, 0.3), (0.5, 1.0)])
 def test_point_mapped_there_and_back_is_the_same_run(
     make_spec: MakeSpec, width: int, a: float | None, b: float | None
 ) -> None:
     for lr, wd in ((1e-3, 0.8), (0.3, 1e-4), (20.0, 4e-5)):
         back = map_point(*map_point(lr, wd, a, b, width), b, a, width)
         assert make_spec(lr=back[0], wd=back[1]).run_id == make_spec(lr=lr, wd=wd).run_id
-
-
-def test_points_a_millionth_of_an_octave_apart_are_two_runs(make_spec: MakeSpec) -> None:
-    assert make_spec(lr=2.0**1e-6).run_id != make_spec(lr=1.0).run_id
-    assert make_spec(lr=2.0**1e-11).run_id == make_spec(lr=1.0).run_id
-
-
-def test_log2_is_rounded_and_none_for_zero() -> None:
-    assert log2(0.0) is None
-    assert log2(0.125) == -3.0
-    assert log2(3.0) == 1.584962501
-    assert math.copysign(1.0, log2(1 - 1e-16) or 0.0) == 1.0
-
-
-def test_wd_zero_is_a_point_of_its_own(make_spec: MakeSpec) -> None:
-    assert len({make_spec(wd=wd).run_id for wd in (0.0, 1.0, 1e-30)}) == 3
 
 
 VARIANTS: list[dict[str, Any]] = [
@@ -180,21 +151,6 @@ def test_every_field_changes_the_run_and_all_but_the_point_and_seed_the_family(
             families.add(changed.family_id)
 
 
-def test_kinds_are_part_of_the_identity(make_spec: MakeSpec) -> None:
-    adamw, sgd = make_spec(optimizer="adamw"), make_spec(optimizer="sgd")
-    assert adamw.family_id != sgd.family_id
-    assert identity(sgd)["optimizer"] == {"kind": "sgd", "momentum": 0.0, "clip_norm": None, "decay_pe": True}
-
-
-def test_another_default_gives_another_id(make_spec: MakeSpec) -> None:
-    class Later(TransformerRun):
-        batch_size: int = 64
-
-    fields = make_spec().model_dump()
-    del fields["batch_size"]
-    assert Later(**fields).run_id == make_spec(batch_size=64).run_id != make_spec(batch_size=32).run_id
-
-
 def test_a_later_field_keeps_old_ids_at_its_omitted_value(make_spec: MakeSpec) -> None:
     class Later(TransformerRun):
         ema: Annotated[float, OmitFromIdAt(0.0)] = 0.0
@@ -203,14 +159,6 @@ def test_a_later_field_keeps_old_ids_at_its_omitted_value(make_spec: MakeSpec) -
     afterwards_value = Later(**spec.model_dump())
     assert (afterwards_value.run_id, afterwards_value.family_id) == (spec.run_id, spec.family_id)
     assert Later(**spec.model_dump(), ema=0.9).family_id != spec.family_id
-
-
-def test_other_points_and_seeds_stay_in_the_family(make_spec: MakeSpec) -> None:
-    spec = make_spec()
-    other = spec.with_point(2.0, 0.25, 7)
-    assert (other.lr, other.wd, other.seed) == (2.0, 0.25, 7)
-    assert other.family_id == spec.family_id
-    assert other.run_id == make_spec(lr=2.0, wd=0.25, seed=7).run_id
 
 
 # --- messages -----------------------------------------------------------------------------------------------
@@ -247,21 +195,15 @@ def test_all_problems_are_told_at_once() -> None:
     ("changes", "expected"),
     [
         ({"batch_size": "64"}, "batch_size: input should be a valid integer, got '64'"),
-        ({"batch_size": 64.0}, "batch_size: input should be a valid integer, got 64.0"),
-        ({"batch_size": 0}, "batch_size: input should be greater than or equal to 1, got 0"),
         ({"seed": True}, "seed: input should be a valid integer, got True"),
         ({"seed": 2**31}, "seed: input should be less than or equal to 2147483647, got 2147483648"),
         ({"lr": float("nan")}, "lr: input should be a finite number, got nan"),
-        ({"wd": float("inf")}, "wd: input should be a finite number, got inf"),
         ({"wd": -0.5}, "wd: input should be greater than or equal to 0, got -0.5"),
-        ({"strategy": {"s": 1.5}}, "strategy.s: input should be less than or equal to 1, got 1.5"),
         (
             {"task": "mnist"},
             "task: unknown kind 'mnist'. Known: cifar10, cifar100, denoise, digits, imagenet, images, next_token",
         ),
         ({"task": {"train_size": 3}}, "task.kind: is required"),
-        ({"task": {"kind": "digits", "train_size": 1797}}, "task.train_size: input should be less than or equal"),
-        ({"optimizer": "lion"}, "optimizer: unknown kind 'lion'. Known: adamw, muon, sgd"),
         ({"optimizer": {"kind": "sgd", "beta1": 0.9}}, "optimizer.beta1: unknown key"),
         (
             {"schedule": {"total_steps": 24, "warmup_steps": 0, "eval_every": 8, "stop_step": 25}},
@@ -279,21 +221,6 @@ def test_message_names_the_key_and_what_would_be_legal(changes: dict[str, object
     assert line.startswith(f"grids/a.yaml: {expected}")
 
 
-def test_missing_keys_are_named() -> None:
-    required = ("strategy", "lr", "wd", "seed", "model", "task", "schedule", "batch_size")
-    assert message({}) == [f"grids/a.yaml: {key}: is required" for key in required]
-
-
-def test_what_is_no_mapping_is_refused() -> None:
-    (line,) = message(["lr", 1.0])
-    assert "a mapping of keys to values is expected" in line
-
-
-def test_spec_cannot_be_changed(make_spec: MakeSpec) -> None:
-    with pytest.raises(ValueError, match="frozen"):
-        make_spec().lr = 2.0
-
-
 def test_what_trains_alike_is_one_run(make_spec: MakeSpec) -> None:
     schedule = {"total_steps": 24, "warmup_steps": 4, "eval_every": 8}
     spec = make_spec(schedule=schedule)
@@ -304,39 +231,3 @@ def test_what_trains_alike_is_one_run(make_spec: MakeSpec) -> None:
     assert standard[0] == standard[1], "M enters no factor of the standard strategy"
     family = [make_spec(strategy={"s": 0.0, "mlp_factor": m}).run_id for m in ("ignore", "include")]
     assert family[0] != family[1]
-
-
-def write_grid(path: Path, **block: object) -> Path:
-    content = {
-        "run": {"trainable": "fake", **block},
-        "centre": {"lr": 2.0**-6, "wd": 2.0**-3},
-        "lr": {"range": [-1, 1]},
-        "wd": {"range": [-1, 1]},
-        "seeds": [0, 1],
-        "criterion": {"margin": "5%"},
-    }
-    path.write_text(yaml.safe_dump(content))
-    return path
-
-
-@pytest.mark.usefixtures("process")
-def test_a_trainable_is_swept_to_a_verdict(tmp_path: Path, results: Path) -> None:
-    grid = write_grid(tmp_path / "fake.yaml")
-    ettsweep("grid", grid, "--results", results, "--launch-set", "slots=2", "--follow")
-    assert {row["state"] for row in status(results).values()} == {"done"}
-    verdicts = json.loads(ettsweep("verify-optimum", "--results", results, "--follow", "--format", "json").stdout)
-    assert [verdict["verdict"] for verdict in verdicts] == ["optimal"]
-    best = 1 + random.Random(0).gauss(0, 0.01)
-    run = next(row for row in status(results).values() if (row["log2_lr"], row["log2_wd"], row["seed"]) == (-6, -3, 0))
-    assert run["best_score"] == pytest.approx(best + (4 - best) * 0.5**20)
-
-
-def test_what_is_no_trainable_is_refused() -> None:
-    with pytest.raises(InputError, match="unknown trainable 'fucntion'; did you mean 'function'"):
-        kind_named("fucntion")
-
-
-def test_fields_of_a_trainable_are_checked(tmp_path: Path, results: Path) -> None:
-    grid = write_grid(tmp_path / "a.yaml", evry=3)
-    done = ettsweep("grid", grid, "--results", results, code=2)
-    assert "run: evry: unknown key; did you mean every?" in done.stderr

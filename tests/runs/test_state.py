@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 from support.claims import StubLiveness, claimed, dead_process, finished, state
-from support.states import save_state
 
 from ettsweep.processes import Process, process_identity
 from ettsweep.runs.attempt import Attempt
@@ -24,28 +23,11 @@ def test_missing_then_queued_then_running_then_done(run: RunDir) -> None:
     assert State.DONE.finished
 
 
-def test_diverged_is_finished_and_says_where(run: RunDir) -> None:
-    finished(run, status="diverged", diverged_step=17)
-    assert state(run) == (State.DIVERGED, "at step 17")
-    assert State.DIVERGED.finished
-
-
 def test_owner_that_died_leaves_an_interrupted_run(run: RunDir) -> None:
     attempt = claimed(run, dead_process())
     assert state(run) == (State.INTERRUPTED, "its worker died")
     assert state(run, run.id) == (State.QUEUED, "to be resumed")
     attempt.record_failure("interrupted", "terminated")
-    assert state(run) == (State.INTERRUPTED, "terminated")
-
-
-def test_failure_is_kept_even_while_its_worker_lives_and_is_queued(run: RunDir) -> None:
-    claimed(run).record_failure("error", "ValueError: no", "Traceback ...")
-    assert state(run, run.id) == (State.FAILED, "ValueError: no")
-    assert not State.FAILED.finished
-
-
-def test_interruption_recorded_by_a_living_worker_is_over(run: RunDir) -> None:
-    claimed(run).record_failure("interrupted", "terminated")
     assert state(run) == (State.INTERRUPTED, "terminated")
 
 
@@ -89,18 +71,6 @@ def test_how_its_job_ended_says_what_became_of_a_run(run: RunDir) -> None:
     assert seen(State.QUEUED)[:2] == (State.FAILED, "ValueError: no")
     finished(run)
     assert seen(State.CANCELLED)[0] is State.DONE
-
-
-def test_attempts_that_the_scheduler_ended_are_not_lost(run: RunDir) -> None:
-    owner = dead_process()
-    for restart in range(MAX_LOST_ATTEMPTS + 2):
-        numbers = run.attempt_numbers()
-        job = {"cluster": "c", "id": "5_0", "restart": restart}
-        attempt = run.claim({"job": job}, after=numbers[-1] if numbers else 0)
-        assert attempt is not None
-        claim = attempt.claim() | {"process": owner.to_json()}
-        (attempt.path / "claim.json").write_text(json.dumps(claim))
-        assert run.status().state is State.INTERRUPTED
 
 
 def test_progress_is_that_of_the_lineage(run: RunDir) -> None:
@@ -161,15 +131,6 @@ def test_lost_attempts_that_got_further_are_bad_luck(run: RunDir) -> None:
     assert run.status().state is State.FAILED, "the last ones did not"
 
 
-def test_lost_attempt_with_a_checkpoint_of_its_own_got_further(run: RunDir) -> None:
-    owner = dead_process()
-    for _ in range(MAX_LOST_ATTEMPTS):
-        attempt = claimed(run, owner)
-    assert run.status().state is State.FAILED
-    save_state(attempt)
-    assert run.status().state is State.INTERRUPTED
-
-
 @pytest.mark.parametrize(
     ("reason", "expected"), [("out of time or preempted", State.INTERRUPTED), ("terminated", State.FAILED)]
 )
@@ -192,24 +153,6 @@ def test_an_attempt_that_was_given_up_is_dead_though_its_process_lives(run: RunD
     assert state(run) == (State.INTERRUPTED, "its worker died")
     claimed(run)
     assert run.status().state is State.RUNNING, "the next attempt is not given up"
-
-
-def test_a_live_process_of_another_container_is_unknown(run: RunDir) -> None:
-    me = process_identity()
-    assert me.liveness() == "alive"
-    assert replace(me, namespace="pid:[1]").liveness() == "unknown"
-    attempt = claimed(run, replace(me, namespace="pid:[1]"))
-    assert run.status().state is State.UNKNOWN
-    run.retry()
-    assert attempt.is_retried()
-    assert run.status().state is State.INTERRUPTED, "a person has given the claim up"
-
-
-def test_a_failure_that_was_cut_by_a_kill_was_not_recorded(run: RunDir) -> None:
-    attempt = claimed(run, dead_process())
-    attempt.record_failure("error", "ValueError: no")
-    attempt.events_path.write_bytes(attempt.events_path.read_bytes()[:-1])
-    assert state(run) == (State.INTERRUPTED, "its worker died")
 
 
 class AskedTooEarly(LocalLiveness):

@@ -123,12 +123,6 @@ class Cluster:
         self._mounted.append(folder)
         return folder
 
-    def let_nothing_start(self) -> None:
-        """Have the disks of all nodes fail, so that SLURM requeues and holds what it starts; `heal` mends them."""
-        self.disk("64k")  # skips where mounting is not allowed
-        for node in self.nodes:
-            self.node("readonly", node)
-
     def resume(self) -> list[str]:
         """Take back nodes that are down or drained; return the states of all as they were."""
         stdout = self.run("sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T", check=False).stdout

@@ -44,9 +44,6 @@ def stop_at(step: int, stop: StopReason = StopReason.TERMINATED) -> Poll:
 
 
 TEXT = EncDecSpec(width=16, depth=1, heads=2, vocabulary=300, tokens=24, dropout=0.1, attention_dropout=0.1)
-STILL = TEXT.model_copy(update={"dropout": 0.0, "attention_dropout": 0.0})
-
-
 DECODER = GptSpec(width=16, depth=1, heads=2, vocabulary=300, tokens=24, dropout=0.1, attention_dropout=0.1)
 MODERN = DECODER.model_copy(
     update={"head": "untied", "norm": "rms", "positions": "rotary", "mlp": "swiglu", "kv_heads": 1, "qk_norm": True}

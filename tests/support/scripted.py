@@ -49,7 +49,6 @@ def as_torch_says_it(path: Path) -> None:
 
 
 WRITERS: dict[str, Callable[[Path], object]] = {
-    "a file": lambda path: path.write_bytes(bytes(2**20)),
     "a folder": a_folder,
     "as torch says it": as_torch_says_it,
 }
@@ -81,12 +80,6 @@ def fail_in_a_save(run: Run) -> None:
     run.save(11, half)
 
 
-def save_folders(run: Run) -> None:
-    for step in (1, 2, 3):
-        run.log(step, loss=1.0, val_loss=1.0)
-        run.save(step, lambda path, step=step: (path.mkdir(), (path / "weights").write_text(str(step))))
-
-
 WRONG: dict[str, Callable[[Run], object]] = {
     "back": lambda run: (run.log(2, loss=1.0), run.log(1, loss=1.0)),
     "fraction": lambda run: run.log(1.5, loss=1.0),  # type: ignore[arg-type]
@@ -100,13 +93,6 @@ WRONG: dict[str, Callable[[Run], object]] = {
 
 def go_wrong(run: Run, how: str) -> None:
     WRONG[how](run)
-
-
-def roam(run: Run) -> None:
-    os.chdir("/")
-    os.environ["ROAMING"] = "1"
-    print("one\rtwo\nthree", end="")
-    count_to(run, 10)
 
 
 def print_dots(run: Run) -> None:
@@ -128,16 +114,6 @@ def signal_worker(run: Run, last: int = 10) -> None:
     while True:
         run.log(last + 1, loss=1.0)
         time.sleep(0.001)
-
-
-def end_as_told(run: Run) -> None:
-    """Be told just before the last step, and take it."""
-    count_to(run, 99)
-    assert not run.should_stop  # from here on a signal does not end it
-    os.kill(parent(os.getppid()), signal.SIGTERM)
-    while not run.should_stop:
-        time.sleep(0.001)
-    run.log(100, loss=0.0, val_loss=0.0)
 
 
 def heed_by_itself(run: Run) -> None:

@@ -17,7 +17,6 @@ import pytest
 from support.commandline import (
     FAKE,
     LONG,
-    LONG_FAKE,
     alive,
     assert_as_if_undisturbed,
     ended,
@@ -34,7 +33,6 @@ from support.disks import fill
 from support.holds import VARIABLE
 from support.own_code import processes_with, result_of
 from support.slots import (
-    end_stopped,
     held,
     owner,
     stopped_at_checkpoint,
@@ -122,34 +120,11 @@ def test_runs_train_on_after_the_process_that_submitted_them(
 
 
 @pytest.mark.slow
-def test_other_processes_see_what_is_queued_and_what_is_running(
-    trainer_grid: Any, results: Path, hold_runs: Hold
-) -> None:
-    hold_runs(1)
-    options = (*ONE_SLOT, "--launch-set", "checkpoint_every_steps=25")
-    with held("cpu-0"):
-        ettsweep(*trainer_grid, *options)
-        assert [row["state"] for row in status(results).values()] == ["queued", "queued"]
-        result = ettsweep(*trainer_grid, *options)
-        assert "2 under way" in result.stderr
-        assert len(submission_folders(results)) == 1
-        (worker,) = wait_for(lambda: waiting(worker_pids(results)) and worker_pids(results), "the worker to wait")
-        assert not has_torch(worker)
-    first = stopped_at_checkpoint(results)
-    status_result = status(results)
-    assert {row["state"] for run, row in status_result.items() if run == first.run.name} == {"running"}
-    assert {row["state"] for run, row in status_result.items() if run != first.run.name} == {"queued"}
-    assert 0 < status_result[first.run.name]["progress"] < 1
-    os.kill(worker, signal.SIGCONT)
-    wait_for_results(results, 2)
-
-
-@pytest.mark.slow
 def test_commands_at_the_same_instant_train_each_run_once_on_the_slots_there_are(tmp_path: Path, results: Path) -> None:
     path = write_fake_grid(tmp_path / "grid.yaml", lr={"range": [-3, 3]})
     options = ("grid", path, "--results", results, *TWO_SLOTS)
     with held("cpu-0", "cpu-1"):
-        for command in [start(*options) for _ in range(4)]:
+        for command in [start(*options) for _ in range(2)]:
             ended(command)
         workers = worker_pids(results)
         expected = 2 * len(submission_folders(results))
@@ -190,22 +165,6 @@ def test_who_waits_for_a_slot_says_who_has_it(grid: Any, tmp_path: Path, results
     wait_for_results(waiting_results, 2)
     assert [row["reason"] for row in status(waiting_results).values()] == ["", ""]
     wait_for(lambda: not any(map(alive, worker_pids(waiting_results))), "the workers to end")
-
-
-ANEW = """
-import atexit, os, signal, sys, threading, time
-from ettsweep.worker.__main__ import begin_anew
-from ettsweep.worker.signals import StopSource
-if "ANEW" in os.environ:
-    print("anew")
-    sys.exit()
-os.environ["ANEW"] = ""
-print("turn")
-at_exit = {"end": lambda: os.kill(os.getpid(), signal.SIGTERM), "go on": lambda: print("at exit")}
-atexit.register(at_exit[sys.argv[1]])
-threading.Thread(target=lambda: (time.sleep(0.1), print("thread"))).start()
-begin_anew(StopSource())
-"""
 
 
 def test_only_a_lock_that_is_held_has_a_holder_and_only_one_that_lives_has_a_name(tmp_path: Path) -> None:
@@ -261,15 +220,6 @@ def test_no_thread_of_a_program_is_bound_to_a_core(
     assert ignored in attempt.output_path.read_text()
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="has one core only")
-def test_a_command_that_loads_torch_starts_workers_that_are_bound_to_no_core() -> None:
-    code = "from ettsweep import cli; import os, sys\ntry: cli.main()\nexcept SystemExit: import torch\n"
-    command = [sys.executable, "-c", code + "print(os.sched_getaffinity(0))", "--version"]
-    completed = subprocess.run(command, env=os.environ | BOUND, capture_output=True, text=True, check=True)
-    assert completed.stdout.splitlines()[-1] == str(os.sched_getaffinity(0))
-
-
 # --- killed and stopped ---------------------------------------------------------------------------------------------
 
 
@@ -287,49 +237,6 @@ def test_another_worker_takes_on_the_run_of_a_killed_one(grid: Any, results: Pat
     assert owner(second) == owner(other.attempt(1))
     assert second.resumed_from() == (1, 25)
     assert_as_if_undisturbed(RunDir(lost.run))
-
-
-@pytest.mark.slow
-def test_following_replaces_a_worker_that_was_killed(grid: Any, results: Path, hold_runs: Hold) -> None:
-    hold_runs(1)
-    command = start(*grid(), *ONE_SLOT, "--follow")
-    lost = stopped_at_checkpoint(results)
-    os.kill(owner(lost), signal.SIGKILL)
-    assert "1 of 1 run finished" in ended(command).stderr
-    assert RunDir(lost.run).attempt_numbers() == [1, 2]
-    assert RunDir(lost.run).attempt(2).resumed_from() == (1, 25)
-    assert len(submission_folders(results)) == 2
-    assert_as_if_undisturbed(RunDir(lost.run))
-
-
-@pytest.mark.slow
-def test_a_worker_told_to_end_saves_and_the_next_command_goes_on(grid: Any, results: Path, hold_runs: Hold) -> None:
-    hold_runs(1)
-    ettsweep(*grid(), *ONE_SLOT)
-    stopped = stopped_at_checkpoint(results)
-    end_stopped(owner(stopped), signal.SIGTERM)
-    row = wait_for(lambda: (r := status(results)[stopped.run.name])["state"] != "queued" and r, "the job to end")
-    assert (row["state"], stopped.failure()) == (
-        "interrupted",
-        {"kind": "interrupted", "reason": "terminated", "details": ""},
-    )
-    last_step = max(line["step"] for line in stopped.history())
-    assert "1 resumed" in ettsweep(*grid(), *ONE_SLOT).stderr
-    wait_for_results(results, 1)
-    assert RunDir(stopped.run).attempt(2).resumed_from() == (1, last_step)
-    assert_as_if_undisturbed(RunDir(stopped.run))
-
-
-@pytest.mark.slow
-def test_ctrl_c_only_detaches(grid: Any, results: Path) -> None:
-    with held("cpu-0"):
-        command = start(*grid(run=FAKE), *ONE_SLOT, "--follow", start_new_session=True)
-        (worker,) = wait_for(lambda: waiting(worker_pids(results)) and worker_pids(results), "the worker to wait")
-        os.killpg(command.pid, signal.SIGINT)
-        assert "interrupted; the runs go on" in ended(command, code=130).stderr
-        assert alive(worker)
-    (run,) = wait_for_results(results, 1)
-    assert owner(run.attempt(1)) == worker
 
 
 # --- replaced -------------------------------------------------------------------------------------------------------
@@ -400,75 +307,7 @@ def test_of_two_commands_that_follow_one_replaces_a_dead_worker(grid: Any, resul
     wait_for_results(results, 4)
 
 
-def test_a_worker_that_dies_at_once_is_not_replaced_again(
-    grid: Any, results: Path, half_dead: Any, request: pytest.FixtureRequest
-) -> None:
-    _, other = half_dead
-    request.getfixturevalue("broken_start")
-    assert "1 idle slot has a new worker\n" in ettsweep(*grid(runs=4), *TWO_SLOTS).stderr
-    (vacancy,) = wait_for(lambda: vacancies(results), "the new worker to die")
-    assert not vacancy.died
-    WorkerRespawner(0.0).poll([vacancy])
-    assert logs_of_workers(results) == 3
-    os.kill(other, signal.SIGCONT)
-    wait_for_results(results, 4)
-
-
-@pytest.mark.slow
-def test_following_fills_the_slot_of_a_dead_worker_while_others_train(
-    grid: Any, results: Path, hold_runs: Hold
-) -> None:
-    hold_runs(2)
-    command = start(*grid(runs=4), *TWO_SLOTS, "--follow")
-    _, other = kill_one_of_two(results)
-    wait_for_results(results, 3)
-    os.kill(other, signal.SIGCONT)
-    stderr = ended(command).stderr
-    assert "no worker in cpu-" in stderr
-    assert stderr.count("1 idle slot has a new worker\n") == 1
-    assert "4 of 4 runs finished" in stderr
-    assert len(submission_folders(results)) == 1
-
-
-def test_a_worker_that_was_told_to_end_is_replaced_by_a_command_alone(
-    grid: Any, results: Path, hold_runs: Hold
-) -> None:
-    hold_runs(2)
-    ettsweep(*grid(runs=4), *TWO_SLOTS)
-    first = stopped_at_checkpoint(results)
-    other = owner(stopped_at_checkpoint(results, but=first.run.name))
-    end_stopped(owner(first), signal.SIGTERM)
-    assert [v.died for v in vacancies(results)] == [False]
-    os.kill(other, signal.SIGKILL)
-    wait_for(lambda: not alive(other), "the other to end")
-    assert vacancies(results) == [], "with none alive, the runs are submitted anew"
-
-
 # --- cancelled and cleaned ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_running_and_queued_runs_are_cancelled_and_retried(grid: Any, results: Path, hold_runs: Hold) -> None:
-    hold_runs(1)
-    ettsweep(*grid(runs=2, run=LONG_FAKE), *ONE_SLOT)
-    running = stopped_at_checkpoint(results)
-    worker = owner(running)
-    assert "2 runs cancelled" in ettsweep("cancel", "--all", "--yes", "--results", results).stderr
-    os.kill(worker, signal.SIGCONT)
-    wait_for(lambda: not alive(worker), "the worker to end")
-    assert [row["state"] for row in status(results).values()] == ["cancelled", "cancelled"]
-    assert running.failure() == {"kind": "interrupted", "reason": "cancelled", "details": ""}
-    (queued,) = (run for run in runs_in(results) if run.id != running.run.name)
-    assert queued.attempt_numbers() == []
-    result = ettsweep(*grid(runs=2, run=LONG_FAKE), *ONE_SLOT)
-    assert "2 need a decision" in result.stderr
-    advice = re.search(rf"`ettsweep retry ([0-9a-f ]+) --results {results}` trains them again", result.stderr)
-    assert advice
-    assert set(advice[1].split()) == {queued.id, running.run.name}
-    ettsweep("retry", "--all", "--yes", *ONE_SLOT, "--results", results)
-    wait_for_results(results, 2)
-    assert (RunDir(running.run).attempt_numbers(), queued.attempt_numbers()) == ([1, 2], [1])
-    assert RunDir(running.run).attempt(2).resumed_from()[0] == 1
 
 
 def test_cleaning_leaves_alone_what_live_workers_could_touch(grid: Any, results: Path) -> None:
@@ -537,22 +376,15 @@ def broken_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("broken_start")
-@pytest.mark.parametrize("command", ["grid", "verify-optimum"])
-def test_workers_that_cannot_start_are_an_error_not_a_loop(grid: Any, results: Path, command: str) -> None:
-    arguments = grid()
-    if command == "verify-optimum":
-        ettsweep(*arguments, *ONE_SLOT)
-        wait_for(lambda: {r["state"] for r in status(results).values()} == {"missing"}, "the workers to end")
-        arguments = (command, "--results", results)
-    failed = ettsweep(*arguments, *ONE_SLOT, "--follow", code=1)
+def test_workers_that_cannot_start_are_an_error_not_a_loop(grid: Any, results: Path) -> None:
+    failed = ettsweep(*grid(), *ONE_SLOT, "--follow", code=1)
     assert "the workers ended without starting a run" in failed.stderr
     assert "libcudart.so: no such file" in failed.stderr
     assert [row["state"] for row in status(results).values()] == ["missing"]
 
 
-@pytest.mark.parametrize("free_kib", [0, pytest.param(4, marks=pytest.mark.slow)])
 def test_full_disk_at_the_start_of_a_worker_is_said_by_the_command(
-    grid: Any, small_disk: Callable[[str], Path], free_kib: int
+    grid: Any, small_disk: Callable[[str], Path]
 ) -> None:
     """The disk fills up between the submission and the first act of its worker, which waits for its slot until then."""
     disk = small_disk("2m")
@@ -560,7 +392,7 @@ def test_full_disk_at_the_start_of_a_worker_is_said_by_the_command(
     with held("cpu-0"):
         command = start(*arguments, *ONE_SLOT, "--follow")
         wait_for(lambda: waiting(worker_pids(disk / "results")), "the worker to wait")
-        fill(disk, free_kib)
+        fill(disk, 0)
     failed = ended(command, 1)
     assert "the disk is full; free some space" in failed.stderr
     assert "as if killed" not in failed.stderr
@@ -568,19 +400,3 @@ def test_full_disk_at_the_start_of_a_worker_is_said_by_the_command(
     ettsweep("retry", "--all", "--results", disk / "results", *ONE_SLOT)
     ettsweep(*arguments, *ONE_SLOT, "--follow")
     assert {row["state"] for row in status(disk / "results").values()} == {"done"}
-
-
-def test_slots_that_cannot_be_held_are_told(grid: Any) -> None:
-    slots = Path(os.environ["ETTSWEEP_SLOTS"])
-    slots.touch()
-    for arguments in (grid(), ("train", *grid()[1:])):
-        assert f"ettsweep: {slots}: cannot be written" in ettsweep(*arguments, *ONE_SLOT, code=1).stderr
-
-
-def test_slots_are_the_same_for_every_session_of_a_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("ETTSWEEP_SLOTS")
-    usual = make_lock_dir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    assert make_lock_dir() == usual
-    assert usual.stat().st_mode & 0o777 == 0o700

@@ -54,9 +54,7 @@ def left(run_id: str) -> list[int]:
     return list(processes_with(f"ETTSWEEP_OUT={run_id}"))
 
 
-@pytest.mark.parametrize(
-    ("script", "code"), [("true", 0), ("exit 7", 7), ("kill -9 $$", -9), ("kill -15 $$", -15), ("exit 75", 75)]
-)
+@pytest.mark.parametrize(("script", "code"), [("true", 0), ("exit 7", 7), ("kill -9 $$", -9)])
 def test_the_exit_code_is_that_of_its_leader(begin: Start, run_id: str, script: str, code: int) -> None:
     child = begin(script)
     assert ended(child, 60)
@@ -92,13 +90,6 @@ def test_one_that_heeds_nothing_is_killed_with_all_below(begin: Start, run_id: s
     assert not ended(child, 0.3)
     child.kill()
     assert (child.is_over, child.code) == (True, -9)
-    assert not left(run_id)
-
-
-def test_a_frozen_one_is_killed_too(begin: Start, run_id: str) -> None:
-    child = begin(f"{DESCENDANTS} kill -STOP $$; sleep 600")
-    os.kill(child.pid, signal.SIGSTOP)
-    child.kill()
     assert not left(run_id)
 
 

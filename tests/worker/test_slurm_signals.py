@@ -3,12 +3,8 @@
 A worker that must be met at some moment waits there by itself, see `Hold`: nothing here depends on how fast it trains.
 """
 
-import itertools
 import os
-import re
-import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,11 +15,9 @@ from support.arrays import (
     PROFILE,
     asks,
     asks_trainer,
-    node_of,
     only_run,
     only_submission,
     wait_for_state,
-    workers,
 )
 from support.commandline import (
     assert_as_if_undisturbed,
@@ -39,15 +33,12 @@ from support.onlooker import Onlooker
 
 from ettsweep.launch.submissions import submissions
 from ettsweep.runs.folder import RunDir
-from ettsweep.worker.signals import POLL_S
 
 STEPS = 120
 """Steps of a run here."""
 
 HELD_STEP = 60
 """The step that a held worker is about to take; told to stop, it does so after this one, and no periodic checkpoint is there."""
-
-GONE = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED")
 
 HOLD = '''
 import lean, registering
@@ -75,45 +66,25 @@ def held_before():
     """Say whether this worker has been held before a step: of an ensemble, only the first run that comes there is."""
     return any(Path(__file__).parent.glob(f"held-{TASK}-{RANK}-*-step"))
 
-def around(module, name, before=None, after=None):
-    function = getattr(module, name)
-    def held(*args, **kwargs):
-        if before and (before != "step" or (args[0] == HELD_STEP and not held_before())):
-            hold(before)
-        value = function(*args, **kwargs)
-        if after:
-            hold(after)
-        return value
-    setattr(module, name, held)
-
-def begin_claims(*args, held=[]):
-    if not held:
-        held.append(True)
-        hold("claim")
+def holding(lr_at):
+    def held(step, *args, **kwargs):
+        if step == HELD_STEP and not held_before():
+            hold("step")
+        return lr_at(step, *args, **kwargs)
+    return held
 
 IS_WORKER = "ettsweep.worker" in sys.orig_argv
 IS_PROGRAM = bool({"ettsweep.call", "ettsweep.trainer"} & set(sys.orig_argv))
 
 if PLACES and TASK and RANK and LIFE < LIVES and (IS_WORKER or IS_PROGRAM):
-    places = PLACES[min(int(RANK), len(PLACES) - 1)].split("+")
-    if "start" in places and IS_WORKER:
+    place = PLACES[min(int(RANK), len(PLACES) - 1)]
+    if place == "start" and IS_WORKER:
         hold("start")
-    if "claim" in places and IS_WORKER:
-        from ettsweep.worker.work_list import WorkList
-        claim = WorkList.claim
-        WorkList.claim = lambda *args: begin_claims() or claim(*args)
-    if "step" in places and IS_PROGRAM:
+    if place == "step" and IS_PROGRAM:
         sys.before_steps = lambda step: step == HELD_STEP and not held_before() and hold("step")
-    if "transformer-step" in places and IS_PROGRAM:
+    if place == "transformer-step" and IS_PROGRAM:
         from ettsweep.trainer.training import schedule
-        around(schedule, "lr_at", before="step")
-    if "finished" in places and IS_WORKER:
-        from ettsweep.runs.folder import RunDir
-        around(RunDir, "finish", after="finished")
-    if "saved" in places and IS_WORKER:
-        from ettsweep.launch import slurm_api
-        around(slurm_api, "requeue", before="saved")
-        around(slurm_api, "is_being_preempted", before="saved")
+        schedule.lr_at = holding(schedule.lr_at)
 '''.replace("HELD_STEP", str(HELD_STEP))
 """sitecustomize.py of a held worker."""
 
@@ -130,10 +101,8 @@ class Hold:
         """Return what a profile says to hold its workers.
 
         Args:
-            places: for each worker of a job, the last for all further ones: `start` of Python; before its first
-                `claim`; before a `step` of the fake trainable, or a `transformer-step`, once; after a run has
-                `finished`; when it has `saved` and is about to ask SLURM for another job, or whether there will be
-                one. `step+saved` is both, one after the other.
+            places: for each worker of a job, the last for all further ones: `start` of Python; before a `step` of the
+                fake trainable, or a `transformer-step`, once.
             lives: in how many of the job's lives, from the first.
             deaf: the worker that goes on only when all are let go.
         """
@@ -152,11 +121,6 @@ class Hold:
     def let_go(self) -> None:
         """Let all workers go on, and hold none from now on."""
         (self._folder / "go").touch()
-
-    def let_go_to_look(self) -> None:
-        """Let them go on, each of them to look for its cancellation at its next step, however lately it has looked."""
-        time.sleep(POLL_S)
-        self.let_go()
 
 
 @pytest.fixture
@@ -272,78 +236,6 @@ def test_a_grid_is_an_array_whose_runs_wait_train_and_finish(
     assert_all_as_if_undisturbed(results)
 
 
-@pytest.mark.slow
-def test_a_job_trains_its_runs_one_after_the_other(cluster: Cluster, tmp_path: Path, results: Path) -> None:
-    ettsweep(*asks(tmp_path, 3, STEPS, runs_per_job=2))
-    wait_until_done(results)
-    number, runs = array(results), by_task(results)
-    assert [lives(run) for run in runs] == [[(f"{number}_{task}", 0)] for task in (0, 0, 1)]
-    assert sorted(row["id"] for row in cluster.squeue("--jobs", number)) == [f"{number}_0", f"{number}_1"]
-    assert len({run.attempt(1).claim()["process"]["pid"] for run in runs[:2]}) == 1
-    assert_all_as_if_undisturbed(results)
-
-
-@pytest.mark.slow
-def test_a_job_trains_its_runs_as_an_ensemble_and_all_are_saved_when_its_time_is_up(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, statuses: Onlooker
-) -> None:
-    ettsweep(*asks_trainer(tmp_path, 6, STEPS, runs_per_job=4, trainer={"ensemble": 4}, **hold.at("transformer-step")))
-    for task in (0, 1):
-        hold.wait(task)
-    (warned, calm), runs = (f"{array(results)}_{task}" for task in (0, 1)), by_task(results)
-    rows = status(results)
-    assert [(rows[run.id]["state"], rows[run.id]["job"]) for run in runs] == [
-        *[("running", warned)] * 4,
-        *[("running", calm)] * 2,
-    ]
-    assert len({run.attempt(1).claim()["process"]["pid"] for run in runs[:4]}) == 1
-    cluster.run("scancel", "--signal=USR2", warned)
-    wait_for(lambda: restarts(cluster, warned) == 1, "the warned job to come back")
-    hold.let_go()
-    wait_until_done(results)
-    assert {row["state"] for row in statuses()} <= {"queued", "running", "done"}
-    assert_came_back_together(runs[:4], warned)
-    for run in runs[4:]:
-        assert (lives(run), ensembles(run)) == ([(calm, 0)], [2])
-    assert restarts(cluster, calm) == 0
-    assert_all_as_if_undisturbed(results, assert_close_to_undisturbed)
-
-
-@pytest.mark.slow
-def test_no_more_jobs_than_allowed_run_at_a_time(cluster: Cluster, tmp_path: Path, results: Path) -> None:
-    ettsweep(*asks(tmp_path, 3, STEPS, max_parallel=1))
-    wait_until_done(results)
-    number = array(results)
-    tasks = [f"{number}_{task}" for task in range(3)]
-    for task in tasks:
-        wait_for(lambda task=task: cluster.state(task) == "COMPLETED", f"job {task} to end")  # type: ignore[misc]
-    times = cluster.run("squeue", "-h", "-r", "-t", "all", "-j", number, "-o", "%S %e").stdout
-    spans = sorted(tuple(line.split()) for line in times.splitlines())
-    assert len(spans) == 3
-    assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans)), spans
-    assert [lives(run) for run in by_task(results)] == [[(task, 0)] for task in tasks]
-    assert_all_as_if_undisturbed(results)
-
-
-def test_the_workers_of_a_job_on_two_nodes_share_its_runs(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
-) -> None:
-    ettsweep(*asks(tmp_path, 4, STEPS, nodes=2, runs_per_job=4, **hold.at("step")))
-    for rank in (0, 1):
-        hold.wait(0, rank)
-    rows = status(results).values()
-    assert sorted(row["state"] for row in rows) == ["queued", "queued", "running", "running"]
-    assert {row["job"] for row in rows} == {f"{array(results)}_0"}
-    assert len({row["where"] for row in rows if row["state"] == "running"}) == 2
-    hold.let_go()
-    wait_until_done(results)
-    claims = [run.attempt(1).claim() for run in runs_in(results)]
-    assert [run.attempt_numbers() for run in runs_in(results)] == [[1]] * 4
-    assert {claim["job"]["rank"] for claim in claims} == {0, 1}
-    cluster.wait_state(f"{array(results)}_0", "COMPLETED")
-    assert_all_as_if_undisturbed(results)
-
-
 def test_all_workers_of_a_job_save_when_its_time_is_up(
     cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, statuses: Onlooker
 ) -> None:
@@ -360,47 +252,6 @@ def test_all_workers_of_a_job_save_when_its_time_is_up(
     assert restarts(cluster, job) == 1
     output = "".join(path.read_text() for path in only_submission(results).path.glob("*_log.out"))
     assert "does not start this job again" not in output
-    assert_all_as_if_undisturbed(results)
-
-
-@pytest.mark.slow
-def test_a_worker_that_has_saved_waits_for_one_that_has_not(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
-) -> None:
-    """SLURM ends all processes of a job a moment after one of them has asked for it to be started again."""
-    ettsweep(*asks(tmp_path, 2, STEPS, nodes=2, runs_per_job=2, **hold.at("step", deaf=1)))
-    for rank in (0, 1):
-        hold.wait(0, rank)
-    quick, slow = sorted(runs_in(results), key=lambda run: int(run.attempt(1).job()["rank"]))
-    job = f"{array(results)}_0"
-    cluster.run("scancel", "--signal=USR2", job)
-    wait_for(quick.attempt(1).failure, "the first to save")
-    for _ in range(3):
-        rows = status(results)
-        assert (rows[quick.id]["state"], rows[slow.id]["state"]) == ("queued", "running")
-        assert (cluster.state(job), restarts(cluster, job)) == ("RUNNING", 0)
-    hold.let_go()
-    wait_until_done(results)
-    for run in (quick, slow):
-        assert lives(run) == [(job, 0), (job, 1)]
-        assert_resumed(run, run.attempt(1).saved_steps()[0])
-    assert_all_as_if_undisturbed(results)
-
-
-@pytest.mark.slow
-def test_nobody_waits_for_a_worker_that_has_nothing_to_save(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
-) -> None:
-    profile = {"nodes": 2, "time_min": 120, "warn_s": 7000}
-    ettsweep(*asks(tmp_path, 1, STEPS, **profile, **hold.at("claim", "step")))
-    hold.wait(rank=1)
-    idle = only_submission(results)
-    wait_for(lambda: hold.is_at(rank=0) or idle.worker_report("0-0").get("leaving"), "the other, or that it has left")
-    job = f"{array(results)}_0"
-    cluster.run("scancel", "--signal=USR2", job)
-    wait_until_done(results)
-    assert lives(only_run(results)) == [(job, 0), (job, 1)]
-    assert_resumed(only_run(results), HELD_STEP)
     assert_all_as_if_undisturbed(results)
 
 
@@ -457,47 +308,6 @@ def test_two_nodes_train_each_run_of_a_list_together_and_go_on_when_their_time_w
     assert_all_as_if_together(results, trained_together)
 
 
-@pytest.mark.slow
-def test_a_job_ends_with_its_worker_and_the_next_command_goes_on(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, trained_together: Any
-) -> None:
-    command = asks_trainer(tmp_path, 1, STEPS, **TOGETHER, **hold.at("transformer-step"))
-    ettsweep(*command)
-    for other in (0, 1):
-        hold.wait(0, other)
-    job = f"{array(results)}_0"
-    for pid in workers(results, node_of(only_run(results).attempt(1))):
-        os.kill(pid, signal.SIGKILL)
-    cluster.wait_state(job, "FAILED")
-    hold.let_go()  # only now: until it is killed, a program goes on without its worker
-    (row,) = wait_for_state(results, "interrupted").values()
-    assert row["job"] == job
-    assert "1 resumed" in ettsweep(*command).stderr
-    wait_until_done(results)
-    assert_resumed(only_run(results), 50)
-    assert_all_as_if_together(results, trained_together)
-
-
-@pytest.mark.slow
-def test_a_cancelled_job_of_two_nodes_waits_for_a_decision(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, trained_together: Any
-) -> None:
-    command = asks_trainer(tmp_path, 1, STEPS, **TOGETHER, **hold.at("transformer-step"))
-    ettsweep(*command)
-    for rank in (0, 1):
-        hold.wait(0, rank)
-    job = f"{array(results)}_0"
-    cluster.run("scancel", job)
-    cluster.wait_state(job, "CANCELLED")
-    row = status(results)[only_run(results).id]
-    assert (row["state"], row["reason"]) == ("cancelled", f"job {job} was cancelled in SLURM")
-    assert "1 need a decision" in ettsweep(*command).stderr
-    ettsweep("retry", only_run(results).id, "--launch", tmp_path / "slurm.yaml", "--results", results)
-    wait_until_done(results)
-    assert_resumed(only_run(results), HELD_STEP)
-    assert_all_as_if_together(results, trained_together)
-
-
 # --- cancelled in SLURM ---------------------------------------------------------------------------------------------
 
 
@@ -530,75 +340,6 @@ def test_a_run_whose_job_is_cancelled_in_slurm_waits_for_a_decision(
     assert_all_as_if_undisturbed(results)
 
 
-@pytest.mark.slow
-def test_all_runs_of_an_array_that_is_cancelled_in_slurm_wait_for_a_decision(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
-) -> None:
-    command = asks(tmp_path, 3, STEPS, max_parallel=1, **hold.at("step"))
-    ettsweep(*command)
-    number = array(results)
-    hold.wait(0)
-    cluster.run("scancel", number)
-    rows = wait_for_state(results, "cancelled")
-    assert sorted(row["reason"] for row in rows.values()) == [
-        f"job {number}_{task} was cancelled in SLURM" for task in range(3)
-    ]
-    assert "3 need a decision" in ettsweep(*command).stderr
-    ettsweep("retry", "--all", "--yes", "--launch", tmp_path / "slurm.yaml", "--results", results)
-    hold.let_go()
-    wait_until_done(results)
-    assert [run.attempt_numbers() for run in by_first_submission(results)] == [[1, 2], [1], [1]]
-    assert_all_as_if_undisturbed(results)
-
-
-def by_first_submission(results: Path) -> list[RunDir]:
-    runs = {run.id: run for run in runs_in(results)}
-    return [runs[id_] for id_ in submissions(results)[0].runs]
-
-
-@pytest.mark.slow
-def test_a_waiting_job_that_is_cancelled_and_that_slurm_forgets_waits_for_a_decision(
-    cluster: Cluster, tmp_path: Path, results: Path
-) -> None:
-    command = asks(tmp_path, 3, STEPS, sbatch=LATER)
-    ettsweep(*command)
-    runs, number = by_task(results), array(results)
-    cluster.run("scancel", f"{number}_1")
-    row = wait_for(lambda: (r := status(results)[runs[1].id])["state"] != "queued" and r, "the job to be gone")
-    assert (row["state"], row["reason"]) == ("cancelled", f"job {number}_1 was cancelled in SLURM before it started")
-    assert "0 finished, 2 under way, 1 need a decision" in ettsweep(*command).stderr
-    ettsweep("retry", runs[1].id, "--launch", tmp_path / "slurm.yaml", "--results", results)
-    assert submissions(results)[1].runs == (runs[1].id,)
-    for submission in submissions(results):
-        cluster.begin(submission.array_id())
-    wait_until_done(results)
-    assert [run.attempt_numbers() for run in runs] == [[1]] * 3
-    assert_all_as_if_undisturbed(results)
-
-
-@pytest.mark.slow
-def test_a_run_whose_job_is_being_cancelled_is_not_given_to_another(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, statuses: Onlooker
-) -> None:
-    """Held after it has saved and before it ends: SLURM itself says only that the job is completing."""
-    command = asks(tmp_path, 1, STEPS, **hold.at("step+saved"))
-    ettsweep(*command)
-    hold.wait()
-    job = f"{array(results)}_0"
-    cluster.run("scancel", job)
-    hold.wait(location="saved")
-    assert "resumed" not in ettsweep(*command).stderr
-    assert len(submissions(results)) == 1
-    hold.let_go()
-    rows = wait_for_state(results, "cancelled")
-    assert [row["reason"] for row in rows.values()] == [f"job {job} was cancelled in SLURM"]
-    assert {row["state"] for row in statuses()} <= {"queued", "running", "cancelled"}
-    ettsweep("retry", only_run(results).id, "--launch", tmp_path / "slurm.yaml", "--results", results)
-    wait_until_done(results)
-    assert_resumed(only_run(results), HELD_STEP)
-    assert_all_as_if_undisturbed(results)
-
-
 # --- preempted, requeued, out of time -------------------------------------------------------------------------------
 
 
@@ -615,21 +356,16 @@ def preempt_signal(request: pytest.FixtureRequest, cluster: Cluster, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("partition", "preempt_signal"),
-    [
-        ("low", True),
-        pytest.param("nograce", True, marks=pytest.mark.slow),
-        pytest.param("low", False, marks=pytest.mark.slow),
-        pytest.param("nograce", False, marks=pytest.mark.slow),
-    ],
+    "preempt_signal",
+    [True, pytest.param(False, marks=pytest.mark.slow)],
     indirect=["preempt_signal"],
-    ids=["warned", "without-grace", "unwarned", "unwarned-without-grace"],
+    ids=["warned", "unwarned"],
 )
 @pytest.mark.usefixtures("preempt_signal")
 def test_a_preempted_run_comes_back_and_goes_on_at_the_very_step(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, statuses: Onlooker, partition: str
+    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, statuses: Onlooker
 ) -> None:
-    command = asks(tmp_path, 1, STEPS, partition=partition, **hold.at("step"))
+    command = asks(tmp_path, 1, STEPS, partition="low", **hold.at("step"))
     ettsweep(*command)
     hold.wait()
     job = f"{array(results)}_0"
@@ -647,22 +383,6 @@ def test_a_preempted_run_comes_back_and_goes_on_at_the_very_step(
     assert restarts(cluster, job) == 1
     assert "1 finished, 0 under way" in ettsweep(*command).stderr
     assert_all_as_if_undisturbed(results)
-
-
-def test_a_preempted_ensemble_comes_back_and_each_run_goes_on_at_the_very_step(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
-) -> None:
-    ettsweep(
-        *asks_trainer(
-            tmp_path, 4, STEPS, runs_per_job=4, trainer={"ensemble": 4}, partition="low", **hold.at("transformer-step")
-        )
-    )
-    hold.wait()
-    job = f"{array(results)}_0"
-    cluster.sbatch("sleep 600", "--partition=high", "--exclusive", f"--nodelist={cluster.node_of(job)}")
-    wait_until_done(results)
-    assert_came_back_together(by_task(results), job)
-    assert_all_as_if_undisturbed(results, assert_close_to_undisturbed)
 
 
 WARN, REQUEUE = ("scancel", "--signal=USR2"), ("scontrol", "requeue")
@@ -685,8 +405,6 @@ NO_SCONTROL = {"python": f"env PATH=/nowhere {sys.executable}"}
         pytest.param(
             WARN, "step", True, NO_SCONTROL, HELD_STEP, id="in-a-container-by-its-batch-script", marks=pytest.mark.slow
         ),
-        pytest.param(WARN, "claim", True, {}, None, id="warned-before-its-first-claim", marks=pytest.mark.slow),
-        pytest.param(REQUEUE, "claim", True, {}, None, id="requeued-before-its-first-claim", marks=pytest.mark.slow),
         pytest.param(WARN, "start", False, {}, None, id="warned-before-it-listens", marks=pytest.mark.slow),
     ],
 )
@@ -767,130 +485,10 @@ def test_a_job_that_comes_back_brings_no_other_of_its_array_with_it(
     assert attempts == {base: 2, stays: 1, goes: 1}
 
 
-@pytest.mark.slow
-def test_a_job_of_minutes_may_run_out_of_time_more_often_than_submitit_allows(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
-) -> None:
-    ettsweep(*asks(tmp_path, 1, STEPS, time_min=9, warn_s=5, **hold.at("claim", lives=5)))
-    job = f"{array(results)}_0"
-    for life in range(5):
-        hold.wait(life=life)
-        cluster.run("scancel", "--signal=USR2", job)
-    wait_until_done(results)
-    assert lives(only_run(results)) == [(job, 5)]
-    assert_all_as_if_undisturbed(results)
-
-
 # --- at the worst moments -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_a_job_that_asks_to_be_started_again_is_not_replaced(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, statuses: Onlooker
-) -> None:
-    """Held between the checkpoint and `scontrol requeue`, which may take seconds on a busy controller."""
-    command = asks(tmp_path, 1, STEPS, **hold.at("step+saved"))
-    ettsweep(*command)
-    hold.wait()
-    job = f"{array(results)}_0"
-    cluster.run("scancel", "--signal=USR2", job)
-    hold.wait(location="saved")
-    assert "1 under way" in ettsweep(*command).stderr
-    hold.let_go()
-    wait_until_done(results)
-    assert {row["state"] for row in statuses()} <= {"queued", "running", "done"}
-    assert len(submissions(results)) == 1
-    assert lives(only_run(results)) == [(job, 0), (job, 1)]
-    assert_resumed(only_run(results), HELD_STEP)
-    assert_all_as_if_undisturbed(results)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("message", ["TERM"])
-def test_a_job_killed_before_it_hears_leaves_its_run_to_the_next_command(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path, message: str
-) -> None:
-    command = asks(tmp_path, 1, STEPS, **hold.at("start"))
-    ettsweep(*command)
-    hold.wait()
-    job = f"{array(results)}_0"
-    cluster.run("scancel", f"--signal={message}", job)
-    (row,) = wait_for_state(results, "missing").values()
-    assert (row["reason"], row["job"]) == (f"job {job} failed (NonZeroExitCode)", job)
-    hold.let_go()
-    assert "1 run submitted" in ettsweep(*command).stderr
-    wait_until_done(results)
-    assert len(only_run(results).attempt_numbers()) == 1
-    assert_all_as_if_undisturbed(results)
-
-
-@pytest.mark.slow
-def test_a_job_whose_time_is_up_between_two_runs_comes_back_for_the_second(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
-) -> None:
-    ettsweep(*asks(tmp_path, 2, STEPS, runs_per_job=2, **hold.at("finished")))
-    hold.wait()
-    first, second = by_task(results)
-    job = f"{array(results)}_0"
-    rows = status(results)
-    assert [(rows[run.id]["state"], rows[run.id]["job"]) for run in (first, second)] == [
-        ("done", None),
-        ("queued", job),
-    ]
-    cluster.run("scancel", "--signal=USR2", job)
-    wait_until_done(results)
-    assert (lives(first), lives(second)) == ([(job, 0)], [(job, 1)])
-    assert_all_as_if_undisturbed(results)
-
-
-def test_a_job_ended_between_two_runs_leaves_the_second_to_the_next_command(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
-) -> None:
-    command = asks(tmp_path, 2, STEPS, runs_per_job=2, **hold.at("finished"))
-    ettsweep(*command)
-    hold.wait()
-    first, second = by_task(results)
-    job = f"{array(results)}_0"
-    cluster.run("scancel", "--signal=TERM", job)
-    cluster.wait_state(job, "FAILED")
-    row = status(results)[second.id]
-    assert (row["state"], row["reason"]) == ("missing", f"job {job} failed (NonZeroExitCode)")
-    hold.let_go()
-    assert re.search(r"1 run submitted to SLURM as job \d+, 1 finished, 0 under way", ettsweep(*command).stderr)
-    wait_until_done(results)
-    assert (first.attempt_numbers(), second.attempt_numbers()) == ([1], [1])
-    assert_all_as_if_undisturbed(results)
-
-
-@pytest.mark.slow
-def test_a_job_cancelled_between_two_runs_leaves_the_second_to_a_person(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
-) -> None:
-    command = asks(tmp_path, 2, STEPS, runs_per_job=2, **hold.at("finished"))
-    ettsweep(*command)
-    hold.wait()
-    first, second = by_task(results)
-    job = f"{array(results)}_0"
-    cluster.run("scancel", job)
-    cluster.wait_state(job, "CANCELLED")
-    row = status(results)[second.id]
-    assert (row["state"], row["reason"]) == ("cancelled", f"job {job} was cancelled in SLURM")
-    assert "1 finished, 0 under way, 1 need a decision" in ettsweep(*command).stderr
-    hold.let_go()
-    ettsweep("retry", second.id, "--launch", tmp_path / "slurm.yaml", "--results", results)
-    wait_until_done(results)
-    assert (first.attempt_numbers(), second.attempt_numbers()) == ([1], [1])
-    assert_all_as_if_undisturbed(results)
-
-
 # --- cancelled and retried by the tool ------------------------------------------------------------------------------
-
-
-def answer(folder: Path, text: str) -> Any:
-    """Return what stands for a person who types an answer."""
-    path = folder / "answer"
-    path.write_text(text)
-    return path.open()
 
 
 def pending(cluster: Cluster) -> set[str]:
@@ -913,7 +511,8 @@ def test_a_cancelled_run_stops_with_a_checkpoint_and_its_job_takes_the_next(
     assert (row["state"], row["reason"], row["job"]) == ("running", "cancelling", job)
     too_early = ettsweep("retry", first.id, "--launch", tmp_path / "slurm.yaml", "--results", results).stderr
     assert f"run {first.id} is running: nothing to retry" in too_early
-    hold.let_go_to_look()
+    wait_for(first.attempt(1).stop_path.exists, "the run to be told")
+    hold.let_go()
     wait_for_state(results, "cancelled", "done")
     rows = status(results)
     assert [rows[run.id]["state"] for run in (first, second)] == ["cancelled", "done"]
@@ -933,28 +532,6 @@ def test_a_cancelled_run_stops_with_a_checkpoint_and_its_job_takes_the_next(
     assert_all_as_if_undisturbed(results)
 
 
-@pytest.mark.slow
-def test_a_cancelled_run_leaves_the_others_of_its_ensemble_as_they_are(
-    cluster: Cluster, hold: Hold, tmp_path: Path, results: Path
-) -> None:
-    ettsweep(*asks_trainer(tmp_path, 4, STEPS, runs_per_job=4, trainer={"ensemble": 4}, **hold.at("transformer-step")))
-    hold.wait()
-    job, runs = f"{array(results)}_0", by_task(results)
-    cancelled = runs.pop(1)
-    assert "1 of them stops at its next step" in ettsweep("cancel", cancelled.id, "--results", results).stderr
-    assert status(results)[cancelled.id]["reason"] == "cancelling"
-    hold.let_go_to_look()
-    rows = wait_for_state(results, "cancelled", "done")
-    assert [rows[run.id]["state"] for run in (cancelled, *runs)] == ["cancelled", "done", "done", "done"]
-    assert cancelled.attempt(1).failure()["reason"] == "cancelled"  # type: ignore[index]
-    assert cancelled.attempt(1).has_checkpoint()
-    assert last_step(cancelled, 1) in (HELD_STEP - 1, HELD_STEP)
-    for run in runs:
-        assert (lives(run), ensembles(run)) == ([(job, 0)], [4])
-        assert_close_to_undisturbed(run)
-    cluster.wait_state(job, "COMPLETED")
-
-
 def test_waiting_jobs_of_cancelled_runs_are_withdrawn_and_no_others(
     cluster: Cluster, tmp_path: Path, results: Path
 ) -> None:
@@ -972,109 +549,20 @@ def test_waiting_jobs_of_cancelled_runs_are_withdrawn_and_no_others(
     }
     ours = {f"{number}_{task}" for task in range(3)}
     assert pending(cluster) == ours | others
-    cancel = ("cancel", "--state", "queued", "--results", results)
-
-    with answer(tmp_path, "n\n") as no:
-        result = ettsweep(*cancel, code=1, stdin=no)
-        assert "cancel 3 runs?" in result.stdout + result.stderr
-    with answer(tmp_path, "") as nothing:
-        assert "--yes skips this question" in ettsweep(*cancel, code=2, stdin=nothing).stderr
-    assert pending(cluster) == ours | others
-    assert {row["state"] for row in status(results).values()} == {"queued"}
-
     runs = by_task(results)
     assert "1 waiting job withdrawn" in ettsweep("cancel", runs[1].id, "--results", results).stderr
     assert pending(cluster) == ours - {f"{number}_1"} | others
-    with answer(tmp_path, "y\n") as yes:
-        assert "2 waiting jobs withdrawn" in ettsweep(*cancel, stdin=yes).stderr
+    cancel = ("cancel", "--state", "queued", "--yes", "--results", results)
+    assert "2 waiting jobs withdrawn" in ettsweep(*cancel).stderr
     wait_for(lambda: pending(cluster) == others, "our jobs to be gone")
     assert {row["state"] for row in status(results).values()} == {"cancelled"}
     assert "3 need a decision" in ettsweep(*command).stderr
 
     retry = ("retry", "--state", "cancelled", "--launch", tmp_path / "slurm.yaml", "--results", results)
-    with answer(tmp_path, "n\n") as no:
-        result = ettsweep(*retry, code=1, stdin=no)
-        assert "retry 3 runs?" in result.stdout + result.stderr
-    assert {row["state"] for row in status(results).values()} == {"cancelled"}
     ettsweep(*retry, "--yes")
     assert {row["state"] for row in status(results).values()} == {"queued"}
     cluster.begin(submissions(results)[1].array_id())
     wait_until_done(results)
     assert [run.attempt_numbers() for run in runs] == [[1]] * 3
     assert pending(cluster) == others
-    assert_all_as_if_undisturbed(results)
-
-
-@pytest.mark.slow
-def test_a_family_is_cancelled_and_what_others_ask_for_is_not(cluster: Cluster, tmp_path: Path, results: Path) -> None:
-    (tmp_path / "other").mkdir()
-    item = asks(tmp_path, 2, STEPS, sbatch=LATER)
-    ettsweep(*item)
-    other = asks(tmp_path / "other", 2, STEPS + 1, sbatch=LATER)
-    ettsweep(*other[:-1], results, "--name", "other")
-    rows = status(results)
-    families = {row["family"] for row in rows.values()}
-    assert len(families) == 2
-    mine = rows[submissions(results)[0].runs[0]]["family"]
-    stderr = ettsweep("cancel", "--family", mine, "--yes", "--results", results).stderr
-    assert "2 waiting jobs withdrawn" in stderr
-    rows = status(results)
-    assert {row["state"] for row in rows.values() if row["family"] == mine} == {"cancelled"}
-    assert {row["state"] for row in rows.values() if row["family"] != mine} == {"queued"}
-    second = submissions(results)[1].array_id()
-    assert pending(cluster) == {f"{second}_0", f"{second}_1"}
-
-    ettsweep("retry", "--family", mine, "--yes", "--launch", tmp_path / "slurm.yaml", "--results", results)
-    third = submissions(results)[2].array_id()
-    assert pending(cluster) == {f"{number}_{task}" for number in (second, third) for task in (0, 1)}
-    cluster.begin(second)
-    cluster.begin(third)
-    wait_until_done(results)
-    assert [run.attempt_numbers() for run in runs_in(results)] == [[1]] * 4
-    assert_all_as_if_undisturbed(results)
-
-
-@pytest.mark.slow
-def test_a_run_retried_while_its_old_job_still_waits_is_trained_by_that(
-    cluster: Cluster, tmp_path: Path, results: Path
-) -> None:
-    ettsweep(*asks(tmp_path, 2, STEPS, runs_per_job=2, sbatch=LATER))
-    first, second = by_task(results)
-    job = f"{array(results)}_0"
-    assert "withdrawn" not in ettsweep("cancel", first.id, "--results", results).stderr
-    assert pending(cluster) == {job}  # it has another run to train
-    assert status(results)[first.id]["state"] == "cancelled"
-    retry = ("retry", first.id, "--launch", tmp_path / "slurm.yaml", "--results", results)
-    assert "1 under way" in ettsweep(*retry).stderr
-    assert len(submissions(results)) == 1
-    row = status(results)[first.id]
-    assert (row["state"], row["job"]) == ("queued", job)
-    cluster.begin(job)
-    wait_until_done(results)
-    assert (lives(first), lives(second)) == ([(job, 0)], [(job, 0)])
-    assert_all_as_if_undisturbed(results)
-
-
-@pytest.mark.slow
-def test_all_is_cancelled_whatever_it_is_doing(cluster: Cluster, hold: Hold, tmp_path: Path, results: Path) -> None:
-    command = asks(tmp_path, 3, STEPS, max_parallel=1, **hold.at("step"))
-    ettsweep(*command)
-    hold.wait()
-    number = array(results)
-    stderr = ettsweep("cancel", "--all", "--yes", "--results", results).stderr
-    assert "2 waiting jobs withdrawn" in stderr
-    assert "1 of them stops at its next step" in stderr
-    assert not pending(cluster)
-    hold.let_go_to_look()
-    wait_for_state(results, "cancelled")
-    wait_for(lambda: cluster.state(f"{number}_0") in GONE, "the job to end")
-    first = by_task(results)[0]
-    stopped = last_step(first, 1)
-    assert HELD_STEP <= stopped < STEPS
-    assert [run.attempt_numbers() for run in by_task(results)] == [[1], [], []]
-    assert "3 need a decision" in ettsweep(*command).stderr
-    ettsweep("retry", "--all", "--yes", "--launch", tmp_path / "slurm.yaml", "--results", results)
-    wait_until_done(results)
-    assert_resumed(first, stopped)
-    assert [run.attempt_numbers() for run in by_first_submission(results)] == [[1, 2], [1], [1]]
     assert_all_as_if_undisturbed(results)

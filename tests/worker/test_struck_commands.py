@@ -11,7 +11,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -50,54 +49,12 @@ for step in range(first, 201):
     time.sleep(0.02)
 '''
 
-RING = '''"""Processes of torchrun that agree on each step; the first writes checkpoints."""
-import json, os, random, sys, time
-import torch
-import torch.distributed as dist
+SHARE = 0.5
+"""Of all strikes, at each place."""
 
-lr, seed, out = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-dist.init_process_group("gloo")
-rank, value, first = dist.get_rank(), 3.0, 1
-if sys.argv[4:]:
-    with open(sys.argv[4]) as file:
-        first, value = json.load(file)
-for step in range(first, 201):
-    noise = torch.tensor(random.Random(f"{seed} {rank} {step}").gauss(0, lr), dtype=torch.float64)
-    dist.all_reduce(noise)
-    value += 0.05 * (1 - value) + noise.item()
-    if rank == 0:
-        print("[ettsweep]", json.dumps({"step": step, "err": value}), flush=True)
-        if step % 10 == 0:
-            with open(out + "/part", "w") as file:
-                json.dump([step + 1, value], file)
-            os.rename(out + "/part", f"{out}/{step}.json")
-    time.sleep(0.02)
-dist.destroy_process_group()
-os._exit(0)  # some versions of torch abort now and then as a process with gloo ends
-'''
+START_S = 0.75
+"""Seconds in which most attempts come to their first checkpoint."""
 
-
-@dataclass(frozen=True)
-class Leader:
-    """A command to strike at.
-
-    Attributes:
-        words: its first words; then come the script and its arguments.
-        script: what it runs.
-        share: of all strikes, at each place.
-        start_s: seconds in which most attempts come to their first checkpoint.
-    """
-
-    words: tuple[str, ...]
-    script: str
-    share: float
-    start_s: float
-
-
-LEADERS = {
-    "tree.py": Leader((sys.executable,), TREE, 0.35, 0.75),
-    "torchrun": Leader((str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node=2"), RING, 0.15, 4.0),
-}
 pytestmark = pytest.mark.usefixtures("process")
 
 
@@ -108,15 +65,15 @@ class Storm:
         struck: what was struck, by what.
     """
 
-    def __init__(self, results: Path, leader: str, cluster: Cluster | None) -> None:
+    def __init__(self, results: Path, cluster: Cluster | None) -> None:
         self.struck = list[str]()
-        self._results, self._leader, self._cluster = results, leader, cluster
+        self._results, self._cluster = results, cluster
         self._rng = random.Random(SEED)
 
     def processes(self) -> dict[str, list[int]]:
         """Return the pids of all processes of all runs, by what they are."""
         found: dict[str, list[int]] = {"supervisor": [], "leader": [], "below": []}
-        kinds = {b"supervisor.py": "supervisor", self._leader.encode(): "leader"}
+        kinds = {b"supervisor.py": "supervisor", b"tree.py": "leader"}
         outs = (f"ETTSWEEP_OUT={run.path.resolve() / 'out'}" for run in runs_in(self._results))
         for pid, words in processes_with(*outs).items():
             names = (os.path.basename(word) for word in words)  # noqa: PTH119  of bytes
@@ -168,14 +125,14 @@ class Storm:
         return "lost node"
 
 
-def runs_end_once_exact_and_leave_nothing(tmp_path: Path, name: str, cluster: Cluster | None) -> None:
+def runs_end_once_exact_and_leave_nothing(tmp_path: Path, cluster: Cluster | None) -> None:
     """Strike at a sweep, and compare it with a calm one."""
-    leader, results, calm = LEADERS[name], tmp_path / "results", tmp_path / "calm"
-    strikes = round(STRIKES * leader.share)
-    (tmp_path / "tree.py").write_text(leader.script)
+    results, calm = tmp_path / "results", tmp_path / "calm"
+    strikes = round(STRIKES * SHARE)
+    (tmp_path / "tree.py").write_text(TREE)
     grid = tmp_path / "sweep.yaml"
     block = {
-        "command": [*leader.words, "tree.py", "{lr}", "{seed}", "{out}"],
+        "command": [sys.executable, "tree.py", "{lr}", "{seed}", "{out}"],
         "score": {"name": "err", "mode": "min"},
         "resume": {"checkpoint": r"{out}/(?P<step>\d+)\.json", "add": "{checkpoint}"},
         "stop": {"grace": "1s"},
@@ -199,13 +156,13 @@ def runs_end_once_exact_and_leave_nothing(tmp_path: Path, name: str, cluster: Cl
     def ended() -> bool:
         return bool(runs_in(results)) and all(run.result() for run in runs_in(results))
 
-    storm = Storm(results, name, cluster)
+    storm = Storm(results, cluster)
     with (tmp_path / "follow.log").open("w") as log:
         following = follow()
         while not ended():
             if following.poll() is not None:
                 following = follow()
-            storm.rest(leader.start_s + (1.5 if cluster else 0))  # jobs start later
+            storm.rest(START_S + (1.5 if cluster else 0))  # jobs start later
             if len(storm.struck) < strikes:
                 storm.strike()
         following.wait()
@@ -220,19 +177,15 @@ def runs_end_once_exact_and_leave_nothing(tmp_path: Path, name: str, cluster: Cl
     assert not [each for each in failures if each and each["kind"] == "error"], "no run is called failed"
     assert len(struck) >= strikes / 2, "it was over before it had begun"
     place = "on SLURM" if cluster else "on this machine"
-    print(f"\n{name} {place}: {len(runs)} runs, {len(failures)} attempts, {len(struck)} strikes")
+    print(f"\n{place}: {len(runs)} runs, {len(failures)} attempts, {len(struck)} strikes")
     reasons = (f"attempt: {each['reason'] if each else 'done, or did not live to tell'}" for each in failures)
     print(*(f"{n:5d} {what}" for what, n in sorted((Counter(struck) + Counter(reasons)).items())), sep="\n")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LEADERS)
-def test_local_runs_under_strikes_end_once_exact_and_leave_nothing(tmp_path: Path, name: str) -> None:
-    runs_end_once_exact_and_leave_nothing(tmp_path, name, None)
+def test_local_runs_under_strikes_end_once_exact_and_leave_nothing(tmp_path: Path) -> None:
+    runs_end_once_exact_and_leave_nothing(tmp_path, None)
 
 
-@pytest.mark.parametrize("name", ["tree.py", pytest.param("torchrun", marks=pytest.mark.slow)])
-def test_runs_on_slurm_under_strikes_end_once_exact_and_leave_nothing(
-    cluster: Cluster, tmp_path: Path, name: str
-) -> None:
-    runs_end_once_exact_and_leave_nothing(tmp_path, name, cluster)
+def test_runs_on_slurm_under_strikes_end_once_exact_and_leave_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    runs_end_once_exact_and_leave_nothing(tmp_path, cluster)

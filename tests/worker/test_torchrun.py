@@ -26,8 +26,11 @@ pytestmark = [
 
 RECIPE = {"batch_size": 33, "schedule": {"total_steps": 240, "warmup_steps": 4, "eval_every": 60}}
 SETS = ("devices=cpu", "slots=2", "devices_per_run=2", "threads=1", "checkpoint_every_steps=25")
-SITE = """import sys, lean, registering, os, time
+UNREADABLE = """import sys, lean, registering, os
 if "ettsweep.trainer" in sys.orig_argv and os.environ.get("RANK") == "1":
+    from ettsweep.trainer.tasks.images.digits import Digits
+    def unreadable(*_): raise OSError("this node's disk is broken")
+    Digits.validation = unreadable
 """
 
 HOLD = """import os, sys, lean, registering, time
@@ -86,48 +89,41 @@ def wait_until_gone(run: RunDir, *pids: int) -> None:
     wait_for(lambda: not any(map(alive, pids)) and not processes_of(str((run.path / "out").resolve())), "their end")
 
 
-@pytest.mark.parametrize("sharded", [False, True], ids=["ddp", "fsdp2"])
 def test_whoever_is_told_to_end_or_killed_the_run_goes_on_bit_for_bit(
-    submit: Submit, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sharded: bool
+    submit: Submit, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first process holds wherever it saves, until it is let go."""
     holds = tmp_path / "holds"
     monkeypatch.setenv("TEST_HOLDS", str(holds))
     put_first(tmp_path / "site", HOLD, monkeypatch)
-    launch = [f"trainer.sharded={str(sharded).lower()}"]
-    calm = submit(tmp_path / "calm", *launch)
+    calm = submit(tmp_path / "calm", "trainer.sharded=true")
     wait_for_results(tmp_path / "calm", 1)
     holds.touch()
-    run = submit(results, *launch)
-    for number, sent in ((1, signal.SIGTERM), (2, signal.SIGKILL)):
-        attempt, _ = at_work(run, number)
-        os.kill(owner(attempt), sent)
-        if sent == signal.SIGTERM:
-            wait_for(attempt.stop_path.exists, "the worker to tell")
-            holds.unlink()
-        wait_until_gone(run, owner(attempt))
-        wait_for(lambda: status(results)[run.id]["state"] == "interrupted", "the job to end")
-        holds.touch()
-        submit(results, *launch)
+    run = submit(results, "trainer.sharded=true")
+    attempt, _ = at_work(run, 1)
+    os.kill(owner(attempt), signal.SIGTERM)
+    wait_for(attempt.stop_path.exists, "the worker to tell")
+    holds.unlink()
+    wait_until_gone(run, owner(attempt))
+    wait_for(lambda: status(results)[run.id]["state"] == "interrupted", "the job to end")
+    holds.touch()
+    submit(results, "trainer.sharded=true")
     assert run.attempt(1).failure() == {"kind": "interrupted", "reason": "terminated", "details": ""}
+    attempt, ranks = at_work(run, 2)
     last = run.attempt(1).history(every_step=False)[-1]["step"]
-    assert run.attempt(2).resumed_from() == (1, last), "no step is lost that was taken"
-    worker = 0
-    for number, rank, sent in ((3, 1, signal.SIGKILL), (4, 0, signal.SIGTERM)):
-        attempt, ranks = at_work(run, number)
-        worker = worker or owner(attempt)
-        os.kill(ranks[rank], sent)
-        if number == 4:
-            holds.unlink()
-        wait_for(run.attempt(number + 1).path.exists, "the next attempt")
-        assert owner(run.attempt(number + 1)) == worker, "it lives on"
-        failure = attempt.failure()
-        assert failure is not None
-        assert failure["kind"] == "lost"
-        assert sent.name in failure["reason"]
+    assert attempt.resumed_from() == (1, last), "no step is lost that was taken"
+    worker = owner(attempt)
+    os.kill(ranks[1], signal.SIGKILL)
+    wait_for(run.attempt(3).path.exists, "the next attempt")
+    holds.unlink()
+    assert owner(run.attempt(3)) == worker, "it lives on"
+    failure = attempt.failure()
+    assert failure is not None
+    assert failure["kind"] == "lost"
+    assert "SIGKILL" in failure["reason"]
     wait_for_results(results, 1)
     wait_until_gone(run, worker)
-    assert run.attempt_numbers() == [1, 2, 3, 4, 5]
+    assert run.attempt_numbers() == [1, 2, 3]
     steps = [run.attempt(number).resumed_from()[1] for number in run.attempt_numbers()]
     assert steps == sorted(set(steps)), "each gets further"
     assert run.metrics_path.read_bytes() == calm.metrics_path.read_bytes()
@@ -135,50 +131,18 @@ def test_whoever_is_told_to_end_or_killed_the_run_goes_on_bit_for_bit(
     assert result is not None
     assert expected is not None
     assert result["weights_sha256"] == expected["weights_sha256"]
-    assert (result["execution"]["processes"], result["execution"]["sharded"]) == (2, sharded)
+    assert (result["execution"]["processes"], result["execution"]["sharded"]) == (2, True)
     assert expected["device_s"] == pytest.approx(2 * expected["wall_s"], rel=1e-3)
     lines = calm.history()
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 241)), "one process writes"
     assert "Warning" not in calm.attempt(1).log_text()
 
 
-def test_a_cancelled_run_stops_on_both(submit: Submit, results: Path) -> None:
-    run = submit()
-    attempt, _ = at_work(run, 1)
-    ettsweep("cancel", run.id, "--results", results)
-    wait_until_gone(run, owner(attempt))
-    assert status(results)[run.id]["state"] == "cancelled"
-    assert attempt.failure() == {"kind": "interrupted", "reason": "cancelled", "details": ""}
-    assert attempt.saved_steps() == [attempt.history(every_step=False)[-1]["step"]]
-
-
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [
-        ("import os; print('libcudart.so: no such file', flush=True); os._exit(7)", "libcudart.so: no such file"),
-        (
-            "from ettsweep.trainer.tasks.images.digits import Digits\n"
-            "    def unreadable(*_): raise OSError('the disk of this node alone is broken')\n"
-            "    Digits.validation = unreadable",
-            "OSError: the disk of this node alone is broken",
-        ),
-    ],
-    ids=["starts", "reads"],
-)
 def test_what_one_process_alone_cannot_do_is_the_runs_failure(
-    submit: Submit, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, reason: str
+    submit: Submit, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_first(tmp_path / "site", f"{SITE}    {code}\n", monkeypatch)
+    put_first(tmp_path / "site", UNREADABLE, monkeypatch)
     run = submit(recipe=RECIPE | {"schedule": {"total_steps": 40, "warmup_steps": 4, "eval_every": 5}})
     wait_for(lambda: run.status().state is State.FAILED, "the failure")
     wait_until_gone(run)
-    assert (run.attempt_numbers(), run.status().reason) == ([1], f"exit code 1: {reason}")
-
-
-def test_a_run_that_diverges_has_the_facts_of_its_trainer(submit: Submit, results: Path) -> None:
-    submit(lr={"range": [40, 40]})
-    (run,) = wait_for_results(results, 1)
-    result = run.result()
-    assert result is not None
-    assert (result["status"], result["execution"]["processes"]) == ("diverged", 2)
-    assert result["environment"]["torch"]
+    assert (run.attempt_numbers(), run.status().reason) == ([1], "exit code 1: OSError: this node's disk is broken")

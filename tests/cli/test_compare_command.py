@@ -33,14 +33,6 @@ def test_it_says_which_is_better_by_how_much(call: Call, files: tuple[Path, Path
     assert "better: A is better" in call("compare", a, b, "--max", "--column", "score=val_loss").err
 
 
-def test_a_column_of_one_list_does_not_keep_the_other_from_being_numbers(
-    call: Call, files: tuple[Path, Path], tmp_path: Path
-) -> None:
-    (tmp_path / "c.txt").write_text("2.1\n2.2\n2.15\n")
-    result = call("compare", files[0], tmp_path / "c.txt", "--min", "--column", "score=val_loss")
-    assert "worse: B is better by 1.01" in result.err
-
-
 def test_where_it_is_luck_the_exit_code_says_so(call: Call, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("3.1\n3.2\n3.15\n")
     (tmp_path / "b.jsonl").write_text('{"score": 3.0}\n{"score": 3.05}\n\n{"score": 3.12, "step": 7}\n{"score": NaN}\n')
@@ -59,8 +51,6 @@ def test_where_it_is_luck_the_exit_code_says_so(call: Call, tmp_path: Path) -> N
         ("seed,loss\n0,1\n1,2\n", [], "no column score. It has seed, loss; --column score=NAME says which is score"),
         ("1\n2\nx\n", [], "line 3: score: a number is expected, got 'x'"),
         ("1\n2\n", ["--column", "lr=x"], "--column: one of seed=NAME, score=NAME is expected, got lr"),
-        ("1\n2\n", ["--confidence", "2"], "--confidence"),
-        ("", [], "no rows"),
     ],
 )
 def test_what_cannot_be_compared_is_told(
@@ -80,14 +70,12 @@ def test_what_cannot_be_compared_is_told(
 def sweep(tmp_path: Path, results: Path) -> Callable[..., None]:
     """Return a function that makes a sweep of finished runs, which are best at lr and wd 0.25."""
 
-    def make(name: str, worse: float, fresh: int = 0, **grid: Any) -> None:
+    def make(name: str, worse: float, **grid: Any) -> None:
         seeds = [0, 1, 2]
         sweep_spec = load_sweep_spec(write_fake_grid(tmp_path / f"{name}.yaml", seeds=seeds, **grid))
         keep(results, sweep_spec)
         for spec in sweep_spec.specs():
             finish(results, spec, 0.5 + worse + abs(math.log2(spec.lr / 0.25)) + 0.01 * spec.seed)
-        for seed in range(3, 3 + fresh):
-            finish(results, sweep_spec.specs()[0].with_point(0.25, 0.25, seed), 0.5 + worse + 0.05 * seed)
 
     return make
 
@@ -116,14 +104,6 @@ def test_sweeps_and_their_points_are_compared_by_seed(call: Call, tmp_path: Path
         "--max: of a standard at (2^-2, 2^-2) the other end is best" in call("compare", "a", "b", "--max", code=2).err
     )
     assert "--min or --max" in call("compare", "hand.csv", "hand.csv", code=2).err
-
-
-def test_fresh_seeds_of_best_points_are_compared_where_both_have_some(call: Call, sweep: Callable[..., None]) -> None:
-    sweep("one", 0.0, fresh=2, run={"width": 8})
-    sweep("two", 0.1, fresh=2, run={"width": 16})
-    data = json.loads(call("compare", "one", "two", "--format", "json", code=None).out)
-    assert [row["mean"] for row in data["scores"]] == pytest.approx([0.675, 0.775])
-    assert [row["runs"] for row in data["scores"]] == [2, 2]
 
 
 def test_sweeps_with_other_scores_are_not_compared(call: Call, tmp_path: Path, results: Path) -> None:

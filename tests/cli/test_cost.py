@@ -5,12 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
-from support.commandline import Call, ended, finish, keep, runs_in, start, wait_for, worker_pids, write_fake_grid
-from support.slots import held, waiting
+from support.commandline import Call, runs_in, write_fake_grid
 
 from ettsweep.launch.cost import format_device_hours
 from ettsweep.runs.folder import RunDir
-from ettsweep.study.grid_file import load_sweep_spec
 
 TIMED = r"about [\d.]+ device hours, \d+ s on 1 slot \(measured on 3 runs of the same kind\)"
 
@@ -42,19 +40,3 @@ def test_commands_that_train_say_what_it_costs(call: Call, results: Path, tmp_pa
     assert re.search(rf"1 run to train: {timed}\n", call("retry", cancelled.id, "--results", results).err)
     assert re.search(rf"3 runs to train: {timed}\n", fresh.err)
     assert len(fresh.json) == 3
-
-
-@pytest.mark.usefixtures("process")
-def test_a_round_whose_runs_were_cancelled_is_told_too(call: Call, results: Path, tmp_path: Path) -> None:
-    sweep_spec = load_sweep_spec(write_fake_grid(tmp_path / "w8.yaml", lr={"range": [0, 1]}))
-    keep(results, sweep_spec)
-    for spec in sweep_spec.specs():
-        finish(results, spec, score=1 / spec.lr)
-    with held("cpu-0"):
-        command = start("verify-optimum", "--follow", "--launch-set", "slots=1", "--results", results)
-        run_ids = {spec.run_id for spec in sweep_spec.specs()}
-        (run,) = wait_for(lambda: [run for run in runs_in(results) if run.id not in run_ids], "its run")
-        wait_for(lambda: waiting(worker_pids(results)), "the worker to wait")
-        call("cancel", run.id, "--results", results)
-        stderr = ended(command, code=1).stderr
-    assert re.search(r"^0 of 1 run trained, 1 cancelled: 0 device hours in \d+ s$", stderr, re.MULTILINE)

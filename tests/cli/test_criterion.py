@@ -79,30 +79,16 @@ def test_sweeps_show_a_criterion_that_is_not_the_default(call: Call, results: Pa
     assert {row["sweep"]: row["criterion"] for row in rows} == {"a": "", "b": "rule paper, confidence 0.9"}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--margin", "5"], "margin: 5 is 500%; for 5% write 5% or 0.05"),
-        (["--margin", "-1%"], "--margin: input should be greater than or equal to 0, got -0.01"),
-        (["--margin", "wide"], "--margin: a share such as 0.02 or 2% is expected, got 'wide'"),
-        (["--confidence", "50%"], "--confidence: input should be greater than 0.5, got 0.5"),
-        (["--rule", "papr"], "'papr' is not one of 'bound', 'paper'"),
-    ],
-)
-def test_an_option_that_is_no_criterion_is_refused(
-    call: Call, results: Path, request_sweep: Ask, options: list[str], message: str
-) -> None:
+def test_an_option_that_is_no_criterion_is_refused(call: Call, results: Path, request_sweep: Ask) -> None:
     request_sweep("w8")
-    for command in (["grid", "w8.yaml"], ["verify-optimum"]):
+    for command, options, message in (
+        (["grid", "w8.yaml"], ["--margin", "5"], "margin: 5 is 500%; for 5% write 5% or 0.05"),
+        (["verify-optimum"], ["--margin", "wide"], "--margin: a share such as 0.02 or 2% is expected, got 'wide'"),
+        (["verify-optimum"], ["--confidence", "50%"], "--confidence: input should be greater than 0.5, got 0.5"),
+        (["grid", "w8.yaml"], ["--rule", "papr"], "'papr' is not one of 'bound', 'paper'"),
+    ):
         assert message in call(*command, *options, "--results", results, code=2).err
     assert len(load_sweep_store(results).sweeps["w8"].entries) == 1
-
-
-def test_set_says_which_option_a_criterion_has(call: Call, request_sweep: Ask, results: Path) -> None:
-    request_sweep("w8")
-    for key, option in (("margin", "--margin"), ("criterion.margin", "--rule, --confidence and --margin")):
-        result = call("grid", "w8.yaml", "--set", f"{key}=0.05", "--results", results, code=2)
-        assert f"{key} is not a field of the recipe; use {option}\n" in result.err
 
 
 def test_a_difference_of_scores_needs_a_margin_from_the_file_or_an_option(

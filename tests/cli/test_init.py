@@ -1,6 +1,5 @@
 """`ettsweep init`: a grid file for a model or for a command: what it finds, what it names as missing, what it refuses."""
 
-import json
 import shlex
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import yaml
 from support.commandline import Call, status
 
 from ettsweep.config import read_yaml
-from ettsweep.doctor.grid_template import SHIPPED_GRIDS
+from ettsweep.doctor.grid_template import SHIPPED_GRIDS, model_template
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.trainer.models.registry import named_models
 
@@ -22,43 +21,24 @@ SHIPPED = Path(__file__).parents[2] / "grids"
 # --- models that ship -------------------------------------------------------------------------------------------------
 
 
-def test_all_models_have_a_grid_to_begin_with() -> None:
+def test_the_template_for_each_model_is_one_that_grid_takes(tmp_path: Path) -> None:
     assert list(SHIPPED_GRIDS) == list(named_models())
-    others = {"gpt2-muon"}  # of models that have a grid
-    assert {path.stem for path in SHIPPED.glob("*.yaml")} == {*SHIPPED_GRIDS.values(), *others}
-
-
-@pytest.mark.parametrize("model", named_models())
-def test_the_template_for_each_model_is_one_that_grid_takes(model: str, call: Call, tmp_path: Path) -> None:
-    err = call("init", "--model", model).err
-    result, shipped = (
-        load_sweep_spec(tmp_path / f"{model}.yaml"),
-        load_sweep_spec(SHIPPED / f"{SHIPPED_GRIDS[model]}.yaml"),
-    )
-    assert f"wrote {model}.yaml: {len(result.specs())} runs of" in err
-    assert f"`ettsweep grid {model}.yaml" in err
-    if model in SHIPPED_GRIDS.values() or model == "encdec-tiny":
-        assert result.specs() == shipped.specs()
-    else:
-        assert result.recipe.model == named_models()[model]
-        assert result.centres.keys() == shipped.centres.keys()
-
-
-def test_another_width_starts_where_theory_carries_the_centre(call: Call, tmp_path: Path) -> None:
-    """From 768 to 384 channels, the standard lr rises by 2, and wd falls by 2: from 1e-3 and 0.8, to powers of two."""
-    call("init", "--model", "vit-s16")
-    centres = load_sweep_spec(tmp_path / "vit-s16.yaml").centres
-    assert (centres["standard"].lr, centres["standard"].wd) == (2.0**-9, 2.0**-1)
-    call("init", "--model", "encdec-small", "--out", "mine.yaml")
-    sgd = load_sweep_spec(tmp_path / "mine.yaml", (), ["optimizer=sgd"]).centres
-    assert sgd["standard"].lr == 8.0, "with sgd the standard lr is that of maximal update at any width"
-    assert sgd["ntk"].lr == 2 * 128.0
+    for model in named_models():
+        path = tmp_path / f"{model}.yaml"
+        text, notes = model_template(model, path)
+        path.write_text(text)
+        result, shipped = load_sweep_spec(path), load_sweep_spec(SHIPPED / f"{SHIPPED_GRIDS[model]}.yaml")
+        assert notes[0].startswith(f"wrote {path}: {len(result.specs())} runs of")
+        if model in SHIPPED_GRIDS.values() or model == "encdec-tiny":
+            assert result.specs() == shipped.specs()
+        else:
+            assert result.recipe.model == named_models()[model]
+            assert result.centres.keys() == shipped.centres.keys()
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--model vit-s61", "unknown model 'vit-s61'; did you mean 'vit-s16'?"),
         ("--model vit-b16 --command x", "--command and --model: give one of them"),
         ("--out .", "--out: . is a folder; name a file in it, such as vit-digits.yaml"),
         ("--out no-sweep:.yaml", "--out 'no-sweep:'"),
@@ -82,16 +62,12 @@ def test_a_file_that_is_there_is_overwritten_with_force_alone(call: Call, tmp_pa
     assert "choose another folder with --out" in call("init", "--out", "none/mine.yaml", code=1).err
 
 
-@pytest.mark.parametrize(("command", "code"), [("grid", 0), ("search", 1)])
-def test_a_plan_says_that_it_takes_the_file_that_init_wrote(command: str, code: int, call: Call) -> None:
-    plan = (command, "--model", "vit-digits", "--strategy", "ntk", "--dry-run")
-    assert f"grid file: {SHIPPED / 'vit-digits.yaml'}, which ettsweep ships\n" in call(*plan, code=code).err
-    call("init", "--model", "vit-digits")
+def test_a_plan_says_that_it_takes_the_file_that_init_wrote(call: Call) -> None:
+    plan = ("grid", "--model", "vit-digits", "--strategy", "ntk", "--dry-run")
+    assert f"grid file: {SHIPPED / 'vit-digits.yaml'}, which ettsweep ships\n" in call(*plan).err
+    assert "`ettsweep grid vit-digits.yaml" in call("init", "--model", "vit-digits").err
     line = "grid file: vit-digits.yaml; it takes precedence over the shipped vit-digits.yaml\n"
-    assert line in call(*plan, code=code).err
-    short = ("--set", "schedule.total_steps=3", "--set", "schedule.warmup_steps=1", "--set", "model.width=8")
-    assert line in call("train", "--model", "vit-digits", *short).err
-    assert line in call("doctor", "--model", "vit-digits").err
+    assert line in call(*plan).err
 
 
 # --- a command: what is found -----------------------------------------------------------------------------------------
@@ -116,24 +92,13 @@ def written(call: Call, command: str, *options: object) -> tuple[dict[str, Any],
     return read_yaml(Path("mine.yaml")), err
 
 
-def write_metrics(path: Path, **metrics: float) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps({"step": step, **metrics}) + "\n" for step in (1, 2)))
-
-
 @pytest.mark.parametrize(
     ("command", "expected", "centre"),
     [
-        (f"python train.py --lr 3e-4 {REST}", f"python train.py --lr {{lr}} {PLACED}", (3e-4, 0.1)),
-        ("python train.py --lr=3e-4 --wd=0.25 --seed=0 --out=runs/a",
-         "python train.py --lr={lr} --wd={wd} --seed={seed} --out={out}", (3e-4, "2^-2")),
         ("python train.py --learning-rate 0.015625 --weight_decay=1e-1 --random_seed=0 --work-dir out",
          "python train.py --learning-rate {lr} --weight_decay={wd} --random_seed={seed} --work-dir {out}", ("2^-6", 0.1)),
         ("python train.py optim.lr=3e-4 +optim.weight_decay=0.1 seed=0 hydra.run.dir=runs/a",
          "python train.py optim.lr={lr} +optim.weight_decay={wd} seed={seed} hydra.run.dir={out}", (3e-4, 0.1)),
-        ("python -m pkg.main fit --optimizer.lr 0.1 --optimizer.weight_decay 0.1 --seed_everything 0 --trainer.default_root_dir x",
-         "python -m pkg.main fit --optimizer.lr {lr} --optimizer.weight_decay {wd} --seed_everything {seed} --trainer.default_root_dir {out}",
-         (0.1, 0.1)),
         ("bash train.sh -lr .5 -wd 2. --seed 0 --output runs/a/model.pt",
          "bash train.sh -lr {lr} -wd {wd} --seed {seed} --output {out}/model.pt", ("2^-1", "2^1")),
         (f"python train.py \\\n --lr 3e-4 --min-lr 1e-5 --save 100 --betas 0.9,0.95 {REST}",
@@ -179,7 +144,6 @@ def test_variables_before_the_command_are_its_environment(call: Call, tmp_path: 
     ("command", "message"),
     [
         ("python train.py --lr 3e-4 --wd .1 --out x", "no seed in the command: add an option that sets it"),
-        ("python train.py --lr 3e-4 --seed 0 --out x", "no wd in the command: add an option that sets it"),
         ("python train.py --lr 3e-4 --wd .1 --seed 0 --save", "no output folder in the command: add an option"),
         ("python train.py --lr 3e-4 --wd 0 --seed 0 --out x", "wd 0 has no log2"),
     ],
@@ -189,25 +153,6 @@ def test_what_is_not_found_is_named_with_what_to_do(command: str, message: str, 
     assert message in err
     assert ("# TODO: {seed} is missing" in (tmp_path / "mine.yaml").read_text()) == ("no seed" in message)
     assert (content["wd"] == "fixed") == ("wd" in message)
-
-
-@pytest.mark.usefixtures("project")
-@pytest.mark.parametrize(
-    ("metrics", "score"),
-    [
-        ({"loss": 1.0, "val_acc": 0.5, "val_loss": 2.0}, {"name": "val_loss", "mode": "min"}),
-        ({"val_acc": 0.5, "val_step_s": 2.0}, {"name": "val_acc", "mode": "max"}),
-        ({"loss": 1.0}, None),
-    ],
-)
-def test_a_run_made_by_hand_tells_reader_and_score(
-    metrics: dict[str, float], score: dict[str, str] | None, call: Call, tmp_path: Path
-) -> None:
-    write_metrics(tmp_path / "runs" / "a" / "metrics.jsonl", **metrics)
-    content, err = written(call, f"python train.py --lr 3e-4 {REST}")
-    assert (content["run"].get("reader"), content["run"].get("score")) == ("jsonl" if score else None, score)
-    assert (f"reader jsonl sees {score['name']} in runs/a" if score else "no score: name it in mine.yaml") in err
-    assert ("# TODO" in (tmp_path / "mine.yaml").read_text()) == (score is None)
 
 
 # --- sweep files of Weights & Biases ----------------------------------------------------------------------------------
@@ -231,11 +176,10 @@ LOG_UNIFORM = {"lr": {"distribution": "log_uniform", "min": -11.513, "max": -2.3
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({}, "python train.py --lr={lr} --wd={wd} --seed={seed} --epochs=3 --out={out}"),
-        ({"command": ["${env}", "bash", "train.sh", "${program}", "${args_no_hyphens}"]},
-         "bash train.sh train.py lr={lr} wd={wd} seed={seed} epochs=3 out={out}"),
         ({"parameters": WANDB["parameters"] | LOG_UNIFORM},
          "python train.py --lr={lr} --wd={wd} --seed={seed} --epochs=3 --out={out}"),
+        ({"command": ["${env}", "bash", "train.sh", "${program}", "${args_no_hyphens}"]},
+         "bash train.sh train.py lr={lr} wd={wd} seed={seed} epochs=3 out={out}"),
     ],
 )  # fmt: skip
 def test_a_sweep_file_is_the_command_that_it_starts(
@@ -257,10 +201,7 @@ def test_a_sweep_file_is_the_command_that_it_starts(
         ({"parameters": None}, "sweep.yaml: a sweep file of Weights & Biases is expected, with program and parameters"),
         ({"command": ["${program}", "${args_json}"]}, "sweep.yaml: command: ${args_json} is not understood"),
         ({"parameters": {"lr": {"mu": 1}}}, "sweep.yaml: parameters: lr: value, values, or min and max are expected"),
-        ({"parameters": {"lr": {"distribution": "log_uniform", "min": 1, "max": 9999}}}, "exponents are expected"),
         ({"parameters": {"lr": {"value": 0.1}, "batch": {"values": [8, 16]}}}, "batch has several values"),
-        ({"parameters": {"lr": {"values": ["a", "b"]}}}, "lr has several values"),
-        ({"parameters": {"epochs": {"value": 3}}}, "no number of lr in the command"),
     ],
 )  # fmt: skip
 def test_a_sweep_file_that_no_command_can_say_is_refused(
@@ -279,21 +220,13 @@ def test_a_sweep_file_that_no_command_can_say_is_refused(
     ("command", "message"),
     [
         ("python train.py --epochs 3", "no number of lr in the command; `--lr 3e-4`"),
-        ("python train.py --lr auto", "no number of lr in the command"),
-        ("python train.py --lr {lr}", "no number of lr in the command"),
-        ("python train.py --lr", "no number of lr in the command"),
-        ("python train.py --lr 1e999", "no number of lr in the command"),
-        ("python train.py lr=1e-3,1e-2", "no number of lr in the command"),
         ("", "a command is expected, got nothing"),
-        ("A=1", "a program and its arguments are expected"),
         ("python train.py --lr 3e-4 > log", "> (a redirection) needs a shell"),
-        ("python train.py --lr 3e-4 'a", "no closing quotation"),
         ("python train.py --lr 0", "lr: a positive number is expected, got 0"),
         ("python train.py --lr 1 --wd=-1 --seed 0", "wd: a number from 0 on is expected, got -1"),
         ("python train.py --lr 1 --wd {wd} --seed 0", "write the number of wd that the search begins with"),
         ("python train.py a.lr=1 b.lr=2", "a.lr=1 and b.lr=2 would be {lr}; leave one in the command"),
         ("python nowhere.py --lr 1 --seed 0", "there is no file nowhere.py"),
-        ("nowhere.yaml", "nowhere.yaml: no such file"),
     ],
 )
 def test_what_cannot_be_swept_is_refused_and_nothing_is_written(
@@ -304,15 +237,13 @@ def test_what_cannot_be_swept_is_refused_and_nothing_is_written(
 
 
 @pytest.mark.parametrize(
-    ("source", "options"),
+    ("start", "source", "options"),
     [
-        ("parser.add_argument('-l', '--lr', type=float, default=0.003)\np.add_argument('--lr-decay')", "`--lr 0.003`"),
-        ("@click.option('--base-lr', 'rate', default=None)\n@click.option('--seed')\ndef main(): ...", "`--base-lr`"),
-        ("flags.DEFINE_float('learning_rate', 1e-4, 'of Adam')\nDEFINE_integer('steps', 9, '')", "`--learning_rate 0.0001`"),
-        ("p.add_argument('--peak-lr', default=1.0)\np.add_argument('--lr_head')", "`--peak-lr 1.0`, `--lr_head`"),
+        ("python train.py", "parser.add_argument('-l', '--lr', type=float, default=0.003)\np.add_argument('--lr-decay')", "`--lr 0.003`"),
+        ("python -m pkg.main", "@click.option('--base-lr', 'rate', default=None)\ndef main(): ...", "`--base-lr`"),
+        ("python train.py", "flags.DEFINE_float('learning_rate', 1e-4, 'of Adam')", "`--learning_rate 0.0001`"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("start", ["python train.py", "python -m pkg.main"])
 @pytest.mark.usefixtures("project")
 def test_a_command_without_lr_is_answered_with_the_options_of_its_program(
     start: str, source: str, options: str, call: Call, tmp_path: Path

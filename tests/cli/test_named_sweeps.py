@@ -5,19 +5,16 @@ import io
 import os
 import shlex
 import shutil
-import tempfile
+import signal
 from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
-from support.commandline import GRID, Call, ended, keep, runs_in, start, wait_for, write_fake_grid, write_grid
+from support.commandline import GRID, Call, ended, keep, runs_in, start, write_fake_grid, write_grid
+from support.slots import owner, stopped_at_checkpoint
 
-from ettsweep.errors import CorruptError
-from ettsweep.launch.follow import read_run_index
-from ettsweep.launch.progress import ProgressMonitor, render_progress
 from ettsweep.launch.submissions import submission_folders
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
@@ -77,17 +74,8 @@ def test_no_later_question_changes_a_verdict(call: Call, results: Path, request_
     request_sweep("both", falling, **BOTH)
     free = verdicts(call, results, code=1)
     assert (free["both"]["verdict"], free["both"]["wd"]) == ("edge", 0.125)
-    hint = (
-        "grid",
-        "both.yaml",
-        "--wd-range",
-        "fixed",
-        "--set",
-        "centre.standard.wd=0.125",
-        "--results",
-        results,
-    )
-    refused = call(*hint, code=2)
+    held = ("--wd-range", "fixed", "--set", "centre.standard.wd=0.125")
+    refused = call("grid", "both.yaml", *held, "--results", results, code=2)
     assert "sweep both is for another recipe or lattice: wd is searched there, fixed here" in refused.err
     sweep_spec = load_sweep_spec(
         tmp_path / "both.yaml", overrides=["centre.standard.wd=0.125"], wd_range="fixed", lr_range="-1:1"
@@ -95,13 +83,9 @@ def test_no_later_question_changes_a_verdict(call: Call, results: Path, request_
     keep(results, sweep_spec.model_copy(update={"grid": "held.yaml"}))
     for spec in sweep_spec.specs():
         finish(results, spec, falling(spec))
-    verdicts_result = verdicts(call, results, code=1)
-    assert (
-        verdicts_result["held"]["verdict"],
-        len(verdicts_result["held"]["neighbours"]),
-        verdicts_result["held"]["wd"],
-    ) == ("optimal", 2, 0.125)
-    assert verdicts_result["both"]["verdict"] == "edge"
+    found = verdicts(call, results, code=1)
+    assert (found["held"]["verdict"], len(found["held"]["neighbours"]), found["held"]["wd"]) == ("optimal", 2, 0.125)
+    assert found["both"]["verdict"] == "edge"
     assert verdicts(call, results, "-s", "held", code=0).keys() == {"held"}
     err = call("verify-optimum", "--dry-run", "--results", results, code=1).err
     assert (
@@ -110,13 +94,13 @@ def test_no_later_question_changes_a_verdict(call: Call, results: Path, request_
     )
 
     keep(results, load_sweep_spec(tmp_path / "both.yaml"))  # asked for once more
-    assert verdicts(call, results) == verdicts_result
+    assert verdicts(call, results) == found
     shutil.copytree(results, tmp_path / "elsewhere")
     for number, path in enumerate(sorted((tmp_path / "elsewhere").rglob("*"), reverse=True)):
         os.utime(path, (number, number))
-    assert verdicts(call, tmp_path / "elsewhere") == verdicts_result
-    pages = [call("report", "--results", results, "--format", "json").json]
-    assert [row["verdict"] for row in pages[0]] == ["edge", "optimal"]
+    assert verdicts(call, tmp_path / "elsewhere") == found
+    rows = call("report", "--results", results, "--format", "json").json
+    assert [row["verdict"] for row in rows] == ["edge", "optimal"]
     page = unescape((results / "report" / "report.html").read_text())
     assert "sweep both" in page
     assert page.count("Sweeps disagree: edge at (2^-2, 2^-3) in both, optimal at (2^-2, 2^-3) in held; ") == 2
@@ -143,15 +127,11 @@ def test_the_report_says_of_which_sweep_a_run_is_as_status_does(call: Call, resu
     assert "<td>high, low" in (results / "report" / "report.html").read_text()
 
 
-@pytest.mark.parametrize("in_result", [True, False], ids=["by their results", "by their attempts"])
 @pytest.mark.usefixtures("undrawn")
-def test_runs_of_other_versions_are_named_in_a_verdict(
-    call: Call, results: Path, request_sweep: Ask, *, in_result: bool
-) -> None:
+def test_runs_of_other_versions_are_named_in_a_verdict(call: Call, results: Path, request_sweep: Ask) -> None:
     specs = request_sweep("w8")
     for spec, code in zip(specs, ("aaaa", "bbbb", "aaaa"), strict=True):
-        facts = {"environment": {"ettsweep": "0.9"} | ({"code": code} if in_result else {})}
-        finish(results, spec, 1 + abs(spec.lr - 0.25), **facts)
+        finish(results, spec, 1 + abs(spec.lr - 0.25), environment={"ettsweep": "0.9", "code": code})
         origin = {"packages": {"ettsweep": "0.9", "torch": f"2.{code[0]}"}, "code": code}
         attempt = RunDir(results / "runs" / spec.run_id).latest_attempt()
         assert attempt
@@ -191,8 +171,6 @@ def test_a_grid_makes_the_sweep_of_its_file_or_of_the_name_that_is_given(
     [
         (["--set", "batch_size=64"], "batch_size is 32 there, 64 here", "w8-batch_size-64"),
         (["--wd-range", "-1:1"], "wd is fixed there, searched here", "w8-wd-searched"),
-        (["--lr-range", "-1:1:0.5"], "the step of lr is 1 there, 0.5 here", "w8-lr-step-0.5"),
-        (["--set", "centre.standard.lr=0.3"], "in steps of 1 in log2 from 2^-2 there, 0.3 here", "w8-lr-0.3"),
     ],
 )
 def test_another_question_is_answered_with_a_command_that_asks_it(
@@ -204,75 +182,6 @@ def test_another_question_is_answered_with_a_command_that_asks_it(
     command = shlex.split(result.err.strip().splitlines()[-1])
     assert command[:1] + command[-2:] == ["ettsweep", "--name", free]
     assert call(*command[1:]).out.startswith("run")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--launch", "nope"], "unknown launch profile 'nope'"),
-        (["--launch-set", "slot=2"], "slot: unknown key; did you mean slots?"),
-        (["--launch-set", "slots=100000"], "slots: 100000 are too many"),
-    ],
-)
-def test_what_no_name_would_mend_is_told_before_that_the_name_is_taken(
-    call: Call, results: Path, request_sweep: Ask, options: list[str], message: str
-) -> None:
-    request_sweep("w8")
-    values = ("grid", "w8.yaml", "--dry-run", "--results", results, "--set", "batch_size=64")
-    result = call(*values, *options, code=2)
-    assert message in result.err
-    assert "is for another recipe or lattice" not in result.err
-
-
-def test_two_grid_files_of_one_stem_are_told_apart(
-    call: Call, results: Path, request_sweep: Ask, tmp_path: Path
-) -> None:
-    request_sweep("w8")
-    (tmp_path / "other").mkdir()
-    write_grid(tmp_path / "other" / "w8.yaml", task="digits", recipe=OTHER)
-    result = call("grid", "other/w8.yaml", "--dry-run", "--results", results, code=2)
-    assert "batch_size is 32 there, 16 here" in result.err
-    assert "other/w8.yaml --dry-run" in result.err
-
-
-def test_a_part_of_a_sweep_can_be_asked_for_alone(call: Call, results: Path, request_sweep: Ask) -> None:
-    request_sweep("w8", strategies=["standard", "mup"], seeds=[0, 1])
-    for options, strategies, seeds in (
-        (["--strategy", "mup"], {"mup"}, {0, 1}),
-        (["--seeds", "1,"], {"standard", "mup"}, {1}),
-        (["--strategy", "standard", "--seeds", "0"], {"standard"}, {0}),
-    ):
-        rows = call("grid", "w8.yaml", "--dry-run", "--results", results, "--format", "json", *options).json
-        assert ({row["strategy"] for row in rows}, {row["seed"] for row in rows}) == (strategies, seeds)
-
-
-@pytest.mark.parametrize(
-    ("content", "options", "message"),
-    [
-        (3, [], "seeds: 3 means seeds 0 to 2; seed 3 alone is [3]\n"),
-        ([0], ["--seeds", "12"], "--seeds 12 means seeds 0 to 11; seed 12 alone is --seeds 12,\n"),
-        (1, [], "seeds: 1 means seed 0; seed 1 alone is [1]\n"),
-        ([3], [], None),
-        (3, ["--seeds", "3,4"], None),
-        (3, ["--seeds", "3,"], None),
-        (3, ["--seeds", "0"], None),
-    ],
-)
-def test_which_seeds_a_number_means_is_printed(
-    call: Call, tmp_path: Path, content: object, options: list[str], message: str | None
-) -> None:
-    write_grid(tmp_path / "w8.yaml", seeds=content)
-    err = call("grid", "w8.yaml", "--dry-run", *options).err
-    assert err.count(message or " means seed") == (message is not None)
-
-
-@pytest.mark.parametrize("name", ["../up", "a/b", ".", "-x", "a\nb", "a\x1b[31mb", "0123456789ab", "x" * 65, ""])
-def test_a_name_that_could_be_a_path_or_a_run_is_refused(call: Call, results: Path, tmp_path: Path, name: str) -> None:
-    write_grid(tmp_path / "w8.yaml")
-    result = call("grid", "w8.yaml", f"--name={name}", "--results", results, code=2)
-    assert "--name" in result.err
-    assert "\x1b" not in result.err
-    assert not results.exists()
 
 
 # --- sweeps: list ---------------------------------------------------------------------------------------------------
@@ -287,10 +196,8 @@ def test_sweeps_are_listed_with_what_people_ask_of_them(call: Call, results: Pat
         round(len(specs) * 0.01, 4),
         "standard optimal by the paper's comparison of means",
     )
-    stat_result = (path := results / "sweeps" / "w8.yaml").stat()
-    os.utime(path, (10**10, 10**10))
+    os.utime(results / "sweeps" / "w8.yaml", (10**10, 10**10))
     (changed, _) = call("sweeps", "--results", results, "--format", "json").json
-    os.utime(path, (stat_result.st_atime, stat_result.st_mtime))
     assert (changed.pop("last change"), w8.pop("last change")[-4:]) == ("2286-11-20 17:46 UTC", " UTC")
     assert changed == w8
     assert (wide["families"], wide["runs"], wide["device h"]) == (2, "6 missing", 0)
@@ -306,42 +213,25 @@ def test_options_of_a_subcommand_go_after_its_name(call: Call, results: Path, re
     assert load_sweep_store(results).sweeps.keys() == {"w8"}
 
 
-def test_runs_that_a_call_left_out_are_told(call: Call, results: Path, request_sweep: Ask) -> None:
-    request_sweep(
-        "w8", lambda spec: 1 + abs(spec.lr - 0.25) if spec.strategy.s is None else None, strategies=["standard", "mup"]
-    )
-    result = call("grid", "w8.yaml", "--strategy", "standard", "--results", results)
-    assert (
-        f"3 other runs of sweep w8 are missing: `ettsweep verify-optimum --sweep w8 --results {results}`" in result.err
-    )
-
-
 def test_a_damaged_sweep_is_named_and_others_go_on(call: Call, results: Path, request_sweep: Ask) -> None:
     request_sweep("w8", lambda spec: 1 + abs(spec.lr - 0.25))
     request_sweep("bad", recipe=OTHER)
     path = results / "sweeps" / "bad.yaml"
-    for content, messages in (("- later: 1", "later: unknown key"), ("- asked: [", "repair the file")):
-        path.write_text(content)
-        result = call("verify-optimum", "--dry-run", "--results", results)
-        assert f"sweep bad is left out: {path}: " in result.err
-        assert messages in result.err
-        assert "left out" in call("sweeps", "--results", results).err
-        (results / "sweeps" / "w8.yaml").rename(results / "away")
-        assert "no sweep can be read" in call("verify-optimum", "--results", results, code=1).err
-        (results / "away").rename(results / "sweeps" / "w8.yaml")
-        for command in ("verify-optimum --sweep bad", "status -s bad"):
-            assert str(path) in call(*command.split(), "--results", results, code=1).err
-        assert str(path) in call("grid", "bad.yaml", "--results", results, code=1).err
-
-
-def test_sweeps_none_of_which_can_be_read_are_a_failure(call: Call, results: Path, request_sweep: Ask) -> None:
-    for name, messages in (("bad", "1 sweep cannot be read"), ("worse", "2 sweeps cannot be read")):
-        request_sweep(name)
-        (results / "sweeps" / f"{name}.yaml").write_bytes(bytes(200))
-        result = call("sweeps", "--results", results, code=1)
-        assert messages in result.err
-        assert f"sweep {name} is left out" in result.err
-        assert "makes one" not in result.err
+    path.write_text(path.read_text().replace("seeds:", "sedes:"))
+    result = call("verify-optimum", "--dry-run", "--results", results)
+    assert f"sweep bad is left out: {path}: bad.sedes: unknown key" in result.err
+    path.write_text("- asked: [")
+    for command in ("verify-optimum --dry-run", "sweeps"):
+        assert f"sweep bad is left out: {path}: " in call(*command.split(), "--results", results).err
+    for command in ("verify-optimum --sweep bad", "status -s bad", "grid bad.yaml"):
+        result = call(*command.split(), "--results", results, code=1)
+        assert str(path) in result.err
+        assert "repair the file" in result.err
+    (results / "sweeps" / "w8.yaml").unlink()
+    assert "no sweep can be read" in call("verify-optimum", "--results", results, code=1).err
+    result = call("sweeps", "--results", results, code=1)
+    assert "1 sweep cannot be read" in result.err
+    assert "starts one" not in result.err
 
 
 # --- deleted --------------------------------------------------------------------------------------------------------
@@ -399,133 +289,30 @@ def test_cancelling_a_sweep_leaves_what_another_wants(call: Call, results: Path,
     assert {run for run, (_, state) in states_result.items() if state == "cancelled"} == states_result.keys() - shared
 
 
-def test_a_run_of_another_sweeps_climb_is_left_alone(call: Call, results: Path, request_sweep: Ask) -> None:
-    """Nobody asks for it, and it lies on both lattices: either may have climbed there."""
-    (first, *_) = request_sweep("w8")
-    request_sweep("wider", lr={"range": [-2, 1]})
-    RunDir.create(results, climbed := first.with_point(first.lr * 16, first.wd, 0))
-    assert states(call, results)[climbed.run_id][0] == "w8, wider"
-    result = call("cancel", "--sweep", "wider", "--yes", "--results", results)
-    assert "1 run is kept: sweep w8 needs it too" in result.err
-    assert states(call, results)[climbed.run_id][1] == "missing"
-
-
-def test_runs_belong_to_the_sweep_that_asks_for_them(call: Call, results: Path, request_sweep: Ask) -> None:
-    request_sweep("w8", lambda spec: 1 + abs(spec.lr - 0.25))
-    extra = request_sweep("wider", lambda spec: 1 + abs(spec.lr - 0.25), lr={"range": [-2, 1]}, seeds=[0, 1])
-    assert len(states(call, results, "-s", "w8")) == 3
-    assert len(states(call, results, "-s", "wider")) == len(extra) == 8
-    w8, wider = call("sweeps", "--results", results, "--format", "json").json
-    assert (w8["runs"], w8["device h"], wider["runs"], wider["device h"]) == ("3 done", 0.03, "8 done", 0.08)
-
-
-def test_a_run_that_no_sweep_asks_for_is_shown_under_a_dash(call: Call, results: Path, request_sweep: Ask) -> None:
-    (first, *_) = request_sweep("w8")
-    RunDir.create(results, first)
-    finish(results, elsewhere := first.with_point(0.3, first.wd, 0), 0.1)
-    assert states(call, results) == {first.run_id: ("w8", "missing"), elsewhere.run_id: ("-", "done")}
-    assert elsewhere.run_id in call("status", "--results", results).out
-    assert states(call, results, "--sweep", "w8").keys() == {first.run_id}
-    assert call("show", elsewhere.run_id, "--results", results, "--format", "json").json["sweep"] == "-"
-    assert verdicts(call, results)["w8"]["reason"].startswith("no finished point yet")
-
-
-def test_the_picture_of_runs_names_their_sweeps_where_there_are_several(results: Path, request_sweep: Ask) -> None:
-    (first, *_) = request_sweep("w8")
-    attempt = RunDir.create(results, first).claim({}, after=0)
-    assert attempt
-    attempt.record_failure("error", "RuntimeError: out of luck")
-
-    def shown() -> str:
-        monitor = ProgressMonitor(results, [first], load_sweep_store(results).studies_by_family)
-        (console := Console(file=io.StringIO(), width=200)).print(render_progress(monitor, monitor.poll(), "all", 200))
-        return str(console.file.getvalue())  # type: ignore[attr-defined]
-
-    assert "w8" not in shown()
-    request_sweep("more", seeds=[0, 1])
-    assert "more, w8" in shown()
-
-
-# --- a climb within its budget ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("process")
-def test_a_climb_stops_where_its_budget_ends_and_else_goes_on_until_it_stands(
-    call: Call, results: Path, tmp_path: Path
-) -> None:
-    write_fake_grid(tmp_path / "far.yaml", centre={"standard": {"lr": 0.25 / 2**6, "wd": 0.25}})
-    follow = ("--follow", "--results", results)
-    call("grid", "far.yaml", "--launch-set", "slots=1", *follow)
-    result = call("verify-optimum", *follow, "--max-runs", 2, "--format", "json", code=1)
-    assert "about 1 run to come, at most 2: about " in result.err
-    assert "far standard: 3 runs were requested, 2 more were added, and about 1 would be needed, " in result.err
-    assert "; --max-runs 2 leaves 0 runs for it: stopped\n" in result.err
-    advice = f"`ettsweep verify-optimum --follow --max-runs 100 --results {results}` goes on\n"
-    assert advice in result.err
-    assert len(runs_in(results)) == 5
-    assert result.json[0]["verdict"] == "edge"
-    call("verify-optimum", *follow)
-    assert verdicts(call, results)["far"]["verdict"] == "optimal"
-
-
 # --- what is renamed or damaged meanwhile ---------------------------------------------------------------------------
 
 
-def rename_by_hand(sweep: Path) -> None:
-    sweep.rename(sweep.with_name("other.yaml"))
-
-
-def damage(sweep: Path) -> None:
-    sweep.write_text("- asked: [")
-
-
 @pytest.mark.usefixtures("process")
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [(rename_by_hand, "sweep w8 was renamed or deleted meanwhile\n"), (damage, "sweep w8 cannot be read: ")],
-)
 def test_a_sweep_that_is_gone_when_its_command_ends_is_named(
-    results: Path, tmp_path: Path, change: Callable[[Path], None], message: str
+    results: Path, tmp_path: Path, hold_runs: Callable[[int], None]
 ) -> None:
+    hold_runs(1)
     grid = write_fake_grid(tmp_path / "w8.yaml")
-    command = start("grid", grid, "--follow", "--results", results)
-    wait_for(lambda: list(results.glob("runs/*/attempts/0001/claim.json")), "a run in training")
-    change(results / "sweeps" / "w8.yaml")
-    assert message in ended(command).stderr
+    command = start("grid", grid, "--follow", "--results", results, "--launch-set", "slots=1")
+    worker = owner(stopped_at_checkpoint(results))
+    (results / "sweeps" / "w8.yaml").rename(results / "sweeps" / "other.yaml")
+    os.kill(worker, signal.SIGCONT)
+    assert "sweep w8 was renamed or deleted meanwhile\n" in ended(command).stderr
     assert {run.status().state for run in runs_in(results)} == {State.DONE}
 
 
-@pytest.mark.parametrize("command", ["sweeps", "status", "verify-optimum", "report", "watch", "clean"])
 @pytest.mark.parametrize("folder", ["sweeps", "runs", "jobs"])
 def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(
-    call: Call, results: Path, request_sweep: Ask, folder: str, command: str
+    call: Call, results: Path, request_sweep: Ask, folder: str
 ) -> None:
     request_sweep("w8", falling)
     shutil.rmtree(results / folder, ignore_errors=True)
     (results / folder).write_text("")
-    if (folder, command) != ("sweeps", "clean"):  # which has nothing to do with sweeps
+    for command in ("sweeps", "status", "report", "watch"):
         result = call(command, "--results", results, code=1)
         assert result.err == f"ettsweep: {results / folder}: cannot be read: Not a directory\n"
-
-
-@pytest.mark.parametrize(
-    ("folder", "read"), [("sweeps", load_sweep_store), ("runs", read_run_index), ("jobs", submission_folders)]
-)
-def test_a_folder_that_is_closed_to_its_reader_is_not_taken_for_an_empty_one(
-    request_sweep: Ask, results: Path, folder: str, read: Callable[[Path], object]
-) -> None:
-    request_sweep("w8", falling)
-    with tempfile.TemporaryDirectory() as public:
-        Path(public).chmod(0o755)
-        shared = shutil.copytree(results, Path(public) / "results")
-        (shared / folder).mkdir(exist_ok=True)
-        (shared / folder).chmod(0)
-        reader = 65534 if os.geteuid() == 0 else os.geteuid()  # to root, nothing is closed
-        os.seteuid(reader)
-        try:
-            with pytest.raises(CorruptError, match=f"^{shared / folder}: cannot be read: Permission denied$"):
-                read(shared)
-        finally:
-            os.seteuid(os.getuid())
-            (shared / folder).chmod(0o700)

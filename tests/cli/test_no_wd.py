@@ -24,25 +24,21 @@ from ettsweep.watch.panels import family_details, family_row, run_row
 
 COMMANDS = {
     "status": [],
-    "grid sweep.yaml": ["--dry-run"],
     "grid sweep.yaml --lr-range=-60:60": ["--dry-run"],  # so many that a plan is a summary
     "verify-optimum": ["--dry-run"],
-    "verify-optimum --at 2^-7": ["--dry-run"],
-    "search sweep.yaml": ["--dry-run", "--name", "searched"],
-    "seeds": ["--dry-run"],
     "compare sweep:2^-6 sweep:2^-7": [],
 }
 
 
-@pytest.fixture(params=[False, True], ids=["without", "with 0"])
+@pytest.fixture(scope="module", params=[False, True], ids=["without", "with 0"])
 def has_wd(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
-@pytest.fixture
-def folder(tmp_path: Path, has_wd: bool, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder of a sweep over lr alone, with a run of another seed in training."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory, has_wd: bool) -> Path:
+    """Return the folder of a sweep over lr alone, with a run of another seed in training; tests only read it."""
+    tmp_path = tmp_path_factory.mktemp("no_wd")
     (tmp_path / "train.sh").write_text("")
     run = {"command": "sh train.sh {lr} {seed}" + " {wd}" * has_wd, "score": {"name": "loss", "mode": "min"}}
     centre = {"lr": 2.0**-6} | ({"wd": 0.0} if has_wd else {})
@@ -58,6 +54,12 @@ def folder(tmp_path: Path, has_wd: bool, monkeypatch: pytest.MonkeyPatch) -> Pat
         assert folder.finish({"status": "done", "score": loss, "steps": 4, "device_s": 1.0}, history)
     assert RunDir.create(tmp_path / "results", spec.with_point(spec.lr, spec.wd, 7)).claim({}, after=0)
     return tmp_path
+
+
+@pytest.fixture
+def folder(scene: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(scene)
+    return scene
 
 
 def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -85,14 +87,7 @@ def test_commands_show_no_wd_but_that_of_a_program_that_is_given_one(folder: Pat
     assert points.count(0.0) == (len(points) // 2 if has_wd else 0)
 
 
-def test_a_run_is_shown_without_a_wd(folder: Path, has_wd: bool) -> None:
-    run = next((folder / "results" / "runs").iterdir()).name
-    overview = ettsweep("show", run).stdout
-    assert ("wd 0," in overview) is has_wd
-    assert ("wd" in overview) is has_wd
-    assert json.loads(ettsweep("show", run, "--format", "json").stdout)["spec"]["wd"] == (0.0 if has_wd else None)
-
-
+@pytest.mark.usefixtures("undrawn")
 def test_pages_figures_and_frames_have_no_wd(folder: Path, has_wd: bool) -> None:
     ettsweep("report", "--out", folder / "report", code=None)
     page = (folder / "report" / "report.html").read_text()

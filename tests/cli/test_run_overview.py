@@ -1,7 +1,7 @@
 """What `show` begins with: of runs that are finished, in training, diverged, broken, and of metrics that make no sense."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,6 @@ from support.commandline import at_a_terminal, ettsweep
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
-
-Make = Callable[..., RunSpec]
 
 
 def started(
@@ -63,29 +61,6 @@ def test_a_run_in_training_is_summed_up_as_far_as_it_is(results: Path, spec: Run
     assert observed["folder"] == [str(results / "runs" / spec.run_id)]
 
 
-def test_metrics_reach_back_over_attempts(results: Path, spec: RunSpec) -> None:
-    first = started(results, spec, [4.0, 3.0, 2.0])
-    first.record_failure("interrupted", "the slot was needed")
-    second = first.run and RunDir(first.run).claim({}, after=1)
-    assert second
-    second.record_resume(1, 2)
-    second.append(second.metrics_path, [{"step": 3, "loss": 2.5}])
-    observed = shown(results, spec)
-    assert observed["loss"] == ["4 at step 1, 2.5 at 3, lowest 2.5 at 3"]
-    assert observed["attempt 1"][0].endswith("ended: the slot was needed")
-    assert observed["attempt 2"][0].startswith("from attempt 1, step 2")
-
-
-def test_spikes_are_counted_and_named(results: Path, make_spec: Make) -> None:
-    spec = make_spec(schedule={"total_steps": 80, "warmup_steps": 2, "eval_every": 8}, spikes={"window_steps": 10})
-    losses: list[float | None] = [1.0 + 0.01 * (step % 3) for step in range(1, 61)]
-    losses[39] = 9.0
-    started(results, spec, losses)
-    observed = shown(results, spec)
-    assert observed["spikes"][0].startswith("1: loss at step 40, ")
-    assert observed["spikes"][0].endswith(" sigmas")
-
-
 @pytest.mark.parametrize(
     ("last", "message"),
     [
@@ -104,58 +79,20 @@ def test_a_diverged_run_says_at_which_step(last: float | None, message: str, res
     assert observed["best"] == ["no score: it ranks below all runs that have one"]
 
 
-def test_one_step_is_enough(results: Path, spec: RunSpec) -> None:
-    started(results, spec, [2.5])
-    assert shown(results, spec)["loss"] == ["2.5 at step 1, 2.5 at 1, lowest 2.5 at 1"]
-
-
-def test_no_finite_value_is_said(results: Path, spec: RunSpec) -> None:
-    started(results, spec, [None, None])
-    assert shown(results, spec)["loss"] == ["no value is finite"]
-
-
-def test_without_metrics_the_rest_is_shown(results: Path, spec: RunSpec) -> None:
-    RunDir.create(results, spec)
-    observed = shown(results, spec)
-    assert (observed["state"], observed["metrics"]) == (["missing"], ["none yet"])
-    started(results, spec)
-    assert shown(results, spec)["metrics"] == ["none yet"]
-
-
 @pytest.mark.parametrize(
-    "text",
+    ("lines", "label", "message"),
     [
-        '{"loss": 1.0}\n',
-        '{"step": "x", "loss": 1.0}\n',
-        '{"step": 2, "loss": 1.0}\n',
-        '{"step": 1, "loss": 1}\n{"step": 9, "loss": 1}\n',
+        ('{"loss": 1.0}\n', "metrics", "metrics.jsonl does not have the format that a run writes: the file was edited"),
+        ('{"step": 1, "loss": 1}\n{"step": 9, "loss": 1}\n', "metrics", "steps are missing"),
+        ('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": "high"}\n', "loss", "1 of 2 values not finite"),
+        ('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": NaN}\n', "loss", "2 at step 1, 2 at 1, lowest 2 at 1"),
     ],
 )
-def test_metrics_that_make_no_sense_are_told(text: str, results: Path, spec: RunSpec) -> None:
-    started(results, spec).metrics_path.write_text(text)
-    (messages,) = shown(results, spec)["metrics"]
-    assert "steps are missing" in messages or "the file was edited" in messages
-
-
-@pytest.mark.parametrize("loss", ["NaN", '"high"', "null", "[1]", "1e999", "true"])
-def test_values_that_are_no_numbers_are_left_open(loss: str, results: Path, spec: RunSpec) -> None:
-    text = '{"step": 1, "loss": 2.0}\n{"step": 2, "loss": ' + loss + "}\n"
-    started(results, spec).metrics_path.write_text(text)
-    lost = "" if loss == "NaN" else "; 1 of 2 values not finite"  # a line that is no JSON is not read
-    assert shown(results, spec)["loss"] == [f"2 at step 1, 2 at 1, lowest 2 at 1{lost}"]
-
-
-def test_edited_metrics_of_a_finished_run_are_told(results: Path, spec: RunSpec) -> None:
-    run = RunDir(started(results, spec).run)
-    assert run.finish({"status": "done", "score": 0.5, "spike_events": []}, lines([1.0]))
-    run.metrics_path.write_text('{"step": 1, "loss": 0.1}\n')
-    (messages,) = shown(results, spec)["metrics"]
-    assert "changed since the run finished" in messages
-
-
-def test_a_broken_folder_says_what_is_wrong(results: Path, spec: RunSpec) -> None:
-    RunDir.create(results, spec).spec_path.write_text("{")
-    assert shown(results, spec)["state"][0].startswith("failed: ")
+def test_metrics_that_make_no_sense_are_told(
+    lines: str, label: str, message: str, results: Path, spec: RunSpec
+) -> None:
+    started(results, spec).metrics_path.write_text(lines)
+    assert message in shown(results, spec)[label][0]
 
 
 def test_all_keys_follow_where_they_are_asked_for(results: Path, spec: RunSpec) -> None:

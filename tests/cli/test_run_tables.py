@@ -1,4 +1,3 @@
-import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -41,12 +40,6 @@ def test_reading_never_writes(results: Path, make_spec: MakeSpec) -> None:
         status_row(run, "-")
         describe_run(run_index, run.id, {})
     assert tree() == before
-
-
-def test_a_broken_folder_is_described_by_what_is_wrong(results: Path, spec: RunSpec) -> None:
-    RunDir.create(results, spec).spec_path.write_text("{")
-    run_index = load_run_index(results)
-    assert describe_run(run_index, spec.run_id, {})["reason"] == run_index.broken[spec.run_id]
 
 
 def test_a_status_row_says_what_the_run_is_and_how_far(results: Path, spec: RunSpec) -> None:
@@ -96,25 +89,6 @@ def test_progress_is_of_the_steps_that_were_trained(results: Path, spec: RunSpec
     assert told() == {"state": "failed", "progress": 0.25, "best_score": 0.8}
 
 
-def test_wd_zero_has_no_log2(results: Path, make_spec: MakeSpec) -> None:
-    spec = make_spec(wd=0.0)
-    RunDir.create(results, spec)
-    assert status_row(load_run_index(results).runs[spec.run_id], "w8")["log2_wd"] is None
-
-
-def test_the_best_score_of_a_run_in_training_is_of_its_evaluations_so_far(results: Path, spec: RunSpec) -> None:
-    attempt = start(results, spec)
-
-    def best() -> float | None:
-        return best_score(load_run_index(results).runs[spec.run_id])
-
-    assert best() is None
-    evaluate(attempt, 2, 0.9, 0.4, None, 0.7)
-    assert best() == 0.4
-    assert RunDir(attempt.run).finish({"status": "done", "score": 0.3}, [])
-    assert best() == 0.3
-
-
 def test_the_best_score_reaches_back_over_attempts(results: Path, spec: RunSpec) -> None:
     first = start(results, spec)
     evaluate(first, 4, 0.4)
@@ -125,24 +99,6 @@ def test_the_best_score_reaches_back_over_attempts(results: Path, spec: RunSpec)
     evaluate_from_5 = [{"step": 5, "loss": 1.0}, {"step": 5, "val_loss": 0.6}]
     second.append(second.metrics_path, evaluate_from_5)
     assert best_score(load_run_index(results).runs[spec.run_id]) == 0.4
-
-
-def test_all_that_is_known_of_a_run_is_described(results: Path, spec: RunSpec) -> None:
-    first = start(results, spec)
-    first.record_failure("interrupted", "terminated")
-    second = RunDir(first.run).claim({"slot": "cpu-1", "torch": "2.8"}, after=1)
-    assert second is not None
-    second.record_resume(1, 8)
-    assert RunDir(second.run).finish({"status": "done", "score": 0.5}, [])
-    data = describe_run(load_run_index(results), spec.run_id, {})
-    assert data["state"] == "done"
-    assert data["spec"]["model"]["width"] == 8
-    assert data["result"]["score"] == 0.5
-    assert [(a["attempt"], a["from"], a["slot"], a["ended"]) for a in data["attempts"]] == [
-        (1, "the start", "cpu-0", "terminated"),
-        (2, "attempt 1, step 8", "cpu-1", None),
-    ]
-    assert data["attempts"][1]["host"] == os.uname().nodename
 
 
 def test_runs_are_ordered_by_model_strategy_point_and_seed(results: Path, make_spec: MakeSpec) -> None:
@@ -160,10 +116,3 @@ def test_runs_are_ordered_by_model_strategy_point_and_seed(results: Path, make_s
         RunDir.create(results, spec)
     runs = sorted(load_run_index(results).runs.values(), key=run_sort_key)
     assert [run.spec for run in runs] == expected
-
-
-def test_log2_of_mapped_points_is_rounded_alike(results: Path, make_spec: MakeSpec) -> None:
-    spec = make_spec(lr=2.0**-7 * (1 + 4e-16))
-    RunDir.create(results, spec)
-    row = status_row(load_run_index(results).runs[spec.run_id], "w8")
-    assert (row["lr"], row["log2_lr"]) == (spec.lr, -7.0)

@@ -11,14 +11,12 @@ import pytest
 import yaml
 from support.claims import claimed
 from support.commandline import (
-    LONG_FAKE,
     Call,
     ended,
     finish,
     keep,
     runs_in,
     start,
-    wait_for,
     write_fake_grid,
 )
 from support.slots import owner, stopped_at_checkpoint
@@ -28,7 +26,6 @@ from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import load_sweep_store
 
 WIDE: dict[str, Any] = {
@@ -54,12 +51,11 @@ def proposed(results: Path, sweep: str = "w8") -> dict[str, list[float]]:
 
 
 @pytest.mark.usefixtures("process")
-@pytest.mark.parametrize("sampler", ["surface", pytest.param("tpe", marks=pytest.mark.slow)])
 def test_a_search_ends_in_a_verified_optimum_and_goes_nowhere_when_asked_again(
-    call: Call, results: Path, tmp_path: Path, sampler: str
+    call: Call, results: Path, tmp_path: Path
 ) -> None:
     write_fake_grid(tmp_path / "w8.yaml", **WIDE)
-    command = ("search", "w8.yaml", "--sampler", sampler, "--trials", 6, "--max-runs", 60)
+    command = ("search", "w8.yaml", "--trials", 6, "--max-runs", 60)
     command += ("--launch-set", "slots=1", "--results", results, "--format", "json")
     result = call(*command)
     runs = {run.id for run in runs_in(results)}
@@ -71,7 +67,7 @@ def test_a_search_ends_in_a_verified_optimum_and_goes_nowhere_when_asked_again(
     assert proposed_result[0] == 0.0625, "the centre comes first"
     assert len(set(proposed_result)) == len(proposed_result) <= 6
     assert all(0.0625 / 8 <= lr <= 0.0625 * 8 for lr in proposed_result)
-    assert {match[0] for match in PROPOSED.findall(result.err)} == {sampler}
+    assert {match[0] for match in PROPOSED.findall(result.err)} == {"surface"}
     scored = {run.spec().lr: run.result() for run in runs_in(results) if run.spec().seed == 0}
     assert set(proposed_result) <= scored.keys()
     assert {run.id for run in runs_in(results)} == runs, "nothing is run twice"
@@ -90,26 +86,6 @@ def test_what_is_finished_is_known_and_not_proposed(call: Call, results: Path, t
     assert match[1] not in {"(2^-4, 2^-2)", "(2^-3, 2^-2)", "(2^-2, 2^-2)"}
     assert "1 run would be submitted" in result.err
     assert len(load_sweep_store(results).sweeps["w8"].sweep_specs) == 1, "a dry run keeps nothing"
-
-
-def test_without_following_a_call_submits_what_is_proposed_and_no_more(
-    call: Call, results: Path, tmp_path: Path
-) -> None:
-    write_fake_grid(tmp_path / "w8.yaml", **WIDE)
-    command = ("search", "w8.yaml", "--no-follow", "--launch-set", "slots=1", "--results", results)
-    call(*command, code=None)
-    wait_for(lambda: [run for run in runs_in(results) if run.status().state.finished], "the first run")
-    call(*command, code=None)
-    assert len(proposed(results)["standard"]) >= 2
-
-
-@pytest.mark.usefixtures("process")
-def test_nothing_is_proposed_that_the_budget_does_not_allow(call: Call, results: Path, tmp_path: Path) -> None:
-    write_fake_grid(tmp_path / "w8.yaml", **WIDE)
-    command = ("search", "w8.yaml", "--max-runs", 2, "--launch-set", "slots=1", "--results", results)
-    call(*command, code=1)
-    assert len(proposed(results)["standard"]) == 2
-    assert {run.status().state for run in runs_in(results)} == {State.DONE}
 
 
 @pytest.mark.usefixtures("process")
@@ -167,40 +143,6 @@ def test_a_strategy_starts_from_the_optimum_of_another_through_the_map(
         assert PROPOSED.findall(result.err) == [("surface", "(5, 0.01)")]
 
 
-def test_a_sweep_that_is_there_is_searched_under_a_strategy_that_is_new_to_it(
-    call: Call, results: Path, verified: Callable[..., list[RunSpec]]
-) -> None:
-    """Its centre is the map of the other's, so the mapped optimum lies on its lattice."""
-    verified()
-    result = call("search", "--sweep", "w8", "--strategy", "ntk", "--dry-run", "--results", results, code=None)
-    assert "mapped to (2^2.5, 2^-6.5), nearest (2^2.5, 2^-6.5)" in result.err
-    assert PROPOSED.findall(result.err) == [("surface", "(2^2.5, 2^-6.5)")]
-    output = call("search", "--sweep", "w8", "--strategy", "nkt", "--dry-run", "--results", results, code=2)
-    assert "unknown strategy 'nkt'" in output.err
-
-
-def test_a_start_beyond_the_ranges_is_the_nearest_within(
-    call: Call, results: Path, verified: Callable[..., list[RunSpec]]
-) -> None:
-    verified()
-    centres = "centre={standard: {lr: 0.25, wd: 0.25}, ntk: {lr: 0.25, wd: 0.01}}"
-    values = ("search", "w8.yaml", "--lr-range=-1:2", "--strategy", "ntk", "--set", centres, "--dry-run")
-    result = call(*values, "--results", results, code=None)
-    assert "mapped to (2^2.5, 2^-6.5), nearest (2^0, 0.01)" in result.err
-    assert PROPOSED.findall(result.err) == [("surface", "(2^0, 0.01)")]
-
-
-def test_another_width_starts_from_the_optimum_of_a_sweep_through_the_map(
-    call: Call, results: Path, verified: Callable[..., list[RunSpec]], tmp_path: Path
-) -> None:
-    """Under standard the learning rate of a model twice as wide is half, and its decay per step the same."""
-    (first, *_) = verified()
-    assert first.width == 8
-    write_fake_grid(tmp_path / "w16.yaml", run={"width": 16}, criterion={}, lr={"range": [-3, 3]})
-    result = call("search", "w16.yaml", "--from", "w8", "--dry-run", "--results", results, code=None)
-    assert "from the optimum (2^-2, 2^-2) of standard at width 8 of sweep w8, mapped to (2^-3, 2^-1)" in result.err
-
-
 @pytest.fixture
 def cheaper(results: Path, tmp_path: Path) -> list[RunSpec]:
     """Have a sweep `cheap` of fewer steps and half the width know made scores of three lr, the best 2^-1; return its runs.
@@ -234,31 +176,6 @@ def test_a_search_starts_from_the_best_point_of_a_cheaper_recipe_that_nobody_has
     assert PROPOSED.findall(result.err) == [("surface", "(2^-2, 2^-1)")]
 
 
-def test_a_verified_optimum_is_taken_for_one_also_where_it_need_not_be(
-    call: Call, results: Path, verified: Callable[..., list[RunSpec]], tmp_path: Path
-) -> None:
-    verified()
-    write_fake_grid(tmp_path / "long.yaml", lr={"range": [-3, 3]}, run=LONG_FAKE)
-    values = ("search", "long.yaml", "--from", "w8", "--unverified", "--dry-run", "--results", results)
-    assert (
-        "long standard starts from the optimum (2^-2, 2^-2) of standard of sweep w8, " in call(*values, code=None).err
-    )
-
-
-def test_a_sweep_all_of_whose_runs_diverged_is_no_start(call: Call, results: Path, tmp_path: Path) -> None:
-    write_fake_grid(tmp_path / "w8.yaml", **WIDE)
-    keep(results, sweep_spec := load_sweep_spec(tmp_path / "w8.yaml"))
-    for spec in sweep_spec.specs():
-        run = RunDir.create(results, spec)
-        assert run.claim({}, after=0)
-        assert run.finish({"status": "diverged", "diverged_step": 3, "score": None, "device_s": 36.0}, [])
-    write_fake_grid(tmp_path / "long.yaml", run=LONG_FAKE)
-    values = ("search", "long.yaml", "--from", "w8", "--dry-run", "--results", results)
-    assert "--unverified" not in call(*values, code=2).err
-    refused = call(*values, "--unverified", code=2)
-    assert "--from w8: sweep w8 has no point with a score: standard is " in refused.err
-
-
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 
@@ -267,10 +184,8 @@ def test_a_sweep_all_of_whose_runs_diverged_is_no_start(call: Call, results: Pat
     [
         ("w8.yaml --sampler tpee", "unknown sampler 'tpee'"),
         ("w8.yaml --lr-range fixed", "lr and wd are both fixed: there is nothing to search"),
-        ("w8.yaml --from nobody", "unknown strategy or sweep 'nobody'"),
         ("w8.yaml --unverified", "--unverified needs --from STRATEGY or --from SWEEP"),
         ("w8.yaml --from standard", "--from standard: this is the strategy being searched"),
-        ("w8.yaml --strategy s=.25 --from s=0.250", "--from s=0.25: this is the strategy being searched"),
         ("w8.yaml --from mup", "--from mup: strategy mup: it has no runs yet"),
         ("--sweep w8 --lr-range=-1:1", "--sweep uses an existing sweep as it is: leave out --lr-range"),
         ("--sweep nobody", "unknown sweep 'nobody'"),
@@ -283,15 +198,6 @@ def test_what_cannot_be_searched_is_refused(
     verified()
     result = call("search", *options.split(), "--dry-run", "--results", results, code=2)
     assert message in result.err
-
-
-def test_an_optimum_that_is_not_verified_is_no_start(call: Call, results: Path, tmp_path: Path) -> None:
-    write_fake_grid(tmp_path / "w8.yaml", **WIDE)
-    keep(results, load_sweep_spec(tmp_path / "w8.yaml"))
-    values = ("search", "w8.yaml", "--strategy", "ntk", "--from", "standard")
-    result = call(*values, "--results", results, code=2)
-    assert len(load_sweep_store(results).sweeps["w8"].sweep_specs) == 1, "nothing was asked for"
-    assert "strategy standard: it has no runs yet" in result.err
 
 
 # --- what others have, and what was asked before ----------------------------------------------------------------------
@@ -317,16 +223,6 @@ def test_a_command_with_a_start_goes_on_when_it_is_repeated(
     )
 
 
-def test_what_another_sweep_has_left_behind_is_proposed_and_does_not_hold_a_search_up(
-    call: Call, results: Path, tmp_path: Path
-) -> None:
-    write_fake_grid(tmp_path / "w8.yaml", **WIDE)
-    for spec in load_sweep_spec(tmp_path / "w8.yaml").specs():
-        RunDir.create(results, spec)
-    values = ("search", "w8.yaml", "--name", "mine", "--dry-run", "--results", results)
-    assert "mine standard: surface suggests (2^-4, 2^-2)" in call(*values, code=None).err
-
-
 def test_what_another_sweep_is_training_is_neither_proposed_nor_waited_for(
     call: Call, results: Path, tmp_path: Path
 ) -> None:
@@ -338,21 +234,6 @@ def test_what_another_sweep_is_training_is_neither_proposed_nor_waited_for(
     assert "(2^-4, 2^-2)" not in selected
 
 
-def test_the_ranges_that_were_stated_last_bound_a_search(call: Call, results: Path, tmp_path: Path) -> None:
-    write_fake_grid(tmp_path / "w8.yaml", **WIDE)
-
-    def ask(**options: str) -> Study:
-        keep(results, load_sweep_spec(tmp_path / "w8.yaml", **options).model_copy(update={"searched": True}))  # type: ignore[arg-type]
-        return load_sweep_store(results).sweeps["w8"].studies[0]
-
-    assert [lr for lr, _ in ask().box] == [0.0625 / 8, 0.0625 * 8]
-    assert [lr for lr, _ in ask(lr_range="1:2").box] == [0.125, 0.25]
-    result = call("search", "--sweep", "w8", "--sampler", "random", "--dry-run", "--results", results, code=None)
-    assert PROPOSED.findall(result.err) == [("random", "(2^-3, 2^-2)")], "the nearest to the centre"
-    assert len(load_sweep_store(results).sweeps["w8"].sweep_specs) == 2
-    assert [lr for lr, _ in ask().box] == [0.0625 / 8, 0.0625 * 8]
-
-
 def test_a_budget_is_shared_by_the_strategies_of_a_search(call: Call, results: Path, tmp_path: Path) -> None:
     write_fake_grid(tmp_path / "w8.yaml", **WIDE)
     values = ("search", "w8.yaml", "--dry-run", "--results", results, "--max-runs", 2)
@@ -360,12 +241,3 @@ def test_a_budget_is_shared_by_the_strategies_of_a_search(call: Call, results: P
     assert len(PROPOSED.findall(call(*values, code=None).err)) == 2
     by_three = ("--rule", "paper", "--seeds", "0,1,2", "--name", "paper")
     assert not re.search("suggests", call(*values, *by_three, code=None).err), "two of the three runs of a proposal"
-
-
-def test_a_sweep_whose_points_others_have_trained_begins_at_the_best_of_them(
-    call: Call, results: Path, verified: Callable[..., list[RunSpec]]
-) -> None:
-    verified()
-    values = ("search", "w8.yaml", "--name", "mine", "--dry-run", "--results", results, "--format", "json")
-    (verdict,) = call(*values, code=None).json
-    assert (verdict["sweep"], verdict["lr"], verdict["wd"]) == ("mine", 0.25, 0.25)

@@ -116,13 +116,6 @@ def test_runs_that_did_not_finish_are_left_out_of_what_optuna_and_wandb_export(c
         assert "2 runs left out" in call("verdict", tmp_path / "other.csv", "--max", "--column", "score=val/acc").err
 
 
-def test_of_accuracies_the_highest_is_best(call: Call, tmp_path: Path) -> None:
-    path = table(tmp_path / "a.csv", [(lr, wd, seed, 1 - score / 10) for lr, wd, seed, score in ROWS])
-    highest = json.loads(call("verdict", path, "--max", "--format", "json").out)
-    lowest = json.loads(call("verdict", table(tmp_path / "b.csv", ROWS), "--min", "--format", "json").out)
-    assert (highest["lr"], highest["wd"]) == (lowest["lr"], lowest["wd"])
-
-
 def test_runs_that_would_tell_most_are_named(call: Call, tmp_path: Path) -> None:
     """The neighbours that are missing; then further seeds, by the numbers that follow on the table's."""
     inside = [row for row in ROWS if row[0] >= 2.0**-10 and row[2] == 0]
@@ -149,33 +142,18 @@ def test_points_may_have_different_seeds_and_diverged_ones_rank_last(call: Call,
     assert f"a.csv: 3 runs diverged: {places}" in call("verdict", tmp_path / "a.csv", "--min", code=None).err
 
 
-def test_values_that_people_write_are_a_lattice(call: Call, tmp_path: Path) -> None:
-    rows = [(lr, 3 + k) for k, lr in enumerate((3e-4, 1e-3, 1e-4, 3e-3, 3e-5))]
-    result = call("verdict", table(tmp_path / "a.csv", rows, "lr,score"), "--min", code=1)
-    assert "lr: values count as 3.16 times apart, up to 5% of a step" in result.err
-
-
-def as_excel_writes_it(text: str) -> bytes:
-    return ("sep=;\r\n" + text.replace(",", ";").replace(".", ",").replace("\n", "\r\n") + ";;;\r\n").encode(
-        "utf-8-sig"
-    )
-
-
-@pytest.mark.parametrize(
-    "written",
-    [
-        as_excel_writes_it,
-        lambda text: text.replace(",", "\t").encode("utf-16"),
-        lambda text: ("# of 2026\n# " + text).replace("\n", "\r").encode(),
-        lambda text: ("\n" + text.replace(",", " , ")).encode(),
-    ],
-    ids=["Excel with decimal commas", "UTF-16", "numpy's header", "blanks"],
-)
-def test_a_table_is_read_as_programs_write_it(call: Call, tmp_path: Path, written: Callable[[str], bytes]) -> None:
+def test_a_table_is_read_as_programs_write_it(call: Call, tmp_path: Path) -> None:
+    """Excel with decimal commas, UTF-16, numpy's header."""
     path = table(tmp_path / "a.csv")
-    expected = call("verdict", path, "--min", "--format", "json").out
-    path.write_bytes(written(path.read_text()))
-    assert call("verdict", path, "--min", "--format", "json").out == expected
+    expected, text = call("verdict", path, "--min", "--format", "json").out, path.read_text()
+    excel = "sep=;\r\n" + text.replace(",", ";").replace(".", ",").replace("\n", "\r\n") + ";;;\r\n"
+    for written in (
+        excel.encode("utf-8-sig"),
+        text.replace(",", "\t").encode("utf-16"),
+        ("# of 2026\n# " + text).replace("\n", "\r").encode(),
+    ):
+        path.write_bytes(written)
+        assert call("verdict", path, "--min", "--format", "json").out == expected
 
 
 def test_a_file_that_is_no_text_in_utf_8_is_told(call: Call, tmp_path: Path) -> None:
@@ -185,91 +163,36 @@ def test_a_file_that_is_no_text_in_utf_8_is_told(call: Call, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("exact", "rounded"),
-    [(2.0**-10, 0.000977), (0.3, 0.1 + 0.2), (0.001, 0.0010000000474974513), (1 / 3000, 0.000333)],
-)
-def test_values_that_rounding_alone_parts_are_one(call: Call, tmp_path: Path, exact: float, rounded: float) -> None:
-    rows = [(exact * 2.0**k, seed, 3 + 0.1 * k * k + 0.001 * seed) for k in (-1, 0, 1) for seed in range(3)]
-    expected = json.loads(
-        call("verdict", table(tmp_path / "a.csv", rows, "lr,seed,score"), "--min", "--format", "json").out
-    )
-    rows = [(rounded if k == 4 else lr, seed, score) for k, (lr, seed, score) in enumerate(rows)]
-    path = table(tmp_path / "a.csv", rows, "lr,seed,score")
-    result = call("verdict", path, "--min", "--format", "json")
-    assert json.loads(result.out) == expected
-    assert f"differ by rounding alone, and count as {exact!r}" in result.err
-
-
-def test_a_column_with_other_values_of_the_same_is_named(call: Call, tmp_path: Path) -> None:
-    """As Weights & Biases exports the last lr of a schedule beside the lr of the configuration."""
-    rows = [(lr / 10, lr, wd, seed, score) for lr, wd, seed, score in ROWS]
-    path = table(tmp_path / "a.csv", rows, "lr,config.learning_rate,wd,seed,score")
-    note = f"config.learning_rate has other values, such as {rows[0][1]:g} for {rows[0][0]:g} (line 2)"
-    assert note in call("verdict", path, "--min").err
-    result = call("verdict", path, "--min", "--column", "lr=config.learning_rate", "--format", "json")
-    assert json.loads(result.out)["lr"] == 2.0**-10
-    assert "other values" not in result.err
-
-
-@pytest.mark.parametrize(
     ("header", "rows", "problem"),
     [
-        (
-            "lr,wd,seed,loss",
-            ROWS,
-            "no column score. It has lr, wd, seed, loss; --column score=NAME says which is score",
-        ),
+        ("lr,wd,seed,loss", ROWS, "It has lr, wd, seed, loss; --column score=NAME says which is score"),
         ("lr wd seed score", [(0.1,)], "no column lr; commas, semicolons or tabs separate columns. It has lr wd"),
-        ("lrs,wd,seed,score", ROWS, "no column lr; did you mean lrs?"),
+        ("train/LR,Learning Rate,score", [(0.1, 0.1, 1)], "no column lr; did you mean train/LR?"),
+        ("epoch,lr 0.1 - loss,lr 0.1 - loss__MIN", [(1, 2, 2)], "it looks like a chart of Weights & Biases"),
+        ("lr,score,score ", [(0.1, 1, 2)], "several columns are called score: each needs a name of its own"),
         ("lr,score", [], "no rows"),
         ("lr,score", [(0.1, 1), (0.1, 2)], "lr 0.1, seed 0 is there twice (line 2); a column seed tells repeats"),
         ("lr,seed,score", [(0.1, 0, 1), (0.2, 0, 2), (0.1, 0, 2)], "line 4: lr 0.1, seed 0 is there twice"),
         ("lr,score", [(0.1, 1)], "a single point has no neighbours"),
         ("lr,score", [(0.1, 1), (0.2, 1), (0.3, 1)], "lr: 0.1, 0.2, 0.3: even steps in log are expected"),
+        ("lr,score", [("1.000", 2), ("1.004", 3)], "lr: 1.0, 1.004 differ by rounding alone"),
         ("lr,wd,score", [(0.1, 0, 1), (0.1, 0.1, 1)], "wd: 0 is infinitely many steps from 0.1"),
-        ("lr,score", [(1e-30, 1), (1.0, 1)], "lr in log2: high"),
-        ("lr,score", [("x" * 200_000, 1)], "field larger than field limit"),
-        ('{"lr": ' + "[" * 100_000, [], "scores.csv, line 1"),
-        ('{"lr": null, "score": 1}', [], "line 1: lr: a number of at least 0 is expected, got None"),
-        (
-            "lr,score,score ",
-            [(0.1, 1, 2)],
-            "scores.csv: several columns are called score: each needs a name of its own",
-        ),
-        ('{"lr": 0.1, "score": 1' + "0" * 400 + "}", [], "line 1: score: a number is expected"),
         ("lr,score", [(1e-300, 1), (1e300, 1)], "lr in log2: high"),
-        ("lr,score", [(0.1, 1), (math.nextafter(0.1, 1), 1), (0.2, 1)], "line 3: lr 0.1, seed 0 is there twice"),
-        ('{}\n{"lr": 0.1}', [], "no column score. It has lr"),
+        ('{"lr": ' + "[" * 100_000, [], "scores.csv, line 1"),
         ('[{"lr": 0.1, "score": 1}, 2]', [], "scores.csv, row 2: an object is expected"),
-        ('[{"lr": 0.1, "score": 1},', [], "scores.csv: Expecting value"),
-        ("lr,score,State", [(0.1, 1, "crashed")], "its column State is crashed, never finished, complete"),
-        ("PAR1", [], "cannot be read as Parquet"),
-        ('{"Name": "a", "State": "finished", "lr": 0.1}\n{"Name": "b"}', [], "no column score"),
-        ("lr,score", [(0.1, 1), (0.2,)], "line 3: 1 cell, the header has 2: an empty score is that of a run that"),
         (
             '{"lr": 0.1, "score": 1}\n{"lr": 0.2, "scor": 1}',
             [],
-            "line 2: no score; it has lr, scor: the score of a run that diverged is null",
+            "line 2: no score; it has lr, scor: the score of a run",
         ),
-        ("lr,score", [(0.1, "x")], "line 2: score: a number is expected, got 'x'"),
-        ("lr,score", [(-0.1, 1)], "line 2: lr: a number of at least 0 is expected, got '-0.1'"),
-        ("lr,score", [(0, 1)], "line 2: lr: a number above 0 is expected, got 0"),
-        ("lr,seed,score", [(0.1, 0.5, 1)], "line 2: seed: a whole number from 0 to 2147483647 is expected, got '0.5'"),
-        ("lr,seed,score", [(0.1, 2**31, 1)], "from 0 to 2147483647 is expected, got '2147483648'"),
-        ("lr,seed,score", [(0.1, 0, 1), (0.2, "", 1)], "line 3: no seed, which other rows have"),
+        ("lr,score,State", [(0.1, 1, "crashed")], "its column State is crashed, never finished, complete"),
+        ("PAR1", [], "cannot be read as Parquet"),
+        ("lr,score", [(0.1, 1), (0.2,)], "line 3: 1 cell, the header has 2: an empty score is that of a run that"),
         ("lr,score", [(0.1, 1), (0.2, 0, 9)], "line 3: 3 cells, the header has 2: write decimals with a point"),
         ("lr,score", [(0.1, '"1,234"')], "line 2: score: a number is expected, got '1,234'"),
-        ("lr,score", [("10^-3", 1)], "line 2: lr: a number of at least 0 is expected, got '10^-3'"),
-        ("lr,score", [("1/1024", 1)], "got '1/1024'"),
-        ("lr,score", [("1e-3_wd", 1)], "got '1e-3_wd'"),
-        ("lr,score", [("1_000", 1)], "got '1_000'"),
+        ("lr,score", [(-0.1, 1)], "line 2: lr: a number of at least 0 is expected, got '-0.1'"),
+        ("lr,seed,score", [(0.1, 0, 1), (0.2, "", 1)], "line 3: no seed, which other rows have"),
         ("lr;score", [("0,1;2.5",)], "line 2: 0,1 and 2.5: is the comma a decimal one?"),
-        ("lr,weight_decay,score", [(0.1, 0.1, 1)], "no column wd; did you mean weight_decay?"),
-        ("train/LR,Learning Rate,score", [(0.1, 0.1, 1)], "no column lr; did you mean train/LR?"),
-        ("lr,params_seed,score", [(0.1, 1, 1)], "no column seed; did you mean params_seed?"),
-        ("epoch,lr 0.1 - loss,lr 0.1 - loss__MIN", [(1, 2, 2)], "it looks like a chart of Weights & Biases"),
-        ('{"lr": {"0": 0.1},\n"score": {"0": 1}}', [], "a list of objects, or an object a line, is expected"),
-        ("lr,score", [("1.000", 2), ("1.004", 3)], "lr: 1.0, 1.004 differ by rounding alone"),
     ],
 )
 def test_a_table_that_cannot_be_judged_is_told(
@@ -277,18 +200,11 @@ def test_a_table_that_cannot_be_judged_is_told(
 ) -> None:
     path = tmp_path / "scores.csv"
     path.write_text("\n".join([header, *(",".join(map(str, row)) for row in rows)]) + "\n")
-    result = call("verdict", path, "--min", code=2)
-    assert problem in result.err
-    assert "Traceback" not in result.err
+    assert problem in call("verdict", path, "--min", code=2).err
 
 
-@pytest.mark.parametrize("arguments", [["--column", "loss=x"], ["--column", "lr"], ["--margin", "x"], []])
-def test_wrong_usage_is_told(call: Call, tmp_path: Path, arguments: list[str]) -> None:
-    best = ("--min",) if arguments else ()
-    assert call("verdict", table(tmp_path / "a.csv"), *best, *arguments, code=2).err
+def test_wrong_usage_is_told(call: Call, tmp_path: Path) -> None:
+    path = table(tmp_path / "a.csv")
+    for arguments in (["--min", "--column", "loss=x"], ["--min", "--margin", "x"], []):
+        assert call("verdict", path, *arguments, code=2).err
     assert "no such file" in call("verdict", tmp_path / "none.csv", "--min", code=2).err.lower()
-
-
-def test_a_hint_of_excel_alone_is_no_table(call: Call, tmp_path: Path) -> None:
-    (tmp_path / "empty.csv").write_text("sep=;")
-    assert "no rows: a header" in call("verdict", tmp_path / "empty.csv", "--min", code=2).err

@@ -17,10 +17,8 @@ from support.pictures import hang, jpeg, pictures, wait_for_reader, write_cifar,
 from ettsweep.doctor.checks import DoctorCheck
 from ettsweep.doctor.data_check import examine_data, resolve_requirement
 from ettsweep.doctor.image_check import shorten_rows
-from ettsweep.study.grid_file import find_grid, load_sweep_spec
-from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.tasks.images.image_data import guess_task
-from ettsweep.trainer.tasks.images.image_task import Cifar10Task, ImageNetTask
+from ettsweep.trainer.tasks.images.image_task import Cifar10Task
 
 Rows = list[tuple[str, str, str]]
 
@@ -69,6 +67,8 @@ def test_what_differs_from_the_task_fails_with_what_to_set(tmp_path: Path) -> No
 def test_images_of_ones_own_are_checked_without_a_grid(tmp_path: Path) -> None:
     root = write_folders(tmp_path / "data")
     assert ("training images", "ok", "36") in examine(root)
+    (missing,) = examine(tmp_path / "nowhere", "--task", "imagenet", code=1)
+    assert "nowhere does not exist" in missing[2]
     # Of class folders alone, a fifth would be held out.
     rows = examine(root / "train")
     assert {("training images", "ok", "29"), ("validation images", "ok", "7")} < set(rows)
@@ -89,23 +89,15 @@ def test_each_unreadable_file_is_named_with_the_reason(tmp_path: Path, grid: Pat
     whole_image_result = whole_image()
     broken = {
         "train/n01/02.jpg": (whole_image_result[: len(whole_image_result) // 2], "image file is truncated"),
-        "train/n01/03.jpg": (whole_image_result[:-200], "image file is truncated"),
         "train/n02/00.jpg": (b"", "an empty file"),
         "train/n10/11.jpg": (b"<html>404</html>", "not an image of a known format"),
-        "val/n02/01.jpg": (whole_image_result[:20], ""),
     }
-    mapping = {
-        "train/n01/04.jpg": encoded("CMYK", "jpeg"),
-        "train/n01/05.jpg": encoded("L", "jpeg"),
-        "train/n01/06.jpg": encoded("RGBA", "png"),
-        "train/n01/07.jpg": encoded("1", "png"),
-        "train/n02/01.jpg": whole_image_result,
-    }
+    mapping = {"train/n01/04.jpg": encoded("CMYK", "jpeg"), "train/n01/06.jpg": encoded("RGBA", "png")}
     write_folders(root, {name: content for name, (content, _) in broken.items()} | mapping)
     (root / "train" / "n02" / "folder.jpg").mkdir()
     rows = examine(root, grid)
     images = [(detail, state) for label, state, detail in rows if label == "image"]
-    assert len(images) == 5
+    assert len(images) == 3
     for (detail, state), (name, (_, reason)) in zip(images, broken.items(), strict=True):
         assert detail.startswith(f"{root / name}: cannot be decoded (")
         assert reason in detail
@@ -130,14 +122,10 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, grid: Path) -> Non
     assert ("unreadable", "failed", text) in rows
     message = f"{root}/train/n01/00.jpg: cannot be read (No such file or directory)"
     assert ("image", "warning", message) in rows
-
-
-def test_so_many_unreadable_images_that_none_would_train_fail(tmp_path: Path, grid: Path) -> None:
-    root = write_folders(tmp_path / "data")
-    for path in sorted(root.glob("train/n01/*.jpg"))[:11]:
+    for path in sorted(root.glob("train/n01/*.jpg"))[1:12]:
         path.write_bytes(b"")
     rows = examine(root, grid, code=1)
-    assert ("unreadable", "failed", "11 of 45 cannot be: too many to train without") in rows
+    assert ("unreadable", "failed", "12 of 45 cannot be: too many to train without") in rows
 
 
 def test_a_table_shows_twenty_and_counts_the_rest() -> None:
@@ -171,12 +159,6 @@ def test_ctrl_c_prints_what_was_found_even_if_a_disk_hangs(tmp_path: Path, grid:
     assert ("training images", "ok", "36") in rows
 
 
-def test_data_that_are_not_there_fail(tmp_path: Path) -> None:
-    rows = examine(tmp_path / "nowhere", "--task", "imagenet", code=1)
-    assert len(rows) == 1
-    assert "nowhere does not exist" in rows[0][2]
-
-
 def test_cifar_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = write_cifar(tmp_path / "data", monkeypatch)
     assert guess_task(str(root)) == guess_task(str(root / "cifar-10-batches-py")) == "cifar10"
@@ -188,18 +170,10 @@ def test_cifar_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert rows[0].detail == f"CIFAR's own files, {root}"
 
 
-def test_what_the_data_are_for_is_said_once(tmp_path: Path, grid: Path) -> None:
-    assert resolve_requirement(
-        "x", load_sweep_spec(grid, overrides=["task.train_size=34"]), [], None
-    ).task == ImageNetTask(train_size=34, val_size=9)
-    assert resolve_requirement("x", load_sweep_spec(find_grid("vit-b16")), [], None) == (
-        ImageNetTask(),
-        model_spec("vit-b16"),
-    )
-    for options, message in [
+def test_a_task_that_contradicts_the_data_is_refused(tmp_path: Path, grid: Path) -> None:
+    for options, message in (
         (("--task", "cifar10", grid), "--task NAME cannot be combined with"),
-        (("--set", "task.train_size=3"), "--set changes a grid"),
         (("--task", "mnist"), "unknown task 'mnist'"),
         (("--model", "vit-digits"), "task digits comes with a package"),
-    ]:
+    ):
         assert message in ettsweep("doctor", "--data", tmp_path, *options, code=2).stderr

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from support.texts import TOPICS, small_tokenizer
 
-from ettsweep.doctor.checks import DoctorCheck
 from ettsweep.doctor.data_check import DataRequirement, examine_data, resolve_requirement
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.tasks.text.corpus import open_corpus
@@ -77,8 +76,18 @@ def flip(path: Path) -> None:
 def test_what_was_changed_is_named(corpus: Path, harm: Callable[[Path], object], subject: str, message: str) -> None:
     open_corpus(corpus)  # the doctor compares all, whether they were compared before or not
     harm(corpus)
-    model = model_spec("encdec-tiny").model_copy(update={"vocabulary": 408})
-    rows: list[DoctorCheck] = examine_data(DataRequirement(DenoisingTask(kind="text"), model), str(corpus))
-    failed = [row for row in rows if row.state == "failed"]
-    assert [row.name for row in failed] == [subject]
-    assert message in failed[0].detail
+    assert [(name, message in detail) for name, detail in failures(corpus, 408)] == [(subject, True)]
+
+
+def failures(corpus: Path, vocabulary: int, text: str | None = None) -> list[tuple[str, str]]:
+    model = model_spec("encdec-tiny").model_copy(update={"vocabulary": vocabulary})
+    rows = examine_data(DataRequirement(DenoisingTask(kind="text", corpus=text), model), str(corpus))
+    return [(row.name, row.detail) for row in rows if row.state == "failed"]
+
+
+def test_text_that_a_grid_is_not_for_is_told_with_what_to_set(corpus: Path) -> None:
+    remedy = "--set model.vocabulary=408, or tokenise with another --tokenizer"
+    assert failures(corpus, 999, "0" * 12) == [
+        ("text", f"the grid is for the text {'0' * 12}, this is {read_manifest(corpus).digest}"),
+        ("vocabulary", f"the text has 408 tokens, the model 999: {remedy}"),
+    ]

@@ -1,7 +1,6 @@
 """`ettsweep try` on trainers whose answers are known: what it sees of each, what it keeps, and what `grid` makes of it."""
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -9,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import GRID, PATIENCE_S, ettsweep, wait_for, write_fake_grid, write_grid
+from support.commandline import GRID, PATIENCE_S, ettsweep, wait_for, write_grid
 from support.own_code import processes_with
 from support.trainers import write_function, write_walk
 
 from ettsweep.processes import process_identity
-
-ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.usefixtures("process", "warm")
 
@@ -54,17 +51,14 @@ KNOWN = {
     "forgets-random": ({"resume": "warning"}, (True, True, "resumes"), ("resume", "other numbers")),
     "ignores-checkpoint": ({"resume": "warning"}, (True, True, "restarts"), ("resume", "starts over at step 1")),
     "constant": ({"seeds": "failed"}, (False, True, "exact"), ("seeds", "the same numbers")),
-    "entropy": ({}, (True, False, "resumes"), ("resume", "cannot be told")),
     "children": ({"processes": "warning"}, (True, True, "exact"), ("processes", "leaves sleep")),
     "deaf": ({"stop": "warning"}, (True, True, "exact"), ("stop", "grace of 0.2 s")),
-    "coarse": ({"score": "warning"}, (True, True, "exact"), ("score", "in steps of 0.1")),
 }
-
-FURTHER = ("entropy", "coarse", "ignores-checkpoint")
 
 
 @pytest.mark.parametrize(
-    "fault", [pytest.param(fault, marks=[pytest.mark.slow] if fault in FURTHER else []) for fault in KNOWN]
+    "fault",
+    [pytest.param(fault, marks=[pytest.mark.slow] if fault == "ignores-checkpoint" else []) for fault in KNOWN],
 )
 def test_a_trainer_with_a_fault_is_seen_through(tmp_path: Path, results: Path, fault: str) -> None:
     expected, known, (name, seen) = KNOWN[fault]
@@ -125,31 +119,10 @@ def ended_process() -> dict[str, Any]:
     return identity
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("undrawn")
-def test_the_outcome_is_on_the_page(tmp_path: Path, results: Path) -> None:
-    grid = write_walk(tmp_path, "forgets-random", run={"steps": 80})
-    ettsweep("grid", grid, "--results", results, "--follow", *FAST, cwd=tmp_path)
-    tried(grid, results)
-    ettsweep("report", "--results", results)
-    page = (results / "report" / "report.html").read_text()
-    assert "it has other numbers than an uninterrupted run" in page
-    assert "one seed gives the same numbers twice" in page
-
-
-@pytest.mark.slow
-def test_runs_are_short_by_the_words_of_try_and_cost_is_that_of_whole_ones(tmp_path: Path, results: Path) -> None:
-    outcome = tried(write_walk(tmp_path, run={"try": "--steps 60 --slow", "steps": 240}), results)
-    assert states(outcome) == {}
-    assert "by 60 of its 240 steps" in outcome["of"]["cost"]["seen"]
-    assert "6 runs about" in outcome["of"]["cost"]["seen"]
-
-
 @pytest.mark.parametrize(
     ("script", "name", "seen", "advice"),
     [
         ("import nowhere_to_be_found\n", "start", "nowhere_to_be_found", "by hand"),
-        ('print(\'[ettsweep] {"step": 1, "err": 2.0}\')\nexit("no space left")\n', "start", "no space left", "by hand"),
         ('print(\'[ettsweep] {"step": 1, "other": 2.0}\')\n', "score", "other", "reader"),
         ('print(\'[ettsweep] {"step": 1, "err": NaN}\')\n', "score", "diverges", "lower the lr"),
     ],
@@ -185,30 +158,7 @@ def test_a_function_is_tried_too(tmp_path: Path, results: Path) -> None:
     assert "of memory" in outcome["of"]["cost"]["seen"]
 
 
-@pytest.mark.slow
-def test_the_fake_trainable_is_tried_too(tmp_path: Path, results: Path) -> None:
-    run = {"last_step": 100, "every": 10, "step_s": 0.01}
-    outcome = tried(write_fake_grid(tmp_path / "fake.yaml", run=run), results)
-    assert (states(outcome), outcome["resume"]) == ({}, "exact")
-
-
-def test_the_built_in_trainer_is_exact(tmp_path: Path, results: Path) -> None:
-    schedule = {"total_steps": 3000, "warmup_steps": 100, "eval_every": 500}
-    grid = write_grid(tmp_path / "vit.yaml", recipe=GRID["recipe"] | {"schedule": schedule})
-    outcome = tried(grid, results)
-    assert classes(outcome) == (True, True, "exact")
-    assert states(outcome).items() <= {("stop", "absent")}, "a hundred steps may be over before it is told to stop"
-    assert "by 100 of its 3000 steps" in outcome["of"]["cost"]["seen"]
-
-
-@pytest.mark.slow
-def test_transformers_own_trainer_is_exact(tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
-    shutil.copytree(ROOT / "examples" / "transformers", tmp_path / "transformers")
-    assert classes(tried(tmp_path / "transformers" / "sweep.yaml", results)) == (True, True, "exact")
-
-
-@pytest.mark.parametrize("sent", [["INT"], ["HUP"], ["TERM", "HUP"]])
+@pytest.mark.parametrize("sent", [["INT"], ["TERM", "HUP"]])
 def test_nothing_is_left_of_a_trial_that_is_interrupted(tmp_path: Path, results: Path, sent: list[str]) -> None:
     """A session that ends sends two signals."""
     grid = write_walk(tmp_path, run={"try": "--slow --steps 5000"})
@@ -222,3 +172,13 @@ def test_nothing_is_left_of_a_trial_that_is_interrupted(tmp_path: Path, results:
     assert "interrupted" in process.communicate(timeout=PATIENCE_S)[1]
     assert not processes_with(f"ETTSWEEP_OUT={out}")
     assert not list(results.glob(".try-*"))
+
+
+@pytest.mark.slow
+def test_the_built_in_trainer_is_exact(tmp_path: Path, results: Path) -> None:
+    schedule = {"total_steps": 3000, "warmup_steps": 100, "eval_every": 500}
+    grid = write_grid(tmp_path / "vit.yaml", recipe=GRID["recipe"] | {"schedule": schedule})
+    outcome = tried(grid, results)
+    assert classes(outcome) == (True, True, "exact")
+    assert states(outcome).items() <= {("stop", "absent")}, "a hundred steps may be over before it is told to stop"
+    assert "by 100 of its 3000 steps" in outcome["of"]["cost"]["seen"]

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from ettsweep.errors import MetricsError
 from ettsweep.files import Json
-from ettsweep.readers.events import fields, records, scalars
+from ettsweep.readers.events import records, scalars
 from ettsweep.readers.registry import reader_of
 from ettsweep.readers.source import MetricSource
 
@@ -87,12 +86,6 @@ def test_of_a_damaged_file_the_whole_events_are_read(
     assert len(source.rows()) == (offset == 20)
 
 
-def test_a_file_that_is_none_of_events_is_told(tmp_path: Path) -> None:
-    source = source_of(tmp_path, b"step,loss\n1,2\n3,4\n")
-    assert source.rows() == []
-    assert "no event file of TensorBoard" in source.seen("loss")
-
-
 def test_an_event_that_belongs_to_no_step_is_left_out(tmp_path: Path) -> None:
     event_pb2: Any = pytest.importorskip("tensorboard.compat.proto.event_pb2")
     writer_of: Any = pytest.importorskip("tensorboard.summary.writer.record_writer").RecordWriter
@@ -104,42 +97,3 @@ def test_an_event_that_belongs_to_no_step_is_left_out(tmp_path: Path) -> None:
     source = MetricSource(reader_of("tensorboard"), tmp_path)
     assert source.rows() == [{"step": 5, "val_loss": 0.5}]
     assert "val_loss: the step -1 is no whole number, so this is left out" in source.notes()[0]
-
-
-@pytest.mark.parametrize("message", [b"\xff", b"\x0a", b"\x0a\xff\xff\xff\xff\x0f", b"\x07", b"\x09\x00"])
-def test_damaged_messages_end(message: bytes) -> None:
-    assert len(list(fields(message))) <= 1
-
-
-def test_the_later_wall_time_comes_later(tmp_path: Path) -> None:
-    """Two files of one folder, as two attempts leave them; their names are in the wrong order."""
-    pytest.importorskip("tensorboard")
-    from torch.utils.tensorboard import SummaryWriter
-
-    for number, (second, value) in enumerate([(2000.0, 0.5), (1000.0, 0.75)]):
-        writer = SummaryWriter(tmp_path, filename_suffix=f".{number}")
-        writer.add_scalar("loss", value, 7, walltime=second)
-        writer.close()
-    names = sorted(path.name for path in tmp_path.iterdir())
-    for name, new in zip(names, ("events.out.tfevents.1", "events.out.tfevents.2"), strict=True):
-        (tmp_path / name).rename(tmp_path / new)
-    rows = MetricSource(reader_of("tensorboard"), tmp_path).rows()
-    assert sorted(row["loss"] for row in rows) == [0.5, 0.75]
-    assert rows[-1] == {"step": 7, "loss": 0.5}
-
-
-def test_folders_of_training_and_validation_need_a_split(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    from torch.utils.tensorboard import SummaryWriter
-
-    for folder, value in (("train", 0.5), ("validation", 0.75)):
-        writer = SummaryWriter(tmp_path / folder)
-        writer.add_scalar("loss", value, 7)
-        writer.close()
-    with pytest.raises(MetricsError, match="loss has two values at step 7"):
-        MetricSource(reader_of("tensorboard"), tmp_path).rows()
-    reader = reader_of({"kind": "tensorboard", "split": {"val": "^validation/"}})
-    assert sorted(map(str, MetricSource(reader, tmp_path).rows())) == [
-        "{'step': 7, 'loss': 0.5}",
-        "{'step': 7, 'val_loss': 0.75}",
-    ]

@@ -4,9 +4,7 @@ import contextlib
 import math
 import os
 import random
-import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -66,28 +64,6 @@ CURVES: dict[str, dict[str, dict[int, float]]] = {  # as they stand in the files
 }
 """Metrics by reader; of a curve, at least these values."""
 
-ENDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "timm": ({"step": 0, "eval_top5": 100.0}, {"step": 3, "train_loss": 0.7835115790367126}),
-    "hf": ({"step": 5, "loss": 3.9145381927490233}, {"step": 20, "train_loss": 3.088606834411621}),
-    "nanogpt": ({"step": 0, "val_loss": 10.7449}, {"step": 30, "loss": 10.6025}),
-    "lightning": ({"step": 2, "train_loss": 4.389063358306885}, {"step": 23, "val_loss": 3.8394503593444824}),
-    "tensorboard": ({"step": 2, "train_loss": 4.389063358306885}, {"step": 23}),
-    "litgpt": ({"step": 8, "loss": 4.397}, {"step": 24, "final_val_loss": 3.984}),
-    "torchtitan": ({"step": 1, "loss": 12.25}, {"step": 100, "val_loss": 3.1234}),
-    "megatron": ({"step": 1000, "loss": 2.5}, {"step": 2000, "val_loss": 2.125}),
-    "fairseq": ({"step": 4, "valid_nll_loss": 9.877}, {"step": 12, "valid_loss": 6.5}),
-    "open_clip": ({"step": 1, "clip_val_loss": 3.4183707237243652}, {"step": 3, "clip_val_loss": 3.26505446434021}),
-    "nanochat": ({"step": 0, "val_bpb": 3.2}, {"step": 2205, "core_metric": 0.2188}),
-    "modded": ({"step": 0, "val_loss": 10.8258}, {"step": 3325, "val_loss": 3.2782}),
-    "olmo-core": ({"step": 9, "train/CE loss": 3.5}, {"step": 200, "train/CE loss": 2.75}),
-    "composer": ({"step": 50, "loss/train/total": 3.5124}, {"step": 200}),
-    "dinov2": ({"step": 0, "total_loss": 11.0}, {"step": 30, "total_loss": 8.375}),
-    "csv": ({"step": 100, "train loss": 3410.5}, {"step": 400, "val_loss": math.inf}),
-    "jsonl": ({"step": 1, "val.loss": 2.75}, {"step": 2, "val.loss": 1e-5}),
-    "json": ({"step": 1, "acc": 0.5}, {"step": 2, "acc": 0.75}),
-    "stdout": ({"step": 100, "val_loss": 3.27}, {"step": 200, "val_loss": 2.5}),
-}
-
 
 def recorded(name: str) -> Path:
     folder = DATA / name / "run"
@@ -125,13 +101,6 @@ def rows_of(folder: Path, name: str, files: dict[str, bytes]) -> list[Json]:
 def comparable(rows: list[Json]) -> list[Json]:
     """Return rows with nan as text, which is equal to itself."""
     return [{key: "nan" if value != value else value for key, value in row.items()} for row in rows]
-
-
-@pytest.mark.parametrize("name", reader_names())
-def test_the_first_and_the_last_row_have_what_was_recorded(name: str, tmp_path: Path) -> None:
-    rows = rows_of(tmp_path, name, files_of(name))
-    for row, expected in zip((rows[0], rows[-1]), ENDS[name], strict=True):
-        assert {key: row.get(key) for key in expected} == expected
 
 
 @pytest.mark.parametrize("name", reader_names())
@@ -174,13 +143,6 @@ def half(name: str, files: dict[str, bytes]) -> dict[str, bytes]:
     return written
 
 
-@pytest.mark.parametrize("name", [name for name in reader_names() if named_reader(name).kind != "tensorboard"])
-def test_lines_with_carriage_returns_are_read(name: str, tmp_path: Path) -> None:
-    files = files_of(name)
-    windows = {path: data.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n") for path, data in files.items()}
-    assert rows_of(tmp_path / "windows", name, windows) == rows_of(tmp_path / "as-it-is", name, files)
-
-
 def metrics_of(name: str) -> dict[str, dict[int, float]]:
     (seen,) = [each for each in looks(recorded(name)) if each.reader.name == name]
     assert not seen.problem
@@ -198,6 +160,7 @@ def test_curves_are_those_in_the_files(name: str) -> None:
 
 @pytest.mark.parametrize("name", reader_names())
 def test_a_reader_says_where_it_comes_from(name: str) -> None:
+    assert set(CURVES) == set(reader_names()), "all are proven"
     reader = named_reader(name)
     assert isinstance(reader, Reader)
     assert reader.about
@@ -206,37 +169,20 @@ def test_a_reader_says_where_it_comes_from(name: str) -> None:
     assert is_primitive or (reader.repository.startswith("https://github.com/") and reader.commit)
 
 
-def test_all_readers_are_proven() -> None:
-    assert set(CURVES) == set(ENDS) == set(reader_names())
-
-
-@pytest.mark.parametrize("name", reader_names())
+@pytest.mark.parametrize("name", ["csv", "hf", "json", "jsonl", "nanogpt", "tensorboard"])
 def test_damage_is_survived_or_named(name: str, tmp_path: Path) -> None:
     """Bytes that are changed, lost or doubled: whatever is read, nothing but an error with a message is raised."""
-    chance, source = random.Random(0), recorded(name)
+    chance, pieces = random.Random(0), [b"", b"\0", b'"', b"\n", b"\xff", b"{", b",", b"9" * 30]
     for number in range(15):
-        folder = tmp_path / str(number)
-        if source.is_dir():
-            shutil.copytree(source, folder)
-        else:
-            folder.mkdir()
-            shutil.copy(source, folder / "output")
-        for path in filter(Path.is_file, folder.rglob("*")):
-            data = bytearray(path.read_bytes())
+        damaged = dict[str, bytes]()
+        for path, whole in files_of(name).items():
+            data = bytearray(whole)
             for _ in range(chance.randrange(6)):
                 at = chance.randrange(len(data) + 1)
-                new = chance.choice(
-                    [b"", b"\0", b'"', b"\n", b"\xff", b"{", b",", b"9" * 30, bytes(data[at : at + 50])]
-                )
-                data[at : at + chance.randrange(20)] = new
-            path.write_bytes(data)
+                data[at : at + chance.randrange(20)] = chance.choice([*pieces, bytes(data[at : at + 50])])
+            damaged[path] = bytes(data)
         with contextlib.suppress(MetricsError):
-            MetricSource(named_reader(name), folder, folder / "output").rows(final=True)
-
-
-def test_test_set_lines_of_megatron_are_no_validation() -> None:
-    rows = MetricSource(named_reader("megatron"), DATA / "none", recorded("megatron")).rows()
-    assert [row["val_loss"] for row in rows if "val_loss" in row] == [2.345678, 2.125]
+            rows_of(tmp_path / str(number), name, damaged)
 
 
 def test_the_progress_bar_of_transformers_is_read_through() -> None:

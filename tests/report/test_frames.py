@@ -2,10 +2,8 @@
 
 import math
 import statistics
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,11 +12,9 @@ from support.made_sweep import FRESH, SEEDS, Made, digits_spec, finish, finish_a
 from ettsweep.report import frames
 from ettsweep.report.families import JudgedFamily, judged_families
 from ettsweep.report.run_histories import RunHistories
-from ettsweep.runs.folder import RunDir
 from ettsweep.runs.point import Point
 from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.judgement import evaluate
-from ettsweep.study.lattice import Axis
 from ettsweep.study.seeds import RACING_SEEDS
 
 CENTRE = "(2^-6, 2^-1)"
@@ -53,12 +49,9 @@ def test_scores_are_means_over_the_seeds_that_count_with_their_standard_error(sa
     members = {run.id for run in family(sample, "standard").optimum}
     assert (set(centre["runs"].split()), len(members)) == (members, len(SEEDS) + len(FRESH))
     assert tuple(centre[["lr", "wd", "log2_lr", "log2_wd"]]) == (2.0**-6, 0.5, -6, -1)
-
-
-def test_a_diverged_seed_leaves_a_point_without_a_score(sample: Made) -> None:
     worst = points(sample, "standard").loc["(2^-5, 2^0)"]
     assert (worst["state"], worst["told"], worst["seeds"]) == ("diverged", "", 3)
-    assert worst[["score", "error"]].isna().all()
+    assert worst[["score", "error"]].isna().all(), "where a seed diverged"
 
 
 def test_the_state_is_that_of_the_seed_farthest_from_done(sample: Made) -> None:
@@ -72,14 +65,6 @@ def test_the_state_is_that_of_the_seed_farthest_from_done(sample: Made) -> None:
     frame = frames.points_frame(judged_families(sample.runs, [paper])).set_index("point")
     assert frame.loc["(2^-5, 2^-1)", "state"] == "missing"
     assert pd.isna(frame.loc["(2^-5, 2^-1)", "score"])
-
-
-def test_racing_counts(noisy: Made) -> None:
-    centre = points(noisy, "standard").loc[CENTRE]
-    values = [run.score or math.nan for run in family(noisy, "standard").optimum]
-    assert (centre["seeds"], len(values)) == (5, 5)
-    assert centre["score"] == pytest.approx(statistics.fmean(values))
-    assert centre["error"] == pytest.approx(statistics.stdev(values) / math.sqrt(5))
 
 
 def test_points_that_were_asked_for_or_are_neighbours_are_there_without_a_run(sample: Made, tmp_path: Path) -> None:
@@ -100,33 +85,6 @@ def test_roles_and_steps_are_counted_from_the_candidate(sample: Made) -> None:
     others = {at for at, row in steps.items() if row["role"] == "other"}
     assert others == {(1, 1), (-1, -1)}, "six are its neighbours"
     assert steps[0, 0]["role"] == "candidate"
-
-
-@pytest.mark.parametrize("wd_fixed", [False, True])
-def test_steps_are_those_of_the_axis(tmp_path: Path, wd_fixed: bool) -> None:
-    base = digits_spec(None)
-    for half in (-1, 0, 1):
-        finish(tmp_path, base.with_point(base.lr * 2.0 ** (half / 2), base.wd, 0), loss_at(half, 0, 0))
-    search_result = replace(
-        search(base, wd_fixed, seeds=(0,)),
-        lr=Axis(low=-0.5, high=0.5, step=0.5),
-        grid_points=(Point(base.lr, base.wd),),
-    )
-    frame = points(read(tmp_path, [search_result]), "standard")
-    scored = frame.dropna(subset="score")
-    assert scored[["lr_steps", "wd_steps"]].to_numpy().tolist() == [[-1, 0], [0, 0], [1, 0]]
-
-
-def test_points_off_the_lattice_have_no_steps(tmp_path: Path) -> None:
-    """Where a grid asked for a point of another lattice, which no axis holds: it is there, without a place."""
-    base = digits_spec(None)
-    finish(tmp_path, base, 0.1)
-    odd = Point(base.lr * 1.3, base.wd)
-    search_result = search(base, seeds=(0,))
-    frame = points(read(tmp_path, [replace(search_result, grid_points=(*search_result.grid_points, odd))]), "standard")
-    (off,) = frame[frame["lr_steps"].isna()].itertuples()
-    assert (off.lr, off.wd) == pytest.approx(tuple(odd))
-    assert pd.isna(off.wd_steps)
 
 
 def test_common_coordinates_have_the_same_bulk_step(sample: Made) -> None:
@@ -158,15 +116,6 @@ def test_as_good_are_the_points_that_the_verdict_names(noisy: Made) -> None:
     assert set(near["role"]) <= {"neighbour", "other"}
 
 
-def test_proposals_have_their_numbers(tmp_path: Path) -> None:
-    searched_result = searched(digits_spec(0.0), [(0, 0), (2, 2), (-2, 1)])
-    for n, steps in enumerate([(0, 0), (2, 2)]):
-        finish_at(tmp_path, searched_result, steps, 0.1 + n)
-    frame = points(read(tmp_path, [searched_result]), "ntk").dropna(subset="proposal")
-    numbered = {(row.lr_steps, row.wd_steps): (row.proposal, row.state) for row in frame.itertuples()}
-    assert numbered == {(0, 0): (1, "done"), (2, 2): (2, "done"), (-2, 1): (3, "missing")}
-
-
 # --- curves -----------------------------------------------------------------------------------------------------------
 
 
@@ -185,49 +134,11 @@ def test_curves_have_each_step_and_each_evaluation_in_epochs(sample: Made) -> No
 
 
 def test_fresh_seeds_are_the_ones_that_do_not_count(sample: Made, noisy: Made) -> None:
-    set_index_result = curves(sample, "standard").drop_duplicates("run").set_index("seed")["counted"]
-    assert set(set_index_result[set_index_result].index) == set(SEEDS)
-    assert set(set_index_result[~set_index_result].index) == set(FRESH)
+    counted = curves(sample, "standard").drop_duplicates("run").set_index("seed")["counted"]
+    assert set(counted[counted].index) == set(SEEDS)
+    assert set(counted[~counted].index) == set(FRESH)
     assert set(curves(noisy, "standard")["seed"]) == {*SEEDS, RACING_SEEDS[0], RACING_SEEDS[1]}
     assert curves(noisy, "standard")["counted"].all()
-
-
-def test_curves_say_of_which_point_role_and_state_they_are(sample: Made) -> None:
-    frame = curves(sample, "standard").drop_duplicates("run")
-    assert frame.set_index("run").loc[:, "role"].value_counts().to_dict() == {
-        "neighbour": 18,
-        "other": 6,
-        "candidate": 5,
-    }
-    assert frame[frame["state"] == "diverged"][["point", "seed"]].to_numpy().tolist() == [["(2^-5, 2^0)", 2]]
-    assert len(frame) == 29
-
-
-def test_rows_are_thinned_run_by_run(sample: Made) -> None:
-    frame = curves(sample, "standard", rows=2)
-    steps = frame.dropna(subset="loss").groupby("run")["step"].agg(list)
-    assert set(map(tuple, steps)) == {(120, 240), (80,)}, "of the one that diverged, all of the first half"
-
-
-def test_of_so_many_runs_the_first_seeds_of_each_point_have_curves_and_spikes(sample: Made) -> None:
-    chosen, histories = family(sample, "standard"), RunHistories(10, seeds=2)
-    frame = frames.curves_frame([chosen], histories)
-    seeds = frame.groupby("point")["seed"].agg(set)
-    assert set(map(frozenset, seeds)) == {frozenset(SEEDS[:2])}
-    assert frames.spikes_frame([chosen], histories).empty, "the one that diverged has the third seed"
-    optimum = {run.id for run in chosen.optimum}
-    assert set(frames.curves_frame([chosen], histories, optimum)["run"]) == optimum, "optima have all of theirs"
-
-
-# --- spikes -----------------------------------------------------------------------------------------------------------
-
-
-def test_where_a_run_diverged_is_a_spike_of_its_loss(sample: Made) -> None:
-    (row,) = frames.spikes_frame([family(sample, "standard")], RunHistories(1000)).itertuples()
-    assert (row.point, row.seed, row.step, row.quantity) == ("(2^-5, 2^0)", 2, 81, "loss")
-    assert row.trained == pytest.approx(81 / 12)
-    assert row.value == pytest.approx(loss_at(1, 1, 2) + 0.5), "the last one that was finite"
-    assert row.told == "diverged at step 81: the loss was not finite"
 
 
 # --- optima, ranges ---------------------------------------------------------------------------------------------------
@@ -242,35 +153,11 @@ def test_optima_are_the_finished_runs_of_candidates_fresh_ones_too(sample: Made)
     assert set(frame["role"]) == {"candidate"}
 
 
-def test_ranges_are_the_corners_in_steps_from_the_candidate(tmp_path: Path) -> None:
+def test_ranges_are_the_corners_in_steps_from_the_candidate(sample: Made, tmp_path: Path) -> None:
+    assert frames.ranges_frame(family(sample, "standard")) is None, "nothing was proposed"
     searched_result = searched(digits_spec(None), [(0, 0), (1, 0)], reach=3)
     for steps, loss in {(0, 0): 2.0, (1, 0): 1.0}.items():
         finish_at(tmp_path, searched_result, steps, loss)
     frame = frames.ranges_frame(family(read(tmp_path, [searched_result]), "standard"))
     assert frame is not None
     assert frame.to_numpy().tolist() == [[-4, -3], [2, 3]], "the candidate is one step from the centre"
-
-
-def test_where_nothing_was_proposed_there_is_no_range(sample: Made) -> None:
-    assert frames.ranges_frame(family(sample, "standard")) is None
-
-
-@pytest.mark.parametrize("made_of", [
-    lambda: frames.points_frame([]),
-    lambda: frames.curves_frame([], RunHistories(10)),
-    lambda: frames.spikes_frame([], RunHistories(10)),
-    lambda: frames.optima_frame([]),
-])  # fmt: skip
-def test_no_families_give_an_empty_frame_with_its_columns(made_of: Any) -> None:
-    frame = made_of()
-    assert frame.empty
-    assert {"sweep", "family", "strategy", "point", "role"} <= set(frame.columns)
-
-
-def test_runs_that_wait_have_no_curves(tmp_path: Path) -> None:
-    base = digits_spec(None)
-    RunDir.create(tmp_path, base)
-    text = read(tmp_path, [search(base, seeds=(0,))])
-    families: Sequence[JudgedFamily] = judged_families(text.runs, text.verdicts)
-    assert frames.curves_frame(families, RunHistories(10)).empty
-    assert frames.points_frame(families)["state"].value_counts().to_dict() == {"missing": 9}

@@ -1,11 +1,10 @@
 """What to do next, for each verdict."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.made_sweep import Made, changed, digits_spec, finish, read, search, strategy_of
+from support.made_sweep import Made, changed, digits_spec, strategy_of
 
 from ettsweep.report.families import judged_families
 from ettsweep.report.notes import NextStep, next_steps
@@ -30,11 +29,6 @@ def test_each_strategy_has_its_own_next_step(sample: Made) -> None:
     )
     assert steps_result["hybrid"].command == "ettsweep seeds --sweep w --strategy hybrid --follow"
     assert steps_result["mup"].command == "ettsweep verify-optimum --sweep w --strategy mup --follow"
-
-
-def test_one_command_is_for_all_where_it_is_the_same(sample: Made) -> None:
-    steps_result = steps(sample, verdict="optimal", fresh_scores={}, blocked_run_ids=())
-    assert {step.command for step in steps_result.values()} == {"ettsweep seeds --sweep w --follow"}
 
 
 def test_runs_to_come_are_watched(sample: Made) -> None:
@@ -83,22 +77,10 @@ def test_families_that_have_had_their_extra_runs_need_a_stated_budget(
         assert steps_result["standard"].command == f"ettsweep verify-optimum --sweep w --follow{options}"
 
 
-def test_runs_that_stand_still_are_tried_again_as_the_verdict_says(tmp_path: Path) -> None:
-    base = digits_spec(None)
-    run = finish(tmp_path, base, 0.1)
-    text = read(tmp_path, [search(base, seeds=(0,))])
-    failed = [changed(item, status=Status(State.FAILED, "no memory"), result=None) for item in text.runs]
-    (step,) = next_steps([evaluate(text.verdicts[0].study, failed).verdict()])
-    assert step.command == f"ettsweep retry {run.id}"
-    assert step.text.startswith("decide about 1 run")
-
-
 @pytest.mark.parametrize(
     ("verdict", "command"),
     [
-        ("refuted", "ettsweep verify-optimum --sweep w --follow"),
         ("tie", "ettsweep verify-optimum --sweep w --rule bound --follow"),
-        ("edge", "ettsweep verify-optimum --sweep w --follow"),
         ("unsearched", ""),
     ],
 )

@@ -1,12 +1,11 @@
 """The page in a browser: hover, click, dark, a phone, print, the keyboard; and bad input."""
 
-import itertools
 import json
 import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,14 +14,13 @@ from typing import Any
 import pytest
 from support.browser import Opened, chromium, opened
 from support.drawn_figures import figures_of
-from support.made_sweep import Made, changed, digits_spec, finish, read, search, strategy_of
+from support.made_sweep import Made, changed, digits_spec, read, search, strategy_of
 
 from ettsweep.report.families import StrategyComparison, judged_families, strategy_comparisons
 from ettsweep.report.formats import point_text
 from ettsweep.report.page import collect_datasets, encode_column, render, script_json, to_columns, without_data
 from ettsweep.report.page_sections import Figures
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.point import Point
 from ettsweep.study.reason import Reason, StuckRun
 
 HOSTILE = "\"}}</script><img src=x onerror=alert(1)><script>alert(2)</script>\u2028&'ж名"
@@ -69,8 +67,9 @@ def short(sample: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return page_of(sample, tmp_path_factory.mktemp("short"), runs=list(mapping.values()))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def shown_page(browser: Any, report: Path) -> Iterator[Opened]:
+    """The page, opened once for all tests that look at it as it is."""
     with opened(browser, report) as opened_result:
         yield opened_result
 
@@ -137,42 +136,6 @@ def labels(shown_page: Opened, selector: str) -> list[str]:
     return list(shown_page.page.locator(f"{selector} .role-axis-label text").all_text_contents())
 
 
-@pytest.mark.slow
-def test_axes_of_curves_may_be_logarithmic(sample: Made, shown_page: Opened) -> None:
-    figure = f"{family(sample, 'standard')} figure.curves"
-    before = labels(shown_page, figure)
-    shown_page.page.locator(figure).get_by_label("log scale").check()
-    shown_page.page.wait_for_function(
-        "([selector, before]) => [...document.querySelectorAll(`${selector} .role-axis-label text`)]"
-        ".map(one => one.textContent).join() !== before",
-        arg=[figure, ",".join(before)],
-    )
-    assert {"0.2", "0.5", "1"} <= set(labels(shown_page, figure))
-
-
-@pytest.mark.slow
-def test_an_entry_of_the_legend_hides_and_shows_its_line(sample: Made, shown_page: Opened) -> None:
-    figure = f"{family(sample, 'standard')} figure.curves"
-    text = "figure => [...document.querySelectorAll(`${figure} .mark-line path`)].filter(one => one.getAttribute('opacity') !== '0').length"
-    before = shown_page.page.evaluate(text, figure)
-    entry = shown_page.page.locator(f"{figure} .role-legend-label text").first
-    for number in (before - 1, before):
-        entry.click()
-        shown_page.page.wait_for_function(f"figure => ({text})(figure) === {number}", arg=figure)
-
-
-@pytest.mark.slow
-def test_a_switch_brings_strategies_to_common_coordinates(sample: Made, shown_page: Opened) -> None:
-    """All strategies ran the same points in coordinates of their own, which differ by powers of the width."""
-    text = "[...document.querySelectorAll('figure.strategies .mark-text.role-mark text')].map(one => one.getAttribute('transform')).join()"
-    before = shown_page.page.evaluate(text)
-    switch = shown_page.page.get_by_label("in the coordinates of standard")
-    switch.check()
-    shown_page.page.wait_for_function(f"before => {text} !== before", arg=before)
-    switch.uncheck()
-    shown_page.page.wait_for_function(f"before => {text} === before", arg=before)
-
-
 def test_every_figure_is_drawn_with_links_to_its_files(sample: Made, shown_page: Opened) -> None:
     figures = shown_page.page.locator("figure[data-figure]")
     kinds = Counter(figures.evaluate_all("all => all.map(one => one.dataset.kind)"))
@@ -205,21 +168,13 @@ def test_links_lead_to_the_folder_and_to_the_log_of_a_run(sample: Made, browser:
     ("scheme", "width"),
     [
         ("light", 1280),
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in [("light", 390), ("dark", 1280), ("dark", 390)]),
+        pytest.param("dark", 390, marks=pytest.mark.slow),
     ],
 )
 def test_the_page_is_accessible_and_fits(browser: Any, short: Path, scheme: str, width: int) -> None:
     with opened(browser, short, width=width, scheme=scheme) as shown:
         assert shown.overflow <= 0
         assert shown.violations() == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("location", [".claim", ".scroll td"])
-def test_axe_sees_what_is_wrong(browser: Any, short: Path, location: str) -> None:
-    with opened(browser, short) as shown:
-        shown.page.evaluate(f"document.querySelector('{location}').style.color = '#bbb'")
-        assert [told.partition(":")[0] for told in shown.violations()] == ["color-contrast"]
 
 
 def paper(shown_page: Opened) -> tuple[str, str]:
@@ -254,30 +209,6 @@ def test_the_theme_follows_the_system_and_the_button(browser: Any, report: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_an_edge_beyond_which_a_table_goes_on_has_a_shadow(browser: Any, report: Path, scheme: str) -> None:
-    """Below its last row a table has a margin of plain paper, but for the shadow."""
-    with opened(browser, report, width=390, scheme=scheme) as shown:
-        table = shown.page.locator(".scroll").first
-
-        def edges(left: float) -> list[bool]:
-            """Return whether there is a shadow at the left and at the right edge, scrolled so far."""
-            table.evaluate("table => table.scrollIntoView({block: 'center', behavior: 'instant'})")
-            table.evaluate("(table, left) => { table.scrollLeft = left; }", left)
-            box = table.bounding_box()
-            y, right = box["y"] + box["height"] - 5, box["x"] + box["width"]
-            strips = [
-                shown.page.screenshot(clip={"x": x, "y": y, "width": 3, "height": 4})
-                for x in (box["x"] + box["width"] / 2, box["x"] + 1, right - 4)
-            ]
-            return [strip != strips[0] for strip in strips[1:]]
-
-        assert [edges(left) for left in (0, 60, 10_000)] == [[False, True], [True, True], [True, False]]
-        shown.page.emulate_media(media="print")
-        assert table.evaluate("table => getComputedStyle(table).backgroundImage") == "none"
-
-
-@pytest.mark.slow
 def test_it_prints(browser: Any, report: Path, tmp_path: Path) -> None:
     with opened(browser, report, scheme="dark") as shown:
         data = shown.page.pdf(path=tmp_path / "report.pdf")
@@ -303,31 +234,18 @@ def test_the_keyboard_reaches_everything_in_order(shown_page: Opened) -> None:
     assert shown_page.page.evaluate(outline) != "none"
 
 
-def copy(shown_page: Opened) -> None:
-    """Copy the first command, and wait until the page has said so, which it does for two seconds."""
-    saw = "new MutationObserver(() => { window.saw ||= document.body.innerText.includes('Copied'); })"
-    shown_page.page.evaluate(f"{saw}.observe(document.body, {{subtree: true, childList: true, characterData: true}})")
-    shown_page.page.locator(".copy").first.click()
-    shown_page.page.wait_for_function("window.saw")
-
-
 def test_a_command_is_copied(browser: Any, report: Path, sample: Made) -> None:
+    """And the page says so, for two seconds."""
+    saw = "new MutationObserver(() => { window.saw ||= document.body.innerText.includes('Copied'); })"
     with opened(browser, report) as shown:
         shown.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        copy(shown)
+        shown.page.evaluate(f"{saw}.observe(document.body, {{subtree: true, childList: true, characterData: true}})")
+        shown.page.locator(".copy").first.click()
+        shown.page.wait_for_function("window.saw")
         copied = shown.page.evaluate("navigator.clipboard.readText()")
         assert copied == shown.page.locator(".command code").first.inner_text()
         assert copied.startswith("ettsweep show ")
         assert copied.endswith(f" --results {sample.results}")
-
-
-@pytest.mark.slow
-def test_a_command_is_copied_where_there_is_no_clipboard_to_ask(browser: Any, report: Path) -> None:
-    with opened(browser, report) as shown:
-        shown.page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
-        shown.page.evaluate("document.addEventListener('copy', () => { window.taken = String(getSelection()); })")
-        copy(shown)
-        assert shown.page.evaluate("window.taken") == shown.page.locator(".command code").first.inner_text()
 
 
 def test_without_scripts_the_answer_and_a_table_are_there(browser: Any, report: Path) -> None:
@@ -341,14 +259,6 @@ def test_without_scripts_the_answer_and_a_table_are_there(browser: Any, report: 
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 
-def made_of(results: Path, scores: Callable[[int, int, int], float], **how: Any) -> Made:
-    """Return a sweep of nine points by three seeds with these scores."""
-    base = digits_spec(None)
-    for i, j, seed in itertools.product((-1, 0, 1), (-1, 0, 1), range(3)):
-        finish(results, base.with_point(*Point(base.lr, base.wd).moved(i, j), seed), scores(i, j, seed), **how)
-    return read(results, [search(base)])
-
-
 def texts(browser: Any, page: Path) -> str:
     with opened(browser, page) as shown:
         assert shown.overflow <= 0
@@ -356,57 +266,15 @@ def texts(browser: Any, page: Path) -> str:
         return str(shown.page.locator("body").inner_text())
 
 
-def test_no_finished_run(browser: Any, tmp_path: Path) -> None:
+def test_no_run_and_none_that_is_finished(browser: Any, tmp_path: Path) -> None:
+    text = texts(browser, page_of(Made(tmp_path / "results", [], []), tmp_path / "report"))
+    assert "There is no sweep yet: ettsweep grid" in text
+    assert "0 runs in" in text
     base = digits_spec(None)
     RunDir.create(tmp_path / "results", base)
     text = texts(browser, page_of(read(tmp_path / "results", [search(base)]), tmp_path / "report"))
     assert "No optimum is verified yet: no run is finished." in text
-    assert "Next: train the missing runs, and judge again" in text
     assert "ettsweep verify-optimum --follow" in text
-    for missing_files in ("device hours", "Speed", "Spikes", "mean ± standard error"):
-        assert missing_files not in text
-
-
-def test_no_run_at_all(browser: Any, tmp_path: Path) -> None:
-    text = texts(browser, page_of(Made(tmp_path / "results", [], []), tmp_path / "report"))
-    assert "There is no sweep yet: ettsweep grid" in text
-    assert "0 runs in" in text
-
-
-@pytest.mark.slow
-def test_one_run(browser: Any, tmp_path: Path) -> None:
-    base = digits_spec(None)
-    finish(tmp_path / "results", base, 0.1)
-    text = texts(browser, page_of(read(tmp_path / "results", [search(base, seeds=(0,))]), tmp_path / "report"))
-    assert "1 run in" in text
-    assert "1 search seed" in text
-    assert "1 finished run" in text
-    assert re.search(r"\b1 runs|\b1 finished runs|\b1 points", text) is None
-
-
-@pytest.mark.slow
-def test_all_diverged(browser: Any, tmp_path: Path) -> None:
-    made_of_result = made_of(tmp_path / "results", lambda i, j, seed: 9.0, diverged=True)
-    text = texts(browser, page_of(made_of_result, tmp_path / "report"))
-    assert "No optimum is verified yet; of 27 finished runs, all diverged." in text
-    assert "nan" not in text.lower().split()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("apart", [1e-9, 1e9])
-def test_scores_that_differ_by_very_little_or_very_much(browser: Any, tmp_path: Path, apart: float) -> None:
-    made_of_result = made_of(
-        tmp_path / "results", lambda i, j, seed: 0.1 + apart * (1 + 3 * (i * i + j * j + i * j) + 0.1 * seed)
-    )
-    page = page_of(made_of_result, tmp_path / "report")
-    with opened(browser, page) as shown:
-        assert shown.overflow <= 0
-        score = shown.page.locator(".line", has_text="lowest validation loss").locator(".value").inner_text()
-    mean, error = re.fullmatch(r"\(?([\d.]+) ± ([\d.]+)(?:\)e9)? 3 search seeds", " ".join(score.split())).groups()  # type: ignore[union-attr]
-    scale = 1e9 if ")e9" in score else 1
-    assert float(mean) * scale == pytest.approx(0.1 + 1.1 * apart, rel=0.05 * apart / (0.1 + apart))
-    assert float(error) * scale == pytest.approx(0.1 * apart / 3**0.5, rel=0.06)
-    assert len(score) < 60
 
 
 def test_names_in_any_script_and_hostile_ones_are_texts(sample: Made, browser: Any, tmp_path: Path) -> None:
@@ -454,19 +322,12 @@ def test_no_text_closes_the_element_and_all_of_it_comes_back() -> None:
     assert not set(text) & set("<>&\u2028\u2029")
     assert text.isascii()
     assert json.loads(text) == value
-
-
-def test_what_is_not_finite_is_missing() -> None:
     assert json.loads(script_json({"a": [math.nan, math.inf, (1.5,)]})) == {"a": [None, None, [1.5]]}
 
 
-def test_texts_that_recur_are_written_once() -> None:
+def test_data_sets_of_figures_are_held_once_by_columns_and_texts_that_recur_once() -> None:
     assert encode_column(["a", "b", "a", "a"]) == {"texts": ["a", "b"], "at": [0, 1, 0, 0]}
-    assert encode_column(["a", "b"]) == ["a", "b"]
     assert encode_column([1, "a", "a", "a"]) == [1, "a", "a", "a"]
-
-
-def test_data_sets_of_figures_are_held_once_by_columns() -> None:
     rows = [{"x": 1, "y": "a"}, {"x": 2}]
     specs = [{"mark": "point", "datasets": {"one": rows}}, {"datasets": {"one": rows, "two": []}}, {"mark": "line"}]
     assert collect_datasets(specs) == {

@@ -1,11 +1,9 @@
 """The decay of a step and its time scale, by hand, and where a report shows them."""
 
-import math
 from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
 from support.commandline import ettsweep, finish, keep, write_fake_grid, write_grid
 from support.made_runs import MakeSpec, decoder_run, text_run
 
@@ -20,35 +18,12 @@ def test_time_scale_is_in_steps_and_in_epochs_of_images(make_spec: MakeSpec) -> 
     scale = time_scale(Point(2.0**-4, 2.0**-6), spec.info)
     assert scale == TimeScale(2.0**-10, 1024.0, 1024 / 24, None)
     assert (scale.lr_wd_text, scale.text) == ("2^-10", "1024 steps, 42.7 epochs")
-
-
-def test_momentum_of_sgd_shortens_it_as_torch_shrinks_weights(make_spec: MakeSpec) -> None:
-    """Without a gradient, weights fall by e in one time scale, once momentum is in full swing."""
-    lr, wd, momentum = 2.0**-4, 2.0**-6, 0.75
-    weight = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
-    optimizer, values = torch.optim.SGD([weight], lr=lr, momentum=momentum, weight_decay=wd), []
-    for _ in range(60):
-        weight.grad = torch.zeros_like(weight)
-        optimizer.step()
-        values.append(weight.item())
-    measured = 1 / math.log(values[-2] / values[-1])
-    spec = make_spec(optimizer={"kind": "sgd", "momentum": momentum})
-    assert time_scale(Point(lr, wd), spec.info).steps == pytest.approx(measured, rel=0.02)
-    for optimizer_of_averages in ({"kind": "sgd"}, {"kind": "adamw"}, {"kind": "muon"}):
-        assert time_scale(Point(lr, wd), make_spec(optimizer=optimizer_of_averages).info).steps == 1024
-
-
-def test_of_windows_of_text_it_is_in_tokens_but_not_of_padded_texts() -> None:
-    spec = decoder_run()
-    assert spec.info.tokens_per_step == 9 * 24
-    assert time_scale(Point(2.0**-2, 2.0**-3), spec.info).tokens == 32 * 9 * 24
-    assert time_scale(Point(2.0**-2, 2.0**-3), spec.info).text.endswith(" tokens")
-    assert time_scale(Point(2.0**-2, 2.0**-3), text_run().info) == TimeScale(2.0**-5, 32.0, None, None)
-
-
-def test_without_decay_there_is_none(make_spec: MakeSpec) -> None:
-    assert time_scale(Point(1.0, 0.0), make_spec().info) == TimeScale(0.0)
-    assert TimeScale(0.0).text == "no decay"
+    assert time_scale(Point(1.0, 0.0), spec.info).text == "no decay"
+    sgd = make_spec(optimizer={"kind": "sgd", "momentum": 0.75})
+    assert time_scale(Point(2.0**-4, 2.0**-6), sgd.info).steps == 256, "momentum takes each step four times"
+    windows, padded = decoder_run().info, text_run().info
+    assert time_scale(Point(2.0**-2, 2.0**-3), windows).tokens == 32 * windows.tokens_per_step == 32 * 9 * 24
+    assert time_scale(Point(2.0**-2, 2.0**-3), padded) == TimeScale(2.0**-5, 32.0, None, None)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from ettsweep.study.criterion import Criterion
 from ettsweep.study.judgement import evaluate
 from ettsweep.study.posterior import Difference, NoiseEstimate
 from ettsweep.study.reason import Reason
-from ettsweep.study.verdict import Bound, RunsNeeded, ScoredPoint, Verdict
+from ettsweep.study.verdict import Bound, ScoredPoint, Verdict
 
 HERE = Point(2.0**-6, 0.5)
 
@@ -40,15 +40,12 @@ def verdict(message: str, value: float | None, rule: str = "bound", accuracy: bo
         (verdict("optimal", 0.0), "optimal: no neighbour is better (95%)"),
         (verdict("unresolved", 0.02003), "unresolved: within 2.1% (95%), margin 2%"),
         (verdict("unresolved", 0.031, accuracy=True), "unresolved: within 3.1 points (95%), margin 0.2 points"),
-        (verdict("unresolved", 1.0), "unresolved: within 100% (95%), margin 2%"),
         (verdict("unresolved", None), "unresolved: noise unknown"),
         (
             replace(verdict("unresolved", None), candidate=ScoredPoint(HERE, None, State.DIVERGED)),
             "unresolved: all diverged",
         ),
-        (verdict("refuted", None), "refuted"),
         (verdict("optimal", None, rule="paper"), "optimal by the paper's comparison of means"),
-        (verdict("edge", None, rule="paper"), "edge"),
     ],
 )
 def test_a_headline_says_how_far_a_verdict_holds(supplied: Verdict, message: str) -> None:
@@ -110,12 +107,3 @@ def test_an_edge_that_decides_is_described_once(beside_an_edge: Verdict) -> None
         (view,) = make_views([replace(beside_an_edge, verdict="unresolved", reason=reason)])
         assert [str(texts).count("beside an edge") for texts in (view.reason, view.notes)] == [1, 0]
         assert view.more_seeds_help is more_seeds_help
-
-
-def test_forecasts_have_their_range_in_json() -> None:
-    still_open = verdict("unresolved", 0.031)
-    assert still_open.bound is not None
-    forecast = replace(still_open.bound, further_runs=RunsNeeded(20, 10, 45))
-    data = [view.data["evidence"] for view in make_views([replace(still_open, bound=forecast), still_open])]
-    assert [(each["more_runs"], each["more_runs_range"]) for each in data] == [(20, [10, 45]), (None, None)]
-    assert data[0]["caveat"] is None

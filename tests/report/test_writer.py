@@ -6,22 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import pytest
-from support.made_sweep import Made, digits_spec, finish, finish_at, read, search, searched
+from support.made_sweep import Made, digits_spec, finish, read, search
 
-from ettsweep.errors import StorageError
 from ettsweep.files import Json, sha256_of
 from ettsweep.report import writer
-from ettsweep.report.families import judged_families, strategy_comparisons
-from ettsweep.report.family_charts import FamilyFrames
 from ettsweep.report.figure_export import paths_of
-from ettsweep.report.run_histories import RunHistories
 from ettsweep.report.writer import write_report
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.index import load_run_index
 from ettsweep.runs.point import Point
-from ettsweep.study.judgement import evaluate
 from ettsweep.study.lattice import Axis
 from ettsweep.study.verdict import Verdict
 
@@ -43,27 +36,6 @@ def test_report_writes_everything_it_returns(sample: Made, tmp_path: Path) -> No
     page = paths[0].read_text()
     assert page.count('class="spec"') == 3 + 3 * 3, "each is drawn by the page"
     assert "suggested" not in page
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_suggested_points_are_numbered_on_the_page(tmp_path: Path) -> None:
-    searched_result = searched(digits_spec(0.0), [(0, 0), (2, 2), (-2, 1)])
-    for n, steps in enumerate([(0, 0), (2, 2)]):
-        finish_at(tmp_path, searched_result, steps, 0.1 + n)
-    text = read(tmp_path, [searched_result])
-    paths = write_report(tmp_path, tmp_path / "report", text.runs, text.verdicts, text.studies_by_family)
-    assert "the order in which points were suggested" in paths[0].read_text()
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_runs_that_have_recorded_nothing_yet_are_a_report(tmp_path: Path) -> None:
-    base = digits_spec(None)
-    RunDir.create(tmp_path, base)
-    text = read(tmp_path, [search(base, seeds=(0,))])
-    paths = write_report(tmp_path, tmp_path / "report", text.runs, text.verdicts, text.studies_by_family)
-    assert [path.name for path in paths if path.parent.name == "figures"] == [
-        f"vit-digits-standard-map.{suffix}" for suffix in ("svg", "png", "pdf")
-    ]
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -179,15 +151,8 @@ def test_many_figures_are_files_where_they_are_asked_for_and_kept_up_to_date_fro
     def write(figure_files: bool | None) -> tuple[int, bool, bool]:
         """Return the number of files of figures, whether the page links to them, and says how to have them."""
         warnings.clear()
-        paths = write_report(
-            sample.results,
-            tmp_path,
-            sample.runs,
-            sample.verdicts,
-            sample.studies_by_family,
-            warnings.append,
-            figure_files=figure_files,
-        )
+        made = sample.results, tmp_path, sample.runs, sample.verdicts, sample.studies_by_family
+        paths = write_report(*made, warnings.append, figure_files=figure_files)
         page = paths[0].read_text()
         assert page.count('class="spec"') == 12, "the page draws them all the same"
         files = [path for path in (tmp_path / "figures").iterdir() if path in paths]
@@ -199,55 +164,10 @@ def test_many_figures_are_files_where_they_are_asked_for_and_kept_up_to_date_fro
     assert write(None) == (36, True, False), "as the report before"
     assert not warnings
     assert write(False) == (0, False, True)
-    assert not warnings, "nobody needs to be told what they asked for"
     monkeypatch.setattr(writer, "MAX_DEFAULT_FIGURES", 12)
     assert write(None) == (36, True, False)
-
-
-def test_curves_of_the_optima_are_those_of_all_runs(sample: Made) -> None:
-    frames = FamilyFrames(judged_families(sample.runs, sample.verdicts), RunHistories(60))
-    curves, optima = frames.optima_curves, set(frames.optima["run"])
-    assert 0 < curves["run"].nunique() == len(optima) < frames.curves["run"].nunique()
-    expected = frames.curves[frames.curves["run"].isin(optima)].reset_index(drop=True)
-    pd.testing.assert_frame_equal(curves, expected)
-
-
-def test_an_optimum_beyond_the_grid_is_found_however_its_runs_were_rounded(tmp_path: Path) -> None:
-    base = digits_spec(None)
-    for seed in (0, 1, 2, 3):
-        moved_result = Point(base.lr, base.wd).moved(1 + 1e-7 * (seed % 2), 0)
-        finish(tmp_path, base.with_point(moved_result.lr, moved_result.wd, seed), 0.1)
-        finish(tmp_path, base.with_point(base.lr, base.wd, seed), 0.2)
-    search_result = search(base)
-    runs = list(load_run_index(tmp_path).runs.values())
-    for result in (runs, runs[::-1]):
-        (only,) = judged_families(result, [evaluate(search_result, result).verdict()])
-        assert [run.spec.seed for run in only.optimum] == [0, 1, 2, 3]
-        assert len(only.points) == 2
-
-
-def test_strategies_stand_in_their_usual_order(sample: Made) -> None:
-    (comparison,) = strategy_comparisons(judged_families(sample.runs, sample.verdicts[::-1]))
-    assert [f.verdict.strategy for f in comparison.families] == ["standard", "ntk", "hybrid", "mup"]
 
 
 def test_no_runs_make_a_report(tmp_path: Path) -> None:
     paths = write_report(tmp_path / "results", tmp_path / "report", [], [], {})
     assert all(path.exists() for path in paths)
-
-
-def test_unwritable_folder_is_a_storage_error(sample: Made, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError):
-        write_report(sample.results, tmp_path / "file", sample.runs, sample.verdicts, sample.studies_by_family)
-
-
-@pytest.mark.parametrize("hostile", ['../$x^{"<b>', "</script><img src=x>"])
-def test_names_that_no_registry_knows_are_drawn(sample: Made, tmp_path: Path, hostile: str) -> None:
-    strange = [replace(v, study=replace(v.study)) for v in sample.verdicts[2:]]
-    for verdict in strange:
-        vars(verdict.study).update(strategy=hostile, model="..")
-    paths = write_report(sample.results, tmp_path / "r", sample.runs, strange, sample.studies_by_family)
-    assert all(path.resolve().is_relative_to((tmp_path / "r").resolve()) for path in paths)
-    assert any(path.suffix == ".svg" for path in paths)
-    assert "<img src=x>" not in paths[0].read_text()

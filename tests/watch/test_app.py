@@ -80,59 +80,29 @@ def test_all_parts_are_seen_at_once(results: Path, size: tuple[int, int]) -> Non
         assert re.search(r"running +60/240 +1\.25 +9 s", text)
         for key in ("l log", "c cancel", "? help", "q quit"):
             assert key in lines[-1]
+        if size == LARGE:
+            assert re.search(r"failed +60/240 .* RuntimeError: out of luck$", text, re.MULTILINE)
 
     show(results, act, size)
 
 
-@pytest.mark.usefixtures("small")
-def test_a_large_screen_says_why_a_run_failed(results: Path) -> None:
+def test_events_are_added_as_they_happen_and_the_selected_run_stays(results: Path, small: list[Study]) -> None:
     async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
-        assert re.search(r"failed +60/240 .* RuntimeError: out of luck$", seen(app), re.MULTILINE)
-        assert "second line" not in seen(app)
+        await pilot.press("tab", "down")
+        selected = app.run_in_view
+        assert selected
+        claim(results, at(small[1], 1, 1), step=180, loss=0.5)
+        claim(results, at(small[1], -1, 1)).record_failure("error", "RuntimeError: again")
+        event = r"^12:00:00  failed +\w{8} ntk .* seed \d  RuntimeError: again$"
+        await until(pilot, lambda: re.search(event, seen(app), re.MULTILINE) and "180/240" in seen(app))
+        assert app.run_in_view
+        assert app.run_in_view.id == selected.id
 
     show(results, act, LARGE)
 
 
 @pytest.mark.usefixtures("small")
-def test_the_lattice_grows_with_the_screen(results: Path) -> None:
-    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
-        below = re.search(r"^ +lr  .*\n((?:.*\n)*?)─ unfinished runs", seen(app), re.MULTILINE)
-        assert below
-        assert below[1].count("\n") <= 5
-        assert "[ ] candidate" in seen(app), "the legend is below the details"
-
-    show(results, act, (200, 50))
-
-
-@pytest.mark.usefixtures("small")
-def test_a_small_screen_says_how_many_families_are_not_in_view(results: Path) -> None:
-    for k in range(8):
-        ask(results, f"more{k}")
-
-    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
-        await until(pilot, lambda: re.search(r"families: 10, (\d+) of them not in view", seen(app)))
-        hidden = re.search(r"families: 10, (\d+) of them", seen(app))
-        assert hidden
-        in_view = re.findall(r"^ (?:small|more\d) ", seen(app), re.MULTILINE)
-        assert len(in_view) + int(hidden[1]) == 10
-        await pilot.press("pagedown", "pagedown", "pagedown")
-        await until(pilot, lambda: re.search(r"^ small ntk ", seen(app), re.MULTILINE))
-
-    show(results, act)
-
-
-def test_events_are_added_as_they_happen(results: Path, small: list[Study]) -> None:
-    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
-        for seed in range(2):
-            claim(results, at(small[1], -1, 1, seed)).record_failure("error", f"RuntimeError: again {seed}")
-        events = r"^12:00:00  failed +\w{8} ntk .* seed \d  RuntimeError: (again \d)$"
-        await until(pilot, lambda: {*re.findall(events, seen(app), re.MULTILINE)} == {"again 0", "again 1"})
-
-    show(results, act, LARGE)
-
-
-@pytest.mark.usefixtures("small")
-def test_keys_change_the_family_in_view(results: Path) -> None:
+def test_keys_change_the_family_in_view_and_help_says_what_they_do(results: Path) -> None:
     async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
         assert app.family
         assert app.family.study.strategy == "standard"
@@ -142,20 +112,11 @@ def test_keys_change_the_family_in_view(results: Path) -> None:
             assert app.family.study.strategy == strategy, key
             assert f"small {strategy}: lr across, wd up" in seen(app)
         assert {"▸", "!", "·"} <= set(seen(app)), "training, failed, to come"
-
-    show(results, act)
-
-
-@pytest.mark.usefixtures("small")
-def test_a_run_stays_selected_when_others_come(results: Path, small: list[Study]) -> None:
-    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
-        await pilot.press("tab", "down")
-        selected = app.run_in_view
-        assert selected
-        claim(results, at(small[1], 1, 1), step=180, loss=0.5)
-        await until(pilot, lambda: "180/240" in seen(app))
-        assert app.run_in_view
-        assert app.run_in_view.id == selected.id
+        await pilot.press("question_mark")
+        await until(pilot, lambda: "cancel the selected run, after confirmation" in seen(app))
+        assert "● finished" in seen(app)
+        await pilot.press("escape")
+        await until(pilot, lambda: "runs finished" in seen(app))
 
     show(results, act)
 
@@ -194,31 +155,9 @@ def test_a_run_is_cancelled_after_a_question_that_names_it(results: Path, small:
         await pilot.press("y")
         await until(pilot, run.cancel_path.exists)
         await until(pilot, lambda: "1 run cancelled" in seen(app))
-
-    show(results, act)
-
-
-@pytest.mark.usefixtures("small")
-def test_a_run_that_is_over_cannot_be_cancelled(results: Path) -> None:
-    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
-        await pilot.press("tab", "down", "c")
-        await until(pilot, lambda: app._notifications)
-        (notification,) = app._notifications
-        assert notification.message.endswith(" is failed: nothing to cancel")
+        await pilot.press("down", "c")
+        await until(pilot, lambda: any(" is failed: nothing to cancel" in each.message for each in app._notifications))
         assert len(app.screen_stack) == 1
-
-    show(results, act)
-
-
-@pytest.mark.usefixtures("small")
-def test_help_says_what_keys_do(results: Path) -> None:
-    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
-        await pilot.press("question_mark")
-        await until(pilot, lambda: "cancel the selected run, after confirmation" in seen(app))
-        assert "● finished" in seen(app)
-        assert "⊘ cancelled" in seen(app)
-        await pilot.press("escape")
-        await until(pilot, lambda: "runs finished" in seen(app))
 
     show(results, act)
 
@@ -244,18 +183,6 @@ def test_before_the_first_look_nothing_is_claimed(results: Path, monkeypatch: py
             assert "no run is selected" in seen(app)
 
     asyncio.run(run())
-
-
-def test_a_screen_stays_when_all_runs_have_ended_and_shows_what_comes_then(results: Path) -> None:
-    (study,) = ask(results)
-    finish_all(results, study)
-
-    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
-        assert "18/18 runs finished  all runs have ended" in seen(app)
-        claim(results, at(study, 2, 0))
-        await until(pilot, lambda: "18/19 runs finished" in seen(app))
-
-    show(results, act)
 
 
 @pytest.mark.usefixtures("small")

@@ -1,25 +1,19 @@
 """Looks at a results folder: what each finds, what is read again, and what is wrong with the folder."""
 
-import os
-import shutil
-import time
 from pathlib import Path
 
 import pytest
 from support.made_sweep import finish
-from support.watched import MIDDLE, NOON, ask, at, cells, choose_all, claim, family, finish_all, judged, look, watcher
+from support.watched import MIDDLE, NOON, ask, at, cells, claim, family, finish_all, judged, look, watcher
 
-from ettsweep.errors import InputError
-from ettsweep.files import folder_names
 from ettsweep.launch.progress import SweepStatus
 from ettsweep.report.verdict_view import make_views
 from ettsweep.runs.folder import RunDir, runs_dir, sweeps_dir
-from ettsweep.runs.index import RunIndex, load_run_index
+from ettsweep.runs.index import load_run_index
 from ettsweep.runs.state import State
 from ettsweep.study.judgement import judge
-from ettsweep.study.sweep_store import SweepStore
 from ettsweep.watch.view import CANDIDATE, NEIGHBOUR, Event
-from ettsweep.watch.watcher import Selection, Watcher
+from ettsweep.watch.watcher import Watcher
 
 
 def status(watch: Watcher) -> SweepStatus:
@@ -40,19 +34,13 @@ def test_a_family_is_not_judged_before_it_is(results: Path) -> None:
     assert not family_result.is_stale
 
 
-def test_runs_that_nobody_has_made_yet_are_among_those_of_a_family(results: Path) -> None:
-    (study,) = ask(results)
-    finish(results, at(study, 0, 0), 0.5)
-    claim(results, at(study, 0, 0, 1))
-    assert family(look(watcher(results))).counts == {State.DONE: 1, State.RUNNING: 1, State.MISSING: 16}
-
-
 def test_a_run_in_training_is_seen_with_step_loss_and_speed(results: Path) -> None:
     (study,) = ask(results)
     attempt = claim(results, at(study, 0, 0), step=60, loss=1.25)
     attempt.append(attempt.metrics_path, [{"step": 60, "val_loss": 9.0, "val_accuracy": 0.1}])
     (run,) = look(watcher(results)).runs.values()
     assert (run.run.status.progress, run.loss, run.steps_per_s, run.sweep) == (0.25, 1.25, 20.0, "small")
+    assert family(look(watcher(results))).counts == {State.RUNNING: 1, State.MISSING: 17}
     assert run.run.status.remaining_s == pytest.approx(9.0)
 
 
@@ -84,30 +72,6 @@ def test_a_view_without_news_equals_the_one_before(results: Path) -> None:
     assert look(watch) == before, "nothing is drawn"
     claim(results, at(study, 0, 1))
     assert look(watch) != before
-
-
-def test_run_folders_are_listed_again_only_once_some_came_or_went(
-    results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (study,) = ask(results)
-    finish(results, at(study, 0, 0), 0.5)
-    listed = list[Path]()
-
-    def counted(folder: Path) -> list[str]:
-        listed.append(folder)
-        return folder_names(folder)
-
-    monkeypatch.setattr("ettsweep.runs.index.folder_names", counted)
-    watch = watcher(results)
-    look(watch)
-    look(watch)
-    assert len(listed) == 2, "the folder has just changed: another change may bear the same time"
-    os.utime(runs_dir(results), (time.time() - 60, time.time() - 60))
-    for _ in range(3):
-        look(watch)
-    assert len(listed) == 3
-    finish(results, at(study, 1, 0), 0.5)
-    assert status(watch).finished_count == 2
 
 
 def test_a_verdict_is_found_again_only_where_a_run_has_finished(results: Path) -> None:
@@ -153,65 +117,6 @@ def test_what_cannot_be_read_is_told_and_all_else_is_shown(results: Path) -> Non
     assert "(and 1 more folder)" in folder
     assert sweep.startswith("sweep odd is left out: ")
     assert family(view).counts[State.DONE] == 17
-
-
-def test_a_broken_run_that_is_mended_is_seen(results: Path) -> None:
-    (study,) = ask(results)
-    finish_all(results, study)
-    path = runs_dir(results) / at(study, 0, 0).run_id / "spec.json"
-    text = path.read_text()
-    path.write_text("{")
-    watch = watcher(results)
-    assert len(look(watch).problems) == 1
-    path.write_text(text)
-    view = look(watch)
-    assert view.problems == ()
-    assert family(view).counts == {State.DONE: 18}
-
-
-def test_runs_that_are_removed_are_gone(results: Path) -> None:
-    (study,) = ask(results)
-    finish_all(results, study)
-    watch = watcher(results)
-    look(watch)
-    shutil.rmtree(runs_dir(results) / at(study, 0, 0).run_id)
-    assert family(look(watch)).counts == {State.DONE: 17, State.MISSING: 1}
-
-
-def test_a_folder_that_vanishes_is_an_error_until_it_is_back(results: Path, tmp_path: Path) -> None:
-    (study,) = ask(results)
-    finish_all(results, study)
-    watch = watcher(results)
-    before = judged(watch)
-    results.rename(tmp_path / "elsewhere")
-    with pytest.raises(FileNotFoundError):
-        look(watch)
-    (tmp_path / "elsewhere").rename(results)
-    assert look(watch) == before
-
-
-def test_where_nothing_is_meant_the_first_look_says_so(results: Path) -> None:
-    def none(run_index: RunIndex, sweep_store: SweepStore) -> Selection:
-        raise InputError("no runs to watch")
-
-    with pytest.raises(InputError, match="no runs to watch"):
-        look(Watcher(results, none, lambda: NOON))
-
-
-def test_once_something_was_seen_what_is_meant_may_go(results: Path) -> None:
-    (study,) = ask(results)
-    finish_all(results, study)
-    answers = [choose_all]
-
-    def choose(run_index: RunIndex, sweep_store: SweepStore) -> Selection:
-        if not answers:
-            raise InputError("unknown sweep")
-        return answers.pop()(run_index, sweep_store)
-
-    watch = Watcher(results, choose, lambda: NOON)
-    look(watch)
-    shutil.rmtree(runs_dir(results) / at(study, 0, 0).run_id)
-    assert status(watch).run_count == 17
 
 
 def test_a_long_first_look_says_how_far_it_is(results: Path) -> None:
@@ -280,12 +185,6 @@ def test_what_needs_a_person_is_seen_before_what_trains_and_that_before_what_is_
         State.FAILED,
         State.RUNNING,
     ]
-
-
-def test_a_fixed_axis_has_one_row(results: Path) -> None:
-    (study,) = ask(results, wd="fixed")
-    RunDir.create(results, at(study, 1, 0))
-    assert set(cells(family(look(watcher(results))))) == {(-1, 0), (0, 0), (1, 0)}
 
 
 # --- events -------------------------------------------------------------------------------------------------------------

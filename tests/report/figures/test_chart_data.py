@@ -25,14 +25,6 @@ def test_values_are_rounded_and_null_where_they_are_missing() -> None:
     }
 
 
-@pytest.mark.parametrize(("value", "content"), [(2.0, 2), (123456.7, 123460), (1e-12, 1e-12), (0.0, 0)])
-def test_five_digits_are_kept_at_every_size(value: float, content: float) -> None:
-    data = Datasets()
-    add_result = data.add(pd.DataFrame({"a": [value]}))
-    (row,) = data.attach_to({})["datasets"][add_result["name"]]
-    assert row["a"] == content
-
-
 def test_equal_frames_have_one_name_in_all_figures() -> None:
     item, other = pd.DataFrame({"a": [1.0]}), pd.DataFrame({"a": [2.0]})
     assert Datasets().add(item) == Datasets().add(item.copy()) != Datasets().add(other)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 import pytest
 from support.made_frames import SIX, Steps, curves_of, named, points_of, run_of, spikes_of
@@ -107,20 +106,10 @@ def test_quantities_are_offered_where_there_are_values_and_what_scores_are_of_co
     assert params["quantity"]["bind"]["labels"] == ["training loss", "gradient norm", "validation loss"]
     training = {item["name"]: item for item in single([1.0, 2.0], "loss")["params"]}
     assert (training["quantity"]["value"], training["quantity"]["bind"]["options"]) == ("loss", ["loss"])
-
-
-def test_the_quantity_that_is_asked_for_is_drawn(spec: Json) -> None:
     drawing = scene(spec, quantity="grad_norm")
     assert (drawing.title, drawing.names["x"]) == ("gradient norm", "epoch")
     (line,) = lines(drawing).values()
     assert [y for _, y in drawing.at(line)] == pytest.approx([1, 4, 2])
-    assert scene(spec).title == "validation loss (nats)"
-
-
-def test_accuracies_are_in_percent() -> None:
-    drawing = scene(single([0.5, 0.75], "val_accuracy"))
-    assert drawing.title == "validation accuracy (%)"
-    assert [y for _, y in drawing.at(drawing.of("line")[0])] == pytest.approx([50, 75])
 
 
 def test_spikes_are_marked_where_they_are_and_only_of_what_is_shown(spec: Json) -> None:
@@ -133,39 +122,3 @@ def test_spikes_are_marked_where_they_are_and_only_of_what_is_shown(spec: Json) 
         named((0, 0)),
         run_of((0, 0), 1),
     )
-
-
-def test_axes_can_be_logarithmic_and_spikes_stay_with_their_curves(spec: Json) -> None:
-    plain, log = scene(spec, quantity="loss"), scene(spec, quantity="loss", logx=True, logy=True)
-    for name, line in lines(plain).items():
-        np.testing.assert_allclose(log.at(lines(log)[name]), plain.at(line), rtol=0.01)
-    assert triangles(log) == [(pytest.approx(x, rel=0.01), pytest.approx(y, rel=0.01)) for x, y in triangles(plain)]
-
-
-def test_what_has_no_logarithm_is_left_out() -> None:
-    drawing = scene(single([1.0, 0.0, -1.0, 10.0]), logy=True)
-    (line,) = drawing.of("line")
-    assert [(round(x), round(y)) for x, y in drawing.at(line)] == [(1, 1), (4, 10)]
-
-
-@pytest.mark.parametrize("width", [1.5, 4])
-def test_smoothing_is_the_mean_of_bins_at_their_middle(width: float) -> None:
-    values = np.random.default_rng(0).normal(10, 1, 23)
-    drawing = scene(single(values.tolist()), smoothing=width)
-    series = pd.Series(values, index=np.arange(1, 24))
-    expected = series.groupby((series.index // width + 0.5) * width).mean()
-    (line,) = drawing.of("line")
-    np.testing.assert_allclose(drawing.at(line), list(expected.items()), rtol=1e-3)
-
-
-def test_without_a_candidate_the_best_points_are_drawn() -> None:
-    frame = points_of(SCORES, role="other")
-    drawing = scene(curves(curves_of(frame, LOSSES), NO_SPIKES, frame))
-    assert drawing.legend == ["other points"]
-    assert {line.stroke for line in lines(drawing).values()} == {GREY}
-    assert len(lines(drawing)) == len(SCORES)
-
-
-def test_curves_without_one_finite_value_are_empty(points: pd.DataFrame) -> None:
-    nowhere = {steps: {0: [math.nan, math.nan]} for steps in SCORES}
-    assert not lines(scene(curves(curves_of(points, nowhere), NO_SPIKES, points)))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from support.made_frames import Steps, named, no_surface, points_of, searched
+from support.made_frames import Steps, no_surface, points_of, searched
 from support.scene import Scene, scene
 
 from ettsweep.metric import Metric
@@ -35,13 +35,6 @@ def test_one_free_axis_is_a_line_through_scores_with_their_errors() -> None:
     rules = {round(result.at(rule)[0][0]): (result.at(rule), result.at(rule, y="y2")) for rule in result.of("rule")}
     ((_, low),), ((_, high),) = rules[-1]
     assert (low, high) == (pytest.approx(0.19), pytest.approx(0.21))
-
-
-def test_accuracies_are_in_percent() -> None:
-    by_steps = {steps: 1 - score for steps, score in SCORES.items() if score}
-    result = drawn(points_of(by_steps, metric=BEST_ACCURACY, error=0.001))
-    assert result.names["y"] == "best validation accuracy (%)"
-    assert [round(y, 6) for _, y in dots(result, size=45)] == [50, 80, 90, 80, 50]
 
 
 def test_wd_may_be_what_is_searched_and_zero_what_is_fixed() -> None:
@@ -78,31 +71,3 @@ def test_numbers_stand_at_the_better_edge_and_rules_end_the_range(metric: Metric
     assert numbers == {"1": (pytest.approx(0), at), "2": (pytest.approx(2), at), "3": (pytest.approx(-1), at)}
     ends = sorted(result.at(mark)[0][0] for mark in result.of("rule", stroke=INK, strokeWidth=2))
     assert ends == [pytest.approx(-3.5), pytest.approx(3.5)]
-
-
-def test_hovering_tells_the_mean_with_its_error_seeds_state_and_runs() -> None:
-    result = drawn(points_of(SCORES | {(2, 0): None}))
-    mapping = {mark.told["(lr, wd)"]: mark.told for mark in result.of("symbol", fillOpacity=0)}
-    local, worst = mapping[named((0, 0))], mapping[named((2, 0))]
-    assert (local["mean ± standard error"], local["seeds"], local["runs"]) == ("0.1000 ± 0.0100", "3", "run00")
-    assert (worst["mean ± standard error"], worst["state"]) == ("none", "diverged")
-
-
-@pytest.mark.parametrize("scores", [{(0, 0): None}, {(0, 0): 0.1}])
-def test_a_search_that_has_only_begun_is_drawn(scores: dict[Steps, float | None]) -> None:
-    """Its one proposal lies on no line with others: nothing tells yet how long a step is."""
-    result = drawn(points_of(scores, proposal=1, state="running"), searched((-3, -3), (3, 3)))
-    assert "1" in result.texts()
-
-
-def test_awful_points_do_not_press_the_rest_together() -> None:
-    result = drawn(points_of(SCORES | {(3, 0): 1e4}))
-    (_, _), (_, high), _ = result.scales["y"]
-    assert high < 3
-    assert (pytest.approx(3), pytest.approx(high)) in dots(result, size=45), "at the edge"
-
-
-def test_ranges_tell_the_axis_of_a_single_point() -> None:
-    for along, steps in (("lr", (2, 0)), ("wd", (0, 2))):
-        ranges = searched((-steps[0], -steps[1]), steps)
-        assert drawn(points_of({(0, 0): 0.1}), ranges).names["x"].startswith(f"log2 {along},")

@@ -13,7 +13,6 @@ from ettsweep.report.figures import scores, seeds
 from ettsweep.report.formats import strategy_colour
 from ettsweep.report.frames import curves_frame, optima_frame
 from ettsweep.report.run_histories import RunHistories
-from ettsweep.trainer.tasks.registry import BEST_ACCURACY
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +57,6 @@ def test_the_legend_has_the_mean_of_the_scores_with_their_error_in_the_usual_ord
     ]
 
 
-def test_a_strategy_whose_seeds_diverged_says_how_many(curves: pd.DataFrame, optima: pd.DataFrame) -> None:
-    optima = optima.assign(score=optima["score"].where((optima["strategy"] != "ntk") | (optima["seed"] != 1)))
-    assert scene(seeds(curves, optima)).legend[1] == "ntk (2^-6, 2^-1) [1 diverged, 3 search]"
-
-
 def test_scores_are_open_circles_for_the_searchs_seeds_and_filled_ones_for_fresh(optima: pd.DataFrame) -> None:
     drawing = scene(scores(optima))
     assert drawing.names["x"] == "lowest validation loss (nats)"
@@ -74,27 +68,6 @@ def test_scores_are_open_circles_for_the_searchs_seeds_and_filled_ones_for_fresh
     assert sorted(dots) == [(name, kind, pytest.approx(at, rel=1e-3)) for name, kind, at in sorted(search + fresh)]
     heights = {(mark.told["strategy"], mark.told["kind"]): mark.y for mark in drawing.of("symbol")}
     assert heights["standard", "search's seeds"] < heights["standard", "fresh seeds"] < heights["ntk", "search's seeds"]
-
-
-def test_means_have_their_standard_error_to_both_sides(optima: pd.DataFrame) -> None:
-    drawing = scene(scores(optima))
-    loss_ats = [loss_at(0, 0, seed) for seed in SEEDS]
-    mean, error = np.mean(loss_ats), np.std(loss_ats, ddof=1) / math.sqrt(len(SEEDS))
-    ((low, _),), ((high, _),) = next(
-        (drawing.at(rule), drawing.at(rule, x="x2")) for rule in drawing.of("rule") if rule.told["strategy"] == "ntk"
-    )
-    assert (low, high) == (pytest.approx(mean - error, rel=1e-4), pytest.approx(mean + error, rel=1e-4))
-    tick = next(mark for mark in drawing.of("rect") if mark.told["strategy"] == "ntk")
-    assert drawing.value("x", tick.x + tick.width / 2) == pytest.approx(mean, rel=1e-3)
-
-
-def test_accuracies_are_in_percent(curves: pd.DataFrame, optima: pd.DataFrame) -> None:
-    assign_result = optima.assign(metric=BEST_ACCURACY, score=1 - optima["score"] / 4)
-    drawing = scene(scores(assign_result))
-    assert drawing.names["x"] == "best validation accuracy (%)"
-    values = [drawing.at(mark)[0][0] for mark in drawing.of("symbol")]
-    assert sorted(values) == pytest.approx(sorted(100 * assign_result["score"]), rel=1e-4)
-    assert "97.49 ± 0.01%" in scene(seeds(curves, assign_result)).legend[1]
 
 
 def test_where_a_seed_diverged_there_is_no_mean_and_it_is_said(curves: pd.DataFrame, optima: pd.DataFrame) -> None:

@@ -1,9 +1,7 @@
 """The map of all strategies: each in its own coordinates, or mapped to where equal bulk steps lie on each other."""
 
-from pathlib import Path
-
 import pytest
-from support.made_sweep import digits_spec, finish, imagenet_spec, loss_at, read, search
+from support.made_sweep import digits_spec, finish, loss_at, read, search
 from support.scene import Mark, Scene, scene
 
 from ettsweep.files import Json
@@ -13,7 +11,6 @@ from ettsweep.report.formats import strategy_colour
 from ettsweep.report.frames import points_frame
 from ettsweep.runs.point import Point
 from ettsweep.strategies.factors import Dims, Group, lr_factor
-from ettsweep.strategies.optimizers import SgdSpec
 
 DIMS = Dims("vision", width=32, n_patch=16, n_out=10, mlp_ratio=4)
 NAMES = {"standard": None, "ntk": 0.0, "hybrid": 0.5, "mup": 1.0}
@@ -72,22 +69,3 @@ def test_strategies_differ_in_colour_and_in_shape_and_are_named(spec: Json) -> N
     small = {(mark.told["strategy"], mark.shape, mark.fill) for mark in drawing.of("symbol", size=22)}
     assert small == {(name, mark.shape, mark.stroke) for name, mark in drawing.entries.items()}
     assert sorted(drawing.texts()) == sorted(NAMES)
-
-
-def test_what_is_as_good_within_the_margin_has_a_ring(tmp_path: Path) -> None:
-    base = digits_spec(None)
-    finish(tmp_path, base, 0.1)
-    text = read(tmp_path, [search(base, seeds=(0,))])
-    frame = points_frame(judged_families(text.runs, text.verdicts)).dropna(subset="score")
-    assert scene(strategies(frame)).of("symbol", size=90) == []
-    (ring,) = scene(strategies(frame.assign(as_good=True))).of("symbol", size=90)
-    assert ring.fill == "transparent"
-
-
-def test_the_factors_of_an_optimizer_decide_what_corresponds(tmp_path: Path) -> None:
-    """SGD's factor of the bulk is n^(s - 1): under mup, points stay where they are."""
-    base = imagenet_spec(1.0).model_copy(update={"optimizer": SgdSpec()})
-    finish(tmp_path, base, 0.1)
-    text = read(tmp_path, [search(base, seeds=(0,))])
-    (row,) = points_frame(judged_families(text.runs, text.verdicts)).dropna(subset="score").itertuples()
-    assert (row.common_log2_lr, row.common_log2_wd) == (pytest.approx(row.log2_lr), pytest.approx(row.log2_wd))

@@ -1,8 +1,8 @@
 """Measure how fast text becomes a corpus, and how fast it is read again: `make bench-text`. It tests nothing.
 
 The text is made here: paragraphs of Python's documentation in a random order, with other numbers in each. Memory is the
-peak of any one process of the command, and of the sum of all (shared pages of a file are counted in each), at some
-sizes of input. Reading is measured in CPU time.
+peak of any one process of the command, and of the sum of all, each time without pages of files; disk is the peak of the
+folder that is written to. Reading is measured in CPU time.
 """
 
 import argparse
@@ -27,39 +27,52 @@ from support.texts import TOPICS, write_gpt2
 from ettsweep.processes import cores
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.tasks.task import BatchShare
-from ettsweep.trainer.tasks.text.corpus import TextBlocks, open_corpus
+from ettsweep.trainer.tasks.text.blocks import TextBlocks
+from ettsweep.trainer.tasks.text.corpus import open_corpus
 from ettsweep.trainer.tasks.text.corpus_manifest import read_manifest
 from ettsweep.trainer.tasks.text.denoising import Denoising
-from ettsweep.trainer.tasks.text.shards import Texts
 from ettsweep.trainer.tasks.text.text_task import DenoisingTask
 
 MEASURE = """
-import json, resource, subprocess, sys, tempfile
+import json, os, resource, subprocess, sys, tempfile
 from pathlib import Path
 
-def resident_mib(pid):
+def own_mib(pid):
     folder = Path("/proc", str(pid))
     try:
-        pages = int((folder / "statm").read_text().split()[1])
+        resident, of_files = map(int, (folder / "statm").read_text().split()[1:3])
         children = [pid for task in (folder / "task").iterdir() for pid in (task / "children").read_text().split()]
     except OSError:
-        return 0
-    return pages * resource.getpagesize() / 2**20 + sum(map(resident_mib, children))
+        return []
+    mib = (resident - of_files) * resource.getpagesize() / 2**20
+    return [mib, *(size for child in children for size in own_mib(child))]
 
-peak = 0
+def disk_mb(folder):
+    size = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                size += os.stat(os.path.join(parent, name)).st_blocks * 512
+            except OSError:
+                pass
+    return size / 1e6
+
+peak = peak_sum = peak_disk = 0
 with tempfile.TemporaryFile("w+") as said:
-    command = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=said)
+    command = subprocess.Popen(sys.argv[2:], stdout=subprocess.DEVNULL, stderr=said)
     while True:
         try:
             code = command.wait(0.1)
             break
         except subprocess.TimeoutExpired:
-            peak = max(peak, resident_mib(command.pid))
+            sizes = own_mib(command.pid)
+            peak, peak_sum = max([peak, *sizes]), max(peak_sum, sum(sizes))
+            peak_disk = max(peak_disk, disk_mb(sys.argv[1]))
     said.seek(0)
     text = said.read()
 assert code == 0, text
 used = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(json.dumps([text, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, peak]))
+print(json.dumps([text, used.ru_utime + used.ru_stime, peak, peak_sum, peak_disk, disk_mb(sys.argv[1])]))
 """
 
 
@@ -78,61 +91,50 @@ def write_text(path: Path, size: int) -> None:
 
 
 class Made(NamedTuple):
-    """What a command took: the rate that it prints, that per second of CPU time of all of it, the peaks of memory."""
+    """What a command took: the rate that it prints, that per second of CPU time of all of it, memory and disk."""
 
     tokens_per_s: float
     tokens_per_cpu_s: float
     peak_mib: float
     peak_sum_mib: float
+    peak_disk_mb: float
+    disk_mb: float
 
 
 def tokenised(folder: Path, text: Path, workers: int, *tokenizer: object) -> Made:
     """Make a corpus with the command line."""
     out = folder / "out"
     subprocess.run(["rm", "-rf", out], check=True)
-    command = [Path(sys.executable).with_name("ettsweep"), "data", "text", "--input", text, "--out", out]
+    command = [sys.executable, "-m", "ettsweep", "data", "text", "--input", text, "--out", out]
     command += ["--workers", str(workers), *map(str, tokenizer)]
-    completed = subprocess.run([sys.executable, "-c", MEASURE, *command], check=True, capture_output=True, text=True)
-    messages, cpu_s, peak_mib, peak_sum_mib = json.loads(completed.stdout)
+    completed = subprocess.run(
+        [sys.executable, "-c", MEASURE, out, *command], check=True, capture_output=True, text=True
+    )
+    messages, cpu_s, *peaks = json.loads(completed.stdout)
     search_result = re.search(r"([\d,]+) tokens in .* s: ([\d,]+) tokens/s", messages)
     assert search_result is not None, messages
     tokens, rate = (float(number.replace(",", "")) for number in search_result.groups())
-    return Made(rate, tokens / cpu_s, peak_mib, peak_sum_mib)
-
-
-class Repeated:
-    """A shard, as often as is wanted."""
-
-    def __init__(self, texts: Texts, times: int) -> None:
-        self._texts, self._times = texts, times
-
-    def __len__(self) -> int:
-        return self._times
-
-    def __getitem__(self, shard: int, /) -> Texts:
-        """Return the documents of a shard."""
-        return self._texts
+    return Made(rate, tokens / cpu_s, *peaks)
 
 
 def reading(folder: Path, blocks: int) -> dict[str, float]:
-    """Return blocks per second that are found, and those that are read in a random order."""
+    """Return blocks per second that are found, and those that are read in a random order; and windows likewise."""
+    start_s = time.perf_counter()
     corpus = open_corpus(folder)
-    mine = corpus.blocks("train", 512)
-    rng = np.random.default_rng(0)
+    open_s = time.perf_counter() - start_s
+    rates = dict[str, float]()
+    mine, windows = corpus.blocks("train", 512), corpus.windows("train", 1024)
+    for name, count, read in (("read", len(mine), mine.block), ("windows_read", len(windows), windows.window)):
+        indices = np.random.default_rng(0).integers(count, size=20_000).tolist()
+        start_s = time.process_time()
+        for k in indices:
+            read(k)
+        rates[f"{name}_per_s"] = 20_000 / (time.process_time() - start_s)
+    parts = corpus._sides["train"]
+    repeated = [parts[k % len(parts)] for k in range(len(parts) * -(-blocks // len(mine)))]
     start_s = time.process_time()
-    for k in rng.integers(len(mine), size=20_000):
-        mine.block(int(k))
-    read = 20_000 / (time.process_time() - start_s)
-    shards = mine._shards
-    sizes = [len(TextBlocks(Repeated(shards[k], 1), 512)) for k in range(len(shards))]
-    times = blocks // max(sizes)
-    start_s = time.process_time()
-    text_blocks = TextBlocks(Repeated(shards[int(np.argmax(sizes))], times), 512)
-    return {
-        "blocks": len(text_blocks),
-        "found_per_s": len(text_blocks) / (time.process_time() - start_s),
-        "read_per_s": read,
-    }
+    found = len(TextBlocks(repeated, 512))
+    return {"blocks": found, "found_per_s": found / (time.process_time() - start_s), "open_s": open_s, **rates}
 
 
 def corruption_ms(folder: Path, texts: int) -> float:
@@ -165,10 +167,11 @@ def main() -> None:
             write_text(text, mb * 10**6)
             runs = [tokenised(folder, text, core_count, "--tokenizer", gpt2) for _ in range(options.times)]
             wall, cpu = (statistics.median(column) for column in list(zip(*runs, strict=True))[:2])
-            peak, peak_sum = (max(column) for column in list(zip(*runs, strict=True))[2:])
+            peak, peak_sum, peak_disk, disk = (max(column) for column in list(zip(*runs, strict=True))[2:])
             print(
                 f"{mb} MB on {core_count} cores: {wall:,.0f} tokens/s; {cpu:,.0f} a second of CPU time; "
-                f"a process holds {peak:.0f} MiB at most, all together {peak_sum:.0f} MiB"
+                f"a process holds {peak:.0f} MiB at most, all together {peak_sum:.0f} MiB; "
+                f"on disk {peak_disk:.0f} MB at most, {disk:.0f} MB at the end"
             )
             collected[f"{mb} MB"] = [run._asdict() for run in runs]
         manifest = read_manifest(folder / "out")
@@ -183,7 +186,10 @@ def main() -> None:
         print(
             f"{blocks['blocks']:,.0f} blocks of 512 are found at {blocks['found_per_s']:,.0f} a second when a corpus is opened"
         )
-        print(f"and read in a random order at {blocks['read_per_s']:,.0f} a second")
+        print(
+            f"and read in a random order at {blocks['read_per_s']:,.0f} a second, windows of 1,024 at "
+            f"{blocks['windows_read_per_s']:,.0f}; the corpus is opened in {blocks['open_s']:.2f} s"
+        )
         torch.set_num_threads(1)
         corrupted = corruption_ms(folder / "out", options.texts)
         print(f"a text of up to 512 tokens is read, corrupted and padded in {corrupted:.3f} ms of a core")

@@ -144,7 +144,8 @@ READS = {  # with regular expressions, and what: names, what a person types, and
     "names of files, sweeps, runs, models, strategies": {
         "project_code",
         *("runs.folder", "study.sweep_store", "launch.submissions", "strategies.strategy", "trainer.models.registry"),
-        *("trainer.tasks.text.corpus_folder", "trainer.tasks.images.image_data", "trainer.tasks.images.image_task"),
+        *("trainer.tasks.text.preparation", "trainer.tasks.text.inputs"),
+        *("trainer.tasks.images.image_data", "trainer.tasks.images.image_task"),
     },
     "control characters": {"console"},
     "what trainers write": {

@@ -21,7 +21,7 @@ def data_text(
             "--input",
             parser=parse_location,
             metavar="FILES",
-            help="Text: .txt, .jsonl (both also .gz) or .parquet files, as a file, folder or pattern; a folder of "
+            help="Text: .txt, .jsonl, .csv (also compressed) or .parquet, as a file, folder or pattern; a folder of "
             "datasets.save_to_disk; or hfds/OWNER/NAME[:SPLIT]; repeatable.",
         ),
     ],
@@ -48,7 +48,6 @@ def data_text(
         Literal["blank-line", "line", "file"],
         typer.Option(help="What a document is in text files: a block between blank lines, a line, or a file."),
     ] = "blank-line",
-    shard_mib: Annotated[float, typer.Option(help="Text per shard, in MiB; at most 64.")] = 16.0,
     workers: Annotated[int | None, typer.Option(min=1, help="Number of processes; by default one per core.")] = None,
     yes: Yes = False,
     form: Form = Format.TABLE,
@@ -64,9 +63,7 @@ def data_text(
         confirm("replace it?", yes)
 
     rows, data, summary = prepare_corpus(
-        CorpusRequest(
-            tuple(inputs), out, tokenizer, bpe_tokens, val_fraction, text_field, documents, shard_mib, workers
-        ),
+        CorpusRequest(tuple(inputs), out, tokenizer, bpe_tokens, val_fraction, text_field, documents, workers),
         confirm_replacement,
     )
     print_table(rows, form, data=data)

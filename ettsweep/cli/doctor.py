@@ -34,7 +34,7 @@ def doctor(
 ) -> None:
     """Check this machine: torch, slots, the results folder; with a SLURM profile, its resources.
 
-    With --data, read the whole data set too: format and counts, each image, each shard of tokenised text. With --model
+    With --data, read the whole data set too: format and counts, each image, each token of text. With --model
     and --fit, find the largest micro-batch; with --model and a SLURM profile, check that a job has time to save a
     checkpoint.
     """

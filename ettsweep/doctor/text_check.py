@@ -1,4 +1,4 @@
-"""Check tokenised text for a task: format, counts, tokenizer, vocabulary, and the checksum of each shard."""
+"""Check tokenised text for a task: format, counts, tokenizer, vocabulary, and and the digest of all tokens."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def examine_text(task: TextTask, model: ModelSpec | None, data: str, samples: in
         task: task that the text is for.
         model: model whose vocabulary it must match; None for any.
         data: folder of the corpus.
-        samples: not used: all shards are read, since a checksum covers a whole shard.
+        samples: not used: all files are read, since a digest covers all.
     """
     folder = Path(data)
     try:
@@ -65,14 +65,14 @@ def _check_tokenizer(folder: Path, manifest: Manifest) -> str:
     from ettsweep.trainer.tasks.text.corpus import read_corpus_tokenizer
 
     tokenizer = read_corpus_tokenizer(folder, manifest)
-    return f"byte-level BPE with {tokenizer.bpe_tokens} tokens, the one that the shards were made with"
+    return f"byte-level BPE with {tokenizer.bpe_tokens} tokens, the one that the text was tokenised with"
 
 
 def _check_shards(folder: Path, manifest: Manifest) -> str:
-    from ettsweep.trainer.tasks.text.corpus import verify_shards
+    from ettsweep.trainer.tasks.text.corpus import verify
 
     size = sum(shard.size for shard in manifest.shards)
     with progress("reading shards", size, "bytes") as advance:
-        verify_shards(folder, manifest, force=True, on_bytes_read=advance)
-    shards = format_count(len(manifest.shards), "shard")
-    return f"{shards} of {size / 1e6:.1f} MB in all, with the checksums of the manifest"
+        verify(folder, manifest, advance)
+    files = format_count(len(manifest.shards), "file")
+    return f"{files} of {size / 1e6:.1f} MB in all, with the digest of the manifest"

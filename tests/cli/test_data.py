@@ -1,16 +1,19 @@
-"""`ettsweep data text` as a user types it: what it prints, kills and Ctrl-C in the middle."""
+"""`ettsweep data text` as a user types it: what it prints, kills and Ctrl-C in the middle; and the doctor's view of it."""
 
 import json
 import os
+import pty
 import re
 import shlex
 import signal
 import subprocess
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from support.commandline import PATIENCE_S, alive, ended, ettsweep, start, wait_for
-from support.pictures import wait_for_reader
+import yaml
+from support.commandline import ETTSWEEP, PATIENCE_S, alive, at_a_terminal, ended, ettsweep, start, wait_for
 from support.texts import TOPICS, paragraphs, small_tokenizer
 
 from ettsweep.errors import DataMissingError
@@ -27,7 +30,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tokenizer" / "tokenizer.json").write_text(small_tokenizer().to_json())
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TOPICS))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path
 
 
@@ -60,18 +62,59 @@ def test_the_command_says_what_it_has_made_and_what_comes_next(folder: Path) -> 
     assert [section["tokens"] for section in data["parts"]] == [manifest.train.tokens, manifest.val.tokens]
 
 
+@pytest.mark.slow
+def test_short_documents_leave_most_of_a_block_empty_and_that_is_said(folder: Path) -> None:
+    (folder / "short.txt").write_text("\n\n".join(f"A short text, the {k} of all." for k in range(50)))
+    short: Options = ["data", "text", "--input", "short.txt", "--out", "short", "--tokenizer", "tokenizer"]
+    stderr = ettsweep(*short, "--val-fraction", 0.2).stderr
+    train = read_manifest(folder / "short").train
+    assert train.blocks == train.documents
+    assert (
+        f"documents are short: blocks of up to 512 tokens have {train.tokens / train.blocks:.0f} on average, "
+        "the rest is padding; --set model.tokens=64 has less padding; if each text file is one document: --documents file"
+    ) in stderr
+    assert "documents are short" not in ettsweep(*SMALL).stderr
+
+
+def test_hints_are_such_as_help(folder: Path) -> None:
+    lines = [json.dumps({"text": f"{k}: {TOPICS[0][:400]}"}) for k in range(50)]
+    (folder / "some.jsonl").write_text("\n".join([*lines, '{"text": " "}']))
+    values: Options = ["data", "text", "--input", "some.jsonl", "--out", "some", "--tokenizer", "tokenizer"]
+    fields = ettsweep(*values, "--val-fraction", 1e-9).stderr.splitlines()
+    train = read_manifest(folder / "some").train
+    mean = train.tokens / train.blocks
+    assert 129 < mean < 256, "no length that is a power of two has room for it below 512"
+    assert f"documents are short: blocks of up to 512 tokens have {mean:.0f} on average, the rest is padding" in fields
+    assert "1 document without text was left out" in fields
+    assert (
+        "validation has 1 block of up to 512 tokens, too few for a precise val_loss: use a larger --val-fraction"
+        in fields
+    )
+    assert "too few for a precise" not in ettsweep(*values, "--val-fraction", 0.9, "--yes").stderr
+
+
+def test_an_encoding_is_trained_where_that_is_asked_for(folder: Path) -> None:
+    result = ettsweep(*SMALL[:6], "--bpe-tokens", 600, "--val-fraction", 1e-9)
+    assert "vocabulary 608" in result.stderr
+    assert "few documents: --val-fraction 1e-09 would leave one side empty" in result.stderr
+    assert read_manifest(folder / "out").val.documents == 1
+
+
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (["--input", "gone.txt", "--bpe-tokens", 300], 1, "ettsweep: --input gone.txt: does not exist"),
+        (["--input", "gone.txt", "--bpe-tokens", 300], 1, "ettsweep: --input gone.txt: no such file"),
+        (["--input", "tokenizer", "--bpe-tokens", 300], 2, "tokenizer.json: no field 'text', it has version"),
         (["--input", "a.jsonl"], 2, "ettsweep: no tokenizer, or two: give either --tokenizer DIR"),
         (
             ["--input", "a.jsonl", "--bpe-tokens", 300, "--text-field", "body"],
             2,
-            "a.jsonl:1: no field 'body', it has text",
+            "a.jsonl: no field 'body', it has text",
         ),
-        (["--input", "a.jsonl", "--tokenizer", "gone"], 1, "ettsweep: tokenizer gone: No such file or directory"),
+        (["--input", "a.jsonl", "--tokenizer", "gone"], 1, "ettsweep: tokenizer gone: expected tokenizer.json"),
         (["--input", "a.jsonl", "--bpe-tokens", 300, "--out", "tokenizer"], 2, "--out tokenizer: is not empty"),
+        (["--bpe-tokens", 300], 2, "Missing option '--input'"),
+        (["--input", "a.jsonl", "--bpe-tokens", 300, "--documents", "page"], 2, "'page' is not one of"),
     ],
 )
 def test_a_mistake_is_told_in_a_line_and_leaves_nothing(
@@ -87,40 +130,52 @@ def test_a_mistake_is_told_in_a_line_and_leaves_nothing(
 # --- a corpus that is there ---------------------------------------------------------------------------------------------
 
 
-def test_a_corpus_that_was_made_otherwise_is_not_replaced_unasked(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "mode"),
+    [
+        ([*SMALL, "--val-fraction", 0.2], "--val-fraction 0.005"),
+        pytest.param([*SMALL[:6], "--bpe-tokens", 600], "another tokenizer, of 400 tokens", marks=pytest.mark.slow),
+        pytest.param([*SMALL, "--input", "more.jsonl"], "--input a.jsonl", marks=pytest.mark.slow),
+        ([*SMALL, "--documents", "line"], "--documents blank-line"),
+    ],
+)
+def test_a_corpus_that_was_made_otherwise_is_not_replaced_unasked(folder: Path, options: Options, mode: str) -> None:
+    (folder / "more.jsonl").write_text(json.dumps({"text": TOPICS[0]}) + "\n")
     ettsweep(*SMALL)
     before = files(folder / "out")
     digest = read_manifest(folder / "out").digest
-    options: Options = [*SMALL, "--val-fraction", 0.2, "--documents", "line"]
     stderr = ettsweep(*options, code=2).stderr
-    mode = "--val-fraction 0.005 --documents blank-line"
     assert f"out holds corpus {digest}, made with {mode}; runs that use it cannot resume" in stderr
     assert "ettsweep: no answer; --yes skips this question" in stderr
     assert files(folder / "out") == before
     ettsweep(*options, "--yes")
-    assert read_manifest(folder / "out").digest != digest
-    ettsweep(*options)  # the same again
+    assert read_manifest(folder / "out").digest != digest or "--documents" in options
+    assert "the corpus was complete already" in ettsweep(*options).stderr
 
 
 def test_a_corpus_whose_text_has_changed_is_not_replaced_unasked(folder: Path) -> None:
-    changed = json.dumps({"text": "A text that nobody had written before."}) + "\n"
     ettsweep(*SMALL)
     before, old = files(folder / "out"), read_manifest(folder / "out")
     with (folder / "a.jsonl").open("a") as text:
-        text.write(changed)
+        text.write(json.dumps({"text": "A text that nobody had written before."}) + "\n")
     stderr = ettsweep(*SMALL, code=2).stderr
-    assert f"out holds corpus {old.digest}, made from text that has changed since" in stderr
+    assert f"out holds corpus {old.digest}, made from files that have changed since" in stderr
     assert "use another --out to keep both" in stderr
-    assert "ettsweep: no answer; --yes skips this question" in stderr
-    assert before.items() <= files(folder / "out").items()
-    assert open_corpus(folder / "out").digest == old.digest
-    stderr = ettsweep(*SMALL, "--yes").stderr
-    assert f"replaces corpus {old.digest}" in stderr
-    assert "the corpus was complete already" in stderr, "what was tokenised before the question is kept"
-    assert (
-        read_manifest(folder / "out").train.documents + read_manifest(folder / "out").val.documents == len(TOPICS) + 1
-    )
-    assert "holds corpus" not in ettsweep(*SMALL).stderr
+    assert files(folder / "out") == before
+    assert f"replaces corpus {old.digest}" in ettsweep(*SMALL, "--yes").stderr
+    new = read_manifest(folder / "out")
+    assert new.train.documents + new.val.documents == len(TOPICS) + 1
+
+
+@pytest.mark.slow
+def test_somebody_at_a_terminal_is_asked(folder: Path) -> None:
+    ettsweep(*SMALL)
+    digest = read_manifest(folder / "out").digest
+    code, messages = at_a_terminal(*SMALL, "--val-fraction", 0.2, answer="n")
+    assert (code, read_manifest(folder / "out").digest) == (1, digest)
+    assert "replace it? [y/N]" in messages
+    code, messages = at_a_terminal(*SMALL, "--val-fraction", 0.2, answer="y")
+    assert (code, f"replaces corpus {digest}" in messages, messages.count("replace it?")) == (0, True, 1)
 
 
 # --- kills ------------------------------------------------------------------------------------------------------------
@@ -128,14 +183,16 @@ def test_a_corpus_whose_text_has_changed_is_not_replaced_unasked(folder: Path) -
 
 @pytest.fixture
 def long(folder: Path) -> Options:
-    """The command for text that takes some seconds, in many parts."""
-    (folder / "long.txt").write_text(paragraphs(6_000_000))
-    options: Options = ["--tokenizer", "tokenizer", "--shard-mib", 0.1, "--workers", 2]
-    return ["data", "text", "--input", "long.txt", *options]
+    """The command for text that takes some seconds, in many files and parts."""
+    (folder / "long").mkdir()
+    for k in range(12):
+        rows = paragraphs(500_000, 1000 * k).split("\n\n")
+        pq.write_table(pa.table({"text": rows}), folder / "long" / f"{k}.parquet")  # a table is a part of its own
+    return ["data", "text", "--input", "long", "--tokenizer", "tokenizer", "--workers", 2]
 
 
-def records(out: Path) -> list[Path]:
-    return [path for path in out.glob("shards/*.json") if not path.name.startswith("tokenizer-")]
+def finished(out: Path) -> list[Path]:
+    return list(out.glob(".cache/units/*.arrow"))
 
 
 def children(process: "subprocess.Popen[str]") -> list[int]:
@@ -151,54 +208,99 @@ def deaf_to_ctrl_c(pid: int) -> bool:
 @pytest.mark.slow
 def test_a_killed_command_goes_on_where_it_was(folder: Path, long: Options) -> None:
     out = folder / "killed"
-    for least in (3, 8):
-        process = start(*long, "--out", "killed")
-        wait_for(lambda least=least: len(records(out)) >= least, "finished parts")
-        workers = children(process)
-        process.kill()
-        process.communicate()
-        assert len(workers) >= 2
-        wait_for(
-            lambda workers=workers: not any(alive(pid) for pid in workers), "the processes to end with the command"
-        )
-    count = len(records(out))
-    assert not (out / "manifest.json").exists()
+    process = start(*long, "--out", "killed")
+    wait_for(lambda: len(finished(out)) >= 3, "finished parts")
+    workers = children(process)
+    process.kill()
+    process.communicate()
+    assert len(workers) >= 2
+    wait_for(lambda: not any(alive(pid) for pid in workers), "the processes to end with the command")
+    count = len(finished(out))
     with pytest.raises(DataMissingError, match="tokenisation is not finished: run the same `ettsweep data text` again"):
         open_corpus(out)
-    left = f".{'0' * 24}-0.bin.{'0' * 32}.tmp"
-    (out / "shards" / left).write_bytes(b"what a kill in the middle of a file leaves")
-    result = ettsweep(*long, "--out", "killed")
-    search_result = re.search(r"(\d+) of (\d+) shards were finished before", result.stderr)
+    search_result = re.search(r"(\d+) of 12 parts were finished before", ettsweep(*long, "--out", "killed").stderr)
     assert search_result is not None
-    assert int(search_result[1]) >= count >= 8
+    assert int(search_result[1]) == count >= 3
     ettsweep(*long, "--out", "undisturbed")
-    assert files(out) == files(folder / "undisturbed")
     assert open_corpus(out).digest == read_manifest(folder / "undisturbed").digest
+    assert sorted(path.name for path in out.iterdir()) == sorted(
+        path.name for path in (folder / "undisturbed").iterdir()
+    )
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_ends_the_command_which_then_goes_on(folder: Path, long: Options) -> None:
+    process = start(*long, "--out", "out")
+    wait_for(lambda: len(finished(folder / "out")) >= 2, "finished parts")
+    worker = max(children(process))  # the lowest is what counts shared resources
+    os.kill(worker, signal.SIGKILL)
+    ended_result = ended(process, code=1)
+    assert ended_result.stderr == (
+        "ettsweep: a process was killed, perhaps for lack of memory: try fewer --workers\n"
+        f"{len(finished(folder / 'out'))} of 12 parts are finished and kept: run the same command again to continue\n"
+    )
 
 
 def test_ctrl_c_keeps_what_is_finished_and_says_so(folder: Path, long: Options) -> None:
     out = folder / "out"
     process = start(*long, "--out", "out", start_new_session=True)
-    wait_for(lambda: len(records(out)) >= 2, "finished parts")
+    wait_for(lambda: len(finished(out)) >= 2, "finished parts")
     assert len(children(process)) >= 2
     assert all(deaf_to_ctrl_c(pid) for pid in children(process)), "they would print tracebacks"
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes
     ended_result = ended(process, code=130)
-    search_result = re.search(
-        r"ettsweep: interrupted; (\d+) shards are finished and kept: run the same command", ended_result.stderr
-    )
-    assert search_result is not None
-    assert int(search_result[1]) == len(records(out)) >= 2
+    message = f"ettsweep: interrupted; {len(finished(out))} of 12 parts are finished and kept: run the same command"
+    assert ended_result.stderr.startswith(message)
     assert ended_result.stderr.count("\n") == 1
-    assert not list(out.rglob("*.tmp"))
 
 
-def test_ctrl_c_before_anything_is_finished_leaves_nothing(folder: Path) -> None:
-    os.mkfifo(folder / "pipe.txt")
-    process = start("data", "text", "--input", "pipe.txt", "--out", "out", "--bpe-tokens", 300, start_new_session=True)
-    descriptor = wait_for_reader(folder / "pipe.txt")
-    os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=PATIENCE_S)
-    os.close(descriptor)
-    assert process.returncode in (130, -signal.SIGINT), (out, err)
-    assert not (folder / "out").exists()
+@pytest.mark.slow
+def test_progress_is_shown_on_a_terminal_only(folder: Path) -> None:
+    assert "\x1b" not in ettsweep(*SMALL).stderr
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [ETTSWEEP, *map(str, SMALL), "--val-fraction", "0.1", "--yes"], stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    observed = b""
+    while True:
+        try:
+            observed += os.read(ours, 2**16)
+        except OSError:  # the other end is closed
+            break
+    os.close(ours)
+    assert process.wait(PATIENCE_S) == 0
+    assert b"tokenising" in observed
+    assert b"validation" in observed
+
+
+# --- the doctor -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_doctor_compares_a_corpus_with_what_a_grid_is_for(folder: Path) -> None:
+    ettsweep(*SMALL)
+    manifest = read_manifest(folder / "out")
+    result = ettsweep("doctor", "--data", "out", "--format", "json")
+    rows = [(row["check"], row["state"]) for row in json.loads(result.stdout)]
+    names = ("form", "text", "training text", "validation text", "vocabulary", "tokenizer", "shards")
+    assert rows[-7:] == [(name, "ok") for name in names]
+    model = {"kind": "encdec", "width": 8, "depth": 1, "heads": 2, "vocabulary": 999, "tokens": 32}
+    schedule = {"total_steps": 24, "warmup_steps": 4, "eval_every": 8}
+    grid = {
+        "model": model,
+        "task": {"kind": "text", "corpus": "0" * 12},
+        "recipe": {"batch_size": 4, "schedule": schedule},
+        "centre": {"standard": {"lr": 0.25, "wd": 0.25}},
+        "lr": {"range": [-1, 1]},
+        "wd": "fixed",
+        "strategies": ["standard"],
+    }
+    (folder / "grid.yaml").write_text(yaml.safe_dump(grid))
+    environment = {**os.environ, "ETTSWEEP_TEXT": str(folder / "out")}
+    result = ettsweep("doctor", "grid.yaml", "--format", "json", code=1, env=environment)
+    failed = {row["check"]: row["detail"] for row in json.loads(result.stdout) if row["state"] == "failed"}
+    assert failed["vocabulary"] == (
+        "the text has 408 tokens, the model 999: --set model.vocabulary=408, or tokenise with another --tokenizer"
+    )
+    assert failed["text"] == f"the grid is for the text {'0' * 12}, this is {manifest.digest}"

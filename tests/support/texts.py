@@ -5,7 +5,7 @@ from itertools import islice, product
 from pathlib import Path
 from pydoc_data.topics import topics
 
-from ettsweep.trainer.tasks.text.tokenizer import BYTE_OF_LETTER, Tokenizer, train_bpe
+from ettsweep.trainer.tasks.text.tokenizer import LETTERS, Tokenizer, train_bpe
 
 TOPICS = [text for _, text in sorted(topics.items())]
 """Python's own documentation: some eighty documents, 465 kB."""
@@ -31,13 +31,13 @@ def small_tokenizer() -> Tokenizer:
 
 def gpt2_vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Return vocabulary and merges as GPT-2's are made: bytes, 50,000 merges, <|endoftext|>."""
-    letters = list(BYTE_OF_LETTER)
+    letters = sorted(LETTERS)
     trained = train_bpe(TOPICS, 3000)
     vocab = {letter: k for k, letter in enumerate(letters)}
     merges = list[tuple[str, str]]()
     values = ((a + b, c) for a, b, c in product(letters, repeat=3))
     items = (pair for a, b in islice(product(letters, repeat=2), 40_000) for pair in [(a, b)])
-    for first, second in (*trained.merges, *items, *islice(values, 60_000)):
+    for first, second in (*json.loads(trained.to_json())["model"]["merges"], *items, *islice(values, 60_000)):
         if len(merges) == 50_000:
             break
         if first in vocab and first + second not in vocab:

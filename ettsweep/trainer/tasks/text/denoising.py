@@ -15,7 +15,8 @@ from ettsweep.seeding import derive_seed
 from ettsweep.token_ids import END, PAD, START, mask_id
 from ettsweep.trainer.specs import TextModel
 from ettsweep.trainer.tasks.task import BatchShare, LoaderSettings
-from ettsweep.trainer.tasks.text.corpus import Corpus, TextBlock, TextBlocks
+from ettsweep.trainer.tasks.text.blocks import TextBlock, TextBlocks
+from ettsweep.trainer.tasks.text.corpus import Corpus
 from ettsweep.trainer.tasks.text.language import Ids, LanguageTask, load_corpus
 from ettsweep.trainer.tasks.text.text_task import DenoisingTask
 from ettsweep.trainer.tasks.text.tokenizer import word_starts

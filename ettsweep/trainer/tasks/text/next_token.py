@@ -5,10 +5,10 @@ import torch
 
 from ettsweep.trainer.specs import TextModel
 from ettsweep.trainer.tasks.task import BatchShare, LoaderSettings
+from ettsweep.trainer.tasks.text.blocks import TokenWindows
 from ettsweep.trainer.tasks.text.corpus import Corpus
 from ettsweep.trainer.tasks.text.language import Ids, LanguageTask, load_corpus
 from ettsweep.trainer.tasks.text.text_task import NextTokenTask
-from ettsweep.trainer.tasks.text.windows import TokenWindows
 
 
 class NextToken(LanguageTask):

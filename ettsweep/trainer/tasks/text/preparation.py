@@ -1,141 +1,98 @@
 """Tokenise text into a corpus on all cores: `ettsweep data text`.
 
-One process reads the documents and groups them into shards; a pool of processes tokenises the shards. The name of a
-shard is a hash of its documents and of the tokenizer, so a command that was killed can be started again: it reads the
-text again, which is quick, and tokenises only the shards that are missing. The manifest, which is written last, turns
-the shards into a corpus.
+Each process loads a portion of the text with `datasets`, tokenises a unit of it with `map`, and writes the tokens into
+a file whose name is a hash of the input and of the tokenizer. So a command that was killed can be started again: it
+tokenises the units that are missing. At the end all units are split into training and validation text and saved with
+`save_to_disk`. The manifest, which is written last, makes that a corpus, and the cache beside it is removed.
 """
 
-import hashlib
-import heapq
-import math
+import fcntl
+import json
 import os
-import shlex
+import re
+import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
-from itertools import chain
+from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from pydantic import ValidationError
+import numpy as np
 
 from ettsweep.console import format_count, progress
-from ettsweep.errors import DataMissingError, EttsweepError, FailedError, InputError, StoppedError, TooFewPairsError
-from ettsweep.files import expand_home, sha256_of, write_atomic
-from ettsweep.process_pool import Pool, open_pool
+from ettsweep.errors import (
+    DataMissingError,
+    EttsweepError,
+    FailedError,
+    InputError,
+    StoppedError,
+    StorageError,
+    TooFewPairsError,
+)
+from ettsweep.files import naming_option, storage_errors, write_atomic
+from ettsweep.process_pool import open_pool
 from ettsweep.processes import cores
 from ettsweep.schema import digest
 from ettsweep.token_ids import LEAST_BPE
-from ettsweep.trainer.tasks.data_location import SIDES, Side
-from ettsweep.trainer.tasks.text.corpus import add_documents
-from ettsweep.trainer.tasks.text.corpus_folder import (
-    TOKENIZER_PREFIX,
-    check_folder,
-    existing_manifest,
-    finish_corpus,
-    lock_corpus_folder,
-)
+from ettsweep.trainer.tasks.data_location import SIDES
+from ettsweep.trainer.tasks.text.blocks import Texts, block_starts, token_type
+from ettsweep.trainer.tasks.text.corpus import corpus_digest, encode_texts, read_arrow, verify
 from ettsweep.trainer.tasks.text.corpus_manifest import (
     BLOCK_TOKENS,
+    MANIFEST,
+    TOKENIZER,
     VERSION,
-    DocumentUnit,
+    Counts,
     Manifest,
     Settings,
-    ShardRecord,
-    corpus_digest,
-    sum_counts,
+    Shard,
+    read_manifest,
 )
-from ettsweep.trainer.tasks.text.documents import HUB_PREFIX, Source, document_hash, find_sources, read_documents
-from ettsweep.trainer.tasks.text.shards import ShardWriter
-from ettsweep.trainer.tasks.text.tokenizer import (
-    SPLITTER_VERSION,
-    Tokenizer,
-    read_tokenizer,
-    read_tokenizer_file,
-    train_bpe,
+from ettsweep.trainer.tasks.text.inputs import (
+    CorpusRequest,
+    Portion,
+    documents_of,
+    fault,
+    find_portions,
+    import_datasets,
+    load,
 )
+from ettsweep.trainer.tasks.text.tokenizer import Tokenizer, read_tokenizer, token_bytes, train_bpe
 
-HASH_COUNT = 2**64
-"""Number of values of `document_hash`."""
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-PRECHECK_BYTES = 64 * 2**20
-"""Bytes of text that are read before any shard is written, so that errors in a small input are reported at once."""
-
-BPE_SAMPLE_BYTES = 64 * 2**20
+SAMPLE_BYTES = 64 * 2**20
 """Bytes of text that a byte-pair encoding is trained on, at most."""
 
+SAMPLE_PORTIONS = 64
+"""Portions of the text that the sample is from, at most: these are loaded beforehand."""
+
 ENCODE_BATCH_BYTES = 2**18
-"""Bytes of text in one call of the encoder."""
-
-MAX_SHARD_MIB = 64
-"""A shard is the unit that a killed command loses, and each process holds one in memory."""
-
-
-class CorpusRequest(NamedTuple):
-    """The options of `ettsweep data text`.
-
-    Attributes:
-        inputs: files, folders, globs or data sets of the hub; see `documents.find_sources`.
-        out: folder of the corpus.
-        tokenizer: folder with the files of a tokenizer; None trains one of `bpe_tokens` tokens on the text.
-        val_fraction: share of the documents for validation.
-        text_field: column of tables, or key of JSON lines, that holds the text.
-        documents: what counts as a document in a text file.
-        shard_mib: largest size of a shard's text, in MiB.
-        workers: processes that tokenise; None for one per core.
-    """
-
-    inputs: tuple[str, ...]
-    out: Path
-    tokenizer: Path | None = None
-    bpe_tokens: int | None = None
-    val_fraction: float = 0.005
-    text_field: str = "text"
-    documents: DocumentUnit = "blank-line"
-    shard_mib: float = 16.0
-    workers: int | None = None
-
-    @property
-    def absolute_inputs(self) -> tuple[str, ...]:
-        """The inputs as absolute paths; names on the hub stay as they are, and bytes that are not UTF-8 are escaped."""
-        paths = (
-            text if text.startswith(HUB_PREFIX) else str(Path(expand_home(text)).absolute()) for text in self.inputs
-        )
-        return tuple(path.encode(errors="backslashreplace").decode() for path in paths)
-
-    @property
-    def val_below(self) -> int:
-        """Documents whose hash is below this are for validation, unless that leaves one side empty."""
-        return max(1, round(self.val_fraction * HASH_COUNT))
-
-    def read(self, sources: Iterable[Source]) -> Iterator[str]:
-        """Yield the documents of all sources, one source after the other; some may be empty."""
-        for source in sources:
-            yield from read_documents(source, self.text_field, self.documents)
+"""Bytes of text in one call of the encoder, about."""
 
 
 class CorpusOutcome(NamedTuple):
     """A corpus, and the work that it took.
 
     Attributes:
-        new_shards, reused_shards: number of shards that were tokenised now, and that an earlier command had finished.
-        tokens: number of tokens in the shards that were tokenised now.
+        new_units, kept_units: number of units that were tokenised now, and that an earlier command had finished.
+        moved: whether a document was moved to the side that would have been empty.
         has_text_files: whether the input has plain text files, not only tables and JSON lines.
-        replaced: digest of the corpus that was in the folder before; None if there was none, or the same.
     """
 
     manifest: Manifest
-    new_shards: int
-    reused_shards: int
-    tokens: int
-    workers: int
-    wall_s: float
-    has_text_files: bool
-    replaced: str | None
+    new_units: int = 0
+    kept_units: int = 0
+    workers: int = 1
+    wall_s: float = 0.0
+    moved: bool = False
+    has_text_files: bool = False
 
 
 def check_request(request: CorpusRequest) -> None:
@@ -154,427 +111,394 @@ def check_request(request: CorpusRequest) -> None:
         problems.append(f"--bpe-tokens: at least {LEAST_BPE} are needed, one for each byte, got {request.bpe_tokens}")
     if not 0 < request.val_fraction < 1:
         problems.append(f"--val-fraction: expected a number between 0 and 1, got {request.val_fraction}")
-    if not 0 < request.shard_mib <= MAX_SHARD_MIB:
-        problems.append(f"--shard-mib: expected a number above 0 and up to {MAX_SHARD_MIB}, got {request.shard_mib}")
     if not request.inputs:
         problems.append("no text given; pass --input FILES")
     if problems:
         raise InputError.of(problems)
 
 
-def tokenise(request: CorpusRequest, confirm_replace: Callable[[Manifest], None] = lambda _: None) -> CorpusOutcome:
-    """Tokenise text into a corpus; shards that an earlier command has finished are reused.
+def tokenise(
+    request: CorpusRequest, confirm_replace: Callable[[Manifest, Settings], None] = lambda _, __: None
+) -> CorpusOutcome:
+    """Tokenise text into a corpus; units that an earlier command has finished are kept.
 
-    If the folder holds another corpus, `confirm_replace` is called with its manifest before it is replaced. If it
-    raises, the old corpus stays, and so do the finished shards of the new one.
+    If the folder holds a corpus that was made otherwise, or of other files, `confirm_replace` is called with its
+    manifest and with the settings of the new one. If it raises, the old corpus stays.
 
     Raises:
         InputError: an option is invalid, or the text has no such field; the message says what would work.
         DataMissingError: there is no text, or too little to train and validate on.
         FailedError: an input file is broken, or a process was killed.
         StorageError: the folder cannot be written.
-        StoppedError: the user pressed Ctrl-C; finished shards are kept.
+        StoppedError: the user pressed Ctrl-C; finished units are kept.
     """
     start_s = time.monotonic()
     check_request(request)
-    # Before any text is read, which may take long.
-    check_folder(request.out)
-    inputs = find_unique_sources(request.inputs)
-    sources = [source for input_sources in inputs for source in input_sources]
-    requested_tokenizer = read_tokenizer(request.tokenizer) if request.tokenizer else None
-    val_below, sample = split_threshold_and_sample(request, sources)
-    workers = request.workers or cores()
-    with lock_corpus_folder(request.out) as shards:
-        # "spawn": the tokenizers library starts threads, and a fork of a process with threads can deadlock.
-        with open_pool(workers, "spawn", _limit_threads, workers) as pool:
-            path = write_tokenizer_file(shards, request, requested_tokenizer, sample, pool)
-            sample.clear()  # up to 64 MiB that nothing needs any more
-            tokenizer = read_tokenizer_file(path)
-            records, new_records, skipped = _make_shards(request, inputs, path, tokenizer, val_below, pool, workers)
-        manifest = Manifest(
-            version=VERSION,
-            digest=corpus_digest(tokenizer.sha256, tokenizer.n_vocab, (shard.sha256 for shard in records)),
-            n_vocab=tokenizer.n_vocab,
-            bpe_tokens=tokenizer.bpe_tokens,
-            tokenizer_sha256=tokenizer.sha256,
-            inputs=request.absolute_inputs,
-            settings=Settings(
-                text_field=request.text_field,
-                documents=request.documents,
-                val_fraction=request.val_fraction,
-                val_below=val_below,
-                shard_mib=request.shard_mib,
-            ),
-            train=sum_counts(shard.train for shard in records),
-            val=sum_counts(shard.val for shard in records),
-            skipped=skipped,
-            shards=tuple(records),
+    given = read_tokenizer(request.tokenizer) if request.tokenizer else None
+    with locked_folder(request):
+        portions = find_portions(request)
+        settings = Settings(
+            text_field=request.text_field,
+            documents=request.documents,
+            tokenizer=given.sha256 if given else f"trained, {request.bpe_tokens}",
+            val_fraction=request.val_fraction,
+            files=digest([portion.key for portion in portions]),
         )
-        # Only now, when all shards are finished: whatever the answer is, they are kept.
-        existing = existing_manifest(request.out)
-        replaced = existing if existing and existing.digest != manifest.digest else None
-        if replaced:
-            confirm_replace(replaced)
-        finish_corpus(request.out, manifest, path)
+        if existing := existing_manifest(request.out):
+            if existing.settings != settings:
+                confirm_replace(existing, settings)
+            elif _is_whole(request.out):
+                return CorpusOutcome(existing)
+        file = _write_tokenizer(given, settings, request, portions)
+        tokenizer = read_tokenizer(file)
+        units = find_units(request, portions, tokenizer)
+        missing = [unit for unit in units if not unit.path.exists()]
+        workers = max(1, min(request.workers or cores(), len(missing)))
+        tokenise_units(units, missing, workers, request, file)
+        try:
+            manifest, moved = save_corpus(request, settings, [unit.path for unit in units], tokenizer)
+        except DataMissingError:
+            shutil.rmtree(request.cache / UNITS)  # finished, and of no use
+            raise
+        shutil.rmtree(request.cache, ignore_errors=True)
     return CorpusOutcome(
         manifest,
-        new_shards=len(new_records),
-        reused_shards=len(records) - len(new_records),
-        tokens=sum(shard.train.tokens + shard.val.tokens for shard in new_records),
-        # Processes without a shard to tokenise did no work.
-        workers=min(workers, max(1, len(new_records))),
+        new_units=len(missing),
+        kept_units=len(units) - len(missing),
+        workers=workers,
         wall_s=time.monotonic() - start_s,
-        has_text_files=any(source.kind == "text" for source in sources),
-        replaced=replaced.digest if replaced else None,
+        moved=moved,
+        has_text_files=any(portion.kind == "text" for portion in portions),
     )
 
 
-def find_unique_sources(inputs: Sequence[str]) -> list[list[Source]]:
-    """Return the sources of each input, without those that an earlier input has named.
+def _is_whole(out: Path) -> bool:
+    try:
+        verify(out, read_manifest(out))
+    except EttsweepError:
+        return False
+    return True
+
+
+# --- the folder -------------------------------------------------------------------------------------------------------
+
+UNITS = "units"
+"""Folder in the cache for the tokens of finished units."""
+
+_DIGEST = re.compile(r"[0-9a-f]{12}")
+
+
+def existing_manifest(out: Path) -> Manifest | None:
+    """Return the manifest of the finished corpus in a folder; None if there is none, or it is unreadable."""
+    try:
+        return read_manifest(out)
+    except EttsweepError:
+        return None
+
+
+@contextmanager
+def locked_folder(request: CorpusRequest) -> Iterator[None]:
+    """Create and lock the output folder and its cache, which is removed at exit unless it has finished units.
 
     Raises:
-        DataMissingError: an input does not exist or has no text.
-        InputError: inputs have an unsupported format; all of them are named.
+        InputError: it is a file, or a folder of something else.
+        StorageError: it cannot be written, or another command is writing there.
     """
-    sources_by_input, earlier_sources, problems = list[list[Source]](), set[Source](), list[str]()
-    for text in inputs:
+    out, cache = request.out, request.cache
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out {out}: expected a folder, got a file")
+    if out.is_dir() and any(out.iterdir()) and not cache.is_dir() and not existing_manifest(out):
+        held = ", ".join(sorted(path.name for path in out.iterdir())[:6])
+        raise InputError(f"--out {out}: is not empty and not tokenised text (it holds {held}); choose a new folder")
+    with naming_option("--out", out), storage_errors(out):
+        # Inner folders first, in the order in which they can be removed.
+        new_folders = [folder for folder in (out, *out.parents) if not folder.exists()]
+        cache.mkdir(parents=True, exist_ok=True)
+        lock = os.open(out, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some file systems have no locks on folders: there, two commands are not noticed
+            try:
+                # The lock ends with the process, even if it is killed.
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StorageError(f"{out}: another `ettsweep data text` is writing there") from None
         try:
-            sources_by_input.append([source for source in find_sources(text) if source not in earlier_sources])
-            earlier_sources.update(sources_by_input[-1])
-        except InputError as error:
-            problems.append(str(error))
-    if problems:
-        raise InputError.of(problems)
-    return sources_by_input
+            yield
+        finally:
+            if not any((cache / UNITS).glob("*.arrow")):
+                shutil.rmtree(cache, ignore_errors=True)
+                with suppress(OSError):  # there is a corpus
+                    for folder in new_folders:
+                        folder.rmdir()
+    finally:
+        os.close(lock)
 
 
-def split_threshold_and_sample(request: CorpusRequest, sources: Sequence[Source]) -> tuple[int, list[str]]:
-    """Return the hash below which a document is for validation, and a sample of the text to train an encoding on.
-
-    The threshold is `request.val_below`, moved as little as needed so that both sides have a document. The sample is
-    random and at most 64 MiB: the documents with the highest hashes, sorted by hash. It is empty unless an encoding is
-    to be trained; a large input is then only read until both sides have a document.
-
-    Raises:
-        DataMissingError: there is no text, or only one distinct document.
-    """
-    lowest, highest, bytes_read, sample_bytes = HASH_COUNT, -1, 0, 0
-    sample = list[tuple[int, str]]()
-    for text in request.read(sources):
-        if not text:
-            continue
-        data = text.encode()
-        text_hash = document_hash(data)
-        lowest, highest, bytes_read = min(lowest, text_hash), max(highest, text_hash), bytes_read + len(data)
-        if request.bpe_tokens:
-            heapq.heappush(sample, (text_hash, text))
-            sample_bytes += len(data)
-            # The heap drops the lowest hash first: what stays is a random sample that no order of files changes.
-            while sample_bytes > BPE_SAMPLE_BYTES and len(sample) > 1:
-                sample_bytes -= len(heapq.heappop(sample)[1].encode())
-        elif bytes_read > PRECHECK_BYTES and lowest < request.val_below <= highest:
-            break
-    if lowest < highest:
-        # The lowest hash is always below the threshold, the highest never. One document may be larger than the sample.
-        return min(max(request.val_below, lowest + 1), highest), [text[:BPE_SAMPLE_BYTES] for _, text in sorted(sample)]
-    is_single = len(sources) == 1
-    location = sources[0].path if is_single else f"the {len(sources)} files of --input"
-    if highest < 0:
-        raise DataMissingError(f"{location}: {'has' if is_single else 'have'} no text")
-    finer_unit = "line" if request.documents == "blank-line" else "blank-line or line"
-    raise DataMissingError(
-        f"{location}: only one distinct document, which cannot be for both training and validation; give more text, "
-        f"or --documents {finer_unit}, which splits a text file into more documents"
-    )
+# --- the tokenizer ----------------------------------------------------------------------------------------------------
 
 
-# --- tokenising in a pool of processes --------------------------------------------------------------------------------
+def document_hash(text: str) -> int:
+    """Return a 64-bit hash of a document, which decides on which side it is."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
 
 
-def _limit_threads(workers: int) -> None:
-    # One process per core already: threads of the encoder on top would only compete with each other.
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    os.environ["RAYON_NUM_THREADS"] = str(workers)  # for the process that trains an encoding, while the others idle
+def val_below(request: CorpusRequest) -> int:
+    """Return the hash below which documents are for validation, unless that leaves one side empty."""
+    return max(1, round(request.val_fraction * 2**64))
 
 
-def write_tokenizer_file(
-    shards: Path, request: CorpusRequest, requested_tokenizer: Tokenizer | None, sample: Sequence[str], pool: Pool
+def _write_tokenizer(
+    given: Tokenizer | None, settings: Settings, request: CorpusRequest, portions: Sequence[Portion]
 ) -> Path:
-    """Write the file that the processes read the tokenizer from, unless it exists, and return its path.
-
-    It is the requested tokenizer, or one that is trained on the sample. The name depends on its content alone.
-
-    Raises:
-        InputError: the sample is too short for the number of tokens.
-        FailedError: the process that trains was killed.
-    """
-    # The sample determines the encoding, so the same command finds the one that an earlier call has trained.
-    sample_hash = hashlib.sha256(b"".join(document_hash(text.encode()).to_bytes(8) for text in sample))
-    name = (
-        requested_tokenizer.sha256[:24]
-        if requested_tokenizer
-        else digest([VERSION, request.bpe_tokens, sample_hash.hexdigest()], 24)
-    )
-    path = shards / f"{TOKENIZER_PREFIX}{name}.json"
-    if requested_tokenizer and not path.exists():
-        write_atomic(path, requested_tokenizer.to_json())
+    """Write the given tokenizer, or one that is trained on a sample unless an earlier command has; return its file."""
+    path = request.cache / f"tokenizer-{digest([VERSION, settings.model_dump()])}.json"
+    if given:
+        write_atomic(path, given.to_json())
     elif request.bpe_tokens and not path.exists():
         try:
-            with _killed_worker_error():
-                pool.submit(_train_tokenizer, path, request.bpe_tokens, sample).result()
+            write_atomic(path, train_bpe(draw_sample(request, portions), request.bpe_tokens).to_json())
         except TooFewPairsError as error:
             raise InputError(f"--bpe-tokens: {error}") from None
     return path
 
 
-def _train_tokenizer(path: Path, bpe_tokens: int, sample: Sequence[str]) -> None:
-    os.environ["TOKENIZERS_PARALLELISM"] = "true"
-    try:
-        write_atomic(path, train_bpe(sample, bpe_tokens).to_json())
-    finally:
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+def draw_sample(request: CorpusRequest, portions: Sequence[Portion]) -> list[str]:
+    """Return documents from all over the text, some `SAMPLE_BYTES` of them, without those for validation."""
+    chosen = portions[:: -(-len(portions) // SAMPLE_PORTIONS)]
+    sample = list[str]()
+    for portion in chosen:
+        try:
+            data = load(portion, request)
+            step = -(-data.data.nbytes // (SAMPLE_BYTES // len(chosen))) or 1
+            for rows in data.select(range(0, len(data), step)).iter(100):
+                (values,) = rows.values()
+                sample += [text[:SAMPLE_BYTES] for text in documents_of(values, portion.kind, request.text_field)]
+        except Exception as error:
+            raise fault(portion, request, error) from None
+    return [text for text in sample if document_hash(text) >= val_below(request)] or sample
 
 
-@contextmanager
-def _killed_worker_error() -> Iterator[None]:
-    try:
-        yield
-    except BrokenProcessPool:
-        raise FailedError("a process was killed, perhaps for lack of memory: try fewer --workers") from None
+# --- tokenising -------------------------------------------------------------------------------------------------------
 
 
-class ShardDocuments(NamedTuple):
-    """The documents of one shard.
+class Unit(NamedTuple):
+    """The documents that are tokenised at a time: one of `portion.units` parts of a portion.
 
     Attributes:
-        name: hex digits of a hash of the documents.
-        documents: in UTF-8, each with its side.
-        size: their bytes in total.
+        path: file for its tokens. It has no bytes if there are fewer documents than parts.
     """
 
-    name: str
-    documents: list[tuple[bytes, Side]]
-    size: int
+    portion: Portion
+    number: int
+    path: Path
 
 
-def group_into_shards(texts: Iterable[str], val_below: int, size: int) -> Iterator[ShardDocuments]:
-    """Group documents into shards of at most `size` bytes; a document that is larger makes a shard of its own.
+def find_units(request: CorpusRequest, portions: Sequence[Portion], tokenizer: Tokenizer) -> list[Unit]:
+    """Return all units, in the order of the text; files are named by all that their content depends on."""
+    units = []
+    for portion in portions:
+        recipe = [VERSION, tokenizer.sha256, request.text_field, request.documents, portion.key, portion.units]
+        name = digest(recipe, 24)
+        units += [Unit(portion, k, request.cache / UNITS / f"{name}-{k:04}.arrow") for k in range(portion.units)]
+    return units
 
-    Boundaries are content-defined: whether a shard ends after a document depends on the hash of this document and on
-    the bytes before it in the shard. So a new file among thousands changes the shards around it, not all that follow,
-    and the others are reused.
+
+def tokenise_units(
+    units: Sequence[Unit], missing: Sequence[Unit], workers: int, request: CorpusRequest, tokenizer: Path
+) -> None:
+    """Tokenise the missing units, each in a process; what `datasets` has loaded for finished portions is removed.
+
+    The message of an error says how many units are finished, since the next command keeps them.
     """
-    documents, length, name = list[tuple[bytes, Side]](), 0, hashlib.sha256()
-    for text in texts:
-        data = text.encode()
-        text_hash = document_hash(data)
-        if documents and length + len(data) > size:
-            yield ShardDocuments(name.hexdigest(), documents, length)
-            documents, length, name = [], 0, hashlib.sha256()
-        # By hash, not by position: a document keeps its side when other documents are added.
-        documents.append((data, "val" if text_hash < val_below else "train"))
-        length += len(data)
-        name.update(text_hash.to_bytes(8) + len(data).to_bytes(8))
-        # A boundary about every size / 2 bytes beyond the first quarter, whatever the length of documents is.
-        if length >= size / 4 and text_hash % (size // (2 * len(data)) + 1) == 0:
-            yield ShardDocuments(name.hexdigest(), documents, length)
-            documents, length, name = [], 0, hashlib.sha256()
-    if documents:
-        yield ShardDocuments(name.hexdigest(), documents, length)
+    left = Counter(unit.portion.key for unit in missing)
+    try:
+        with progress("tokenising", len(missing)) as advance:
+
+            def finish(unit: Unit) -> None:
+                advance(1)
+                left[unit.portion.key] -= 1
+                if not left[unit.portion.key]:
+                    shutil.rmtree(request.cache / unit.portion.key, ignore_errors=True)
+
+            if workers == 1:  # in this process: another one would first load `datasets`, which takes seconds
+                for unit in missing:
+                    tokenise_unit(unit, request, tokenizer)
+                    finish(unit)
+                return
+            # "spawn": pyarrow and tokenizers start threads, and a fork of a process with threads can deadlock.
+            with open_pool(workers, "spawn", _limit_threads) as pool:
+                jobs = {pool.submit(tokenise_unit, unit, request, tokenizer): unit for unit in missing}
+                for job in as_completed(jobs):
+                    job.result()
+                    finish(jobs[job])
+    except KeyboardInterrupt:
+        raise StoppedError(f"interrupted{_kept(units, '; ')}") from None
+    except BrokenProcessPool:
+        problem = "a process was killed, perhaps for lack of memory: try fewer --workers"
+        raise FailedError(f"{problem}{_kept(units)}") from None
+    except EttsweepError as error:
+        raise type(error)(f"{error}{_kept(units)}") from None
 
 
-def _make_shards(
-    request: CorpusRequest,
-    inputs: Iterable[Iterable[Source]],
-    path: Path,
-    tokenizer: Tokenizer,
-    val_below: int,
-    pool: Pool,
-    workers: int,
-) -> tuple[list[ShardRecord], list[ShardRecord], int]:
-    """Return the records of all shards, the records of those tokenised now, and the number of empty documents.
+def _kept(units: Sequence[Unit], before: str = "\n") -> str:
+    count = sum(unit.path.exists() for unit in units)
+    parts = f"{count} of {format_count(len(units), 'part')} {'is' if count == 1 else 'are'} finished and kept"
+    return f"{before}{parts}: run the same command again to continue" if count else ""
 
-    The message of an error says how many shards are finished, since the next command reuses them.
-    """
-    size = round(request.shard_mib * 2**20)
-    # All that the content of a shard depends on, beside its documents: part of its file name.
-    recipe = [VERSION, SPLITTER_VERSION, tokenizer.sha256, val_below]
-    finished = list[ShardRecord | Future[ShardRecord]]()
-    paths, busy, skipped = list[Path](), set[Future[ShardRecord]](), 0
-    sizes = [source.size for sources in inputs for source in sources]
 
-    def non_empty_texts(sources: Iterable[Source]) -> Iterator[str]:
-        nonlocal skipped
-        for text in request.read(sources):
-            if text:
-                yield text
-            else:
-                skipped += 1
+def _limit_threads() -> None:
+    # One process per core already: threads of the encoder on top would only compete with each other.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-    def resume_hint() -> str:
-        pool.end()  # else the workers might finish more shards than are counted
-        finished_shards = sum(record.exists() for record in paths)
-        verb = "is" if finished_shards == 1 else "are"
-        return (
-            f"{format_count(finished_shards, 'shard')} {verb} finished and kept: run the same command again to continue"
+
+def tokenise_unit(unit: Unit, request: CorpusRequest, tokenizer: Path) -> None:
+    """Tokenise the documents of a unit into its file, which appears in one rename."""
+    datasets = import_datasets()
+    encoding, portion = _cached_tokenizer(tokenizer), unit.portion
+
+    def encode(table: "pa.Table") -> "pa.Table":
+        import pyarrow as pa
+
+        texts = documents_of(table.column(0).to_pylist(), portion.kind, request.text_field)
+        tokens, token_offsets, ends, sentence_offsets = encode_texts(encoding, texts)
+        return pa.table(
+            {
+                # None: left out when the corpus is saved.
+                "hash": pa.array([document_hash(text) if text else None for text in texts], pa.uint64()),
+                "tokens": pa.ListArray.from_arrays(token_offsets, tokens),
+                "ends": pa.ListArray.from_arrays(sentence_offsets, ends),
+            }
         )
 
-    # The total is unknown if a source is compressed or remote.
-    with progress("tokenising", None if None in sizes else sum(filter(None, sizes)), "bytes") as advance:
-        try:
-            with _killed_worker_error():
-                # Each input is cut separately, so that one more --input moves no boundaries in the others.
-                for group in chain.from_iterable(
-                    group_into_shards(non_empty_texts(sources), val_below, size) for sources in inputs
-                ):
-                    record = path.with_name(f"{digest([recipe, group.name], 24)}.json")
-                    paths.append(record)
-                    advance(group.size)
-                    if (existing := _read_finished_shard(record)) is not None:
-                        finished.append(existing)
-                        continue
-                    while len(busy) > workers:  # the documents of each submitted shard are held in memory
-                        done_jobs, busy = wait(busy, return_when=FIRST_COMPLETED)
-                        for job in done_jobs:
-                            job.result()
-                    busy.add(job := pool.submit(write_shard, record, path, group.documents))
-                    finished.append(job)
-                new_records = [job.result() for job in finished if isinstance(job, Future)]
-        except KeyboardInterrupt:
-            raise StoppedError(f"interrupted; {resume_hint()}") from None
-        except EttsweepError as error:
-            wait(busy)  # so that the shards in work are finished, and counted
-            raise type(error)(f"{error}\n{resume_hint()}") from None
-    return [job.result() if isinstance(job, Future) else job for job in finished], new_records, skipped
+    try:
+        unit.path.parent.mkdir(exist_ok=True)
+        data = load(portion, request)
+        if len(data):
+            data = data.shard(portion.units, unit.number, contiguous=True)
+        if not len(data):
+            unit.path.touch()
+            return
+        features = {"hash": datasets.Value("uint64")}
+        features["tokens"] = datasets.List(datasets.Value(str(token_type(encoding.n_vocab))))
+        features["ends"] = datasets.List(datasets.Value("uint32"))
+        data.with_format("arrow").map(
+            encode,
+            batched=True,
+            batch_size=min(1000, len(data) * ENCODE_BATCH_BYTES // (data.data.nbytes or 1) + 1),
+            remove_columns=data.column_names,
+            features=datasets.Features(features),
+            cache_file_name=str(unit.path),
+            new_fingerprint=unit.path.stem,
+        )
+    except Exception as error:
+        raise fault(portion, request, error) from None
 
 
-def write_shard(record: Path, tokenizer: Path, documents: Sequence[tuple[bytes, Side]]) -> ShardRecord:
-    """Tokenise documents into a shard next to `record`, and return what was written to `record`.
-
-    The record is written after the shard, so that a shard with a record is complete.
-    """
-    encoding = _cached_tokenizer(tokenizer)
-    writer, batch, size = ShardWriter(encoding.n_vocab), list[tuple[str, Side]](), 0
-    for data, side in documents:
-        batch.append((data.decode(), side))
-        size += len(data)
-        if size >= ENCODE_BATCH_BYTES:
-            add_documents(writer, encoding, batch)
-            batch, size = [], 0
-    if batch:
-        add_documents(writer, encoding, batch)
-    path, packed = record.with_name(f"{record.stem}-0.bin"), writer.pack()
-    write_atomic(path, packed)
-    train, val = (writer.counts(side) for side in SIDES)
-    sha256 = hashlib.sha256(packed).hexdigest()
-    shard = ShardRecord(name=path.name, size=len(packed), sha256=sha256, train=train, val=val)
-    write_atomic(record, shard.model_dump_json())
-    return shard
-
-
-# Read once per process, not once per shard.
+# Read once per process, not once per unit.
 @lru_cache(maxsize=1)
 def _cached_tokenizer(path: Path) -> Tokenizer:
-    return read_tokenizer_file(path)
+    return read_tokenizer(path)
 
 
-def _read_finished_shard(record: Path) -> ShardRecord | None:
-    """Return the record of a shard if its checksum is right, else None."""
-    try:
-        shard = ShardRecord.model_validate_json(record.read_bytes())
-        # A record does not prove that its shard is intact: disks fail, and files are edited.
-        is_intact = sha256_of(record.with_name(shard.name)) == shard.sha256
-    except (OSError, ValidationError):
-        return None
-    return shard if is_intact else None
+# --- the corpus -------------------------------------------------------------------------------------------------------
 
 
-# --- messages ---------------------------------------------------------------------------------------------------------
+def save_corpus(
+    request: CorpusRequest, settings: Settings, files: Sequence[Path], tokenizer: Tokenizer
+) -> tuple[Manifest, bool]:
+    """Split the tokens of all units into both sides, and turn them into the corpus of the folder in one rename.
+
+    Returns:
+        Its manifest, and whether a document was moved to the side that would have been empty.
+    """
+    datasets = import_datasets()
+    import pyarrow as pa
+    from pyarrow import compute
+
+    out, saved = request.out, request.cache / "corpus"
+    rows = datasets.concatenate_datasets(
+        [datasets.Dataset.from_file(str(path)) for path in files if path.stat().st_size]
+        or [datasets.Dataset.from_dict({"hash": pa.array([], pa.uint64())})]
+    ).with_format("arrow")
+    threshold = split_threshold(request, rows.data["hash"])
+    is_val = {"train": compute.greater_equal, "val": compute.less}
+    with storage_errors(out):
+        shutil.rmtree(saved, ignore_errors=True)
+        for side in SIDES:
+            chosen = rows.filter(
+                lambda hashes, side=side: is_val[side](hashes, pa.scalar(threshold, pa.uint64())).fill_null(False),
+                input_columns="hash",
+                batched=True,
+            )
+            chosen.with_format(None).remove_columns("hash").save_to_disk(saved / side)
+        (saved / "dataset_dict.json").write_text(json.dumps({"splits": SIDES}))
+        paths = {side: sorted((saved / side).glob("*.arrow")) for side in SIDES}
+        sides = {side: [texts for path in paths[side] for texts in read_arrow(path)] for side in SIDES}
+        manifest = Manifest(
+            version=VERSION,
+            digest=corpus_digest(tokenizer, sides),
+            n_vocab=tokenizer.n_vocab,
+            bpe_tokens=tokenizer.bpe_tokens,
+            tokenizer_sha256=tokenizer.sha256,
+            inputs=tuple(text.encode(errors="backslashreplace").decode() for text in request.inputs),
+            settings=settings,
+            train=count(sides["train"], tokenizer),
+            val=count(sides["val"], tokenizer),
+            skipped=rows.data["hash"].null_count,
+            shards=tuple(
+                Shard(side=side, name=path.name, size=path.stat().st_size) for side in SIDES for path in paths[side]
+            ),
+        )
+        shutil.rmtree(out / manifest.digest, ignore_errors=True)  # a damaged one
+        saved.rename(out / manifest.digest)
+        text = tokenizer.to_json().encode()
+        if not (out / TOKENIZER).is_file() or (out / TOKENIZER).read_bytes() != text:
+            (out / MANIFEST).unlink(missing_ok=True)  # so that a manifest is never beside another tokenizer
+            write_atomic(out / TOKENIZER, text)
+        write_atomic(out / MANIFEST, manifest.model_dump_json(indent=1))
+        # After the manifest: until then, the folder holds the earlier corpus.
+        for path in out.iterdir():
+            if _DIGEST.fullmatch(path.name) and path.name != manifest.digest:
+                shutil.rmtree(path, ignore_errors=True)
+    return manifest, threshold != val_below(request)
 
 
-def differing_options(request: CorpusRequest, existing: Manifest) -> str:
-    """Return the options of an existing corpus that differ from a request, as on the command line; empty if none does.
+def split_threshold(request: CorpusRequest, hashes: "pa.ChunkedArray") -> int:
+    """Return the hash below which a document is for validation.
+
+    It is `val_below(request)`, moved as little as needed so that both sides have a document.
 
     Raises:
-        DataMissingError: the files of the requested tokenizer are missing.
-        InputError: the requested tokenizer is not a byte-level BPE.
+        DataMissingError: there is no text, or only one distinct document.
     """
-    differences = []
-    if request.absolute_inputs != existing.inputs:
-        differences += [f"--input {text}" for text in existing.inputs]
-    if request.tokenizer is None and request.bpe_tokens != existing.bpe_tokens:
-        differences.append(f"a tokenizer of {existing.bpe_tokens} tokens")
-    elif request.tokenizer and read_tokenizer(request.tokenizer).sha256 != existing.tokenizer_sha256:
-        differences.append(f"another tokenizer, of {existing.bpe_tokens} tokens")
-    for name in ("val_fraction", "text_field", "documents", "shard_mib"):
-        if getattr(request, name) != (value := getattr(existing.settings, name)):
-            differences.append(f"--{name.replace('_', '-')} {value}")
-    return " ".join(differences)
+    from pyarrow import compute
 
-
-def corpus_rows(manifest: Manifest) -> list[dict[str, str | int]]:
-    """Return a row of counts for the training and for the validation side of a corpus."""
-    rows = []
-    for side_name, counts in (("training", manifest.train), ("validation", manifest.val)):
-        row: dict[str, str | int] = {"part": side_name, "documents": counts.documents, "sentences": counts.sentences}
-        row |= {"tokens": counts.tokens, f"blocks_{BLOCK_TOKENS}": counts.blocks, "text_bytes": counts.text_bytes}
-        rows.append(row)
-    return rows
-
-
-MIN_VAL_BLOCKS = 32
-"""With fewer validation blocks than this, the summary recommends a larger share."""
-
-
-def corpus_summary(request: CorpusRequest, outcome: CorpusOutcome) -> str:
-    """Return lines on the work done, on properties of the corpus that matter for training, and on the next command."""
-    manifest = outcome.manifest
-    if outcome.new_shards:
-        rate = f"{outcome.tokens:,} tokens in {outcome.wall_s:.1f} s: {outcome.tokens / outcome.wall_s:,.0f} tokens/s"
-        lines = [f"{rate} on {outcome.workers} {'process' if outcome.workers == 1 else 'processes'}"]
-        if outcome.reused_shards:
-            lines.append(
-                f"{outcome.reused_shards} of {outcome.new_shards + outcome.reused_shards} shards were finished before"
-            )
-    else:
-        lines = ["the corpus was complete already"]
-    if manifest.settings.val_below != request.val_below:
-        lines.append(
-            f"few documents: --val-fraction {request.val_fraction} would leave one side empty, so one document was "
-            "moved to it"
+    lowest, highest = compute.min_max(hashes).as_py().values()
+    if lowest is None:
+        raise DataMissingError(f"{', '.join(request.inputs)}: no text is in there")
+    if lowest == highest:
+        finer_unit = "line" if request.documents == "blank-line" else "blank-line or line"
+        raise DataMissingError(
+            f"{', '.join(request.inputs)}: only one distinct document, which cannot be for both training and "
+            f"validation; give more text, or --documents {finer_unit}, which splits a text file into more documents"
         )
-    if manifest.skipped:
-        verb = "was" if manifest.skipped == 1 else "were"
-        lines.append(f"{format_count(manifest.skipped, 'document')} without text {verb} left out")
-    if long := manifest.train.long_sentences + manifest.val.long_sentences:
-        lines.append(
-            f"{long} sentences have more than {BLOCK_TOKENS} tokens; blocks of that size cut them"
-            if long > 1
-            else f"1 sentence has more than {BLOCK_TOKENS} tokens; blocks of that size cut it"
-        )
-    if (mean := manifest.train.tokens / manifest.train.blocks) < BLOCK_TOKENS / 2:
-        line = f"documents are short: blocks of up to {BLOCK_TOKENS} tokens have {mean:.0f} on average, "
-        line += "the rest is padding"
-        if (tokens := _fitting_block_tokens(mean)) < BLOCK_TOKENS:
-            line += f"; --set model.tokens={tokens} has less padding"
-        if outcome.has_text_files and request.documents != "file":
-            line += "; if each text file is one document: --documents file"
-        lines.append(line)
-    if (blocks := manifest.val.blocks) < MIN_VAL_BLOCKS:
-        lines.append(
-            f"validation has {format_count(blocks, 'block')} of up to {BLOCK_TOKENS} tokens, "
-            "too few for a precise val_loss: use a larger --val-fraction"
-        )
-    if outcome.replaced:
-        lines.append(
-            f"replaces corpus {outcome.replaced}: runs that were trained on it cannot resume; another --out keeps both"
-        )
-    lines.append(f"{request.out}: corpus {manifest.digest}, vocabulary {manifest.n_vocab}")
-    options = f"--data {shlex.quote(str(request.out))} --set model.vocabulary={manifest.n_vocab}"
-    lines.append(f"next: `ettsweep grid --model gpt2 {options}`, or another model of text")
-    return "\n".join(lines)
+    # The lowest hash is always below the threshold, the highest never.
+    threshold: int = min(max(val_below(request), lowest + 1), highest)
+    return threshold
 
 
-def _fitting_block_tokens(mean_tokens: float) -> int:
-    """Return a block size, a power of two, in which most documents of this mean length fit."""
-    return 1 << max(4, math.ceil(math.log2(2 * mean_tokens)))
+def count(side: Sequence[Texts], tokenizer: Tokenizer) -> Counts:
+    """Return the content of a side, as the manifest records it."""
+    sizes = token_bytes(tokenizer)
+    lengths = [np.diff(texts.ends.astype(np.int64), prepend=0) for texts in side]
+    for texts, sentence_lengths in zip(side, lengths, strict=True):
+        first = texts.sentence_offsets[:-1]
+        sentence_lengths[first] = texts.ends[first]  # ends count from the start of their document
+    return Counts(
+        documents=sum(len(texts.token_offsets) - 1 for texts in side),
+        sentences=sum(len(texts.ends) for texts in side),
+        tokens=sum(len(texts.tokens) for texts in side),
+        text_bytes=sum(int(sizes[texts.tokens].sum()) for texts in side),
+        long_sentences=sum(int((part > BLOCK_TOKENS).sum()) for part in lengths),
+        blocks=sum(len(block_starts(texts, BLOCK_TOKENS)) for texts in side),
+    )

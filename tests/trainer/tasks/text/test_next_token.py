@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from support.texts import TOPICS, small_tokenizer
 
 from ettsweep.errors import DataMissingError, InputError
@@ -16,49 +16,46 @@ from ettsweep.token_ids import FIRST_BPE, PAD, START
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.tasks.registry import check_compatible, task_kind, task_spec
 from ettsweep.trainer.tasks.task import Batch, BatchShare
+from ettsweep.trainer.tasks.text.blocks import Texts, TokenWindows
 from ettsweep.trainer.tasks.text.corpus import corpus_from_texts
 from ettsweep.trainer.tasks.text.next_token import NextToken
 from ettsweep.trainer.tasks.text.pydoc import documents, pydoc_corpus
-from ettsweep.trainer.tasks.text.shards import Texts
 from ettsweep.trainer.tasks.text.text_task import DenoisingTask, NextTokenTask
 from ettsweep.trainer.tasks.text.tokenizer import token_bytes
-from ettsweep.trainer.tasks.text.windows import TokenWindows
 
 MODEL = model_spec("gpt-tiny").model_copy(update={"vocabulary": 512, "tokens": 16})
 TEXT = NextTokenTask(text="pydoc")
 
 
-def shard(*lengths: Sequence[int], first: int = 100) -> Texts:
-    """Return a shard of documents, each of sentences of so many tokens; ids count up."""
-    sentences = [length for document in lengths for length in document]
-    ends, total = np.cumsum([len(document) for document in lengths]), sum(sentences)
-    tokens: NDArray[np.uint16] = np.arange(first, first + total, dtype=np.uint16)
-    return Texts(ends.astype(np.uint32), np.cumsum(sentences).astype(np.uint32), tokens)
+def texts_of(*documents: Sequence[int], first: int = 100) -> Texts:
+    """Return documents, each of sentences of so many tokens; ids count up."""
+    lengths, ends = [sum(document) for document in documents], [np.cumsum(document) for document in documents]
+    return Texts(
+        np.arange(first, first + sum(lengths), dtype=np.uint16),
+        np.cumsum([0, *lengths], dtype=np.int32),
+        np.concatenate(ends).astype(np.uint32),
+        np.cumsum([0, *map(len, ends)], dtype=np.int32),
+    )
 
 
-def stream(*shards: Texts) -> list[list[int]]:
-    """Return the stream of each shard, made token by token."""
-    streams = []
-    for texts in shards:
-        values, begin = list[int](), 0
-        for last in texts.document_ends:
-            end = int(texts.sentence_ends[last - 1])
+def stream(*parts: Texts) -> list[int]:
+    """Return the stream of all documents, made token by token."""
+    values = list[int]()
+    for texts in parts:
+        for begin, end in pairwise(texts.token_offsets):
             values += [START, *texts.tokens[begin:end].tolist()]
-            begin = end
-        streams.append(values)
-    return streams
+    return values
 
 
 # --- windows ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 3, 7, 12])
-def test_windows_follow_each_other_through_all_documents_of_a_shard(tokens: int) -> None:
-    shards = [shard((3, 2), (1,), (4, 4, 1)), shard((1,)), shard((2,), first=300), shard((30,), (1,), first=400)]
-    windows = TokenWindows(shards, tokens)
-    expected = [
-        values[k : k + tokens + 1] for values in stream(*shards) for k in range(0, len(values) - tokens, tokens)
-    ]
+@pytest.mark.parametrize("tokens", [1, 2, 3, 7, 12, 60])
+def test_windows_follow_each_other_through_all_documents_of_all_parts(tokens: int) -> None:
+    first, *others = [((3, 2), (1,), (4, 4, 1)), ((1,),), ((2,),), ((30,), (1,))]
+    parts = [texts_of(*first), *(texts_of(*part, first=100 * k) for k, part in enumerate(others, start=2))]
+    windows, values = TokenWindows(parts, tokens), stream(*parts)
+    expected = [values[k : k + tokens + 1] for k in range(0, len(values) - tokens, tokens)]
     assert [windows.window(k).tolist() for k in range(len(windows))] == expected
     for beyond in (-1, len(windows)):
         with pytest.raises(IndexError):
@@ -66,8 +63,7 @@ def test_windows_follow_each_other_through_all_documents_of_a_shard(tokens: int)
 
 
 def test_a_side_without_text_has_no_windows() -> None:
-    empty = Texts(np.zeros(0, np.uint32), np.zeros(0, np.uint32), np.zeros(0, np.uint16))
-    assert len(TokenWindows([], 4)) == len(TokenWindows([empty], 4)) == 0
+    assert len(TokenWindows([], 4)) == 0
 
 
 def test_bytes_of_tokens_are_those_of_the_text() -> None:

@@ -8,18 +8,18 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import support
+import tokenizers
 from numpy.typing import NDArray
 from support.texts import TOPICS, gpt2_vocabulary, small_tokenizer, write_gpt2
 
 from ettsweep.errors import DataMissingError, InputError, TooFewPairsError
 from ettsweep.token_ids import FIRST_BPE, mask_id
 from ettsweep.trainer.tasks.text.tokenizer import (
-    BYTE_OF_LETTER,
+    LETTERS,
     Tokenizer,
     read_tokenizer,
     split_sentences,
@@ -126,82 +126,52 @@ def test_all_forms_of_the_files_are_the_same_tokenizer(gpt2: Path, tmp_path: Pat
     assert read_tokenizer(tmp_path / "own").sha256 == first.sha256
 
 
-def changed(small: Tokenizer, **parts: object) -> dict[str, object]:
-    data: dict[str, object] = json.loads(small.to_json())
-    model = data["model"]
-    assert isinstance(model, dict)
-    model |= {key: value for key, value in parts.items() if key in model}
-    return data | {key: value for key, value in parts.items() if key not in model}
-
-
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"type": "WordPiece"}, "its model is WordPiece"),
-        ({"pre_tokenizer": {"type": "Whitespace"}}, 'its pre_tokenizer is {"type": "Whitespace"}'),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, "its pre_tokenizer is Whitespace"),
         ({"pre_tokenizer": None}, "its pre_tokenizer is none"),
-        ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True}}, "its pre_tokenizer is"),
-        ({"pre_tokenizer": {"type": "ByteLevel", "use_regex": False}}, "its pre_tokenizer is"),
-        ({"normalizer": {"type": "NFKC"}}, 'its normalizer is {"type": "NFKC"}'),
         (
-            {"byte_fallback": True, "end_of_word_suffix": "</w>"},
-            "its end_of_word_suffix is </w>, its byte_fallback is true",
+            {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}},
+            "its pre_tokenizer is ByteLevel, or with other options",
         ),
-        ({"vocab": {"a": 0}}, "it has no token for 255 of the 256 bytes, among them '!'"),
-        ({"vocab": {**BYTE_OF_LETTER, "ab": 3}}, "token ids must be distinct integers"),
-        ({"merges": [["a", "b", "c"]]}, "merge 'a b c' joins tokens that tokenizer.json does not have"),
-        ({"merges": [["~", "~"]]}, "merge '~ ~' joins tokens"),
+        ({"normalizer": {"type": "NFKC"}}, "its normalizer is NFKC"),
+        ({"byte_fallback": True, "end_of_word_suffix": "</w>"}, "its end_of_word_suffix is </w>, its byte_fallback"),
+        ({"vocab": {"a": 0}, "merges": []}, "its vocabulary has no token for 255 of the 256 bytes"),
+        ({"merges": [["~", "~"]]}, "cannot be read as a byte-level BPE ("),
+        ({"merges": 5}, "cannot be read as a byte-level BPE ("),
+        ({"added_tokens": 3}, "cannot be read as a byte-level BPE ("),
     ],
 )
 def test_other_tokenizers_are_refused_with_the_reason(
     small: Tokenizer, tmp_path: Path, sections: dict[str, object], message: str
 ) -> None:
-    (tmp_path / "tokenizer.json").write_text(json.dumps(changed(small, **sections)))
+    data = json.loads(small.to_json())
+    for key, value in sections.items():
+        (data["model"] if key in data["model"] else data)[key] = value
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
     with pytest.raises(InputError, match=re.escape(message)) as caught:
         read_tokenizer(tmp_path)
     assert str(caught.value).startswith(f"{tmp_path}/tokenizer.json: ")
 
 
+def test_another_model_is_refused(tmp_path: Path) -> None:
+    tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a")).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(InputError, match="its model is WordLevel"):
+        read_tokenizer(tmp_path)
+
+
 def test_files_that_are_not_there_or_broken_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DataMissingError, match="No such file"):
+    with pytest.raises(DataMissingError, match=r"gone: expected tokenizer\.json, or vocab\.json .*; it is no folder"):
         read_tokenizer(tmp_path / "gone")
     (tmp_path / "vocab.json").write_text("{}")
-    with pytest.raises(
-        DataMissingError, match=r"tokenizer\.json, or vocab\.json and merges\.txt.*it holds vocab\.json"
-    ):
+    with pytest.raises(DataMissingError, match=r"expected tokenizer\.json, or vocab\.json and merges\.txt"):
         read_tokenizer(tmp_path)
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")
     with pytest.raises(InputError, match=r"vocab\.json: .* no token for 256"):
         read_tokenizer(tmp_path)
     (tmp_path / "vocab.json").write_text("{")
-    with pytest.raises(InputError, match=r"vocab\.json: no valid JSON"):
-        read_tokenizer(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("model", "added"),
-    [
-        ({"merges": [5]}, []),
-        ({"merges": None}, []),
-        ({"merges": 5}, []),
-        ({"merges": [[1, 2]]}, []),
-        ({"merges": [[["a"], "b"]]}, []),
-        ({"vocab": ["a"]}, []),
-        ({"vocab": None}, []),
-        ({}, [{"x": 1}]),
-        ({}, [3]),
-        ({}, 3),
-        ({}, [{"content": "<x>", "id": "one"}]),
-    ],
-)
-def test_a_tokenizer_json_of_another_shape_is_refused(
-    tmp_path: Path, small: Tokenizer, model: dict[str, Any], added: object
-) -> None:
-    data = json.loads(small.to_json())
-    data["model"] |= model
-    data["added_tokens"] = added
-    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
-    with pytest.raises(InputError, match=r"tokenizer\.json: "):
+    with pytest.raises(InputError, match=r"vocab\.json: cannot be read"):
         read_tokenizer(tmp_path)
 
 
@@ -273,7 +243,9 @@ def test_tables_know_white_space_of_several_bytes_and_no_special_token(gpt2: Pat
     for special in (*range(FIRST_BPE), *range(50261, 50265), vocab["<|endoftext|>"] + FIRST_BPE):
         assert not leads[special]
         assert not space[special]
-    wide = Tokenizer({**{letter: k for k, letter in enumerate(BYTE_OF_LETTER)}, "ãĢĢ": 256, "ãĢĢx": 257}, [])
+    letters = sorted(LETTERS)
+    vocab = {letter: k for k, letter in enumerate(letters)} | {"ãĢ": 256, "ãĢĢ": 257, "ãĢĢx": 258}
+    wide = Tokenizer(tokenizers.models.BPE(vocab, [("ã", "Ģ"), ("ãĢ", "Ģ"), ("ãĢĢ", "x")]))
     leads, space = word_tables(wide)  # an ideographic space, alone and before a letter
     assert leads[-6:-4].tolist() == [True, True]
     assert space[-6:-4].tolist() == [True, False]

@@ -1,0 +1,67 @@
+"""Blocks of sentences beside those of a plain loop."""
+
+import numpy as np
+import pytest
+
+from ettsweep.errors import InputError
+from ettsweep.trainer.tasks.text.blocks import TextBlocks, Texts, block_starts
+
+
+def texts_of(documents: list[list[int]]) -> Texts:
+    """Return documents, given as lengths of sentences; ids are positions."""
+    lengths = [sum(document) for document in documents]
+    return Texts(
+        np.arange(sum(lengths), dtype=np.uint32),
+        np.cumsum([0, *lengths], dtype=np.int32),
+        np.array([end for document in documents for end in np.cumsum(document)], np.uint32),
+        np.cumsum([0, *map(len, documents)], dtype=np.int32),
+    )
+
+
+def plain_blocks(documents: list[list[int]], block: int) -> list[list[int]]:
+    """Fill blocks sentence by sentence; return the lengths of the sentences of each."""
+    blocks = list[list[int]]()
+    for document in documents:
+        capacity = 0
+        for length in document:
+            left = length
+            if left > capacity:
+                blocks.append([])
+                capacity = block
+            while left > block:  # a long sentence begins a block, and is cut
+                blocks[-1].append(block)
+                blocks.append([])
+                left -= block
+            blocks[-1].append(left)
+            capacity -= left
+    return blocks
+
+
+@pytest.mark.parametrize("block", [1, 2, 5, 8, 31, 512])
+def test_blocks_hold_as_many_whole_sentences_of_a_document_as_fit(block: int) -> None:
+    rng = np.random.default_rng(block)
+    documents, parts = list[list[int]](), list[Texts]()
+    for count, sentences, mean in [(1, 400, 6), (300, 5, 9), (80, 40, 3), (1, 1, 1), (3, 2, 700), (70, 1, 20)]:
+        made = [rng.geometric(1 / mean, sentences).tolist() for _ in range(count)]
+        documents += made
+        parts.append(texts_of(made))
+    blocks, expected = TextBlocks(parts, block), plain_blocks(documents, block)
+    assert [blocks.block(k).lengths_S.tolist() for k in range(len(blocks))] == expected
+    assert blocks.sizes(np.arange(len(blocks))).tolist() == list(map(sum, expected))
+    tokens = np.concatenate([blocks.block(k).tokens_T for k in range(len(blocks))])
+    assert np.array_equal(tokens, np.concatenate([part.tokens for part in parts]))
+    for beyond in (-1, len(blocks)):
+        with pytest.raises(IndexError):
+            blocks.block(beyond)
+
+
+def test_a_long_sentence_is_cut_and_its_rest_goes_on_with_the_next() -> None:
+    assert block_starts(texts_of([[3, 12, 4, 3], [2]]), 5).tolist() == [0, 3, 8, 13, 15, 19, 22]
+    assert block_starts(texts_of([[3, 12, 3, 4], [2]]), 5).tolist() == [0, 3, 8, 13, 18, 22]
+    assert block_starts(texts_of([[10, 1]]), 5).tolist() == [0, 5, 10]
+    assert block_starts(texts_of([]), 5).tolist() == []
+
+
+def test_blocks_of_no_tokens_are_refused() -> None:
+    with pytest.raises(InputError, match="blocks of 0 tokens"):
+        TextBlocks([], 0)

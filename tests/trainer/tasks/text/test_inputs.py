@@ -1,0 +1,197 @@
+"""Documents of all forms of input beside what was written there; and what is said of damaged ones."""
+
+import bz2
+import csv
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.texts import TOPICS
+
+from ettsweep.errors import DataMissingError, EttsweepError, FailedError, InputError
+from ettsweep.trainer.tasks.text import inputs as finding
+from ettsweep.trainer.tasks.text.corpus_manifest import DocumentUnit
+from ettsweep.trainer.tasks.text.inputs import CorpusRequest, documents_of, fault, find_portions, load
+
+TEXTS = [text.strip() for text in TOPICS[:30]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder for inputs; the cache lies beside it."""
+    (tmp_path / "in").mkdir()
+    return tmp_path / "in"
+
+
+def read(*inputs: object, out: Path, **options: Any) -> list[str]:
+    """Return the documents of inputs."""
+    request = CorpusRequest(tuple(map(str, inputs)), out, **options)
+    texts = list[str]()
+    for portion in find_portions(request):
+        try:
+            (column,) = load(portion, request).to_dict().values()
+            texts += documents_of(column, portion.kind, request.text_field)
+        except Exception as error:
+            raise fault(portion, request, error) from None
+    return texts
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("blank-line", ["first", "é\n中文 text", "last\n  line"]),
+        ("line", ["first", "", "é", "中文 text", "", "", "last", "line"]),
+        ("file", ["first\n\né\n中文 text\n\n\nlast\n  line"]),
+    ],
+)
+def test_documents_of_a_text_file_are_paragraphs_lines_or_all(
+    folder: Path, mode: DocumentUnit, expected: list[str]
+) -> None:
+    data = "\ufefffirst\n\né\r\n中文 text\n\n\nlast\n  line\n".encode()
+    (folder / "a.txt").write_bytes(data)
+    (folder / "b.txt.gz").write_bytes(gzip.compress(data))
+    (folder / "c.txt.bz2").write_bytes(bz2.compress(data))
+    assert read(folder, out=folder.parent, documents=mode) == 3 * expected
+
+
+def test_each_row_of_lines_and_tables_is_a_document(folder: Path) -> None:
+    lines = [json.dumps({"id": k, "body": text, f"only {k}": k}) for k, text in enumerate(TEXTS)]
+    (folder / "a.jsonl").write_text("\n".join([*lines, "", '{"body": null}', '{"body": "a \\ud800 b"}']))
+    with (folder / "b.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["id", "body"], *enumerate(TEXTS), [7, "NA"], [8, "12"]])
+    pq.write_table(pa.table({"id": range(31), "body": [*TEXTS, None]}), folder / "c.parquet", row_group_size=7)
+    pq.write_table(pa.table({"body": pa.array(TEXTS, pa.large_string())}), folder / "d.parquet")
+    expected = [*TEXTS, "", "a ? b", *TEXTS, "NA", "12", *TEXTS, "", *TEXTS]
+    assert read(folder, out=folder.parent, text_field="body") == expected
+
+
+def test_data_sets_on_disk_are_read_in_place(folder: Path) -> None:
+    from datasets import Dataset, DatasetDict
+
+    data = Dataset.from_dict({"text": [*TEXTS, None], "n": list(range(31))})
+    data.save_to_disk(str(folder / "one"), num_shards=4)
+    data.select([2]).save_to_disk(str(folder / "part[1]"))
+    DatasetDict(train=data.select(range(3)), other=data.select(range(3, 5))).save_to_disk(str(folder / "two"))
+    out, before = folder.parent / "out", sorted(folder.rglob("*"))
+    assert read(folder / "one", out=out) == [*TEXTS, ""]
+    assert read(folder / "part[1]", out=out) == [TEXTS[2]], "its name is no pattern"
+    assert read(folder / "two", f"{folder}/two:other", out=out) == TEXTS[:5]
+    assert sorted(folder.rglob("*")) == before
+    for text, message in (("two:test", "cannot be opened as a data set ("), ("one:test", "has no splits; use ")):
+        with pytest.raises(EttsweepError, match=re.escape(message)):
+            read(f"{folder}/{text}", out=out)
+    with pytest.raises(InputError, match=r"one/data-.*: field 'n' is not text but int64"):
+        read(folder / "one", out=out, text_field="n")
+
+
+def test_a_data_set_of_the_hub_is_asked_for_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.chdir(folder)  # `datasets` takes a folder of this name for the data set
+    for name, split in (("owner/books", "train"), ("owner/books", "validation")):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / f"{split}.jsonl").write_text("".join(f'{{"text": "{split} {k}"}}\n' for k in range(3)))
+    out = folder.parent
+    assert read("hfds/owner/books", out=out) == ["train 0", "train 1", "train 2"]
+    assert read("hfds/owner/books:validation", out=out) == [f"validation {k}" for k in range(3)]
+    (folder / "owner" / "pictures").mkdir()
+    (folder / "owner" / "pictures" / "a.png").write_bytes(b"")
+    for name, message in (
+        ("owner/books:test", "cannot be opened as a data set ("),
+        ("gone/set", "cannot be opened as a data set ("),
+        ("owner/pictures", "is imagefolder; supported are text, json"),
+        ("../owner/books", "expected hfds/OWNER/NAME"),
+        ("/etc", "expected hfds/OWNER/NAME"),
+    ):
+        with pytest.raises(EttsweepError, match=re.escape(f"--input hfds/{name}: {message}")):
+            read(f"hfds/{name}", out=out)
+
+
+def test_inputs_are_files_folders_and_patterns_each_file_once(folder: Path) -> None:
+    for name in ("b.txt", "a.txt", "c.jsonl", "README.md", ".hidden.txt", "sub/d.txt", "sub/e[1]*.txt"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps({"text": name}) if name.endswith("jsonl") else name)
+    assert read(folder, out=folder) == ["a.txt", "b.txt", "c.jsonl"]
+    assert read(folder / "b.txt", folder, out=folder) == ["b.txt", "a.txt", "c.jsonl"]
+    pattern = f"{folder}/**/*.txt"
+    assert read(f"{folder}/*.txt", pattern, out=folder) == ["a.txt", "b.txt", "sub/d.txt", "sub/e[1]*.txt"]
+
+
+def test_small_files_are_loaded_together_and_large_ones_in_units(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finding, "UNIT_BYTES", 100)
+    for name, size in (("a.txt", 40), ("b.txt", 80), ("c.txt", 5), ("d.jsonl", 5), ("e.jsonl", 450), ("f.txt.gz", 30)):
+        (folder / name).write_bytes(b"x" * size)
+    portions = find_portions(CorpusRequest((str(folder),), folder))
+    found = [("".join(Path(path).name[0] for path in portion.paths), portion.units) for portion in portions]
+    assert found == [("ab", 2), ("c", 1), ("de", 5), ("f", 2)]
+    keys = [portion.key for portion in portions]
+    (folder / "c.txt").write_bytes(b"y" * 6)
+    changed = [portion.key for portion in find_portions(CorpusRequest((str(folder),), folder))]
+    assert [old == new for old, new in zip(keys, changed, strict=True)] == [True, False, True, True]
+
+
+# --- what is wrong ----------------------------------------------------------------------------------------------------
+
+
+def line(text: object) -> str:
+    return json.dumps({"text": text}) + "\n"
+
+
+PARQUET = pa.BufferOutputStream()
+pq.write_table(pa.table({"text": [1, 2]}), PARQUET)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind", "message"),
+    [
+        ("a.md", b"x", InputError, "--input {path}: unsupported format; supported are .txt, .jsonl"),
+        ("a.txt", b"fine\n\nno \xff good", FailedError, "{path}: not UTF-8;"),
+        ("a.jsonl", (line("x") * 4 + "{broken\n").encode(), FailedError, "{path}: no valid JSON (Expecting property"),
+        ("a.jsonl", line("x").encode() + b'{"text": "\xff"}', FailedError, "{path}: not UTF-8;"),
+        ("a.jsonl", b'[{"text": "x"}]', FailedError, "{path}: one JSON object a line is expected, got list"),
+        ("a.jsonl", b'{"id": "1", "body": "y"}\n', InputError, "{path}: no field 'text', it has id, body; --text-field id?"),
+        ("a.jsonl", (line("x") * 2 + line(3)).encode(), InputError, "{path}: field 'text' is not text but int in "),
+        ("a.jsonl", b"[" * 100_000, FailedError, "{path}: no valid JSON (RecursionError)"),
+        ("a.txt.gz", b"no gzip", FailedError, "{path}: not UTF-8|{path}: cannot be read"),
+        ("a.txt.gz", gzip.compress(b"words " * 1000, mtime=0)[:-10], FailedError, "{path}: cannot be read as text (EOF"),
+        ("a.csv", b"id,body\n1,x\n", FailedError, "{path}: cannot be read as csv (ValueError: Usecols do not match"),
+        ("a.parquet", b"PAR1 no", FailedError, "{path}: cannot be read as parquet (ArrowInvalid: "),
+        ("a.parquet", PARQUET.getvalue().to_pybytes(), InputError, "{path}: field 'text' is not text but int64"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("among", [False, True])
+def test_a_damaged_file_is_named(
+    folder: Path, name: str, content: bytes, kind: type[EttsweepError], message: str, among: bool
+) -> None:
+    path = folder / f"b{name}"
+    path.write_bytes(content)
+    inputs = [path]
+    if among:
+        for other in ("a", "c"):
+            (folder / f"{other}.jsonl").write_text(line(other))
+            (folder / f"{other}.txt").write_text(other)
+            pq.write_table(pa.table({"text": [other]}), folder / f"{other}.parquet")
+        end = ".jsonl" if "json" in name else ".parquet" if "parquet" in name else ".txt"
+        inputs = [folder / f"a{end}", path, folder / f"c{end}"]
+    expected = "|".join(re.escape(each.format(path=path)) for each in message.split("|"))
+    with pytest.raises(kind, match=f"^({expected})"):
+        read(*inputs, out=folder.parent)
+
+
+def test_what_is_not_there_is_named(folder: Path) -> None:
+    (folder / "pictures").mkdir()
+    (folder / "pictures" / "a.png").write_bytes(b"")
+    (folder / "gone.txt").symlink_to(folder / "nowhere")
+    for name, message in [
+        ("nothing.txt", "no such file; supported are .txt"),
+        ("*.jsonl", "no such file"),
+        ("gone.txt", "no such file"),
+        ("pictures", "no text in this folder"),
+    ]:
+        with pytest.raises(DataMissingError, match=re.escape(f"--input {folder}/{name}: {message}")):
+            read(folder / name, out=folder)

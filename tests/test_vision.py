@@ -72,9 +72,12 @@ def test_from_jpeg_files_to_a_report(tmp_path: Path, results: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("model.classes=4", "data/train has 10 classes, the model has 4: --set model.classes=10"),
-        ("task.train_size=21", "data/train has 20 images, task.train_size is 21: --set task.train_size=20"),
-        ("task.val_size=11", "data/val has 10 images, task.val_size is 11: --set task.val_size=10"),
+        ("model.classes=4", "data: the data have 10 classes, the model has 4: --set model.classes=10"),
+        (
+            "task.train_size=21",
+            "data: found 20 images, task.train_size is 21: complete them, or --set task.train_size=20",
+        ),
+        ("task.val_size=11", "data: found 10 images, task.val_size is 11: complete them, or --set task.val_size=10"),
     ],
 )
 def test_data_that_no_run_could_train_on_are_refused_before_anything_is_submitted(

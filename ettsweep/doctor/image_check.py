@@ -14,7 +14,7 @@ from ettsweep.extras import TRAIN
 from ettsweep.process_pool import open_pool
 from ettsweep.processes import cores
 from ettsweep.trainer.specs import ImageModel, ModelSpec
-from ettsweep.trainer.tasks.images.image_data import StoredSide, locate
+from ettsweep.trainer.tasks.images.image_data import StoredSide, locate, mismatches
 from ettsweep.trainer.tasks.images.image_task import ImageTask
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def examine_images(task: ImageTask, model: ModelSpec | None, data: str, images: 
     classes = model.classes if isinstance(model, ImageModel) else task.classes
     try:
         sides = locate(task, data)
-        from ettsweep.trainer.tasks.images.sources import mismatches, open_sides
+        from ettsweep.trainer.tasks.images.sources import contents, open_sides
 
         train, val = open_sides(task, sides)
     except ImportError as error:
@@ -79,7 +79,7 @@ def examine_images(task: ImageTask, model: ModelSpec | None, data: str, images: 
     except DataMissingError as error:
         return [DoctorCheck("form", "failed", str(error))]
     rows = [DoctorCheck("form", "ok", _describe_form(sides))]
-    wrong = mismatches(task, classes, train, val)
+    wrong = mismatches(task, classes, contents(train), contents(val))
     rows += [DoctorCheck("contents", "failed", line) for line in wrong]
     # Mismatches with the task are listed one by one above; classes and sizes are facts, and always shown.
     rows.append(DoctorCheck("classes", "ok", f"{len(train.classes)}: {_abbreviate(train.classes)}"))

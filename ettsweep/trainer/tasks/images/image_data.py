@@ -2,11 +2,14 @@
 
 import os
 import re
+import tarfile
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ettsweep.errors import DataMissingError
 from ettsweep.extras import check_installed
@@ -29,7 +32,12 @@ LAYOUTS = (
     "(docs/data.md)"
 )
 
-Format = Literal["class folders", "tar files", "parquet files", "hub data set", "CIFAR's own files"]
+Format = Literal[
+    "class folders", "tar files", "WebDataset shards", "parquet files", "hub data set", "CIFAR's own files"
+]
+
+TABLES = ("WebDataset shards", "parquet files", "hub data set")
+"""Formats that `datasets` reads."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +45,8 @@ class StoredSide:
     """Location and format of one side of a data set.
 
     Attributes:
-        paths: the folder of class folders; all tar files; for other formats, the folder or hub name of the data set,
-            which is the same for both sides.
+        paths: the folder of class folders; all tar files or shards; for other formats, the folder or hub name of the
+            data set, which is the same for both sides.
     """
 
     side: Side
@@ -67,9 +75,13 @@ def locate(task: ImageTask, data: str | None) -> tuple[StoredSide, StoredSide]:
             f"task {task.name}: no data set given; pass --data PATH or set {variable}=PATH\nPATH is {LAYOUTS}"
         )
     try:
-        return _locate_sides(resolve_data(data), task)
+        sides = _locate_sides(resolve_data(data), task)
     except OSError as error:
         raise DataMissingError(f"task {task.name}: {error.filename}: {error.strerror}") from None
+    for side in sides:
+        if side.format in TABLES:  # before jobs are submitted, each of which would fail
+            check_installed(f"{side.paths[0]}: reading {side.format}", "datasets")
+    return sides
 
 
 def _locate_sides(data: str, task: ImageTask) -> tuple[StoredSide, StoredSide]:
@@ -111,9 +123,6 @@ def _find_classes(root: Path, folders: list[str]) -> StoredSide | None:
 
 
 def _both_sides(form: Format, name: str) -> tuple[StoredSide, StoredSide]:
-    # Before jobs are submitted, each of which would fail.
-    if form in ("parquet files", "hub data set"):
-        check_installed(f"{name}: reading {form}", "datasets")
     return StoredSide("train", form, (name,)), StoredSide("val", form, (name,))
 
 
@@ -131,13 +140,25 @@ def _find_side(root: Path, side: Side, folders: list[str], files: list[str]) -> 
             inner_folders, inner_files = _list_folder(root / name)
             if inner_folders:
                 return StoredSide(side, "class folders", (str(root / name),))
-            if tars := [file for file in inner_files if file.endswith(".tar")]:
-                return StoredSide(side, "tar files", tuple(str(root / name / tar) for tar in tars))
+            if tars := [str(root / name / file) for file in inner_files if file.endswith(".tar")]:
+                return StoredSide(side, _tar_format(tars[0]), tuple(tars))
     for name in SPLITS[side]:
         # As a whole word, so that "retrain" is not "train".
-        if tars := [f for f in files if f.endswith(".tar") and name in re.findall("[a-z]+", f.lower())]:
-            return StoredSide(side, "tar files", tuple(str(root / tar) for tar in tars))
+        if tars := [str(root / f) for f in files if f.endswith(".tar") and name in re.findall("[a-z]+", f.lower())]:
+            return StoredSide(side, _tar_format(tars[0]), tuple(tars))
     return None
+
+
+def _tar_format(path: str) -> Format:
+    """Return whether a tar has labels beside its first images, as a WebDataset shard has them."""
+    with suppress(tarfile.TarError), tarfile.open(path, "r:") as tar:  # what reads it reports a damaged one
+        if any(Path(entry.name).suffix in (".cls", ".json") for entry in islice(tar, SAMPLE_FILES)):
+            return "WebDataset shards"
+    return "tar files"
+
+
+SAMPLE_FILES = 10
+"""More files than the first sample of a WebDataset shard has."""
 
 
 def _has_parquet(root: Path, folders: list[str], files: list[str]) -> bool:
@@ -158,6 +179,38 @@ VALIDATION_SHARE = 0.2
 """Share of the images that `with_own_counts` holds out for validation where there are no others."""
 
 
+class Contents(NamedTuple):
+    """Names of the classes of one side, and its number of images."""
+
+    classes: Sequence[str]
+    images: int
+
+
+def mismatches(task: ImageTask, classes: int | None, train: Contents, val: Contents) -> list[str]:
+    """Return how images differ from the spec of a task; empty if they do not.
+
+    `classes` is the number of classes of the model; None does not compare it.
+    """
+    problems = []
+    if train.classes != val.classes:
+        for side, other, name in ((train, val, "training"), (val, train, "validation")):
+            if unmatched := [label for label in side.classes if label not in set(other.classes)]:
+                problems.append(f"{len(unmatched)} classes are in the {name} images only: {', '.join(unmatched[:20])}")
+        problems = problems or ["training and validation images have their classes in different orders"]
+    if classes is not None and len(train.classes) != classes:
+        data_classes = len(train.classes)
+        problems.append(
+            f"the data have {data_classes} classes, the model has {classes}: --set model.classes={data_classes}"
+        )
+    # The length of an epoch, and so the schedule, depends on these sizes.
+    for key, found in (("train_size", train.images), ("val_size", val.images)):
+        expected = getattr(task, key)
+        if found != expected:
+            hint = f"{'complete them, or ' if found < expected else ''}--set task.{key}={found}"
+            problems.append(f"found {found} images, task.{key} is {expected}: {hint}")
+    return problems
+
+
 def check_counts(task: ImageTask, model: ModelSpec, data: str | None) -> None:
     """Compare the numbers of classes and images with task and model, if class folders can be counted quickly.
 
@@ -165,26 +218,14 @@ def check_counts(task: ImageTask, model: ModelSpec, data: str | None) -> None:
         DataMissingError: they differ, so every run would fail.
     """
     assert isinstance(model, ImageModel)
-    for (location, counts), expected_size in zip(
-        _count_both_sides(task, data), (task.train_size, task.val_size), strict=True
-    ):
-        if counts is None:  # not counted: each run compares them when it opens the data
-            continue
-        key = f"task.{location.side}_size"
-        held_out = task.val_size if task.split_seed is not None else 0
-        if len(counts) != model.classes:
-            problem = f"{len(counts)} classes, the model has {model.classes}: --set model.classes={len(counts)}"
-        elif held_out and sum(counts) != task.train_size + held_out:
-            remaining = max(1, sum(counts) - held_out)
-            problem = (
-                f"{sum(counts)} images, task.train_size and task.val_size are {task.train_size} and {held_out}: "
-                f"--set task.train_size={remaining}"
-            )
-        elif not held_out and sum(counts) != expected_size:
-            problem = f"{sum(counts)} images, {key} is {expected_size}: --set {key}={sum(counts)}"
-        else:
-            continue
-        raise DataMissingError(f"task {task.name}: {location.paths[0]} has {problem}")
+    train, val = _count(locate(task, data))
+    if train is None or val is None:  # each run compares them when it opens the data
+        return
+    if task.split_seed is not None:
+        held_out = min(task.val_size, train.images)
+        train, val = train._replace(images=train.images - held_out), val._replace(images=held_out)
+    if problems := mismatches(task, model.classes, train, val):
+        raise DataMissingError("\n".join(f"task {task.name}: {data}: {line}" for line in problems))
 
 
 def with_own_counts(task: ImageTask, data: str) -> ImageTask:
@@ -197,39 +238,36 @@ def with_own_counts(task: ImageTask, data: str) -> ImageTask:
         DataMissingError: there are no images in a supported layout.
     """
     try:
-        (_, train), (_, val) = _count_both_sides(task, data)
+        train, val = _count(locate(task, data))
     except DataMissingError:
         # Raises again unless there are images to hold out.
-        (_, total), _ = _count_both_sides(task.model_copy(update={"split_seed": 0}), data)
-        if not total:
+        train, _ = _count(locate(task.model_copy(update={"split_seed": 0}), data))
+        if train is None or not train.images:
             raise
-        val_size = max(1, round(VALIDATION_SHARE * sum(total)))
-        sizes = {"train_size": max(1, sum(total) - val_size), "val_size": val_size, "split_seed": 0}
+        val_size = max(1, round(VALIDATION_SHARE * train.images))
+        sizes = {"train_size": max(1, train.images - val_size), "val_size": val_size, "split_seed": 0}
         return task.model_copy(update=sizes)
-    return task.model_copy(update={"train_size": sum(train), "val_size": sum(val)}) if train and val else task
+    return task.model_copy(update={"train_size": train.images, "val_size": val.images}) if train and val else task
 
 
-def _count_both_sides(task: ImageTask, data: str | None) -> list[tuple[StoredSide, list[int] | None]]:
-    """Return both sides, each with the number of images per class; None if it is unknown or takes too long to count."""
+def _count(sides: tuple[StoredSide, StoredSide]) -> list[Contents | None]:
+    """Return the contents of both sides; None for other formats than class folders, and after `COUNT_LIMIT_S`."""
     deadline_s = time.monotonic() + COUNT_LIMIT_S
     return [
-        (
-            location,
-            _count_per_class(Path(location.paths[0]), deadline_s) if location.format == "class folders" else None,
-        )
-        for location in locate(task, data)
+        _count_per_class(Path(side.paths[0]), deadline_s) if side.format == "class folders" else None for side in sides
     ]
 
 
-def _count_per_class(folder: Path, deadline_s: float) -> list[int] | None:
-    """Return the number of images of each class folder; None if a class has subfolders, or at the deadline."""
-    counts = []
+def _count_per_class(folder: Path, deadline_s: float) -> Contents | None:
+    """Return the contents of class folders; None if a class has subfolders, or at the deadline."""
+    counts = dict[str, int]()
     for name in _list_folder(folder)[0]:
         inner_folders, files = _list_folder(folder / name)
         if inner_folders or time.monotonic() > deadline_s:
             return None
-        counts.append(sum(map(_is_image, files)))
-    return [count for count in counts if count]  # folders without images are no classes
+        if count := sum(map(_is_image, files)):  # folders without images are no classes
+            counts[name] = count
+    return Contents(list(counts), sum(counts.values()))
 
 
 def _is_image(file: str) -> bool:

@@ -1,11 +1,11 @@
-"""Random access to images in class folders, tar files, parquet files and CIFAR's own files."""
+"""Random access to images in class folders, tar files, tables of `datasets` and CIFAR's own files."""
 
 import io
 import os
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,9 @@ from PIL import Image, UnidentifiedImageError
 
 from ettsweep.errors import DataMissingError, UndecodableError, short_message
 from ettsweep.seeding import derive_seed
-from ettsweep.trainer.tasks.images.image_data import CIFAR_FOLDERS, SPLITS, StoredSide, locate
-from ettsweep.trainer.tasks.images.image_index import folder_index, number_classes, tar_index
+from ettsweep.trainer.tasks.images.image_data import CIFAR_FOLDERS, SPLITS, Contents, StoredSide, locate, mismatches
 from ettsweep.trainer.tasks.images.image_task import ImageTask
+from ettsweep.trainer.tasks.images.tar_index import encode_names, number_classes, tar_index
 
 
 class ImageSource(Protocol):
@@ -87,9 +87,14 @@ def open_sources(task: ImageTask, classes: int, data: str | None) -> tuple[Image
         DataMissingError: they are missing, or differ from the task; the message says what would work.
     """
     train, val = open_sides(task, locate(task, data))
-    if problems := mismatches(task, classes, train, val):
+    if problems := mismatches(task, classes, contents(train), contents(val)):
         raise DataMissingError("\n".join(f"task {task.name}: {line}" for line in problems))
     return train, val
+
+
+def contents(source: ImageSource) -> Contents:
+    """Return classes and number of images of a source."""
+    return Contents(source.classes, len(source))
 
 
 def open_sides(task: ImageTask, sides: tuple[StoredSide, StoredSide]) -> tuple[ImageSource, ImageSource]:
@@ -116,33 +121,6 @@ def hold_out(labels: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int
     return np.sort(by_class[(2 * np.arange(count) + 1) * len(labels) // (2 * max(1, count))])
 
 
-def mismatches(task: ImageTask, classes: int | None, train: ImageSource, val: ImageSource) -> list[str]:
-    """Return how images differ from the spec of a task; empty if they do not.
-
-    `classes` is the number of classes of the model; None does not compare it.
-    """
-    problems = []
-    if train.classes != val.classes:
-        for side_source, other_source, side_name in ((train, val, "training"), (val, train, "validation")):
-            if unmatched := [name for name in side_source.classes if name not in set(other_source.classes)]:
-                problems.append(
-                    f"{len(unmatched)} classes are in the {side_name} images only: {', '.join(unmatched[:20])}"
-                )
-        problems = problems or ["training and validation images have their classes in different orders"]
-    if classes is not None and len(train.classes) != classes:
-        data_classes = len(train.classes)
-        problems.append(
-            f"the data have {data_classes} classes, the model has {classes}: --set model.classes={data_classes}"
-        )
-    # The length of an epoch, and so the schedule, depends on these sizes.
-    for key, source in (("train_size", train), ("val_size", val)):
-        expected_size = getattr(task, key)
-        if len(source) != expected_size:
-            hint = f"{'complete them, or ' if len(source) < expected_size else ''}--set task.{key}={len(source)}"
-            problems.append(f"found {len(source)} images, task.{key} is {expected_size}: {hint}")
-    return problems
-
-
 def open_source(location: StoredSide, kind: str) -> ImageSource:
     """Return the images of one side of a data set; the list of images is shared by all runs of this process.
 
@@ -164,25 +142,30 @@ def _open_cached_source(location: StoredSide, kind: str, stamps: tuple[tuple[int
             return TarSource(location)
         case "CIFAR's own files":
             return CifarSource(location, kind)
-        case "parquet files" | "hub data set":
-            return HubSource(location)
+        case "parquet files" | "WebDataset shards" | "hub data set":
+            return TableSource(location)
 
 
 class FolderSource(ImageSource):
-    """One folder of images per class, in timm's order."""
+    """One folder of images per class, as timm lists them."""
 
     def __init__(self, location: StoredSide) -> None:
-        self._root = Path(location.paths[0])
-        self.classes, self.labels, self._paths, _ = folder_index(location.paths[0])
+        from timm.data.dataset_factory import create_dataset
 
-    def _path(self, index: int) -> Path:
-        return self._root / os.fsdecode(self._paths[index])
+        try:
+            reader = create_dataset("", root=location.paths[0], search_split=False).reader
+        except RuntimeError as error:
+            raise DataMissingError(str(error)) from None
+        paths, labels = zip(*reader.samples, strict=True)
+        # Not timm's list of paths, which each forked worker would copy.
+        self._paths, self.labels = encode_names(paths), np.array(labels, np.int64)
+        self.classes: list[str] = list(reader.class_to_idx)
 
     def name(self, index: int) -> str:
-        return str(self._path(index))
+        return os.fsdecode(self._paths[index])
 
     def read(self, index: int) -> bytes:
-        return self._path(index).read_bytes()
+        return Path(self.name(index)).read_bytes()
 
 
 class Subset(ImageSource):
@@ -200,19 +183,19 @@ class Subset(ImageSource):
 
 
 class TarSource(ImageSource):
-    """Images in tar files. No file stays open, so that loader processes can share a source."""
+    """Images in tar files. No file stays open: forked loader processes would share its position."""
 
     def __init__(self, location: StoredSide) -> None:
         self._tars = location.paths
-        self.classes, self.labels, self._names, self._offsets = tar_index(location.paths)
+        self.classes, self.labels, self._names, self._positions = tar_index(location.paths)
 
     def name(self, index: int) -> str:
-        return f"{self._tars[self._offsets[index, 0]]}: {os.fsdecode(self._names[index])}"
+        return f"{self._tars[self._positions[index, 0]]}: {os.fsdecode(self._names[index])}"
 
     def read(self, index: int) -> bytes:
-        tar, offset, size = self._offsets[index].tolist()
+        tar, start, size = self._positions[index].tolist()
         with Path(self._tars[tar]).open("rb", buffering=0) as file:
-            return os.pread(file.fileno(), size, offset)
+            return os.pread(file.fileno(), size, start)
 
 
 class CifarSource(ImageSource):
@@ -246,68 +229,69 @@ class CifarSource(ImageSource):
         return pixels_HWC
 
 
-# Names that data sets on the hub commonly give to these columns, WebDataset's included.
-IMAGE_COLUMNS = ("image", "img", "jpg", "png")
-LABEL_COLUMNS = ("label", "labels", "fine_label", "cls")
+# Names that data sets on the hub commonly give to these columns, and the files of WebDataset samples.
+IMAGE_COLUMNS = ("image", "img", "jpg", "jpeg", "png")
+LABEL_COLUMNS = ("label", "labels", "fine_label", "cls", "json")
 
 
-class HubSource(ImageSource):
-    """Rows of parquet files, or of a data set on the hub, in the order of its files.
+class TableSource(ImageSource):
+    """Rows of parquet files, of WebDataset shards or of a data set on the hub, in the order of its files.
 
-    `datasets` copies them to its own cache, since parquet has no random access. Images stay encoded until `decode`, so
-    that a damaged one is treated as in any other source.
+    `datasets` copies them to its own cache, since none of them has random access. Images stay encoded until `decode`,
+    so that a damaged one is treated as in any other source.
     """
 
     def __init__(self, location: StoredSide) -> None:
-        name = location.paths[0]
+        name, builder, files = location.paths[0], location.paths[0], None
+        if location.format == "WebDataset shards":
+            name, builder, files = str(Path(name).parent), "webdataset", {location.side: list(location.paths)}
         try:
             import datasets
 
-            splits = datasets.load_dataset(name)
+            splits = datasets.load_dataset(builder, data_files=files)
             split = _first_available(f"{name}: split", SPLITS[location.side], list(splits))
             table = splits[split]
-            self._image_column, label = (
+            image, label = (
                 _first_available(f"{name}: column", expected, table.column_names)
                 for expected in (IMAGE_COLUMNS, LABEL_COLUMNS)
             )
+            # Only what is needed, else each row would decode all of its columns.
+            columns = [image, "__url__"] if files else [image]
+            rows = table.select_columns(columns).cast_column(image, datasets.Image(decode=False))
             labels, names = table[label][:], getattr(table.features[label], "names", None)
-            if None in labels:
-                raise DataMissingError(
-                    f"{name}: split {split} has rows without a label; the first is row {labels.index(None)}"
-                )
-            # Only the image column, else each row would decode all of its columns.
-            self._rows = table.select_columns(self._image_column).cast_column(
-                self._image_column, datasets.Image(decode=False)
-            )
-            if names:
-                self.classes, self.labels = list(names), np.array(labels, np.int64)
-            else:
-                # Without names in the table, the values of the labels are the classes.
-                self.classes, self.labels = number_classes(list(map(str, labels)))
+            if label == "json":
+                labels = [content["label"] for content in labels]
         except DataMissingError:
             raise
         except Exception as error:  # network, hub and pyarrow raise errors of many types
             reason = f"{type(error).__name__}: {short_message(error)}"
             raise DataMissingError(f"{name}: cannot be opened as a data set ({reason})") from error
-        self._location = f"{name}, {split}"
-        if not len(self.labels):
+        if not labels:
             raise DataMissingError(f"{name}: split {split} has no rows")
-        if self.labels.min() < 0:  # test sets whose labels are secret have -1
-            raise DataMissingError(f"{name}: split {split} has no labels (they are {self.labels.min()})")
+        if None in labels:
+            raise DataMissingError(
+                f"{name}: split {split} has rows without a label; the first is row {labels.index(None)}"
+            )
+        if min(labels) == -1:  # test sets whose labels are secret
+            raise DataMissingError(f"{name}: split {split} has no labels (they are -1)")
+        if names:
+            self.classes, self.labels = list(names), np.array(labels, np.int64)
+        else:
+            # Without names in the table, the values of the labels are the classes.
+            self.classes, self.labels = number_classes(list(map(str, labels)))
+        self._rows, self._image, self._location = rows, image, f"{name}, {split}"
 
     def name(self, index: int) -> str:
-        """Return the row, and the file name in the table if it has any."""
-        path = self._stored(index).get("path")
-        return f"{self._location}, row {index}" + (f": {path}" if path else "")
+        """Return the shard or the row, and the file name in the table if it has any."""
+        row = self._rows[index]
+        place, path = row.get("__url__", f"{self._location}, row {index}"), (row[self._image] or {}).get("path")
+        return f"{place}: {path}" if path else place
 
     def read(self, index: int) -> bytes:
         """Return the bytes in the row, or those of the file that it refers to."""
-        stored = self._stored(index)
+        stored = self._rows[index][self._image] or {}
         content, path = stored.get("bytes"), stored.get("path")
         return Path(path).read_bytes() if content is None and path else content or b""
-
-    def _stored(self, index: int) -> dict[str, Any]:
-        return self._rows[index][self._image_column] or {}
 
 
 def _first_available(label: str, expected: tuple[str, ...], available: list[str]) -> str:

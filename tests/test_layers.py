@@ -166,8 +166,7 @@ READS = {  # with regular expressions, and what: names, what a person types, and
         ),
     },
     "SLURM and its mounts": {
-        *("launch.slurm", "launch.liveness", "launch.slurm_api"),
-        *("doctor.cluster", "doctor.inventory"),
+        *("launch.slurm", "launch.liveness", "launch.slurm_api", "doctor.inventory"),
     },
     "times and sizes": {"units"},
     "columns as trackers and spreadsheets name them": {"study.score_table"},

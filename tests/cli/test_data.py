@@ -192,7 +192,7 @@ def long(folder: Path) -> Options:
 
 
 def finished(out: Path) -> list[Path]:
-    return list(out.glob(".cache/units/*.arrow"))
+    return list(out.glob(".ettsweep-cache/units/*.arrow"))
 
 
 def children(process: "subprocess.Popen[str]") -> list[int]:

@@ -63,7 +63,7 @@ def flip(path: Path) -> None:
         (lambda out: flip(next(out.glob("*/train/*.arrow"))), "shards", "was changed after tokenisation; run"),
         (lambda out: (out / "tokenizer.json").unlink(), "tokenizer", "is not the tokenizer of this text"),
         (
-            lambda out: ((out / "manifest.json").unlink(), (out / ".cache").mkdir()),
+            lambda out: ((out / "manifest.json").unlink(), (out / ".ettsweep-cache").mkdir()),
             "form",
             "tokenisation is not finished",
         ),

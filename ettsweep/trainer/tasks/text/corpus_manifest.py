@@ -21,7 +21,7 @@ BLOCK_TOKENS = 512
 """Tokens of a block, without [start] and [end], in the paper's models. Statistics of a corpus are for this size; longer
 sentences are cut."""
 
-MANIFEST, TOKENIZER, CACHE = "manifest.json", "tokenizer.json", ".cache"
+MANIFEST, TOKENIZER, CACHE = "manifest.json", "tokenizer.json", ".ettsweep-cache"
 
 DocumentUnit = Literal["blank-line", "line", "file"]
 """What counts as a document in a text file: a paragraph between blank lines, a line, or the whole file."""

@@ -5,6 +5,7 @@ changes its type, and demands the same fields in all lines.
 """
 
 import json
+import os
 import re
 import threading
 from collections.abc import Sequence
@@ -139,10 +140,16 @@ def find_portions(request: CorpusRequest) -> list[Portion]:
             kind,
             tuple(map(str, paths)),
             units=-(-size // unit_bytes) or 1,  # rounded up
-            key=digest([(str(path), stats[kind, path].st_size, stats[kind, path].st_mtime_ns) for path in paths], 24),
+            key=digest([(str(path), *_version(stats[kind, path], path, request)) for path in paths], 24),
         )
         for (kind, paths), size in zip(groups, group_bytes, strict=True)
     ]
+
+
+def _version(stat: os.stat_result, path: Path, request: CorpusRequest) -> tuple[int, ...]:
+    # What was downloaded into the cache has a new time each time; a revision of the hub has a path of its own.
+    is_downloaded = path.is_relative_to(request.cache.resolve())
+    return (stat.st_size,) if is_downloaded else (stat.st_size, stat.st_mtime_ns)
 
 
 def _find(text: str, cache: Path) -> list[tuple[Kind, Path]]:
@@ -152,7 +159,7 @@ def _find(text: str, cache: Path) -> list[tuple[Kind, Path]]:
         return _data_set_files(text, name, split, cache)
     # The name of a file or folder may contain a colon.
     name, _, split = (str(path), "", "") if path.exists() else str(path).rpartition(":")
-    if any((Path(name) / file).is_file() for file in ("dataset_dict.json", "state.json")):
+    if name and any((Path(name) / file).is_file() for file in ("dataset_dict.json", "state.json")):
         return _data_set_files(text, name, split, None)
     if path.is_dir():
         paths = [file for file in sorted(path.iterdir()) if _kind(file) and not file.name.startswith(".")]

@@ -458,7 +458,8 @@ def save_corpus(
         write_atomic(out / MANIFEST, manifest.model_dump_json(indent=1))
         # After the manifest: until then, the folder holds the earlier corpus.
         for path in out.iterdir():
-            if _DIGEST.fullmatch(path.name) and path.name != manifest.digest:
+            is_corpus = _DIGEST.fullmatch(path.name) and (path / "dataset_dict.json").is_file()
+            if is_corpus and path.name != manifest.digest:
                 shutil.rmtree(path, ignore_errors=True)
     return manifest, threshold != val_below(request)
 
@@ -490,15 +491,18 @@ def split_threshold(request: CorpusRequest, hashes: "pa.ChunkedArray") -> int:
 def count(side: Sequence[Texts], tokenizer: Tokenizer) -> Counts:
     """Return the content of a side, as the manifest records it."""
     sizes = token_bytes(tokenizer)
-    lengths = [np.diff(texts.ends.astype(np.int64), prepend=0) for texts in side]
-    for texts, sentence_lengths in zip(side, lengths, strict=True):
+
+    def long_sentences(texts: Texts) -> int:
+        lengths = np.diff(texts.ends.astype(np.int64), prepend=0)
         first = texts.sentence_offsets[:-1]
-        sentence_lengths[first] = texts.ends[first]  # ends count from the start of their document
+        lengths[first] = texts.ends[first]  # ends count from the start of their document
+        return int((lengths > BLOCK_TOKENS).sum())
+
     return Counts(
         documents=sum(len(texts.token_offsets) - 1 for texts in side),
         sentences=sum(len(texts.ends) for texts in side),
         tokens=sum(len(texts.tokens) for texts in side),
         text_bytes=sum(int(sizes[texts.tokens].sum()) for texts in side),
-        long_sentences=sum(int((part > BLOCK_TOKENS).sum()) for part in lengths),
+        long_sentences=sum(map(long_sentences, side)),
         blocks=sum(len(block_starts(texts, BLOCK_TOKENS)) for texts in side),
     )

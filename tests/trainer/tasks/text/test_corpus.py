@@ -117,7 +117,7 @@ def edit(folder: Path, key: str, value: object) -> None:
             "manifest.json: shards",
         ),
         (
-            lambda f: ((f / "manifest.json").unlink(), (f / ".cache").mkdir()),
+            lambda f: ((f / "manifest.json").unlink(), (f / ".ettsweep-cache").mkdir()),
             DataMissingError,
             "tokenisation is not finished: run the same",
         ),

@@ -5,6 +5,7 @@ import csv
 import gzip
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,9 @@ def test_a_data_set_of_the_hub_is_asked_for_by_name(folder: Path, monkeypatch: p
         (folder / name / f"{split}.jsonl").write_text("".join(f'{{"text": "{split} {k}"}}\n' for k in range(3)))
     out = folder.parent
     assert read("hfds/owner/books", out=out) == ["train 0", "train 1", "train 2"]
+    key = [portion.key for portion in find_portions(CorpusRequest(("hfds/owner/books",), out))]
+    shutil.rmtree(CorpusRequest((), out).cache)
+    assert [portion.key for portion in find_portions(CorpusRequest(("hfds/owner/books",), out))] == key
     assert read("hfds/owner/books:validation", out=out) == [f"validation {k}" for k in range(3)]
     (folder / "owner" / "pictures").mkdir()
     (folder / "owner" / "pictures" / "a.png").write_bytes(b"")

@@ -244,7 +244,7 @@ def test_what_cannot_be_done_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
-@pytest.mark.parametrize("name", ["thesis.tex", "manifest.json", "data/train/data-00000-of-00001.arrow"])
+@pytest.mark.parametrize("name", ["thesis.tex", "manifest.json", ".cache/mine"])
 def test_a_folder_of_something_else_is_left_alone(
     tmp_path: Path, make: Callable[..., CorpusOutcome], name: str
 ) -> None:
@@ -262,10 +262,11 @@ def test_a_folder_of_something_else_is_left_alone(
 def test_what_else_is_in_the_folder_of_a_corpus_stays(tmp_path: Path, make: Callable[..., CorpusOutcome]) -> None:
     write_paragraphs(tmp_path / "a.txt", 1000)
     make(tmp_path / "a.txt")
-    (tmp_path / "out" / "notes").mkdir()
-    (tmp_path / "out" / "notes" / "mine.txt").write_text("mine")
+    for name in ("notes", "0123456789ab"):
+        (tmp_path / "out" / name).mkdir()
+        (tmp_path / "out" / name / "mine.txt").write_text("mine")
     make(tmp_path / "a.txt", val_fraction=0.3)
-    assert (tmp_path / "out" / "notes" / "mine.txt").read_text() == "mine"
+    assert all((tmp_path / "out" / name / "mine.txt").read_text() == "mine" for name in ("notes", "0123456789ab"))
 
 
 def test_two_commands_do_not_write_to_one_folder(tmp_path: Path, make: Callable[..., CorpusOutcome]) -> None:

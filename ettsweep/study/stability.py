@@ -8,7 +8,6 @@ From it follows the share of seeds that are unstable at any lr, and what they co
 Shapes: E values of edge and spread, P points.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -119,18 +118,18 @@ def find_edge(
 def _outliers(below: Mapping[Position, Mapping[int, float]], least: float) -> set[tuple[Position, int]]:
     """Return the runs that stand out from the others of their point by more than `least` and the noise.
 
-    The effect of a seed is taken out before, as far as it shows below the candidate's lr. The best run of a point, by
-    which the others are seen to be unstable, never is.
+    What a seed is worse by at all lower lr is its own, and taken out before.
     """
     off = {(p, seed): y - median_low(seeds.values()) for p, seeds in below.items() for seed, y in seeds.items()}
-    effects: dict[int, float] = {}
+    lower = defaultdict[int, list[float]](list)
     for (p, seed), by in off.items():
         if p[0] < 0:
-            effects[seed] = min(by, effects.get(seed, math.inf))
-    off = {(p, seed): by - effects.get(seed, 0.0) for (p, seed), by in off.items()}
+            lower[seed].append(by)
+    # The least of many is low by chance: what a seed is better by does not count.
+    worse = {seed: max(0.0, min(each)) for seed, each in lower.items()}
+    off = {(p, seed): by - worse.get(seed, 0.0) for (p, seed), by in off.items()}
     noise = NORMAL_MAD * median_low([abs(by) for by in off.values() if by] or [0.0])
-    best = {min(((p, seed) for seed in seeds), key=lambda run: off[run]) for p, seeds in below.items()}
-    return {run for run, by in off.items() if by > max(least, FLAG_Z * noise)} - best
+    return {run for run, by in off.items() if by > max(least, FLAG_Z * noise)}
 
 
 def _posterior(brackets: Iterable[tuple[float, float]]) -> tuple[Array, Array, Array]:

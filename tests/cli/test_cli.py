@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import GRID, Call, ettsweep, keep, runs_in, write_fake_grid, write_grid
+from support.commandline import GRID, Call, ettsweep, keep, write_fake_grid, write_grid
 
 from ettsweep import __version__, cli
 from ettsweep.console import with_results
@@ -524,11 +524,10 @@ def test_doctor_tells_what_works_and_what_does_not(call: Call, results: Path, tm
     assert {row["check"] for row in broken if row["state"] == "failed"} == {"profile nope", "results file/results"}
 
 
-@pytest.mark.slow
-def test_metrics_go_to_tensorboard_too_and_later_commands_remember_it(tmp_path: Path, results: Path) -> None:
-    grid = write_grid(tmp_path / "g.yaml", lr={"range": [0, 0]})
-    ettsweep("grid", grid, "--log", "tensorboard", "--follow", "--results", results)
-    ettsweep("verify-optimum", "--follow", "--results", results)
-    runs = {run.id for run in runs_in(results)}
-    assert len(runs) == 3
-    assert {path.parent.name for path in results.glob("tensorboard/*/events.out.tfevents.*")} == runs
+def test_runs_are_selected_by_the_size_of_their_model(call: Call, results: Path, tmp_path: Path) -> None:
+    for name, width in (("a", 8), ("b", 16)):
+        keep(results, load_sweep_spec(write_grid(tmp_path / f"{name}.yaml", model=GRID["model"] | {"width": width})))
+    verdicts = call("verify-optimum", "--model", "16x1", "--dry-run", "--results", results, "--format", "json", code=1)
+    assert [verdict["sweep"] for verdict in verdicts.json] == ["b"]
+    refusal = call("verify-optimum", "--model", "64x4", "--results", results, code=2).err
+    assert "--model 64x4: no study matches; available: vit-n16" in refusal

@@ -104,19 +104,3 @@ def test_sweeps_and_their_points_are_compared_by_seed(call: Call, tmp_path: Path
         "--max: of a standard at (2^-2, 2^-2) the other end is best" in call("compare", "a", "b", "--max", code=2).err
     )
     assert "--min or --max" in call("compare", "hand.csv", "hand.csv", code=2).err
-
-
-def test_sweeps_with_other_scores_are_not_compared(call: Call, tmp_path: Path, results: Path) -> None:
-    (tmp_path / "train.py").write_text("def main(run): pass\n")
-    for take in ("best", "last"):
-        grid = tmp_path / f"{take}.yaml"
-        grid.write_text(
-            f"run: {{function: 'train:main', score: {{name: err, mode: min, take: {take}}}}}\n"
-            "centre: {lr: 1}\nlr: {range: [-1, 1]}\n"
-        )
-        sweep_spec = load_sweep_spec(grid).bound()
-        keep(results, sweep_spec)
-        for spec in sweep_spec.specs():
-            finish(results, spec, 1 + abs(math.log2(spec.lr)))
-    refused = call("compare", "best", "last", code=2).err
-    assert "they have different scores: best at (2^0, 0) lowest err and last at (2^0, 0) final err" in refused

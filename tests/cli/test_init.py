@@ -144,7 +144,6 @@ def test_variables_before_the_command_are_its_environment(call: Call, tmp_path: 
     ("command", "message"),
     [
         ("python train.py --lr 3e-4 --wd .1 --out x", "no seed in the command: add an option that sets it"),
-        ("python train.py --lr 3e-4 --wd .1 --seed 0 --save", "no output folder in the command: add an option"),
         ("python train.py --lr 3e-4 --wd 0 --seed 0 --out x", "wd 0 has no log2"),
     ],
 )

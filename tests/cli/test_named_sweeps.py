@@ -1,7 +1,5 @@
 """Sweeps as people meet them: named, extended, refused, listed, shared, and each with verdicts of its own."""
 
-import csv
-import io
 import os
 import shlex
 import shutil
@@ -108,26 +106,6 @@ def test_no_later_question_changes_a_verdict(call: Call, results: Path, request_
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_report_says_of_which_sweep_a_run_is_as_status_does(call: Call, results: Path, request_sweep: Ask) -> None:
-    """Not of each whose lattice it lies on: of those that ask for it, or had it trained beyond what they asked for."""
-    low = request_sweep("low", falling, lr={"range": [-1, 0]})
-    request_sweep("high", falling, lr={"range": [0, 1]})
-    finish(results, climbed := low[0].with_point(2.0, low[0].wd, 0), 5.0)
-
-    def told(command: str) -> dict[str, str]:
-        text = call(*command.split(), "--results", results, "--format", "csv", code=None).out
-        text = (results / "report" / "tables" / "runs.csv").read_text() if command.startswith("report") else text
-        return {row["run"]: row["sweep"] for row in csv.DictReader(io.StringIO(text))}
-
-    reference = told("status")
-    assert sorted(reference.values()) == ["high", "high, low", "high, low", "low"]
-    assert reference[climbed.run_id] == "high, low", "which nobody asks for"
-    assert told("report") == reference
-    assert told("report -s high").items() <= reference.items()
-    assert "<td>high, low" in (results / "report" / "report.html").read_text()
-
-
-@pytest.mark.usefixtures("undrawn")
 def test_runs_of_other_versions_are_named_in_a_verdict(call: Call, results: Path, request_sweep: Ask) -> None:
     specs = request_sweep("w8")
     for spec, code in zip(specs, ("aaaa", "bbbb", "aaaa"), strict=True):
@@ -219,7 +197,7 @@ def test_a_damaged_sweep_is_named_and_others_go_on(call: Call, results: Path, re
     path = results / "sweeps" / "bad.yaml"
     path.write_text(path.read_text().replace("seeds:", "sedes:"))
     result = call("verify-optimum", "--dry-run", "--results", results)
-    assert f"sweep bad is left out: {path}: bad.sedes: unknown key" in result.err
+    assert f"sweep bad is left out: {path}: asked.sedes: unknown key" in result.err
     path.write_text("- asked: [")
     for command in ("verify-optimum --dry-run", "sweeps"):
         assert f"sweep bad is left out: {path}: " in call(*command.split(), "--results", results).err

@@ -13,14 +13,10 @@ import pandas as pd
 import pytest
 import yaml
 from support.commandline import ettsweep, keep
-from support.watched import judged, watcher
-from textual.geometry import Size
 
 from ettsweep.results import load
 from ettsweep.runs.folder import RunDir
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.watch.lattice_view import draw_lattice
-from ettsweep.watch.panels import family_details, family_row, run_row
 
 COMMANDS = {
     "status": [],
@@ -114,18 +110,3 @@ def test_pages_figures_and_frames_have_no_wd(folder: Path, has_wd: bool) -> None
             )
         else:
             assert ("wd" in path.read_text()) is has_wd, path
-
-
-def test_the_live_screen_shows_no_wd(folder: Path, has_wd: bool) -> None:
-    view = judged(watcher(folder / "results"))
-    (family,) = view.families.values()
-    rows = [family_row(family), *(run_row(run, has_sweep=False) for run in view.runs.values())]
-    lines = [
-        *("  ".join(cell.plain for cell in row.values()) for row in rows),
-        family_details(family).plain,
-        *(line.plain for line in draw_lattice(family.cells, family.study.metric, Size(100, 10))),
-    ]
-    text = "\n".join(lines)
-    assert "2^-6" in text
-    assert (re.search(r"\bwd\b|2\^-6 +0 ", text) is not None) is has_wd
-    assert len(re.findall(r"2\^-\d +0 ", text)) == (2 if has_wd else 0), text

@@ -177,3 +177,17 @@ def test_a_race_goes_on_after_its_command_is_killed(
     assert {run.id: (run.attempt_numbers(), run.status().state) for run in runs_in(results)} == dict.fromkeys(
         run_ids | raced, ([1], State.DONE)
     )
+
+
+def test_the_command_after_a_dry_run_judges_by_the_same_criterion(
+    call: Call, results: Path, request_sweep: Ask
+) -> None:
+    request_sweep(slope=0.1)
+    stated = ("--margin", "0.1%", "--confidence", "90%")
+    follow = f"--follow --results {results}` trains the seeds that narrow the bounds"
+    assert (
+        f"`ettsweep verify-optimum --confidence 90% --margin 0.1% {follow}"
+        in verify(call, results, "--dry-run", *stated, code=1).err
+    )
+    # What is saved need not be repeated.
+    assert f"`ettsweep verify-optimum {follow}" in verify(call, results, *stated, code=1).err

@@ -232,12 +232,3 @@ def test_what_another_sweep_is_training_is_neither_proposed_nor_waited_for(
     values = ("search", "w8.yaml", "--name", "mine", "--dry-run", "--results", results)
     (selected,) = re.findall(r"mine standard: surface suggests (.*)", call(*values, code=None).err)
     assert "(2^-4, 2^-2)" not in selected
-
-
-def test_a_budget_is_shared_by_the_strategies_of_a_search(call: Call, results: Path, tmp_path: Path) -> None:
-    write_fake_grid(tmp_path / "w8.yaml", **WIDE)
-    values = ("search", "w8.yaml", "--dry-run", "--results", results, "--max-runs", 2)
-    values += tuple(f"--strategy={name}" for name in ("standard", "ntk", "mup"))
-    assert len(PROPOSED.findall(call(*values, code=None).err)) == 2
-    by_three = ("--rule", "paper", "--seeds", "0,1,2", "--name", "paper")
-    assert not re.search("suggests", call(*values, *by_three, code=None).err), "two of the three runs of a proposal"

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from PIL import Image
 from support.commandline import GRID, ended, ettsweep, start
-from support.pictures import hang, jpeg, pictures, wait_for_reader, write_cifar, write_folders, write_shards
+from support.pictures import hang, jpeg, wait_for_reader, write_cifar, write_folders
 
 from ettsweep.doctor.checks import DoctorCheck
 from ettsweep.doctor.data_check import examine_data, resolve_requirement
@@ -103,14 +103,6 @@ def test_each_unreadable_file_is_named_with_the_reason(tmp_path: Path, grid: Pat
         assert reason in detail
         assert state == "warning"
     assert ("unreadable", "warning") in [(label, state) for label, state, _ in rows]
-
-
-def test_images_in_shards_are_named_by_shard_and_member(tmp_path: Path, grid: Path) -> None:
-    files = pictures() | {"train/n02/03.jpg": b"no image"}
-    rows = examine(write_shards(tmp_path / "data", files), grid, env={**os.environ, "HOME": str(tmp_path)})
-    assert [detail for label, _, detail in rows if label == "image"] == [
-        f"{tmp_path}/data/imagenet-train-0001.tar: 15_1_03.jpg: cannot be decoded (not an image of a known format)"
-    ]
 
 
 def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, grid: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ettsweep.doctor.observations import conclude, repeats_itself, resume_class, seeds_differ
+from ettsweep.doctor.observations import conclude, resume_class, seeds_differ
 from ettsweep.doctor.trial import Record, Resumed, TrialRun
 from ettsweep.launch.local import LocalProfile
 from ettsweep.runs.spec import RunSpec
@@ -62,21 +62,7 @@ def test_seeds_whose_numbers_all_coincide_are_one(spec: RunSpec, tmp_path: Path)
     assert "record the training loss too" in observed(without_loss, "seeds", tmp_path).advice
 
 
-def test_a_score_of_which_a_later_value_replaced_another_is_a_warning(spec: RunSpec, tmp_path: Path) -> None:
-    alone = replace(recorded(spec, LOSSES), end={"code": 0, "score_note": "it has two values at one step"})
-    score = observed(trial(spec, alone, recorded(spec, OTHER_LOSSES)), "score", tmp_path)
-    assert (score.state, "; it has two values at one step" in score.seen) == ("warning", True)
-
-
 # --- whole curves -----------------------------------------------------------------------------------------------------
-
-
-def test_one_seed_repeats_itself_only_if_all_that_it_recorded_is_the_same(spec: RunSpec, tmp_path: Path) -> None:
-    alone, other = recorded(spec, CHANCE, LOSSES), recorded(spec, LOSSES, OTHER_LOSSES)
-    assert repeats_itself(trial(spec, alone, other, recorded(spec, CHANCE, LOSSES))) is True
-    record = trial(spec, alone, other, recorded(spec, CHANCE, OTHER_LOSSES))
-    assert repeats_itself(record) is False
-    assert "the second time (train_loss, by up to 0.43%)" in observed(record, "repeat", tmp_path).seen
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,3 @@ def test_of_a_large_model_it_says_whether_the_warning_leaves_the_time(tmp_path: 
 
 def test_nothing_is_measured_where_nothing_is_short(tmp_path: Path) -> None:
     assert examine("vit-digits", tmp_path, "slurm") == examine("r2c2", tmp_path, "local") == []
-
-
-def test_a_folder_that_cannot_be_written_is_no_end_of_it(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    ((_, state, told),) = examine("r2c2", tmp_path / "file" / "results", "slurm")
-    assert state == "warning"
-    assert "cannot be measured" in told

@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,13 +73,6 @@ def test_a_line_is_read_through_what_terminals_need(make: Make, output: Path, te
     output.write_bytes(text)
     pattern = r"step (?P<step>[\d,.]+\d).*val loss (?P<val_loss>\S+)"
     assert make(pattern).rows() == [{"step": 1000, "val_loss": 3.5}]
-
-
-def test_a_pattern_without_a_step_takes_the_last_one_or_counts(make: Make, output: Path) -> None:
-    append(output, "final loss 9\nfinal loss 8\nepoch 4\nfinal loss 7\n")
-    patterns = [r"epoch (?P<step>\d+)", r"final loss (?P<final>\S+)"]
-    rows = make({"kind": "regex", "patterns": patterns}).rows()
-    assert rows == [{"step": 1, "final": 9.0}, {"step": 2, "final": 8.0}, {"step": 4, "final": 7.0}]
 
 
 ANY_STEP = r"step (?P<step>\S+) (?P<name>\w+) (?P<value>\S+)"
@@ -203,32 +195,6 @@ def test_a_number_is_read_whole_or_not_at_all(
     )
 
 
-DIGITS = r"step (?P<step>\d+).*val loss:? (?P<val_loss>[\d.]+)"
-
-
-@pytest.mark.parametrize(
-    ("reader", "text", "rows"),
-    [
-        ("stdout", "step 1\u202f000 val_loss: 2.5e-3\nstep 1'500 val_loss=3\n", [(1000, 2.5e-3), (1500, 3.0)]),
-        ("stdout", "step 1 val_loss: 1.0e-03bs64\nstep 2 val_loss: 0.512nats\n", []),
-        (DIGITS, "step 1,000: val loss 1e-05\nstep 1,500 val loss 2.5,\nstep 2,000 val loss 2,345\n", [(1000, 1e-5), (1500, 2.5)]),
-        (r"^(?P<step>\d+),(?P<val_loss>[\d.]+),", "100,2.5,123\n200,123,4\n", [(100, 2.5), (200, 123.0)]),
-    ],
-)  # fmt: skip
-def test_a_number_is_read_whole_whatever_a_pattern_takes_of_it(
-    make: Make, output: Path, run: Path, reader: str, text: str, rows: Any
-) -> None:
-    path = run / "a.csv" if reader == "csv" else output
-    path.write_bytes(text.encode())
-    assert [(row["step"], row["val_loss"]) for row in make(reader, only=("val_loss",)).rows(final=True)] == rows
-
-
-def test_text_in_utf_16_is_told(make: Make, output: Path) -> None:
-    output.write_text("step 1 val_loss: 2.5\n", encoding="utf-16")
-    with pytest.raises(MetricsError, match="it is text in UTF-16: write it in UTF-8"):
-        make("stdout").rows()
-
-
 def test_decimal_commas_are_read_between_semicolons_alone(make: Make, run: Path) -> None:
     (run / "a.csv").write_text("step;loss;acc\n1;0,5;,25\n2;0,25;0.5\n3;0.125;1\n")
     source = make("csv")
@@ -260,15 +226,6 @@ def test_what_is_there_at_the_beginning_is_of_earlier_attempts(make: Make, outpu
     source.begin()
     append(output, '{"step": 2, "loss": 2}\n')
     assert source.rows() == [{"step": 2, "loss": 2.0}]
-
-
-def test_a_table_that_is_rewritten_with_more_columns_gives_what_is_new(make: Make, run: Path) -> None:
-    """As Lightning's CSVLogger does, in the same file."""
-    source, path = make("lightning"), run / "metrics.csv"
-    path.write_text("epoch,step,train_loss\n0,2,4.5\n0,5,4.25\n")
-    assert len(source.rows()) == 2
-    path.write_text("epoch,step,train_loss,val_loss\n0,2,4.5,\n0,5,4.25,\n0,7,,4.0\n")
-    assert source.rows() == [{"step": 7, "val_loss": 4.0}]
 
 
 @pytest.mark.parametrize(("step", "expected"), [(None, []), (5, [7]), (0, [2, 5, 7])])
@@ -367,14 +324,6 @@ def test_a_pipe_is_not_waited_for(make: Make, run: Path, output: Path) -> None:
     assert make(PATTERN).rows() == []
 
 
-def test_several_files_are_refused_where_one_is_expected(make: Make, run: Path) -> None:
-    for name in ("a.csv", "b.csv"):
-        (run / name).write_text("step,loss\n1,1\n")
-    with pytest.raises(MetricsError, match=r"2 files match \*\*/\*\.csv: a\.csv, b\.csv; name one, .*files: a\.csv"):
-        make("csv").rows()
-    assert make({"kind": "csv", "files": "b.csv"}).rows() == [{"step": 1, "loss": 1.0}]
-
-
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
@@ -402,16 +351,6 @@ def test_metrics_without_a_step_are_told(make: Make, run: Path) -> None:
     with pytest.raises(MetricsError, match=r"a\.csv: no column step or .*; there are round, loss\. `step: NAME` names"):
         make("csv").rows()
     assert make({"kind": "csv", "step": "round"}).rows() == [{"step": 1, "loss": 2.0}]
-
-
-def test_a_long_word_takes_no_minutes(make: Make, output: Path) -> None:
-    output.write_text(f"{'x' * 20_000}\na={'1' * 1_900}x\n" * 50 + "step 1 loss=2\n")
-    start = time.perf_counter()
-    for reader in ("stdout", "nanogpt"):
-        source = make(reader)
-        source.rows()
-        assert "loss" in source.seen("val_loss")
-    assert time.perf_counter() - start < 5
 
 
 # --- bounds -----------------------------------------------------------------------------------------------------------

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from support.made_sweep import FRESH, SEEDS, Made, digits_spec, finish, finish_at, loss_at, read, search, searched
+from support.made_sweep import FRESH, SEEDS, Made, digits_spec, finish_at, loss_at, read, searched
 
 from ettsweep.report import frames
 from ettsweep.report.families import JudgedFamily, judged_families
 from ettsweep.report.run_histories import RunHistories
-from ettsweep.runs.point import Point
 from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.judgement import evaluate
 from ettsweep.study.seeds import RACING_SEEDS
@@ -65,17 +64,6 @@ def test_the_state_is_that_of_the_seed_farthest_from_done(sample: Made) -> None:
     frame = frames.points_frame(judged_families(sample.runs, [paper])).set_index("point")
     assert frame.loc["(2^-5, 2^-1)", "state"] == "missing"
     assert pd.isna(frame.loc["(2^-5, 2^-1)", "score"])
-
-
-def test_points_that_were_asked_for_or_are_neighbours_are_there_without_a_run(sample: Made, tmp_path: Path) -> None:
-    waiting = points(sample, "mup")
-    assert (len(waiting), set(waiting["state"]), set(waiting["runs"])) == (9, {"missing"}, {""})
-    base = digits_spec(None)
-    finish(tmp_path, base, 0.1)
-    search_result = replace(search(base, seeds=(0,)), grid_points=(Point(base.lr, base.wd),))
-    frame = points(read(tmp_path, [search_result]), "standard")
-    assert frame["role"].value_counts().to_dict() == {"neighbour": 6, "candidate": 1}
-    assert frame["state"].value_counts().to_dict() == {"missing": 6, "done": 1}
 
 
 def test_roles_and_steps_are_counted_from_the_candidate(sample: Made) -> None:

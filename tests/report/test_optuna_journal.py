@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import optuna
 import pytest
@@ -78,3 +79,11 @@ def test_a_trial_is_a_point_with_the_mean_of_its_seeds(
     assert trial.intermediate_values == pytest.approx({8: 2 + 2 / 3, 16: 2 + 1 / 3, 24: 2.0})
     assert trial.distributions["lr"] == FloatDistribution(0.0625, 0.5, log=True)
     assert [t.value for t in opened(path, "w8 mup").trials] == [1.5]
+
+
+def test_accuracies_are_maximized(results: Path, tmp_path: Path) -> None:
+    model = {"width": 8, "depth": 1, "heads": 2, "patch_size": 8, "image_size": 32, "channels": 3, "classes": 10}
+    changes: dict[str, Any] = {"model": model, "task": "cifar10"}
+    keep(results, load_sweep_spec(write_grid(tmp_path / "w8.yaml", **changes)))
+    write(results, tmp_path / "w8.journal")
+    assert opened(tmp_path / "w8.journal").direction.name == "MAXIMIZE"

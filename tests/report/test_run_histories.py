@@ -54,19 +54,6 @@ def test_steps_are_thinned_to_means_that_end_at_the_last_one(results: Path) -> N
     assert history_of_result.evaluations[0] == (20, 980.0, 0.02)
 
 
-def test_runs_that_end_early_are_thinned_at_the_steps_of_the_others(results: Path) -> None:
-    """So that means over seeds have all of them."""
-    history_of_result = history_of(recorded(results, lines_of()), rows=10)
-    history_of_value = history_of(
-        recorded(results / "early", lines_of(57), status="diverged", score=None, diverged_step=58), rows=10
-    )
-    for mine, others in (
-        (history_of_value.training, history_of_result.training),
-        (history_of_value.evaluations, history_of_result.evaluations),
-    ):
-        assert [row[0] for row in mine[:-1]] == [row[0] for row in others[: len(mine) - 1]]
-
-
 def test_of_many_runs_fewer_rows_and_of_very_many_fewer_seeds_are_kept() -> None:
     for runs, rows in ((0, 200), (500, 200), (1000, 100), (100_000, 10)):
         assert rows_per_run(runs) == rows

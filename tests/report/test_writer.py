@@ -14,8 +14,6 @@ from ettsweep.report import writer
 from ettsweep.report.figure_export import paths_of
 from ettsweep.report.writer import write_report
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.point import Point
-from ettsweep.study.lattice import Axis
 from ettsweep.study.verdict import Verdict
 
 
@@ -71,17 +69,6 @@ def test_histories_are_read_once_each(sample: Made, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(RunDir, "history", counted)
     write_report(sample.results, tmp_path, sample.runs, sample.verdicts, sample.studies_by_family)
     assert requested == dict.fromkeys((run.id for run in sample.runs if run.state.finished), 1)
-
-
-def test_what_has_no_score_is_not_drawn_and_the_page_says_why(tmp_path: Path) -> None:
-    base, fixed = digits_spec(None), Axis(fixed=True)
-    finish(tmp_path, base, 0.1, diverged=True)
-    single = replace(search(base, seeds=(0,)), lr=fixed, wd=fixed, grid_points=(Point(base.lr, base.wd),))
-    text = read(tmp_path, [single])
-    paths = write_report(tmp_path, tmp_path / "report", text.runs, text.verdicts, text.studies_by_family)
-    assert [path for path in paths if path.parent.name == "figures"] == []
-    page = paths[0].read_text()
-    assert "No axis was searched: both are fixed; of 1 finished run, 1 diverged.</p>" in page
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -10,7 +10,7 @@ from ettsweep.runs.point import Point
 from ettsweep.runs.state import State
 from ettsweep.study.lattice import Axis, neighbours
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
-from ettsweep.watch.lattice_view import COLOURS, STATE_SIGNS, draw_lattice, format_score, shades
+from ettsweep.watch.lattice_view import STATE_SIGNS, draw_lattice, format_score, shades
 from ettsweep.watch.view import CANDIDATE, NEIGHBOUR, UNMARKED, Cell
 
 CENTRE = Point(2.0**-6, 0.5)
@@ -55,21 +55,6 @@ def test_it_keeps_within_its_room_and_the_candidate_is_in_it() -> None:
 def test_each_state_has_a_sign_in_every_density() -> None:
     for state, room in product(State, [(100, 20), (60, 8), (30, 8)]):
         assert STATE_SIGNS[state] in "\n".join(drawn(made(1, {(1, 1): state}, scored=False), room))
-
-
-def test_large_cells_count_finished_runs() -> None:
-    cell = Cell(0, 0, CENTRE, (State.DONE, State.RUNNING, State.MISSING), 0.1)
-    lines = drawn([cell], (20, 5))
-    (row,) = (k for k, line in enumerate(lines) if "▸.100" in line)
-    assert lines[row + 1].split() == ["1/3"]
-
-
-def test_scores_are_colours_too_and_the_best_is_the_lightest() -> None:
-    lines = draw_lattice(made(2), LOWEST_LOSS, Size(60, 8))
-    spans = [(line.plain[span.start : span.end], span.style) for line in lines for span in line.spans]
-    colours = {text: style.bgcolor.name for text, style in spans if not isinstance(style, str) and style.bgcolor}
-    assert {COLOURS[0], COLOURS[-1]} <= {*colours.values()} <= {*COLOURS}
-    assert [colour for text, colour in colours.items() if "[" in text] == [COLOURS[-1]]
 
 
 @pytest.mark.parametrize(("metric", "best"), [(LOWEST_LOSS, 0), (BEST_ACCURACY, 2)])

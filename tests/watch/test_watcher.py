@@ -172,21 +172,6 @@ def test_candidate_and_neighbours_are_marked_also_beyond_what_was_asked_for(resu
     )
 
 
-def test_what_needs_a_person_is_seen_before_what_trains_and_that_before_what_is_to_come(results: Path) -> None:
-    (study,) = ask(results)
-    RunDir.create(results, at(study, 0, 0, 0)).cancel()
-    claim(results, at(study, 0, 0, 1))
-    claim(results, at(study, 1, 0, 0))
-    claim(results, at(study, 1, 0, 1)).record_failure("error", "RuntimeError: out of luck")
-    claim(results, at(study, 0, 1, 1))
-    cells_result = cells(family(look(watcher(results))))
-    assert [cells_result[at].state for at in ((0, 0), (1, 0), (0, 1))] == [
-        State.CANCELLED,
-        State.FAILED,
-        State.RUNNING,
-    ]
-
-
 # --- events -------------------------------------------------------------------------------------------------------------
 
 

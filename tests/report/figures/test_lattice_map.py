@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from support.made_frames import CENTRE, SIX, Steps, named, neighbours_of, no_surface, points_of, searched
+from support.made_frames import CENTRE, SIX, Steps, neighbours_of, no_surface, points_of, searched
 from support.scene import Mark, Scene, scene
 
 from ettsweep.powers import format_power
-from ettsweep.report.figures.chart_data import HEXAGON, STATE_SIGNS, clipped_range
+from ettsweep.report.figures.chart_data import HEXAGON, STATE_SIGNS
 from ettsweep.report.figures.lattice_map import Coordinates, hexagon_xy, hexagon_xy_by_decay, lattice
 from ettsweep.report.theme import CANDIDATE, INK
 from ettsweep.study.lattice import Axis
@@ -81,6 +81,9 @@ def test_hexagons_that_touch_are_the_neighbours_of_a_verdict(bowl_map: Scene) ->
     assert {round(math.dist(mark.xy, candidate.xy)) for mark in framed.values()} == {62}
     order = [mark.stroke for mark in bowl_map.marks if mark.shape == HEXAGON and mark.strokeOpacity != 0]
     assert order[-1] == CANDIDATE, "above all others"
+    texts = bowl_map.texts()
+    assert (texts.count(".100"), texts.count(".200"), texts.count("±.010"), texts.count("n=3")) == (1, 6, 23, 23)
+    assert {"diverged", "failed"} <= set(texts)
 
 
 def test_axes_are_labelled_along_rows_and_columns(bowl_map: Scene) -> None:
@@ -97,14 +100,6 @@ def test_axes_are_labelled_along_rows_and_columns(bowl_map: Scene) -> None:
 
 
 # --- what is written ----------------------------------------------------------------------------------------------
-
-
-def test_a_map_names_values_and_states(bowl_map: Scene) -> None:
-    texts_result = bowl_map.texts()
-    assert texts_result.count(".200") == 6, "six neighbours of the candidate, all with i^2 + ij + j^2 = 1"
-    assert texts_result.count(".100") == 1
-    assert texts_result.count("±.010") == texts_result.count("n=3") == 23
-    assert {"diverged", "failed"} <= set(texts_result)
 
 
 def test_what_is_written_can_be_read_on_every_colour() -> None:
@@ -148,41 +143,6 @@ def test_the_better_accuracies_are_as_bright_as_better_losses_and_in_percent(bow
     assert {"89.00", "±0.10"} <= set(result.texts())
     coloured = {steps: mark.fill for steps, mark in hexagons(bowl_map, stroke=None).items()}
     assert {steps: mark.fill for steps, mark in hexagons(result, stroke=None).items()} == coloured
-
-
-def test_awful_points_do_not_wash_out_the_rest() -> None:
-    assert clipped_range([0.1, 0.2, 0.3, 0.4, 50.0], True) == (0.1, pytest.approx(0.7))
-    assert clipped_range([0.9, 0.8, 0.7, 0.6, 0.0], False) == (pytest.approx(0.3), 0.9)
-    assert clipped_range([0.1, 0.2, 0.3], True) == (0.1, 0.3)
-    low, high = clipped_range([0.1, 0.1], True)
-    assert low < 0.1 < high
-    awful = drawn(points_of({**bowl(), (2, 1): 1e6}))
-    assert len({mark.fill for mark in hexagons(awful, stroke=None).values()}) == 6, "all five others can be told apart"
-
-
-# --- what hovering says -----------------------------------------------------------------------------------------------
-
-
-def test_hovering_tells_the_mean_with_its_error_seeds_state_and_runs() -> None:
-    ids = " ".join(f"id{k}" for k in range(9))
-    result = drawn(points(as_good={(0, 0): True}, runs={(1, 0): ids, (2, 2): ""}, seeds={(2, 2): None}))
-    mapping = {mark.told["(lr, wd)"]: mark.told for mark in result.of("symbol", fillOpacity=0)}
-    assert len(mapping) == 25
-    local = mapping[named((0, 0))]
-    assert (local["mean ± standard error"], local["seeds"], local["state"], local["runs"]) == (
-        "0.1000 ± 0.0100",
-        "3",
-        "done, as good within the margin",
-        "run00",
-    )
-    assert local["score"] == "lowest validation loss"
-    assert (mapping[named((1, 0))]["runs"], mapping[named((1, 0))]["state"]) == (
-        "id0 id1 id2 id3 id4 id5 and 3 more",
-        "done",
-    )
-    failed = mapping[named((2, 2))]
-    assert (failed["state"], failed["mean ± standard error"], failed["seeds"]) == ("failed", "none", "0")
-    assert result.marks[-1].fillOpacity == 0, "nothing lies above what is hovered"
 
 
 # --- what was searched --------------------------------------------------------------------------------------------

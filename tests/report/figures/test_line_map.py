@@ -37,15 +37,6 @@ def test_one_free_axis_is_a_line_through_scores_with_their_errors() -> None:
     assert (low, high) == (pytest.approx(0.19), pytest.approx(0.21))
 
 
-def test_wd_may_be_what_is_searched_and_zero_what_is_fixed() -> None:
-    across = drawn(points_of({(0, j): 0.1 + j * j for j in (-1, 0, 1)}))
-    assert across.names["x"] == "log2 wd, lr 1"
-    assert [round(x, 3) for x, _ in dots(across, size=45)] == [0.585, 1.585, 2.585], "of 1.5, 3 and 6"
-    zero = drawn(points_of(SCORES, wd=0.0, log2_wd=float("-inf")))
-    assert zero.names["x"] == "log2 lr, wd 0"
-    assert len(dots(zero, size=45)) == 5
-
-
 @pytest.mark.parametrize(("metric", "edge"), [(LOWEST_LOSS, max), (BEST_ACCURACY, min)])
 def test_what_has_no_score_is_a_sign_at_the_worse_edge(metric: Metric, edge: Any) -> None:
     scores = SCORES | {(2, 0): None, (-2, 0): None}

@@ -68,14 +68,3 @@ def test_scores_are_open_circles_for_the_searchs_seeds_and_filled_ones_for_fresh
     assert sorted(dots) == [(name, kind, pytest.approx(at, rel=1e-3)) for name, kind, at in sorted(search + fresh)]
     heights = {(mark.told["strategy"], mark.told["kind"]): mark.y for mark in drawing.of("symbol")}
     assert heights["standard", "search's seeds"] < heights["standard", "fresh seeds"] < heights["ntk", "search's seeds"]
-
-
-def test_where_a_seed_diverged_there_is_no_mean_and_it_is_said(curves: pd.DataFrame, optima: pd.DataFrame) -> None:
-    assign_result = optima.assign(
-        score=optima["score"].where((optima["strategy"] != "standard") | (optima["seed"] != FRESH[0]))
-    )
-    drawing = scene(scores(assign_result))
-    assert drawing.texts() == ["1 of 2 diverged"]
-    means = [mark.told["strategy"] for mark in drawing.of("rect")]
-    assert sorted(means) == ["hybrid", "ntk", "standard"], "of standard's search alone"
-    assert scene(seeds(curves, assign_result)).legend[0] == "standard (2^-6, 2^-1) [1 diverged, 2 fresh]"

@@ -182,16 +182,17 @@ def test_text_that_no_run_could_train_on_is_refused_before_anything_is_submitted
     assert f"the run needs the text {text}, but {tmp_path}/tokens is" in refusal(*sets(**{"task.corpus": f"'{text}'"}))
 
 
-def test_shards_that_change_after_tokenisation_end_a_run_with_their_name(tmp_path: Path, results: Path) -> None:
+def test_text_that_changes_after_tokenisation_ends_a_run_with_its_name(tmp_path: Path, results: Path) -> None:
     write_text(tmp_path / "text")
     tokenise(tmp_path)
-    (shard,) = (tmp_path / "tokens" / "shards").glob("*.bin")
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
+    (file,) = (tmp_path / "tokens").glob("*/train/*.arrow")
+    with file.open("ab") as end:
+        end.write(b"x")
     values = ("train", "--model", "bart-large", *sets(), "--data", "tokens", "--results", results)
     result = ettsweep(*values, code=1, cwd=tmp_path)
-    assert f"{shard}: was changed after tokenisation" in result.stdout + result.stderr
+    assert f"{file}: has {file.stat().st_size} bytes, {file.stat().st_size - 1} were written" in (
+        result.stdout + result.stderr
+    )
 
 
 def test_a_spec_that_does_not_say_which_text_is_not_trained(tmp_path: Path, results: Path) -> None:

@@ -88,16 +88,18 @@ class TextBlocks:
         """
         if not 0 <= index < len(self):
             raise IndexError(index)
-        part = int(np.searchsorted(self._first, index, side="right")) - 1
+        part = int(self._first.searchsorted(index, "right")) - 1
         texts = self._parts[part]
         # Types stay as they are (int32, then uint32): else numpy would convert all that it searches in each call.
-        start, end = self._edges[index + part : index + part + 2]
-        document = int(np.searchsorted(texts.token_offsets, start, side="right")) - 1
-        ends = texts.ends[texts.sentence_offsets[document] : texts.sentence_offsets[document + 1]]
-        begin, until = (np.uint32(edge - texts.token_offsets[document]) for edge in (start, end))
-        first, last = np.searchsorted(ends, begin, side="right"), np.searchsorted(ends, until, side="left")
-        edges = np.array([begin, *ends[first:last], until], np.int64)
-        return TextBlock(texts.tokens[start:end].astype(np.int64), np.diff(edges))
+        edges = self._edges[index + part : index + part + 2]
+        start, end = edges
+        document = int(texts.token_offsets.searchsorted(start, "right")) - 1
+        first, last = texts.sentence_offsets[document : document + 2]
+        ends = texts.ends[first:last]
+        begin, until = (edges - texts.token_offsets[document]).astype(np.uint32)
+        inner = ends[ends.searchsorted(begin, "right") : ends.searchsorted(until, "left")]
+        bounds: Ints = np.array([begin, *inner, until], np.int64)
+        return TextBlock(texts.tokens[start:end].astype(np.int64), np.diff(bounds))
 
 
 def block_starts(texts: Texts, block_tokens: int) -> NDArray[np.int32]:
@@ -189,7 +191,7 @@ class TokenWindows:
             raise IndexError(index)
         begin = index * self._tokens
         end = begin + self._tokens + 1
-        part = int(np.searchsorted(self._first, begin, side="right")) - 1
+        part = int(self._first.searchsorted(begin, "right")) - 1
         pieces = list[Ints]()
         while begin < end:  # it may reach into further parts
             first, until = int(self._first[part]), min(end, int(self._first[part + 1]))
@@ -200,7 +202,7 @@ class TokenWindows:
     def _stream(self, part: int, begin: int, end: int) -> Ints:
         starts = self._starts[part]
         # `begin` and `end` as int32: else numpy would convert all starts in each call.
-        before, until = np.searchsorted(starts, np.array([begin, end], np.int32))
+        before, until = starts.searchsorted(np.array([begin, end], np.int32))
         stream = np.full(end - begin, START, np.int64)
         is_token = np.ones(end - begin, np.bool_)
         is_token[starts[before:until] - np.int32(begin)] = False

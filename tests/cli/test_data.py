@@ -129,7 +129,7 @@ def test_a_corpus_whose_text_has_changed_is_not_replaced_unasked(folder: Path) -
 @pytest.fixture
 def long(folder: Path) -> Options:
     """The command for text that takes some seconds, in many parts."""
-    (folder / "long.txt").write_text(paragraphs(6_000_000))
+    (folder / "long.txt").write_text(paragraphs(3_000_000))
     options: Options = ["--tokenizer", "tokenizer", "--shard-mib", 0.1, "--workers", 2]
     return ["data", "text", "--input", "long.txt", *options]
 

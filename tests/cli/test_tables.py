@@ -119,6 +119,7 @@ def rounded(value: float) -> str:
     return re.sub(r"e([+-])0*", lambda match: "e" + match[1].strip("+"), f"{value:.3g}")
 
 
+@pytest.mark.parametrize("folder", ["long names"], indirect=True)
 def test_a_terminal_of_80_columns_and_a_pipe_show_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     _, seen = at_a_terminal("status", "--results", "results", columns=WIDTH)

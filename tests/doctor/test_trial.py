@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import GRID, PATIENCE_S, ettsweep, wait_for, write_grid
+from support.commandline import PATIENCE_S, ettsweep, wait_for
 from support.own_code import processes_with
 from support.trainers import write_function, write_walk
 
@@ -47,29 +47,29 @@ def test_a_trainer_without_faults_is_exact(tmp_path: Path, results: Path) -> Non
     assert json.loads((results / "sweeps" / "walk.try.json").read_text())["resume"] == "exact"
 
 
-KNOWN = {
-    "forgets-random": ({"resume": "warning"}, (True, True, "resumes"), ("resume", "other numbers")),
-    "ignores-checkpoint": ({"resume": "warning"}, (True, True, "restarts"), ("resume", "starts over at step 1")),
-    "constant": ({"seeds": "failed"}, (False, True, "exact"), ("seeds", "the same numbers")),
-    "children": ({"processes": "warning"}, (True, True, "exact"), ("processes", "leaves sleep")),
-    "deaf": ({"stop": "warning"}, (True, True, "exact"), ("stop", "grace of 0.2 s")),
-}
-
-
 @pytest.mark.parametrize(
-    "fault",
-    [pytest.param(fault, marks=[pytest.mark.slow] if fault == "ignores-checkpoint" else []) for fault in KNOWN],
-)
-def test_a_trainer_with_a_fault_is_seen_through(tmp_path: Path, results: Path, fault: str) -> None:
-    expected, known, (name, seen) = KNOWN[fault]
-    failed = "failed" in expected.values()
-    grace = {"stop": {"grace": "0.2s"}} if fault == "deaf" else {}
-    outcome = tried(write_walk(tmp_path, fault, run=grace), results, code=1 if failed else 0)
-    assert (states(outcome), classes(outcome)) == (expected, known), outcome["observations"]
-    assert seen in outcome["of"][name]["seen"]
-    assert bool(outcome["kept"]) is failed
-    assert not failed or any(Path(outcome["kept"]).glob("alone/runs/*/result.json")), "what failed can be looked at"
-    assert not processes_with(*(f"ETTSWEEP_OUT={path}" for path in results.glob(".try-*/*/runs/*/out")))
+    ("faults", "expected", "resumes", "seen"),
+    [
+        (
+            "forgets-random,children,deaf",
+            {"resume": "warning", "stop": "warning", "processes": "warning"},
+            "resumes",
+            {"resume": "other numbers", "stop": "grace of 0.2 s", "processes": "leaves sleep"},
+        ),
+        pytest.param(
+            "ignores-checkpoint", {"resume": "warning"}, "restarts", {"resume": "starts over at step 1"},
+            marks=pytest.mark.slow,
+        ),
+    ],
+)  # fmt: skip
+def test_a_trainer_with_faults_is_seen_through(
+    tmp_path: Path, results: Path, faults: str, expected: dict[str, str], resumes: str, seen: dict[str, str]
+) -> None:
+    outcome = tried(write_walk(tmp_path, faults, run={"stop": {"grace": "0.2s"}}), results)
+    assert (states(outcome), classes(outcome)) == (expected, (True, True, resumes)), outcome["observations"]
+    for name, text in seen.items():
+        assert text in outcome["of"][name]["seen"]
+    assert outcome["kept"] is None
 
 
 @pytest.mark.slow
@@ -91,7 +91,12 @@ def test_grid_refuses_seeds_that_do_not_differ_until_the_code_has_changed(tmp_pa
     grid = write_walk(tmp_path, "constant")
     never = ettsweep("grid", grid, "--results", results, "--dry-run", cwd=tmp_path)
     assert "never tried: `ettsweep try walk.yaml" in never.stderr
-    kept = tried(grid, results, code=1)["kept"]
+    outcome = tried(grid, results, code=1)
+    assert (states(outcome), classes(outcome)) == ({"seeds": "failed"}, (False, True, "exact"))
+    assert "the same numbers" in outcome["of"]["seeds"]["seen"]
+    kept = outcome["kept"]
+    assert any(Path(kept).glob("alone/runs/*/result.json")), "what failed can be looked at"
+    assert not processes_with(*(f"ETTSWEEP_OUT={path}" for path in results.glob(".try-*/*/runs/*/out")))
     refused = ettsweep("grid", grid, "--results", results, code=2, cwd=tmp_path)
     assert "two seeds gave the same numbers" in refused.stderr
     assert "seeds: none" in refused.stderr
@@ -140,6 +145,7 @@ def test_what_cannot_be_swept_fails_at_its_first_run(
     assert list(Path(outcome["kept"]).glob("alone/runs/*/attempts/0001/output.txt")), "its output can be looked at"
 
 
+@pytest.mark.slow
 def test_runs_that_cannot_share_a_machine_are_seen(tmp_path: Path, results: Path) -> None:
     """Each takes a lock that is no other's, as one with a fixed port does."""
     grid = write_walk(tmp_path, run={"try": "--slow --pause 0.015"})
@@ -152,6 +158,7 @@ def test_runs_that_cannot_share_a_machine_are_seen(tmp_path: Path, results: Path
     assert outcome["of"]["resume"]["state"] == "ok"
 
 
+@pytest.mark.slow
 def test_a_function_is_tried_too(tmp_path: Path, results: Path) -> None:
     outcome = tried(write_function(tmp_path), results)
     assert (states(outcome), classes(outcome)) == ({}, (True, True, "exact"))
@@ -172,13 +179,3 @@ def test_nothing_is_left_of_a_trial_that_is_interrupted(tmp_path: Path, results:
     assert "interrupted" in process.communicate(timeout=PATIENCE_S)[1]
     assert not processes_with(f"ETTSWEEP_OUT={out}")
     assert not list(results.glob(".try-*"))
-
-
-@pytest.mark.slow
-def test_the_built_in_trainer_is_exact(tmp_path: Path, results: Path) -> None:
-    schedule = {"total_steps": 3000, "warmup_steps": 100, "eval_every": 500}
-    grid = write_grid(tmp_path / "vit.yaml", recipe=GRID["recipe"] | {"schedule": schedule})
-    outcome = tried(grid, results)
-    assert classes(outcome) == (True, True, "exact")
-    assert states(outcome).items() <= {("stop", "absent")}, "a hundred steps may be over before it is told to stop"
-    assert "by 100 of its 3000 steps" in outcome["of"]["cost"]["seen"]

@@ -12,6 +12,7 @@ from ettsweep.readers.numbers import metric_value, resolution, words
     [
         (3, 3.0), ("3.25", 3.25), (" 1e-05 ", 1e-5), ("3,410.5", 3410.5), ("3.2,", 3.2), ("+.5", 0.5), ("-1", -1.0),
         ("1e999", math.inf), (10**400, None), (True, None), (None, None), ("", None), ("1_000", None), ("3,4", None),
+        ("1,234", None),
     ],
 )  # fmt: skip
 def test_values(value: object, expected: float | None) -> None:

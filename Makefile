@@ -1,8 +1,7 @@
 # make demo    set up, then the main job on real images: grid, verified optima, seeds, report
 # make test    set up, then the tests that need no cluster and no long series, in minutes
-# make coverage  what make test runs, with the share of lines that it reaches
-# make lowest  what make test runs, with the lowest versions of all dependencies (in .venv-lowest)
-# make core    an example, in an environment with the core's dependencies alone (in .venv-core)
+# make coverage  the tests of make test, with the share of lines that they reach
+# make lowest  the tests of make test, with the lowest versions of all dependencies, in .venv-lowest
 # make test-all  all but further cases on SLURM; those on SLURM where a cluster is up
 # make test-slurm  all cases on SLURM, some of which only this runs
 # make check   set up, then lint, types and test-all: what continuous integration runs
@@ -40,7 +39,7 @@ PROCESSES ?= auto
 QUICK := -m 'not (cluster or statistics or slow)'
 BENCHES := $(addprefix bench-,data text busy verdicts compare search ensemble beside vit encdec gpt)
 
-.PHONY: help install demo test coverage lowest core test-all test-slurm examples lint check slurm-up slurm-down chaos fuzz pictures vega clean
+.PHONY: help install demo test coverage lowest test-all test-slurm examples lint check slurm-up slurm-down chaos fuzz pictures vega clean
 .PHONY: bench bench-all-gpu $(BENCHES)
 
 help:
@@ -77,18 +76,13 @@ coverage: $(READY)
 	@echo "== tests, with coverage"
 	@$(BIN)/python -m pytest $(QUICK) --numprocesses $(PROCESSES) --cov=ettsweep --cov-report=term:skip-covered
 
+lowest: LOWEST := .venv-lowest/bin/python
 lowest:
 	@echo "== tests, lowest dependencies"
 	@$(PYTHON) -m venv .venv-lowest
-	@.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check uv
-	@.venv-lowest/bin/uv pip install --quiet --python .venv-lowest --resolution lowest-direct --editable '.[dev]'
-	@.venv-lowest/bin/python -m pytest $(QUICK) --numprocesses $(PROCESSES)
-
-core:
-	@echo "== an example with the core alone"
-	@$(PYTHON) -m venv .venv-core
-	@.venv-core/bin/python -m pip install --quiet --disable-pip-version-check .
-	@cd examples/command && ../../.venv-core/bin/ettsweep grid --follow && ../../.venv-core/bin/ettsweep verify-optimum --follow
+	@$(LOWEST) -m pip install --quiet --disable-pip-version-check uv
+	@$(LOWEST) -m uv pip install --quiet --python $(LOWEST) --resolution lowest-direct --editable '.[dev]'
+	@$(LOWEST) -m pytest $(QUICK) --numprocesses $(PROCESSES)
 
 test-all: $(READY)
 	@echo "== all tests"
@@ -142,4 +136,4 @@ $(BENCHES): bench-%: $(READY)
 	@PYTHONPATH=.:tests $(BIN)/python -m bench.$* $(BENCH)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-lowest .mypy_cache .pytest_cache .ruff_cache

@@ -194,7 +194,8 @@ def mismatches(task: ImageTask, classes: int | None, train: Contents, val: Conte
     problems = []
     if train.classes != val.classes:
         for side, other, name in ((train, val, "training"), (val, train, "validation")):
-            if unmatched := [label for label in side.classes if label not in set(other.classes)]:
+            others = set(other.classes)
+            if unmatched := [label for label in side.classes if label not in others]:
                 problems.append(f"{len(unmatched)} classes are in the {name} images only: {', '.join(unmatched[:20])}")
         problems = problems or ["training and validation images have their classes in different orders"]
     if classes is not None and len(train.classes) != classes:

@@ -118,14 +118,14 @@ def find_edge(
 def _outliers(below: Mapping[Position, Mapping[int, float]], least: float) -> set[tuple[Position, int]]:
     """Return the runs that stand out from the others of their point by more than `least` and the noise.
 
-    What a seed is worse by at all lower lr is its own, and taken out before.
+    A seed that is worse at every lower lr is a worse seed: that difference is subtracted first.
     """
     off = {(p, seed): y - median_low(seeds.values()) for p, seeds in below.items() for seed, y in seeds.items()}
     lower = defaultdict[int, list[float]](list)
     for (p, seed), by in off.items():
         if p[0] < 0:
             lower[seed].append(by)
-    # The least of many is low by chance: what a seed is better by does not count.
+    # The least of many differences is low by chance, so a better seed gets no correction.
     worse = {seed: max(0.0, min(each)) for seed, each in lower.items()}
     off = {(p, seed): by - worse.get(seed, 0.0) for (p, seed), by in off.items()}
     noise = NORMAL_MAD * median_low([abs(by) for by in off.values() if by] or [0.0])

@@ -431,7 +431,7 @@ def save_corpus(
                 batched=True,
             )
             chosen.with_format(None).remove_columns("hash").save_to_disk(saved / side)
-        (saved / "dataset_dict.json").write_text(json.dumps({"splits": SIDES}))
+        (saved / "dataset_dict.json").write_text(json.dumps({"splits": SIDES}), encoding="utf-8")
         paths = {side: sorted((saved / side).glob("*.arrow")) for side in SIDES}
         sides = {side: [texts for path in paths[side] for texts in read_arrow(path)] for side in SIDES}
         manifest = Manifest(

@@ -92,7 +92,9 @@ def find_edge(
     """
     origin = (0.0,) * len(next(iter(f)))
     near = {p: seeds for p, seeds in f.items() if max(map(abs, p)) <= FIT_RADIUS}
-    diverged = {p: seeds for p, seeds in diverged.items() if max(map(abs, p)) <= FIT_RADIUS}
+    # Where runs of every lr diverge, it is not for their lr.
+    columns = {p[1:] for p in near if p[0] <= 0}
+    diverged = {p: seeds for p, seeds in diverged.items() if max(map(abs, p)) <= FIT_RADIUS and p[1:] in columns}
     level = median_low(f[origin].values())
     far_above = [y - level for p, seeds in near.items() if p[0] == 1 for y in seeds.values() if y - level > least]
     lost = [diverged_cost for p, seeds in diverged.items() if p[0] == 1 for _ in seeds]

@@ -133,6 +133,14 @@ def test_a_diverged_run_a_step_above_is_unstable() -> None:
     assert stability.expected_cost(1.0) > 0
 
 
+def test_a_wd_at_which_runs_of_every_lr_diverge_has_no_edge_of_lr() -> None:
+    f = losses([9, 9, 9, 9])
+    border = {(lr, 2.0): list(f.pop((lr, 2.0))) for lr in LRS}
+    assert find_edge(f, border, LEAST) is None
+    f[0.0, 2.0] = dict.fromkeys(border.pop((0.0, 2.0)), 0.1)
+    assert find_edge(f, border, LEAST) is not None, "runs of a lower lr are stable"
+
+
 def test_more_stable_seeds_of_the_candidate_leave_less_to_expect() -> None:
     expected = [stability_of(losses([1] * number)).expected_cost(0.0) for number in (2, 4, 8, 16)]
     assert expected == sorted(expected, reverse=True)

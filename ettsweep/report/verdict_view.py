@@ -19,6 +19,7 @@ from ettsweep.quantities import (
     share_text,
     three_digits,
 )
+from ettsweep.report.answer import answer, paper_sentence
 from ettsweep.report.formats import mean_std, mean_text, standard_error
 from ettsweep.report.notes import (
     NextStep,
@@ -51,6 +52,8 @@ class VerdictView:
         key: (sweep, family).
         title: names the study among those of a command; `label` among the strategies of a sweep.
         word: the verdict in one word, which has a colour.
+        answer: in one line which lr and wd to use, and how much better a neighbour may be; `for_paper` is a sentence
+            to cite it, empty unless it is an optimum with a bound.
         headline: the verdict with its bound, such as `optimal within 2% (95%)`; `brief` is for a narrow column.
         is_optimal: whether it is what commands look for, and their exit code says.
         holds: whether no neighbour is better: an optimum, or a tie.
@@ -80,6 +83,8 @@ class VerdictView:
     has_wd: bool
     title: str
     word: str
+    answer: str
+    for_paper: str
     headline: str
     brief: str
     is_optimal: bool
@@ -136,6 +141,8 @@ def _make_view(verdict: Verdict, title: str, conflicts: Sequence[str], following
         has_wd=study.base.info.has_wd,
         title=title,
         word=verdict.verdict,
+        answer=answer(verdict),
+        for_paper=paper_sentence(verdict),
         headline=headline(verdict),
         brief=_brief(verdict),
         is_optimal=is_optimal,
@@ -549,6 +556,8 @@ def _data(verdict: Verdict, reason: str) -> dict[str, Any]:
         "mode": metric.mode,
         "rule": criterion.rule,
         "confidence": criterion.confidence,
+        "answer": answer(verdict),
+        "for_paper": paper_sentence(verdict) or None,
         "statement": headline(verdict),
         "evidence": _evidence_data(verdict),
         "neighbours": [

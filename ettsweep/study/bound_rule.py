@@ -348,6 +348,7 @@ class BoundRule(StudyState):
             if missing := sum(not self._is_under_way(candidate, *run) for run in lacking):
                 further_runs = RunsNeeded(missing, missing, missing)
         plateau = self._plateau(posterior, candidate, margin) if noise_is_known else []
+        recommended = self._recommended(posterior, candidate, plateau)
         return Bound(
             value=value,
             confidence=criterion.confidence,
@@ -357,7 +358,8 @@ class BoundRule(StudyState):
             noise=posterior.noise,
             stability=posterior.stability,
             plateau=tuple(plateau),
-            recommended=self._recommended(posterior, candidate, plateau),
+            recommended=recommended,
+            recommended_value=self._bound_at(recommended) if value is not None and value <= margin else None,
             paper=paper,
             further_runs=further_runs,
             finest=finest,
@@ -379,6 +381,15 @@ class BoundRule(StudyState):
         if posterior.stability and below in posterior.positions:
             return self.point_at(below, candidate.point)
         return _medoid([candidate.point, *plateau])
+
+    def _bound_at(self, point: Point) -> float | None:
+        """Return the bound on another point than the candidate; None unless all of its neighbours were run."""
+        around = [self.score_point(neighbour) for neighbour in neighbours(point, self.study.lr, self.study.wd)]
+        posterior = self.posterior(point)
+        if posterior is None or posterior.noise.source == "unknown" or not all(n.state.finished for n in around):
+            return None
+        others = self._neighbour_positions(self.score_point(point), around)
+        return posterior.bound(self._origin, others, self.study.criterion.confidence, self._margin) if others else 0.0
 
     # --- racing ---
 

@@ -70,6 +70,7 @@ class Bound:
         stability: beside an edge of stability, what is known of it.
         plateau: other points that, with the given confidence, are worse than the candidate by at most the margin.
         recommended: the central one of the candidate and the plateau; beside an edge of stability, a step of lr below.
+        recommended_value: the bound of that point against its own neighbours; None unless all of them were run.
         paper: verdict of the paper's rule on the candidate; None if it lacks scores.
         further_runs: forecast of the runs that decide it; None if none are needed or allowed.
         finest: the smallest bound that these runs allow, for who has stated no margin; None if one is stated.
@@ -85,6 +86,7 @@ class Bound:
     stability: "Stability | None"
     plateau: tuple[Point, ...]
     recommended: Point
+    recommended_value: float | None
     paper: str | None
     further_runs: RunsNeeded | None = None
     finest: float | None = None

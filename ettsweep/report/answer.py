@@ -1,0 +1,222 @@
+"""The answer of a verdict in one line: which lr and wd to use, and how much better a neighbour may still be."""
+
+from collections.abc import Iterator
+
+from ettsweep.console import format_count
+from ettsweep.powers import log2
+from ettsweep.quantities import (
+    bound_text,
+    confidence_text,
+    difference_text,
+    probability_text,
+    share_text,
+    three_digits,
+)
+from ettsweep.runs.point import Point
+from ettsweep.study.study import Study
+from ettsweep.study.verdict import Bound, Verdict
+
+
+def answer(verdict: Verdict) -> str:
+    """Return the answer, with three digits for lr and wd; what is not decided yet says so first."""
+    return " ".join(_sentences(verdict))
+
+
+def named_point(verdict: Verdict) -> Point | None:
+    """Return the point that the answer names: the recommended one if its own bound allows it, else the candidate."""
+    bound = verdict.bound
+    if verdict.verdict == "optimal" and bound and bound.recommended_value is not None:
+        return bound.recommended if bound.recommended_value <= bound.margin else verdict.point
+    return verdict.point
+
+
+def point_text(point: Point) -> str:
+    """Return a point as `lr 0.001, wd 0.1`, with three digits."""
+    lr = f"lr {three_digits(point.lr)}"
+    return f"{lr}, wd {three_digits(point.wd)}" if point.has_wd else lr
+
+
+def paper_sentence(verdict: Verdict) -> str:
+    """Return a sentence for a paper; empty unless the verdict is an optimum with a bound."""
+    from ettsweep import __version__
+
+    bound, point, study = verdict.bound, named_point(verdict), verdict.study
+    if verdict.verdict != "optimal" or bound is None or bound.value is None or point is None:
+        return ""
+    axes = "Learning rate and weight decay were" if not study.wd.fixed else "The learning rate was"
+    metric = study.metric
+    seeds = [count for count in verdict.run_counts.values() if count]
+    spread = f"{min(seeds)} to {max(seeds)}" if min(seeds) < max(seeds) else f"{seeds[0]}"
+    higher = "lower" if metric.mode == "min" else "higher"
+    return (
+        f"{axes} searched on a lattice ({_steps_text(study)}; {format_count(len(verdict.runs), 'run')} at the optimum "
+        f"and its neighbours, {spread} seeds each). At {point_text(point)}, no neighbour has a {metric.label} that is "
+        f"{higher} by more than {_bound_at(verdict, bound)} (ettsweep {__version__})."
+    )
+
+
+def _sentences(verdict: Verdict) -> Iterator[str]:
+    bound, facts, metric = verdict.bound, verdict.reason.facts, verdict.study.metric
+    at = point_text(verdict.point) if verdict.point else ""
+    if verdict.verdict == "optimal" and bound is not None and (named := named_point(verdict)):
+        yield f"Use {point_text(named)}."
+        yield _gain(verdict, bound)
+        yield from _around(verdict, bound, named)
+        return
+    match verdict.reason.code:
+        case "best_mean":
+            yield f"Use {at}. Its mean is better than those of all {facts['neighbours']} neighbours."
+        case "equal_mean":
+            yield f"Use {at}, or the neighbour with the same mean."
+        case "better_means":
+            yield f"{at} is not the optimum: {_have(facts['count'], 'neighbour')} a better mean."
+        case "better_neighbour":
+            better = facts["point"]
+            assert isinstance(better, Point)
+            probability = probability_text(float(str(facts["probability"])))
+            yield f"{at} is not the optimum: {point_text(better)} is better ({probability})."
+        case "diverged":
+            yield f"{at} diverged, but a neighbour did not."
+        case "all_diverged":
+            yield "All runs diverged. Try a lower lr."
+        case "neighbours_not_requested":
+            yield from _beyond_ranges(verdict)
+        case "out_of_reach":
+            yield f"Best so far: {at}, {facts['steps']} steps beyond your ranges. Widen them, or check the score."
+        case "single_point":
+            yield "There is nothing to compare: lr and wd are both fixed."
+        case "candidate_to_come" | "points_to_come" | "neighbours_to_come":
+            yield f"Best so far: {at}." if verdict.score is not None else "No answer yet."
+        case "around_zero":
+            yield f"Best so far: {at}. A share of a score around zero means nothing: state the margin as a difference."
+        case _:
+            yield f"Best so far: {at}."
+            yield from _undecided(verdict)
+    if bound and bound.stability and verdict.verdict == "unresolved" and (safer := _safer_text(verdict, bound, verdict.point)):
+        yield safer
+
+
+def _have(count: object, noun: str) -> str:
+    return f"{format_count(int(str(count)), noun)} {'has' if count == 1 else 'have'}"
+
+
+def _bound_at(verdict: Verdict, bound: Bound) -> str:
+    """Return the bound of the point that the answer names, with its confidence: `2% (95%)`."""
+    is_recommended = named_point(verdict) == bound.recommended and bound.recommended_value is not None
+    value = bound.recommended_value if is_recommended else bound.value
+    return f"{bound_text(value or 0.0, verdict.study.metric)} ({confidence_text(bound.confidence)})"
+
+
+def _gain(verdict: Verdict, bound: Bound) -> str:
+    if not bound.value:
+        return "All of its neighbours diverged."
+    return f"{_move_text(verdict.study)} gains at most {_bound_at(verdict, bound)}."
+
+
+def _steps_text(study: Study) -> str:
+    """Return the steps of the free axes: `a factor of 2`, or `lr x3, wd x4`."""
+    factors = {name: three_digits(2**axis.step) for name, axis in (("lr", study.lr), ("wd", study.wd)) if not axis.fixed}
+    if len({*factors.values()}) == 1:
+        return f"steps of a factor of {next(iter(factors.values()))}"
+    return f"steps of {', '.join(f'x{factor} in {name}' for name, factor in factors.items())}"
+
+
+def _move_text(study: Study) -> str:
+    """Return a step to a neighbour as the subject of a sentence."""
+    free = [(name, axis) for name, axis in (("lr", study.lr), ("wd", study.wd)) if not axis.fixed]
+    if all(axis.step == 1 for _, axis in free):
+        return f"Halving or doubling {'either' if len(free) > 1 else free[0][0]}"
+    factors = [f"{name} (x{three_digits(2**axis.step)})" for name, axis in free]
+    return f"A step up or down in {' or '.join(factors)}"
+
+
+def _undecided(verdict: Verdict) -> Iterator[str]:
+    """Yield what is open, and the runs that decide it."""
+    from ettsweep.report.reason_text import runs_text
+
+    bound, facts, metric = verdict.bound, verdict.reason.facts, verdict.study.metric
+    needs = runs_text(verdict.reason)
+    if bound is not None and bound.value is not None:
+        within = f"{bound_text(bound.value, metric)} ({confidence_text(bound.confidence)})"
+        if bound.is_too_wide:
+            yield f"A neighbour may be better by up to {within}; your margin is {share_text(bound.margin, metric)}."
+        else:
+            yield f"{_move_text(verdict.study)} gains at most {within}, but too few seeds say so."
+    else:
+        yield "The noise is unknown, so this may be luck."
+    if needs:
+        yield f"{needs[0].upper()}{needs[1:]}."
+
+
+def _beyond_ranges(verdict: Verdict) -> Iterator[str]:
+    """Yield on which side the best point lies at the end of what was tried, and the next values there."""
+    study, point = verdict.study, verdict.point
+    assert point is not None
+    yield f"Best so far: {point_text(point)}."
+    missing = {n.point for n in verdict.neighbours if not n.state.finished}
+    for name, axis, k in (("lr", study.lr, 0), ("wd", study.wd, 1)):
+        if axis.fixed:
+            continue
+        for sign, extreme in ((-1, "lowest"), (1, "highest")):
+            moved = point.moved(*(sign * axis.step * (j == k) for j in (0, 1)))
+            if moved in missing:
+                yield f"That is the {extreme} {name} you tried: try {name} {three_digits([*moved][k])}."
+
+
+def _around(verdict: Verdict, bound: Bound, named: Point | None) -> Iterator[str]:
+    """Yield what else to know of the points around: an edge of stability, divergence, points that are as good."""
+    if named is None:
+        return
+    if diverged := _diverged_text(verdict, named):
+        yield diverged
+    if bound.stability and (safer := _safer_text(verdict, bound, named)):
+        yield safer
+    elif bound.is_noise_known and (as_good := _as_good_text(verdict, bound, named)):
+        yield as_good
+
+
+def _diverged_text(verdict: Verdict, named: Point) -> str:
+    lost = [n.point for n in verdict.neighbours if n.state.finished and n.score is None]
+    for point in lost:
+        if log2(point.wd) == log2(named.wd) and point.lr != named.lr:
+            return f"lr {three_digits(point.lr)} diverges."
+    for point in lost:
+        if log2(point.lr) == log2(named.lr):
+            return f"wd {three_digits(point.wd)} diverges."
+    return ""
+
+
+def _safer_text(verdict: Verdict, bound: Bound, named: Point | None) -> str:
+    """Return the point a step of lr below an edge of stability, with its price."""
+    if verdict.point is None or bound.stability is None:
+        return ""
+    known = bound.stability
+    stable = f"{known.stable} of {format_count(known.seeds, 'seed')} trained well at lr {three_digits(verdict.point.lr)}"
+    risk = f"up to {100 * known.may_be_unstable:.0f}% may blow up (95%)"
+    if bound.recommended == verdict.point:
+        return f"Close to an edge of stability: {stable}, {risk}."
+    price = next((d for n, d in zip(verdict.neighbours, bound.differences, strict=True) if n.point == bound.recommended), None)
+    by = f", at a price of {difference_text(price.mean, price.error, verdict.study.metric, signed=False)}" if price else ""
+    if named == bound.recommended:
+        return f"It is a step below an edge of stability{by}: {stable}, {risk}."
+    return f"Close to an edge of stability: {stable}, {risk}. Safer: {point_text(bound.recommended)}{by}."
+
+
+def _as_good_text(verdict: Verdict, bound: Bound, named: Point) -> str:
+    """Return over which range of an axis points are as good as the one that is named; else one of these points."""
+    study = verdict.study
+    as_good = {*bound.plateau, *([verdict.point] if verdict.point else [])}
+    for name, axis, k in (("wd", study.wd, 1), ("lr", study.lr, 0)):
+        if axis.fixed:
+            continue
+        ends = []
+        for sign in (-1, 1):
+            at = named
+            while (moved := at.moved(*(sign * axis.step * (j == k) for j in (0, 1)))) in as_good:
+                at = moved
+            ends.append([*at][k])
+        if ends[0] < ends[1]:
+            low, high = map(three_digits, ends)
+            return f"{name} from {low} to {high} is as good."
+    others = [point for point in as_good if point != named]
+    return f"{point_text(others[0])} is as good." if others else ""

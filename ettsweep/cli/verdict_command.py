@@ -49,7 +49,7 @@ def verdict(
 
     Nothing is trained, and nothing is kept. The exit code is 0 if the verdict is "optimal", else 1.
     """
-    from ettsweep.cli.verdict_tables import note_verdicts, score_note, show_families
+    from ettsweep.cli.verdict_tables import note_verdicts, score_note, show_answers, show_families
     from ettsweep.report.verdict_view import make_views
     from ettsweep.study.criterion import resolve_criterion
     from ettsweep.study.judgement import evaluate
@@ -83,10 +83,12 @@ def verdict(
     if form is Format.JSON:
         print_table([], form, data={**view.data, "next": following})
     else:
+        show_answers([view], form)
         show_families([view.cells], [view], form)
     for note in (*table.notes, *notes):
         print_note(note)
     note_verdicts([view])
+    print_note(f"for a paper: {view.for_paper}" if view.for_paper else "")
     if following and form is Format.TABLE:
         print_note("runs that would tell most:")
         print_table(following, form)

@@ -1,5 +1,7 @@
 """Output of commands on verdicts and sweeps: rows of tables, JSON, notes on standard error, exit codes."""
 
+import shutil
+import textwrap
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -7,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from ettsweep.cli.prompts import shell_command
 from ettsweep.cli.run_tables import note_blocked, note_submitted, show_plan
-from ettsweep.console import Format, Row, format_cell, format_count, print_note, print_table
+from ettsweep.console import (
+    Format,
+    Row,
+    escape_control,
+    format_cell,
+    format_count,
+    print_lines,
+    print_note,
+    print_table,
+)
 from ettsweep.launch.follow import Rounds, VerificationResult
 from ettsweep.metric import Metric
 from ettsweep.report.verdict_view import VerdictView, headline, make_views
@@ -45,8 +56,20 @@ def score_note(studies: Sequence[Study]) -> str:
 def show_verdicts(views: Sequence[VerdictView], form: Format) -> None:
     """Print a row per verdict, and what there is to know of them."""
     data = [view.data for view in views] if form is Format.JSON else None
+    show_answers(views, form)
     show_families([view.cells for view in views], views, form, data)
     note_verdicts(views)
+
+
+def show_answers(views: Sequence[VerdictView], form: Format) -> None:
+    """Print the answers, if a person reads them: equal ones once, each after the titles that it is of."""
+    if form is not Format.TABLE:
+        return
+    width = shutil.get_terminal_size().columns
+    for text, titles in _titles_by_text((view.answer, view.title) for view in views):
+        whole = f"{', '.join(titles)}: {text}" if len(views) > 1 else text
+        print_lines([[(line, "heading")] for line in textwrap.wrap(escape_control(whole), width, break_long_words=False)])
+    print()
 
 
 def note_verdicts(views: Sequence[VerdictView]) -> None:
@@ -57,11 +80,15 @@ def note_verdicts(views: Sequence[VerdictView]) -> None:
 
 def _note_once(notes: Iterable[tuple[str, str]]) -> None:
     """Print each note once, after the titles of all families that have it."""
+    for note, titles in _titles_by_text(notes):
+        print_note(f"{', '.join(titles)}: {note}" if note else "")
+
+
+def _titles_by_text(texts: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]]:
     titles: dict[str, list[str]] = {}
-    for note, title in notes:
-        titles.setdefault(note, []).append(title)
-    for note, named in titles.items():
-        print_note(f"{', '.join(named)}: {note}" if note else "")
+    for text, title in texts:
+        titles.setdefault(text, []).append(title)
+    return titles.items()
 
 
 def show_families(rows: Sequence[Row], views: Sequence[VerdictView], form: Format, data: object = None) -> None:

@@ -17,6 +17,22 @@ from ettsweep.study.study import Study
 from ettsweep.study.verdict import Bound, Verdict
 
 
+ANSWERED = frozenset(
+    {
+        "all_diverged",
+        "best_mean",
+        "better_neighbour",
+        "beyond_margin",
+        "diverged",
+        "edge_above",
+        "neighbours_not_requested",
+        "single_point",
+        "within_margin",
+    }
+)
+"""Codes of reasons that the answer gives in full."""
+
+
 def answer(verdict: Verdict) -> str:
     """Return the answer, with three digits for lr and wd; what is not decided yet says so first."""
     return " ".join(_sentences(verdict))

@@ -24,7 +24,12 @@ from ettsweep.study.verdict import ScoredPoint, Verdict
 
 def reason_text(verdict: Verdict) -> str:
     """Return why a verdict is what it is, with the commands that help, in backticks."""
-    return "".join([_decided_text(verdict), *_stuck_texts(verdict.reason)])
+    return "; ".join(filter(None, [_decided_text(verdict), stuck_text(verdict.reason)]))
+
+
+def stuck_text(reason: Reason) -> str:
+    """Return which runs need a person, with the commands that help, in backticks; empty if none does."""
+    return "; ".join(_stuck_texts(reason))
 
 
 def _decided_text(verdict: Verdict) -> str:
@@ -149,14 +154,15 @@ def _stuck_texts(reason: Reason) -> Iterator[str]:
         return
     runs = ", ".join(f"{stuck.run} {stuck.state}" for stuck in reason.stuck[:MAX_NAMED])
     number = "1 run stands" if len(reason.stuck) == 1 else f"{len(reason.stuck)} runs stand"
-    yield f"; {number} still: {runs}{', ...' * (len(reason.stuck) > MAX_NAMED)}"
-    yield f"; {reason.stopped}" if reason.stopped else ""
+    yield f"{number} still: {runs}{', ...' * (len(reason.stuck) > MAX_NAMED)}"
+    if reason.stopped:
+        yield reason.stopped
     held = sum(stuck.state == "held" for stuck in reason.stuck)
     for command in reason.next:
         does = f"trains {'it' if len(reason.stuck) - held == 1 else 'them'} again"
         if command[1] == "status":
             does = "says what lets the held ones start"
-        yield f"; `{shlex.join(command)}` {does}"
+        yield f"`{shlex.join(command)}` {does}"
 
 
 MAX_BETTER_MEANS = 4

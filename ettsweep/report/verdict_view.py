@@ -19,7 +19,7 @@ from ettsweep.quantities import (
     share_text,
     three_digits,
 )
-from ettsweep.report.answer import answer, paper_sentence
+from ettsweep.report.answer import ANSWERED, answer, paper_sentence
 from ettsweep.report.formats import mean_std, mean_text, standard_error
 from ettsweep.report.notes import (
     NextStep,
@@ -30,7 +30,7 @@ from ettsweep.report.notes import (
     resumed_runs,
     run_notes,
 )
-from ettsweep.report.reason_text import edge_text, reason_text, runs_text
+from ettsweep.report.reason_text import edge_text, reason_text, runs_text, stuck_text
 from ettsweep.runs.point import Point
 from ettsweep.runs.versions import group_by_version
 from ettsweep.study.fresh import CONFIDENCE, FreshComparison, compare_fresh
@@ -63,7 +63,7 @@ class VerdictView:
         mean: score of the candidate, and `score` with its standard error; empty without one. `score_line` has its name,
             unit and seeds.
         reason: what decided it, and the runs that need a person, with commands in backticks.
-        shortfall: the word and the reason if it is not optimal; else empty.
+        shortfall: what the answer does not say of the reason why it is not optimal, such as runs that need a person.
         fresh: how much worse fresh seeds are, where it is notable; `fresh_is_sure` if chance does not explain it.
         evidence: sentences on the bound.
         notes: sentences on the runs, the score and points around that a reader should know.
@@ -155,7 +155,7 @@ def _make_view(verdict: Verdict, title: str, conflicts: Sequence[str], following
         score=_score_with_error(verdict),
         score_line=_score_line(verdict),
         reason=reason,
-        shortfall="" if is_optimal else f"{verdict.verdict}: {reason}",
+        shortfall="" if is_optimal else stuck_text(verdict.reason) if verdict.reason.code in ANSWERED else reason,
         fresh=_fresh_text(fresh) if fresh else "",
         fresh_is_sure=bool(fresh and fresh.is_beyond_chance),
         evidence=tuple(_evidence(verdict, beats_all)),
@@ -264,17 +264,10 @@ def default_margin_text(verdict: Verdict) -> str:
 
 
 def _bound_notes(verdict: Verdict) -> Sequence[str]:
-    """Return how the noise is known, whether training is stable, and which points are as good as the candidate."""
-    if (bound := verdict.bound) is None:
+    """Return how the noise is known, unless repeated seeds measured it."""
+    if verdict.bound is None or verdict.bound.noise.source != "inferred":
         return ()
-    inferred = "one seed per point: the noise is estimated from the surface's residuals"
-    within = f"{share_text(bound.margin, verdict.study.metric)} ({confidence_text(bound.confidence)})"
-    as_good = f"as good within {within}: {', '.join(map(str, bound.plateau))}" if bound.plateau else ""
-    return (
-        _caveat(bound) if verdict.reason.code != "edge_above" else "",  # that reason has the same sentence
-        inferred if bound.noise.source == "inferred" else "",
-        "; ".join(filter(None, (as_good, _recommended_text(verdict, bound)))),
-    )
+    return ("one seed per point: the noise is estimated from the surface's residuals",)
 
 
 def _caveat(bound: Bound) -> str:
@@ -282,20 +275,6 @@ def _caveat(bound: Bound) -> str:
     if (known := bound.stability) is None:
         return ""
     return edge_text(known.stable, known.seeds, known.may_be_unstable)
-
-
-def _recommended_text(verdict: Verdict, bound: Bound) -> str:
-    """Return which point is recommended and why; empty if there is nothing to choose from."""
-    prices = {scored.point: fitted for scored, fitted in _compared_neighbours(verdict)}
-    price = prices.get(bound.recommended)
-    # The most central point may be a neighbour too, if the one a step of lr below has no stable run.
-    is_below = verdict.point is not None and bound.recommended.lr < verdict.point.lr
-    if bound.stability and is_below and price and bound.is_noise_known:
-        by = difference_text(abs(price.mean), price.error, verdict.study.metric, signed=False)
-        side = "worse" if price.mean >= 0 else "better"
-        return f"recommended: {bound.recommended}, a step of lr below; it is {side} by {by}"
-    most_central = f"recommended: {bound.recommended}, the most central of these and the candidate"
-    return most_central if bound.plateau else ""
 
 
 def _outside_text(verdict: Verdict) -> str:

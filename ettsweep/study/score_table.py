@@ -534,8 +534,6 @@ def axis_of(name: str, values: Iterable[float]) -> tuple[Axis, dict[float, float
             f"{name}: {', '.join(f'{value:g}' for value in ordered)}: even steps in log are expected, these are "
             f"{', '.join(f'{2**hop:.3g}' for hop in hops)} times apart: leave out the rows between them"
         )
-    if off < 1e-6:
-        step = round(step, 6)
     # Before any is moved: it has limits within which a power of 2 is finite.
     axis = validate(Axis, {"low": 0.0, "high": step * at[-1], "step": step}, f"{name} in log2")
     moved = {value: ordered[0] * 2.0 ** (number * step) for value, number in zip(ordered, at, strict=True)}

@@ -109,7 +109,11 @@ SweepNames = Annotated[
 ]
 Lowest = Annotated[
     bool | None,
-    typer.Option("--min/--max", help="Whether low or high scores are better.", show_default=False),
+    typer.Option(
+        "--min/--max",
+        help="Whether low or high scores are better; the metric's name may say it.",
+        show_default=False,
+    ),
 ]
 TrustGroup = Annotated[
     bool,

@@ -53,6 +53,7 @@ def verdict(
     from ettsweep.report.verdict_view import make_views
     from ettsweep.study.criterion import resolve_criterion
     from ettsweep.study.judgement import evaluate
+    from ettsweep.study.score_columns import mode_of
     from ettsweep.study.score_table import (
         COLUMNS,
         STANDARD_INPUT,
@@ -63,12 +64,11 @@ def verdict(
         shown_seed,
     )
 
-    names = column_names(column or [], COLUMNS)
-    if lowest is None:
-        raise InputError("--min or --max says whether low or high scores are better")
-    scores, table = read_scores(source, names)
+    scores, table = read_scores(source, column_names(column or [], COLUMNS))
     title = "standard input" if source == STANDARD_INPUT else Path(source).name
-    mode: Literal["min", "max"] = "min" if lowest else "max"
+    mode = mode_of(table.name("score")) if lowest is None else "min" if lowest else "max"
+    if mode is None:
+        raise InputError(f"{source}: add --min or --max: is a low or a high {table.name('score')} better?")
     recipe = TableRecipe(source=title, column=table.name("score"), mode=mode, margin_is=margin_is)
     options = VerdictOptions(rule, confidence, margin).criterion_options().for_runs(recipe.info.metric, seeded=True)
     options.check_default(recipe.info.metric)

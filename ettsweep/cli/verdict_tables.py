@@ -48,8 +48,9 @@ def score_note(studies: Sequence[Study]) -> str:
     for metric, models in models_by_metric.items():
         prefix = f"{', '.join(models)}: " if len(models_by_metric) > 1 else ""
         along = " along the trajectory" if metric.take == "best" else ""
-        description = f"the {metric.label}{along}, the mean over seeds"
-        lines.append(f"{prefix}{metric.name}: {description}; {metric.mode} is best; ± is a standard error")
+        score = "" if metric.label == metric.name else f"{metric.label}{along}, "
+        better = "lower" if metric.mode == "min" else "higher"
+        lines.append(f"{prefix}{metric.name}: {score}mean over seeds, {better} is better; ± is a standard error")
     return "\n".join(lines)
 
 
@@ -68,7 +69,9 @@ def show_answers(views: Sequence[VerdictView], form: Format) -> None:
     width = shutil.get_terminal_size().columns
     for text, titles in _titles_by_text((view.answer, view.title) for view in views):
         whole = f"{', '.join(titles)}: {text}" if len(views) > 1 else text
-        print_lines([[(line, "heading")] for line in textwrap.wrap(escape_control(whole), width, break_long_words=False)])
+        print_lines(
+            [[(line, "heading")] for line in textwrap.wrap(escape_control(whole), width, break_long_words=False)]
+        )
     print()
 
 

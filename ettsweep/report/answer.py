@@ -13,9 +13,9 @@ from ettsweep.quantities import (
     three_digits,
 )
 from ettsweep.runs.point import Point
+from ettsweep.study.lattice import Axis
 from ettsweep.study.study import Study
 from ettsweep.study.verdict import Bound, Verdict
-
 
 ANSWERED = frozenset(
     {
@@ -72,7 +72,7 @@ def paper_sentence(verdict: Verdict) -> str:
 
 
 def _sentences(verdict: Verdict) -> Iterator[str]:
-    bound, facts, metric = verdict.bound, verdict.reason.facts, verdict.study.metric
+    bound, facts = verdict.bound, verdict.reason.facts
     at = point_text(verdict.point) if verdict.point else ""
     if verdict.verdict == "optimal" and bound is not None and (named := named_point(verdict)):
         yield f"Use {point_text(named)}."
@@ -108,8 +108,8 @@ def _sentences(verdict: Verdict) -> Iterator[str]:
         case _:
             yield f"Best so far: {at}."
             yield from _undecided(verdict)
-    if bound and bound.stability and verdict.verdict == "unresolved" and (safer := _safer_text(verdict, bound, verdict.point)):
-        yield safer
+    if bound and verdict.verdict == "unresolved":
+        yield from filter(None, [_safer_text(verdict, bound, verdict.point)])
 
 
 def _have(count: object, noun: str) -> str:
@@ -129,9 +129,13 @@ def _gain(verdict: Verdict, bound: Bound) -> str:
     return f"{_move_text(verdict.study)} gains at most {_bound_at(verdict, bound)}."
 
 
+def _free_axes(study: Study) -> dict[str, Axis]:
+    return {name: axis for name, axis in (("lr", study.lr), ("wd", study.wd)) if not axis.fixed}
+
+
 def _steps_text(study: Study) -> str:
-    """Return the steps of the free axes: `a factor of 2`, or `lr x3, wd x4`."""
-    factors = {name: three_digits(2**axis.step) for name, axis in (("lr", study.lr), ("wd", study.wd)) if not axis.fixed}
+    """Return the steps of the free axes: `steps of a factor of 2`, or `steps of x3 in lr, x4 in wd`."""
+    factors = {name: three_digits(2**axis.step) for name, axis in _free_axes(study).items()}
     if len({*factors.values()}) == 1:
         return f"steps of a factor of {next(iter(factors.values()))}"
     return f"steps of {', '.join(f'x{factor} in {name}' for name, factor in factors.items())}"
@@ -139,10 +143,10 @@ def _steps_text(study: Study) -> str:
 
 def _move_text(study: Study) -> str:
     """Return a step to a neighbour as the subject of a sentence."""
-    free = [(name, axis) for name, axis in (("lr", study.lr), ("wd", study.wd)) if not axis.fixed]
-    if all(axis.step == 1 for _, axis in free):
-        return f"Halving or doubling {'either' if len(free) > 1 else free[0][0]}"
-    factors = [f"{name} (x{three_digits(2**axis.step)})" for name, axis in free]
+    free = _free_axes(study)
+    if all(axis.step == 1 for axis in free.values()):
+        return f"Halving or doubling {'either' if len(free) > 1 else next(iter(free))}"
+    factors = [f"{name} (x{three_digits(2**axis.step)})" for name, axis in free.items()]
     return f"A step up or down in {' or '.join(factors)}"
 
 
@@ -150,7 +154,7 @@ def _undecided(verdict: Verdict) -> Iterator[str]:
     """Yield what is open, and the runs that decide it."""
     from ettsweep.report.reason_text import runs_text
 
-    bound, facts, metric = verdict.bound, verdict.reason.facts, verdict.study.metric
+    bound, metric = verdict.bound, verdict.study.metric
     needs = runs_text(verdict.reason)
     if bound is not None and bound.value is not None:
         within = f"{bound_text(bound.value, metric)} ({confidence_text(bound.confidence)})"
@@ -170,9 +174,8 @@ def _beyond_ranges(verdict: Verdict) -> Iterator[str]:
     assert point is not None
     yield f"Best so far: {point_text(point)}."
     missing = {n.point for n in verdict.neighbours if not n.state.finished}
-    for name, axis, k in (("lr", study.lr, 0), ("wd", study.wd, 1)):
-        if axis.fixed:
-            continue
+    for name, axis in _free_axes(study).items():
+        k = ("lr", "wd").index(name)
         for sign, extreme in ((-1, "lowest"), (1, "highest")):
             moved = point.moved(*(sign * axis.step * (j == k) for j in (0, 1)))
             if moved in missing:
@@ -185,8 +188,8 @@ def _around(verdict: Verdict, bound: Bound, named: Point | None) -> Iterator[str
         return
     if diverged := _diverged_text(verdict, named):
         yield diverged
-    if bound.stability and (safer := _safer_text(verdict, bound, named)):
-        yield safer
+    if bound.stability:
+        yield _safer_text(verdict, bound, named)
     elif bound.is_noise_known and (as_good := _as_good_text(verdict, bound, named)):
         yield as_good
 
@@ -203,28 +206,30 @@ def _diverged_text(verdict: Verdict, named: Point) -> str:
 
 
 def _safer_text(verdict: Verdict, bound: Bound, named: Point | None) -> str:
-    """Return the point a step of lr below an edge of stability, with its price."""
-    if verdict.point is None or bound.stability is None:
+    """Return the point a step of lr below an edge of stability, with its price; empty if there is no edge."""
+    known, point = bound.stability, verdict.point
+    if known is None or point is None:
         return ""
-    known = bound.stability
-    stable = f"{known.stable} of {format_count(known.seeds, 'seed')} trained well at lr {three_digits(verdict.point.lr)}"
-    risk = f"up to {100 * known.may_be_unstable:.0f}% may blow up (95%)"
-    if bound.recommended == verdict.point:
-        return f"Close to an edge of stability: {stable}, {risk}."
-    price = next((d for n, d in zip(verdict.neighbours, bound.differences, strict=True) if n.point == bound.recommended), None)
-    by = f", at a price of {difference_text(price.mean, price.error, verdict.study.metric, signed=False)}" if price else ""
+    seeds = f"{known.stable} of {format_count(known.seeds, 'seed')} trained well at lr {three_digits(point.lr)}"
+    stable = f"{seeds}, up to {100 * known.may_be_unstable:.0f}% may blow up (95%)"
+    if bound.recommended == point:
+        return f"Close to an edge of stability: {stable}."
+    pairs = zip(verdict.neighbours, bound.differences, strict=True)
+    price = next((difference for n, difference in pairs if n.point == bound.recommended), None)
+    by = ""
+    if price:
+        by = f", at a price of {difference_text(price.mean, price.error, verdict.study.metric, signed=False)}"
     if named == bound.recommended:
-        return f"It is a step below an edge of stability{by}: {stable}, {risk}."
-    return f"Close to an edge of stability: {stable}, {risk}. Safer: {point_text(bound.recommended)}{by}."
+        return f"It is a step below an edge of stability{by}: {stable}."
+    return f"Close to an edge of stability: {stable}. Safer: {point_text(bound.recommended)}{by}."
 
 
 def _as_good_text(verdict: Verdict, bound: Bound, named: Point) -> str:
     """Return over which range of an axis points are as good as the one that is named; else one of these points."""
     study = verdict.study
     as_good = {*bound.plateau, *([verdict.point] if verdict.point else [])}
-    for name, axis, k in (("wd", study.wd, 1), ("lr", study.lr, 0)):
-        if axis.fixed:
-            continue
+    for name, axis in reversed(_free_axes(study).items()):
+        k = ("lr", "wd").index(name)
         ends = []
         for sign in (-1, 1):
             at = named

@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev, variance
@@ -19,6 +19,7 @@ from ettsweep.runs.point import Point
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
 from ettsweep.study.judgement import evaluate
 from ettsweep.study.lattice import parse_point
+from ettsweep.study.score_columns import Mode, mode_of
 from ettsweep.study.score_table import STANDARD_INPUT, read_list
 from ettsweep.study.seeds import is_verdict_seed
 from ettsweep.study.study import Study
@@ -213,21 +214,23 @@ def read_sides(
     sweep_store: SweepStore | None = None
     run_index: RunIndex | None = None
     sides: dict[str, Side] = {}
+    columns: dict[str, None] = {}
     for text in dict.fromkeys((first, second)):
         if text == STANDARD_INPUT or Path(text).exists():
             scores, has_seeds, table = read_list(text, names)
             sides[text] = Side(text, scores, has_seeds, table.notes)
+            columns[table.name("score")] = None
         else:
             sweep_store = sweep_store or load_sweep_store(results)
             run_index = run_index or load_run_index(results)
             sides[text] = _of_sweep(text, sweep_store, run_index)
-    best = _best([side for side in sides.values() if side.metric], mode)
+    best = _best([side for side in sides.values() if side.metric], mode, columns)
     a, b = (replace(side, notes=_notes(side)) for side in _fairly([sides[first], sides[second]]))
     return a, b, best
 
 
-def _best(sides: Sequence[Side], stated: Literal["min", "max"] | None) -> Literal["min", "max"]:
-    """Return whether lower or higher is better, as an option or the sweeps of some sides say.
+def _best(sides: Sequence[Side], stated: Mode | None, columns: Iterable[str]) -> Mode:
+    """Return whether lower or higher is better: by an option, by sweeps, or else by the names of columns of scores.
 
     Raises:
         InputError: neither says, or they disagree.
@@ -241,7 +244,9 @@ def _best(sides: Sequence[Side], stated: Literal["min", "max"] | None) -> Litera
             raise InputError(f"--{stated}: of {name} the other end is best; leave the option out")
     if best := stated or next((metric.mode for metric in metrics.values()), None):
         return best
-    raise InputError("--min or --max says whether low or high scores are better")
+    if len(modes := {mode_of(name) for name in columns}) == 1 and (mode := modes.pop()):
+        return mode
+    raise InputError(f"add --min or --max: is a low or a high {next(iter(columns))} better?")
 
 
 def _fairly(sides: Sequence[Side]) -> Sequence[Side]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from ettsweep.console import format_count
-from ettsweep.errors import InputError, nearest_name
+from ettsweep.errors import InputError
 from ettsweep.extras import check_installed
 from ettsweep.metric import Metric, valid_score
 from ettsweep.powers import parse_number
@@ -30,6 +30,7 @@ from ettsweep.runs.state import State, Status
 from ettsweep.schema import NotInId, validate
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.lattice import Axis
+from ettsweep.study.score_columns import OTHER_NAMES, columns_like, find_columns
 from ettsweep.study.seeds import RACING_SEEDS
 from ettsweep.study.study import Study
 
@@ -40,13 +41,6 @@ LIST_COLUMNS = ("seed", "score")
 """Columns of a list of scores; seed may be missing."""
 
 STANDARD_INPUT = "-"
-
-OTHER_NAMES = {
-    "lr": r"lr|learning[_ ]?rate",
-    "wd": r"wd|weight[_ ]?decay",
-    "seed": r"(?:random[_ ]?)?seed|random[_ ]?state",
-}
-"""Names that trackers and trainers give columns, without their prefixes, such as `params_` and `config/`."""
 
 STATE_NAMES = "state|status"
 
@@ -139,7 +133,8 @@ def read_table(source: str, names: Mapping[str, str], columns: Sequence[str], ne
             f"{source}: no rows: a header and a line for each run are expected, such as {','.join(columns)}"
         )
     table = _finished(ScoreTable(source, rows, names))
-    _check_columns(table, columns, needed)
+    names, notes = find_columns(source, table.columns, names, columns, needed)
+    table = replace(table, names=names, notes=[*table.notes, *notes])
     return replace(table, notes=[*table.notes, *_disagreements(table, columns)])
 
 
@@ -229,7 +224,7 @@ def _parquet_rows(source: str, data: bytes) -> Iterator[Row]:
 
 def _finished(table: ScoreTable) -> ScoreTable:
     """Return a table without the runs that did not finish, by its column of states."""
-    state = next(iter(_columns_like(table, STATE_NAMES)), None)
+    state = next(iter(columns_like(table.columns, STATE_NAMES)), None)
     if state is None:
         return table
     kept = [row for row in table.rows if _word(row, state) in FINISHED_STATES]
@@ -250,44 +245,16 @@ def _word(row: Row, name: str) -> str:
     return str(row.values.get(name) or "").strip().lower()
 
 
-def _columns_like(table: ScoreTable, names: str) -> list[str]:
-    """Return the columns with such a name, whatever its capitals and the prefix that a tracker gives it."""
-    pattern = re.compile(rf"(?:.*[./]|(?:params|config|hparams|run|trial|job)[_ ])?(?:{names})", re.IGNORECASE)
-    return [name for name in table.columns if pattern.fullmatch(name)]
-
-
-def _check_columns(table: ScoreTable, columns: Sequence[str], needed: Sequence[str]) -> None:
-    known = table.columns
+def _disagreements(table: ScoreTable, columns: Sequence[str]) -> Iterator[str]:
+    """Yield a note on each column whose name is also one of lr, wd or seed, and that has other values."""
     for key in columns:
         name = table.name(key)
-        others = _columns_like(table, OTHER_NAMES[key]) if key in OTHER_NAMES and key not in table.names else []
-        if name not in known and (others or key in table.names or key in (*needed, "score")):
-            near = min(others, key=len) if others else nearest_name(name, known)
-            if not near and any(each.endswith("__MIN") for each in known):
-                raise InputError(
-                    f"{table.source}: no column {name}: it looks like a chart of Weights & Biases, with a column for "
-                    "each run; export the table of runs instead, with a row for each"
-                )
-            hint = f"; did you mean {near}?" if near else "."
-            if len(known) == 1 and name in known[0]:
-                hint = "; commas, semicolons or tabs separate columns."
-            raise InputError(
-                f"{table.source}: no column {name}{hint} It has {', '.join(known)}; --column {key}=NAME says which is "
-                f"{key}"
-            )
-
-
-def _disagreements(table: ScoreTable, columns: Sequence[str]) -> Iterator[str]:
-    """Yield a note on each column that should have the values of one that is read, and has others."""
-    for key in columns:
-        if key not in OTHER_NAMES or key in table.names:
-            continue
-        for other in _columns_like(table, OTHER_NAMES[key]):
-            for row in table.rows:
-                read, also = (metric_value(row.values.get(name)) for name in (key, other))
+        for other in columns_like(table.columns, OTHER_NAMES.get(key, "")):
+            for row in table.rows if other != name else ():
+                read, also = (metric_value(row.values.get(each)) for each in (name, other))
                 if read is not None and also is not None and not math.isclose(read, also, rel_tol=ROUNDING):
                     yield (
-                        f"{table.source}: {key} is read from column {key}, and {other} has other values, such as "
+                        f"{table.source}: {key} is read from column {name}; column {other} has other values, such as "
                         f"{also:g} for {read:g} ({row.place}); --column {key}={other} reads that"
                     )
                     break

@@ -1,0 +1,102 @@
+"""Which columns of a table of scores are lr, wd, seed and score, and whether low or high scores are better."""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
+
+from ettsweep.errors import InputError, nearest_name
+
+OTHER_NAMES = {
+    "lr": r"lr|base[_ ]?lr|learning[_ -]?rate",
+    "wd": r"wd|weight[_ -]?decay",
+    "seed": r"(?:random[_ ]?|rng[_ ]?|manual[_ ]?)?seed|random[_ ]?state",
+}
+"""Names that trackers and trainers give columns, without their prefixes, such as `params_` and `config/`."""
+
+LOWER = r"loss|nll|perplexity|ppl|bpb|bits_per_byte|bits|err|error|top1_err|mse|rmse|mae|wer|cer|fid"
+HIGHER = r"acc|accuracy|top-?1|top1|acc1|f1|auc|auroc|bleu|rouge\w*|map|miou|iou|reward|return|recall|precision|r2"
+"""The last words of metrics whose lower, or higher, values are better."""
+
+HELD_OUT = r"val|valid|validation|eval|evaluation|dev|best|final|smooth"
+"""Words in the name of a metric that verdicts compare, rather than one of training."""
+
+Mode = Literal["min", "max"]
+
+
+def mode_of(name: str) -> Mode | None:
+    """Return whether low or high values of a metric are better, by its name; None if that does not say."""
+    words = _words(name)
+    for mode, pattern in (("min", LOWER), ("max", HIGHER)):
+        if re.search(rf"(?:^|_)(?:{pattern})(?:_?\d+)?$", words):
+            return mode
+    return None
+
+
+def columns_like(columns: Collection[str], names: str) -> list[str]:
+    """Return the columns with such a name, whatever its capitals and the prefix that a tracker gives it."""
+    pattern = re.compile(rf"(?:.*[./]|(?:params|config|hparams|run|trial|job)[_ ])?(?:{names})", re.IGNORECASE)
+    return [name for name in columns if names and pattern.fullmatch(name)]
+
+
+def find_columns(
+    source: str, columns: Sequence[str], names: Mapping[str, str], keys: Sequence[str], needed: Sequence[str]
+) -> tuple[dict[str, str], list[str]]:
+    """Find the columns of a table.
+
+    Args:
+        source: of the table, for messages.
+        columns: the names of all.
+        names: those that are stated, by key.
+        keys: what is wanted: lr, wd, seed, score.
+        needed: what there has to be, beside the score.
+
+    Returns:
+        Names by key, where they differ, and a note on those that were guessed.
+
+    Raises:
+        InputError: there is no such column; one message names all that are missing, with the command that helps.
+    """
+    found, guessed, missing = dict(names), dict[str, str](), list[str]()
+    for key in keys:
+        name = names.get(key, key)
+        if name in columns:
+            continue
+        near = [] if key in names else _scores(columns) if key == "score" else columns_like(columns, OTHER_NAMES[key])
+        if near:
+            found[key] = guessed[key] = near[0] if key == "score" else min(near, key=len)
+        elif key in names or key in (*needed, "score"):
+            missing.append(key)
+    if missing:
+        raise InputError(_missing_text(source, columns, names, missing))
+    read = ", ".join(f"{key} is {name}" for key, name in guessed.items())
+    return found, [f"{source}: {read}; --column {next(iter(guessed))}=NAME changes it"] if guessed else []
+
+
+def _scores(columns: Sequence[str]) -> list[str]:
+    """Return the columns that look like a score: those of a validation first, losses before others."""
+
+    def rank(name: str) -> tuple[bool, bool, int]:
+        held_out = bool(re.search(rf"(?:^|_)(?:{HELD_OUT})(?:_|$)", _words(name)))
+        return not held_out, mode_of(name) != "min", columns.index(name)
+
+    likely = [name for name in columns if mode_of(name) or _words(name) in ("value", "metric", "objective")]
+    return sorted(likely, key=rank)
+
+
+def _words(name: str) -> str:
+    return re.sub(r"[\W_]+", "_", name.lower()).strip("_")
+
+
+def _missing_text(source: str, columns: Sequence[str], names: Mapping[str, str], missing: Sequence[str]) -> str:
+    if any(name.endswith("__MIN") for name in columns):
+        return (
+            f"{source}: it looks like a chart of Weights & Biases, with a column for each run; export the table of "
+            "runs instead, with a row for each"
+        )
+    if len(columns) == 1 and any(key in columns[0] for key in missing):
+        return f"{source}: it has one column, {columns[0]}; commas, semicolons or tabs separate columns"
+    lacking = " and ".join(names.get(key, key) for key in missing)
+    stated = [f"--column {key}={nearest_name(names.get(key, key), columns) or 'NAME'}" for key in missing]
+    if "score" in missing:
+        stated.append("--min (or --max)")
+    return f"{source}: no column {lacking}. It has {', '.join(columns)}. Add {' '.join(stated)}"

@@ -214,7 +214,7 @@ class Figures:
         )
 
     def seeds(self, sweep: str | None = None) -> "alt.LayerChart":
-        """Return the trajectories of all optima, one line per seed.
+        """Return the curves of all optima, one line per seed.
 
         Raises:
             InputError: no optimum has been evaluated yet, or there are several sweeps and none is given.
@@ -239,16 +239,6 @@ class Figures:
         """
         return _themed_chart(
             family_charts.lattice(self._family_frames(strategy, sweep)), "no axis is searched, or there is no run yet"
-        )
-
-    def trajectories(self, strategy: str | None = None, sweep: str | None = None) -> "alt.LayerChart":
-        """Return the evaluations of all points of a strategy, means over seeds.
-
-        Raises:
-            InputError: nothing has been evaluated yet, no such strategy, or several families match.
-        """
-        return _themed_chart(
-            family_charts.trajectories(self._family_frames(strategy, sweep)), "nothing has been evaluated yet"
         )
 
     def curves(self, strategy: str | None = None, sweep: str | None = None) -> "alt.LayerChart":

@@ -1,7 +1,7 @@
 """Commands on sweeps: grid, verify-optimum, seeds, report."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -192,10 +192,6 @@ def report(
         Path | None,
         typer.Option(help="Also write an Optuna journal, for optuna-dashboard.", parser=parse_path, metavar="FILE"),
     ] = None,
-    coordinates: Annotated[
-        Literal["lr,wd", "lr,lr*wd"],
-        typer.Option(help="Columns and rows of maps: lr and wd, or lr and the decay of a step, lr * wd."),
-    ] = "lr,wd",
     figures: Annotated[
         bool | None,
         typer.Option(
@@ -232,9 +228,7 @@ def report(
     runs = with_verdict_runs(family_options.runs(run_index, sweep_store), verdicts)
     # If the folder cannot be written, the error suggests --out.
     with naming_option("--out", folder):
-        paths = write_report(
-            results, folder, runs, verdicts, sweep_store.studies_by_family, print_note, coordinates, figures
-        )
+        paths = write_report(results, folder, runs, verdicts, sweep_store.studies_by_family, print_note, figures)
     families = judged_families(runs, verdicts)
     show_verdicts([family.view for family in families], form)
     if form is Format.TABLE:

@@ -8,7 +8,6 @@ import pandas as pd
 from ettsweep.files import Json
 from ettsweep.report import figures
 from ettsweep.report.families import JudgedFamily
-from ettsweep.report.figures.lattice_map import Coordinates
 from ettsweep.report.figures.optima import prefer_fresh_runs
 from ettsweep.report.frames import (
     curves_frame,
@@ -22,19 +21,14 @@ from ettsweep.report.surface_frames import fitted_curve_frame, optimum_frame
 
 
 class FamilyFrames:
-    """The frames of some families, each built on first access; `coordinates` are those of maps."""
+    """The frames of some families, each built on first access."""
 
-    def __init__(
-        self,
-        families: Sequence[JudgedFamily],
-        histories: RunHistories,
-        coordinates: Coordinates = "lr,wd",
-    ) -> None:
-        self.families, self.histories, self.coordinates = families, histories, coordinates
+    def __init__(self, families: Sequence[JudgedFamily], histories: RunHistories) -> None:
+        self.families, self.histories = families, histories
 
     def for_families(self, families: Sequence[JudgedFamily]) -> "FamilyFrames":
         """Return the frames of other families; histories read so far are shared."""
-        return FamilyFrames(families, self.histories, self.coordinates)
+        return FamilyFrames(families, self.histories)
 
     @cached_property
     def points(self) -> pd.DataFrame:
@@ -119,17 +113,7 @@ def lattice(frames: FamilyFrames) -> Json | None:
     (family,) = frames.families
     if frames.is_empty:
         return None
-    curve, ranges = fitted_curve_frame([family]), ranges_frame(family)
-    return figures.lattice(frames.points, curve, frames.optimum, ranges, frames.coordinates)
-
-
-def trajectories(frames: FamilyFrames) -> Json | None:
-    """Draw the evaluations of all points of a family; None if no run that counts was evaluated."""
-    if frames.is_empty:
-        return None
-    if not _has_evaluations(frames.curves[frames.curves["counted"]], frames.points):
-        return None
-    return figures.trajectories(frames.curves, _by_label(frames.points, frames))
+    return figures.lattice(frames.points, fitted_curve_frame([family]), frames.optimum, ranges_frame(family))
 
 
 def curves(frames: FamilyFrames) -> Json | None:

@@ -12,7 +12,6 @@ from ettsweep.report.families import StrategyComparison
 from ettsweep.report.family_charts import FamilyFrames
 from ettsweep.report.figure_export import export, file_spec
 from ettsweep.report.figures.chart_data import FILE_WIDTH
-from ettsweep.report.figures.lattice_map import Coordinates
 from ettsweep.report.run_histories import RunHistories
 from ettsweep.study.study import Study, StudyKey
 
@@ -55,9 +54,8 @@ class Figure:
 class FigureBuilder:
     """Draws the figures of comparisons, and gives each a file name of its own."""
 
-    def __init__(self, histories: RunHistories, coordinates: Coordinates = "lr,wd") -> None:
+    def __init__(self, histories: RunHistories) -> None:
         self._histories = histories
-        self._coordinates = coordinates
         self._used_names: set[str] = set()
 
     def build(self, comparison: StrategyComparison) -> Iterator[tuple[StudyKey, Figure]]:
@@ -66,7 +64,7 @@ class FigureBuilder:
         Figures of all strategies have the key of the first. Figures without data are left out.
         """
         families, first = comparison.families, comparison.families[0].study
-        frames = FamilyFrames(families, self._histories, self._coordinates)
+        frames = FamilyFrames(families, self._histories)
         title, name = comparison.title, self._unique_name(_series_name(first), first.family)
         for kind, caption, spec in _comparison_specs(frames):
             yield first.key, Figure(kind, f"{name}-{kind}", title, caption, spec)
@@ -116,8 +114,7 @@ def _single_family_specs(frames: FamilyFrames) -> CaptionedSpecs:
     """Draw the figures of one family."""
     if spec := family_charts.lattice(frames):
         yield "map", _map_caption(frames), spec
-    kinds = {"trajectories": family_charts.trajectories, "curves": family_charts.curves}
-    yield from _with_captions(frames, kinds)
+    yield from _with_captions(frames, {"curves": family_charts.curves})
 
 
 def _with_captions(frames: FamilyFrames, kinds: Mapping[str, Callable[[FamilyFrames], Json | None]]) -> CaptionedSpecs:
@@ -134,9 +131,7 @@ def _with_captions(frames: FamilyFrames, kinds: Mapping[str, Callable[[FamilyFra
 SPIKES = {"curves": " Triangles: spikes of the candidate and its neighbours."}
 """Added to captions where spikes are marked."""
 
-FEWER_CURVES = dict.fromkeys(
-    ("trajectories", "curves"), " Of so many runs, only the first {seeds} of each point are drawn."
-)
+FEWER_CURVES = {"curves": " Of so many runs, only the first {seeds} of each point are drawn."}
 """Added to the captions of figures that do not draw the curves of all runs."""
 
 
@@ -148,31 +143,23 @@ CAPTIONS = {
     "scores": (
         "Scores of the optima, mean ± standard error: open circles are the search's seeds, filled ones fresh seeds."
     ),
-    "trajectories": (
-        "Evaluations of all points, a line each, mean over the search's seeds: the candidate's is thick, those of its "
-        "neighbours have colours, all others are grey. In brackets: mean ± standard error."
-    ),
     "curves": ("Means over the search's seeds, in brackets ± standard error."),
 }
 """Captions of the figures whose captions do not depend on the data."""
 
 
 def _map_caption(frames: FamilyFrames) -> str:
-    family, points, fitted = frames.families[0], frames.points, len(frames.optimum) > 0
-    sentences = [f"Mean{' ± standard error' * bool(points['error'].notna().any())} over n of the search's seeds."]
-    sentences += ["Red: the candidate."] * (family.candidate is not None)
+    family, points = frames.families[0], frames.points
+    sentences = ["Colour: mean over the search's seeds."]
+    sentences += ["Thick frame: the best point."] * (family.candidate is not None)
     if len(family.neighbours) == 6:
-        sentences.append("Its six neighbours, with a black or white frame, are the hexagons that touch it.")
-    if fitted and len(family.neighbours) == 2:
+        sentences.append("Thin frames: its six neighbours.")
+    elif len(frames.optimum):
         sentences.append("Curve: fitted, with its standard error; its optimum is the cross.")
-    elif fitted:
-        sentences.append("Cross: the optimum of the fitted surface, with one standard error.")
     if off_lattice := int(points["lr_steps"].isna().sum()):
         sentences.append(
             f"{format_count(off_lattice, 'point')} off this lattice {'is' if off_lattice == 1 else 'are'} not drawn."
         )
     if family.study.suggested_points:
-        sentences.append(
-            "Numbers: the order in which points were suggested; grey line: the edge of the searched ranges."
-        )
+        sentences.append("Numbers: order of suggestion; grey line: the searched ranges.")
     return " ".join(sentences)

@@ -61,11 +61,12 @@ def render(
     scripts = {name: _read_script(name) for name in ("vega", "theme", "figures", "page")}
     return _environment(str(results)).get_template("page.html.j2").render(
         results=escape_control(str(results)),
-        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        heading=_heading(comparisons),
+        made=f"{datetime.now(UTC):%-d %b %Y}",
         policy=_content_security_policy(scripts.values()),
         style=Markup(_read_resource("page.css")),
         scripts=scripts,
-        answers=list(map(answer_section, comparisons)),
+        answers=[answer_section(comparison, figures) for comparison in comparisons],
         has_strategies=any(f.study.has_strategies for comparison in comparisons for f in comparison.families),
         sections=[comparison_section(comparison, figures, tried) for comparison in comparisons],
         specs={figure.name: script_json(without_data(figure.spec)) for figure in figures.values()},
@@ -84,6 +85,11 @@ def render(
         corrupt=sorted(corrupt.items()),
         provenance=[*_provenance(families), *_trusted(runs), *_ensembles(runs)],
     )  # fmt: skip
+
+
+def _heading(comparisons: Sequence[StrategyComparison]) -> str:
+    titles = [comparison.title for comparison in comparisons]
+    return titles[0] if len(titles) == 1 else "Sweeps of learning rate and weight decay"
 
 
 # --- helpers ----------------------------------------------------------------------------------------------

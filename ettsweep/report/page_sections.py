@@ -2,19 +2,18 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ettsweep.console import format_count, format_device_hours
 from ettsweep.quantities import as_share, bound_text, column_text, difference_text, score_text, three_digits
 from ettsweep.report import formats, tables
+from ettsweep.report.answer import named_point, point_text
 from ettsweep.report.families import JudgedFamily, StrategyComparison
 from ettsweep.report.figure_files import Figure
 from ettsweep.report.formats import mean_std, mean_text
 from ettsweep.report.reason_text import better_means
 from ettsweep.report.spike_rates import SPIKE_LABELS, nonzero_counts, sum_spikes
 from ettsweep.report.surface_frames import optimum_text
-from ettsweep.report.verdict_view import headline
 from ettsweep.runs.index import Run
 from ettsweep.study.fresh import chance
 from ettsweep.study.study import StudyKey
@@ -24,16 +23,12 @@ from ettsweep.study.verdict import Verdict
 Row = dict[str, Any]
 """What the template lays out, by name."""
 
-CARD_LABELS = {
-    "fresh": "over fresh seeds",
-    "beats": "beats all neighbours",
-    "behind": "nearest neighbour is worse by",
-    "best_accuracy": "best accuracy, mean of all seeds",
-    "best_bits": "lowest loss, bits per token, mean of all seeds",
-    "best_bits_per_byte": "lowest loss, bits per byte, mean of all seeds",
-    "cost": "cost",
+OTHER_METRICS = {
+    "best_accuracy": "best accuracy",
+    "best_bits": "lowest loss, bits per token",
+    "best_bits_per_byte": "lowest loss, bits per byte",
 }
-"""Labels of the lines of a card that follow those of the point and its score."""
+"""Metrics beside the score that a card has, means over all seeds, with their labels."""
 
 SPEED_LABELS = {
     "devices": "devices of a run",
@@ -55,51 +50,60 @@ Figures = Mapping[tuple[StudyKey, str], Figure]
 # --- the answer -----------------------------------------------------------------------------------------------------
 
 
-def answer_section(comparison: StrategyComparison) -> Row:
-    """Return the answer of a comparison: the best optimum, and a card per strategy, all with the same lines."""
-    families, metric = comparison.families, comparison.metric
-    finished = sum_spikes(run for family in families for run in family.runs)
-    lines = [{**family.view.lines, **_other_metrics(family), **_cost(family)} for family in families]
-    names = [name for name in ("optimum", "score", *CARD_LABELS) if any(name in family_lines for family_lines in lines)]
-    labels = {"score": formats.axis_title_and_factor(metric)[0], **CARD_LABELS}
-    cards = [
-        {
-            "view": family.view,
-            "anchor": _anchor(family),
-            "colour": _colour(family),
-            "lines": [({"optimum": family.view.role, **labels}[name], family_lines.get(name)) for name in names],
-        }
-        for family, family_lines in zip(families, lines, strict=True)
-    ]
+def answer_section(comparison: StrategyComparison, figures: Figures) -> Row:
+    """Return the answer of a comparison: a sentence on the best of several strategies, a card for each, and a map."""
+    families = comparison.families
+    key, kind = families[0].view.key, "map" if len(families) == 1 else "strategies"
     return {
         "title": comparison.title,
-        "metric": metric.label,
-        "better": "lower" if metric.mode == "min" else "higher",
-        "best": best_optimum([family.verdict for family in families]),
-        "finished": finished.runs,
-        "diverged": finished.diverged,
-        "fresh": "fresh" in names,
-        "scored": "score" in names,
-        "cards": cards,
+        "best": best_optimum([family.verdict for family in families]) if len(families) > 1 else "",
+        "figure": figures.get((key, kind)),
+        "cards": [
+            {
+                "view": family.view,
+                "anchor": _anchor(family),
+                "colour": _colour(family),
+                "lines": [*_score_lines(family), *_other_metrics(family), *_cost(family)],
+            }
+            for family in families
+        ],
     }
 
 
-def _other_metrics(family: JudgedFamily) -> dict[str, tuple[str, str]]:
+Line = tuple[str, str, str]
+"""Label, value, and small text beside it."""
+
+
+def _score_lines(family: JudgedFamily) -> list[Line]:
+    """Return the score over the search's seeds, which flatter the point that they chose, and over fresh seeds."""
+    verdict, metric = family.verdict, family.study.metric
+    label, fresh = formats.axis_title_and_factor(metric)[0], list(verdict.fresh_scores.values())
+    lines = []
+    if verdict.score is not None and verdict.candidate:
+        lines.append((label, family.view.score, format_count(verdict.candidate.runs, "search seed")))
+    if diverged := fresh.count(None):
+        lines.append(("over fresh seeds", f"{diverged} of {len(fresh)} diverged", ""))
+    elif mean := mean_text(fresh, metric):
+        lines.append(("over fresh seeds", mean, format_count(len(fresh), "seed")))
+    return lines
+
+
+def _other_metrics(family: JudgedFamily) -> list[Line]:
     """Return the lines of metrics other than the score, means over all seeds that have a score."""
-    columns = [name for name in CARD_LABELS if name in tables.METRIC_COLUMNS]
+    columns = [name for name in OTHER_METRICS if name in tables.METRIC_COLUMNS]
     frame = tables.results_frame([run for run in family.optimum if run.score is not None], columns)
     means = {name: values.mean() for name in columns if len(values := frame[name].dropna())}
     if family.study.metric.is_fraction:  # the score is one
         means.pop("best_accuracy", None)
-    return {name: (column_text(mean, name), "") for name, mean in means.items()}
+    return [(OTHER_METRICS[name], column_text(mean, name), "all seeds") for name, mean in means.items()]
 
 
-def _cost(family: JudgedFamily) -> dict[str, tuple[str, str]]:
+def _cost(family: JudgedFamily) -> list[Line]:
     """Return the line with the number of finished runs, and the device hours of all runs, unfinished ones too."""
     finished, device_s = sum(run.state.finished for run in family.runs), sum(run.device_s for run in family.runs)
     if not finished:
-        return {}
-    return {"cost": (format_count(finished, "finished run"), format_device_hours(device_s) if device_s else "")}
+        return []
+    return [("cost", format_count(finished, "finished run"), format_device_hours(device_s) if device_s else "")]
 
 
 def _anchor(family: JudgedFamily) -> str:
@@ -118,17 +122,17 @@ def comparison_section(
     comparison: StrategyComparison, figures: Figures, tried: Mapping[StudyKey, Outcome | None]
 ) -> Row:
     """Return the section of a comparison: the figures of all its strategies, then each family."""
-    keys = [family.view.key for family in comparison.families]
-    figure_keys = [
-        *((keys[0], kind) for kind in ("strategies", "seeds", "scores")),
-        *((key, "trajectories") for key in keys),
-    ]
+    keys, is_alone = [family.view.key for family in comparison.families], len(comparison.families) == 1
+    # A family alone has its map in the answer, and its curves here.
+    figure_keys = [(keys[0], kind) for kind in (("curves", "seeds") if is_alone else ("seeds", "scores"))]
     return {
         "title": comparison.title,
+        "heading": "curves and seeds" if is_alone else "strategies side by side",
         "figures": [figures[figure_key] for figure_key in figure_keys if figure_key in figures],
         "metric": formats.axis_title_and_factor(comparison.metric)[0],
         "families": [
-            {**_family_section(family, figures), "tried": tried.get(family.view.key)} for family in comparison.families
+            {**_family_section(family, {} if is_alone else figures), "tried": tried.get(family.view.key)}
+            for family in comparison.families
         ],
     }
 
@@ -213,32 +217,15 @@ def spike_section(comparison: StrategyComparison) -> Row | None:
 # --- the best of several verified optima ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class BestOptimum:
-    """The answer of verdicts that differ only in strategy, as texts.
+def best_optimum(verdicts: Sequence[Verdict]) -> str:
+    """Return a sentence on the best of the verified optima of several strategies.
 
-    Attributes:
-        claim: what was found, such as "Best of 2 verified optima"; without an optimum, that there is none.
-        strategy: of the best; empty if there is one strategy alone, as all others without an optimum.
-        at, headline, score, seeds: its point, verdict, score, and the seeds of this.
-        lead: how far it is ahead of the next; empty if that is not known.
+    It is the best by fresh seeds if all have them, else by the search's seeds.
     """
-
-    claim: str
-    strategy: str = ""
-    at: str = ""
-    headline: str = ""
-    score: str = ""
-    seeds: str = ""
-    lead: str = ""
-
-
-def best_optimum(verdicts: Sequence[Verdict]) -> BestOptimum:
-    """Return the best of the verified optima: by fresh seeds if all have them, else by the search's seeds."""
     verified = [v for v in verdicts if v.verdict == "optimal" and v.candidate and v.score is not None]
     if not verified:
         unsearched = all(v.verdict == "unsearched" for v in verdicts)
-        return BestOptimum("No axis was searched: both are fixed" if unsearched else "No optimum is verified yet")
+        return "No axis was searched: both are fixed." if unsearched else "No optimum is verified yet."
     fresh = {v.family: mean_std([*v.fresh_scores.values()]) for v in verified}
     # All or none: the search's seeds flatter the point that they chose, so the two kinds do not compare.
     by_fresh = all(mean is not None for mean, _ in fresh.values())
@@ -247,17 +234,15 @@ def best_optimum(verdicts: Sequence[Verdict]) -> BestOptimum:
     winner = ranked[0]
     assert winner.candidate is not None
     assert winner.score is not None
-    best = "Best of" if by_fresh else "Best, by seeds that chose the points, of"
+    point = named_point(winner)
     number = len(winner.fresh_scores) if by_fresh else winner.candidate.runs
-    return BestOptimum(
-        claim=f"{best} {len(verified)} verified optima" if len(verified) > 1 else "Verified optimum",
-        strategy=winner.strategy if winner.study.has_strategies else "",
-        at=winner.candidate.point.words,
-        headline=headline(winner),
-        score=(by_fresh and mean_text([*winner.fresh_scores.values()], metric)) or score_text(winner.score, metric),
-        seeds=format_count(number, "fresh seed" if by_fresh else "search seed"),
-        lead=_lead_text(winner, ranked[1]) if by_fresh and len(ranked) > 1 else "",
-    )
+    score = (by_fresh and mean_text([*winner.fresh_scores.values()], metric)) or score_text(winner.score, metric)
+    seeds = format_count(number, "fresh seed" if by_fresh else "search seed")
+    lead = _lead_text(winner, ranked[1]) if by_fresh and len(ranked) > 1 else ""
+    return (
+        f"Best of {format_count(len(verified), 'verified optimum')}: {winner.strategy} at "
+        f"{point_text(point or winner.candidate.point)}, {metric.label} {score} over {seeds}{', ' * bool(lead)}{lead}."
+    ).replace("optimums", "optima")
 
 
 def _lead_text(winner: Verdict, second: Verdict) -> str:

@@ -10,7 +10,10 @@ INK = "currentColor"
 
 FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
 
-CANDIDATE = "#d62728"
+ON_BEST = "#111"
+"""Of what is drawn on the colour of the best score, which is bright in any theme."""
+
+SPIKE = "#d55e00"
 
 CONFIG: dict[str, Any] = {
     "aria": False,  # the page has a caption, and lists the points of a map, for screen readers

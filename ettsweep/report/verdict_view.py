@@ -20,7 +20,7 @@ from ettsweep.quantities import (
     three_digits,
 )
 from ettsweep.report.answer import ANSWERED, answer, paper_sentence
-from ettsweep.report.formats import mean_std, mean_text, standard_error
+from ettsweep.report.formats import mean_std, standard_error
 from ettsweep.report.notes import (
     NextStep,
     differing_facts,
@@ -71,7 +71,6 @@ class VerdictView:
         has_bound: whether neighbours are compared as fitted.
         neighbours: rows of the table of neighbours, as texts by column; `move` is such as "2 lr, wd / 2", and `refuted`
             is there if the neighbour refutes the candidate.
-        lines: of a card, by name: the value, and small text beside it.
         cells: of the table of verdicts, by column.
         numbers: of the table of optima, by column.
         data: as JSON data. Keys are an interface for scripts: add to them, never rename.
@@ -105,7 +104,6 @@ class VerdictView:
     path: tuple[str, ...]
     has_bound: bool
     neighbours: tuple[Mapping[str, str], ...]
-    lines: Mapping[str, tuple[str, str]]
     cells: Mapping[str, Any]
     numbers: Mapping[str, Any]
     data: Mapping[str, Any]
@@ -163,7 +161,6 @@ def _make_view(verdict: Verdict, title: str, conflicts: Sequence[str], following
         path=tuple(point.text(3) for point in verdict.path),
         has_bound=bound is not None,
         neighbours=tuple(_neighbour_rows(verdict)),
-        lines=_lines(verdict, beats_all),
         cells=_cells(verdict, fresh),
         numbers=_numbers(verdict),
         data=_data(verdict, reason),
@@ -389,28 +386,6 @@ def _nearest(verdict: Verdict) -> "Difference | None":
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
-
-
-def _lines(verdict: Verdict, beats_all: str) -> dict[str, tuple[str, str]]:
-    """Return the lines of a card by name: the value, and small text beside it."""
-    metric, fresh = verdict.study.metric, list(verdict.fresh_scores.values())
-    lines: dict[str, tuple[str, str]] = {}
-    if verdict.point:
-        lines["optimum"] = verdict.point.words, ""
-    if verdict.score is not None:
-        lines["score"] = _score_with_error(verdict), format_count(_seeds(verdict), "search seed")
-    if diverged := fresh.count(None):
-        lines["fresh"] = f"{diverged} of {len(fresh)} diverged", ""
-    elif mean := mean_text(fresh, metric):
-        lines["fresh"] = mean, format_count(len(fresh), "seed")
-    if beats_all:
-        lines["beats"] = beats_all, "probability"
-    if nearest := _nearest(verdict):
-        lines["behind"] = difference_text(nearest.mean, nearest.error, metric), "as fitted"
-    # Without a bound, the lead is a difference of means, by the rule of the paper.
-    elif verdict.bound is None and verdict.lead_over_neighbours is not None:
-        lines["behind"] = _means_text(verdict.lead_over_neighbours, verdict), ""
-    return lines
 
 
 def _family_columns(verdict: Verdict) -> dict[str, Any]:

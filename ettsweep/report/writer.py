@@ -5,14 +5,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from ettsweep.errors import InputError
 from ettsweep.extras import check_installed, is_installed, missing_text
 from ettsweep.files import dumps, json_or_empty, sha256_of, storage_errors, write_atomic
 from ettsweep.report import page, tables
 from ettsweep.report.families import judged_families, strategy_comparisons
 from ettsweep.report.figure_export import digest, export_all, paths_of
 from ettsweep.report.figure_files import Figure, FigureBuilder
-from ettsweep.report.figures.lattice_map import Coordinates
 from ettsweep.report.run_histories import RunHistories, rows_per_run, seeds_per_point
 from ettsweep.runs.index import Run
 from ettsweep.study.study import StudyKey
@@ -30,7 +28,6 @@ def write_report(
     verdicts: Sequence[Verdict],
     studies_by_family: StudiesByFamily,
     warn: Callable[[str], None] = lambda text: None,
-    coordinates: Coordinates = "lr,wd",
     figure_files: bool | None = None,
 ) -> list[Path]:
     """Write tables, report.html and files of its figures into a folder; return the files, report.html first.
@@ -45,16 +42,13 @@ def write_report(
         studies_by_family: the studies of all sweeps, by family.
         warn: called with a line for each run whose metrics cannot be used, which the page lists too, and if figures
             are on the page alone.
-        coordinates: of maps.
         figure_files: whether figures are written as files too; by default if there are at most `MAX_DEFAULT_FIGURES`,
             or an earlier report wrote some there.
 
     Raises:
-        InputError: a sweep has no map in these coordinates.
         PackageMissingError: figures are asked for as files, and what draws them is not installed.
         StorageError: a file cannot be written.
     """
-    check_coordinates(coordinates, verdicts)
     if figure_files:
         check_installed("--figures", "vl_convert")
     for folder in (out, out / "tables", out / "figures"):
@@ -64,7 +58,7 @@ def write_report(
     paths = tables.write_tables(out / "tables", table, runs, families)
     comparisons, points = strategy_comparisons(families), sum(len(family.points) for family in families)
     histories = RunHistories(rows_per_run(len(runs)), warn, seeds_per_point(len(runs), points))
-    drawing, figures = FigureBuilder(histories, coordinates), dict[tuple[StudyKey, str], Figure]()
+    drawing, figures = FigureBuilder(histories), dict[tuple[StudyKey, str], Figure]()
     # Texts in Arrow's memory, as pandas has them by default, take long to get in and out of many small frames.
     with pd.option_context("mode.string_storage", "python"):
         for comparison in comparisons:
@@ -89,20 +83,6 @@ def write_report(
     # Last: it removes what an earlier report has shown until now.
     manifest.update(paths, specs)
     return paths
-
-
-def check_coordinates(coordinates: Coordinates, verdicts: Sequence[Verdict]) -> None:
-    """Check that lattices have maps in these coordinates.
-
-    Raises:
-        InputError: steps of lr and wd are not equal, so that no row of the lattice has one lr * wd.
-    """
-    for study in (verdict.study for verdict in verdicts):
-        if coordinates == "lr,lr*wd" and not (study.lr.fixed or study.wd.fixed) and study.lr.step != study.wd.step:
-            raise InputError(
-                f"--coordinates {coordinates}: rows of one lr * wd take equal steps of lr and wd, and sweep "
-                f"{study.sweep} has {study.lr.step:g} and {study.wd.step:g}; --sweep NAME selects another"
-            )
 
 
 # --- the list of files ------------------------------------------------------------------------------------------------

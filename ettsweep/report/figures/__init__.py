@@ -4,6 +4,5 @@ from ettsweep.report.figures.curves import curves
 from ettsweep.report.figures.lattice_map import lattice
 from ettsweep.report.figures.optima import scores, seeds
 from ettsweep.report.figures.strategy_map import strategies
-from ettsweep.report.figures.trajectories import trajectories
 
-__all__ = ["curves", "lattice", "scores", "seeds", "strategies", "trajectories"]
+__all__ = ["curves", "lattice", "scores", "seeds", "strategies"]

@@ -20,7 +20,7 @@ from ettsweep.report.figures.chart_data import (
 )
 from ettsweep.report.formats import point_title
 from ettsweep.report.run_histories import EVALUATIONS, TRAINING, quantity_label
-from ettsweep.report.theme import CANDIDATE
+from ettsweep.report.theme import SPIKE
 
 MAX_OTHER_POINTS = 12
 """Further points drawn in grey, the best first; more where there are no neighbours."""
@@ -168,7 +168,7 @@ def _spike_layer(data: Datasets, spikes: pd.DataFrame, title: str) -> Json:
     # As in `curves`, which draws accuracies in percent.
     percent = spikes["value"].where(spikes["quantity"] != "val_accuracy", 100 * spikes["value"])
     rows = spikes[["point", "run", "seed", "quantity", "told"]].assign(t=spikes["trained"], value=percent)
-    triangle = {"shape": TRIANGLE, "size": 60, "yOffset": -7, "opacity": 1, "fill": CANDIDATE, "stroke": "#fff"}
+    triangle = {"shape": TRIANGLE, "size": 60, "yOffset": -7, "opacity": 1, "fill": SPIKE, "stroke": "#fff"}
     return {
         "data": data.add(rows),
         "transform": [{"filter": "datum.quantity == quantity && isValid(datum.value)"}, *AXES_TRANSFORM],

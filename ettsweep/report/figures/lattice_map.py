@@ -3,16 +3,14 @@
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from ettsweep.files import Json
 from ettsweep.metric import Metric
 from ettsweep.powers import format_power
 from ettsweep.report.figures.chart_data import (
-    CROSS,
     HEXAGON,
     STATE_SIGNS,
     Datasets,
@@ -26,26 +24,17 @@ from ettsweep.report.figures.chart_data import (
     value_if,
 )
 from ettsweep.report.figures.line_map import line_map
-from ettsweep.report.formats import axis_title_and_factor, cell_text, error_text
-from ettsweep.report.theme import CANDIDATE, INK
+from ettsweep.report.formats import axis_title_and_factor, cell_text
+from ettsweep.report.theme import INK, ON_BEST
 
 MAP_PIXELS, MAX_CELL_PIXELS = 600, 62
 """Limits: width of a map without its labels, and distance between hexagons."""
 
-SCORE_PIXELS, ERROR_PIXELS, STATE_PIXELS = 34, 48, 56
-"""Distance between hexagons from which on they show the score; error and seeds too; the word for a state."""
-
-HALO_PIXELS = 7
-"""Width of the halo of the numbers on hexagons."""
+SCORE_PIXELS = 34
+"""Distance between hexagons from which on scores are shown."""
 
 EQUAL_CONTRAST = 0.435
 """Position on the colour scale, from its dark end, where black and white text have equal contrast, 4.5."""
-
-IN_PLACE = {"field": "place", "type": "ordinal"}
-"""The order of the points of a line."""
-
-Coordinates = Literal["lr,wd", "lr,lr*wd"]
-"""What columns and rows of a map have in common."""
 
 Labels = list[tuple[float, float, str]]
 """x, y and text."""
@@ -59,43 +48,32 @@ def lattice(
     fitted_curve: pd.DataFrame,
     optimum: pd.DataFrame,
     ranges: pd.DataFrame | None = None,
-    coordinates: Coordinates = "lr,wd",
 ) -> Json:
     """Draw the map of one family: hexagons if both axes are free, scores along a line if one is.
 
-    Hovering over a point shows its mean and error, seeds, state and runs. The optimum of the fitted surface is a cross
-    with an ellipse of one standard error.
+    Hovering over a point shows its mean and error, seeds, state and runs.
 
     Args:
         points: the rows of `points_frame` of one family.
-        fitted_curve: its rows of `fitted_curve_frame`.
-        optimum: its rows of `optimum_frame`; none if there is no surface.
+        fitted_curve: its rows of `fitted_curve_frame`, for a line.
+        optimum: its rows of `optimum_frame`, for a line; none if there is no surface.
         ranges: `lr_steps` and `wd_steps` of two corners of the ranges that samplers searched.
-        coordinates: what rows and columns have in common; rows of one lr * wd take steps of lr and wd that are equal.
     """
     placed = points.dropna(subset=["lr_steps", "wd_steps"])
     if placed["lr_steps"].nunique() < 2 or placed["wd_steps"].nunique() < 2:
         return line_map(placed, fitted_curve, optimum, ranges)
-    return _HexagonMap(placed, optimum, ranges, coordinates).spec()
+    return _HexagonMap(placed, ranges).spec()
 
 
 class _HexagonMap:
-    """Builds the layers of a map: lattice, scores, optimum of the surface, and tooltips."""
+    """Builds the layers of a map: lattice, scores, and tooltips."""
 
-    def __init__(
-        self,
-        placed: pd.DataFrame,
-        optimum: pd.DataFrame,
-        ranges: pd.DataFrame | None,
-        coordinates: Coordinates,
-    ) -> None:
-        self.points, self.optimum, self.ranges = placed, optimum, ranges
-        self.by_decay = coordinates == "lr,lr*wd"
-        self.hexagon_xy = hexagon_xy_by_decay if self.by_decay else hexagon_xy
+    def __init__(self, placed: pd.DataFrame, ranges: pd.DataFrame | None) -> None:
+        self.points, self.ranges = placed, ranges
         self.data = Datasets()
         self.metric: Metric = placed["metric"].iloc[0]
         (self.i0, self.i1), (self.j0, self.j1) = _visible_ranges(placed, ranges)
-        corners = [self.hexagon_xy(i, j) for i in (self.i0, self.i1) for j in (self.j0, self.j1)]
+        corners = [hexagon_xy(i, j) for i in (self.i0, self.i1) for j in (self.j0, self.j1)]
         (left, right), (bottom, top) = ((min(ends), max(ends)) for ends in zip(*corners, strict=True))
         self.unit = min(MAX_CELL_PIXELS, MAP_PIXELS / (right - left + 1))
         label_scale = MAX_CELL_PIXELS / self.unit  # text does not shrink with the hexagons
@@ -106,12 +84,8 @@ class _HexagonMap:
         )
 
     def spec(self) -> Json:
-        hexagons, halos, texts = self._scored_layers()
-        layers = [self._empty_layer(), hexagons, *self._unscored_layers(), *self._outline_layers()]
-        if len(self.optimum):
-            # The ellipse ends beside the numbers, which have halos; the cross is one mark, and must not vanish.
-            layers += [*self._error_layers(), *halos, *self._optimum_layers()]
-        layers += texts
+        hexagons, texts = self._scored_layers()
+        layers = [self._empty_layer(), hexagons, *self._unscored_layers(), *self._outline_layers(), *texts]
         # The layer with tooltips is on top, else others would cover it.
         layers += [
             *self._search_layers(),
@@ -135,7 +109,7 @@ class _HexagonMap:
 
     def _at_steps(self, frame: pd.DataFrame) -> Json:
         """Return the data of rows at their positions on the lattice."""
-        x, y = self.hexagon_xy(frame["lr_steps"].astype(float), frame["wd_steps"].astype(float))
+        x, y = hexagon_xy(frame["lr_steps"].astype(float), frame["wd_steps"].astype(float))
         return self.data.add(frame.drop(columns=["lr_steps", "wd_steps"]).assign(x=x, y=y))
 
     def _hexagon_look(self, share: float = 1.0) -> Json:
@@ -154,19 +128,15 @@ class _HexagonMap:
             "mark": {"type": "point", **self._hexagon_look(), **outline},
         }
 
-    def _scored_layers(self) -> tuple[Json, list[Json], list[Json]]:
-        """Draw hexagons in the colours of their scores, and the numbers on them with halos in the same colours."""
+    def _scored_layers(self) -> tuple[Json, list[Json]]:
+        """Draw hexagons in the colours of their scores, and the scores of the candidate and its neighbours."""
         lower, scored = self.metric.mode == "min", self.points.dropna(subset=["score"])
         # Without any score, the colour scale still needs a range.
         low, high = clipped_range(scored["score"].tolist() or [0.0], lower)
         share = ((scored["score"] - low) / (high - low)).clip(0, 1)
-        pairs = zip(scored["error"], scored["score"], strict=True)
         data = self._at_steps(
-            scored[["lr_steps", "wd_steps", "score"]].assign(
+            scored[["lr_steps", "wd_steps", "score", "role"]].assign(
                 mean=[cell_text(score, self.metric) for score in scored["score"]],
-                # NaN, where there is one seed, differs from itself.
-                plus=["" if error != error else "±" + error_text(error, score, self.metric) for error, score in pairs],
-                n=[f"n={seeds}" for seeds in scored["seeds"]],
                 pale=(1 - share if lower else share) > EQUAL_CONTRAST,
             )
         )
@@ -180,36 +150,17 @@ class _HexagonMap:
             "mark": {"type": "point", **self._hexagon_look(0.97), "filled": True, "stroke": None},
             "encoding": {"color": quantitative("score", scale=scale, legend=legend if len(scored) else None)},
         }
-        texts = [("mean", -9, 12), ("plus", 5, 9.5), ("n", 17, 9)] if self.unit >= ERROR_PIXELS else [("mean", 0, 9.5)]
-        shown = texts if self.unit >= SCORE_PIXELS else []
-        halos = [
-            {
-                "data": data,
-                "mark": {
-                    "type": "text",
-                    "fontSize": size,
-                    "dy": dy,
-                    "strokeWidth": HALO_PIXELS,
-                    "strokeJoin": "round",
-                },
-                "encoding": {
-                    "text": nominal(column),
-                    "stroke": quantitative("score", scale=scale, legend=None),
-                },
-            }
-            for column, dy, size in shown
-        ]
+        # Only what a verdict compares has its number; a map full of numbers shows none.
+        compared = {"filter": "datum.role != 'other'"}
         # Not INK: text has to stand out from its hexagon, whatever the theme.
         ink = value_if({"test": "datum.pale"}, "#000", "#fff")
-        numbers = [
-            {
-                "data": data,
-                "mark": {"type": "text", "fontSize": size, "dy": dy},
-                "encoding": {"text": nominal(column), "color": ink},
-            }
-            for column, dy, size in shown
-        ]
-        return hexagons, halos, numbers
+        numbers = {
+            "data": data,
+            "transform": [compared],
+            "mark": {"type": "text", "fontSize": 12},
+            "encoding": {"text": nominal("mean"), "color": ink},
+        }
+        return hexagons, [numbers] if self.unit >= SCORE_PIXELS else []
 
     def _unscored_layers(self) -> Iterator[Json]:
         """Draw a sign and, if there is room, the state, for points that are unfinished or diverged."""
@@ -228,52 +179,13 @@ class _HexagonMap:
             "mark": {"type": "point", **look},
             "encoding": {"shape": nominal("state", scale=signs, legend=legend)},
         }
-        if self.unit >= STATE_PIXELS:
-            yield {
-                "data": data,
-                "mark": {"type": "text", "fill": INK, "fillOpacity": 0.7, "fontSize": 9, "dy": 17},
-                "encoding": {"text": nominal("state")},
-            }
 
     def _outline_layers(self) -> Iterator[Json]:
-        for role, share, colour, width in (("neighbour", 0.93, INK, 1.5), ("candidate", 0.9, CANDIDATE, 3)):
+        for role, share, colour, width in (("neighbour", 0.93, INK, 1.5), ("candidate", 0.88, ON_BEST, 4)):
             rows = self.points[self.points["role"] == role]
             if len(rows):
                 look = {**self._hexagon_look(share), "filled": False, "stroke": colour, "strokeWidth": width}
                 yield {"data": self._at_steps(rows[["lr_steps", "wd_steps"]]), "mark": {"type": "point", **look}}
-
-    # --- the optimum of the surface ---
-
-    def _error_layers(self) -> Iterator[Json]:
-        """Draw an ellipse of one standard error around the optimum of the surface, if its covariance is known."""
-        best = self.optimum.iloc[0]
-        centre = self.hexagon_xy(best["lr_steps"], best["wd_steps"])
-        if best["lr_variance"] != best["lr_variance"]:  # NaN
-            return
-        covariance = np.array([[best["lr_variance"], best["covariance"]], [best["covariance"], best["wd_variance"]]])
-        # The Cholesky factor of the covariance maps the unit circle to the ellipse.
-        turn = np.linspace(0, 2 * np.pi, 49)
-        spread = np.linalg.cholesky(covariance) @ np.vstack([np.cos(turn), np.sin(turn)])
-        x, y = self.hexagon_xy(*spread)
-        ring = self.data.add(pd.DataFrame({"place": range(len(turn)), "x": centre[0] + x, "y": centre[1] + y}))
-        for width, colour in ((4, "#fff"), (1.8, CANDIDATE)):
-            yield {
-                "data": ring,
-                "mark": {"type": "line", "stroke": colour, "strokeWidth": width},
-                "encoding": {"order": IN_PLACE},
-            }
-
-    def _optimum_layers(self) -> Iterator[Json]:
-        """Draw a cross at the optimum of the surface."""
-        best = self.optimum.iloc[0]
-        data = self.data.add(pd.DataFrame([self.hexagon_xy(best["lr_steps"], best["wd_steps"])], columns=["x", "y"]))
-        cross = {"type": "point", "shape": CROSS, "size": 70, "filled": False}
-        for width, colour in ((4, "#fff"), (2, CANDIDATE)):
-            yield {
-                "data": data,
-                "mark": {**cross, "stroke": colour, "strokeWidth": width},
-                "encoding": {"tooltip": {"value": "optimum of the fitted surface"}},
-            }
 
     # --- searched ranges, and labels ---
 
@@ -287,7 +199,7 @@ class _HexagonMap:
             }
         numbered = self.points.dropna(subset=["proposal"])
         if len(numbered) and self.unit >= SCORE_PIXELS:
-            x, y = self.hexagon_xy(numbered["lr_steps"].astype(float), numbered["wd_steps"].astype(float))
+            x, y = hexagon_xy(numbered["lr_steps"].astype(float), numbered["wd_steps"].astype(float))
             rows = pd.DataFrame({"x": x, "y": y + 0.43, "proposal": numbered["proposal"]})
             yield from suggestion_numbers(self.data.add(rows))
 
@@ -304,15 +216,15 @@ class _HexagonMap:
 
     def _side_ends(self, index: tuple[int, int], towards: int) -> tuple[float, ...]:
         """Return x, y, x2, y2 of the side shared with the neighbour in a direction of `NEIGHBOUR_STEPS`."""
-        x, y = self.hexagon_xy(*index)
-        turns = [math.radians(60 * (towards + self.by_decay) + half) for half in (-30, 30)]
+        x, y = hexagon_xy(*index)
+        turns = [math.radians(60 * towards + half) for half in (-30, 30)]
         corners = ((x + math.cos(turn) / math.sqrt(3), y + math.sin(turn) / math.sqrt(3)) for turn in turns)
         return tuple(xy for corner in corners for xy in corner)
 
     def _label_layers(self) -> Iterator[Json]:
-        """Label rows with wd, or lr * wd, at their left end, and columns with lr at their lower end."""
+        """Label rows with wd at their left end, and columns with lr at their lower end."""
         every = max(1, math.ceil(20 / self.unit))  # small hexagons: label every other, third, ... row
-        left, low, names = (self._decay_labels if self.by_decay else self._wd_labels)(every)
+        left, low, names = self._labels(every)
         pale: Json = {"fill": INK, "fillOpacity": 0.7, "align": "right", "baseline": "middle", "fontSize": 11}
         bold: Json = {"fontSize": 13, "fontWeight": "bold"}
         for labels, look in ((left, {**pale, "angle": 0}), (low, {**pale, "angle": 300}), (names, bold)):
@@ -322,36 +234,19 @@ class _HexagonMap:
                 "encoding": {"text": nominal("label")},
             }
 
-    def _wd_labels(self, every: int) -> tuple[Labels, Labels, Labels]:
+    def _labels(self, every: int) -> tuple[Labels, Labels, Labels]:
         """Return the labels of rows, those of columns, and the names of both, each with its position."""
         rows = [j for j in range(self.j0, self.j1 + 1) if j % every == 0]
         columns = [i for i in range(self.i0, self.i1 + 1) if i % every == 0]
-        _, below = self.hexagon_xy(self.i0, self.j0)
+        _, below = hexagon_xy(self.i0, self.j0)
         lr_labels, wd_labels = self._axis_labels("lr", columns), self._axis_labels("wd", rows)
-        left = [(*self.hexagon_xy(self.i0 - 0.62, j), label) for j, label in zip(rows, wd_labels, strict=True)]
-        low = [
-            (self.hexagon_xy(i, self.j0)[0], below - 0.64, label) for i, label in zip(columns, lr_labels, strict=True)
-        ]
+        left = [(*hexagon_xy(self.i0 - 0.62, j), label) for j, label in zip(rows, wd_labels, strict=True)]
+        low = [(hexagon_xy(i, self.j0)[0], below - 0.64, label) for i, label in zip(columns, lr_labels, strict=True)]
         left_end, right_end = (
-            self.hexagon_xy(self.i0 - 0.62, self.j1 + 0.75),
-            self.hexagon_xy(self.i1 + 1.2, self.j0 - 0.62),
+            hexagon_xy(self.i0 - 0.62, self.j1 + 0.75),
+            hexagon_xy(self.i1 + 1.2, self.j0 - 0.62),
         )
         return left, low, [(*left_end, "wd"), (*right_end, "lr")]
-
-    def _decay_labels(self, every: int) -> tuple[Labels, Labels, Labels]:
-        """Return the same for rows of one lr * wd, which go from the upper left of the lattice to the lower right."""
-        rows = [k for k in range(self.i0 + self.j0, self.i1 + self.j1 + 1) if k % every == 0]
-        columns = [i for i in range(self.i0, self.i1 + 1) if i % every == 0]
-        firsts = [max(self.i0, k - self.j1) for k in rows]  # the lowest lr of each row
-        starts = [self.hexagon_xy(i, k - i) for i, k in zip(firsts, rows, strict=True)]
-        first = self.points.iloc[0]
-        step, at = self._log2_step("wd"), int(first["lr_steps"] + first["wd_steps"])
-        decays = [first["log2_lr"] + first["log2_wd"] + step * (k - at) for k in rows]
-        left = [(x - 0.62, y, format_power(2.0**decay, 3)) for (x, y), decay in zip(starts, decays, strict=True)]
-        ends = [self.hexagon_xy(i, self.j0 - 0.62) for i in columns]
-        low = [(*end, label) for end, label in zip(ends, self._axis_labels("lr", columns), strict=True)]
-        (_, top), (right, _) = starts[-1], self.hexagon_xy(self.i1, self.j0)
-        return left, low, [(starts[-1][0] - 0.62, top + 0.75, "lr * wd"), (right + 0.3, ends[-1][1] - 0.75, "lr")]
 
     def _axis_labels(self, axis: str, positions: Sequence[int]) -> list[str]:
         """Return the lr or wd of positions as text, extrapolated from two points that differ along the axis."""
@@ -396,12 +291,3 @@ def hexagon_xy(lr_steps: Any, wd_steps: Any) -> tuple[Any, Any]:
     are then the six hexagons that touch its own, and (+1, +1) does not touch it.
     """
     return lr_steps + wd_steps / 2, wd_steps * math.sqrt(3) / 2
-
-
-def hexagon_xy_by_decay(lr_steps: Any, wd_steps: Any) -> tuple[Any, Any]:
-    """Return x and y of a hexagon in the coordinates lr and lr * wd: rows have one lr * wd, if steps are equally long.
-
-    Seen from (lr, wd) these coordinates are sheared, which in the plane of `hexagon_xy` is a turn by 60 degrees: the
-    six neighbours of a point still touch it, and no others do.
-    """
-    return (lr_steps - wd_steps) / 2, (lr_steps + wd_steps) * math.sqrt(3) / 2

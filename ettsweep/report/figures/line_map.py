@@ -17,7 +17,7 @@ from ettsweep.report.figures.chart_data import (
     tooltip_frame,
 )
 from ettsweep.report.formats import axis_title_and_factor, strategy_colour
-from ettsweep.report.theme import CANDIDATE, INK
+from ettsweep.report.theme import INK
 
 CLIP_REACH = 8
 """Scores farther from the best than this many times the median's distance are clamped to the worse edge."""
@@ -56,7 +56,7 @@ def line_map(
     }
     scored, unscored = at[at["score"].notna()], at[at["score"].isna()]
     scores, candidate = data.add(scored[["x", "y", "low", "high"]]), scored[scored["role"] == "candidate"]
-    ring = {"filled": False, "stroke": CANDIDATE, "strokeWidth": 2.2, "size": 170, "opacity": 1}
+    ring = {"filled": False, "stroke": INK, "strokeWidth": 2.2, "size": 170, "opacity": 1}
     layers = [
         *_fitted_layers(data, points, fitted_curve, optimum, along, factor, colour),
         {
@@ -146,12 +146,12 @@ def _fitted_layers(
         {"data": fitted, "mark": {"type": "line", "stroke": colour, "strokeWidth": 1.4}},
         {
             "data": cross,
-            "mark": {"type": "rule", "stroke": CANDIDATE, "strokeWidth": 1.8},
+            "mark": {"type": "rule", "stroke": INK, "strokeWidth": 1.8},
             "encoding": {"x": quantitative("left"), "x2": {"field": "right"}},
         },
         {
             "data": cross,
-            "mark": {"type": "point", "shape": CROSS, "size": 70, "stroke": CANDIDATE, "strokeWidth": 2, "opacity": 1},
+            "mark": {"type": "point", "shape": CROSS, "size": 70, "stroke": INK, "strokeWidth": 2, "opacity": 1},
         },
     ]
 

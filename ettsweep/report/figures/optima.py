@@ -14,7 +14,6 @@ from ettsweep.report.figures.chart_data import (
     quantitative,
     value_if,
 )
-from ettsweep.report.figures.trajectories import drop_lowest_accuracies, value_scale
 from ettsweep.report.formats import (
     axis_title_and_factor,
     mean_text,
@@ -169,3 +168,18 @@ def _strategy_colours(field: str, domain: list[str], strategies: list[str], lege
         "symbolStrokeWidth": 3,
     }
     return nominal(field, scale=scale, legend=legend_style if legend else None)
+
+
+def drop_lowest_accuracies(curves: pd.DataFrame, accuracy: bool) -> pd.DataFrame:
+    """Drop the lowest quarter of accuracies, the steep beginning, so that the ends fill the axis; keep all losses."""
+    return curves[curves["value"] >= curves["value"].quantile(0.25)] if accuracy else curves
+
+
+def value_scale(values: pd.Series, accuracy: bool) -> Json:
+    """Return the y scale of some values: logarithmic for losses that fall to less than a quarter."""
+    low, high = float(values.min()), float(values.max())
+    if not accuracy and low > 0 and high > 4 * low:
+        return {"type": "log", "domain": [low / 1.1, high * 1.1], "nice": False}
+    # Equal values, or all 0, need a range too.
+    margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    return {"domain": [low - margin, high + margin], "nice": False, "zero": False}

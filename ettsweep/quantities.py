@@ -142,6 +142,11 @@ def probability_text(probability: float) -> str:
     return f"{100 * probability:.0f}%" if probability >= 0.01 else "less than 1%"
 
 
+def percent_up(share: float) -> int:
+    """Return a share in whole percent, rounded up: one that is rounded down would not hold."""
+    return math.ceil(round(100 * share, 6))  # to more places first, for errors in the last bit
+
+
 def confidence_text(confidence: float) -> str:
     """Return a confidence as it was set: 95%."""
     return f"{100 * confidence:.10g}%"

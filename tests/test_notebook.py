@@ -57,7 +57,7 @@ def test_the_notebook_shows_what_was_trained(tmp_path: Path, results: Path, monk
     assert len(scores) == 9
     assert removeprefixs <= set(hexagons)
 
-    for cell in ("trajectories", "curves"):
+    for cell in ("curves",):
         assert "vegaEmbed" in of(notebook, cell)["text/html"]
     findall_result = re.findall(r'"run": "([0-9a-f]{12})"', of(notebook, "curves")["text/html"])
     assert len(findall_result) == 2 * 2 * 3, "two strategies, two seeds, three evaluations"

@@ -281,7 +281,6 @@ def test_figures_are_those_of_the_page_in_its_colours(folder: Path, loaded: Resu
             for strategy in ("standard", "ntk")
             for name, draw in (
                 ("map", figures.lattice),
-                ("trajectories", figures.trajectories),
                 ("curves", figures.curves),
             )
         },

@@ -1,5 +1,6 @@
 """The answer of a verdict in one line: which lr and wd to use, and how much better a neighbour may still be."""
 
+import math
 from collections.abc import Iterator
 
 from ettsweep.console import format_count
@@ -8,6 +9,7 @@ from ettsweep.quantities import (
     bound_text,
     confidence_text,
     difference_text,
+    percent_up,
     probability_text,
     share_text,
     three_digits,
@@ -144,7 +146,7 @@ def _steps_text(study: Study) -> str:
 def _move_text(study: Study) -> str:
     """Return a step to a neighbour as the subject of a sentence."""
     free = _free_axes(study)
-    if all(axis.step == 1 for axis in free.values()):
+    if all(math.isclose(axis.step, 1, abs_tol=1e-6) for axis in free.values()):
         return f"Halving or doubling {'either' if len(free) > 1 else next(iter(free))}"
     factors = [f"{name} (x{three_digits(2**axis.step)})" for name, axis in free.items()]
     return f"A step up or down in {' or '.join(factors)}"
@@ -211,7 +213,7 @@ def _safer_text(verdict: Verdict, bound: Bound, named: Point | None) -> str:
     if known is None or point is None:
         return ""
     seeds = f"{known.stable} of {format_count(known.seeds, 'seed')} trained well at lr {three_digits(point.lr)}"
-    stable = f"{seeds}, up to {100 * known.may_be_unstable:.0f}% may blow up (95%)"
+    stable = f"{seeds}, up to {percent_up(known.may_be_unstable)}% may blow up (95%)"
     if bound.recommended == point:
         return f"Close to an edge of stability: {stable}."
     pairs = zip(verdict.neighbours, bound.differences, strict=True)

@@ -1,6 +1,5 @@
 """Why a verdict is what it is, in words: never more certain than the seeds allow."""
 
-import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from ettsweep.quantities import (
     confidence_text,
     deviation_text,
     difference_text,
+    percent_up,
     probability_text,
     score_text,
     share_text,
@@ -124,8 +124,7 @@ def edge_text(stable: int, seeds: int, may_be_unstable: float) -> str:
     """Return what is known of an edge of stability: stable seeds of all, and the share that may be unstable."""
     from ettsweep.study.stability import CONFIDENCE  # NumPy, which other words should not wait for
 
-    # Rounded up, since a share that is rounded down would not hold; to more places first, for errors in the last bit.
-    percent = math.ceil(round(100 * may_be_unstable, 6))
+    percent = percent_up(may_be_unstable)
     return (
         f"beside an edge of stability: {stable} of {format_count(seeds, 'seed')} {'was' if stable == 1 else 'were'} "
         f"stable at this lr, but up to {percent}% may not be ({confidence_text(CONFIDENCE)})"

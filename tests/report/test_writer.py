@@ -25,14 +25,12 @@ def test_report_writes_everything_it_returns(sample: Made, tmp_path: Path) -> No
     assert sorted(paths) == sorted(p for p in out.rglob("*") if p.is_file() and p.name != writer.MANIFEST_NAME)
     assert paths[0] == out / "report.html"
     names = {p.name for p in paths}
-    values = [
-        f"{strategy}-{kind}" for strategy in ("standard", "ntk", "hybrid") for kind in ("map", "trajectories", "curves")
-    ]
+    values = [f"{strategy}-{kind}" for strategy in ("standard", "ntk", "hybrid") for kind in ("map", "curves")]
     for stem in ("strategies", "seeds", "scores", *values):
         assert {f"vit-digits-{stem}.{suffix}" for suffix in ("png", "svg", "pdf")} <= names
     assert not any("mup" in name for name in names), "no run of it exists"
     page = paths[0].read_text()
-    assert page.count('class="spec"') == 3 + 3 * 3, "each is drawn by the page"
+    assert page.count('class="spec"') == 3 + 3 * 2, "each is drawn by the page"
     assert "suggested" not in page
 
 
@@ -113,7 +111,7 @@ def test_only_figures_that_have_changed_are_drawn_again(
 
     monkeypatch.setattr("ettsweep.report.writer.export_all", export_all)
     first = write(sample.verdicts)
-    assert len(first) == 3 + 3 * 3
+    assert len(first) == 3 + 3 * 2
     assert write(sample.verdicts) == []
     (tmp_path / "figures" / "vit-digits-ntk-map.svg").unlink()
     (tmp_path / "figures" / "vit-digits-scores.pdf").write_text("edited")
@@ -132,7 +130,7 @@ def test_only_figures_that_have_changed_are_drawn_again(
 def test_many_figures_are_files_where_they_are_asked_for_and_kept_up_to_date_from_then_on(
     sample: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "MAX_DEFAULT_FIGURES", 11)  # of twelve
+    monkeypatch.setattr(writer, "MAX_DEFAULT_FIGURES", 8)  # of nine
     warnings = list[str]()
 
     def write(figure_files: bool | None) -> tuple[int, bool, bool]:
@@ -141,7 +139,7 @@ def test_many_figures_are_files_where_they_are_asked_for_and_kept_up_to_date_fro
         made = sample.results, tmp_path, sample.runs, sample.verdicts, sample.studies_by_family
         paths = write_report(*made, warnings.append, figure_files=figure_files)
         page = paths[0].read_text()
-        assert page.count('class="spec"') == 12, "the page draws them all the same"
+        assert page.count('class="spec"') == 9, "the page draws them all the same"
         files = [path for path in (tmp_path / "figures").iterdir() if path in paths]
         return len(files), 'href="figures/' in page, "report --figures" in page
 

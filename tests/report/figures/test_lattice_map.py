@@ -11,10 +11,9 @@ import pytest
 from support.made_frames import CENTRE, SIX, Steps, neighbours_of, no_surface, points_of, searched
 from support.scene import Mark, Scene, scene
 
-from ettsweep.powers import format_power
 from ettsweep.report.figures.chart_data import HEXAGON, STATE_SIGNS
-from ettsweep.report.figures.lattice_map import Coordinates, hexagon_xy, hexagon_xy_by_decay, lattice
-from ettsweep.report.theme import CANDIDATE, INK
+from ettsweep.report.figures.lattice_map import hexagon_xy, lattice
+from ettsweep.report.theme import INK, ON_BEST
 from ettsweep.study.lattice import Axis
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY
 
@@ -25,8 +24,8 @@ def bowl(reach: int = 2, **changes: float | None) -> dict[Steps, float | None]:
     return scores | {(-reach, -reach): None, (reach, reach): None}
 
 
-def drawn(points: pd.DataFrame, ranges: pd.DataFrame | None = None, coordinates: Coordinates = "lr,wd") -> Scene:
-    return scene(lattice(points, *no_surface(), ranges, coordinates))
+def drawn(points: pd.DataFrame, ranges: pd.DataFrame | None = None) -> Scene:
+    return scene(lattice(points, *no_surface(), ranges))
 
 
 def points(**columns: Any) -> pd.DataFrame:
@@ -55,21 +54,6 @@ def hexagons(scene: Scene, **look: object) -> dict[Steps, Mark]:
     return collected
 
 
-# --- lr and lr * wd ---------------------------------------------------------------------------------------------------
-
-
-def test_the_map_by_decay_says_lr_wd_of_each_row_and_the_same_points_touch() -> None:
-    places = {steps: hexagon_xy_by_decay(*steps) for steps in bowl()}
-    for (i, j), at in places.items():
-        touching = {other for other, its in places.items() if math.dist(at, its) == pytest.approx(1.0)}
-        assert touching == {(i + a, j + b) for a, b in SIX} & places.keys()
-    by_decay = drawn(points(), coordinates="lr,lr*wd")
-    drawn_at = {place(by_decay, mark) for mark in by_decay.of("symbol", shape=HEXAGON)}
-    assert all(any(math.dist(at, its) < 1e-3 for its in drawn_at) for at in places.values())
-    lr, wd = CENTRE
-    assert {"lr", "lr * wd", *(format_power(lr * wd * 2.0**k, 3) for k in range(-4, 5))} <= {*by_decay.texts()}
-
-
 # --- what lies beside what --------------------------------------------------------------------------------------------
 
 
@@ -77,13 +61,12 @@ def test_hexagons_that_touch_are_the_neighbours_of_a_verdict(bowl_map: Scene) ->
     assert sorted(neighbours_of(CENTRE, Axis(low=-3, high=3))) == sorted(SIX)
     framed = hexagons(bowl_map, stroke=INK, strokeWidth=1.5)
     assert sorted(framed) == sorted(SIX)
-    (candidate,) = bowl_map.of("symbol", stroke=CANDIDATE)
+    (candidate,) = bowl_map.of("symbol", stroke=ON_BEST)
     assert {round(math.dist(mark.xy, candidate.xy)) for mark in framed.values()} == {62}
     order = [mark.stroke for mark in bowl_map.marks if mark.shape == HEXAGON and mark.strokeOpacity != 0]
-    assert order[-1] == CANDIDATE, "above all others"
+    assert order[-1] == ON_BEST, "above all others"
     texts = bowl_map.texts()
-    assert (texts.count(".100"), texts.count(".200"), texts.count("±.010"), texts.count("n=3")) == (1, 6, 23, 23)
-    assert {"diverged", "failed"} <= set(texts)
+    assert Counter(text for text in texts if text.startswith(".")) == {".100": 1, ".200": 6}, "no other number"
 
 
 def test_axes_are_labelled_along_rows_and_columns(bowl_map: Scene) -> None:
@@ -111,7 +94,7 @@ def test_what_is_written_can_be_read_on_every_colour() -> None:
         return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
     across = list(product(range(9), repeat=2))
-    result = drawn(points_of({steps: 1 + k for k, steps in enumerate(across)}, role="other"))
+    result = drawn(points_of({steps: 1 + k for k, steps in enumerate(across)}, role="neighbour"))
     texts = [(mark.xy, mark.fill) for mark in result.of("text") if mark.fill in ("#000", "#fff")]
     colours = {mark.xy: mark.fill for mark in hexagons(result, stroke=None).values()}
     assert (len(texts), len(set(colours.values()))) == (81, 81)
@@ -140,7 +123,7 @@ def test_a_state_without_a_score_has_a_sign_of_its_own_and_a_word_in_the_legend(
 def test_the_better_accuracies_are_as_bright_as_better_losses_and_in_percent(bowl_map: Scene) -> None:
     by_steps = {steps: None if score is None else 0.9 - score / 10 for steps, score in bowl().items()}
     result = drawn(points_of(by_steps, metric=BEST_ACCURACY, error=0.001))
-    assert {"89.00", "±0.10"} <= set(result.texts())
+    assert "89.00" in result.texts()
     coloured = {steps: mark.fill for steps, mark in hexagons(bowl_map, stroke=None).items()}
     assert {steps: mark.fill for steps, mark in hexagons(result, stroke=None).items()} == coloured
 

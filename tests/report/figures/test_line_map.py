@@ -10,7 +10,7 @@ from support.scene import Scene, scene
 from ettsweep.metric import Metric
 from ettsweep.report.figures.chart_data import STATE_SIGNS
 from ettsweep.report.figures.lattice_map import lattice
-from ettsweep.report.theme import CANDIDATE, INK
+from ettsweep.report.theme import INK
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 
 SCORES: dict[Steps, float | None] = {(-2, 0): 0.5, (-1, 0): 0.2, (0, 0): 0.1, (1, 0): 0.2, (2, 0): 0.5}
@@ -31,7 +31,7 @@ def test_one_free_axis_is_a_line_through_scores_with_their_errors() -> None:
     (line,) = result.of("line")
     assert result.at(line) == expected
     assert dots(result, size=45) == expected
-    assert dots(result, stroke=CANDIDATE) == [expected[2]]
+    assert dots(result, stroke=INK) == [expected[2]]
     rules = {round(result.at(rule)[0][0]): (result.at(rule), result.at(rule, y="y2")) for rule in result.of("rule")}
     ((_, low),), ((_, high),) = rules[-1]
     assert (low, high) == (pytest.approx(0.19), pytest.approx(0.21))

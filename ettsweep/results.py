@@ -102,7 +102,8 @@ class Results:
 
         Columns:
             verdict: a word, such as optimal.
-            statement: the same with its bound, such as "optimal within 1.8% (95%)".
+            answer: in a sentence or three, which lr and wd to use, and how much better a neighbour may be.
+            statement: the verdict with its bound, such as "optimal within 1.8% (95%)".
             reason: why, or what is missing.
             lr, wd: the candidate.
             metric, seeds, score, std: mean and sample standard deviation over the seeds that chose the candidate.
@@ -117,6 +118,7 @@ class Results:
         views = [family.view for family in self._frames.families]
         table.insert(position, "reason", pd.Series([view.reason for view in views], dtype="str"))
         table.insert(position, "statement", pd.Series([view.headline for view in views], dtype="str"))
+        table.insert(position, "answer", pd.Series([view.answer for view in views], dtype="str"))
         return table
 
     @cached_property
@@ -179,6 +181,10 @@ class Results:
         Damaged metrics appear once `curves` was read.
         """
         return self._unreadable | self._frames.histories.corrupt
+
+    def __str__(self) -> str:
+        answers = [f"{family.view.title}: {family.view.answer}" for family in self._frames.families]
+        return "\n".join([*answers, repr(self)])
 
     def __repr__(self) -> str:
         # Sweeps come from families, not from disk: an unreadable sweep counts as broken only.

@@ -57,8 +57,7 @@ def test_the_notebook_shows_what_was_trained(tmp_path: Path, results: Path, monk
     assert len(scores) == 9
     assert removeprefixs <= set(hexagons)
 
-    for cell in ("curves",):
-        assert "vegaEmbed" in of(notebook, cell)["text/html"]
+    assert "vegaEmbed" in of(notebook, "curves")["text/html"]
     findall_result = re.findall(r'"run": "([0-9a-f]{12})"', of(notebook, "curves")["text/html"])
     assert len(findall_result) == 2 * 2 * 3, "two strategies, two seeds, three evaluations"
     assert of(notebook, "spikes")["text/html"].count("<tr>") == 1 + 2 * 3, (

@@ -63,7 +63,9 @@ def find_columns(
             continue
         near = [] if key in names else _scores(columns) if key == "score" else columns_like(columns, OTHER_NAMES[key])
         if near:
-            found[key] = guessed[key] = near[0] if key == "score" else min(near, key=len)
+            # A trainer logs the lr of a step, too, which decays.
+            logged = [name for name in near if not re.match(r"train|metrics", name, re.IGNORECASE)]
+            found[key] = guessed[key] = near[0] if key == "score" else min(logged or near, key=len)
         elif key in names or key in (*needed, "score"):
             missing.append(key)
     if missing:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from ettsweep.console import STYLES, format_cell, format_count, power_text
+from ettsweep.console import STYLES, format_cell, format_count
 from ettsweep.launch.liveness import NO_ANSWER
 from ettsweep.launch.progress import SweepStatus, format_duration
 from ettsweep.powers import format_power
@@ -91,13 +91,13 @@ def _power(value: float | None) -> Text:
 
 
 def family_details(family: FamilyView) -> Text:
-    """Return the candidate of a family and what decided on it, and the legend below."""
+    """Return the answer of a family with its score, and the legend below."""
     details = Text()
     if verdict := family.verdict:
-        axes = {name: verdict.cells[name] for name in ("lr", "wd")}
-        point = ", ".join(f"{name} {power_text(value)}" for name, value in axes.items() if value is not None)
-        details.append(f"{point}\n{verdict.score_line}\n" if point else "")
-        details.append(f"{format_cell(verdict.reason)}\n\n", "dim")
+        details.append(f"{format_cell(verdict.answer)}\n")
+        for line in filter(None, (verdict.score_line if verdict.point else "", verdict.shortfall)):
+            details.append(f"{format_cell(line)}\n", "dim")
+        details.append("\n")
     return details.append(LEGEND, "dim")
 
 

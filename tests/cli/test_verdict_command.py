@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,15 +57,49 @@ def test_it_is_the_verdict_of_the_same_runs_in_a_results_folder(call: Call, resu
 
 
 def test_columns_have_any_name_and_further_ones_are_left_alone(call: Call, tmp_path: Path) -> None:
-    path = table(tmp_path / "a.csv", header="learning_rate,wd,seed,val/loss")
-    names = ("--column", "lr=learning_rate", "--column", "score=val/loss")
+    path = table(tmp_path / "a.csv", header="lr2,wd,seed,val/loss")
+    names = ("--column", "lr=lr2", "--column", "score=val/loss")
     text = call("verdict", path, "--min", *names).out
-    assert text.splitlines()[0].split() == ["verdict", "lr", "wd", "val/loss", "seeds", "nearest", "neighbour"]
+    assert text.startswith("Use lr 0.000977, wd 0.1. Halving or doubling either gains at most 2% (95%).")
+    header = next(line for line in text.splitlines() if line.startswith("verdict"))
+    assert header.split() == ["verdict", "lr", "wd", "val/loss", "seeds", "nearest", "neighbour"]
     lines = [json.dumps({"run": k, **row}) for k, row in enumerate(csv.DictReader(path.read_text().splitlines()))]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     assert call("verdict", tmp_path / "a.jsonl", "--min", *names).out == text
     (tmp_path / "a.tsv").write_text(path.read_text().replace(",", "\t"))
     assert call("verdict", tmp_path / "a.tsv", "--min", *names).out == text
+
+
+@pytest.mark.parametrize(
+    ("header", "read", "is_low_best"),
+    [
+        ("train/lr,config.learning_rate,weight_decay,seed,train/loss,eval/loss", "lr is config.learning_rate", True),
+        ("params_lr,params_wd,params_seed,test_acc,val_acc", "score is val_acc", False),
+        ("Learning Rate,wd,random_state,best_loss,best_accuracy", "score is best_loss", True),
+        ("lr,wd,seed,Val Perplexity", "score is Val Perplexity", True),
+    ],
+)
+def test_columns_and_direction_are_guessed_by_their_names(
+    call: Call, tmp_path: Path, header: str, read: str, is_low_best: bool
+) -> None:
+    """The guess is the column with the good scores; all others are constant."""
+    names, draw = header.split(","), random.Random(0)
+    score_name = read.removeprefix("score is ") if read.startswith("score") else names[-1]
+    rows = []
+    for lr, wd, seed, score in ROWS:
+        value = score + draw.gauss(0, 0.01)
+        by_name = dict.fromkeys(names, 1.0) | {score_name: value if is_low_best else 10 - value}
+        for key, said in (("wd", r"wd|decay"), ("seed", r"seed|state"), ("lr", r"(?<!train/)lr|learning")):
+            by_name |= {name: {"lr": lr, "wd": wd, "seed": seed}[key] for name in names if re.search(said, name, re.I)}
+        rows.append([by_name[name] for name in names])
+    result = call("verdict", table(tmp_path / "a.csv", rows, header))
+    assert result.out.startswith("Use lr 0.000977, wd 0.1.")
+    assert re.search(rf"a\.csv: .*{re.escape(read)}[,;].*--column \w+=NAME changes it", result.err), result.err
+
+
+def test_a_metric_whose_direction_no_name_says_asks_for_it(call: Call, tmp_path: Path) -> None:
+    refused = call("verdict", table(tmp_path / "a.csv"), code=2).err
+    assert "a.csv: add --min or --max: is a low or a high score better?" in refused
 
 
 def test_a_table_may_be_a_list_of_objects_or_parquet(
@@ -161,9 +196,12 @@ def test_a_file_that_is_no_text_in_utf_8_is_told(call: Call, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("header", "rows", "problem"),
     [
-        ("lr,wd,seed,loss", ROWS, "It has lr, wd, seed, loss; --column score=NAME says which is score"),
-        ("lr wd seed score", [(0.1,)], "no column lr; commas, semicolons or tabs separate columns. It has lr wd"),
-        ("train/LR,Learning Rate,score", [(0.1, 0.1, 1)], "no column lr; did you mean train/LR?"),
+        (
+            "a,wd,seed,b",
+            ROWS,
+            "no column lr and score. It has a, wd, seed, b. Add --column lr=NAME --column score=NAME --min (or --max)",
+        ),
+        ("lr wd seed score", [(0.1,)], "it has one column, lr wd seed score; commas, semicolons or tabs separate"),
         ("epoch,lr 0.1 - loss,lr 0.1 - loss__MIN", [(1, 2, 2)], "it looks like a chart of Weights & Biases"),
         ("lr,score,score ", [(0.1, 1, 2)], "several columns are called score: each needs a name of its own"),
         ("lr,score", [], "no rows"),

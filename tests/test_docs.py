@@ -52,7 +52,7 @@ def test_commands_on_pages_have_their_options(name: str) -> None:
 
 
 def test_readme_has_all_commands() -> None:
-    words = [word.partition(" ")[0] for row in section("README.md", "Use").rows for word in code_words(row[0])]
+    words = [word.partition(" ")[0] for row in section("README.md", "Commands").rows for word in code_words(row[0])]
     assert_same(dict.fromkeys(words), {*ROOT.commands} - {"read"} | {"sweeps", "data"})  # type: ignore[attr-defined]
 
 

@@ -153,7 +153,7 @@ def seeds(
 ) -> None:
     """Rerun each verified optimum with fresh seeds, for an estimate without selection bias."""
     from ettsweep.cli.run_tables import note_blocked, plan_summary, show_plan
-    from ettsweep.cli.verdict_tables import note_verdicts, show_verdicts
+    from ettsweep.cli.verdict_tables import note_answers, show_verdicts
     from ettsweep.launch.follow import CommandContext, execute_plan, read_run_index
     from ettsweep.launch.resolve import data_paths, plan_seeds
     from ettsweep.report.verdict_view import make_views
@@ -171,7 +171,7 @@ def seeds(
         submit_result = execute_plan(plan, context, launcher)
     if dry_run:
         show_plan(submit_result, form)
-        note_verdicts(make_views(unverified))
+        note_answers(make_views(unverified))
     else:
         print_note("" if follow else plan_summary(plan, ""))
         show_verdicts(make_views(judge(studies, read_run_index(results))), form)

@@ -75,6 +75,11 @@ def show_answers(views: Sequence[VerdictView], form: Format) -> None:
     print()
 
 
+def note_answers(views: Sequence[VerdictView]) -> None:
+    """Print the answers as notes, beside another result."""
+    _note_once((view.answer, view.title) for view in views)
+
+
 def note_verdicts(views: Sequence[VerdictView]) -> None:
     """Print why verdicts are not optimal, and what else there is to know, once for all families that share it."""
     _note_once((view.shortfall, view.title) for view in views)

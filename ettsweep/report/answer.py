@@ -176,12 +176,17 @@ def _beyond_ranges(verdict: Verdict) -> Iterator[str]:
     assert point is not None
     yield f"Best so far: {point_text(point)}."
     missing = {n.point for n in verdict.neighbours if not n.state.finished}
+    ends = []
     for name, axis in _free_axes(study).items():
         k = ("lr", "wd").index(name)
         for sign, extreme in ((-1, "lowest"), (1, "highest")):
             moved = point.moved(*(sign * axis.step * (j == k) for j in (0, 1)))
             if moved in missing:
-                yield f"That is the {extreme} {name} you tried: try {name} {three_digits([*moved][k])}."
+                ends.append(f"That is the {extreme} {name} you tried: try {name} {three_digits([*moved][k])}.")
+    if 0 < len(ends) <= len(_free_axes(study)):
+        yield from ends
+    else:
+        yield f"{format_count(len(missing), 'neighbour')} {'was' if len(missing) == 1 else 'were'} not tried yet."
 
 
 def _around(verdict: Verdict, bound: Bound, named: Point | None) -> Iterator[str]:

@@ -25,11 +25,11 @@ Mode = Literal["min", "max"]
 
 def mode_of(name: str) -> Mode | None:
     """Return whether low or high values of a metric are better, by its name; None if that does not say."""
-    words = _words(name)
-    for mode, pattern in (("min", LOWER), ("max", HIGHER)):
-        if re.search(rf"(?:^|_)(?:{pattern})(?:_?\d+)?$", words):
-            return mode
-    return None
+
+    def ends_with(pattern: str) -> bool:
+        return bool(re.search(rf"(?:^|_)(?:{pattern})(?:_?\d+)?$", _words(name)))
+
+    return "min" if ends_with(LOWER) else "max" if ends_with(HIGHER) else None
 
 
 def columns_like(columns: Collection[str], names: str) -> list[str]:

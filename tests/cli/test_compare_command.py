@@ -48,7 +48,7 @@ def test_where_it_is_luck_the_exit_code_says_so(call: Call, tmp_path: Path) -> N
     [
         ("seed,score\n0,1\n", [], "at least two scores are needed"),
         ("seed,score\n0,1\n0,2\n", [], "line 3: seed 0 is there twice"),
-        ("seed,loss\n0,1\n1,2\n", [], "no column score. It has seed, loss; --column score=NAME says which is score"),
+        ("seed,a\n0,1\n1,2\n", [], "no column score. It has seed, a. Add --column score=NAME --min (or --max)"),
         ("1\n2\nx\n", [], "line 3: score: a number is expected, got 'x'"),
         ("1\n2\n", ["--column", "lr=x"], "--column: one of seed=NAME, score=NAME is expected, got lr"),
     ],

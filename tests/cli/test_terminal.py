@@ -45,7 +45,8 @@ def test_lr_and_wd_are_powers_of_two_in_every_table(
     request_sweep("w8")
     words = [*command.split(), "--results", results, "--format"]
     for form in ("table", "markdown"):
-        head, *rows = (re.split(r"\s*\| | \|$|\s{2,}", line.strip()) for line in call(*words, form).out.splitlines())
+        *_, printed = call(*words, form).out.split("\n\n")  # below the answer
+        head, *rows = (re.split(r"\s*\| | \|$|\s{2,}", line.strip()) for line in printed.splitlines())
         values = {row[head.index(name)] for row in rows if "---" not in row[1:2] for name in ("lr", "wd")}
         assert "2^-2 (0.25)" in values
         assert values <= {"2^-1 (0.5)", "2^-2 (0.25)", "2^-3 (0.125)", "2^-4 (0.0625)"}, form
@@ -126,14 +127,15 @@ def test_what_holds_for_several_families_is_said_once_and_names_their_models(
     request_sweep("two", **grid, **OTHER)
     eight, four = "one vit-n8-l1-h2-p4-i8-c1-k10", "two vit-n4-l1-h2-p4-i8-c1-k10"
     names = f"{eight} standard, {eight} ntk, {four} standard, {four} ntk"
-    text = f"{names}: edge: 6 of 6 neighbours had not been asked for\n"
+    text = f"{eight} standard, {four} standard: Best so far: lr 0.25, wd 0.25. 6 neighbours were not tried yet."
     for command, code in (("verify-optimum --dry-run", 1), ("seeds", 1), ("report", 0)):
         result = call(*command.split(), "--results", results, code=code)
-        assert text in result.err
-        assert result.err.count("had not been asked for") == 1
+        said = " ".join(result.out.split())
+        assert text in said
+        assert said.count("lr 0.25, wd 0.25") == 1
         assert (f"not rerun, since not verified: {names}\n" in result.err) == command.startswith("seeds")
     result = call("verify-optimum", "--dry-run", "-s", "two", "--results", results, code=1)
-    assert "two standard, two ntk: edge: 6 of 6" in result.err, "of one model, its sweep tells enough"
+    assert "two standard: Best so far" in result.out, "of one model, its sweep tells enough"
     specs = [spec for name in ("one", "two") for spec in load_sweep_spec(Path(f"{name}.yaml")).specs()]
     others = [spec.with_point(spec.lr, spec.wd, 7) for spec in specs]
     for spec in others:

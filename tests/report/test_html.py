@@ -88,7 +88,7 @@ def test_the_answer_is_on_the_page(sample: Made) -> None:
     assert "optimal by the paper's comparison of means" in text, "hybrid"
     # 0.1106 against 0.1004, of seeds that differ by 0.4%.
     fresh = r"optimal within 2% \(95%\) fresh seeds ([\d.]+) ± ([\d.]+)% worse than fitted"
-    ((worse, error),) = re.findall(fresh, text)
+    ((worse, _),) = re.findall(fresh, text)
     assert 9 < float(worse) < 11
     assert "2 fresh seeds gave 0.1106, where the search's seeds gave 0.1004" in text
     assert text.count("+17%") == 2, "(lr / 2, wd) of ntk and hybrid; where a bound is known, shares with errors"

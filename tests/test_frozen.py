@@ -119,7 +119,7 @@ def test_run_ids_and_family_ids_of_the_shipped_grids() -> None:
 
 def columns(text: str, form: str) -> list[str]:
     """Return the columns of what a command printed; those of JSON are paths to its values, such as neighbours[].lr."""
-    head = text.partition("\n")[0]
+    head = text.rpartition("\n\n")[2].partition("\n")[0] if form == "table" else text.partition("\n")[0]  # below answers
     match form:
         case "json":
             return list(dict.fromkeys(paths(json.loads(text))))

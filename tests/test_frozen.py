@@ -119,7 +119,8 @@ def test_run_ids_and_family_ids_of_the_shipped_grids() -> None:
 
 def columns(text: str, form: str) -> list[str]:
     """Return the columns of what a command printed; those of JSON are paths to its values, such as neighbours[].lr."""
-    head = text.rpartition("\n\n")[2].partition("\n")[0] if form == "table" else text.partition("\n")[0]  # below answers
+    blocks = text.split("\n\n")
+    head = blocks[1 if blocks[0].endswith(".") else 0].partition("\n")[0]  # below the answers, which are sentences
     match form:
         case "json":
             return list(dict.fromkeys(paths(json.loads(text))))

@@ -1,13 +1,12 @@
 """Write what a results folder has of whole lattices as tables: `python -m bench.lattice RESULTS FOLDER`.
 
-One file a strategy, `TASK-STRATEGY.json.gz`, which `bench.simulate --table` and `make bench-verdicts` read. Made of
+One file a strategy, `TASK-STRATEGY.csv`, which `bench.simulate --table` and `make bench-verdicts` read. Made of
 `ettsweep grid --model vit-digits --strategy ntk --lr-range -3:3 --wd-range -3:3 --seeds 100,101,...,119`.
 The folder has the runs of one model and recipe. Points that lack a seed that others have are left out, and said.
 """
 
 import argparse
-import gzip
-import json
+import csv
 from collections import Counter
 from itertools import groupby
 from pathlib import Path
@@ -15,10 +14,9 @@ from pathlib import Path
 from bench.recorded import METRICS, read_table
 from ettsweep.console import format_count
 from ettsweep.errors import InputError
-from ettsweep.powers import log2
 from ettsweep.runs.index import Run, load_run_index
 
-COLUMNS = ("log2_lr", "log2_wd", "seed", *METRICS)
+COLUMNS = ("lr", "wd", "seed", *METRICS)
 
 
 def main() -> None:
@@ -32,8 +30,7 @@ def main() -> None:
     for (model, task, strategy), members in groupby(runs, family):
         finished = [(run.spec, run.result) for run in members if run.result]
         rows = sorted(
-            [log2(spec.lr), log2(spec.wd), spec.seed, *(result.get(name) for name in METRICS)]
-            for spec, result in finished
+            [spec.lr, spec.wd, spec.seed, *(result.get(name) for name in METRICS)] for spec, result in finished
         )
         seeds = {row[2] for row in rows}
         points = Counter((lr, wd) for lr, wd, *_ in rows)
@@ -41,10 +38,9 @@ def main() -> None:
             print(f"{model}, {strategy}: left out {format_count(len(incomplete), 'point')} without all seeds")
             rows = [row for row in rows if points[row[0], row[1]] == len(seeds)]
         name = options.name or task
-        path = options.folder / f"{name}-{strategy}.json.gz"
-        what = f"{model} on {name}, {strategy}: scores of all points over all seeds"
-        table = {"what": what, "columns": COLUMNS, "rows": rows}
-        path.write_bytes(gzip.compress(json.dumps(table).encode(), mtime=0))
+        path = options.folder / f"{name}-{strategy}.csv"
+        with path.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
         try:
             table_result = read_table(path)
         except InputError as error:

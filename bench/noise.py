@@ -1,4 +1,4 @@
-"""What real seeds do on recorded lattices, as tables: `python -m bench.noise results/benchmarks/*.json.gz`.
+"""What real seeds do on recorded lattices, as tables: `python -m bench.noise results/lattices/*.csv`.
 
 Of log losses (of accuracies where a table has no losses, in points), means of points and of seeds are taken out; what is
 left are residuals. Shapes: L values of lr, W of wd, S seeds, P points, D draws.
@@ -25,7 +25,7 @@ def main() -> None:
     """Print a table on what is left once seeds have their means, and one on what a seed does to all points."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="+", type=Path)
-    tables = {path.name.removesuffix(".json.gz"): read_table(path) for path in parser.parse_args().tables}
+    tables = {path.stem: read_table(path) for path in parser.parse_args().tables}
     show(residual_row(name, table) for name, table in tables.items())
     print()
     show(total_row(name, table) for name, table in tables.items())

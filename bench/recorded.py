@@ -3,7 +3,7 @@
 Shapes: L values of lr, W of wd, S seeds, Q places.
 """
 
-import gzip
+import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,6 @@ import numpy as np
 from bench.worlds import Place
 from ettsweep.console import format_count
 from ettsweep.errors import InputError
-from ettsweep.files import loads
 from ettsweep.runs.spec import MAX_SEED
 from ettsweep.seeding import derive_seed
 from ettsweep.study.surface import Array, PointScores, fit
@@ -82,42 +81,38 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """Read a recorded lattice: JSON, maybe compressed by gzip, with `columns`, their names, and `rows`.
+    """Read a recorded lattice: CSV with columns lr, wd, seed, and best_loss or best_accuracy.
 
     Raises:
         InputError: it is none, a point lacks a seed that another has, or a score is no finite number.
     """
     try:
-        data = path.read_bytes()
-        content = loads(gzip.decompress(data) if path.suffix == ".gz" else data)
-        names, rows = list(content["columns"]), list(content["rows"])
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, EOFError):
-        raise InputError(f"{path}: a JSON object with `columns`, names, and `rows`, lists, is expected") from None
-    metric = next((name for name in METRICS if name in names), METRICS[0])
-    cases = ("log2_lr", "log2_wd", "seed", metric)
-    if lacking := [name for name in cases if name not in names]:
-        text = f"{', '.join(cases[:3])} and {' or '.join(METRICS)} are needed"
-        raise InputError(f"{path}: columns lack {', '.join(lacking)}; {text}")
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, ValueError, csv.Error) as error:
+        raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     if not rows:
         raise InputError(f"{path}: it has no rows")
-    at = [names.index(name) for name in cases]
+    metric = next((name for name in METRICS if rows[0].get(name)), METRICS[0])
+    needed = ("lr", "wd", "seed", metric)
+    if lacking := [name for name in needed if name not in rows[0]]:
+        text = f"{', '.join(needed[:3])} and {' or '.join(METRICS)} are needed"
+        raise InputError(f"{path}: columns lack {', '.join(lacking)}; {text}")
     scores: dict[tuple[float, float, int], float] = {}
-    for number, row in enumerate(rows, 1):
-        values = [row[k] for k in at] if isinstance(row, list) and len(row) == len(names) else []
-        if not values or not all(type(v) in (int, float) and math.isfinite(v) for v in values):
-            raise InputError(f"{path}: row {number}: {len(names)} finite numbers are expected, got {row}")
-        lr, wd, seed, score = values
+    for number, row in enumerate(rows, 2):
+        try:
+            lr, wd, seed, score = (float(row[name]) for name in needed)
+        except (TypeError, ValueError):
+            lr = wd = seed = score = math.nan
+        if not (math.isfinite(lr + wd + seed + score) and min(lr, wd) > 0):
+            raise InputError(f"{path}: line {number}: finite numbers are expected, and lr and wd above 0")
         if metric == "best_loss" and score <= 0:
-            raise InputError(f"{path}: row {number}: a loss above 0 is expected, got {score:g}")
-        if not (float(seed).is_integer() and 0 <= seed <= MAX_SEED):
-            raise InputError(f"{path}: row {number}: a seed is expected, got {seed:g}")
-        key = round(lr, 6), round(wd, 6), int(seed)
+            raise InputError(f"{path}: line {number}: a loss above 0 is expected, got {score:g}")
+        if not (seed.is_integer() and 0 <= seed <= MAX_SEED):
+            raise InputError(f"{path}: line {number}: a seed is expected, got {seed:g}")
+        key = round(math.log2(lr), 6), round(math.log2(wd), 6), int(seed)
         if key in scores:
-            raise InputError(
-                f"{path}: row {number}: there is one of log2_lr {lr:g}, log2_wd {wd:g}, seed {seed:g} already"
-            )
+            raise InputError(f"{path}: line {number}: lr {lr:g}, wd {wd:g}, seed {seed:g} is there twice")
         scores[key] = score
     return _lattice(path, metric, scores)
 
@@ -126,7 +121,7 @@ def _lattice(path: Path, metric: str, scores: Mapping[tuple[float, float, int], 
     """Return scores as a table, if they are of a whole lattice."""
     lrs, wds = (tuple(sorted({key[k] for key in scores})) for k in range(2))
     seeds = sorted({seed for _, _, seed in scores})
-    for name, values in (("log2_lr", lrs), ("log2_wd", wds)):
+    for name, values in (("log2 lr", lrs), ("log2 wd", wds)):
         if len({round(b - a, 5) for a, b in pairwise(values)}) > 1:
             text = ", ".join(f"{value:g}" for value in values)
             raise InputError(f"{path}: {name}: values equally far from each other are expected, got {text}")
@@ -136,7 +131,7 @@ def _lattice(path: Path, metric: str, scores: Mapping[tuple[float, float, int], 
     if holes := [key for key in product_result if key not in scores]:
         lr, wd, seed = holes[0]
         text = f"{len(lrs)} x {len(wds)} points with {format_count(len(seeds), 'seed')} have {format_count(len(holes), 'hole')}"
-        raise InputError(f"{path}: {text}; the first is log2_lr {lr:g}, log2_wd {wd:g}, seed {seed}")
+        raise InputError(f"{path}: {text}; the first is lr {2**lr:g}, wd {2**wd:g}, seed {seed}")
     return Table(
         metric, lrs, wds, np.reshape([scores[key] for key in product_result], (len(lrs), len(wds), len(seeds)))
     )

@@ -407,7 +407,7 @@ def main() -> int:
     """Read the command line and simulate; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench.simulate", description=_simulated.__doc__)
     searched = parser.add_mutually_exclusive_group(required=True)
-    searched.add_argument("--table", type=Path, help="recorded lattice: JSON with columns and rows, maybe gzipped")
+    searched.add_argument("--table", type=Path, help="recorded lattice: CSV with lr, wd, seed and best_loss")
     searched.add_argument("--surface", help=f"made surface: {', '.join(SURFACES)}")
     add = parser.add_argument
     add("--noise", metavar="SHARE", help="of a run on a made surface, a share of its loss: 0.06, or 6%%")

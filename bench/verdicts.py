@@ -50,7 +50,7 @@ MADE = {
     "stability .04": Made("stability", 0.04),
     "wide stability .04": Made("wide stability", 0.04),
 }
-LATTICES = Path(__file__).parents[1] / "results" / "benchmarks"
+LATTICES = Path(__file__).parents[1] / "results" / "lattices"
 MAX_RUNS = 300
 DOUBT = 0.01
 """Of the one-sided bound that a share of bounds that hold is given, from below and from above; of the whole table."""
@@ -74,8 +74,8 @@ def worlds() -> dict[str, tuple[Made | Recorded, Table | None]]:
     A recorded lattice is held to each form of its truth, and once to seeds drawn from the recorded ones themselves.
     """
     by_name: dict[str, tuple[Made | Recorded, Table | None]] = {name: (world, None) for name, world in MADE.items()}
-    for path in sorted(LATTICES.glob("*.json.gz")):
-        table, name = read_table(path), path.name.removesuffix(".json.gz")
+    for path in sorted(LATTICES.glob("*.csv")):
+        table, name = read_table(path), path.stem
         for truth in table.truths:
             by_name[f"{name}, {truth}"] = Recorded(table, truth), table
         by_name[f"{name}, bootstrap"] = Recorded(table, noise="bootstrap"), table

@@ -85,7 +85,7 @@ def test_a_lattice_may_be_small() -> None:
 
 
 def test_it_prints_a_row_for_each_table() -> None:
-    tables = sorted((CHECKOUT / "results" / "benchmarks").glob("digits-*.json.gz"))
+    tables = sorted((CHECKOUT / "results" / "lattices").glob("digits-*.csv"))
     completed = subprocess.run(
         [sys.executable, "-m", "bench.noise", *tables], cwd=CHECKOUT, capture_output=True, text=True, check=True
     )

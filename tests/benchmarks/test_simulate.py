@@ -1,6 +1,5 @@
 """`python -m bench.simulate` as a user types it, and the recorded lattices that it reads."""
 
-import gzip
 import json
 import math
 import os
@@ -136,35 +135,31 @@ def test_smooth_truths_follow_a_smooth_table_and_leave_noise_out() -> None:
     assert max(off["process"], off["polynomial"]) < 0.8 * off["means"]
 
 
-GOOD = [[lr, wd, seed, 0.1] for lr, wd, seed in product((0, 1), (0, 1), (7, 8))]
+GOOD = [[lr, wd, seed, 0.1] for lr, wd, seed in product((1, 2), (1, 2), (7, 8))]
 
 
 @pytest.mark.parametrize(
     ("columns", "rows", "message"),
     [
-        (None, GOOD[:-1], "2 x 2 points with 2 seeds have 1 hole; the first is log2_lr 1, log2_wd 1, seed 8"),
-        ("log2_lr log2_wd seed loss", GOOD, "columns lack best_loss"),
+        (None, GOOD[:-1], "2 x 2 points with 2 seeds have 1 hole; the first is lr 2, wd 2, seed 8"),
+        ("lr,wd,seed,loss", GOOD, "columns lack best_loss"),
         (None, [], "it has no rows"),
-        (None, [*GOOD[:-1], [1, 1, 8, 1e999]], "row 8: 4 finite numbers are expected"),
-        (None, [*GOOD[:-1], [1, 1, 8, None]], "row 8: 4 finite numbers are expected"),
-        (None, [*GOOD[:-1], [1, 1, 8]], "row 8: 4 finite numbers are expected"),
-        (None, [*GOOD[:-1], [1, 1, 8, 0.0]], "row 8: a loss above 0 is expected"),
-        (None, [*GOOD[:-1], [1, 1, 7.5, 0.1]], "row 8: a seed is expected, got 7.5"),
-        (None, [[lr, 0, 0, 0.1] for lr in (0, 1, 3)], "log2_lr: values equally far from each other"),
+        (None, [*GOOD[:-1], [2, 2, 8, "inf"]], "line 9: finite numbers are expected"),
+        (None, [*GOOD[:-1], [2, 2, 8, ""]], "line 9: finite numbers are expected"),
+        (None, [*GOOD[:-1], [2, 2, 8]], "line 9: finite numbers are expected"),
+        (None, [*GOOD[:-1], [0, 2, 8, 0.1]], "line 9: finite numbers are expected, and lr and wd above 0"),
+        (None, [*GOOD[:-1], [2, 2, 8, 0.0]], "line 9: a loss above 0 is expected"),
+        (None, [*GOOD[:-1], [2, 2, 7.5, 0.1]], "line 9: a seed is expected, got 7.5"),
+        (None, [*GOOD[:-1], [2, 2, 7, 0.1]], "line 9: lr 2, wd 2, seed 7 is there twice"),
+        (None, [[lr, 1, 0, 0.1] for lr in (1, 2, 8)], "log2 lr: values equally far from each other"),
         (None, GOOD[:1], "it has a single point"),
     ],
 )
-def test_a_table_that_is_no_lattice_is_refused(tmp_path: Path, columns: str | None, rows: object, message: str) -> None:
-    path = tmp_path / "table.json.gz"
-    names = (columns or "log2_lr log2_wd seed best_loss").split()
-    path.write_bytes(gzip.compress(json.dumps({"columns": names, "rows": rows}).replace("Infinity", "1e999").encode()))
+def test_a_table_that_is_no_lattice_is_refused(
+    tmp_path: Path, columns: str | None, rows: list[list[object]], message: str
+) -> None:
+    path = tmp_path / "table.csv"
+    lines = [columns or "lr,wd,seed,best_loss", *(",".join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines))
     with pytest.raises(InputError, match=message):
-        read_table(path)
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"columns": 1, "rows": 2}'])
-def test_what_is_no_table_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "table.json"
-    path.write_text(text)
-    with pytest.raises(InputError, match="a JSON object with `columns`, names, and `rows`, lists, is expected"):
         read_table(path)

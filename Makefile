@@ -12,7 +12,7 @@
 #                  strikes at runs of commands, on this machine and there (STRIKES=N: fewer; SEED=N: others)
 # make fuzz        2,000 random damages of a results folder, each looked at by status, verify-optimum and report; every
 #                  command with closed and full streams, in odd locales and terminals, without a home (FUZZ=N: fewer)
-# make pictures  those of README, from the real program (Chromium, tmux), after make demo
+# make pictures  those of README and docs, from the real program (Chromium, tmux; RESULTS=FOLDER with a report)
 # make vega      the page's script of figures, ettsweep/report/vega.js, after an update of vl-convert
 # make bench   set up, then the speed of the tool itself. Of those below, BENCH=--help prints the options:
 # make bench-data  images/s that a core makes ready for training, and how many cores a GPU needs

@@ -1,4 +1,4 @@
-"""Take the pictures of README from the real program: `make pictures`, after `make demo`; needs Chromium and tmux."""
+"""Take the pictures of README and docs: `make pictures RESULTS=examples/command/results`; needs Chromium and tmux."""
 
 import argparse
 import io
@@ -14,12 +14,6 @@ from support.watched import Terminal
 
 DOCS = Path(__file__).parents[1] / "docs"
 
-ANSWER_AND_FIRST_STRATEGY = """
-    main > :not(#answer, #families), #families article:not(:first-of-type), .bar { display: none; }
-    #families article { border: 0; }
-"""
-"""What of the page is in its picture, as a style sheet."""
-
 COLUMNS, ROWS = 112, 36
 """Of the terminal."""
 
@@ -27,7 +21,7 @@ COLUMNS, ROWS = 112, 36
 def main() -> None:
     """Write page.png and watch.svg into docs/."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", type=Path, help="the results of `make demo`")
+    parser.add_argument("results", type=Path, help="results with a report")
     page(parser.parse_args().results.resolve() / "report" / "report.html", DOCS / "page.png")
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([ETTSWEEP, "grid", "--model", "vit-digits", "--follow"], check=True, cwd=folder)
@@ -37,15 +31,11 @@ def main() -> None:
 
 
 def page(report: Path, picture: Path) -> None:
-    """Take a picture of the answer on the page and of its first strategy."""
+    """Take a picture of the answer on a page."""
     with chromium() as browser, opened(browser, report) as opened_result:
-        opened_result.page.add_style_tag(content=ANSWER_AND_FIRST_STRATEGY)
-        height = opened_result.page.evaluate(
-            "document.querySelector('#families').getBoundingClientRect().bottom + scrollY"
-        )
-        opened_result.page.screenshot(
-            path=picture, full_page=True, clip={"x": 0, "y": 0, "width": 1280, "height": height}
-        )
+        opened_result.page.add_style_tag(content=".bar { display: none; }")
+        height = opened_result.page.evaluate("document.querySelector('#answer').getBoundingClientRect().bottom")
+        opened_result.page.screenshot(path=picture, clip={"x": 0, "y": 0, "width": 1280, "height": height})
 
 
 def watch(folder: str, picture: Path) -> None:

@@ -24,7 +24,7 @@ def rises(lr: float, spec: ScheduleSpec) -> bool:
 
 
 @pytest.mark.parametrize("decay", ["cosine", "linear"])
-@pytest.mark.parametrize("stop_step", [None, 3, 4, 5])
+@pytest.mark.parametrize("stop_step", [None, 4, 5])
 @pytest.mark.parametrize("lr_min", [0.0, 0.25, 0.5, 0.75])
 def test_what_is_refused_or_noted_is_where_the_trainer_raises_lr(
     decay: str, stop_step: int | None, lr_min: float

@@ -30,7 +30,6 @@ from ettsweep.study.posterior import Posterior, fit_posterior
 from ettsweep.study.racing import BoundQuery, next_runs, runs_needed
 from ettsweep.study.round import Aim, next_round
 from ettsweep.study.seeds import RACING_SEEDS, fresh_seeds, seed_order
-from ettsweep.study.stability import Stability
 from ettsweep.study.study import Study
 from ettsweep.study.surface import Position
 from ettsweep.study.verdict import Bound, RunsNeeded, Verdict
@@ -267,22 +266,6 @@ def test_no_optimum_is_declared_on_two_seeds_of_the_neighbour_that_decides(
     assert len(seeds_of[0] & seeds_of[1]) == 3
 
 
-def test_seeds_that_decide_keep_to_the_limit_and_are_waited_for(search_of: Callable[..., Study]) -> None:
-    study = search_of(seeds=(0, 1))
-    runs = noisy(study, SEVEN, 0.001, curvature=0.2)
-    verdict = judged(study, runs)
-    assert verdict.reason.code == "too_few_seeds"
-    assert headline(verdict) == "unresolved: within 5% (95%), too few seeds"
-    specs = BoundRule(study, runs).racing_specs(verdict, limit=2)
-    assert len(specs) == 2
-    assert BoundRule(study, runs).racing_specs(verdict, limit=2, max_seeds=2) == []
-    under_way = [run_at(study, offset_of(Point(x.lr, x.wd)), x.seed, None, State.RUNNING) for x in specs]
-    waiting = judged(study, [*runs, *under_way])
-    assert (waiting.reason.code, bound_of(waiting).further_runs) == ("too_few_seeds", None)
-    again = BoundRule(study, [*runs, *under_way]).racing_specs(waiting, limit=2)
-    assert sorted(asked(again)) == sorted(asked(specs))
-
-
 @pytest.mark.parametrize(("had", "alive"), [(1, 1), (1, 6), (2, 1), (2, 2)])
 def test_so_many_more_runs_as_the_reason_says_tell_the_noise(
     search_of: Callable[..., Study], alive: int, had: int
@@ -413,10 +396,6 @@ def question_of(study: Study, runs: Sequence[Run]) -> BoundQuery:
     )
 
 
-BESIDE = Stability(np.ones(1), np.ones(1), np.full(1, 0.35), cost=0.5, stable=6, seeds=6)
-"""An edge of stability a step of lr above the candidate."""
-
-
 @pytest.fixture
 def open_query(search_of: Callable[..., Study]) -> BoundQuery:
     """Return the question about a candidate whose neighbours are about as good; one of them has two seeds less."""
@@ -454,21 +433,10 @@ def test_no_run_comes_twice_and_limits_are_kept(open_query: BoundQuery, limit: i
     assert bool(chosen) == bool(limit), "the one with two seeds less may always have more"
 
 
-def with_errors(query: BoundQuery, factor: float, stability: Stability | None = None) -> BoundQuery:
+def with_errors(query: BoundQuery, factor: float) -> BoundQuery:
     """Return a query whose errors are that many times as large."""
     surface = replace(query.posterior.surface, cov_PP=factor**2 * query.posterior.surface.cov_PP)
-    return replace(query, posterior=replace(query.posterior, surface=surface, stability=stability))
-
-
-@pytest.mark.parametrize("stability", [None, BESIDE], ids=["no edge", "edge"])
-def test_racing_chooses_the_same_runs_at_any_confidence(open_query: BoundQuery, stability: Stability | None) -> None:
-    """The errors are such that the bound is open at all, some, or none of these confidences."""
-    decided = []
-    for factor in (1.0, 0.4, 0.2, 0.1):
-        query = with_errors(open_query, factor, stability)
-        assert all(next_runs(replace(query, confidence=c), 8) == next_runs(query, 8) for c in (0.6, 0.8))
-        decided.append((query.is_open(0.6), query.is_open(0.95)))
-    assert {*decided} == {(True, True), (False, True), (False, False)}
+    return replace(query, posterior=replace(query.posterior, surface=surface))
 
 
 def test_a_forecast_has_a_range_and_falls_as_errors_shrink(open_query: BoundQuery) -> None:
@@ -481,21 +449,7 @@ def test_a_forecast_has_a_range_and_falls_as_errors_shrink(open_query: BoundQuer
     for numbers in zip(*forecasts, strict=True):
         assert list(numbers) == sorted(numbers, reverse=True)
         assert numbers[0] > 2 * numbers[-1]
-
-
-def test_a_forecast_beside_an_edge_counts_the_seeds_to_come(open_query: BoundQuery) -> None:
-    """Up to 20; a candidate that has more gets none, at any confidence up to 95%."""
-    query = with_errors(open_query, 0.1, BESIDE)
-    for confidence in (0.6, 0.95):
-        few, many = (
-            runs_needed(replace(query, confidence=confidence, used_seeds={**query.used_seeds, ORIGIN: seeds}))
-            for seeds in (range(6), range(25))
-        )
-        assert few is not None
-        assert few.low < few.high == 20 - 6
-        assert many is None, "none is allowed"
-    assert runs_needed(replace(open_query, max_seeds=4)) is None
-    assert runs_needed(replace(open_query, max_seeds=7)) is not None
+    assert runs_needed(replace(open_query, max_seeds=4)) is None, "no run is allowed"
 
 
 def test_runs_under_way_are_reckoned_with_and_failed_ones_passed_over(search_of: Callable[..., Study]) -> None:
@@ -513,17 +467,6 @@ def test_runs_under_way_are_reckoned_with_and_failed_ones_passed_over(search_of:
     assert set(asked(first)) < set(asked(repeated.racing_specs(repeated.verdict(), 4)))
     after = BoundRule(study, [*runs, *failed])
     assert not set(asked(after.racing_specs(after.verdict(), 4))) & set(asked(first))
-
-
-def test_what_other_sweeps_had_trained_is_none_of_a_races_budget(search_of: Callable[..., Study]) -> None:
-    study = search_of(margin="2%")
-    seven, run_index = over(study, SEVEN), index_of(noisy(study, WIDE, 0.1, curvature=0.06))
-    made = next_round([seven], run_index, aim=Aim(follows=True, other_studies=[over(study, WIDE, "wide")]))
-    plan = made.plan
-    assert made.verdicts[0].verdict == "unresolved"
-    assert 0 < len(plan.to_launch) <= 2
-    assert made.stop_reasons == []
-    assert sorted(made.spent.extra_ids[seven.key]) == sorted(p.id for p in plan.to_launch)
 
 
 def test_all_runs_of_climbs_and_races_are_counted_and_none_that_a_sweep_requested(
@@ -604,30 +547,6 @@ def test_without_a_budget_a_study_may_have_100_extra_runs(
     assert re.search(r"21 runs were requested, 14 more were added, and .*\b\d+ would be needed", reason)
 
 
-def test_without_a_budget_a_study_may_have_what_the_others_of_a_command_do_not_need(
-    search_of: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two out of reach and one that has its verdict share 90 runs, of which 28 were run already."""
-    monkeypatch.setattr("ettsweep.study.round.EXTRA_RUNS", 30)
-    studies, runs = list[Study](), list[Run]()
-    # Means of all points are equal, but for one in a thousand: far too close for this noise.
-    noise = 0.1 * np.random.default_rng(0).normal(size=(len(SEVEN), 5))
-    noise -= noise.mean(1, keepdims=True)
-    for name, margin in (("first", "0.01%"), ("second", "0.01%"), ("sure", "2%")):
-        study = over(search_of(margin=margin), SEVEN, name, len(studies))
-        studies.append(study)
-        seeds = [*study.seeds, *RACING_SEEDS[:2]]
-        close = [
-            run_at(study, offset, seed, bowl(offset, 0.001) * math.exp(noise[k, s]))
-            for k, offset in enumerate(SEVEN)
-            for s, seed in enumerate(seeds)
-        ]
-        runs += noisy(study, SEVEN, 0.001) if name == "sure" else close
-    for order in (studies, studies[::-1]):
-        plan = next_round(order, index_of(runs), aim=Aim(follows=True, capacity=1000)).plan
-        assert launched(plan, studies) == [31, 31, 0]
-
-
 def test_studies_share_a_budget_equally_in_any_order(search_of: Callable[..., Study]) -> None:
     """Three of one difficulty; the one that has its verdict needs no share."""
     studies, runs = list[Study](), list[Run]()
@@ -649,30 +568,6 @@ def test_a_budget_smaller_than_the_number_of_studies_is_used_too(
     studies = [over(search_of(seeds=[0]), nine, str(k), k) for k in range(3)]
     plan = next_round(studies, RunIndex({}, {}), Budget(runs), aim=Aim(follows=follows)).plan
     assert launched(plan, studies) == expected
-
-
-def test_runs_that_one_study_does_not_need_in_a_single_round_go_to_the_others(search_of: Callable[..., Study]) -> None:
-    study = search_of(seeds=[0])
-    studies = [over(study, [(lr, 0) for lr in range(n)], str(n), n % 4) for n in (1, 30)]
-    other = study.base.model_copy(update={"strategy": STRATEGIES[3]})  # of the same recipe: it tells how long they take
-    spec, result = other.with_point(CENTRE.lr, CENTRE.wd, 0), {"score": 1.0, "device_s": 3600.0}
-    timed = Run(RunDir(Path("runs") / spec.run_id), spec, Status(State.DONE), result)
-    for budget, each in ((Budget(runs=10), [1, 9]), (Budget(hours=10.5), [1, 5])):
-        plan = next_round(studies, RunIndex({timed.id: timed}, {}), budget).plan
-        assert launched(plan, studies) == each
-
-
-def test_where_a_budget_is_enough_for_one_of_two_it_is_the_same_one_in_any_order(
-    search_of: Callable[..., Study],
-) -> None:
-    """Both lack their six neighbours."""
-    studies = [over(search_of(seeds=[0]), [(0, 0)], name, k) for k, name in enumerate(("first", "second"))]
-    run_index = index_of([run_at(study, (0, 0), 0, 1.0) for study in studies])
-    for order in (studies, studies[::-1]):
-        made = next_round(order, run_index, Budget(8), aim=Aim(follows=True))
-        assert {p.spec.family_id for p in made.plan.to_launch} == {studies[0].family}
-        (reason,) = made.stop_reasons
-        assert reason.startswith("second ")
 
 
 def test_a_run_that_is_interrupted_counts_once(search_of: Callable[..., Study]) -> None:

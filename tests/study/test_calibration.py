@@ -77,13 +77,6 @@ def test_means_alone_declare_more_and_are_right_less_often() -> None:
     assert sum(item.right for item in paper) / len(paper) < 0.8 < sum(item.right for item in bound) / len(bound)
 
 
-def test_slots_cost_runs_and_save_time() -> None:
-    study, world = centre_alone((0, 1), Criterion(margin=0.05)), Made("bowl", 0.12)
-    item, eight = (simulate(study, world, Budget(runs=60), slots)[0] for slots in (1, 8))
-    assert item.wall == item.runs
-    assert eight.wall < item.wall / 3
-
-
 class Slope:
     """A loss that falls by a thousandth with each step of wd, for ever, under next to no noise."""
 

@@ -115,16 +115,6 @@ def test_a_difference_larger_than_the_margin_is_stated_even_if_chance_explains_i
     assert not quiet.is_notable
 
 
-def test_a_lucky_choice_is_discounted_by_the_fit() -> None:
-    """The candidate's own seeds flatter it; the points around do not, and fresh seeds are compared with all of them."""
-    flattered = judged(np.random.default_rng(4), lambda score: score, luck=0.95)
-    comparison = compare_fresh(flattered)
-    assert comparison is not None
-    assert comparison.is_fitted
-    assert flattered.score is not None
-    assert comparison.expected > flattered.score
-
-
 def test_what_diverged_or_was_never_repeated_is_not_compared() -> None:
     rng = np.random.default_rng(5)
     assert compare_fresh(judged(rng, lambda score: None)) is None

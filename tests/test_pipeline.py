@@ -75,10 +75,10 @@ def test_from_a_grid_file_to_a_report(tmp_path: Path, results: Path) -> None:
     # What is left is small, and asking again does nothing.
     ettsweep("clean", "--results", results)
     assert not list((results / "jobs").iterdir())
-    rglob_result = sorted(results.rglob("*"))
+    files = sorted(results.rglob("*"))
     ettsweep(*values, "--follow", "--results", results)
     (repeated,) = command("verify-optimum", "--follow")
     assert (repeated["verdict"], repeated["lr"], repeated["wd"]) == ("optimal", *optimum)
     assert command("seeds", "--count", 2, "--follow") == [rerun]
-    assert sorted(results.rglob("*")) == rglob_result
+    assert sorted(results.rglob("*")) == files
     assert command("status") == rows

@@ -73,10 +73,6 @@ def test_from_jpeg_files_to_a_report(tmp_path: Path, results: Path) -> None:
     ("wrong", "message"),
     [
         ("model.classes=4", "data: the data have 10 classes, the model has 4: --set model.classes=10"),
-        (
-            "task.train_size=21",
-            "data: found 20 images, task.train_size is 21: complete them, or --set task.train_size=20",
-        ),
         ("task.val_size=11", "data: found 10 images, task.val_size is 11: complete them, or --set task.val_size=10"),
     ],
 )

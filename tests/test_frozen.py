@@ -234,27 +234,6 @@ def test_an_earlier_results_folder_is_read_as_before(folder: str, command: str, 
     assert_frozen("readings", {f"{folder}: {command}": tidy(result.json), f"{folder}: {command}: code": [result.code]})
 
 
-def test_an_earlier_sweep_gets_the_verdicts_that_it_alone_would_get(call: Call, earlier: Path, tmp_path: Path) -> None:
-    def verdicts(results: Path) -> list[Json]:
-        rows = call("verify-optimum", "--dry-run", "--results", results, "--format", "json").json
-        return [row | {"reason": row["reason"].replace(f"--sweep {row['sweep']} ", "")} for row in rows]
-
-    before = sorted(path.name for path in earlier.iterdir())
-    together = verdicts(earlier)
-    collected = []
-    for path in sorted((earlier / "sweeps").iterdir(), key=lambda path: path.stem):
-        folder = tmp_path / path.stem
-        for name in ("runs", "jobs"):
-            folder.mkdir(exist_ok=True)
-            (folder / name).symlink_to((earlier / name).resolve())
-        (folder / "sweeps").mkdir()
-        shutil.copy(path, folder / "sweeps")
-        collected += verdicts(folder)
-    assert collected == together
-    assert len({verdict["family"] for verdict in collected}) < len(collected), "two sweeps are of one family"
-    assert sorted(path.name for path in earlier.iterdir()) == before, "nothing is rewritten"
-
-
 def test_an_earlier_folder_is_gone_on_with(call: Call, unpacked: Path, tmp_path: Path) -> None:
     results = tmp_path / "mine"
     shutil.copytree(unpacked / "near", results)

@@ -120,13 +120,7 @@ def test_importing_the_command_line_loads_no_heavy_package() -> None:
 def test_what_plans_and_reports_loads_no_torch() -> None:
     planner = {"study", "strategies", "runs", "errors", "console", "kinds", "launch", "worker", "cli"}
     names = [name for name in MODULES if part(name) in planner]
-    names += [
-        "ettsweep.trainer.models",
-        "ettsweep.trainer.models.registry",
-        "ettsweep.trainer.models.parameter_scales",
-        "ettsweep.trainer.models.model_cost",
-    ]
-    names += ["ettsweep.trainer.tasks", "ettsweep.trainer.tasks.registry"]
+    names += [f"ettsweep.trainer.{name}" for name in ("models.registry", "models.model_cost", "tasks.registry")]
     assert not loaded(*names) & {"torch", "pandas", "optuna", "sklearn", "altair"}
     reporting = loaded(*[name for name in MODULES if part(name) in ("report", "results")])
     assert not reporting & {"torch", "altair"}, "figures are JSON; altair makes charts of them in notebooks alone"

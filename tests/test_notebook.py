@@ -21,12 +21,6 @@ def of(notebook: Any, cell: str) -> dict[str, str]:
     return dict(output.data)
 
 
-def test_the_notebook_is_kept_without_outputs() -> None:
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    nbformat.validate(notebook)
-    assert all(not cell.outputs and cell.execution_count is None for cell in notebook.cells if cell.cell_type == "code")
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("process", "warm")
 def test_the_notebook_shows_what_was_trained(tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ import io
 import json
 import math
 import pickle
-import re
 import shutil
 import statistics
 from collections.abc import Callable
@@ -19,7 +18,6 @@ from support.commandline import ettsweep, write_grid
 from support.made_sweep import loss_at
 
 from ettsweep.errors import CorruptError, InputError
-from ettsweep.report.theme import CONFIG
 from ettsweep.results import Results, load
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.sweep_store import extend_sweep
@@ -212,65 +210,11 @@ def test_what_cannot_be_read_is_left_out_with_a_warning(copied: Path) -> None:
 # --- figures --------------------------------------------------------------------------------------------------------
 
 
-def page_of(results: Path, out: Path) -> dict[str, dict[str, Any]]:
-    """Return the specifications of the figures of a page, with their data, by name."""
-    ettsweep("report", "--results", results, "--out", out, code=None)
-    page = (out / "report.html").read_text()
-    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
-    sets = {name: rows_of(**table) for name, table in json.loads(data).items()}
-    specs_by_name = re.findall(r'data-figure="([^"]+)".*?class="spec">(.*?)</script>', page, re.S)
-    specs = {name: json.loads(spec) for name, spec in specs_by_name}
-    return {name: spec | {"datasets": {key: sets[key] for key in spec["datasets"]}} for name, spec in specs.items()}
-
-
-def rows_of(rows: int, columns: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of a table that the page has by columns."""
-    by_name = {
-        name: [column["texts"][location] for location in column["at"]] if isinstance(column, dict) else column
-        for name, column in columns.items()
-    }
-    return [{name: values[row] for name, values in by_name.items()} for row in range(rows)]
-
-
-def with_layer_params(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return a chart's specification with its selections in their layers, where those of the page are."""
-    layers = {layer.pop("name", None): layer for layer in spec["layer"]}
-    params = spec.pop("params", [])
-    for param in params:
-        if "select" in param:
-            (view,) = param.pop("views")
-            layers[view]["params"] = [param]
-    variables = [param for param in params if "select" not in param]
-    return spec | ({"params": variables} if variables else {})
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_figures_are_those_of_the_page_in_its_colours(folder: Path, loaded: Results, tmp_path: Path) -> None:
-    page, figures = page_of(folder, tmp_path), loaded.figures
-    mapping = {
-        "strategies": figures.strategies(),
-        "seeds": figures.seeds(),
-        "scores": figures.scores(),
-        **{
-            f"{strategy}-{name}": draw(strategy)
-            for strategy in ("standard", "ntk")
-            for name, draw in (
-                ("map", figures.lattice),
-                ("trajectories", figures.trajectories),
-                ("curves", figures.curves),
-            )
-        },
-    }
-    assert page.keys() == {f"w8-{name}" for name in mapping}
-    for name, chart in mapping.items():
-        own_part, existing = with_layer_params(chart.to_dict()), page[f"w8-{name}"]
-        if existing["width"] == "container":
-            assert own_part.pop("width") == 640, "as in the files of the report"
-            existing.pop("width")
-        looks = own_part.pop("config")
-        assert {key: looks[key] | value if isinstance(value, dict) else value for key, value in CONFIG.items()} == looks
-        assert own_part.pop("$schema").startswith("https://vega.github.io/schema/vega-lite/")
-        assert own_part == existing, name
+def test_each_figure_has_data(loaded: Results) -> None:
+    figures = loaded.figures
+    charts = [figures.strategies(), figures.seeds(), figures.scores()]
+    charts += [draw("ntk") for draw in (figures.lattice, figures.trajectories, figures.curves)]
+    assert all(any(chart.to_dict()["datasets"].values()) for chart in charts)
 
 
 def test_a_figure_is_shown_and_saved_with_its_data_and_looks(loaded: Results, tmp_path: Path) -> None:

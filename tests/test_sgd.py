@@ -13,10 +13,8 @@ from support.here import train_once
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import StopReason
-from ettsweep.shipped_files import shipped
 from ettsweep.strategies.factors import BULK, Group
 from ettsweep.strategies.strategy import map_point, parse_strategy
-from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.trainer.models.registry import parameter_shapes
 from ettsweep.trainer.training import checkpoint
 from ettsweep.trainer.training.optimizer import build_optimizer
@@ -47,14 +45,6 @@ def test_a_grid_that_only_knows_where_adamw_starts_is_refused_and_nothing_is_wri
     text = error.split("--set '")[1].split("'")[0].replace("LR", "4").replace("WD", "1e-4").replace("standard", "ntk")
     rows = json.loads(ettsweep(*options, "--set", text, "--dry-run", "--format", "json", cwd=folder).stdout)
     assert {(row["lr"], row["wd"]) for row in rows} == {(lr, 1e-4) for lr in (2, 4, 8)}
-
-
-def test_the_embedded_images_have_a_centre_for_sgd_and_keep_that_of_adamw() -> None:
-    path = shipped("grids") / "vit-digits.yaml"
-    adamw, sgd = load_sweep_spec(path), load_sweep_spec(path, overrides=["optimizer=sgd"])
-    assert adamw.centres["standard"].lr == 2.0**-7
-    assert sgd.centres["standard"].lr > 16 * adamw.centres["standard"].lr, "gradients are small, steps of AdamW are not"
-    assert list(sgd.centres) == ["standard", "ntk", "hybrid", "mup"]
 
 
 # --- factors and the map --------------------------------------------------------------------------------------------

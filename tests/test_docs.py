@@ -14,7 +14,6 @@ from support.commandline import ettsweep
 from test_frozen import paths, recorded
 
 from ettsweep import cli
-from ettsweep.doctor.checks import CheckState
 from ettsweep.errors import EttsweepError
 from ettsweep.kinds.command import CommandRecipe
 from ettsweep.kinds.own_code import block_schema
@@ -22,11 +21,8 @@ from ettsweep.kinds.template import PLACEHOLDERS, RESUME_PLACEHOLDERS
 from ettsweep.readers.reader import Reader
 from ettsweep.runs.data_location import data_env
 from ettsweep.runs.state import State
-from ettsweep.study.compare import Comparison
 from ettsweep.study.reason import Code
-from ettsweep.study.tried import ResumeClass, TrialState
 from ettsweep.study.verdict import VerdictWord
-from ettsweep.theory.exponents import ExponentTest
 from ettsweep.trainer.tasks.registry import TASKS
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -198,20 +194,6 @@ def test_words_of_verdicts_states_readers_and_placeholders() -> None:
     assert_same(first_words("docs/readers.md", "Readers: metrics of a trainer that is left as it is"), shipped)
     (text,) = re.findall(r"^Placeholders are (.*?); `\{lr\*0\.1\}`", page("docs/own-code.md"), re.DOTALL | re.MULTILINE)
     assert_same(re.findall(r"`\{(\w+)\}`", text), [*PLACEHOLDERS, *RESUME_PLACEHOLDERS])
-
-
-@pytest.mark.parametrize(
-    ("heading", "path", "words"),
-    [
-        ("`compare A B`", "verdict", get_args(Comparison.__annotations__["verdict"])),
-        ("`doctor`", "[].state", get_args(CheckState)),
-        ("`check-scaling`", "verdict", [each.value for each in ExponentTest]),
-        ("`try GRID`", "observations[].state", get_args(TrialState)),
-        ("`try GRID`", "resume", get_args(ResumeClass)),
-    ],
-)
-def test_words_of_other_commands(heading: str, path: str, words: list[str]) -> None:
-    assert_same(code_words(fields(heading)[path]), words)
 
 
 def test_exit_codes_are_those_of_errors() -> None:

@@ -105,15 +105,3 @@ def test_of_each_part_the_last_statement_counts(make_sweep_spec: Ask, results: P
     assert extend_sweep(results, "w8", make_sweep_spec({"margin": 0.05})) == "", "that says nothing new"
     assert extend_sweep(results, "w8", make_sweep_spec(seeds=[0, 1])) == "sweep w8 is extended"
     assert criterion(results) == Criterion(rule="paper", margin=0.05, confidence=0.9), "and that nothing of it"
-
-
-def test_a_criterion_is_kept_only_where_it_is_new(make_sweep_spec: Ask, results: Path) -> None:
-    for name, declared in (("a", None), ("b", {"margin": 0.05}), ("c", {"margin": 0.02})):
-        extend_sweep(results, name, make_sweep_spec(declared))
-    assert record_criterion(results, ["a", "b", "c"], CriterionOptions()) == ""
-    told = record_criterion(results, ["a", "b", "c"], CriterionOptions(margin=0.05))
-    assert told == "sweep a, c: margin 5% from now on"
-    counts = {name: len(sweep.entries) for name, sweep in load_sweep_store(results).sweeps.items()}
-    assert counts == {"a": 2, "b": 1, "c": 2}
-    with pytest.raises(InputError, match="unknown sweep 'd'"):
-        record_criterion(results, ["d"], CriterionOptions(rule="paper"))

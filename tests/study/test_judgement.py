@@ -22,7 +22,7 @@ from ettsweep.study.lattice import parse_point
 from ettsweep.study.seeds import fresh_seeds
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import REACH
-from ettsweep.study.verdict import FINAL_VERDICTS, Verdict, conflicting_verdicts
+from ettsweep.study.verdict import FINAL_VERDICTS, Verdict
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 
 Offset = tuple[float, float]
@@ -282,19 +282,6 @@ def test_runs_off_the_lattice_and_off_a_fixed_axis_are_not_looked_at(search_of: 
             evaluate(study, runs_on(study, calm | other)).resolve_point(CENTRE.moved(*offset))
 
 
-def test_two_sweeps_of_one_family_say_in_what_they_differ(search_of: Callable[..., Study]) -> None:
-    wide = "{range: [-1, 1]}"
-    free, locked = replace(search_of(wide), sweep="free"), replace(search_of(wide, "fixed"), sweep="held")
-    changed = replace(free, seeds=(0, 1), sweep="more")
-    runs = runs_on(free, BOWL | {(0, 1): 0.5})
-    verdicts = [verify(study, runs) for study in (free, locked, changed)]
-    assert [v.verdict for v in verdicts[:2]] == ["edge", "optimal"]
-    reasons = {(a.study.sweep, b.study.sweep): reason for a, b, reason in conflicting_verdicts(verdicts)}
-    assert reasons["free", "held"] == ["wd is searched in steps of 1 / fixed at 2^-1"]
-    assert reasons["held", "more"] == ["wd is fixed at 2^-1 / searched in steps of 1", "seeds are 0 / 0, 1"]
-    assert list(conflicting_verdicts([verdicts[0], replace(verdicts[0], study=changed)])) == [], "they say the same"
-
-
 def test_a_climb_takes_no_step_before_all_neighbours_are_known(study: Study) -> None:
     """Two ways lead down: whoever had the lesser one trained first, the climb takes the better."""
     lesser, improved = {(0.0, 1.0): 3.0, (0.0, 2.0): 2.9}, {(0.0, -1.0): 2.0, (0.0, -2.0): 1.0}
@@ -308,15 +295,6 @@ def test_a_climb_takes_no_step_before_all_neighbours_are_known(study: Study) -> 
     assert {offset_of(point) for point in verify_result.outside} > set(SIX), (
         "neighbours that were left behind count as well"
     )
-
-
-def test_the_path_of_a_climb_is_kept(search_of: Callable[..., Study]) -> None:
-    study = search_of(wd="fixed")
-    runs = runs_on(study, {(i, 0): 4.0 - i for i in range(-1, 4)})
-    moveds = [CENTRE.moved(i, 0) for i in range(4)]
-    for first in range(4):
-        verdict = evaluate(study, runs).climb(moveds[first])
-        assert (verdict.path, verdict.full_path) == (tuple(moveds[first:3]), tuple(moveds[first:]))
 
 
 def test_a_point_typed_as_a_table_prints_it_is_the_known_one(search_of: Callable[..., Study]) -> None:
@@ -491,14 +469,6 @@ def test_an_optimum_near_the_centre_costs_a_fifth_of_the_factorial(search_of: Ca
         verdict, runs = search_for(study, valley(optimum, *shape))
         assert (verdict.verdict, offset_of(verdict.point)) == ("optimal", optimum)
         assert runs <= len(NINE) ** 2 / 5
-
-
-def test_a_climb_on_one_axis_ends_at_its_optimum(search_of: Callable[..., Study]) -> None:
-    study = search_of(wd="fixed")
-    for x in NINE:
-        verdict, runs = search_for(study, valley((x, 0), 1, 1, 0))
-        assert (verdict.verdict, offset_of(verdict.point)) == ("optimal", (x, 0))
-        assert runs == abs(x) + 3
 
 
 def test_a_surface_without_an_optimum_ends_the_climb(study: Study) -> None:

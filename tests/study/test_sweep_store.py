@@ -208,13 +208,9 @@ def test_of_commands_at_the_same_instant_all_are_in_but_those_that_differ(make_s
 
 def test_no_two_sweeps_differ_in_case_alone(make_sweep_spec: Ask, results: Path) -> None:
     extend_sweep(results, "w8", make_sweep_spec())
-    extend_sweep(results, "W8-Batch_size-64", make_sweep_spec(overrides=["batch_size=16"]))
     with pytest.raises(SweepNameTakenError, match=r"^there is a sweep w8: .*--name w8 extends it$") as error:
         extend_sweep(results, "W8", make_sweep_spec())
     assert error.value.free == "W8-2"
-    with pytest.raises(SweepNameTakenError) as error:
-        extend_sweep(results, "w8", make_sweep_spec(overrides=["batch_size=64"]))
-    assert error.value.free == "w8-batch_size-64-2"
 
 
 # --- damaged, and of other versions ---------------------------------------------------------------------------------
@@ -244,32 +240,6 @@ def test_any_text_is_read_as_it_was_written(make_sweep_spec: Ask, results: Path,
     assert (requested.grid, only(results).launch) == (text, launch)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("standard:", "bogus:", "unknown strategy 'bogus'"),
-        (
-            "batch_size: 32",
-            "batch_size: 16",
-            "are not for the same recipe and lattice: batch_size is 32 there, 16 here",
-        ),
-    ],
-)
-def test_what_cannot_be_asked_is_damage_too(
-    make_sweep_spec: Ask, results: Path, old: str, new: str, message: str
-) -> None:
-    for name in ("w8", "other"):
-        extend_sweep(results, name, make_sweep_spec())
-    extend_sweep(results, "w8", make_sweep_spec(seeds=[1]))
-    path = results / "sweeps" / "w8.yaml"
-    before, last = path.read_text().rsplit("- asked:", 1)
-    path.write_text(f"{before}- asked:{last.replace(old, new)}")
-    store = load_sweep_store(results)
-    assert list(store.sweeps) == ["other"]
-    assert message in store.broken["w8"]
-    assert str(path) in store.broken["w8"]
-
-
 def test_the_lock_of_a_command_that_was_killed_is_taken_over(make_sweep_spec: Ask, results: Path) -> None:
     extend_sweep(results, "w8", make_sweep_spec())
     lock = results / "sweeps" / ".w8.lock"
@@ -280,26 +250,6 @@ def test_the_lock_of_a_command_that_was_killed_is_taken_over(make_sweep_spec: As
     assert lock.exists()
     assert extend_sweep(results, "w8", make_sweep_spec(seeds=[1])) == "sweep w8 is extended"
     assert not lock.exists()
-
-
-@pytest.mark.parametrize(
-    "edit",
-    [
-        lambda text: text.rstrip("\n"),
-        lambda text: f"{text}...\n",
-        lambda text: "# mine\n\n" + text.replace("- asked:", "-   asked:", 1).replace("\n    ", "\n        "),
-    ],
-)
-def test_a_sweep_that_was_edited_in_another_layout_is_extended(
-    make_sweep_spec: Ask, results: Path, edit: Callable[[str], str]
-) -> None:
-    extend_sweep(results, "w8", make_sweep_spec())
-    path = results / "sweeps" / "w8.yaml"
-    path.write_text(edit(path.read_text()))
-    before = only(results).entries
-    extend_sweep(results, "w8", make_sweep_spec(seeds=[1]))
-    assert only(results).entries[:1] == before
-    assert only(results).studies[0].seeds == (0, 1)
 
 
 def test_a_sweep_that_is_deleted_while_it_is_searched_ends_the_search(make_sweep_spec: Ask, results: Path) -> None:

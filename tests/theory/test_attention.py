@@ -4,20 +4,16 @@ B samples, T querying tokens, S tokens that are read from, n width, H heads, C =
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
 from support.deviations import Array
-from support.ensembles import Inputs, array, drawn, forward, kernel
+from support.ensembles import array
 from torch import Tensor
 from torch.func import jacrev, vmap
 
 from ettsweep.theory.attention import SampledAttention, sample_attention
-from ettsweep.trainer.models.encdec_spec import EncDecSpec
-from ettsweep.trainer.models.vit_spec import VitSpec
-from ettsweep.trainer.specs import ModelSpec
 
 
 def correlations(positions: int, seed: int = 0) -> Array:
@@ -118,92 +114,3 @@ def test_what_is_certain_has_no_scatter() -> None:
     assert not causal.weights[:, 0, 1:].any()
     assert not causal.weights[:, 1, 2:].any()
     assert causal.contract_weights(np.ones((6, 6))) == pytest.approx(np.ones((6, 6)), rel=1e-12)
-
-
-# --- logits of real networks ------------------------------------------------------------------------------
-
-
-PIXEL = 32
-"""Numbers of a patch, which is one pixel."""
-
-
-def vit(width: int, tokens: int) -> VitSpec:
-    sizes = {"patch_size": 1, "image_size": math.isqrt(tokens), "channels": PIXEL, "classes": 2}
-    return VitSpec(width=width, depth=1, heads=4, **sizes)
-
-
-def encdec(width: int) -> EncDecSpec:
-    sizes = {"depth": 1, "heads": 4, "vocabulary": 60, "tokens": 16}
-    return EncDecSpec(width=width, dropout=0.0, attention_dropout=0.0, **sizes)
-
-
-def noise(tokens: int) -> tuple[Tensor]:
-    side = math.isqrt(tokens)
-    return (torch.randn(2, PIXEL, side, side, generator=torch.Generator().manual_seed(0)),)
-
-
-@dataclass(frozen=True)
-class Logits:
-    """Logits of one attention in many networks, and what they are made of.
-
-    Attributes:
-        omega: in units of the square root of C_Q C_K, (N, B, H, T, S).
-        query, source: normalised tokens that queries and keys are made of, (N, B, T, n) and (N, B, S, n).
-    """
-
-    omega: Array
-    query: Tensor
-    source: Tensor
-
-    def covariance(self) -> Array:
-        """Return what it is over Q and K, for each network's own tokens, (N, B, T, S, B, T, S); eq:second-dot."""
-        (N, B, T, _), S = self.query.shape, self.source.shape[2]
-        query, source = kernel(self.query).reshape(N, B, T, B, T), kernel(self.source).reshape(N, B, S, B, S)
-        return np.einsum("natbu,nasbv->natsbuv", query, source)
-
-
-# Which attention, in the order of their calls, and the stages whose streams, normalised, it reads.
-ATTENTIONS = {
-    "vision": (0, "stem", "stem"),
-    "encoder": (0, "encoder.stem", "encoder.stem"),
-    "decoder": (1, "decoder.stem", "decoder.stem"),
-    "cross": (2, "decoder.0.attention", "encoder.0.mlp"),
-}
-
-
-def logits(spec: ModelSpec, inputs: Inputs, count: int, choice: str) -> Logits:
-    """Return the logits of so many new networks."""
-    index, query, source = ATTENTIONS[choice]
-    passed = forward(drawn(spec, 0.0, count, first_seed=1000 * spec.width), inputs)
-    q, k = passed.queries[index], passed.keys[index]
-    omega = q @ k.mT / math.sqrt(q.shape[-1])
-    hidden = torch.ones(omega.shape[-2:]).triu(1).bool() if choice == "decoder" else torch.tensor(False)
-    torch.testing.assert_close(passed.weights[index], torch.softmax(omega.masked_fill(hidden, -math.inf), -1))
-    deviation = 0.5 if choice == "vision" else 0.02**2 * spec.width
-    return Logits(array(omega) / deviation, passed.normalised[query], passed.normalised[source])
-
-
-@pytest.mark.usefixtures("statistics")
-@pytest.mark.parametrize("choice", ATTENTIONS)
-def test_logits_have_the_covariance_of_two_kernels_and_heads_are_independent(choice: str) -> None:
-    if choice == "vision":
-        observed = logits(vit(32, tokens=4), noise(4), 1500, choice)
-    else:
-        values = torch.tensor([[5, 6, 5, 7], [6, 8, 9, 9]]), torch.tensor([[7, 6, 7], [9, 5, 10]])
-        observed = logits(encdec(32), values, 1200, choice)
-    N, B, H, T, S = observed.omega.shape
-    flat_NHX = observed.omega.transpose(0, 2, 1, 3, 4).reshape(N, H, -1)
-    covariance_NXX = observed.covariance().reshape(N, B * T * S, -1)
-    upper = np.triu_indices(B * T * S)
-    assert_no_mean(flat_NHX.mean(1))
-    of_one_head = np.einsum("nhx,nhy->nxy", flat_NHX, flat_NHX) / H
-    assert_no_mean((of_one_head - covariance_NXX)[:, *upper])
-    # As one number: the share of the covariance that is there.
-    share = (of_one_head * covariance_NXX).sum((1, 2)) / (covariance_NXX**2).sum((1, 2))
-    error = share.std() / math.sqrt(N)
-    assert abs(share.mean() - 1) < 3 * error < 0.04
-
-    subset, others = flat_NHX[:, :2], flat_NHX[:, 2:]
-    assert_no_mean((subset[:, :, :, None] * others[:, :, None]).mean(1)[:, *upper])
-    squares_NHX = flat_NHX**2 - np.einsum("nxx->nx", covariance_NXX)[:, None]
-    assert_no_mean((squares_NHX[:, :2] * squares_NHX[:, 2:]).mean(1))

@@ -121,20 +121,6 @@ def test_stems_are_words_and_positions() -> None:
             assert stems[name] == pytest.approx(expected, rel=1e-12)
 
 
-def test_the_first_token_of_a_decoder_reads_itself_alone() -> None:
-    complete, first = (
-        encdec_kernels(encdec(64), dims(encdec(64)), 0.0, SOURCE.numpy(), previous.numpy(), draws=8)
-        for previous in (PREVIOUS, PREVIOUS[:, :1])
-    )
-    of_whole, of_first = (
-        next(stage.kernel.value for stage in subject.stages if stage.name == "decoder.0.attention")
-        for subject in (complete, first)
-    )
-    assert of_whole[::2, ::2] == pytest.approx(of_first, rel=1e-12)
-    stem = next(stage.kernel.value for stage in first.stages if stage.name == "decoder.stem")
-    assert of_first == pytest.approx(stem * (1 + (64 * 0.02**2) ** 2), rel=1e-4)
-
-
 @pytest.mark.usefixtures("statistics")
 def test_stated_errors_cover_what_sampling_misses() -> None:
     """Errors are the scatter of few replicas: Student's distribution, the 95% of which are wider than those of Gauss."""

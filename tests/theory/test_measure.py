@@ -30,7 +30,6 @@ from ettsweep.theory.probe import Probe, make_probe, small_model
 from ettsweep.token_ids import PAD
 from ettsweep.trainer.models.blocks import Network, layer_norm
 from ettsweep.trainer.models.encdec import EncDec
-from ettsweep.trainer.models.gpt import Gpt
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.models.vit import Vit, patchify
 from ettsweep.trainer.models.vit_spec import VitSpec
@@ -106,23 +105,6 @@ def test_the_stages_of_an_encoder_decoder_are_its_residual_streams() -> None:
     assert list(observed)[-4:] == ["decoder.1.attention", "decoder.1.cross", "decoder.1.mlp", "head"]
     for stage, x in zip([*encoder, *decoder, logits], observed.values(), strict=True):
         torch.testing.assert_close(x, stage)
-
-
-def test_layers_that_share_a_block_are_stages_of_their_own() -> None:
-    spec, probe = small_run("gpt-tiny")
-    network, (previous, _) = network_of(spec), probe.batch.inputs
-    assert isinstance(network, Gpt)
-    block = network.blocks[0]
-    network.blocks = torch.nn.ModuleList([block, block])
-    observed, position_TD = observe(network, probe), network.get_parameter("pe")
-    with torch.no_grad():
-        stages = [network.we[previous] + position_TD]
-        for _ in range(2):
-            stages += parts(stages[-1], network.ln_eps, block.attention, block.mlp)
-    names = ["stem", "blocks.0.attention", "blocks.0.mlp", "blocks.1.attention", "blocks.1.mlp"]
-    assert list(observed) == [*names, "head"]
-    for stage, name in zip(stages, names, strict=True):
-        torch.testing.assert_close(observed[name], stage)
 
 
 def test_a_kernel_is_a_mean_over_tokens_and_over_pairs_of_samples() -> None:

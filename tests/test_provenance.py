@@ -56,38 +56,37 @@ def everything(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_clean_checkout_is_its_commit(checkout: Path) -> None:
-    data = recorded(checkout, MY_TOKEN="s3cr3t-t0ken")
+def test_a_checkout_is_its_commit_and_what_differs_from_it(checkout: Path, tmp_path: Path) -> None:
+    clean = recorded(checkout, MY_TOKEN="s3cr3t-t0ken")
     commit = git(checkout, "rev-parse", "HEAD").strip()
-    assert data["git"] == commit
-    assert data["problem"] is data["snapshot"] is None
-    assert data["packages"]["ettsweep"] == ettsweep.__version__
-    assert data["packages"]["numpy"] == version("numpy")
-    assert (data["host"], data["python"]) == (os.uname().nodename, sys.version.split()[0])
-    assert "s3cr3t" not in json.dumps(data), "nothing of the environment"
+    assert clean["git"] == commit
+    assert clean["problem"] is clean["snapshot"] is None
+    assert clean["packages"]["ettsweep"] == ettsweep.__version__
+    assert clean["packages"]["numpy"] == version("numpy")
+    assert (clean["host"], clean["python"]) == (os.uname().nodename, sys.version.split()[0])
+    assert "s3cr3t" not in json.dumps(clean), "nothing of the environment"
+
+    # Nothing is written into the repository, nor read from another.
     git(checkout, "tag", "-a", "v1", "-m", "first")
-    assert recorded(checkout)["git"] == f"v1-0-g{commit}"
-
-
-def test_changed_files_make_the_commit_dirty_and_untracked_ones_another_digest(checkout: Path) -> None:
-    clean = recorded(checkout)
-    (checkout / "ettsweep" / "new.py").write_text("NEW = 1\n")
-    added = recorded(checkout)
-    assert added["git"] == clean["git"]
-    assert added["code"] != clean["code"]
-    (checkout / "ettsweep" / "seeding.py").write_text("# changed\n")
-    assert recorded(checkout)["git"] == f"{clean['git']}-dirty"
-
-
-def test_nothing_is_written_into_the_repository_nor_read_from_another(checkout: Path, tmp_path: Path) -> None:
-    expected = recorded(checkout)["git"]
     for path in (checkout / "ettsweep").glob("*.py"):
         os.utime(path, (0, 0))  # the index would be refreshed; touched is not changed
     before = everything(checkout.parent)
     other = {"GIT_DIR": str(tmp_path / "elsewhere"), "GIT_INDEX_FILE": str(tmp_path / "index")}
-    assert recorded(checkout, **other, GIT_TRACE=str(tmp_path / "trace"))["git"] == expected
+    assert recorded(checkout, **other, GIT_TRACE=str(tmp_path / "trace"))["git"] == f"v1-0-g{commit}"
     assert everything(checkout.parent) == before
     assert not (tmp_path / "trace").exists()
+
+    (checkout / "ettsweep" / "new.py").write_text("NEW = 1\n")
+    added = recorded(checkout)
+    assert (added["git"], added["code"] == clean["code"]) == (f"v1-0-g{commit}", False)
+    (checkout / "ettsweep" / "seeding.py").write_text("# changed\n")
+    assert recorded(checkout)["git"] == f"v1-0-g{commit}-dirty"
+
+    (tmp_path / "empty").mkdir()
+    data = recorded(checkout, PATH=str(tmp_path / "empty"))
+    assert (data["git"], data["problem"]) == (None, "git is not installed")
+    data = recorded(checkout, PATH=fake_git(tmp_path / "bin", "echo fatal: dubious ownership >&2; exit 128"))
+    assert (data["git"], data["problem"]) == (None, "git ls-files: fatal: dubious ownership")
 
 
 def test_a_package_installed_inside_a_checkout_of_something_else_has_no_commit(tmp_path: Path) -> None:
@@ -107,15 +106,6 @@ def fake_git(folder: Path, script: str) -> str:
     (folder / "git").write_text(f"#!/bin/sh\n{script}\n")
     (folder / "git").chmod(0o755)
     return f"{folder}:/usr/bin:/bin"
-
-
-def test_git_that_is_missing_or_fails_is_told(checkout: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    data = recorded(checkout, PATH=str(tmp_path / "empty"))
-    assert (data["git"], data["problem"]) == (None, "git is not installed")
-    path = fake_git(tmp_path / "bin", "echo fatal: detected dubious ownership >&2; exit 128")
-    data = recorded(checkout, PATH=path)
-    assert (data["git"], data["problem"]) == (None, "git ls-files: fatal: detected dubious ownership")
 
 
 def test_git_that_hangs_is_killed_with_its_children(

@@ -55,7 +55,7 @@ def copied(folder: Path, results: Path) -> Path:
     return shutil.copytree(folder, results)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def loaded(folder: Path) -> Results:
     """Return what it has."""
     return load(folder)

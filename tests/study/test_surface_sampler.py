@@ -157,11 +157,3 @@ def test_an_unknown_sampler_and_a_missing_package_are_refused(monkeypatch: pytes
     for name, needs in (("cmaes", "cmaes, which is not installed: pip install cmaes"), ("gp", "torch, ")):
         with pytest.raises(PackageMissingError, match=f"--sampler {name} needs {needs}"):
             make_sampler(name)
-
-
-def test_a_search_does_not_stop_before_eight_places_are_known() -> None:
-    """All are alike, so that no further one is worth a run."""
-    collected: tuple[LatticePosition, ...] = ()
-    while news := make_sampler("surface")(known(lambda place: 1.0, selected=collected), 1):
-        collected += tuple(news)
-    assert len(collected) == 8

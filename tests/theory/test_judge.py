@@ -13,7 +13,6 @@ from ettsweep.theory.expectations import Expectations
 from ettsweep.theory.exponents import ExponentTest
 from ettsweep.theory.judge import Judgement, judge_measurements
 from ettsweep.theory.measure import Measurement
-from ettsweep.theory.probe import LayerCheck
 from ettsweep.trainer.specs import ModelSpec
 
 Spoil = Callable[[Measurement], Measurement]
@@ -96,27 +95,6 @@ def test_a_std_may_be_off_by_what_so_many_numbers_leave() -> None:
     allowed = 1 + 5 / math.sqrt(2 * size * 3)
     for factor, off in ((allowed - 0.001, set()), (allowed + 0.001, {"pe: initial std"})):
         assert is_off(judged(expected, scaled("stds", Group.PE, 0.0, factor))) == off
-
-
-@pytest.mark.parametrize("layer", LayerCheck)
-def test_what_layers_show_is_judged_at_each_place(layer: LayerCheck) -> None:
-    right, tolerance = layer.exact, layer.tolerance
-
-    def spoil(value: float) -> Spoil:
-        def change(m: Measurement) -> Measurement:
-            if layer is LayerCheck.GRADIENT:
-                return replace(m, gradients={**m.gradients, Group.U: (right - value,)})
-            return replace(m, layers={**m.layers, layer: {"blocks.0": right, "blocks.1": value}})
-
-        return change
-
-    text = "blocks.0.attention.u" if layer is LayerCheck.GRADIENT else "blocks.1"
-    for value in (right + 2 * tolerance or 1.0, math.nan):
-        judgement = judged(expectations(0.0), spoil(value))
-        assert f"{layer}: {text}" in is_off(judgement)
-        assert judgement.verdict is ExponentTest.OFF
-        lines = [line for line in judgement.findings if text in line]
-        assert lines[0].startswith(f"{text}: {layer.words} ")
 
 
 def test_decay_must_be_right_at_every_width_and_zero_for_the_bias() -> None:

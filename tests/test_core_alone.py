@@ -30,7 +30,7 @@ SWEEP = """run:
   steps: 20
 centre: {lr: 0.25, wd: 0.5}
 lr: {range: [-1, 1]}
-wd: {range: [-1, 1]}
+wd: fixed
 seeds: [0, 1]
 criterion: {margin: 10%}
 """
@@ -125,18 +125,8 @@ def test_a_search_needs_no_extra(python: Path, folder: Path) -> None:
     run(python, folder, "search sweep.yaml --sampler tpe --trials 3 --launch-set slots=2 --follow --max-runs 6", 1)
 
 
-@pytest.mark.parametrize(
-    ("command", "needs", "install"),
-    [
-        ("grid --model vit-digits", "torch", "'ettsweep[train]'"),
-        ("train --model vit-digits", "sklearn", "'ettsweep[train]'"),
-        ("search sweep.yaml --sampler gp", "torch", "'ettsweep[train]'"),
-        ("search sweep.yaml --sampler cmaes", "cmaes", "cmaes"),
-    ],
-)
-def test_what_needs_an_extra_says_so_in_a_sentence(
-    python: Path, folder: Path, command: str, needs: str, install: str
-) -> None:
-    message = run(python, folder, command, 1).stderr
-    assert f"needs {needs}, which is not installed: pip install {install}" in message
+@pytest.mark.parametrize(("command", "needs"), [("grid", "torch"), ("train", "sklearn")])
+def test_what_needs_an_extra_says_so_in_a_sentence(python: Path, folder: Path, command: str, needs: str) -> None:
+    message = run(python, folder, f"{command} --model vit-digits", 1).stderr
+    assert f"needs {needs}, which is not installed: pip install 'ettsweep[train]'" in message
     assert not list(folder.glob("results/runs/*")), "nothing is submitted"

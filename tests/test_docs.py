@@ -1,4 +1,4 @@
-"""The pages say what is so: commands with their options, fields of JSON, words, variables, keys, and what is printed."""
+"""The pages say what is so: commands with their options, fields of JSON, words, variables, keys, output."""
 
 import re
 import shlex

@@ -24,7 +24,6 @@ from support.commandline import ettsweep, left_as_before, undisturbed
 from support.recorded_folder import BROKEN, HERE, write_recorded
 
 from ettsweep import cli
-from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_sweep_spec
 
 FROZEN = Path(__file__).with_name("frozen")
@@ -390,8 +389,9 @@ def test_a_run_of_the_demo_has_the_numbers_that_it_had(strategy: str) -> None:
         assert result[key] == expected[key]
 
 
-def test_fields_of_a_runs_files(spec: RunSpec) -> None:
-    run = undisturbed(spec)
+def test_fields_of_a_runs_files() -> None:
+    (study,) = load_sweep_spec(GRIDS / "vit-digits.yaml", ["mup"]).studies()
+    run = undisturbed(study.spec_at())
     files = [
         run.spec_path,
         run.result_path,

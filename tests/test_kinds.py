@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.commandline import keep, left_as_before
+from support.commandline import finish, keep, left_as_before
 from support.toy import ONES, TOY, ToySpec, ToyTask
 
 from ettsweep import cli
@@ -77,8 +77,10 @@ def test_a_sweep_of_an_architecture_and_a_task_from_outside(tmp_path: Path, resu
     specs = sweep_spec.specs()
     assert [spec.lr for spec in specs] == [0.5, 1.0, 2.0]
     assert (specs[0].model, specs[0].task) == (ToySpec(width=4), ToyTask())
-    for spec in specs:
-        assert train_in_foreground(results, spec, LocalProfile(devices="cpu", slots=1, threads=1)) is State.DONE
+    best = specs[1]
+    assert train_in_foreground(results, best, LocalProfile(devices="cpu", slots=1, threads=1)) is State.DONE
+    for spec in (specs[0], specs[2]):
+        finish(results, spec, 9.0)
     run_index = read_run_index(results)
     assert all(read_spec(run.dir.spec_path) == run.spec for run in run_index.runs.values())
     assert {run.spec.run_id for run in run_index.runs.values()} == {spec.run_id for spec in specs}

@@ -156,11 +156,3 @@ def test_text_that_changes_after_tokenisation_ends_a_run_with_its_name(tmp_path:
     assert f"{file}: has {file.stat().st_size} bytes, {file.stat().st_size - 1} were written" in (
         result.stdout + result.stderr
     )
-
-
-def test_a_spec_that_does_not_say_which_text_is_not_trained(tmp_path: Path, results: Path) -> None:
-    spec = load_sweep_spec(GRIDS / "encdec-pydoc.yaml").bound().specs()[0].model_dump(mode="json")
-    digits, spec["task"]["corpus"] = spec["task"]["corpus"], None
-    (tmp_path / "spec.json").write_text(json.dumps(spec))
-    result = ettsweep("train", "--spec", tmp_path / "spec.json", "--results", results, code=1, cwd=tmp_path)
-    assert f"task.corpus is missing, so the run could train on any text; the text at hand is {digits}" in result.stderr

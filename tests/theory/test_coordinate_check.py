@@ -22,7 +22,7 @@ def test_each_part_has_its_line_and_outputs_and_implied_slopes_beside() -> None:
     cases = [(curves, step) for curves in check.curves for step in range(3)]
     for (_, panel), (curves, step) in zip(panels, cases, strict=True):
         lines = dict([*panel.groupby("line")])
-        assert all((line["width"] == WIDTHS).all() for line in lines.values())
+        assert all(line["width"].tolist() == list(WIDTHS) for line in lines.values())
         for stage, changes in curves.changes.items():
             assert lines[stage]["change"].tolist() == pytest.approx(changes[step])
         assert [name for name, line in lines.items() if set(line["kind"]) == {OUTPUTS}] == ["head"]

@@ -48,27 +48,40 @@ def test_what_follows_the_theory_passes(s: float, optimizer: str, model: ModelSp
     assert judgement.findings == ()
 
 
+FACTOR, TANGENT, CHANGE = ("learning-rate factor",), ("tangent contribution",), ("function change",)
+STD, SHAPE = ("initial std",), ("initial shape",)
+
+
 @pytest.mark.parametrize(
     ("field", "group", "change", "off", "line"),
     [
-        ("factors", Group.PE, {"power": 0.5}, "learning-rate factor, tangent contribution", "learning-rate factor scales as width^+0.00, not width^-0.50 (off by +0.50)"),
-        ("factors", Group.HEAD, {"factor": 1.00001}, "learning-rate factor", "learning-rate factor is 0.001235"),
-        ("factors", Group.U, {"power": 0.1, "factor": 256**-0.1}, "learning-rate factor", "learning-rate factor scales as width^-1.40, not width^-1.50 (off by +0.10)"),
-        ("stds", Group.V, {"power": -0.5}, "initial std", "std of initial values scales as width^-1.00, not width^-0.50 (off by -0.50)"),
-        ("stds", Group.PE, {"factor": 1.2}, "initial std", "std of initial values is 0.024 at the widest, not 0.02"),
-        ("stds", Group.HEAD_BIAS, {"add": 0.01}, "initial std", "std of initial values is 0.01 at the widest, not 0"),
-        ("stated_stds", Group.PE, {"factor": 1.0001}, "initial std", "std of initial values is 0.020002 at the widest, not 0.02"),
-        ("mean_magnitudes", Group.Q, {"factor": 0.9213}, "initial shape", "mean magnitude of initial values, over their rms, is 0.798 at the widest, not 0.866 (uniform)"),
-        ("gradients", Group.W, {"power": 1.0}, "tangent contribution", "contribution to the tangent kernel scales as width^+0.50, not width^+0.00 (off by +0.50)"),
-        ("gradients", Group.W, {"factor": 2.0}, "tangent contribution", "contribution to the tangent kernel is "),
-        ("function_changes", Group.U, {"power": -0.5}, "function change", "change of the outputs in training scales as width^-0.50, not width^+0.00 (off by -0.50)"),
-        ("function_changes", Group.U, {"factor": 0.0}, "function change", "change of the outputs in training vanishes or is not finite"),
+        ("factors", Group.PE, {"power": 0.5}, FACTOR + TANGENT, "scales as width^+0.00, not width^-0.50"),
+        ("factors", Group.HEAD, {"factor": 1.00001}, FACTOR, "is 0.001235"),
+        ("factors", Group.U, {"power": 0.1, "factor": 256**-0.1}, FACTOR, "scales as width^-1.40, not width^-1.50"),
+        ("stds", Group.V, {"power": -0.5}, STD, "scales as width^-1.00, not width^-0.50 (off by -0.50)"),
+        ("stds", Group.PE, {"factor": 1.2}, STD, "is 0.024 at the widest, not 0.02"),
+        ("stds", Group.HEAD_BIAS, {"add": 0.01}, STD, "is 0.01 at the widest, not 0"),
+        ("stated_stds", Group.PE, {"factor": 1.0001}, STD, "is 0.020002 at the widest, not 0.02"),
+        ("mean_magnitudes", Group.Q, {"factor": 0.9213}, SHAPE, "is 0.798 at the widest, not 0.866 (uniform)"),
+        ("gradients", Group.W, {"power": 1.0}, TANGENT, "scales as width^+0.50, not width^+0.00 (off by +0.50)"),
+        ("gradients", Group.W, {"factor": 2.0}, TANGENT, "is "),
+        ("function_changes", Group.U, {"power": -0.5}, CHANGE, "scales as width^-0.50, not width^+0.00"),
+        ("function_changes", Group.U, {"factor": 0.0}, CHANGE, "vanishes or is not finite"),
     ],
-)  # fmt: skip
-def test_a_spoilt_group_is_named(field: str, group: Group, change: dict[str, float], off: str, line: str) -> None:
+)
+def test_a_spoilt_group_is_named(
+    field: str, group: Group, change: dict[str, float], off: tuple[str, ...], line: str
+) -> None:
+    words = {
+        FACTOR: "the learning-rate factor",
+        STD: "the std of initial values",
+        SHAPE: "the mean magnitude of initial values, over their rms,",
+        TANGENT: "the contribution to the tangent kernel",
+        CHANGE: "the change of the outputs in training",
+    }
     judgement = judged(expectations(0.0), scaled(field, group, **change))
-    assert is_off(judgement) == {f"{group}: {quantity}" for quantity in off.split(", ")}
-    assert judgement.findings[0].startswith(f"{group}: the {line}")
+    assert is_off(judgement) == {f"{group}: {quantity}" for quantity in off}
+    assert judgement.findings[0].startswith(f"{group}: {words[off[:1]]} {line}")
 
 
 def test_one_of_several_tensors_speaks_for_its_group_and_is_named() -> None:

@@ -53,16 +53,9 @@ def test_a_right_scaling_passes(model: str, strategy: str, optimizer: str) -> No
 
 @pytest.mark.parametrize("name", [name for name, model in SMALLEST.items() if architecture(model).check])
 def test_each_architectures_smallest_model_passes(name: str) -> None:
-    result = check_scaling(planned(model_spec(name), "ntk", seeds=4, steps=2))
+    fields = {} if name.startswith("vit") else {"depth": 1}
+    result = check_scaling(planned(model_spec(name), "ntk", seeds=4, steps=2, **fields))
     assert result.judgement.verdict is ExponentTest.OK, result.judgement.findings
-
-
-def test_a_right_decoder_passes() -> None:
-    """Not narrower: at a width of 16, with 32 trained tokens, powers are off by 0.2 to 0.4."""
-    model = model_spec("gpt-tiny").model_copy(update={"head": "untied", "depth": 1})
-    result = check_scaling(planned(model, "ntk", widths=(32, 64, 128, 256), seeds=4, steps=2))
-    assert result.judgement.verdict is ExponentTest.OK, result.judgement.findings
-    assert result.judgement.contact is None
 
 
 GROUPED = {"kv_heads": 2, "qk_norm": True, "head": "untied"}

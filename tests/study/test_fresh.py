@@ -15,8 +15,10 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
 from ettsweep.runs.state import State, Status
+from ettsweep.shipped_files import shipped
 from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.fresh import compare_fresh
+from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.judgement import evaluate
 from ettsweep.study.lattice import Axis
 from ettsweep.study.study import Study
@@ -122,3 +124,17 @@ def test_means_are_compared_by_the_papers_rule() -> None:
     assert paper.score is not None
     assert comparison.worse_by == pytest.approx(0.2 / paper.score - 1)
     assert "than the search's" in make_views([paper])[0].fresh
+
+
+def test_a_lower_accuracy_is_worse() -> None:
+    grid = shipped("grids") / "vit-b16.yaml"
+    (study,) = load_sweep_spec(grid, ["ntk"], lr_range="fixed", wd_range="fixed", seeds=3).studies()
+    study = study.with_criterion(CriterionOptions(rule="paper"))
+    runs = []
+    for seed, score in enumerate((0.80, 0.81, 0.82, 0.70, 0.71, 0.72)):
+        spec = study.spec_at(seed=seed)
+        runs.append(Run(RunDir(Path("runs") / spec.run_id), spec, Status(State.DONE), {"score": score}))
+    comparison = compare_fresh(evaluate(study, runs).verdict())
+    assert comparison is not None
+    assert comparison.worse_by == pytest.approx(0.1)
+    assert comparison.is_beyond_chance

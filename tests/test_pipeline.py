@@ -61,7 +61,7 @@ def test_from_a_grid_file_to_a_report(tmp_path: Path, results: Path) -> None:
     # One run, and what it logged.
     best = next(row["run"] for row in rows if (row["lr"], row["wd"], row["seed"]) == (*optimum, 0))
     assert command("show", best)["result"]["score"] == result["score"]
-    assert f"run {best} attempt 1" in ettsweep("logs", best, "--results", results).stdout
+    assert "step 24/24" in ettsweep("logs", best, "--results", results).stdout
 
     # Tables, figures, one page.
     (reported,) = command("report")

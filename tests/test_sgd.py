@@ -109,16 +109,3 @@ def first_step(results: Path, spec: RunSpec) -> dict[str, tuple[torch.Tensor, to
     assert saved.step == 1
     before = {name: tensor.detach() for name, tensor in initial_network(spec, CPU).named_parameters()}
     return {name: (before[name], saved.tensors[f"model/{name}"]) for name in before}
-
-
-def test_map_and_scales_agree_on_the_command_line() -> None:
-    strategy = "hybrid"
-    sgd = ("--optimizer", "sgd", "--model", "vit-b16", "--format", "json")
-    options = ("--lr", 0.5, "--wd", 0.01, "--from", "standard", "--to", strategy)
-    data = json.loads(ettsweep("map", *options, *sgd).stdout)
-    s = parse_strategy(strategy)
-    assert s is not None
-    assert data == pytest.approx({"lr": 0.5 * 768 ** (1 - s), "wd": 0.01 * 768 ** (s - 1)}, rel=1e-12)
-    rows = json.loads(ettsweep("scales", "--strategy", strategy, "--lr", data["lr"], *sgd).stdout)["groups"]
-    effective = {row["group"]: row["effective_lr"] for row in rows}
-    assert {group: effective[group] for group in BULK} == pytest.approx(dict.fromkeys(BULK, 0.5), rel=1e-12)

@@ -104,17 +104,6 @@ def test_the_surface_finds_the_best_place_of_a_bowl_and_stops(half: tuple[int, .
     assert (2, -1)[: len(half)] in collected
 
 
-@pytest.mark.usefixtures("statistics")
-def test_a_box_of_thousands_of_places_is_searched_as_well() -> None:
-    """Losses are those of a guess, 2.3, wherever lr is far off, as they are of real models."""
-    collected: tuple[LatticePosition, ...] = ()
-    for _ in range(8):
-        news = make_sampler("surface")(known(lambda place: min(bowl(place), 2.3), collected, half=(20, 20)), 4)
-        collected += tuple(news)
-    assert len(set(collected)) == len(collected)
-    assert any(max(abs(lr - 2), abs(wd + 1)) <= 1 for lr, wd in collected)
-
-
 def test_what_a_place_is_expected_to_gain_is_that_of_draws_from_the_posterior() -> None:
     rng = np.random.default_rng(0)
     places = list(product(range(-2, 3), repeat=2))[::2]

@@ -230,22 +230,6 @@ def _gram_of_weight(slope: Tensor, read: Tensor, count: int) -> list[Tensor]:
     return [torch.einsum("rpsq,pq->rs", product_RPRP, read_PX @ read_PX.T) for product_RPRP in products]
 
 
-def jacobians(ensemble: Ensemble, inputs: Inputs, outputs: list[int], name: str) -> Tensor:
-    """Return the derivatives of outputs by one parameter, (N, P, K, ...)."""
-    model = _Logits(ensemble)
-
-    def one(values: dict[str, Tensor]) -> Tensor:
-        def chosen(value: Tensor) -> Tensor:
-            return _call(model, values | {name: value}, inputs)[..., outputs].flatten(0, -2)
-
-        derivatives: Tensor = jacrev(chosen)(values[name])
-        return derivatives
-
-    with sdpa_kernel(SDPBackend.MATH):
-        result: Tensor = vmap(one, chunk_size=100)(ensemble.values)
-    return result.detach()
-
-
 def kernel(x_NBTn: Tensor) -> Array:
     """Return the mean over the width of products, (N, P, P)."""
     x_NPn = x_NBTn.flatten(1, 2)

@@ -7,11 +7,7 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from support.deviations import Array
-from support.ensembles import array
-from torch import Tensor
-from torch.func import jacrev, vmap
 
 from ettsweep.theory.attention import SampledAttention, sample_attention
 
@@ -71,31 +67,6 @@ def test_attention_to_two_tokens_is_as_quadrature_has_it() -> None:
     for runs, exact in ((weights, exact_weights.ravel()), (slopes, exact_slopes.ravel())):
         assert_no_mean(runs - exact)
         assert (runs.std(0) / 8 < 0.01 * np.abs(exact).max()).all()
-
-
-@pytest.mark.usefixtures("statistics")
-@pytest.mark.parametrize("causal", [False, True])
-def test_attention_to_more_tokens_is_as_with_queries_and_keys_of_many_channels(causal: bool) -> None:
-    T, C, heads, variance = 3, 256, 4000, 2.0
-    query, source = correlations(2 * T), correlations(2 * T, seed=1)
-    generator = torch.Generator().manual_seed(0)
-
-    def channels(correlation: Array) -> Tensor:
-        root = torch.tensor(np.linalg.cholesky(correlation + 1e-12 * np.eye(2 * T)), dtype=torch.float32)
-        drawn = root @ torch.randn(heads, 2 * T, C, generator=generator)
-        return drawn.reshape(heads, 2, T, C)
-
-    logits = math.sqrt(variance / C) * channels(query) @ channels(source).mT
-    if causal:
-        logits = logits.masked_fill(torch.ones(T, T).triu(1).bool(), -math.inf)
-    omega = torch.softmax(logits, -1).flatten(1)
-    jacobian = vmap(jacrev(lambda x: torch.softmax(x, -1)))(logits.reshape(-1, T)).reshape(heads, 2, T, T, T)
-    source_BSBS = torch.tensor(source, dtype=torch.float32).reshape(2, T, 2, T)
-    slope = torch.einsum("natsj,asbu,nbvuk->natjbvk", jacobian, source_BSBS, jacobian).flatten(1)
-    weights, slopes = repeated(query, source, variance, causal=causal)
-    for runs, products in ((weights, omega[:, :, None] * omega[:, None]), (slopes, slope)):
-        measured = array(products.flatten(1))
-        assert_no_mean(runs - measured.mean(0), measured.std(0) / math.sqrt(heads))
 
 
 def test_what_is_certain_has_no_scatter() -> None:

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 from support.deviations import Array
-from support.kernel_cases import PREVIOUS, SOURCE, encdec, gpt, input_kernel, patches, same_position, vit
+from support.kernel_cases import gpt, input_kernel, patches, vit
 
 from ettsweep.strategies.factors import BULK, Group
 from ettsweep.theory.gaussian import GELU, RELU, pair_expectations
-from ettsweep.theory.kernels import REPLICAS, encdec_kernels, gpt_kernels, vit_kernels
+from ettsweep.theory.kernels import REPLICAS, gpt_kernels, vit_kernels
 from ettsweep.trainer.models.registry import dims
 
 
@@ -104,21 +104,6 @@ def test_texts_of_one_token_are_a_chain_of_closed_forms(head: Any, s: float | No
     for group, value in tangent.items():
         assert predicted.tangent[group].value == pytest.approx(value, rel=1e-9, abs=1e-15), group
     assert (predicted.contact is None) == (head == "untied")
-
-
-def test_stems_are_words_and_positions() -> None:
-    spec = encdec(64)
-    vision = vit_kernels(vit(64), dims(vit(64)), None, input_kernel(patches()), 2, draws=8).stages[0]
-    assert vision.kernel.value == pytest.approx(input_kernel(patches()) + 4e-4 * same_position(2, 4), rel=1e-14)
-    for s, token in ((0.0, 1.0), (None, 4e-4)):
-        stems = {
-            stage.name: stage.kernel.value
-            for stage in encdec_kernels(spec, dims(spec), s, SOURCE.numpy(), PREVIOUS.numpy(), draws=8).stages
-        }
-        for name, ids in (("encoder.stem", SOURCE), ("decoder.stem", PREVIOUS)):
-            same_word = np.equal.outer(ids.flatten(), ids.flatten())
-            expected, _ = normalised(token * same_word + 4e-4 * same_position(*ids.shape), spec.ln_eps)
-            assert stems[name] == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.usefixtures("statistics")

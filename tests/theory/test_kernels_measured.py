@@ -4,7 +4,6 @@ N networks, P positions (pairs of sample and token), n width. Widths differ at a
 C = n / H grows, and what is of order 1/C is of order 1/n.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,9 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from support.deviations import Array, Means, assert_tends_to_zero, relative, without
-from support.ensembles import Pass, array, forward, jacobians, kernel, tangent_kernels
+from support.ensembles import Pass, array, forward, kernel, tangent_kernels
 from support.kernel_cases import KINDS, OUTPUTS, Case
 from torch import Tensor
 
@@ -164,33 +162,6 @@ def test_language_models_at_the_stds_of_the_package_are_as_predicted_up_to_a_wid
 def read_logits(observed: Pass, read_BT: Tensor) -> Array:
     """Return the logit, at each position, of the token that the decoder reads there, (N, P)."""
     return array(observed.outputs.flatten(1, 2)[:, range(read_BT.numel()), read_BT.flatten()])
-
-
-@pytest.mark.usefixtures("statistics")
-@pytest.mark.parametrize(("kind", "last"), [("encdec", "decoder.0.mlp"), ("gpt", "blocks.0.mlp")])
-def test_tokens_that_the_decoder_reads_have_a_contact_term(kind: Any, last: str) -> None:
-    case = replace(LANGUAGE, kind=kind, s=0.0, networks={32: 300, 64: 200, 128: 150})
-    read = case.read.flatten().tolist()
-    tokens = sorted(set(read))
-    at = [tokens.index(token) for token in read]
-    deviations = defaultdict(Means)
-    for width in case.networks:
-        ensemble, contact = case.ensemble(width), case.predicted(width).contact
-        assert contact is not None
-        forward_result = forward(ensemble, case.inputs)
-        deviations["logit"].add(width, read_logits(forward_result, case.read) / contact.logit.value - 1)
-        of_both = jacobians(ensemble, case.inputs, tokens, "we")
-        of_head = torch.zeros_like(of_both)  # h / sqrt(n), by the column of the very word
-        for k, text in enumerate(tokens):
-            of_head[:, :, k, text] = forward_result.normalised[last].flatten(1, 2) / math.sqrt(width)
-        of_stem = of_both - of_head
-        # At (p, q): in the component of the token read at q for p, and of that read at p for q.
-        head_NPP = torch.stack([of_head[:, p, at] for p in range(len(at))], 1)
-        stem_NPP = torch.stack([of_stem[:, range(len(at)), at[p]] for p in range(len(at))], 1)
-        one_way_NPP = (head_NPP * stem_NPP).sum((-1, -2))
-        both_ways_NPP = array(one_way_NPP + one_way_NPP.mT)
-        deviations["tangent"].add(width, (both_ways_NPP - contact.tangent.value).reshape(len(both_ways_NPP), -1))
-    assert_tends_to_zero(deviations, resolution=0.03)
 
 
 @pytest.mark.parametrize(("s", "power"), [(0.0, 0.5), (0.5, 0.25), (1.0, 0.0)])

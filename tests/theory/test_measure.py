@@ -15,12 +15,11 @@ from ettsweep.runs.spec import RunSpec, StrategySpec
 from ettsweep.strategies.factors import Group
 from ettsweep.strategies.optimizers import AdamWSpec, SgdSpec
 from ettsweep.theory import measure as coordinates
-from ettsweep.theory.layers import kernel, logits, observe
+from ettsweep.theory.layers import logits, observe
 from ettsweep.theory.measure import (
     CPU,
     function_changes,
     measure,
-    optimizer_eps,
     shrinkage,
     split_by_group,
     squared_gradients,
@@ -105,15 +104,6 @@ def test_the_stages_of_an_encoder_decoder_are_its_residual_streams() -> None:
     assert list(observed)[-4:] == ["decoder.1.attention", "decoder.1.cross", "decoder.1.mlp", "head"]
     for stage, x in zip([*encoder, *decoder, logits], observed.values(), strict=True):
         torch.testing.assert_close(x, stage)
-
-
-def test_a_kernel_is_a_mean_over_tokens_and_over_pairs_of_samples() -> None:
-    x_BTD = torch.randn(3, 2, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    products = torch.einsum("atd,bsd->abts", x_BTD, x_BTD) / 5
-    total = sum(products[a, a, t, t] for a in range(3) for t in range(2)) / 6
-    between = sum(products[a, b].sum() for a in range(3) for b in range(3) if a != b) / (6 * 4)
-    assert kernel(x_BTD) == pytest.approx((float(total), float(between)))
-    assert kernel(x_BTD[:, 0])[0] == pytest.approx(float(x_BTD[:, 0].square().mean()))
 
 
 @pytest.mark.parametrize(("name", "outputs_of_a_sample"), [("vit-digits", 3), ("encdec-tiny", 4), ("gpt-tiny", 4)])
@@ -203,17 +193,6 @@ def test_a_step_without_gradient_shrinks_all_groups_alike(name: str, optimizer: 
     for group, tensors in groups.items():
         right = 0.0 if group is Group.HEAD_BIAS else 1.0
         assert shrinkage_result[group] == pytest.approx([right] * len(tensors), abs=1e-4)
-
-
-@pytest.mark.parametrize("name", SMALLEST)
-def test_eps_of_the_optimizer_is_read_off_a_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec, _ = small_run(name, strategy=StrategySpec(s=0.5))
-    values = optimizer_eps(network_of(spec), spec)
-    assert values == pytest.approx(dict.fromkeys(dict(network_of(spec).named_parameters()), 1.0), abs=1e-6)
-    adamw = torch.optim.AdamW
-    monkeypatch.setattr(torch.optim, "AdamW", lambda groups, eps, **rest: adamw(groups, eps=3 * eps, **rest))
-    assert optimizer_eps(network_of(spec), spec) == pytest.approx(dict.fromkeys(values, 3.0), abs=1e-5)
-    assert optimizer_eps(network_of(spec), spec.model_copy(update={"optimizer": SgdSpec()})) == {}
 
 
 def test_initial_values_are_those_that_are_drawn() -> None:

@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Literal
 
@@ -373,10 +372,10 @@ def question_of(study: Study, runs: Sequence[Run]) -> BoundQuery:
     bound_rule = BoundRule(study, runs)
     verdict = bound_rule.verdict()
     assert verdict.candidate is not None
-    posterior_result = bound_rule.posterior(verdict.candidate.point)
-    assert posterior_result is not None
+    posterior = bound_rule.posterior(verdict.candidate.point)
+    assert posterior is not None
     return bound_rule._bound_query(
-        posterior_result, verdict.candidate, bound_rule._neighbour_positions(verdict.candidate, verdict.neighbours)
+        posterior, verdict.candidate, bound_rule._neighbour_positions(verdict.candidate, verdict.neighbours)
     )
 
 
@@ -541,17 +540,6 @@ def test_studies_share_a_budget_equally_in_any_order(search_of: Callable[..., St
         made = next_round(order, index_of(runs), Budget(runs=32), aim=Aim(capacity=1000, follows=True))
         assert launched(made.plan, studies) == [11, 11, 10, 0]
         assert made.stop_reasons == []
-
-
-@pytest.mark.parametrize("follows", [True, False])
-@pytest.mark.parametrize(("runs", "expected"), [(1, [1, 0, 0]), (2, [1, 1, 0]), (8, [3, 3, 2]), (40, [9, 9, 9])])
-def test_a_budget_smaller_than_the_number_of_studies_is_used_too(
-    search_of: Callable[..., Study], follows: bool, runs: int, expected: list[int]
-) -> None:
-    nine = list(product(range(3), repeat=2))
-    studies = [over(search_of(seeds=[0]), nine, str(k), k) for k in range(3)]
-    plan = next_round(studies, RunIndex({}, {}), Budget(runs), aim=Aim(follows=follows)).plan
-    assert launched(plan, studies) == expected
 
 
 def test_a_climb_that_swings_ends_at_the_point_least_behind(search_of: Callable[..., Study]) -> None:

@@ -194,18 +194,6 @@ def test_runs_that_stand_still_are_named_before_any_is_finished(study: Study) ->
     assert wanted(study, [failed]) == []
 
 
-def test_of_many_runs_that_stand_still_three_are_named_the_nearest_first(search_of: Callable[..., Study]) -> None:
-    study = search_of(lr="{range: [0, 9]}")
-    finished = runs_on(study, {o: s for o, s in BOWL.items() if o != (1, 0)})
-    failed = [run_at(study, (float(i), 0.0), state="failed") for i in range(9, 0, -1)]
-    verdict = verify(study, [*finished, *failed])
-    assert "9 runs stand still" in reason_text(verdict)
-    assert [run.id in reason_text(verdict) for run in failed].count(True) == 3
-    assert failed[-1].id in reason_text(verdict), "the neighbour of the candidate"
-    optimal = verify(study, [*runs_on(study, BOWL), *failed[:-1]])
-    assert (optimal.verdict, "stand still" in reason_text(optimal)) == ("optimal", True)
-
-
 def test_a_failed_rerun_over_a_fresh_seed_does_not_stand_in_the_way(study: Study) -> None:
     verdict = verify(study, [*runs_on(study, BOWL), run_at(study, (0, 0), 5, state="failed")])
     assert (verdict.verdict, reason_text(verdict)) == ("optimal", "its mean is better than those of all 6 neighbours")
@@ -274,15 +262,13 @@ def test_a_climb_takes_no_step_before_all_neighbours_are_known(study: Study) -> 
     """Two ways lead down: whoever had the lesser one trained first, the climb takes the better."""
     lesser, improved = {(0.0, 1.0): 3.0, (0.0, 2.0): 2.9}, {(0.0, -1.0): 2.0, (0.0, -2.0): 1.0}
     others = dict.fromkeys(itertools.product(map(float, range(-4, 5)), repeat=2), 9.0)
-    runs_on_result = runs_on(study, {(0.0, 0.0): 4.0, **lesser})
-    verdict = verify(study, runs_on_result)
+    runs = runs_on(study, {(0.0, 0.0): 4.0, **lesser})
+    verdict = verify(study, runs)
     assert (verdict.verdict, offset_of(verdict.point)) == ("refuted", (0, 0))
-    assert {o for o in SIX if o != (0, 1)} <= offsets(wanted(study, runs_on_result))
-    verify_result = verify(study, runs_on(study, others | {(0.0, 0.0): 4.0} | lesser | improved))
-    assert (verify_result.verdict, offset_of(verify_result.point)) == ("optimal", (0, -2))
-    assert {offset_of(point) for point in verify_result.outside} > set(SIX), (
-        "neighbours that were left behind count as well"
-    )
+    assert {o for o in SIX if o != (0, 1)} <= offsets(wanted(study, runs))
+    final = verify(study, runs_on(study, others | {(0.0, 0.0): 4.0} | lesser | improved))
+    assert (final.verdict, offset_of(final.point)) == ("optimal", (0, -2))
+    assert {offset_of(point) for point in final.outside} > set(SIX), "neighbours that were left behind count as well"
 
 
 def test_a_point_typed_as_a_table_prints_it_is_the_known_one(search_of: Callable[..., Study]) -> None:
@@ -419,9 +405,9 @@ def search_for(study: Study, surface: Callable[[Offset], float]) -> tuple[Verdic
 
     train(evaluate(study, []).specs(study.grid_points))
     while True:
-        values_result = list(runs.values())
-        verdict = verify(study, values_result)
-        if not train(wanted(study, values_result)):
+        finished = list(runs.values())
+        verdict = verify(study, finished)
+        if not train(wanted(study, finished)):
             return verdict, len(runs)
 
 

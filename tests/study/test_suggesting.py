@@ -48,9 +48,9 @@ def test_a_search_that_is_killed_after_each_round_proposes_the_same(sampler: str
     """It starts beside the centre of its lattice, which only its first proposal says."""
     study, complete = Way(sampler, trials=8, off=3).begin(centre_alone((0,), Criterion()), BOWL)
     assert complete
-    searched_result = searched(complete, study)
-    assert searched_result == searched(complete, study, killed=True)
-    points = [point for suggestion in searched_result for point in suggestion.points]
+    proposed = searched(complete, study)
+    assert proposed == searched(complete, study, killed=True)
+    points = [point for suggestion in proposed for point in suggestion.points]
     assert len({(point.lr, point.wd) for point in points}) == len(points) <= 8
     assert sampler == "surface" or len(points) == 8
 

@@ -231,15 +231,6 @@ def test_a_damaged_sweep_is_named_and_others_go_on(make_sweep_spec: Ask, results
         extend_sweep(results, "w8", make_sweep_spec(seeds=[7]))
 
 
-@pytest.mark.parametrize("text", ["1e5", "null", "4:00", "0x1f", "\xff", "a: b # c", "'\"", "-", "true"])
-def test_any_text_is_read_as_it_was_written(make_sweep_spec: Ask, results: Path, text: str) -> None:
-    sweep_spec = make_sweep_spec()
-    launch = LaunchSettings(overrides=(text,))
-    extend_sweep(results, "w8", sweep_spec.model_copy(update={"grid": text}), launch)
-    (requested,) = only(results).sweep_specs
-    assert (requested.grid, only(results).launch) == (text, launch)
-
-
 def test_the_lock_of_a_command_that_was_killed_is_taken_over(make_sweep_spec: Ask, results: Path) -> None:
     extend_sweep(results, "w8", make_sweep_spec())
     lock = results / "sweeps" / ".w8.lock"

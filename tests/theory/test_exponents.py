@@ -43,8 +43,8 @@ def test_scatter_over_seeds_adds_to_the_error_and_more_seeds_take_from_it() -> N
 
 def test_seeds_that_agree_by_chance_are_not_believed() -> None:
     # Relative variances 0.08 (of 0.8 and 1.2), 0 and 0.02 (of 1.8 and 2.2): half their own, half the mean of 1/30.
-    relative_variances_result = relative_variances([np.array([0.8, 1.2]), np.array([1.0, 1.0]), np.array([1.8, 2.2])])
-    assert relative_variances_result == pytest.approx([0.04 + 1 / 60, 1 / 60, 0.01 + 1 / 60])
+    variances = relative_variances([np.array([0.8, 1.2]), np.array([1.0, 1.0]), np.array([1.8, 2.2])])
+    assert variances == pytest.approx([0.04 + 1 / 60, 1 / 60, 0.01 + 1 / 60])
     assert list(relative_variances([np.array([0.0, 0.0]), np.array([1.0])])) == [0, 0]
 
 

@@ -127,11 +127,11 @@ def test_mean_kernels_and_tangent_kernels_tend_to_the_predicted_like_one_over_n(
     result, sampling = defaultdict(Means), defaultdict(float)
     for width in case.networks:
         ensemble, predicted = case.ensemble(width), case.predicted(width)
-        forward_result = forward(ensemble, case.inputs)
+        passed = forward(ensemble, case.inputs)
         grams = tangent_kernels(ensemble, case.inputs, case.outputs[:OUTPUTS])
         grams.pop(Group.HEAD_BIAS, None)  # the same in all networks
-        controls = case.controls(ensemble, forward_result)
-        for name, subject in (*stages(case, forward_result, predicted), *tangents(grams, predicted)):
+        controls = case.controls(ensemble, passed)
+        for name, subject in (*stages(case, passed, predicted), *tangents(grams, predicted)):
             if name != "stem":  # it is one of the controls
                 result[name].add(width, without(relative(subject.kernel, subject.predicted), controls))
                 sampling[name] = subject.error

@@ -189,10 +189,10 @@ def test_a_step_without_gradient_shrinks_all_groups_alike(name: str, optimizer: 
     spec, _ = small_run(name, optimizer=optimizer, strategy=StrategySpec(s=0.5))
     network = network_of(spec)
     groups = split_by_group(dict(network.named_parameters()), spec.model)
-    shrinkage_result = shrinkage(network, spec)
+    shrunk = shrinkage(network, spec)
     for group, tensors in groups.items():
         right = 0.0 if group is Group.HEAD_BIAS else 1.0
-        assert shrinkage_result[group] == pytest.approx([right] * len(tensors), abs=1e-4)
+        assert shrunk[group] == pytest.approx([right] * len(tensors), abs=1e-4)
 
 
 def test_initial_values_are_those_that_are_drawn() -> None:

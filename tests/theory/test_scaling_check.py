@@ -106,16 +106,6 @@ def test_widths_that_the_model_cannot_have_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("statistics")
-def test_the_contact_term_is_reported_and_not_judged() -> None:
-    result = check("ntk", "encdec-tiny", optimizer="sgd")
-    assert result.judgement.verdict is not ExponentTest.OFF, result.judgement.findings
-    assert result.judgement.contact is not None
-    predicted, measured = result.judgement.contact
-    assert predicted == pytest.approx(128**0.5, rel=0.05)  # sqrt(n) at s = 0, but for what little the blocks add
-    assert measured == pytest.approx(predicted, rel=0.05)
-
-
-@pytest.mark.usefixtures("statistics")
 @pytest.mark.parametrize(
     ("optimizer", "missed"),
     [

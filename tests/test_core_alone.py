@@ -122,7 +122,7 @@ def test_a_script_without_torch_is_swept_to_a_verdict_and_a_report(python: Path,
 
 
 def test_a_search_needs_no_extra(python: Path, folder: Path) -> None:
-    run(python, folder, "search sweep.yaml --sampler tpe --trials 3 --launch-set slots=2 --follow --max-runs 6", 1)
+    run(python, folder, "search sweep.yaml --sampler tpe --trials 2 --launch-set slots=2 --follow --max-runs 3", 1)
 
 
 @pytest.mark.parametrize(("command", "needs"), [("grid", "torch"), ("train", "sklearn")])

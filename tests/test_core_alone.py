@@ -30,7 +30,7 @@ SWEEP = """run:
   steps: 20
 centre: {lr: 0.25, wd: 0.5}
 lr: {range: [-1, 1]}
-wd: {range: [-1, 1]}
+wd: fixed
 seeds: [0, 1]
 criterion: {margin: 10%}
 """
@@ -122,31 +122,11 @@ def test_a_script_without_torch_is_swept_to_a_verdict_and_a_report(python: Path,
 
 
 def test_a_search_needs_no_extra(python: Path, folder: Path) -> None:
-    run(
-        python,
-        folder,
-        "search sweep.yaml --sampler tpe --trials 3 --launch-set slots=2 --follow --max-runs 6",
-        1,
-    )
+    run(python, folder, "search sweep.yaml --sampler tpe --trials 2 --launch-set slots=2 --follow --max-runs 3", 1)
 
 
-@pytest.mark.parametrize(
-    ("command", "sentence"),
-    [
-        ("grid --model vit-digits", "needs torch, which is not installed: pip install 'ettsweep[train]'"),
-        (
-            "train --model vit-digits",
-            "task digits needs sklearn, which is not installed: pip install 'ettsweep[train]'",
-        ),
-        ("check-scaling --model vit-digits", "needs torch, which is not installed: pip install 'ettsweep[train]'"),
-        ("search sweep.yaml --sampler gp", "--sampler gp needs torch, which is not installed: pip install"),
-        (
-            "search sweep.yaml --sampler cmaes",
-            "--sampler cmaes needs cmaes, which is not installed: pip install cmaes",
-        ),
-    ],
-)
-def test_what_needs_an_extra_says_so_in_a_sentence(python: Path, folder: Path, command: str, sentence: str) -> None:
-    message = run(python, folder, command, 1).stderr
-    assert sentence in message
+@pytest.mark.parametrize(("command", "needs"), [("grid", "torch"), ("train", "sklearn")])
+def test_what_needs_an_extra_says_so_in_a_sentence(python: Path, folder: Path, command: str, needs: str) -> None:
+    message = run(python, folder, f"{command} --model vit-digits", 1).stderr
+    assert f"needs {needs}, which is not installed: pip install 'ettsweep[train]'" in message
     assert not list(folder.glob("results/runs/*")), "nothing is submitted"

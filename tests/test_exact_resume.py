@@ -52,7 +52,7 @@ def main(run):
             return
 '''
 
-COMMAND = """import argparse, json, os, time, walk
+PRINTING = """import argparse, json, os, time, walk
 parser = argparse.ArgumentParser()
 for name in ("--lr", "--wd", "--seed", "--out", "--resume"):
     parser.add_argument(name)
@@ -70,6 +70,21 @@ for step in range(first, 61):
         time.sleep(0.01)
 """
 
+CALLING_RUN = """import os, time, walk
+from ettsweep.run import Run
+
+run = Run()
+rng, value, first = walk.begin(run.resume_from, run.seed)
+for step in range(first, 61):
+    value += run.lr * (run.wd - value) * 0.1 + 0.01 * rng.random()
+    run.log(step, loss=value)
+    if step % 10 == 0:
+        run.log(step, err=abs(value))
+        run.save(step, lambda path: path.write_text(walk.state(rng, value, step)))
+    while step == 25 and os.path.exists(os.environ.get("WALK_HOLDS", "")):
+        time.sleep(0.01)
+"""
+
 pytestmark = pytest.mark.usefixtures("process")
 
 
@@ -77,6 +92,12 @@ def grid(folder: Path, results: Path, content: dict[str, Any], *options: object)
     axes = {"centre": {"lr": 0.25, "wd": 0.5}, "lr": {"range": [0, 0]}, "wd": "fixed"}
     (folder / "sweep.yaml").write_text(yaml.safe_dump(axes | content))
     ettsweep("grid", folder / "sweep.yaml", "--results", results, "--launch-set", "slots=1", *options)
+
+
+def is_saved(run: RunDir) -> bool:
+    return (run.path / "out" / "ckpt-20.json").exists() or (
+        bool(run.attempt_numbers()) and run.attempt(1).saved_steps() == [20]
+    )
 
 
 def resumed(run: RunDir, results: Path, step: int) -> dict[str, Any]:
@@ -100,20 +121,40 @@ def test_a_function(tmp_path: Path, results: Path, hold_runs: Callable[[int], No
     assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
 
 
-def test_a_command(tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+OPTIONS = " --lr {lr} --wd {wd} --seed {seed} --out {out}"
+RESUME = {"checkpoint": r"{out}/ckpt-(?P<step>\d+)\.json", "add": "--resume {checkpoint}"}
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "block"),
+    [
+        (PRINTING, OPTIONS, {"resume": RESUME}),
+        (CALLING_RUN, "", {"uses": "env"}),
+    ],
+    ids=["files of its own", "saves with run"],
+)
+def test_a_command(
+    script: str,
+    options: str,
+    block: dict[str, Any],
+    tmp_path: Path,
+    results: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     (tmp_path / "walk.py").write_text(WALK)
-    (tmp_path / "train.py").write_text(COMMAND)
+    (tmp_path / "train.py").write_text(script)
     (tmp_path / "hold").touch()
     monkeypatch.setenv("WALK_HOLDS", str(tmp_path / "hold"))
-    command = f"{shlex.quote(sys.executable)} train.py --lr {{lr}} --wd {{wd}} --seed {{seed}} --out {{out}}"
-    resume = {"checkpoint": r"{out}/ckpt-(?P<step>\d+)\.json", "add": "--resume {checkpoint}"}
-    grid(tmp_path, results, {"run": {"command": command, "score": {"name": "err", "mode": "min"}, "resume": resume}})
+    command = f"{shlex.quote(sys.executable)} train.py{options}"
+    grid(tmp_path, results, {"run": {"command": command, "score": {"name": "err", "mode": "min"}, **block}})
     run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
-    wait_for(lambda: (run.path / "out" / "ckpt-20.json").exists(), "its checkpoint")
+    wait_for(lambda: is_saved(run), "its checkpoint")
     os.kill(worker_pids(results)[0], signal.SIGTERM)
     wait_for(lambda: run.status().state is State.INTERRUPTED and not processes_of(run), "its end")
     (tmp_path / "hold").unlink()
-    assert_frozen("resumes", {"command": resumed(run, results, 20)})
+    result = resumed(run, results, 20)
+    if script == PRINTING:
+        assert_frozen("resumes", {"command": result})
     assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
 
 
@@ -137,39 +178,3 @@ def test_a_transformer(tmp_path: Path, results: Path, hold_runs: Callable[[int],
         assert_frozen("resumes", {"machine": machine(), "transformer": result | {"weights": weights}})
     assert result["score"] == pytest.approx(expected["score"], rel=LAST_BITS)
     assert result["lines"] == expected["lines"]
-
-
-SCRIPT = """import json, os, random, time
-from ettsweep.run import Run
-
-run = Run()
-rng, value = random.Random(run.seed), 3.0
-if run.resume_from:
-    value, state = json.loads(run.resume_from.read_text())
-    rng.setstate((state[0], tuple(state[1]), state[2]))
-for step in range(run.resume_step + 1, 61):
-    value += run.lr * (run.wd - value) * 0.1 + 0.01 * rng.random()
-    run.log(step, loss=value)
-    if step % 10 == 0:
-        run.log(step, err=abs(value))
-        run.save(step, lambda path: path.write_text(json.dumps([value, rng.getstate()])))
-    while step == 25 and os.path.exists(os.environ.get("WALK_HOLDS", "")):
-        time.sleep(0.01)
-"""
-
-
-def test_a_command_that_saves_with_run_needs_no_resume(
-    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
-    (tmp_path / "hold").touch()
-    monkeypatch.setenv("WALK_HOLDS", str(tmp_path / "hold"))
-    command, score = f"{shlex.quote(sys.executable)} train.py", {"name": "err", "mode": "min"}
-    grid(tmp_path, results, {"run": {"command": command, "uses": "env", "score": score}})
-    run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
-    wait_for(lambda: run.attempt_numbers() and run.attempt(1).saved_steps() == [20], "its checkpoint")
-    os.kill(worker_pids(results)[0], signal.SIGTERM)
-    wait_for(lambda: run.status().state is State.INTERRUPTED and not processes_of(run), "its end")
-    (tmp_path / "hold").unlink()
-    resumed(run, results, 20)
-    assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)

@@ -24,7 +24,6 @@ from support.commandline import ettsweep, left_as_before, undisturbed
 from support.recorded_folder import BROKEN, HERE, write_recorded
 
 from ettsweep import cli
-from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_sweep_spec
 
 FROZEN = Path(__file__).with_name("frozen")
@@ -235,27 +234,6 @@ def test_an_earlier_results_folder_is_read_as_before(folder: str, command: str, 
     assert_frozen("readings", {f"{folder}: {command}": tidy(result.json), f"{folder}: {command}: code": [result.code]})
 
 
-def test_an_earlier_sweep_gets_the_verdicts_that_it_alone_would_get(call: Call, earlier: Path, tmp_path: Path) -> None:
-    def verdicts(results: Path) -> list[Json]:
-        rows = call("verify-optimum", "--dry-run", "--results", results, "--format", "json").json
-        return [row | {"reason": row["reason"].replace(f"--sweep {row['sweep']} ", "")} for row in rows]
-
-    before = sorted(path.name for path in earlier.iterdir())
-    together = verdicts(earlier)
-    collected = []
-    for path in sorted((earlier / "sweeps").iterdir(), key=lambda path: path.stem):
-        folder = tmp_path / path.stem
-        for name in ("runs", "jobs"):
-            folder.mkdir(exist_ok=True)
-            (folder / name).symlink_to((earlier / name).resolve())
-        (folder / "sweeps").mkdir()
-        shutil.copy(path, folder / "sweeps")
-        collected += verdicts(folder)
-    assert collected == together
-    assert len({verdict["family"] for verdict in collected}) < len(collected), "two sweeps are of one family"
-    assert sorted(path.name for path in earlier.iterdir()) == before, "nothing is rewritten"
-
-
 def test_an_earlier_folder_is_gone_on_with(call: Call, unpacked: Path, tmp_path: Path) -> None:
     results = tmp_path / "mine"
     shutil.copytree(unpacked / "near", results)
@@ -412,8 +390,9 @@ def test_a_run_of_the_demo_has_the_numbers_that_it_had(strategy: str) -> None:
         assert result[key] == expected[key]
 
 
-def test_fields_of_a_runs_files(spec: RunSpec) -> None:
-    run = undisturbed(spec)
+def test_fields_of_a_runs_files() -> None:
+    (study,) = load_sweep_spec(GRIDS / "vit-digits.yaml", ["mup"]).studies()
+    run = undisturbed(study.spec_at())
     files = [
         run.spec_path,
         run.result_path,

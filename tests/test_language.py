@@ -11,7 +11,6 @@ from support.commandline import ettsweep
 from ettsweep.files import read_lines
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.trainer.models.parameter_scales import parameter_factors
 from ettsweep.trainer.tasks.text.pydoc import documents
 
 GRIDS = Path(__file__).parent.parent / "grids"
@@ -44,15 +43,8 @@ def sets(**more: object) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("process", "warm", "undrawn")
-@pytest.mark.parametrize(
-    ("model", "strategy", "lr"),
-    [
-        ("bart-large", "ntk", 1e-3 * 32**1.5),
-        ("gpt2", "ntk", 6e-4 * 32**1.5),
-        ("gpt2-muon", "standard", 0.02),
-    ],
-)
-def test_from_text_files_to_a_report(model: str, strategy: str, lr: float, tmp_path: Path, results: Path) -> None:
+def test_from_text_files_to_a_report(tmp_path: Path, results: Path) -> None:
+    lr = 1e-3 * 32**1.5
     write_text(tmp_path / "text")
     tokenise(tmp_path)
 
@@ -60,7 +52,7 @@ def test_from_text_files_to_a_report(model: str, strategy: str, lr: float, tmp_p
         output = ettsweep(*arguments, "--results", results, "--format", "json", code=code, cwd=tmp_path)
         return json.loads(output.stdout) if output.stdout else output.stderr
 
-    values = ("grid", "--model", model, "--strategy", strategy, "--lr-range=0:8:4", "--rule", "paper", *sets())
+    values = ("grid", "--model", "bart-large", "--strategy", "ntk", "--lr-range=0:8:4", "--rule", "paper", *sets())
     assert "3 of 3 runs finished" in command(*values, "--data", "tokens", "--follow")
     assert [row["lr"] for row in command("status")] == pytest.approx([lr, 16 * lr, 256 * lr])
 
@@ -80,48 +72,29 @@ def test_from_text_files_to_a_report(model: str, strategy: str, lr: float, tmp_p
         assert (result["steps"], result["best_accuracy"]) == (18, None)
         assert result["best_bits"] == pytest.approx(result["best_loss"] / math.log(2))
         metrics = list(read_lines(folder / "metrics.jsonl"))
-        scaled = all("loss_scale" in line for line in metrics if "loss" in line)
-        assert scaled is (model == "bart-large"), "fp16, as in the paper; bf16 needs no scale"
+        assert all("loss_scale" in line for line in metrics if "loss" in line), "fp16, as in the paper"
         assert 0 < result["best_bits_per_byte"] < result["best_bits"], "a token has several bytes"
         assert [line["step"] for line in metrics if "val_bits" in line] == [6, 12, 18]
     (reported,) = command("report")
     assert (reported["verdict"], reported["lr"]) == ("optimal", actual["lr"])
     page = (results / "report" / "report.html").read_text()
-    assert "bits per token" in page
-    assert "bits per byte" in page
-    assert "best accuracy" not in page
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("process", "warm")
-@pytest.mark.parametrize("model", ["encdec-tiny", "gpt-tiny"])
-def test_embedded_text_needs_no_data(results: Path, tmp_path: Path, model: str) -> None:
-    small = ["--set=schedule.total_steps=4", "--set=schedule.warmup_steps=1", "--set=schedule.eval_every=4"]
-    values = ("grid", "--model", model, "--strategy", "ntk", "--seeds", 0, "--wd-range", "fixed", *small)
-    result = ettsweep(*values, "--results", results, "--follow", cwd=tmp_path)
-    assert "3 of 3 runs finished" in result.stderr
+    assert all(text in page for text in ("bits per token", "bits per byte"))
 
 
 # --- the recipes ------------------------------------------------------------------------------------------------------
 
 
-def test_bart_large_is_the_papers() -> None:
-    sweep_spec = load_sweep_spec(GRIDS / "bart-large.yaml")
-    standard, ntk = sweep_spec.studies()
+def test_bart_large_and_the_zero_shot_pair_of_r2c2_are_the_papers() -> None:
+    standard, ntk = load_sweep_spec(GRIDS / "bart-large.yaml").studies()
     assert [p.lr for p in standard.grid_points] == [5e-4, 1e-3, 2e-3]
     assert {p.wd for p in standard.grid_points} == {0.01}
     assert [p.lr for p in ntk.grid_points] == pytest.approx([16.384, 32.768, 65.536])
     assert [p.wd for p in ntk.grid_points] == pytest.approx([3.05e-7] * 3, rel=1e-2)
     paper_recipe(standard.spec_at(), None)
-
-
-def test_r2c2_is_the_papers_zero_shot_pair() -> None:
-    sweep_spec = load_sweep_spec(GRIDS / "r2c2.yaml")
-    standard, ntk = sweep_spec.studies()
+    standard, ntk = load_sweep_spec(GRIDS / "r2c2.yaml").studies()
     assert [(p.lr, p.wd) for p in standard.grid_points] == [(7e-4, 0.01)]
-    assert [(p.lr, p.wd) for p in ntk.grid_points] == [
-        (pytest.approx(64.88, rel=1e-4), pytest.approx(1.08e-7, rel=1e-2))
-    ]
+    ((lr, wd),) = ntk.grid_points
+    assert (lr, wd) == (pytest.approx(64.88, rel=1e-4), pytest.approx(1.08e-7, rel=1e-2))
     paper_recipe(standard.spec_at(), 15_000)
 
 
@@ -133,15 +106,6 @@ def paper_recipe(spec: RunSpec, stop_step: int | None) -> None:
     assert (spec.batch_size, spec.precision) == (512, "fp16")
     assert (spec.model.dropout, spec.model.attention_dropout, spec.model.tokens) == (0.1, 0.1, 514)
     assert (spec.task.mask_ratio, spec.task.span_mean, spec.task.permute_sentences) == (0.3, 3.0, True)
-
-
-def test_embeddings_gain_the_width_on_all_else_under_ntk() -> None:
-    """The paper: the neural-tangent scalings boil down to that."""
-    spec = load_sweep_spec(GRIDS / "bart-large.yaml", ["ntk"]).studies()[0].spec_at()
-    by_name = parameter_factors(spec.model, spec.strategy, spec.optimizer)
-    embeddings = {"we", "encoder_pe", "decoder_pe"}
-    (value,) = {factor for name, (factor, _) in by_name.items() if name not in embeddings}
-    assert [by_name[name][0] / value for name in embeddings] == pytest.approx([1024] * 3)
 
 
 # --- the text is part of the run --------------------------------------------------------------------------------------
@@ -172,7 +136,6 @@ def test_text_that_no_run_could_train_on_is_refused_before_anything_is_submitted
         return result.stderr
 
     assert "pass --data DIR or set ETTSWEEP_TEXT=DIR" in refusal(*sets(), data=None)
-    assert "elsewhere does not exist" in refusal(*sets(), data="elsewhere")
     assert "is not tokenised text: it has no manifest.json" in refusal(*sets(), data="text")
     assert (
         f"{tmp_path}/tokens was tokenised with a vocabulary of {BPE + 8}, the model has 50265: "
@@ -193,23 +156,3 @@ def test_text_that_changes_after_tokenisation_ends_a_run_with_its_name(tmp_path:
     assert f"{file}: has {file.stat().st_size} bytes, {file.stat().st_size - 1} were written" in (
         result.stdout + result.stderr
     )
-
-
-def test_a_spec_that_does_not_say_which_text_is_not_trained(tmp_path: Path, results: Path) -> None:
-    spec = load_sweep_spec(GRIDS / "encdec-pydoc.yaml").bound().specs()[0].model_dump(mode="json")
-    digits, spec["task"]["corpus"] = spec["task"]["corpus"], None
-    (tmp_path / "spec.json").write_text(json.dumps(spec))
-    result = ettsweep("train", "--spec", tmp_path / "spec.json", "--results", results, code=1, cwd=tmp_path)
-    assert f"task.corpus is missing, so the run could train on any text; the text at hand is {digits}" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("model", "task", "remedy"),
-    [("encdec-tiny", "pydoc", "task=text"), ("gpt-tiny", "next_token", "task.text=tokens")],
-)
-def test_data_for_a_task_that_reads_none_is_refused(
-    tmp_path: Path, results: Path, model: str, task: str, remedy: str
-) -> None:
-    values = ("grid", "--model", model, "--data", tmp_path, "--results", results)
-    said = ettsweep(*values, code=2).stderr
-    assert f"task {task} has its data from a package, and reads no other; for your own text: --set {remedy}" in said

@@ -120,69 +120,7 @@ def test_importing_the_command_line_loads_no_heavy_package() -> None:
 def test_what_plans_and_reports_loads_no_torch() -> None:
     planner = {"study", "strategies", "runs", "errors", "console", "kinds", "launch", "worker", "cli"}
     names = [name for name in MODULES if part(name) in planner]
-    names += [
-        "ettsweep.trainer.models",
-        "ettsweep.trainer.models.registry",
-        "ettsweep.trainer.models.parameter_scales",
-        "ettsweep.trainer.models.model_cost",
-    ]
-    names += ["ettsweep.trainer.tasks", "ettsweep.trainer.tasks.registry"]
+    names += [f"ettsweep.trainer.{name}" for name in ("models.registry", "models.model_cost", "tasks.registry")]
     assert not loaded(*names) & {"torch", "pandas", "optuna", "sklearn", "altair"}
     reporting = loaded(*[name for name in MODULES if part(name) in ("report", "results")])
     assert not reporting & {"torch", "altair"}, "figures are JSON; altair makes charts of them in notebooks alone"
-
-
-READS = {  # with regular expressions, and what: names, what a person types, and what other programs print
-    "grid files and overrides": {
-        "config",
-        "schema",
-        "shipped_files",
-        "study.grid_file",
-        "powers",
-        "doctor.grid_template",
-    },
-    "names of files, sweeps, runs, models, strategies": {
-        "project_code",
-        *("runs.folder", "study.sweep_store", "launch.submissions", "strategies.strategy", "trainer.models.registry"),
-        *("trainer.tasks.text.preparation", "trainer.tasks.text.inputs"),
-        *("trainer.tasks.images.image_data", "trainer.tasks.images.image_task"),
-    },
-    "control characters": {"console"},
-    "what trainers write": {
-        f"readers.{name}" for name in ("reader", "registry", "numbers", "entries", "parsers", "tail")
-    }
-    | {"readers.found_files", "readers.source", "doctor.trial"},
-    "what a person types of a command, and what programs print as they end": {
-        *(
-            "kinds.own_code",
-            "kinds.command",
-            "kinds.template",
-            "worker.checkpoints",
-            "worker.ends",
-            "worker.training",
-            "worker.commands",
-            *("launch.first_runs", "launch.project_copy"),
-            "doctor.command_words",
-        ),
-    },
-    "SLURM and its mounts": {
-        *("launch.slurm", "launch.liveness", "launch.slurm_api", "doctor.inventory"),
-    },
-    "times and sizes": {"units"},
-    "columns as trackers and spreadsheets name them": {"study.score_table"},
-    "names of GPUs": {"launch.gpus", "trainer.models.model_cost"},
-    "errors and tokens of torch and tokenizers": {
-        *("trainer.training.checkpoint", "trainer.training.distributed", "trainer.tasks.text.tokenizer"),
-    },
-}
-
-
-def test_no_regular_expression_reads_a_sentence_of_our_own() -> None:
-    """Why something is so travels as data: a changed word breaks nothing."""
-    importing = {
-        name.removeprefix("ettsweep.")
-        for name, path in MODULES.items()
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Import) and any(alias.name == "re" for alias in node.names)
-    }
-    assert importing == set().union(*READS.values())

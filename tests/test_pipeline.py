@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import ettsweep, write_grid
+from support.commandline import ettsweep, write_fake_grid
 
 
 def six_around(lr: float, wd: float) -> set[tuple[float, float]]:
     return {(2 * lr, wd), (lr, 2 * wd), (2 * lr, wd / 2), (lr / 2, 2 * wd), (lr, wd / 2), (lr / 2, wd)}
 
 
-@pytest.mark.usefixtures("process", "warm")
+@pytest.mark.usefixtures("process")
 def test_from_a_grid_file_to_a_report(tmp_path: Path, results: Path) -> None:
-    grid = write_grid(
+    grid = write_fake_grid(
         tmp_path / "small.yaml",
         centre={"standard": {"lr": 0.0625, "wd": 0.25}},
         lr={"range": [0, 1]},
@@ -75,10 +75,10 @@ def test_from_a_grid_file_to_a_report(tmp_path: Path, results: Path) -> None:
     # What is left is small, and asking again does nothing.
     ettsweep("clean", "--results", results)
     assert not list((results / "jobs").iterdir())
-    rglob_result = sorted(results.rglob("*"))
+    files = sorted(results.rglob("*"))
     ettsweep(*values, "--follow", "--results", results)
     (repeated,) = command("verify-optimum", "--follow")
     assert (repeated["verdict"], repeated["lr"], repeated["wd"]) == ("optimal", *optimum)
     assert command("seeds", "--count", 2, "--follow") == [rerun]
-    assert sorted(results.rglob("*")) == rglob_result
+    assert sorted(results.rglob("*")) == files
     assert command("status") == rows

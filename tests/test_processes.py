@@ -35,23 +35,15 @@ def test_running_and_ended_and_unreaped_children() -> None:
     assert start_time(child.pid) is None
 
 
-def test_reused_pid_is_another_process() -> None:
+def test_processes_of_other_boots_machines_and_namespaces() -> None:
     me = process_identity()
-    assert Process(me.host, me.boot_id, me.pid, f"{me.start_time}0").liveness() == "dead"
-
-
-def test_processes_of_other_boots_and_machines() -> None:
-    me = process_identity()
-    another = Process(me.host, "another boot", me.pid, me.start_time)
+    assert replace(me, start_time=f"{me.start_time}0").liveness() == "dead", "a reused number"
+    another = replace(me, boot_id="another boot")
     assert another.liveness() == "unknown", "a name does not tell a reboot from another machine"
     assert another.has_name_of_this_host
-    assert Process("elsewhere", "another boot", me.pid, me.start_time).liveness() == "unknown"
-    assert Process("renamed", me.boot_id, me.pid, me.start_time).liveness() == "alive"
-
-
-def test_a_process_number_of_another_namespace_says_nothing() -> None:
-    me = process_identity()
-    assert replace(me, namespace="pid:[1]").liveness() == "unknown"
+    assert replace(another, host="elsewhere").liveness() == "unknown"
+    assert replace(me, host="renamed").liveness() == "alive"
+    assert replace(me, namespace="pid:[1]").liveness() == "unknown", "its numbers say nothing here"
     by_key = {key: value for key, value in me.to_json().items() if key != "namespace"}
     older = Process.from_json(by_key)
     assert older is not None
@@ -82,5 +74,5 @@ def test_a_process_that_the_system_hides_from_other_users_may_be_alive() -> None
 
 @pytest.mark.parametrize("pid", [math.inf, math.nan, 1e308, 10**400, None, "seven"])
 def test_a_number_that_no_process_has_names_none_that_lives(pid: object) -> None:
-    from_json_result = Process.from_json(process_identity().to_json() | {"pid": pid})
-    assert from_json_result is None or from_json_result.liveness() == "dead"
+    process = Process.from_json(process_identity().to_json() | {"pid": pid})
+    assert process is None or process.liveness() == "dead"

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -56,47 +56,37 @@ def everything(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_clean_checkout_is_its_commit(checkout: Path) -> None:
-    data = recorded(checkout)
+def test_a_checkout_is_its_commit_and_what_differs_from_it(checkout: Path, tmp_path: Path) -> None:
+    clean = recorded(checkout, MY_TOKEN="s3cr3t-t0ken")
     commit = git(checkout, "rev-parse", "HEAD").strip()
-    assert data["git"] == commit
-    assert data["problem"] is data["snapshot"] is None
+    assert clean["git"] == commit
+    assert clean["problem"] is clean["snapshot"] is None
+    assert clean["packages"]["ettsweep"] == ettsweep.__version__
+    assert clean["packages"]["numpy"] == version("numpy")
+    assert (clean["host"], clean["python"]) == (os.uname().nodename, sys.version.split()[0])
+    assert "s3cr3t" not in json.dumps(clean), "nothing of the environment"
+
+    # Nothing is written into the repository, nor read from another.
     git(checkout, "tag", "-a", "v1", "-m", "first")
-    assert recorded(checkout)["git"] == f"v1-0-g{commit}"
-
-
-def test_versions_host_and_python_are_recorded_and_no_environment(checkout: Path) -> None:
-    data = recorded(checkout, MY_TOKEN="s3cr3t-t0ken")
-    import numpy
-    import torch
-
-    assert data["packages"]["numpy"] == numpy.__version__
-    assert data["packages"]["torch"] == torch.__version__.split("+")[0]
-    assert data["packages"]["ettsweep"] == ettsweep.__version__
-    assert data["host"] == os.uname().nodename
-    assert data["python"] == sys.version.split()[0]
-    assert "s3cr3t" not in json.dumps(data)
-
-
-def test_changed_files_make_the_commit_dirty_and_untracked_ones_another_digest(checkout: Path) -> None:
-    clean = recorded(checkout)
-    (checkout / "ettsweep" / "new.py").write_text("NEW = 1\n")
-    added = recorded(checkout)
-    assert added["git"] == clean["git"]
-    assert added["code"] != clean["code"]
-    (checkout / "ettsweep" / "seeding.py").write_text("# changed\n")
-    assert recorded(checkout)["git"] == f"{clean['git']}-dirty"
-
-
-def test_nothing_is_written_into_the_repository_nor_read_from_another(checkout: Path, tmp_path: Path) -> None:
-    expected = recorded(checkout)["git"]
     for path in (checkout / "ettsweep").glob("*.py"):
         os.utime(path, (0, 0))  # the index would be refreshed; touched is not changed
     before = everything(checkout.parent)
     other = {"GIT_DIR": str(tmp_path / "elsewhere"), "GIT_INDEX_FILE": str(tmp_path / "index")}
-    assert recorded(checkout, **other, GIT_TRACE=str(tmp_path / "trace"))["git"] == expected
+    assert recorded(checkout, **other, GIT_TRACE=str(tmp_path / "trace"))["git"] == f"v1-0-g{commit}"
     assert everything(checkout.parent) == before
     assert not (tmp_path / "trace").exists()
+
+    (checkout / "ettsweep" / "new.py").write_text("NEW = 1\n")
+    added = recorded(checkout)
+    assert (added["git"], added["code"] == clean["code"]) == (f"v1-0-g{commit}", False)
+    (checkout / "ettsweep" / "seeding.py").write_text("# changed\n")
+    assert recorded(checkout)["git"] == f"v1-0-g{commit}-dirty"
+
+    (tmp_path / "empty").mkdir()
+    data = recorded(checkout, PATH=str(tmp_path / "empty"))
+    assert (data["git"], data["problem"]) == (None, "git is not installed")
+    data = recorded(checkout, PATH=fake_git(tmp_path / "bin", "echo fatal: dubious ownership >&2; exit 128"))
+    assert (data["git"], data["problem"]) == (None, "git ls-files: fatal: dubious ownership")
 
 
 def test_a_package_installed_inside_a_checkout_of_something_else_has_no_commit(tmp_path: Path) -> None:
@@ -110,37 +100,12 @@ def test_a_package_installed_inside_a_checkout_of_something_else_has_no_commit(t
     assert data["git"] is data["problem"] is None
 
 
-def test_a_package_outside_any_checkout_has_no_commit(tmp_path: Path) -> None:
-    copy_package(tmp_path / "site-packages")
-    data = recorded(tmp_path / "site-packages")
-    assert data["git"] is data["problem"] is None
-    assert data["code"]
-
-
 def fake_git(folder: Path, script: str) -> str:
     """Return a PATH on which git is a shell script."""
     folder.mkdir()
     (folder / "git").write_text(f"#!/bin/sh\n{script}\n")
     (folder / "git").chmod(0o755)
     return f"{folder}:/usr/bin:/bin"
-
-
-def test_git_that_is_missing_or_fails_is_told(checkout: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    data = recorded(checkout, PATH=str(tmp_path / "empty"))
-    assert (data["git"], data["problem"]) == (None, "git is not installed")
-    path = fake_git(tmp_path / "bin", "echo fatal: detected dubious ownership >&2; exit 128")
-    data = recorded(checkout, PATH=path)
-    assert (data["git"], data["problem"]) == (None, "git ls-files: fatal: detected dubious ownership")
-
-
-def test_a_repository_without_commits_is_told(tmp_path: Path) -> None:
-    copy_package(tmp_path)
-    git(tmp_path, "init", "--quiet")
-    git(tmp_path, "add", ".")
-    data = recorded(tmp_path)
-    assert data["git"] is None
-    assert data["problem"].startswith("git describe: fatal: ")
 
 
 def test_git_that_hangs_is_killed_with_its_children(
@@ -164,29 +129,18 @@ def test_git_that_hangs_is_killed_with_its_children(
         pytest.fail("what git has started is left")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda files: files.update({"a.py": b"2"}),
-        lambda files: files.update({"c.py": b""}),
-        lambda files: files.pop("a.py"),
-        lambda files: files.update({"c.py": files.pop("a.py")}),
-        lambda files: files.update({"a.py": b"1b.py", "b.py": b""}),
-    ],
-)
-def test_the_digest_is_of_names_and_contents(change: Callable[[dict[str, bytes]], object]) -> None:
-    files = {"a.py": b"1", "b.py": b"b.py"}
-    same = {"b.py": b"b.py", "a.py": b"1"}
-    assert code_digest(files) == code_digest(same)
-    change(same)
-    assert code_digest(files) != code_digest(same)
+def test_the_digest_is_of_names_and_contents() -> None:
+    digest = code_digest({"a.py": b"1", "b.py": b"b.py"})
+    assert digest == code_digest({"b.py": b"b.py", "a.py": b"1"})
+    for other in ({"a.py": b"1"}, {"c.py": b"1", "b.py": b"b.py"}, {"a.py": b"1b.py", "b.py": b""}):
+        assert code_digest(other) != digest
 
 
 @pytest.mark.parametrize(
-    ("program", "module", "version"), [("llama-train", "", "1.2"), ("python", "axolotl.cli", "3.4")]
+    ("program", "module", "installed"), [("llama-train", "", "1.2"), ("python", "axolotl.cli", "3.4")]
 )
 def test_the_version_of_an_installed_launcher_is_that_of_its_package(
-    tmp_path: Path, program: str, module: str, version: str
+    tmp_path: Path, program: str, module: str, installed: str
 ) -> None:
     packages = tmp_path / "lib/python3.12/site-packages"
     for name, file, text in (
@@ -197,5 +151,5 @@ def test_the_version_of_an_installed_launcher_is_that_of_its_package(
         (packages / f"{name}.dist-info").mkdir(parents=True)
         (packages / f"{name}.dist-info" / file).write_text(text)
     names = {"1.2": "llama-factory", "3.4": "axolotl"}
-    assert launcher_version(tmp_path / "bin" / program, module) == {names[version]: version}
+    assert launcher_version(tmp_path / "bin" / program, module) == {names[installed]: installed}
     assert launcher_version(tmp_path / "bin" / "train.py") == {}

@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake import FAKE
 
-from ettsweep.kinds.own_code import OwnCodeRecipe, block_schema
-from ettsweep.runs.spec import BUILT_IN, KINDS, Recipe, RunSpec, StrategySpec, kind_named, kind_of
+from ettsweep.runs.spec import BUILT_IN, Recipe, RunSpec, StrategySpec, kind_named, kind_of
 from ettsweep.shipped_files import shipped
 from ettsweep.study.grid_file import load_sweep_spec
 
@@ -56,17 +54,4 @@ def test_a_changed_recipe_has_its_own_info(recipe: Recipe) -> None:
 
 def test_runs_of_a_family_share_what_is_known_of_them(recipe: Recipe) -> None:
     spec = RunSpec.of(recipe, StrategySpec(s=None), 0.5, 0.25, 0)
-    assert spec.with_point(0.25, 0.5, 1).info is spec.info
-    assert spec.info == recipe.info
-    other = RunSpec.of(recipe, StrategySpec(s=None), 0.25, 0.5, 1)
-    assert other.info == spec.info, "strategy, point and seed say nothing of the recipe"
-
-
-def test_a_grid_file_states_no_field_that_only_a_sweep_has() -> None:
-    for name in set(KINDS) - {BUILT_IN, "fake"}:
-        schema = kind_named(name).schema
-        assert issubclass(schema, OwnCodeRecipe)
-        keys = {field.alias for field in block_schema(schema).model_fields.values()}
-        assert not keys & {"trainable", "spikes", "argv", "arguments", "folder", "trains_in", "code_rule", "data_rule"}
-        assert {"score", "steps", "try", "code", "keep"} <= keys
-    assert kind_named("fake") is FAKE
+    assert spec.with_point(0.25, 0.5, 1).info is spec.info == recipe.info

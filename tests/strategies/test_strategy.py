@@ -8,37 +8,35 @@ from ettsweep.strategies.strategy import STRATEGIES, parse_strategy, strategy_na
 
 @pytest.mark.parametrize(
     ("name", "s"),
-    [("standard", None), ("ntk", 0.0), ("hybrid", 0.5), ("mup", 1.0), ("s=0.25", 0.25), ("s=0.1", 0.1)],
+    [
+        ("standard", None),
+        ("ntk", 0.0),
+        ("hybrid", 0.5),
+        ("mup", 1.0),
+        ("s=0.25", 0.25),
+        ("s=0.3333333333333333", 1 / 3),
+    ],
 )
 def test_names_and_s_are_inverse(name: str, s: float | None) -> None:
     assert parse_strategy(name) == s
     assert strategy_name(s) == name
 
 
-@pytest.mark.parametrize(("text", "name"), [("s=0", "ntk"), ("s=.5", "hybrid"), ("s=1", "mup"), ("s=1e0", "mup")])
+@pytest.mark.parametrize(("text", "name"), [("s=-0.0", "ntk"), ("s=.5", "hybrid"), ("s=1e0", "mup")])
 def test_a_number_that_has_a_name_gets_it(text: str, name: str) -> None:
-    assert strategy_name(parse_strategy(text)) == name
-
-
-def test_minus_zero_is_zero() -> None:
-    s = parse_strategy("s=-0.0")
+    s = parse_strategy(text)
+    assert strategy_name(s) == name
     assert s is not None
     assert math.copysign(1, s) == 1
-
-
-def test_s_survives_its_name_exactly() -> None:
-    assert parse_strategy(strategy_name(1 / 3)) == 1 / 3
 
 
 def test_unknown_name_lists_what_works() -> None:
     with pytest.raises(InputError, match=r"'nkt'.*did you mean 'ntk'") as error:
         parse_strategy("nkt")
-    assert all(name in str(error.value) for name in STRATEGIES)
-    assert "s=<number from 0 to 1>" in str(error.value)
+    assert all(name in str(error.value) for name in [*STRATEGIES, "s=<number from 0 to 1>"])
 
 
-@pytest.mark.parametrize("text", ["s=", "s=1.5", "s=-0.1", "s=nan", "s=inf", "s=half"])
+@pytest.mark.parametrize("text", ["s=", "s=1.5", "s=-0.1", "s=nan", "s=half"])
 def test_s_must_be_a_number_from_0_to_1(text: str) -> None:
-    with pytest.raises(InputError, match=r"from 0 to 1, such as s=0\.25") as error:
+    with pytest.raises(InputError, match=rf"'{text}'.*from 0 to 1, such as s=0\.25"):
         parse_strategy(text)
-    assert repr(text) in str(error.value)

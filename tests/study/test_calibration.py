@@ -59,7 +59,7 @@ def test_a_bound_holds_where_seeds_are_as_real_ones(name: str) -> None:
 def test_a_sweep_at_a_lower_confidence_is_the_first_part_of_one_at_a_higher() -> None:
     """With one run at a time: of several, those of one round are fewer the less is needed."""
     budget = Budget(200)
-    cases = ("bowl", 0.12, 0.05, 4), ("rough", 0.06, 0.05, 4), ("bowl", 0.04, 0.02, 0), ("stability", 0.04, 0.05, 4)
+    cases = ("rough", 0.06, 0.05, 4), ("bowl", 0.04, 0.02, 0), ("stability", 0.04, 0.05, 4)
     for surface, noise, margin, number in cases:
         sure = centre_alone((0, 1), Criterion(margin=margin, confidence=0.95))
         less_sure = centre_alone((0, 1), Criterion(margin=margin, confidence=0.8))
@@ -75,13 +75,6 @@ def test_means_alone_declare_more_and_are_right_less_often() -> None:
     bound, paper = ([item for item in simulated(world, margin, rule) if item.declared] for rule in ("bound", "paper"))
     assert len(paper) > len(bound) > 0
     assert sum(item.right for item in paper) / len(paper) < 0.8 < sum(item.right for item in bound) / len(bound)
-
-
-def test_slots_cost_runs_and_save_time() -> None:
-    study, world = centre_alone((0, 1), Criterion(margin=0.05)), Made("bowl", 0.12)
-    item, eight = (simulate(study, world, Budget(runs=60), slots)[0] for slots in (1, 8))
-    assert item.wall == item.runs
-    assert eight.wall < item.wall / 3
 
 
 class Slope:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from support.commandline import write_grid
 
 from ettsweep.errors import InputError
@@ -43,9 +42,7 @@ def criterion(results: Path, name: str = "w8") -> Criterion:
     [
         ({}, None),
         ({"margin": "2%"}, CriterionOptions(margin=0.02)),
-        ({"margin": "5.6 %"}, CriterionOptions(margin=0.056)),
         ({"margin": 0}, CriterionOptions(margin=0.0)),
-        ({"margin": 1}, CriterionOptions(margin=1.0)),
         ({"rule": "paper", "confidence": 0.9}, CriterionOptions(rule="paper", confidence=0.9)),
         ({"confidence": "97.5%"}, CriterionOptions(confidence=0.975)),
     ],
@@ -62,19 +59,14 @@ def test_a_grid_file_states_as_much_as_it_wants(
     ("content", "message"),
     [
         ({"margin": 5}, "criterion: margin: 5 is 500%; for 5% write 5% or 0.05"),
-        ({"margin": "150%"}, "criterion: margin: 1.5 is 150%; for 1.5% write 1.5% or 0.015"),
         ({"margin": -0.02}, "criterion.margin: input should be greater than or equal to 0, got -0.02"),
         ({"margin": "0.2 points"}, "criterion.margin: a share such as 0.02 or 2% is expected, got '0.2 points'"),
-        ({"margin": True}, "criterion.margin: input should be a valid number, got True"),
         ({"confidence": 95}, "criterion.confidence: 95 is 9500%; for 95% write 95% or 0.95"),
         (
             {"confidence": 1.2},
             "criterion.confidence: a confidence between 50% and 100% is expected, such as 0.95 or 95%, got 1.2",
         ),
-        ({"confidence": 0.5}, "criterion.confidence: input should be greater than 0.5, got 0.5"),
         ({"confidence": "100%"}, "criterion.confidence: input should be less than 1, got 1.0"),
-        ({"rule": "papr"}, "criterion.rule: input should be 'bound' or 'paper', got 'papr'; did you mean 'paper'?"),
-        ({"margn": 0.1}, "criterion.margn: unknown key; did you mean criterion.margin?"),
         ("paper", "criterion: {rule: ..., confidence: ..., margin: ...} is expected, got 'paper'"),
     ],
 )
@@ -98,14 +90,6 @@ def test_a_margin_that_nobody_stated_goes_by_the_score() -> None:
     assert [Criterion(margin=0.0).margin_for(score) for score in (LOWEST_LOSS, BEST_ACCURACY)] == [0.0, 0.0]
 
 
-def test_a_stated_default_is_no_other_criterion() -> None:
-    assert Criterion(margin=0.02).differing_fields(Criterion(), LOWEST_LOSS) == {}
-    assert Criterion(margin=0.02).differing_fields(Criterion(rule="paper"), BEST_ACCURACY) == {
-        "rule": ("bound", "paper"),
-        "margin": ("2%", "0.2%"),
-    }
-
-
 # --- sweeps ---------------------------------------------------------------------------------------------------------
 
 
@@ -115,44 +99,9 @@ def test_of_each_part_the_last_statement_counts(make_sweep_spec: Ask, results: P
     record_criterion(results, ["w8"], CriterionOptions(rule="paper"))
     record_criterion(results, ["w8"], CriterionOptions(margin=0.01))
     assert criterion(results) == Criterion(rule="paper", margin=0.01, confidence=0.9)
-    extend_sweep_result = extend_sweep(results, "w8", make_sweep_spec({"margin": 0.05}))
-    assert extend_sweep_result == "sweep w8 is extended; margin 5% from now on"
+    extended = extend_sweep(results, "w8", make_sweep_spec({"margin": 0.05}))
+    assert extended == "sweep w8 is extended; margin 5% from now on"
     assert criterion(results) == Criterion(rule="paper", margin=0.05, confidence=0.9)
     assert extend_sweep(results, "w8", make_sweep_spec({"margin": 0.05})) == "", "that says nothing new"
     assert extend_sweep(results, "w8", make_sweep_spec(seeds=[0, 1])) == "sweep w8 is extended"
     assert criterion(results) == Criterion(rule="paper", margin=0.05, confidence=0.9), "and that nothing of it"
-
-
-def test_a_criterion_is_kept_only_where_it_is_new(make_sweep_spec: Ask, results: Path) -> None:
-    for name, declared in (("a", None), ("b", {"margin": 0.05}), ("c", {"margin": 0.02})):
-        extend_sweep(results, name, make_sweep_spec(declared))
-    assert record_criterion(results, ["a", "b", "c"], CriterionOptions()) == ""
-    assert (
-        record_criterion(results, ["a", "b", "c"], CriterionOptions(margin=0.05)) == "sweep a, c: margin 5% from now on"
-    )
-    assert (
-        record_criterion(results, ["a", "b"], CriterionOptions(margin=0.02, rule="bound"))
-        == "sweep a, b: margin 2% from now on"
-    )
-    counts = {name: len(sweep.entries) for name, sweep in load_sweep_store(results).sweeps.items()}
-    assert counts == {"a": 3, "b": 2, "c": 2}
-    with pytest.raises(InputError, match="unknown sweep 'd'"):
-        record_criterion(results, ["d"], CriterionOptions(rule="paper"))
-
-
-def test_a_file_says_what_was_stated_and_nothing_where_nothing_was(make_sweep_spec: Ask, results: Path) -> None:
-    extend_sweep(results, "w8", make_sweep_spec())
-    record_criterion(results, ["w8"], CriterionOptions(margin=0.05))
-    first, second = yaml.safe_load((results / "sweeps" / "w8.yaml").read_text())
-    assert "criterion" not in first["asked"]
-    assert second == {"criterion": {"margin": 0.05}}
-
-
-def test_a_criterion_that_was_damaged_is_damage(make_sweep_spec: Ask, results: Path) -> None:
-    extend_sweep(results, "w8", make_sweep_spec({"margin": 0.05}))
-    path = results / "sweeps" / "w8.yaml"
-    path.write_text(path.read_text().replace("margin: 0.05", "margin: -5"))
-    assert (
-        f"{path}: asked.criterion.margin: input should be greater than or equal to 0"
-        in load_sweep_store(results).broken["w8"]
-    )

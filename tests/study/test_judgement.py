@@ -1,5 +1,4 @@
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +12,17 @@ from ettsweep.report.reason_text import reason_text
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
-from ettsweep.runs.spec import MAX_SEED, RunSpec, validated_spec
+from ettsweep.runs.spec import MAX_SEED, RunSpec
 from ettsweep.runs.state import State, Status
 from ettsweep.shipped_files import shipped
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.judgement import evaluate
-from ettsweep.study.lattice import Axis, parse_point
+from ettsweep.study.lattice import parse_point
 from ettsweep.study.seeds import fresh_seeds
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import REACH
-from ettsweep.study.verdict import FINAL_VERDICTS, Verdict, conflicting_verdicts
+from ettsweep.study.verdict import FINAL_VERDICTS, Verdict
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 
 Offset = tuple[float, float]
@@ -88,44 +87,20 @@ def test_a_point_better_than_its_six_neighbours_is_optimal(study: Study) -> None
     assert verdict.study.metric == LOWEST_LOSS
     assert {offset_of(n.point): n.score for n in verdict.neighbours} == {o: bowl(o) for o in SIX}
     assert verdict.missing_points == []
+    assert {offset_of(p) for p in verdict.outside} == set(SIX)
     assert wanted(study, runs_on(study, BOWL)) == []
     assert evaluate(study, runs_on(study, BOWL)).climb() == verdict
-
-
-def test_the_diagonals_left_out_need_not_be_there(study: Study) -> None:
-    runs = runs_on(study, BOWL | {(1, 1): 5.0})
-    assert verify(study, runs).verdict == "optimal"
     better_diagonal = verify(study, runs_on(study, BOWL | {(1, 1): 0.5}), at=CENTRE)
-    assert better_diagonal.verdict == "optimal"
+    assert better_diagonal.verdict == "optimal", "the diagonals left out are no neighbours"
 
 
-def test_one_free_axis_needs_two_neighbours(search_of: Callable[..., Study]) -> None:
-    study = search_of(wd="fixed")
-    runs = runs_on(study, {(-1, 0): 2.0, (0, 0): 1.0, (1, 0): 2.0})
-    verdict = verify(study, runs)
-    assert verdict.verdict == "optimal"
-    assert {offset_of(n.point) for n in verdict.neighbours} == {(-1, 0), (1, 0)}
-
-
-def test_neighbours_are_a_step_of_the_request_away(search_of: Callable[..., Study]) -> None:
+def test_one_free_axis_needs_two_neighbours_a_step_of_the_request_away(search_of: Callable[..., Study]) -> None:
     study = search_of(lr="{range: [0, 0], step: 0.5}", wd="fixed")
     whole_steps = runs_on(study, {(-1, 0): 2.0, (0, 0): 1.0, (1, 0): 2.0})
     assert verify(study, whole_steps).verdict == "edge"
-    half_steps = runs_on(study, {(-0.5, 0): 2.0, (0, 0): 1.0, (0.5, 0): 2.0})
-    assert verify(study, half_steps).verdict == "optimal"
-
-
-def test_points_that_were_mapped_back_are_the_same_points(study: Study) -> None:
-    runs = [
-        Run(
-            run.dir,
-            run.spec.with_point(run.spec.lr * (1 + 3e-16), run.spec.wd * (1 - 3e-16), 0),
-            run.status,
-            run.result,
-        )
-        for run in runs_on(study, BOWL)
-    ]
-    assert verify(study, runs).verdict == "optimal"
+    half_steps = verify(study, runs_on(study, {(-0.5, 0): 2.0, (0, 0): 1.0, (0.5, 0): 2.0}))
+    assert half_steps.verdict == "optimal"
+    assert {offset_of(n.point) for n in half_steps.neighbours} == {(-0.5, 0), (0.5, 0)}
 
 
 def near(run: Run, log2_lr: float, seed: int) -> Run:
@@ -134,13 +109,12 @@ def near(run: Run, log2_lr: float, seed: int) -> Run:
     return Run(RunDir(Path("runs") / spec.run_id), spec, run.status, run.result)
 
 
-@pytest.mark.parametrize("step", [1.0, 2.0**-10])
 @pytest.mark.parametrize("apart", [1e-7, -1e-7])
 def test_runs_of_one_point_that_were_rounded_otherwise_are_read_as_one(
-    search_of: Callable[..., Study], step: float, apart: float
+    search_of: Callable[..., Study], apart: float
 ) -> None:
-    study = search_of(lr=f"{{range: [{-step}, {step}], step: {step}}}", wd="fixed", seeds=[0, 1])
-    first = [run_at(study, (i * step, 0), 0, 2.0 if i else 1.0) for i in (-1, 0, 1)]
+    study = search_of(lr="{range: [-1, 1]}", wd="fixed", seeds=[0, 1])
+    first = [run_at(study, (i, 0), 0, 2.0 if i else 1.0) for i in (-1, 0, 1)]
     runs = [*first, *(near(run, apart, 1) for run in first), near(first[1], apart, 2)]
     assert len({run.spec.lr for run in runs}) == 6
     for result in (runs, runs[::-1]):
@@ -154,17 +128,6 @@ def test_runs_of_one_point_that_were_rounded_otherwise_are_read_as_one(
     assert near(first[1], apart, 1).spec in study_state.specs([CENTRE]), "what is there is not trained again"
 
 
-def test_points_of_the_finest_lattice_are_never_joined(search_of: Callable[..., Study]) -> None:
-    step = 2.0**-10
-    study = search_of(lr=f"{{range: [0, {20 * step}], step: {step}}}", wd="fixed")
-    runs = [near(run_at(study, (i * step, 0), 0, 1.0 + i), 1e-7, 0) for i in range(24)]
-    study_state = evaluate(study, runs)
-    assert [study_state.score_point(point).score for point in study.grid_points] == [1.0 + i for i in range(21)]
-    assert [study_state.score_point(CENTRE.moved(i * step, 0)).score for i in range(21, 24)] == [22.0, 23.0, 24.0]
-    moved_result = CENTRE.moved(24 * step, 0)
-    assert study_state.resolve_point(moved_result) == moved_result, "typed in full, a step beyond what is known"
-
-
 def test_nothing_to_search_is_unsearched(search_of: Callable[..., Study]) -> None:
     study = search_of(lr="fixed", wd="fixed")
     verdict = verify(study, runs_on(study, {(0, 0): 1.0, (3, 0): 0.5}))  # of another search of the family
@@ -175,14 +138,13 @@ def test_nothing_to_search_is_unsearched(search_of: Callable[..., Study]) -> Non
 # --- edge -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("absent", SIX)
-def test_an_optimum_with_a_neighbour_never_asked_for_is_not_verified(study: Study, absent: Offset) -> None:
-    runs = runs_on(study, {o: s for o, s in BOWL.items() if o != absent})
-    verdict = verify(study, runs)
-    assert verdict.verdict == "edge"
-    assert [offset_of(p) for p in verdict.missing_points] == [absent]
-    assert reason_text(verdict) == "1 of 6 neighbours had not been asked for"
-    assert offsets(wanted(study, runs)) == {(0, 0), absent}
+def test_an_optimum_with_a_neighbour_never_asked_for_is_not_verified(study: Study) -> None:
+    for absent in SIX:
+        runs = runs_on(study, {o: s for o, s in BOWL.items() if o != absent})
+        verdict = verify(study, runs)
+        assert (verdict.verdict, reason_text(verdict)) == ("edge", "1 of 6 neighbours had not been asked for")
+        assert [offset_of(p) for p in verdict.missing_points] == [absent]
+        assert offsets(wanted(study, runs)) == {(0, 0), absent}
 
 
 def test_a_neighbour_with_only_some_of_the_seeds_was_not_asked_for(search_of: Callable[..., Study]) -> None:
@@ -192,48 +154,6 @@ def test_a_neighbour_with_only_some_of_the_seeds_was_not_asked_for(search_of: Ca
     assert verdict.verdict == "edge"
     assert [offset_of(p) for p in verdict.missing_points] == [(1, 0)]
     assert {spec.seed for spec in wanted(study, runs)} == {0, 1}
-
-
-def test_a_climb_far_beyond_the_ranges_stops_and_says_what_to_do(search_of: Callable[..., Study]) -> None:
-    study = search_of(wd="fixed")
-    downhill = {(float(i), 0.0): 10.0 - i for i in range(-1, REACH + 1)}
-    runs = runs_on(study, downhill)
-    verdict = verify(study, runs)
-    assert (verdict.verdict, offset_of(verdict.point)) == ("edge", (REACH, 0))
-    assert "--lr-range or --wd-range" in reason_text(verdict)
-    assert wanted(study, runs) == []
-    one_less = runs_on(study, {o: s for o, s in downhill.items() if o[0] < REACH})
-    assert offsets(wanted(study, one_less)) == {(REACH - 1, 0), (REACH, 0)}
-
-
-def test_the_reach_counts_steps_beyond_the_ranges_not_from_the_centre(search_of: Callable[..., Study]) -> None:
-    study = search_of(lr="{range: [-3, 3], step: 0.5}", wd="fixed")
-    for end in (-3.0, 3.0):
-        inside = runs_on(study, {(0.5 * i - 3, 0.0): 1.0 + abs(0.5 * i - 3 - end) for i in range(13)})
-        copysign_result = math.copysign(0.5 * REACH, end)
-        further = copysign_result + math.copysign(0.5, end)
-        at_reach = runs_on(
-            study, {(end + step * copysign_result / REACH, 0.0): 0.9 - 0.1 * step for step in range(1, REACH)}
-        )
-        assert (end + copysign_result, 0) in offsets(wanted(study, [*inside, *at_reach]))
-        at_reach += runs_on(study, {(end + copysign_result, 0.0): 0.0})
-        assert wanted(study, [*inside, *at_reach]) == []
-        taken_on = run_at(study, (end + further, 0.0), state="interrupted")
-        assert (end + further, 0) in offsets(wanted(study, [*inside, *at_reach, taken_on]))
-
-
-def test_a_run_that_is_there_already_is_taken_on_however_far_it_is(search_of: Callable[..., Study]) -> None:
-    study = search_of(wd="fixed")
-    runs = runs_on(study, {(float(i), 0.0): 10.0 - i for i in range(-1, REACH + 1)})
-    runs.append(run_at(study, (REACH + 1, 0), state="interrupted"))
-    verdict = verify(study, runs)
-    assert (verdict.verdict, offset_of(verdict.point)) == ("incomplete", (REACH, 0))
-    assert offsets(wanted(study, runs)) == {(REACH, 0), (REACH + 1, 0)}
-
-
-def test_points_beyond_the_grid_are_told(study: Study) -> None:
-    verdict = verify(study, runs_on(study, BOWL))
-    assert {offset_of(p) for p in verdict.outside} == set(SIX)
 
 
 # --- incomplete -----------------------------------------------------------------------------------------------------
@@ -253,45 +173,15 @@ def test_a_neighbour_under_way_makes_the_verdict_wait(study: Study, state: str) 
     assert (1, -1) in offsets(wanted(study, runs))
 
 
-@pytest.mark.parametrize("state", ["failed", "cancelled", "unknown"])
+@pytest.mark.parametrize("state", ["failed", "cancelled", "held"])
 def test_a_neighbour_that_stands_still_is_named_with_what_to_type(study: Study, state: str) -> None:
     runs = with_neighbour(study, state)
     verdict = verify(study, runs)
-    run_id = runs[-1].id
+    retry = f"`ettsweep retry {runs[-1].id}` trains it again"
+    held = "`ettsweep status --sweep '' --strategy standard --state held` says what lets the held ones start"
     assert verdict.verdict == "incomplete"
     assert reason_text(verdict) == (
-        f"1 neighbour is to come; 1 run stands still: {run_id} {state}; `ettsweep retry {run_id}` trains it again"
-    )
-    assert verdict.verdict not in FINAL_VERDICTS
-
-
-def test_a_held_neighbour_is_not_to_be_retried(study: Study) -> None:
-    runs = with_neighbour(study, "held")
-    text = f"; 1 run stands still: {runs[-1].id} held; `ettsweep status --sweep '' "
-    verdict = verify(study, runs)
-    assert text in reason_text(verdict)
-    assert reason_text(verdict).endswith(" --state held` says what lets the held ones start")
-    assert "retry" not in reason_text(verdict)
-
-
-def test_an_optimum_tells_of_points_that_failed_elsewhere(search_of: Callable[..., Study]) -> None:
-    study = search_of(lr="{range: [0, 3]}")
-    failed = [run_at(study, (i, 0), state="failed") for i in (2, 3)]
-    verdict = verify(study, [*runs_on(study, BOWL), *failed])
-    assert verdict.verdict == "optimal"
-    assert "2 runs stand still" in reason_text(verdict)
-    assert reason_text(verdict).endswith(f"`ettsweep retry {' '.join(run.id for run in failed)}` trains them again")
-
-
-def test_runs_that_stand_still_are_named_while_others_are_to_come(search_of: Callable[..., Study]) -> None:
-    study = search_of(lr="{range: [0, 3]}")
-    failed = run_at(study, (2, 0), state="failed")
-    runs = [*runs_on(study, BOWL), failed, run_at(study, (3, 0), state="running")]
-    verdict = verify(study, runs)
-    assert (verdict.verdict, reason_text(verdict)) == (
-        "incomplete",
-        "1 of 4 points that were asked for are to come; "
-        f"1 run stands still: {failed.id} failed; `ettsweep retry {failed.id}` trains it again",
+        f"1 neighbour is to come; 1 run stands still: {runs[-1].id} {state}; {held if state == 'held' else retry}"
     )
 
 
@@ -299,21 +189,9 @@ def test_runs_that_stand_still_are_named_before_any_is_finished(study: Study) ->
     failed = run_at(study, (0, 0), state="failed")
     verdict = verify(study, [failed])
     assert (verdict.verdict, verdict.point) == ("incomplete", None)
-    assert reason_text(verdict).startswith(
-        "no finished point yet; 0 of 1 points asked for are to come; 1 run stands still"
-    )
-    assert f"`ettsweep retry {failed.id}`" in reason_text(verdict)
+    told = "no finished point yet; 0 of 1 points asked for are to come; 1 run stands still"
+    assert reason_text(verdict).startswith(told)
     assert wanted(study, [failed]) == []
-
-
-def test_of_many_runs_that_stand_still_three_are_named_the_nearest_first(search_of: Callable[..., Study]) -> None:
-    study = search_of(lr="{range: [0, 9]}")
-    finished = runs_on(study, {o: s for o, s in BOWL.items() if o != (1, 0)})
-    failed = [run_at(study, (float(i), 0.0), state="failed") for i in range(9, 0, -1)]
-    verdict = verify(study, [*finished, *failed])
-    assert "9 runs stand still" in reason_text(verdict)
-    assert [run.id in reason_text(verdict) for run in failed].count(True) == 3
-    assert failed[-1].id in reason_text(verdict), "the neighbour of the candidate"
 
 
 def test_a_failed_rerun_over_a_fresh_seed_does_not_stand_in_the_way(study: Study) -> None:
@@ -327,11 +205,6 @@ def test_points_asked_for_come_before_new_neighbours(search_of: Callable[..., St
     verdict = verify(study, runs)
     assert (verdict.verdict, reason_text(verdict)) == ("incomplete", "1 of 3 points that were asked for are to come")
     assert offsets(wanted(study, runs)) == {(1, 0)}
-
-
-def test_a_better_point_may_still_come_though_the_neighbours_are_there(search_of: Callable[..., Study]) -> None:
-    study = search_of(lr="{range: [0, 3]}")
-    assert verify(study, runs_on(study, BOWL)).verdict == "incomplete"
 
 
 def test_no_finished_point_is_incomplete(study: Study) -> None:
@@ -385,49 +258,17 @@ def test_runs_off_the_lattice_and_off_a_fixed_axis_are_not_looked_at(search_of: 
             evaluate(study, runs_on(study, calm | other)).resolve_point(CENTRE.moved(*offset))
 
 
-def test_two_sweeps_of_one_family_say_in_what_they_differ(search_of: Callable[..., Study]) -> None:
-    wide = "{range: [-1, 1]}"
-    free, locked = replace(search_of(wide), sweep="free"), replace(search_of(wide, "fixed"), sweep="held")
-    changed = replace(free, seeds=(0, 1), sweep="more")
-    modified = replace(free, grid_points=(*free.grid_points, CENTRE.moved(9, 0)), sweep="far")
-    strict = replace(free, criterion=Criterion(rule="paper", confidence=0.99, margin=0.015), sweep="strict")
-    runs = runs_on(free, BOWL | {(0, 1): 0.5})
-    verdicts = [verify(study, runs) for study in (free, locked, changed, modified)]
-    verdicts.append(replace(verdicts[1], study=strict))
-    assert [v.verdict for v in verdicts[:2]] == ["edge", "optimal"]
-    mapping = {
-        (verdict.study.sweep, other.study.sweep): reason for verdict, other, reason in conflicting_verdicts(verdicts)
-    }
-    assert mapping["free", "held"] == ["wd is searched in steps of 1 / fixed at 2^-1"]
-    assert mapping["free", "more"] == ["seeds are 0 / 0, 1"]
-    assert mapping["held", "more"] == ["wd is fixed at 2^-1 / searched in steps of 1", "seeds are 0 / 0, 1"]
-    assert mapping["free", "strict"] == ["confidence is 0.95 / 0.99", "margin is 2% / 1.5%"]
-    assert mapping["free", "far"] == ["lr was requested from 2^-8 to 2^-6 / 2^-8 to 2^2"]
-    assert list(conflicting_verdicts([verdicts[0], replace(verdicts[0], study=changed)])) == [], "they say the same"
-
-
 def test_a_climb_takes_no_step_before_all_neighbours_are_known(study: Study) -> None:
     """Two ways lead down: whoever had the lesser one trained first, the climb takes the better."""
     lesser, improved = {(0.0, 1.0): 3.0, (0.0, 2.0): 2.9}, {(0.0, -1.0): 2.0, (0.0, -2.0): 1.0}
     others = dict.fromkeys(itertools.product(map(float, range(-4, 5)), repeat=2), 9.0)
-    runs_on_result = runs_on(study, {(0.0, 0.0): 4.0, **lesser})
-    verdict = verify(study, runs_on_result)
+    runs = runs_on(study, {(0.0, 0.0): 4.0, **lesser})
+    verdict = verify(study, runs)
     assert (verdict.verdict, offset_of(verdict.point)) == ("refuted", (0, 0))
-    assert {o for o in SIX if o != (0, 1)} <= offsets(wanted(study, runs_on_result))
-    verify_result = verify(study, runs_on(study, others | {(0.0, 0.0): 4.0} | lesser | improved))
-    assert (verify_result.verdict, offset_of(verify_result.point)) == ("optimal", (0, -2))
-    assert {offset_of(point) for point in verify_result.outside} > set(SIX), (
-        "neighbours that were left behind count as well"
-    )
-
-
-def test_the_path_of_a_climb_is_kept(search_of: Callable[..., Study]) -> None:
-    study = search_of(wd="fixed")
-    runs = runs_on(study, {(i, 0): 4.0 - i for i in range(-1, 4)})
-    moveds = [CENTRE.moved(i, 0) for i in range(4)]
-    for first in range(4):
-        verdict = evaluate(study, runs).climb(moveds[first])
-        assert (verdict.path, verdict.full_path) == (tuple(moveds[first:3]), tuple(moveds[first:]))
+    assert {o for o in SIX if o != (0, 1)} <= offsets(wanted(study, runs))
+    final = verify(study, runs_on(study, others | {(0.0, 0.0): 4.0} | lesser | improved))
+    assert (final.verdict, offset_of(final.point)) == ("optimal", (0, -2))
+    assert {offset_of(point) for point in final.outside} > set(SIX), "neighbours that were left behind count as well"
 
 
 def test_a_point_typed_as_a_table_prints_it_is_the_known_one(search_of: Callable[..., Study]) -> None:
@@ -443,29 +284,15 @@ def test_a_point_typed_as_a_table_prints_it_is_the_known_one(search_of: Callable
         evaluate(study, runs).resolve_point(Point(CENTRE.lr * 1.01, CENTRE.wd))
 
 
-def test_a_point_typed_in_full_is_itself_on_the_finest_lattice(search_of: Callable[..., Study]) -> None:
-    step = 2.0**-10
-    study = search_of(lr=f"{{range: [0, {4 * step}], step: {step}}}", wd="fixed")
-    for point in study.grid_points:
-        assert evaluate(study, []).resolve_point(point) == point
-
-
-def test_a_point_of_wd_zero_is_found_where_wd_is_fixed_at_zero(study: Study) -> None:
-    fixed = Axis(fixed=True)
-    zero = Point(CENTRE.lr, 0.0)
-    base = study.base.with_point(*zero, 0)
-    without_decay = replace(study, base=base, wd=fixed, grid_points=(zero,))
-    assert evaluate(without_decay, []).resolve_point(zero) == zero
-    with pytest.raises(InputError, match=r"--at: wd is fixed at 0 in "):
-        evaluate(without_decay, []).resolve_point(CENTRE)
-
-
 def test_a_point_off_a_fixed_axis_cannot_be_judged(search_of: Callable[..., Study]) -> None:
     study = search_of(wd="fixed")
     with pytest.raises(InputError, match=r"--at: wd is fixed at 2\^-1 in vit-digits standard, got 2\^0"):
         evaluate(study, []).resolve_point(Point(CENTRE.lr, 1.0))
-    point = Point(CENTRE.lr * 8, CENTRE.wd)
-    assert evaluate(study, []).resolve_point(point) == point, "along the free axis any point can be"
+    zero = Point(CENTRE.lr, 0.0)
+    without_decay = replace(study, base=study.base.with_point(*zero, 0), grid_points=(zero,))
+    assert evaluate(without_decay, []).resolve_point(zero) == zero
+    with pytest.raises(InputError, match=r"--at: wd is fixed at 0 in "):
+        evaluate(without_decay, []).resolve_point(CENTRE)
 
 
 # --- ties and divergence --------------------------------------------------------------------------------------------
@@ -477,11 +304,8 @@ def test_an_exactly_equal_neighbour_is_a_tie_without_a_climb(study: Study) -> No
     assert (verdict.verdict, reason_text(verdict)) == ("tie", "an equal neighbour")
     assert evaluate(study, runs).climb(CENTRE) == verdict
     assert wanted(study, runs, at=CENTRE) == []
-
-
-def test_of_equal_points_the_one_with_the_lowest_lr_is_judged(study: Study) -> None:
-    verdict = verify(study, runs_on(study, {(1, 0): 1.0, (0, 0): 1.0, (0, 1): 1.0}))
-    assert offset_of(verdict.point) == (0, 0)
+    of_equals = verify(study, runs_on(study, {(1, 0): 1.0, (0, 0): 1.0, (0, 1): 1.0}))
+    assert offset_of(of_equals.point) == (0, 0), "of the lowest lr"
 
 
 def test_diverged_neighbours_are_worse_than_any_score(study: Study) -> None:
@@ -502,14 +326,10 @@ def test_one_diverged_seed_makes_a_point_diverge(search_of: Callable[..., Study]
     assert verify(study, runs).score == 2.0
 
 
-def test_a_diverged_point_loses_to_a_neighbour_that_did_not(study: Study) -> None:
+def test_a_diverged_point_loses_to_a_neighbour_that_did_not_and_ties_with_one_that_did(study: Study) -> None:
     runs = runs_on(study, dict.fromkeys(BOWL, None) | {(-1, 0): 3.0})
-    verdict = verify(study, runs, at=CENTRE)
-    assert verdict.verdict == "refuted"
+    assert verify(study, runs, at=CENTRE).verdict == "refuted"
     assert offset_of(evaluate(study, runs).climb(CENTRE).point) == (-1, 0)
-
-
-def test_all_diverged_is_a_tie_that_says_what_to_try(study: Study) -> None:
     verdict = verify(study, runs_on(study, dict.fromkeys(BOWL, None)), at=CENTRE)
     assert (verdict.verdict, reason_text(verdict)) == ("tie", "all diverged; try a centre with a lower lr")
 
@@ -523,12 +343,8 @@ def test_the_score_is_the_mean_over_the_seeds_of_the_search(search_of: Callable[
     runs = [run_at(study, o, seed, s) for o, pair in scores.items() for seed, s in enumerate(pair)]
     verdict = verify(study, runs)
     assert (verdict.verdict, offset_of(verdict.point), verdict.score) == ("optimal", (0, 0), 1.5)
-
-
-def test_a_point_without_all_seeds_is_no_candidate(search_of: Callable[..., Study]) -> None:
-    study = search_of(seeds=[0, 1])
-    runs = [run_at(study, (0, 0), 0, 1.0), run_at(study, (0, 0), 1, 1.0), run_at(study, (1, 0), 0, 0.1)]
-    assert offset_of(verify(study, runs).point) == (0, 0)
+    without_all_seeds = [*runs[:2], run_at(study, (1, 0), 0, 0.1)]
+    assert offset_of(verify(study, without_all_seeds).point) == (0, 0)
 
 
 def test_fresh_seeds_are_reported_but_never_move_the_verdict(study: Study) -> None:
@@ -538,52 +354,39 @@ def test_fresh_seeds_are_reported_but_never_move_the_verdict(study: Study) -> No
     fresh[2] = run_at(study, (0, 0), 2, None, "diverged")
     better_elsewhere = [run_at(study, (1, 0), seed, 0.0) for seed in (1, 2, 3)]
     unfinished = [run_at(study, (0, 0), 4, state="running"), run_at(study, (0, 0), 5, state="failed")]
-    after = verify(study, [*fresh, *better_elsewhere, *unfinished, *searched])
+    afar = run_at(study, (5, 5), 1, 0.0)
+    after = verify(study, [*fresh, *better_elsewhere, *unfinished, afar, *searched])
     assert (after.verdict, after.point, after.score) == (before.verdict, before.point, before.score)
     assert list(after.fresh_scores.items()) == [(1, 7.0), (2, None), (3, 9.0)]
 
 
-def test_fresh_seeds_alone_make_no_candidate(study: Study) -> None:
-    verdict = verify(study, [*runs_on(study, BOWL), run_at(study, (5, 5), 1, 0.0)])
-    assert offset_of(verdict.point) == (0, 0)
-
-
-def test_fresh_seeds_are_not_those_of_the_search(search_of: Callable[..., Study]) -> None:
+def test_fresh_seeds_are_not_those_of_the_search_and_begin_anew_after_the_last(search_of: Callable[..., Study]) -> None:
     study = search_of(seeds=[0, 7, 2])
     seeds = fresh_seeds(study, 5)
-    assert len(set(seeds)) == 5
-    assert not set(seeds) & {0, 7, 2}
-    assert fresh_seeds(study, 8)[:5] == seeds  # more reruns keep those that are there
-
-
-def test_fresh_seeds_begin_anew_after_the_last_that_can_be(search_of: Callable[..., Study]) -> None:
+    assert len({*seeds, 0, 7, 2}) == 8
+    assert fresh_seeds(study, 8)[:5] == seeds, "more reruns keep those that are there"
     assert fresh_seeds(search_of(seeds=[MAX_SEED, 1]), 3) == [0, 2, 3]
     assert fresh_seeds(search_of(seeds=[MAX_SEED - 2, 0]), 4) == [MAX_SEED - 1, MAX_SEED, 1, 2]
-    (spec,) = evaluate(search_of(seeds=[0]), []).specs([CENTRE], [MAX_SEED])
-    assert validated_spec(spec.model_dump(), "spec").seed == 2**31 - 1
 
 
 # --- a score of which more is better --------------------------------------------------------------------------------
 
 
 def test_accuracy_is_best_where_it_is_highest() -> None:
-    study = load_sweep_spec(shipped("grids") / "vit-b16.yaml", ["ntk"], lr_range="0:0", wd_range="0:0").studies()[0]
+    (study,) = load_sweep_spec(shipped("grids") / "vit-b16.yaml", ["ntk"], lr_range="0:0", wd_range="0:0").studies()
     study = replace(study, criterion=Criterion(rule="paper"))
-    centre = Point(20.0, 4e-5)
 
-    def run(offset: Offset, accuracy: float | None) -> Run:
-        spec = study.base.with_point(*centre.moved(*offset), 0)
-        state = State.DIVERGED if accuracy is None else State.DONE
-        return Run(RunDir(Path("runs") / spec.run_id), spec, Status(state), {"score": accuracy})
+    def run(offset: Offset, accuracy: float) -> Run:
+        spec = study.base.with_point(*study.centre.moved(*offset), 0)
+        return Run(RunDir(Path("runs") / spec.run_id), spec, Status(State.DONE), {"score": accuracy})
 
     runs = [run((0, 0), 0.78), *(run(o, 0.78 - 0.01 * i) for i, o in enumerate(SIX, 1))]
     verdict = verify(study, runs)
     assert (verdict.verdict, verdict.lr, verdict.wd) == ("optimal", 20.0, 4e-5)
     assert verdict.study.metric == BEST_ACCURACY
-    runs[1], runs[2] = run(SIX[0], 0.79), run(SIX[1], None)
-    refuted = verify(study, runs, at=centre)
-    assert refuted.verdict == "refuted"
-    assert evaluate(study, runs).climb(centre).point == centre.moved(*SIX[0])
+    better = [*runs[:1], run(SIX[0], 0.79), *runs[2:]]
+    assert verify(study, better, at=study.centre).verdict == "refuted"
+    assert evaluate(study, better).climb(study.centre).point == study.centre.moved(*SIX[0])
 
 
 # --- the whole climb ------------------------------------------------------------------------------------------------
@@ -602,9 +405,9 @@ def search_for(study: Study, surface: Callable[[Offset], float]) -> tuple[Verdic
 
     train(evaluate(study, []).specs(study.grid_points))
     while True:
-        values_result = list(runs.values())
-        verdict = verify(study, values_result)
-        if not train(wanted(study, values_result)):
+        finished = list(runs.values())
+        verdict = verify(study, finished)
+        if not train(wanted(study, finished)):
             return verdict, len(runs)
 
 
@@ -622,7 +425,7 @@ SHAPES = [(1, 1, 0), (1, 1, 1), (1, 0.1, 0), (0.1, 1, 0), (0.1, 0.1, 1), (0.01, 
 NINE = range(-4, 5)
 
 
-@pytest.mark.parametrize("shape", [SHAPES[0], *(pytest.param(each, marks=pytest.mark.slow) for each in SHAPES[1:])])
+@pytest.mark.parametrize("shape", [SHAPES[0], pytest.param(SHAPES[-1], marks=pytest.mark.slow)])
 def test_a_climb_ends_at_the_optimum_of_a_convex_surface(search_of: Callable[..., Study], shape: Any) -> None:
     study = search_of(lr="{range: [-1, 1]}", wd="{range: [-1, 1]}")
     for optimum in itertools.product(NINE, NINE):
@@ -640,16 +443,9 @@ def test_an_optimum_near_the_centre_costs_a_fifth_of_the_factorial(search_of: Ca
         assert runs <= len(NINE) ** 2 / 5
 
 
-def test_a_climb_on_one_axis_ends_at_its_optimum(search_of: Callable[..., Study]) -> None:
-    study = search_of(wd="fixed")
-    for x in NINE:
-        verdict, runs = search_for(study, valley((x, 0), 1, 1, 0))
-        assert (verdict.verdict, offset_of(verdict.point)) == ("optimal", (x, 0))
-        assert runs == abs(x) + 3
-
-
 def test_a_surface_without_an_optimum_ends_the_climb(study: Study) -> None:
     verdict, runs = search_for(study, lambda offset: 2.0 ** offset[1])
     assert verdict.verdict == "edge"
     assert verdict.verdict not in FINAL_VERDICTS
+    assert "--lr-range or --wd-range" in reason_text(verdict)
     assert runs < 6 * (REACH + 2)

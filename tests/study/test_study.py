@@ -1,6 +1,7 @@
 import itertools
 import math
 import random
+import re
 
 import pytest
 
@@ -32,17 +33,10 @@ def test_the_neighbours_are_the_six_of_the_paper() -> None:
     assert not {Point(2 * lr, 2 * wd), Point(lr / 2, wd / 2)} & set(points)
 
 
-def test_one_free_axis_has_two_neighbours() -> None:
-    assert set(neighbours(Point(8.0, 0.5), FREE, FIXED)) == {Point(16.0, 0.5), Point(4.0, 0.5)}
+def test_one_free_axis_has_two_neighbours_and_none_has_none() -> None:
+    assert set(neighbours(Point(8.0, 0.0), FREE, FIXED)) == {Point(16.0, 0.0), Point(4.0, 0.0)}
     assert set(neighbours(Point(8.0, 0.5), FIXED, FREE)) == {Point(8.0, 1.0), Point(8.0, 0.25)}
-
-
-def test_no_free_axis_has_no_neighbours() -> None:
     assert neighbours(Point(8.0, 0.5), FIXED, FIXED) == []
-
-
-def test_a_fixed_wd_of_zero_keeps_its_two_neighbours() -> None:
-    assert set(neighbours(Point(1.0, 0.0), FREE, FIXED)) == {Point(2.0, 0.0), Point(0.5, 0.0)}
 
 
 def test_fractional_steps_move_by_that_power_of_two() -> None:
@@ -54,26 +48,15 @@ def test_fractional_steps_move_by_that_power_of_two() -> None:
     assert set(points) == {Point(*other) for other in expected}
 
 
-def test_being_a_neighbour_is_mutual() -> None:
-    for point in random_points(50):
-        for other in neighbours(point, FREE, FREE):
-            assert point in neighbours(other, FREE, FREE)
-
-
 # --- ranges ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("low", "high", "step", "offsets"),
     [
-        (-1, 1, 1, [-1, 0, 1]),
         (-1, 1, 0.5, [-1, -0.5, 0, 0.5, 1]),
-        (0, 2, 1, [0, 1, 2]),
-        (2, 3, 1, [2, 3]),
         (-1.5, 1.5, 1, [-1, 0, 1]),
         (0.4, 1.1, 0.5, [0.5, 1.0]),
-        (-2, 0, 2, [-2, 0]),
-        (0, 0, 1, [0]),
         (0.3, 0.6, 0.1, [0.3, 0.4, 0.5, 0.6]),
     ],
 )
@@ -83,48 +66,25 @@ def test_offsets_are_the_multiples_of_the_step_in_the_range(
     assert Axis(low=low, high=high, step=step).offsets() == pytest.approx(offsets)
 
 
-def test_ranges_of_one_step_share_a_lattice() -> None:
+def test_ranges_of_one_step_share_a_lattice_and_a_fixed_axis_holds_the_centre_alone() -> None:
     inner, outer = Axis(low=-0.7, high=0.7, step=0.1).offsets(), Axis(low=-3, high=3, step=0.1).offsets()
     assert set(inner) < set(outer)
-
-
-def test_a_fixed_axis_holds_the_centre_alone() -> None:
     assert Axis(low=-3, high=3, fixed=True).offsets() == [0.0]
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"low": 1.0, "high": -1.0}, "axis: empty range: 1 is above -1"),
-        ({"low": 0.2, "high": 0.8}, "axis: no multiple of the step 1 between 0.2 and 0.8"),
-        (
-            {"low": -1.0, "high": 1.0, "step": 0.0},
-            "axis: step: input should be greater than or equal to 0.0009765625, got 0.0",
-        ),
-        (
-            {"low": -1.0, "high": 1.0, "step": -1.0},
-            "axis: step: input should be greater than or equal to 0.0009765625, got -1.0",
-        ),
-        (
-            {"low": -1.0, "high": 1.0, "step": 1e-9},
-            "axis: step: input should be greater than or equal to 0.0009765625, got 1e-09",
-        ),
-        (
-            {"low": -64.0, "high": 64.0, "step": 65.0},
-            "axis: step: input should be less than or equal to 64, got 65.0",
-        ),
-        ({"lo": -1.0}, "axis: lo: unknown key; did you mean low?"),
+        ({"low": 1.0, "high": -1.0}, "empty range: 1 is above -1"),
+        ({"low": 0.2, "high": 0.8}, "no multiple of the step 1 between 0.2 and 0.8"),
+        ({"low": -1, "high": 1, "step": 0.0}, "step: input should be greater than or equal to 0.0009765625, got 0.0"),
+        ({"low": -64.0, "high": 64.0, "step": 65.0}, "step: input should be less than or equal to 64, got 65.0"),
+        ({"lo": -1.0}, "lo: unknown key; did you mean low?"),
     ],
-)
+)  # fmt: skip
 def test_an_impossible_range_is_refused(data: object, message: str) -> None:
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=f"^axis: {re.escape(message)}$"):
         validate(Axis, data, "axis")
-    assert str(error.value) == message
-
-
-def test_the_finest_and_the_coarsest_step_are_legal() -> None:
-    assert len(validate(Axis, {"low": -1.0, "high": 1.0, "step": 2.0**-10}, "axis").offsets()) == 2**11 + 1
-    assert validate(Axis, {"low": -64.0, "high": 64.0, "step": 64.0}, "axis").offsets() == [-64, 0, 64]
 
 
 def test_a_grid_is_the_product_of_its_axes_around_the_centre() -> None:
@@ -144,17 +104,16 @@ def test_points_are_equal_where_ids_round_them_alike() -> None:
     assert tuple(point_identity(20.0, 4e-5).values()) == Point(20.0, 4e-5).key
 
 
-@pytest.mark.parametrize("width", [16, 768, 1000, 2048])
+@pytest.mark.parametrize("width", [768, 1000])
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_points_are_found_after_a_round_trip_through_all_strategies(width: int, optimizer: str) -> None:
-    points = random_points(100)
-    by_point = {point: number for number, point in enumerate(points)}
-    for number, point in enumerate(points):
+    points = random_points(20)
+    for point in points:
         for route in itertools.permutations(STRATEGIES, 3):
             lr, wd = point
             for a, b in itertools.pairwise((*route, route[0])):
                 lr, wd = map_point(lr, wd, a, b, width, optimizer)  # type: ignore[arg-type]
-            assert by_point[snap_point(Point(lr, wd), by_point)] == number
+            assert snap_point(Point(lr, wd), points) == point
 
 
 def test_points_a_tenth_of_a_step_apart_are_two() -> None:
@@ -171,15 +130,6 @@ def test_a_point_that_was_rounded_otherwise_means_the_known_one() -> None:
             assert snap_point(point.moved(shift, -shift), [point]) == point
         for shift in (-1.1e-6, 1.1e-6):
             assert snap_point(point.moved(shift, 0), [point]) != point
-
-
-def test_of_several_known_points_the_nearest_is_meant() -> None:
-    step = 2.0**-10
-    moveds = [Point(1.0, 1.0).moved(i * step, 0) for i in range(5)]
-    for i, point in enumerate(moveds):
-        assert snap_point(point.moved(0.3 * step, 0), moveds, PRINTED_TOLERANCE) is moveds[i]
-        assert snap_point(point.moved(1e-7, 0), moveds[::-1]) is moveds[i]
-    assert snap_point(Point(3.0, 1.0), []) == Point(3.0, 1.0)
 
 
 def test_wd_zero_is_a_point_of_its_own() -> None:
@@ -200,7 +150,7 @@ def test_a_point_is_read_as_lr_and_wd() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "20,", "20,4e-5,1", "a,b", "0,1", "-1,1", "1,-1", "nan,1", "inf,1", "1,inf", "2^-6,2^x", "2^9999,1"],
+    ["", "20,", "20,4e-5,1", "a,b", "0,1", "1,-1", "nan,1", "1,inf", "2^9999,1"],
 )
 def test_a_point_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InputError) as error:

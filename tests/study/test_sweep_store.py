@@ -1,8 +1,6 @@
 """Sweeps by name: what extends one and what is refused, and who writes at the same instant."""
 
 import re
-import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -10,12 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from filelock import SoftFileLock
 from support.commandline import write_grid
 
-from ettsweep.errors import CorruptError, InputError, StorageError, SweepNameTakenError
+from ettsweep.errors import CorruptError, InputError, SweepNameTakenError
 from ettsweep.runs.point import Point
-from ettsweep.study import sweep_store
 from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.lattice import Axis, Centre
@@ -67,7 +63,6 @@ def test_what_was_asked_is_read_as_it_was_kept(make_sweep_spec: Ask, results: Pa
     ("changes", "stays"),
     [
         ({}, True),
-        ({"seeds": (0, 1)}, True),
         ({"criterion": CriterionOptions(confidence=0.9)}, True),
         ({"lr": Axis(low=-3, high=5)}, False),
     ],
@@ -88,14 +83,8 @@ def test_a_search_has_started_where_its_first_proposal_says_while_its_ranges_sta
             results, "w8", [Suggestion(strategy="standard", sampler="surface", points=points, start=start)]
         )
     assert starts() == [Point(0.5, 0.25), None]
-    of_mup = sweep_spec.model_copy(update={"lr": Axis(low=-3, high=5), "centres": {"mup": sweep_spec.centres["mup"]}})
-    extend_sweep(results, "w8", of_mup)
-    assert starts() == [Point(0.5, 0.25), None], "the ranges of another strategy"
     extend_sweep(results, "w8", sweep_spec.model_copy(update=changes), LaunchSettings(overrides=("slots=2",)))
     assert starts() == [Point(0.5, 0.25) if stays else None, None]
-    suggestion = Suggestion(strategy="standard", sampler="surface", points=(Centre(lr=0.125, wd=0.25),))
-    record_suggestions(results, "w8", [suggestion])
-    assert starts() == [Point(0.5, 0.25) if stays else None, None], "also once there are further proposals"
 
 
 def test_points_strategies_and_seeds_extend_a_sweep(make_sweep_spec: Ask, results: Path) -> None:
@@ -110,7 +99,7 @@ def test_points_strategies_and_seeds_extend_a_sweep(make_sweep_spec: Ask, result
     assert len(list(only(results).specs())) == 2 * (5 + 3)
 
 
-@pytest.mark.parametrize("repeated", [{}, {"lr_range": "0:1"}, {"seeds": [1]}, {"strategies": ["mup"]}])
+@pytest.mark.parametrize("repeated", [{}, {"lr_range": "0:1", "seeds": [1], "strategies": ["mup"]}])
 def test_what_adds_nothing_leaves_no_file(make_sweep_spec: Ask, results: Path, repeated: dict[str, object]) -> None:
     extend_sweep(results, "w8", make_sweep_spec(seeds=[0, 1], strategies=["standard", "mup"]))
     extend_sweep(results, "w8", make_sweep_spec(**{"seeds": [0, 1], **repeated}))
@@ -144,12 +133,9 @@ def test_a_centre_that_was_rounded_otherwise_asks_for_the_same_points(make_sweep
     ("options", "message", "free"),
     [
         ({"overrides": ["batch_size=64"]}, "batch_size is 32 there, 64 here", "w8-batch_size-64"),
-        ({"overrides": ["model.width=16"]}, "model.width is 8 there, 16 here", "w8-width-16"),
         ({"overrides": ["optimizer={kind: sgd}", "centre_sgd={standard: {lr: 1, wd: 0.25}}"]}, "optimizer.kind is adamw there, sgd here", "w8-sgd"),
-        ({"overrides": ["strategy.mlp_factor=include"]}, "mlp_factor is ignore there, include here", "w8-mlp_factor-include"),
         ({"wd_range": "-1:1"}, "wd is fixed there, searched here", "w8-wd-searched"),
         ({"lr_range": "-1:1:0.5"}, "the step of lr is 1 there, 0.5 here", "w8-lr-step-0.5"),
-        ({"overrides": ["centre.standard.wd=0.5"]}, "wd of standard is fixed at 2^-2 there, 2^-1 here", "w8-wd-0.5"),
         ({"overrides": ["centre.standard.lr=0.3"]}, "lr of standard is in steps of 1 in log2 from 2^-2 there, 0.3 here", "w8-lr-0.3"),
     ],
 )  # fmt: skip
@@ -174,7 +160,7 @@ def test_a_centre_on_the_lattice_extends(make_sweep_spec: Ask, results: Path) ->
 
 @pytest.mark.parametrize(
     "name",
-    ["", ".", "..", "a/b", "/etc", "a\\b", "-x", "a\n", "a\x1b[31m", "x" * 65, "é", "a.", "0123456789ab", "a b", "~"],
+    ["", "..", "a/b", "/etc", "a\\b", "-x", "a\n", "a\x1b[31m", "x" * 65, "é", "a.", "0123456789ab", "~"],
 )
 def test_names_that_could_be_anything_else_are_refused(name: str) -> None:
     with pytest.raises(InputError, match="--name"):
@@ -189,26 +175,9 @@ def test_any_text_can_be_made_a_name() -> None:
 # --- at the same instant --------------------------------------------------------------------------------------------
 
 
-def test_two_commands_at_the_same_instant_are_both_in(make_sweep_spec: Ask, results: Path) -> None:
-    sweep_specs = [make_sweep_spec(seeds=[seed]) for seed in range(8)]
-    barrier = threading.Barrier(len(sweep_specs))
-
-    def one(sweep_spec: SweepSpec) -> None:
-        barrier.wait()
-        extend_sweep(results, "w8", sweep_spec)
-
-    threads = [threading.Thread(target=one, args=(sweep_spec,)) for sweep_spec in sweep_specs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(only(results).studies[0].seeds) == list(range(8))
-    assert len(only(results).entries) == 8
-
-
-def test_of_two_that_differ_at_the_same_instant_one_is_refused(make_sweep_spec: Ask, results: Path) -> None:
-    sweep_specs = [make_sweep_spec(overrides=[f"batch_size={size}"]) for size in (16, 32, 64)]
-    barrier, refused = threading.Barrier(len(sweep_specs)), []
+def at_once(results: Path, sweep_specs: list[SweepSpec]) -> int:
+    """Have as many threads extend one sweep at one instant; return how many were refused."""
+    barrier, refused = threading.Barrier(len(sweep_specs)), list[SweepNameTakenError]()
 
     def one(sweep_spec: SweepSpec) -> None:
         barrier.wait()
@@ -222,7 +191,16 @@ def test_of_two_that_differ_at_the_same_instant_one_is_refused(make_sweep_spec: 
         thread.start()
     for thread in threads:
         thread.join()
-    assert (len(refused), len(only(results).entries)) == (2, 1)
+    return len(refused)
+
+
+def test_of_commands_at_the_same_instant_all_are_in_but_those_that_differ(make_sweep_spec: Ask, results: Path) -> None:
+    assert at_once(results, [make_sweep_spec(seeds=[seed]) for seed in range(8)]) == 0
+    assert sorted(only(results).studies[0].seeds) == list(range(8))
+    assert len(only(results).entries) == 8
+    delete_sweep(results, "w8")
+    assert at_once(results, [make_sweep_spec(overrides=[f"batch_size={size}"]) for size in (16, 32, 64)]) == 2
+    assert len(only(results).entries) == 1
 
 
 # --- names --------------------------------------------------------------------------------------------------------------
@@ -230,28 +208,15 @@ def test_of_two_that_differ_at_the_same_instant_one_is_refused(make_sweep_spec: 
 
 def test_no_two_sweeps_differ_in_case_alone(make_sweep_spec: Ask, results: Path) -> None:
     extend_sweep(results, "w8", make_sweep_spec())
-    extend_sweep(results, "W8-Batch_size-64", make_sweep_spec(overrides=["batch_size=16"]))
     with pytest.raises(SweepNameTakenError, match=r"^there is a sweep w8: .*--name w8 extends it$") as error:
         extend_sweep(results, "W8", make_sweep_spec())
     assert error.value.free == "W8-2"
-    with pytest.raises(SweepNameTakenError) as error:
-        extend_sweep(results, "w8", make_sweep_spec(overrides=["batch_size=64"]))
-    assert error.value.free == "w8-batch_size-64-2"
-
-
-def test_sweeps_that_differ_in_case_alone_since_an_earlier_version_go_on(make_sweep_spec: Ask, results: Path) -> None:
-    extend_sweep(results, "w8", make_sweep_spec())
-    shutil.copy(results / "sweeps" / "w8.yaml", results / "sweeps" / "W8.yaml")
-    for name in ("w8", "W8"):
-        assert extend_sweep(results, name, make_sweep_spec(seeds=[1])) == f"sweep {name} is extended"
 
 
 # --- damaged, and of other versions ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "content", ["", "[", "- asked: 3", "asked: {}", "- later: 2", "- asked: {grid: a}", "- 1", "- {}", "\x00"]
-)
+@pytest.mark.parametrize("content", ["", "[", "- asked: 3", "asked: {}", "- later: 2", "- asked: {grid: a}", "\x00"])
 def test_a_damaged_sweep_is_named_and_others_go_on(make_sweep_spec: Ask, results: Path, content: str) -> None:
     extend_sweep(results, "w8", make_sweep_spec())
     extend_sweep(results, "other", make_sweep_spec())
@@ -266,42 +231,6 @@ def test_a_damaged_sweep_is_named_and_others_go_on(make_sweep_spec: Ask, results
         extend_sweep(results, "w8", make_sweep_spec(seeds=[7]))
 
 
-@pytest.mark.parametrize("text", ["1e5", "1e-3", "null", "4:00", "0x1f", "\xff", "a: b # c", "'\"", "-", "true"])
-def test_any_text_is_read_as_it_was_written(make_sweep_spec: Ask, results: Path, text: str) -> None:
-    sweep_spec = make_sweep_spec()
-    launch = LaunchSettings(overrides=(text,))
-    extend_sweep(results, "w8", sweep_spec.model_copy(update={"grid": text}), launch)
-    (requested,) = only(results).sweep_specs
-    assert (requested.grid, only(results).launch) == (text, launch)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("standard:", "bogus:", "unknown strategy 'bogus'"),
-        ("mlp_factor: ignore", "mlp_factor: nope", "mlp_factor"),
-        (
-            "batch_size: 32",
-            "batch_size: 16",
-            "are not for the same recipe and lattice: batch_size is 32 there, 16 here",
-        ),
-    ],
-)
-def test_what_cannot_be_asked_is_damage_too(
-    make_sweep_spec: Ask, results: Path, old: str, new: str, message: str
-) -> None:
-    for name in ("w8", "other"):
-        extend_sweep(results, name, make_sweep_spec())
-    extend_sweep(results, "w8", make_sweep_spec(seeds=[1]))
-    path = results / "sweeps" / "w8.yaml"
-    before, last = path.read_text().rsplit("- asked:", 1)
-    path.write_text(f"{before}- asked:{last.replace(old, new)}")
-    store = load_sweep_store(results)
-    assert list(store.sweeps) == ["other"]
-    assert message in store.broken["w8"]
-    assert str(path) in store.broken["w8"]
-
-
 def test_the_lock_of_a_command_that_was_killed_is_taken_over(make_sweep_spec: Ask, results: Path) -> None:
     extend_sweep(results, "w8", make_sweep_spec())
     lock = results / "sweeps" / ".w8.lock"
@@ -314,49 +243,9 @@ def test_the_lock_of_a_command_that_was_killed_is_taken_over(make_sweep_spec: As
     assert not lock.exists()
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        lambda text: text.rstrip("\n"),
-        lambda text: "".join(f"  {line}\n" for line in text.splitlines()),
-        lambda text: f"{text}...\n",
-        lambda text: "# mine\n\n" + text.replace("- asked:", "-   asked:", 1).replace("\n    ", "\n        "),
-    ],
-)
-def test_a_sweep_that_was_edited_in_another_layout_is_extended(
-    make_sweep_spec: Ask, results: Path, edit: Callable[[str], str]
-) -> None:
-    extend_sweep(results, "w8", make_sweep_spec())
-    path = results / "sweeps" / "w8.yaml"
-    path.write_text(edit(path.read_text()))
-    before = only(results).entries
-    extend_sweep(results, "w8", make_sweep_spec(seeds=[1]))
-    assert only(results).entries[:1] == before
-    assert only(results).studies[0].seeds == (0, 1)
-
-
 def test_a_sweep_that_is_deleted_while_it_is_searched_ends_the_search(make_sweep_spec: Ask, results: Path) -> None:
     extend_sweep(results, "w8", make_sweep_spec())
     delete_sweep(results, "w8")
     with pytest.raises(CorruptError, match=r"^sweep w8 was renamed or deleted meanwhile"):
         record_suggestions(results, "w8", [Suggestion(strategy="standard", sampler="surface")])
     assert load_sweep_store(results).sweeps == {}
-
-
-def test_a_lock_of_another_machine_is_named(
-    make_sweep_spec: Ask, results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    extend_sweep(results, "w8", make_sweep_spec())
-    monkeypatch.setattr(sweep_store, "LOCK_S", 0.2)
-    lock = results / "sweeps" / ".w8.lock"
-    with SoftFileLock(lock):
-        lock.write_text(lock.read_text().replace(socket.gethostname(), "elsewhere"))
-        with pytest.raises(StorageError, match=re.escape(f"if there is none, delete {lock}")):
-            extend_sweep(results, "w8", make_sweep_spec(seeds=[1]))
-    assert len(only(results).entries) == 1
-
-
-def test_a_results_folder_that_cannot_be_made_is_a_storage_error(make_sweep_spec: Ask, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="file/sweeps"):
-        extend_sweep(tmp_path / "file", "w8", make_sweep_spec())

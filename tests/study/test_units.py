@@ -47,8 +47,7 @@ def assert_alike(a: Verdict, b: Verdict, scale: float) -> None:
         assert (other.mean, other.error) == pytest.approx((scale * mine.mean, scale * mine.error))
 
 
-@pytest.mark.parametrize("factor", [100.0, 1e-3])
-@pytest.mark.parametrize("margin", [0.004, 0.04])
+@pytest.mark.parametrize(("factor", "margin"), [(100.0, 0.004), (1e-3, 0.04)])
 @pytest.mark.parametrize("margin_is", ["share", "difference"])
 # Losses, accuracies, log likelihoods (negative, high is better), and scores of both signs.
 @pytest.mark.parametrize(("mode", "scale", "shift"), [("min", 1, 0), ("max", -1, -4), ("max", -1, 0), ("min", 1, -2.2)])

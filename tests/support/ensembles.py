@@ -1,4 +1,4 @@
-"""Ensembles of real networks at initialisation: their activations, attention, kernels and tangent kernels.
+"""Ensembles of real networks at initialisation: their activations, kernels and tangent kernels.
 
 N networks, B samples, T tokens, P = B T positions with the token running fastest, S tokens that are read from, n width,
 H heads, C channels per head, K outputs, R = P K rows, X numbers that a weight reads and Y that it gives.
@@ -69,28 +69,20 @@ class Pass:
         outputs: logits, (N, B, K) or (N, B, T, K).
         streams: the residual stream after each stage of the forward pass, as LayerNorm gets it, (N, B, T, n).
         normalised: the same after LayerNorm.
-        queries, keys: of each attention, (N, B, H, T, C) and (N, B, H, S, C).
-        weights: of each attention, (N, B, H, T, S).
     """
 
     outputs: Tensor
     streams: dict[str, Tensor]
     normalised: dict[str, Tensor]
-    queries: list[Tensor]
-    keys: list[Tensor]
-    weights: list[Tensor]
 
 
 class Recorder(TorchFunctionMode):
-    """Keeps what LayerNorms and attentions are called with, and what they return."""
+    """Keeps what LayerNorms are called with, and what they return."""
 
     def __init__(self) -> None:
         super().__init__()
         self.streams: list[Tensor] = []
         self.normalised: list[Tensor] = []
-        self.queries: list[Tensor] = []
-        self.keys: list[Tensor] = []
-        self.weights: list[Tensor] = []
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -99,12 +91,6 @@ class Recorder(TorchFunctionMode):
         if func is F.layer_norm:
             self.streams.append(args[0])
             self.normalised.append(result)
-        elif func is F.scaled_dot_product_attention:
-            query, key, value, *rest = args
-            self.queries.append(query)
-            self.keys.append(key)
-            unit = torch.eye(value.shape[-2]).expand(*value.shape[:-1], value.shape[-2])
-            self.weights.append(func(query, key, unit, *rest))  # a value that is 1 of one token is that one's weight
         return result
 
 
@@ -141,12 +127,12 @@ def forward(ensemble: Ensemble, inputs: Inputs) -> Pass:
     def one(values: dict[str, Tensor]) -> tuple[Any, ...]:
         with Recorder() as recorder:
             outputs = _call(model, values, inputs)
-        return outputs, recorder.streams, recorder.normalised, recorder.queries, recorder.keys, recorder.weights
+        return outputs, recorder.streams, recorder.normalised
 
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):  # the other ways have no rule for many networks at once
-        outputs, streams, normalised, *attention = vmap(one)(ensemble.values)
+        outputs, streams, normalised = vmap(one)(ensemble.values)
     streams, normalised = (dict(zip(names, tensors, strict=True)) for tensors in (streams, normalised))
-    return Pass(outputs, streams, normalised, *attention)
+    return Pass(outputs, streams, normalised)
 
 
 def _call(model: _Logits, values: dict[str, Tensor], inputs: Inputs) -> Tensor:
@@ -179,9 +165,7 @@ class _Probes(TorchFunctionMode):
         return result
 
 
-def tangent_kernels(
-    ensemble: Ensemble, inputs: Inputs, outputs: list[int], *, complete: bool = False
-) -> dict[Group, Array]:
+def tangent_kernels(ensemble: Ensemble, inputs: Inputs, outputs: list[int]) -> dict[Group, Array]:
     """Return the sum over each group's parameters of df_i/dtheta df_j/dtheta, by automatic differentiation.
 
     The gradient of a weight W of y = W x is the sum over positions of dy x^T: gradients of y alone need a hundredth of
@@ -191,13 +175,12 @@ def tangent_kernels(
         ensemble: the networks.
         inputs: what they are called with.
         outputs: the components i and j, K of them.
-        whole: whether gradients of all weights are computed instead.
 
     Returns:
         (N, K, K, P, P) of each of the model's groups; P = B of a Vision Transformer.
     """
     model, parameters, K = _Logits(ensemble), parameter_shapes(ensemble.spec), len(outputs)
-    by_probes = {} if complete else _outputs_of_weights(model, ensemble, inputs)
+    by_probes = _outputs_of_weights(model, ensemble, inputs)
 
     def one(values: dict[str, Tensor]) -> dict[Group, Tensor]:
         def flat(direct: dict[str, Tensor], probes: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -245,22 +228,6 @@ def _gram_of_weight(slope: Tensor, read: Tensor, count: int) -> list[Tensor]:
     parts_RPY = [section.flatten(1, -2) for section in slope.chunk(count, -1)]
     products = [torch.einsum("rpy,sqy->rpsq", part_RPY, part_RPY) for part_RPY in parts_RPY]
     return [torch.einsum("rpsq,pq->rs", product_RPRP, read_PX @ read_PX.T) for product_RPRP in products]
-
-
-def jacobians(ensemble: Ensemble, inputs: Inputs, outputs: list[int], name: str) -> Tensor:
-    """Return the derivatives of outputs by one parameter, (N, P, K, ...)."""
-    model = _Logits(ensemble)
-
-    def one(values: dict[str, Tensor]) -> Tensor:
-        def chosen(value: Tensor) -> Tensor:
-            return _call(model, values | {name: value}, inputs)[..., outputs].flatten(0, -2)
-
-        derivatives: Tensor = jacrev(chosen)(values[name])
-        return derivatives
-
-    with sdpa_kernel(SDPBackend.MATH):
-        result: Tensor = vmap(one, chunk_size=100)(ensemble.values)
-    return result.detach()
 
 
 def kernel(x_NBTn: Tensor) -> Array:

@@ -60,12 +60,9 @@ def test_text_under_standard_has_a_power_more_by_the_outputs_scale() -> None:
         assert expected.contribution(Group.PE).implied_power(NARROW) == pytest.approx(2.0, abs=0.02)
         assert expected.kernel("head", mean_over_positions).implied_power(NARROW) == pytest.approx(1.0, abs=0.02)
         assert expected.hidden_power == pytest.approx(1.0)
-
-
-def test_of_text_only_the_stems_change_by_a_power_that_is_known() -> None:
-    expected = expectations(0.5, "adamw", TEXT, NARROW)
-    by_stage = {stage: change.power for stage in expected.stages if (change := expected.change(stage))}
-    assert by_stage == {"encoder.stem": -0.25, "decoder.stem": -0.25}
+    hybrid = expectations(0.5, "adamw", TEXT, NARROW)
+    by_stage = {stage: change.power for stage in hybrid.stages if (change := hybrid.change(stage))}
+    assert by_stage == {"encoder.stem": -0.25, "decoder.stem": -0.25}, "what is known of text"
 
 
 def test_means_of_a_kernel_are_over_positions_and_over_pairs_of_samples() -> None:

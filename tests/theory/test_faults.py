@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ettsweep.strategies import factors
-from ettsweep.strategies.factors import BULK, Dims, Group
+from ettsweep.strategies.factors import Dims, Group
 from ettsweep.theory import scaling_check, text_probe
 from ettsweep.theory.expectations import Expectations
 from ettsweep.theory.exponents import ExponentTest
@@ -20,11 +20,11 @@ from ettsweep.theory.probe import Probe
 from ettsweep.theory.scaling_check import CheckPlan, check_scaling, compute_expectations, make_check_plan
 from ettsweep.token_ids import PAD
 from ettsweep.trainer.models import build, encdec, parameter_scales
-from ettsweep.trainer.models.blocks import CrossAttention, Mlp, Network
+from ettsweep.trainer.models.blocks import Mlp, Network
 from ettsweep.trainer.models.cross_entropy import linear_cross_entropy
-from ettsweep.trainer.models.encdec import DecoderBlock, EncDec
+from ettsweep.trainer.models.encdec import DecoderBlock
 from ettsweep.trainer.models.registry import model_spec
-from ettsweep.trainer.training import optimizer, trainer
+from ettsweep.trainer.training import trainer
 
 IMAGES, TEXT = "vit-digits", "encdec-tiny"
 Patch = pytest.MonkeyPatch
@@ -96,11 +96,6 @@ def drawn_from(distribution: str, *groups: Group) -> Plant:
     return lambda patch: patch.setattr(build, "init_distribution", planted)
 
 
-def all_ones(patch: Patch) -> None:
-    for name in ("C_QKV", "C_U", "C_W", "C_X"):
-        patch.setattr(factors, name, 1.0)
-
-
 # --- steps ----------------------------------------------------------------------------------------------------------
 
 
@@ -113,16 +108,6 @@ def lr_factor(wrong: Group, factor: float) -> Plant:
     return lambda patch: patch.setattr(parameter_scales, "lr_factor", planted)
 
 
-def lr_factor_of(tensor: str, factor: float) -> Plant:
-    right = parameter_scales.parameter_factors
-
-    def planted(*rest: Any) -> dict[str, tuple[float, float]]:
-        result = right(*rest)
-        return result | {tensor: (result[tensor][0] * factor, result[tensor][1] / factor)}
-
-    return lambda patch: patch.setattr(optimizer, "parameter_factors", planted)
-
-
 def growing_lr_factor(patch: Patch) -> None:
     """Have the factor of positional embeddings miss the width's power."""
     right = parameter_scales.lr_factor
@@ -133,14 +118,6 @@ def growing_lr_factor(patch: Patch) -> None:
     patch.setattr(parameter_scales, "lr_factor", planted)
 
 
-def steps_without_factors(patch: Patch) -> None:
-    def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-        for group in optimizer.param_groups:
-            group["lr"] = lr
-
-    patch.setattr(trainer, "set_lr", set_lr)
-
-
 def decay_times_factor(patch: Patch) -> None:
     patch.setattr(parameter_scales, "wd_factor", lambda group, factor, decay_pe=True: 1.0)
 
@@ -148,15 +125,6 @@ def decay_times_factor(patch: Patch) -> None:
 def default_eps(patch: Patch) -> None:
     """Have AdamW not be given the eps of its spec."""
     patch.setattr(torch.optim, "AdamW", lambda groups, eps, **rest: ADAMW(groups, **rest))
-
-
-def rescaled_eps(patch: Patch) -> None:
-    """Have AdamW multiply eps by the learning-rate factor."""
-
-    def planted(groups: list[dict[str, Any]], eps: float, **rest: Any) -> torch.optim.AdamW:
-        return ADAMW([group | {"eps": eps * group["lr_factor"]} for group in groups], **rest)
-
-    patch.setattr(torch.optim, "AdamW", planted)
 
 
 # --- what is computed -----------------------------------------------------------------------------------------------
@@ -178,29 +146,12 @@ def large_eps(x: Tensor, shape: Any, eps: float) -> Tensor:
     return (x - x.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + 0.1).sqrt()
 
 
-def rms_norm(x: Tensor, shape: Any, eps: float) -> Tensor:
-    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
-
-
 def layer_norm(function: Callable[..., Tensor]) -> Plant:
     return lambda patch: patch.setattr(F, "layer_norm", function)
 
 
 def other_eps(x: Tensor, shape: Any, eps: float) -> Tensor:
     return torch.layer_norm(x, shape, None, None, 10 * eps)
-
-
-def other_eps_in_the_decoder(patch: Patch) -> None:
-    """Have all LayerNorms but those of the encoder's blocks take another eps."""
-    patch.setattr(encdec, "layer_norm", lambda x, eps: LAYER_NORM(x, x.shape[-1:], eps=2 * eps))
-
-
-def loss_without_rescale(patch: Patch) -> None:
-    def forward(self: EncDec, source: Tensor, previous: Tensor, target: Tensor) -> Tensor:
-        _, h = self.hidden(source, previous)
-        return linear_cross_entropy(h.flatten(0, 1), self.we, target.flatten(), PAD)
-
-    patch.setattr(EncDec, "forward", forward)
 
 
 def no_output_rescale(patch: Patch) -> None:
@@ -217,29 +168,6 @@ def times(module: type[nn.Module], factor: float) -> Plant:
     """Return what multiplies what a branch adds."""
     right = module.forward
     return lambda patch: patch.setattr(module, "forward", lambda *inputs: factor * right(*inputs))
-
-
-def stem_of_the_encoder_alone(patch: Patch) -> None:
-    right = EncDec._stem
-
-    def stem(self: EncDec, words: Tensor, pe: Tensor) -> Tensor:
-        return right(self, words, pe) if pe is self.encoder_pe else words + pe
-
-    patch.setattr(EncDec, "_stem", stem)
-
-
-def raw_source(patch: Patch) -> None:
-    """Have the decoder read what the encoder's last block gives, as it is."""
-    right = EncDec.__init__
-
-    def planted(self: EncDec, *rest: Any) -> None:
-        right(self, *rest)
-        collected: list[Tensor] = []
-        self.encoder[-1].register_forward_hook(lambda module, inputs, output: collected.append(output))
-        for block in self.decoder:
-            block.register_forward_pre_hook(lambda module, inputs: (inputs[0], collected[-1], inputs[2]))
-
-    patch.setattr(EncDec, "__init__", planted)
 
 
 def never_called(patch: Patch) -> None:
@@ -271,55 +199,27 @@ UNLIKE_GELU = "blocks.0.mlp: the difference from the GELU, relative to it, is"
 @pytest.mark.parametrize(
     ("model", "plant", "line"),
     [
-        *((IMAGES, std(group, 1.2), f"{group}: {STD} 0.0") for group in (Group.V, Group.Q, Group.U, Group.W)),
-        (IMAGES, std(Group.PE, 5.0), f"pe: {STD} 0."),
-        (IMAGES, all_ones, f"q: {STD} 0.088"),
+        (IMAGES, std(Group.V, 1.2), f"{Group.V}: {STD} 0.0"),
         (TEXT, value_of("decoder.0.cross.q", 1.2), f"q: {STD} 0.024 at the widest, not 0.02, in decoder.0.cross.q"),
-        (TEXT, value_of("decoder_pe", 5.0), f"pe: {STD} 0.1"),
         (IMAGES, constant("PE_STD", 0.0201), f"pe: {STD} 0.0201 at the widest, not 0.02"),
-        (TEXT, constant("LANGUAGE_STD", 0.0201), f"pe: {STD} 0.0201 at the widest, not 0.02"),
-        (IMAGES, start("head_bias", lambda bias: bias.fill_(0.01)), f"head_bias: {STD} 0.01 at the widest, not 0"),
-        (IMAGES, start("head_bias", lambda bias: bias[3].fill_(1e-8)), f"head_bias: {STD} 3.16e-09 at the widest, not 0"),
         (TEXT, start("we", lambda we: we[PAD].copy_(we[PAD + 1])), "we: the initial rms of the [pad] row, over that of the other rows, is 0.9799, not 0"),
         (IMAGES, drawn_from("normal", Group.V), f"v: {SHAPE} 0.798 at the widest, not 0.866 (uniform)"),
-        (IMAGES, drawn_from("normal", *BULK), f"q: {SHAPE} 0.797 at the widest, not 0.866 (uniform)"),
         (IMAGES, drawn_from("uniform", Group.PE), f"pe: {SHAPE} 0.871 at the widest, not 0.798 (normal)"),
-        (TEXT, drawn_from("uniform", *Group), f"we: {SHAPE} 0.866 at the widest, not 0.798 (normal)"),
         (TEXT, start("decoder.0.mlp.w", lambda w: w.sign_().mul_(0.02)), f"w: {SHAPE} 1 at the widest, not 0.798 (normal), in decoder.0.mlp.w"),
         (IMAGES, lr_factor(Group.U, 1.1), f"u: {FACTOR} 0.00076 at the widest, not 0.000691"),
-        (IMAGES, lr_factor(Group.PATCH, 1.0001), f"patch: {FACTOR} 0.005525 at the widest, not 0.005524"),
-        (TEXT, lr_factor_of("decoder_pe", 1.1), f"pe: {FACTOR} 0.0972 at the widest, not 0.0884, in decoder_pe"),
         (IMAGES, growing_lr_factor, f"pe: {SCALED_FACTOR} width^+0.00, not width^-0.50 (off by +0.50)"),
-        (IMAGES, steps_without_factors, f"patch: {SCALED_FACTOR} width^+0.00, not width^-0.50"),
         (IMAGES, decay_times_factor, "patch: the decay of a step, divided by lr wd, scales as width^-0.50, not width^+0.00"),
         (TEXT, no_output_rescale, "we: the outputs' kernel (output rescale) scales as width^+"),
         (IMAGES, default_eps, f"patch, pe, head, head_bias and 4 more: {OPTIMIZER_EPS} 0.01049, not 1"),
-        (TEXT, rescaled_eps, f"we, encoder_pe, decoder_pe, encoder.0.attention.qkv and 10 more: {OPTIMIZER_EPS} 0.000691, not 1"),
-        (IMAGES, layer_norm(other_eps), f"head, blocks.0.attention.qkv, blocks.0.mlp.w: {LAYER_NORM_EPS} 10, not 1"),
         (TEXT, layer_norm(other_eps), f"encoder.stem, decoder.stem, we, encoder.0.attention.qkv and 5 more: {LAYER_NORM_EPS} 9.999, not 1"),
-        (TEXT, other_eps_in_the_decoder, f"encoder.stem, decoder.stem, we, decoder.0.attention.qkv and 3 more: {LAYER_NORM_EPS} 2, not 1"),
-        (TEXT, loss_without_rescale, f"{LOSS} 11.31, not 1"),
         (TEXT, loss_of_pad, f"{LOSS} 1.1"),
         (IMAGES, attention(1.25), "blocks.0.attention: the scale of the logits, over 1/sqrt(C), is 1.25, not 1"),
-        (TEXT, attention(1.25), "encoder.0.attention, decoder.0.attention, decoder.0.cross: the scale of the logits"),
-        (IMAGES, attention(8.0), "blocks.0.attention: the scale of the logits, over 1/sqrt(C), is 8, not 1"),
-        (TEXT, attention(0.2), "encoder.0.attention, decoder.0.attention, decoder.0.cross: the scale of the logits"),
-        (IMAGES, layer_norm(large_eps), f"head, blocks.0.attention.qkv, blocks.0.mlp.w: {VARIANCE}, over what it should be, is"),
         (TEXT, layer_norm(large_eps), f"encoder.stem, decoder.stem, encoder.0.attention.qkv, encoder.0.mlp.w and 4 more: {VARIANCE}"),
-        (IMAGES, layer_norm(rms_norm), f"head, blocks.0.attention.qkv, blocks.0.mlp.w: {MEAN}, relative to their rms, is"),
-        (TEXT, layer_norm(rms_norm), f"encoder.stem, decoder.stem, we, encoder.0.attention.qkv and 5 more: {MEAN}"),
-        (IMAGES, activation(F.relu), f"{UNLIKE_GELU} 0.3"),
-        (IMAGES, activation(F.silu), f"{UNLIKE_GELU} 0.1"),
         (IMAGES, activation(partial(F.gelu, approximate="tanh")), f"{UNLIKE_GELU} 0.0002"),
-        (TEXT, activation(partial(F.gelu, approximate="tanh")), "encoder.0.mlp, decoder.0.mlp: the difference from the GELU"),
         (TEXT, attention(is_causal=False), "decoder.0.attention: the part of attention's output that masked softmax"),
         (TEXT, attention(attn_mask=None), "encoder and decoder: the change of outputs by [pad] after the source"),
-        (TEXT, times(CrossAttention, 0.5), "decoder.0.cross: the weight in the residual stream is 0.5, not 1"),
-        (TEXT, times(CrossAttention, 0.0), "decoder.0.cross: the weight in the residual stream is 0, not 1"),
         (TEXT, never_called, "decoder.0.cross: the weight in the residual stream is 0, not 1"),
         (IMAGES, times(Mlp, -1.0), "blocks.0.mlp: the weight in the residual stream is -1, not 1"),
-        (TEXT, raw_source, f"decoder.0.cross.kv: {MEAN}"),
-        (TEXT, stem_of_the_encoder_alone, f"decoder.stem: {MEAN}"),
     ],
 )  # fmt: skip
 def test_a_planted_fault_is_named_first(

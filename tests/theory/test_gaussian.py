@@ -9,15 +9,8 @@ from scipy.special import ndtr
 
 from ettsweep.theory.gaussian import GELU, RELU, pair_expectations
 
-CORRELATIONS = [-1.0, -1 + 1e-9, -0.9, -0.3, 0.0, 1e-9, 0.5, 0.99, 1 - 1e-6, 1 - 1e-12, 1.0]
-VARIANCES = [
-    (0.1, 0.1, 1e-9),
-    (0.4, 0.4, 1e-8),
-    (1.0, 1.0, 1e-6),
-    (0.01, 1.0, 1e-6),
-    (0.4, 1.6, 1e-5),
-    (4.0, 4.0, 1e-5),
-]
+CORRELATIONS = [-1.0, -1 + 1e-9, -0.3, 0.0, 0.5, 1 - 1e-6, 1 - 1e-12, 1.0]
+VARIANCES = [(0.1, 0.1, 1e-9), (0.01, 1.0, 1e-6), (4.0, 4.0, 1e-5)]
 """Of both positions, and the error that quadrature of GELU may make; the wider, the less it looks like a polynomial."""
 
 
@@ -60,7 +53,7 @@ def test_gelu_and_its_slope_are_their_closed_forms(
 
 
 @pytest.mark.parametrize("correlation", CORRELATIONS)
-@pytest.mark.parametrize(("first", "second"), [(0.4, 0.4), (0.01, 1.0), (4.0, 4.0)])
+@pytest.mark.parametrize(("first", "second"), [(0.01, 1.0), (4.0, 4.0)])
 def test_relu_and_its_slope_are_arc_cosine_kernels(first: float, second: float, correlation: float) -> None:
     kernel = covariance(first, second, correlation)
     result, slopes = pair_expectations(RELU.sigma, kernel), pair_expectations(RELU.derivative, kernel)
@@ -98,8 +91,8 @@ def test_kernels_of_many_positions_are_integrated_pair_by_pair() -> None:
     """Positions that are equal, opposite, independent, and one without any variance."""
     vectors = np.array([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [0.0, 0.5], [0.3, 0.4], [0.0, 0.0]])
     kernel = vectors @ vectors.T
-    pair_expectations_result = pair_expectations(GELU.sigma, kernel)
+    by_pair = pair_expectations(GELU.sigma, kernel)
     for i in range(6):
         for j in range(6):
             expected = gelu_gelu(kernel[i, i], kernel[j, j], kernel[i, j])
-            assert pair_expectations_result[i, j] == pytest.approx(expected, abs=1e-7)
+            assert by_pair[i, j] == pytest.approx(expected, abs=1e-7)

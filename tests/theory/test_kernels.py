@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 from support.deviations import Array
-from support.kernel_cases import PREVIOUS, SOURCE, encdec, gpt, input_kernel, patches, same_position, vit
+from support.kernel_cases import gpt, input_kernel, patches, vit
 
 from ettsweep.strategies.factors import BULK, Group
 from ettsweep.theory.gaussian import GELU, RELU, pair_expectations
-from ettsweep.theory.kernels import REPLICAS, encdec_kernels, gpt_kernels, vit_kernels
+from ettsweep.theory.kernels import REPLICAS, gpt_kernels, vit_kernels
 from ettsweep.trainer.models.registry import dims
 
 
@@ -104,42 +104,6 @@ def test_texts_of_one_token_are_a_chain_of_closed_forms(head: Any, s: float | No
     for group, value in tangent.items():
         assert predicted.tangent[group].value == pytest.approx(value, rel=1e-9, abs=1e-15), group
     assert (predicted.contact is None) == (head == "untied")
-
-
-def test_stems_are_words_and_positions() -> None:
-    spec = encdec(64)
-    vision = vit_kernels(vit(64), dims(vit(64)), None, input_kernel(patches()), 2, draws=8).stages[0]
-    assert vision.kernel.value == pytest.approx(input_kernel(patches()) + 4e-4 * same_position(2, 4), rel=1e-14)
-    for s, token in ((0.0, 1.0), (None, 4e-4)):
-        stems = {
-            stage.name: stage.kernel.value
-            for stage in encdec_kernels(spec, dims(spec), s, SOURCE.numpy(), PREVIOUS.numpy(), draws=8).stages
-        }
-        for name, ids in (("encoder.stem", SOURCE), ("decoder.stem", PREVIOUS)):
-            same_word = np.equal.outer(ids.flatten(), ids.flatten())
-            expected, _ = normalised(token * same_word + 4e-4 * same_position(*ids.shape), spec.ln_eps)
-            assert stems[name] == pytest.approx(expected, rel=1e-12)
-
-
-def test_the_first_token_of_a_decoder_reads_itself_alone() -> None:
-    complete, first = (
-        encdec_kernels(encdec(64), dims(encdec(64)), 0.0, SOURCE.numpy(), previous.numpy(), draws=8)
-        for previous in (PREVIOUS, PREVIOUS[:, :1])
-    )
-    of_whole, of_first = (
-        next(stage.kernel.value for stage in subject.stages if stage.name == "decoder.0.attention")
-        for subject in (complete, first)
-    )
-    assert of_whole[::2, ::2] == pytest.approx(of_first, rel=1e-12)
-    stem = next(stage.kernel.value for stage in first.stages if stage.name == "decoder.stem")
-    assert of_first == pytest.approx(stem * (1 + (64 * 0.02**2) ** 2), rel=1e-4)
-
-
-def test_the_first_tokens_of_a_text_do_not_depend_on_those_that_follow() -> None:
-    spec = gpt(64)
-    complete, first = (gpt_kernels(spec, dims(spec), 0.0, ids.numpy(), draws=8) for ids in (SOURCE, SOURCE[:, :1]))
-    for of_whole, of_first in zip(complete.stages, first.stages, strict=True):
-        assert of_whole.kernel.value[::3, ::3] == pytest.approx(of_first.kernel.value, rel=1e-12), of_whole.name
 
 
 @pytest.mark.usefixtures("statistics")

@@ -10,7 +10,6 @@ from ettsweep.errors import DeviceMemoryError, InputError
 from ettsweep.strategies.factors import Dims, Group
 from ettsweep.theory.check_tables import show_check
 from ettsweep.theory.exponents import ExponentTest
-from ettsweep.theory.judge import group_off_by
 from ettsweep.theory.scaling_check import CheckPlan, CheckResult, check_scaling, make_check_plan
 from ettsweep.trainer.models import parameter_scales
 from ettsweep.trainer.models.encdec_spec import EncDecSpec
@@ -42,42 +41,21 @@ def off(result: CheckResult) -> dict[str, set[str]]:
 # --- what is right ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "strategy", "optimizer"),
-    [
-        pytest.param("vit-digits", "mup", "muon", marks=pytest.mark.slow),
-        pytest.param("encdec-tiny", "mup", "muon", marks=pytest.mark.slow),
-        pytest.param("vit-digits", "hybrid", "sgd", marks=pytest.mark.slow),
-        pytest.param("vit-digits", "mup", "sgd", marks=pytest.mark.slow),
-        pytest.param("vit-digits", "s=0.25", "adamw", marks=pytest.mark.slow),
-        pytest.param("encdec-tiny", "mup", "adamw", marks=pytest.mark.slow),
-    ],
+    [("vit-digits", "mup", "muon"), ("vit-digits", "hybrid", "sgd"), ("encdec-tiny", "mup", "adamw")],
 )
 def test_a_right_scaling_passes(model: str, strategy: str, optimizer: str) -> None:
-    check_result = check(strategy, model, optimizer=optimizer, seeds=4 if model == "encdec-tiny" else 8)
-    assert check_result.judgement.verdict is ExponentTest.OK, check_result.judgement.findings
-    assert check_result.judgement.findings == ()
+    judgement = check(strategy, model, optimizer=optimizer, seeds=4 if model == "encdec-tiny" else 8).judgement
+    assert (judgement.verdict, judgement.findings) == (ExponentTest.OK, ())
 
 
 @pytest.mark.parametrize("name", [name for name, model in SMALLEST.items() if architecture(model).check])
 def test_each_architectures_smallest_model_passes(name: str) -> None:
-    result = check_scaling(planned(model_spec(name), "ntk", seeds=4, steps=2))
+    fields = {} if name.startswith("vit") else {"depth": 1}
+    result = check_scaling(planned(model_spec(name), "ntk", seeds=4, steps=2, **fields))
     assert result.judgement.verdict is ExponentTest.OK, result.judgement.findings
-
-
-@pytest.mark.parametrize(
-    ("head", "strategy", "widths"),
-    [
-        ("untied", "ntk", (32, 64, 128, 256)),
-        pytest.param("tied", "mup", (64, 128, 256), marks=pytest.mark.slow),
-    ],
-)
-def test_a_right_decoder_passes(head: str, strategy: str, widths: tuple[int, ...]) -> None:
-    """Not narrower: at a width of 16, with 32 trained tokens, powers are off by 0.2 to 0.4."""
-    model = model_spec("gpt-tiny").model_copy(update={"head": head, "depth": 1})
-    result = check_scaling(planned(model, strategy, widths=widths, seeds=4, steps=2))
-    assert result.judgement.verdict is ExponentTest.OK, result.judgement.findings
-    assert (result.judgement.contact is None) == (head == "untied")
 
 
 GROUPED = {"kv_heads": 2, "qk_norm": True, "head": "untied"}
@@ -87,9 +65,7 @@ GROUPED = {"kv_heads": 2, "qk_norm": True, "head": "untied"}
     ("fields", "strategy", "optimizer"),
     [
         ({"norm": "rms", "positions": "rotary", "mlp": "swiglu"}, "ntk", "adamw"),
-        pytest.param(GROUPED, "ntk", "adamw", marks=pytest.mark.slow),
         (GROUPED | {"mlp": "swiglu"}, "mup", "muon"),
-        pytest.param(GROUPED | {"mlp": "swiglu"}, "standard", "muon", marks=pytest.mark.slow),
     ],
 )
 def test_of_a_model_beyond_the_theory_only_what_it_covers_is_judged(
@@ -130,23 +106,6 @@ def test_widths_that_the_model_cannot_have_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("statistics")
-def test_the_contact_term_is_reported_and_not_judged() -> None:
-    check_result = check("ntk", "encdec-tiny", optimizer="sgd")
-    assert check_result.judgement.verdict is not ExponentTest.OFF, check_result.judgement.findings
-    assert check_result.judgement.contact is not None
-    predicted, measured = check_result.judgement.contact
-    assert predicted == pytest.approx(128**0.5, rel=0.05)  # sqrt(n) at s = 0, but for what little the blocks add
-    assert measured == pytest.approx(predicted, rel=0.05)
-
-
-@pytest.mark.usefixtures("statistics")
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_m_may_enter_the_factors(optimizer: str) -> None:
-    check_result = check(mlp_factor="include", optimizer=optimizer)
-    assert check_result.judgement.verdict is not ExponentTest.OFF, check_result.judgement.findings
-
-
-@pytest.mark.usefixtures("statistics")
 @pytest.mark.parametrize(
     ("optimizer", "missed"),
     [
@@ -156,24 +115,14 @@ def test_m_may_enter_the_factors(optimizer: str) -> None:
     ],
 )
 def test_standard_is_off_by_known_powers_outside_the_bulk(optimizer: str, missed: dict[Group, float]) -> None:
-    check_result = check("standard", optimizer=optimizer)
-    rows = check_result.judgement.by_name("group")
-    assert {group for groups in off(check_result).values() for group in groups} == set(missed)
+    result = check("standard", optimizer=optimizer)
+    rows = result.judgement.by_name("group")
+    assert {group for groups in off(result).values() for group in groups} == set(missed)
     for group, power in missed.items():
         row = rows[group]["tangent contribution"]
         assert row.power_error is not None
         assert row.off_by == pytest.approx(power, abs=3 * row.power_error)
-        assert f"{group}: steps {'fall' if power < 0 else 'grow'} as width^" in "\n".join(
-            check_result.judgement.findings
-        )
-
-
-@pytest.mark.usefixtures("statistics")
-def test_standard_text_moves_words_and_places_less_than_the_bulk() -> None:
-    check_result = check("standard", "encdec-tiny")
-    rows = check_result.judgement.by_name("group")
-    assert {group for groups in off(check_result).values() for group in groups} == {Group.WE, Group.PE}
-    assert [group_off_by(rows[group]) for group in (Group.WE, Group.PE)] == pytest.approx([-1.0, -1.0], abs=0.15)
+        assert f"{group}: steps {'fall' if power < 0 else 'grow'} as width^" in "\n".join(result.judgement.findings)
 
 
 # --- what can be asked for --------------------------------------------------------------------------------------------
@@ -195,8 +144,6 @@ def test_defaults_follow_from_the_model() -> None:
     ("fields", "message"),
     [
         ({"widths": (32, 34, 64)}, "--widths: width 34 is not divisible by heads 4; nearest width: 32, 36"),
-        ({"widths": (32, 64, 64)}, "--widths: fitting a power takes at least three different widths, got 2"),
-        ({"widths": (0, 32, 64)}, "--widths: width 0 is below the model's 4 heads"),
         ({"widths": (16, 32, 64)}, "--widths: 16, 32, 64 determine a power to 0.14 at best"),
         ({"lr": 1e20}, "--lr 1e+20: a step at width 32 moves the outputs by"),
         ({"lr": 1e-30}, "which is too little to measure powers (0.0001 to 0.3 do); 0.00"),
@@ -210,16 +157,10 @@ def test_what_cannot_be_checked_is_refused_with_what_can(fields: dict[str, Any],
 
 def test_what_does_not_fit_is_refused_with_what_would() -> None:
     with pytest.raises(
-        DeviceMemoryError, match=r"and 1.0 GiB are free; --widths up to (\d+) or a smaller --depth"
-    ) as raises_result:
+        DeviceMemoryError, match=r"1.0 GiB are free; --widths up to (\d+) or a smaller --depth"
+    ) as refused:
         planned(model_spec("vit-b16"), "ntk", free_bytes=GIB)
-    fits = int(str(raises_result.value).split("up to ")[1].split()[0])
+    fits = int(str(refused.value).split("up to ")[1].split()[0])
     assert planned(model_spec("vit-b16"), "ntk", free_bytes=GIB, widths=(96, 192, fits)).widths[-1] == fits
     with pytest.raises(DeviceMemoryError):
         planned(model_spec("vit-b16"), "ntk", free_bytes=GIB, widths=(96, 192, fits + 12))
-
-
-def test_a_given_learning_rate_is_taken() -> None:
-    check_result = check(lr=0.01, seeds=2, widths=(32, 64, 128), depth=1)
-    assert [curves.lr for curves in check_result.curves] == [pytest.approx(0.01 * 128**-1.5), 0.01]
-    assert check_result.settings["lr"] == 0.01

@@ -207,7 +207,7 @@ def test_what_cannot_be_read_is_left_out_with_a_warning(copied: Path) -> None:
 def test_each_figure_has_data(loaded: Results) -> None:
     figures = loaded.figures
     charts = [figures.strategies(), figures.seeds(), figures.scores()]
-    charts += [draw("ntk") for draw in (figures.lattice, figures.trajectories, figures.curves)]
+    charts += [draw("ntk") for draw in (figures.lattice, figures.curves)]
     assert all(any(chart.to_dict()["datasets"].values()) for chart in charts)
 
 

@@ -3,8 +3,6 @@
 The compiler's own part, which turns operations into code, is left out but where a test is slow.
 """
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -83,15 +81,6 @@ def test_blocks_that_are_alike_are_compiled_once_for_each_shape(compiled: list[o
     assert not messages
 
 
-@pytest.mark.slow
-def test_more_shapes_than_torch_would_keep_are_all_compiled(compiled: list[object]) -> None:
-    model = network()
-    for samples in range(2, 22):
-        train(model, samples)
-    assert len(compiled) == 20
-    assert model.compiled
-
-
 def test_runs_of_another_kind_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten = list[int]()
     reset = torch._dynamo.reset
@@ -165,14 +154,6 @@ def test_attention_that_is_held_to_kernels_is_compiled_whole(compiled: list[obje
     assert outputs[2].item() == pytest.approx(outputs[0].item(), rel=1e-5)
 
 
-def test_what_a_block_raises_itself_is_no_fault_of_the_compiler() -> None:
-    messages = list[str]()
-    model = network(message=messages)
-    with pytest.raises(Exception, match=r"shape|size|match"):
-        next(iter(model.residual_blocks()))(torch.ones(2, 4, 7))
-    assert model.compiled or messages
-
-
 # --- of a run -----------------------------------------------------------------------------------------------------
 
 
@@ -238,17 +219,3 @@ def test_auto_compiles_for_all_runs_of_a_worker_and_stays_with_what_a_run_began_
         spec, torch.device(device), settings, SINGLE_PROCESS, before, lambda text: None
     )
     assert resolve_result.compile is expected
-
-
-NO_COMPILER = """
-import torch
-from ettsweep.trainer.models.compiler import obstacle
-assert "C++ compiler" in obstacle(torch.device("cpu")), obstacle(torch.device("cpu"))
-"""
-
-
-@pytest.mark.slow
-def test_a_machine_without_a_compiler_is_known(tmp_path: Any) -> None:
-    environment = {"PATH": "/nowhere", "CXX": "/nonexistent", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    completed = subprocess.run([sys.executable, "-c", NO_COMPILER], env=environment, capture_output=True, text=True)
-    assert completed.returncode == 0, completed.stderr

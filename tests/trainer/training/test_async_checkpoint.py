@@ -81,25 +81,16 @@ def assert_holds(attempt: Attempt, step: int, expected: dict[str, torch.Tensor])
     assert all(torch.equal(result[name], expected[name]) for name in result)
 
 
-def test_training_goes_on_while_the_state_of_before_is_written(attempt: Attempt, spec: RunSpec, disk: Disk) -> None:
-    trainer = prepare(spec, CPU)
-    stepped_result = stepped(trainer, 2)
-    on_disk_now = AsyncCheckpointWriter().save(run_of(attempt), trainer)
-    assert disk.begun.acquire(timeout=PATIENCE_S)
-    stepped_value = stepped(trainer, 3)
-    assert not torch.equal(stepped_result["model/head"], stepped_value["model/head"])
-    assert not attempt.has_checkpoint()
-    disk.may.release()
-    on_disk_now()
-    assert_holds(attempt, 2, stepped_result)
-
-
-def test_a_checkpoint_waits_for_the_one_before(attempt: Attempt, spec: RunSpec, disk: Disk) -> None:
+def test_training_goes_on_while_the_state_of_before_is_written_and_the_next_waits_for_it(
+    attempt: Attempt, spec: RunSpec, disk: Disk
+) -> None:
     trainer, saves = prepare(spec, CPU), AsyncCheckpointWriter()
-    first = stepped(trainer)
+    first = stepped(trainer, 2)
     saves.save(run_of(attempt), trainer)
     assert disk.begun.acquire(timeout=PATIENCE_S)
-    second = stepped(trainer)
+    second = stepped(trainer, 3)
+    assert not torch.equal(first["model/head"], second["model/head"])
+    assert not attempt.has_checkpoint()
     waiting = list[Callable[[], None]]()
     other = threading.Thread(target=lambda: waiting.append(saves.save(run_of(attempt), trainer)))
     other.start()
@@ -107,24 +98,24 @@ def test_a_checkpoint_waits_for_the_one_before(attempt: Attempt, spec: RunSpec, 
     assert other.is_alive(), "its copy lies where the first is still read"
     disk.may.release()
     assert disk.begun.acquire(timeout=PATIENCE_S)
-    assert_holds(attempt, 1, first)
+    assert_holds(attempt, 2, first)
     disk.may.release()
     other.join(PATIENCE_S)
     waiting[0]()
-    assert_holds(attempt, 2, second)
+    assert_holds(attempt, 5, second)
     assert (disk.most, disk.threads) == (1, 2)
 
 
 def test_runs_of_unlike_shapes_share_a_saver(results: Path, make_spec: MakeSpec) -> None:
-    saves, messages = AsyncCheckpointWriter(), []
+    saves, saved = AsyncCheckpointWriter(), []
     for changes in ({}, {"model": {"width": 24, "heads": 2}}, {"optimizer": {"kind": "sgd"}}):
         spec = make_spec(**changes)
         attempt = RunDir.create(results, spec).claim({}, after=0)
         assert attempt is not None
         trainer = prepare(spec, CPU)
-        messages.append((attempt, stepped(trainer), saves.save(run_of(attempt), trainer)))
-    for attempt, expected, content in messages:
-        content()
+        saved.append((attempt, stepped(trainer), saves.save(run_of(attempt), trainer)))
+    for attempt, expected, on_disk_now in saved:
+        on_disk_now()
         assert_holds(attempt, 1, expected)
 
 

@@ -79,43 +79,36 @@ def loaded(attempt: Attempt, spec: RunSpec) -> dict[str, Any]:
     return state_of(trainer) | {"step": trainer.step}
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize(
-    "optimizer", [{"kind": "adamw"}, {"kind": "sgd", "momentum": 0.9}, {"kind": "sgd"}, {"kind": "muon"}]
+    ("optimizer", "precision", "remaining"),
+    [
+        ({"kind": "adamw"}, "fp16", {"step", "exp_avg", "exp_avg_sq"}),
+        ({"kind": "sgd", "momentum": 0.9}, "fp32", {"momentum_buffer"}),
+        ({"kind": "sgd"}, "fp16", set()),
+        ({"kind": "muon"}, "fp32", None),
+    ],
 )
-def test_round_trip_is_exact(results: Path, make_spec: MakeSpec, precision: str, optimizer: dict[str, object]) -> None:
+def test_round_trip_is_exact(
+    results: Path, make_spec: MakeSpec, precision: str, optimizer: dict[str, object], remaining: set[str] | None
+) -> None:
+    """Names are the same before and after a step: else a fresh run would ask for what is not in a checkpoint."""
     spec = make_spec(precision=precision, optimizer=optimizer, strategy={"s": None})
     attempt = RunDir.create(results, spec).claim({}, after=0)
     assert attempt is not None
-    trainer = moved(spec, 5)
+    trainer, fresh = moved(spec, 5), prepare(spec, CPU)
     save(attempt, trainer)
-    fresh = prepare(spec, CPU)
+    layout = checkpoint.layout(checkpoint.named_tensors(fresh.model, fresh.optimizer))
+    assert checkpoint.layout(checkpoint.named_tensors(trainer.model, trainer.optimizer)) == layout
+    names = [parameter.name for parameter in parameter_shapes(spec.model)]
+    if remaining is not None:
+        of_optimizer = {f"optimizer/{n}/{key}" for n in names for key in remaining}
+        assert layout.keys() == {f"model/{n}" for n in names} | of_optimizer
     assert not equal(state_of(fresh), state_of(trainer))
     for group, other in zip(fresh.optimizer.param_groups, trainer.optimizer.param_groups, strict=True):
         group["lr"] = other["lr"]  # set at each step
     checkpoint.restore(load(attempt), fresh, run_of(attempt))
     assert fresh.step == 5
     assert equal(state_of(fresh), state_of(trainer))
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "remaining"),
-    [
-        ({"kind": "adamw"}, {"step", "exp_avg", "exp_avg_sq"}),
-        ({"kind": "sgd", "momentum": 0.9}, {"momentum_buffer"}),
-        ({"kind": "sgd"}, set()),
-    ],
-)
-def test_what_is_saved_has_names_and_is_the_same_before_and_after_a_step(
-    make_spec: MakeSpec, optimizer: dict[str, object], remaining: set[str]
-) -> None:
-    """Else what a fresh run is asked to take from a checkpoint would not be what is in it."""
-    spec = make_spec(optimizer=optimizer)
-    trainer = prepare(spec, CPU)
-    before = checkpoint.layout(checkpoint.named_tensors(trainer.model, trainer.optimizer))
-    names = [parameter.name for parameter in parameter_shapes(spec.model)]
-    assert before.keys() == {f"model/{n}" for n in names} | {f"optimizer/{n}/{key}" for n in names for key in remaining}
-    assert checkpoint.layout(checkpoint.named_tensors(*((t := moved(spec, 3)).model, t.optimizer))) == before
 
 
 class Evil:
@@ -126,16 +119,9 @@ class Evil:
         return os.mkdir, (str(self.path),)
 
 
-def test_loading_runs_no_code(attempt: Attempt, tmp_path: Path) -> None:
-    torch.save({"run": attempt.run.name, "step": 1, "model": Evil(tmp_path / "pwned")}, checkpoint_path(attempt))
-    with pytest.raises(CorruptError, match="cannot be read as a checkpoint"):
-        load(attempt)
-    assert not (tmp_path / "pwned").exists()
-
-
 def test_cut_at_any_length_is_noticed(attempt: Attempt, spec: RunSpec) -> None:
     data = save(attempt, moved(spec, 2))
-    for length in [0, 1, 100, *range(0, len(data), 997), len(data) - 1]:
+    for length in [0, 1, 100, *range(0, len(data), 4999), len(data) - 1]:
         checkpoint_path(attempt).write_bytes(data[:length])
         with pytest.raises(CorruptError, match="cannot be read as a checkpoint") as error:
             load(attempt)
@@ -147,7 +133,7 @@ def test_a_flipped_bit_never_changes_what_is_loaded(attempt: Attempt, spec: RunS
     right = loaded(attempt, spec)
     rng = random.Random(0)
     noticed = 0
-    for _ in range(150):
+    for _ in range(80):
         flipped = bytearray(data)
         flipped[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         checkpoint_path(attempt).write_bytes(flipped)
@@ -157,14 +143,7 @@ def test_a_flipped_bit_never_changes_what_is_loaded(attempt: Attempt, spec: RunS
             noticed += 1
         else:
             assert equal(state, right)
-    assert noticed > 50
-
-
-@pytest.mark.parametrize("content", [None, [1, 2], {"run": "0123456789ab", "step": 1}, {"step": 1}])
-def test_something_else_is_no_checkpoint(attempt: Attempt, content: object) -> None:
-    torch.save(content, checkpoint_path(attempt))
-    with pytest.raises(CorruptError, match=f"is not a checkpoint of run {attempt.run.name}"):
-        load(attempt)
+    assert noticed > 25
 
 
 class Foreign:
@@ -172,8 +151,16 @@ class Foreign:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:.*TorchScript archive:UserWarning")
-def test_refusal_names_what_is_foreign_and_passes_on_no_advice_to_run_it(attempt: Attempt) -> None:
+def test_something_else_is_no_checkpoint_runs_no_code_and_is_named(attempt: Attempt, tmp_path: Path) -> None:
     path = checkpoint_path(attempt)
+    for content in (None, [1, 2], {"run": "0123456789ab", "step": 1}, {"step": 1}):
+        torch.save(content, path)
+        with pytest.raises(CorruptError, match=f"is not a checkpoint of run {attempt.run.name}"):
+            load(attempt)
+    torch.save({"run": attempt.run.name, "step": 1, "model": Evil(tmp_path / "pwned")}, path)
+    with pytest.raises(CorruptError, match="cannot be read as a checkpoint"):
+        load(attempt)
+    assert not (tmp_path / "pwned").exists()
     torch.save({"run": Foreign()}, path)
     with pytest.raises(CorruptError) as error:
         load(attempt)
@@ -184,7 +171,7 @@ def test_refusal_names_what_is_foreign_and_passes_on_no_advice_to_run_it(attempt
     torch.jit.save(torch.jit.script(torch.nn.Linear(1, 1)), path)
     with pytest.raises(CorruptError, match="cannot be read as a checkpoint: it holds something beside") as error:
         load(attempt)
-    assert "weights_only" not in str(error.value)
+    assert "weights_only" not in str(error.value), "no advice to run it"
 
 
 def hurt(path: Path, other: Path) -> dict[str, Callable[[], object]]:
@@ -244,14 +231,9 @@ def test_damaged_checkpoint_costs_time_but_no_bit(
     assert numbers(run) == undisturbed(spec)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_run_begins_anew_when_no_checkpoint_is_left(
-    train: Train, undisturbed: Undisturbed, make_spec: MakeSpec, damage: str
-) -> None:
-    spec = make_spec()
-    other = train(make_spec(seed=1), poll=stop_at(9))
+def test_run_begins_anew_when_no_checkpoint_is_left(train: Train, undisturbed: Undisturbed, spec: RunSpec) -> None:
     run = train(spec, poll=stop_at(6))
-    hurt(checkpoint_path(run.attempt(1)), checkpoint_path(other.attempt(1)))[damage]()
+    checkpoint_path(run.attempt(1)).write_bytes(b"")
     train(spec)
     train(spec)
     assert run.attempt(3).resumed_from() == (0, 0)

@@ -81,12 +81,10 @@ def test_result_is_what_the_history_says(train: Train, spec: RunSpec) -> None:
         "data": "",
     }
     assert run.status().state is State.DONE
-
-
-def test_history_holds_each_step_with_its_learning_rate(train: Train, spec: RunSpec) -> None:
-    steps = [line for line in train(spec).history() if "loss" in line]
-    assert [line["step"] for line in steps] == list(range(1, 25))
-    assert [line["lr"] for line in steps] == [lr_at(t, spec.lr, spec.schedule) for t in range(1, 25)]
+    steps = [line for line in history if "loss" in line]
+    assert [(line["step"], line["lr"]) for line in steps] == [
+        (t, lr_at(t, spec.lr, spec.schedule)) for t in range(1, 25)
+    ]
     assert all(line.keys() == {"step", "loss", "grad_norm", "lr"} for line in steps)
 
 
@@ -112,33 +110,20 @@ def test_first_losses_are_those_of_plain_torch(train: Train, make_spec: MakeSpec
             parameter.data -= rate * gradient
 
 
-def test_run_that_stops_early_follows_the_whole_one(train: Train, make_spec: MakeSpec) -> None:
-    history_result = train(make_spec()).history()
-    stopped = train(make_spec(schedule={"stop_step": 13}))
-    assert result_of(stopped)["steps"] == 13
-    until = [line for line in history_result if line["step"] <= 13]
-    assert stopped.history()[:-1] == until
-    assert stopped.history()[-1]["step"] == 13
-    assert "val_loss" in stopped.history()[-1]
-
-
-def test_checkpoints_and_drains_do_not_change_the_numbers(
-    train: Train, undisturbed: Undisturbed, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+def test_neither_an_early_end_nor_evaluations_checkpoints_or_drains_change_the_training(
+    train: Train, undisturbed: Undisturbed, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    spec = make_spec()
+    expected = undisturbed(spec)
     monkeypatch.setattr(loop, "DRAIN_S", 0.0)
-    assert numbers(train(spec, every_steps=1)) == undisturbed(spec)
-
-
-def test_evaluations_do_not_change_the_training(train: Train, make_spec: MakeSpec) -> None:
-    often, once = (train(make_spec(schedule={"eval_every": every})) for every in (1, 24))
-    assert len(often.history()) == 48
-    assert [line for line in often.history() if "loss" in line] == once.history()[:-1]
-    assert result_of(often)["weights_sha256"] == result_of(once)["weights_sha256"]
-
-
-def test_seeds_and_points_differ(train: Train, make_spec: MakeSpec) -> None:
-    runs = [train(make_spec(**c)) for c in ({}, {"seed": 1}, {"lr": 0.5}, {"wd": 0.0}, {"strategy": {"s": 1.0}})]
-    assert len({numbers(run) for run in runs}) == 5
+    run = train(spec, every_steps=1)
+    assert numbers(run) == expected
+    stopped = train(make_spec(schedule={"stop_step": 13})).history()
+    assert stopped[:-1] == [line for line in run.history() if line["step"] <= 13]
+    assert stopped[-1].keys() >= {"step", "val_loss"}
+    often = train(make_spec(schedule={"eval_every": 1}))
+    assert [line for line in often.history() if "loss" in line] == [line for line in run.history() if "loss" in line]
+    assert result_of(often)["weights_sha256"] == expected[1]
 
 
 def test_time_passes_on_along_the_lineage(train: Train, spec: RunSpec) -> None:
@@ -169,13 +154,7 @@ OPTIMIZERS: dict[str, dict[str, object]] = {
         ("adamw", 0, False),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
-            for case in (
-                ("muon", 5, False),
-                ("momentum", 1, False),
-                ("clipped", 2, False),
-                ("adamw", 3, True),
-                ("adamw", 4, True),
-            )
+            for case in (("muon", 5, False), ("momentum", 1, True), ("clipped", 2, False))
         ),
     ],
 )
@@ -199,8 +178,7 @@ def test_killed_run_equals_an_undisturbed_one_bit_for_bit(
 # --- stops --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stop", [StopReason.TERMINATED, StopReason.CANCELLED])
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize(("stop", "precision"), [(StopReason.TERMINATED, "fp32"), (StopReason.CANCELLED, "fp16")])
 def test_stopped_run_equals_an_undisturbed_one(
     train: Train, undisturbed: Undisturbed, make_spec: MakeSpec, stop: StopReason, precision: str
 ) -> None:
@@ -264,15 +242,6 @@ def test_attempt_that_finishes_late_leaves_the_first_result(train: Train, spec: 
     assert "another attempt has taken over the run" in run.attempt(1).log_text()
 
 
-def test_resume_elsewhere_warns(train: Train, spec: RunSpec) -> None:
-    run = train(spec, poll=stop_at(3))
-    path = run.attempt(1).events_path
-    path.write_text(path.read_text().replace('"threads": 1', '"threads": 64'))
-    train(spec)
-    assert "warning: threads was 64, is 1: metrics may differ in the last bits" in run.attempt(2).log_text()
-    assert run.attempt(2).log_text().count("warning") == 1
-
-
 # --- divergence ---------------------------------------------------------------------------------------------
 
 
@@ -290,64 +259,38 @@ def first_bad_step(spec: RunSpec) -> int:
     raise AssertionError
 
 
-@pytest.mark.parametrize("lr", [1e3, 1e20])
 def test_divergence_ends_the_run_at_its_step_whenever_it_is_seen(
-    train: Train, make_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lr: float
+    train: Train, make_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = make_spec(lr=lr, schedule={"total_steps": 60, "eval_every": 2})
+    """Stopped or resumed just before, too: all files are the same."""
+    spec = make_spec(lr=1e3, schedule={"total_steps": 60, "eval_every": 60})
     step = first_bad_step(spec)
     assert 2 <= step < 24
     outcomes = set()
-    for number, (drain_steps, eval_every, every_steps) in enumerate([(1, 2, None), (7, 60, None), (50, 60, None)]):
+    for number, (drain_steps, every_steps, stops) in enumerate(
+        [
+            (1, None, []),
+            (7, None, []),
+            (50, 4, []),
+            (50, None, [step]),
+            (50, None, [step + 3]),
+            (50, None, [step - 1, 99]),
+        ]
+    ):
         monkeypatch.setattr(loop, "DRAIN_STEPS", drain_steps)
-        changed = make_spec(lr=lr, schedule={"total_steps": 60, "eval_every": eval_every})
-        run = train(changed, every_steps, folder=tmp_path / f"results-{number}")
+        folder = tmp_path / f"results-{number}"
+        for stop in stops or [99]:
+            run = train(spec, every_steps, stop_at(stop), folder)
         result = result_of(run)
         assert (result["status"], result["diverged_step"], result["steps"]) == ("diverged", step, step)
         for key in ("score", "final_loss", "final_accuracy", "weights_sha256"):
             assert result[key] is None, key
-        lines = [line for line in run.history() if "loss" in line]
-        assert [line["step"] for line in lines] == list(range(1, step + 1))
-        assert [line["loss"] is None for line in lines] == [False] * (step - 1) + [True]
-        assert run.history()[-1] == lines[-1], "no evaluation after it"
-        assert run.status().state is State.DIVERGED
-        assert run.status().reason == f"at step {step}"
-        outcomes.add(json.dumps(lines))
+        lines = run.history()
+        assert [(line["step"], line["loss"] is None) for line in lines] == [(k, k == step) for k in range(1, step + 1)]
+        assert (run.status().state, run.status().reason) == (State.DIVERGED, f"at step {step}")
+        varying = ("wall_s", "device_s", "steps_per_s", "samples_per_s", "step_s", "data_wait", "attempts")
+        outcomes.add((run.metrics_path.read_bytes(), json.dumps({k: v for k, v in result.items() if k not in varying})))
     assert len(outcomes) == 1
-
-
-def test_same_diverged_run_has_the_same_files_whatever_the_drains_and_checkpoints(
-    train: Train, make_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = make_spec(lr=1e3, precision="bf16", schedule={"total_steps": 60, "eval_every": 60})
-    set_result = set()
-    for number, (drain_steps, every_steps) in enumerate([(1, None), (7, None), (50, None), (50, 1), (50, 4)]):
-        monkeypatch.setattr(loop, "DRAIN_STEPS", drain_steps)
-        run = train(spec, every_steps, folder=tmp_path / f"results-{number}")
-        varying = ("wall_s", "device_s", "steps_per_s", "samples_per_s", "step_s", "data_wait")
-        result = {k: v for k, v in result_of(run).items() if k not in varying}
-        set_result.add((run.metrics_path.read_bytes(), json.dumps(result)))
-    assert len(set_result) == 1
-
-
-@pytest.mark.parametrize("extra", [0, 3])
-def test_stop_after_a_divergence_that_was_not_seen_yet_is_the_divergence(
-    train: Train, make_spec: MakeSpec, extra: int
-) -> None:
-    spec = make_spec(lr=1e3, schedule={"total_steps": 60, "eval_every": 60})
-    step = first_bad_step(spec)
-    run = train(spec, poll=stop_at(step + extra))
-    assert run.attempt(1).failure() is None
-    assert result_of(run)["diverged_step"] == step
-
-
-def test_divergence_after_a_resume_is_at_the_same_step(
-    train: Train, undisturbed: Undisturbed, make_spec: MakeSpec
-) -> None:
-    spec = make_spec(lr=1e3, schedule={"total_steps": 60, "eval_every": 3})
-    run = train(spec, poll=stop_at(first_bad_step(spec) - 1))
-    train(spec)
-    assert numbers(run) == undisturbed(spec)
 
 
 class NanGradients(Digits):
@@ -448,18 +391,6 @@ def test_weights_that_break_in_the_last_step_diverge(
     assert result["best_loss"] is not None, "what was seen before stays on record"
 
 
-def test_checkpoint_whose_metrics_were_edited_is_not_used(
-    train: Train, spec: RunSpec, undisturbed: Undisturbed
-) -> None:
-    run = train(spec, poll=stop_at(10))
-    path = run.attempt(1).metrics_path
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(line for line in lines if "val_loss" not in line))
-    train(spec)
-    assert "changed since the state after step 10 was saved; not used" in run.attempt(2).log_text()
-    assert numbers(run) == undisturbed(spec)
-
-
 # --- full disks ---------------------------------------------------------------------------------------------
 
 
@@ -543,15 +474,13 @@ def test_disk_that_fails_at_any_sync_is_named_and_costs_no_bit(
     assert failed["names"] == 1
 
 
-@pytest.mark.parametrize(
-    "step", [pytest.param(0, marks=pytest.mark.slow), 10, pytest.param(21, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("step", [10, pytest.param(21, marks=pytest.mark.slow)])
 def test_disk_that_fills_up_anywhere_costs_no_bit(
     train: Train, undisturbed: Undisturbed, spec: RunSpec, small_disk: Callable[[str], Path], step: int
 ) -> None:
     disk = small_disk("2m")
     ends = set()
-    for free_kib in (*range(0, 48, 4), 192):  # a whole run takes less than that
+    for free_kib in (*range(0, 48, 8), 192):  # a whole run takes less than that
         folder = disk / f"results-{free_kib}"
         run = RunDir.create(folder, spec)
         try:

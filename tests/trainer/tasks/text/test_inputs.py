@@ -156,34 +156,28 @@ pq.write_table(pa.table({"text": [1, 2]}), PARQUET)
         ("a.md", b"x", InputError, "--input {path}: unsupported format; supported are .txt, .jsonl"),
         ("a.txt", b"fine\n\nno \xff good", FailedError, "{path}: not UTF-8;"),
         ("a.jsonl", (line("x") * 4 + "{broken\n").encode(), FailedError, "{path}: no valid JSON (Expecting property"),
-        ("a.jsonl", line("x").encode() + b'{"text": "\xff"}', FailedError, "{path}: not UTF-8;"),
         ("a.jsonl", b'[{"text": "x"}]', FailedError, "{path}: one JSON object a line is expected, got list"),
         ("a.jsonl", b'{"id": "1", "body": "y"}\n', InputError, "{path}: no field 'text', it has id, body; --text-field id?"),
         ("a.jsonl", (line("x") * 2 + line(3)).encode(), InputError, "{path}: field 'text' is not text but int in "),
-        ("a.jsonl", b"[" * 100_000, FailedError, "{path}: no valid JSON (RecursionError)"),
-        ("a.txt.gz", b"no gzip", FailedError, "{path}: not UTF-8|{path}: cannot be read"),
         ("a.txt.gz", gzip.compress(b"words " * 1000, mtime=0)[:-10], FailedError, "{path}: cannot be read as text (EOF"),
         ("a.csv", b"id,body\n1,x\n", FailedError, "{path}: cannot be read as csv (ValueError: Usecols do not match"),
         ("a.parquet", b"PAR1 no", FailedError, "{path}: cannot be read as parquet (ArrowInvalid: "),
         ("a.parquet", PARQUET.getvalue().to_pybytes(), InputError, "{path}: field 'text' is not text but int64"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("among", [False, True])
 def test_a_damaged_file_is_named(
-    folder: Path, name: str, content: bytes, kind: type[EttsweepError], message: str, among: bool
+    folder: Path, name: str, content: bytes, kind: type[EttsweepError], message: str
 ) -> None:
+    """Among others that are sound."""
     path = folder / f"b{name}"
     path.write_bytes(content)
-    inputs = [path]
-    if among:
-        for other in ("a", "c"):
-            (folder / f"{other}.jsonl").write_text(line(other))
-            (folder / f"{other}.txt").write_text(other)
-            pq.write_table(pa.table({"text": [other]}), folder / f"{other}.parquet")
-        end = ".jsonl" if "json" in name else ".parquet" if "parquet" in name else ".txt"
-        inputs = [folder / f"a{end}", path, folder / f"c{end}"]
-    expected = "|".join(re.escape(each.format(path=path)) for each in message.split("|"))
-    with pytest.raises(kind, match=f"^({expected})"):
+    for other in ("a", "c"):
+        (folder / f"{other}.jsonl").write_text(line(other))
+        (folder / f"{other}.txt").write_text(other)
+        pq.write_table(pa.table({"text": [other]}), folder / f"{other}.parquet")
+    end = ".jsonl" if "json" in name else ".parquet" if "parquet" in name else ".txt"
+    inputs = [folder / f"a{end}", path, folder / f"c{end}"]
+    with pytest.raises(kind, match=f"^{re.escape(message.format(path=path))}"):
         read(*inputs, out=folder.parent)
 
 

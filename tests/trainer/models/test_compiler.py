@@ -81,15 +81,6 @@ def test_blocks_that_are_alike_are_compiled_once_for_each_shape(compiled: list[o
     assert not messages
 
 
-def test_runs_of_another_kind_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    forgotten = list[int]()
-    reset = torch._dynamo.reset
-    monkeypatch.setattr(torch._dynamo, "reset", lambda: (forgotten.append(1), reset())[1])
-    for kind, times in (("a", 0), ("a", 0), ("b", 1)):
-        train(network(kind), 4)
-        assert len(forgotten) == times
-
-
 def test_a_model_goes_on_without_the_compiler_and_says_so() -> None:
     messages = list[str]()
     model, plain = network(message=messages), network("a")

@@ -150,7 +150,6 @@ class Foreign:
     """Not of tensors or numbers."""
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:.*TorchScript archive:UserWarning")
 def test_something_else_is_no_checkpoint_runs_no_code_and_is_named(attempt: Attempt, tmp_path: Path) -> None:
     path = checkpoint_path(attempt)
     for content in (None, [1, 2], {"run": "0123456789ab", "step": 1}, {"step": 1}):
@@ -168,10 +167,6 @@ def test_something_else_is_no_checkpoint_runs_no_code_and_is_named(attempt: Atte
     assert str(error.value) == (
         f"{path}: cannot be read as a checkpoint: it holds {name} beside tensors and numbers, which could run code"
     )
-    torch.jit.save(torch.jit.script(torch.nn.Linear(1, 1)), path)
-    with pytest.raises(CorruptError, match="cannot be read as a checkpoint: it holds something beside") as error:
-        load(attempt)
-    assert "weights_only" not in str(error.value), "no advice to run it"
 
 
 def hurt(path: Path, other: Path) -> dict[str, Callable[[], object]]:
@@ -196,14 +191,10 @@ def hurt(path: Path, other: Path) -> dict[str, Callable[[], object]]:
 
     return {
         "empty": lambda: path.write_bytes(b""),
-        "cut": lambda: path.write_bytes(path.read_bytes()[:-500]),
-        "garbage": lambda: path.write_bytes(random.Random(0).randbytes(20_000)),
         "other run's": lambda: path.write_bytes(other.read_bytes()),
         "without optimizer": lambda: without("optimizer/"),
-        "without weights": lambda: without("model/"),
         "without step": stepless,
         "of another shape": lambda: instead(torch.zeros(4, 16)),
-        "of another type": lambda: instead(torch.zeros(4, 8, dtype=torch.float64)),
         "of another loss scaler": unscaled,
     }
 
@@ -238,16 +229,6 @@ def test_run_begins_anew_when_no_checkpoint_is_left(train: Train, undisturbed: U
     train(spec)
     assert run.attempt(3).resumed_from() == (0, 0)
     assert numbers(run) == undisturbed(spec)
-
-
-def test_checkpoint_without_its_metrics_is_not_used(train: Train, undisturbed: Undisturbed, spec: RunSpec) -> None:
-    run = train(spec, poll=stop_at(6))
-    metrics = run.attempt(1).metrics_path
-    metrics.write_bytes(metrics.read_bytes()[:-5])
-    train(spec)
-    assert run.attempt(2).resumed_from() == (0, 0)
-    assert "changed since the state after step 6 was saved; not used" in run.attempt(2).log_text()
-    assert run.metrics_path.read_bytes() == undisturbed(spec)[0]
 
 
 def test_hash_of_the_weights_is_that_of_names_and_bytes(spec: RunSpec) -> None:

@@ -20,7 +20,7 @@ from ettsweep.files import read_lines
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.trainer.tasks.task import BatchShare
-from ettsweep.trainer.training.distributed import ProcessGroup, detect_lost_process
+from ettsweep.trainer.training.distributed import detect_lost_process
 from ettsweep.trainer.training.run import prepare
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
@@ -68,20 +68,6 @@ def test_weights_that_do_not_move_are_evaluated_alike_and_each_image_counts_once
         assert curve(run, "val_accuracy") == curve(whole, "val_accuracy")
         assert curve(run, "val_loss") == pytest.approx(curve(whole, "val_loss"), rel=1e-6)
         assert all(round(1001 * a) == pytest.approx(1001 * a, abs=1e-9) for a in curve(run, "val_accuracy"))
-
-
-def test_the_processes_share_out_the_validation_set(make_spec: MakeSpec) -> None:
-    spec = make_spec(task={"train_size": 796})
-
-    def images(world: int) -> list[list[float]]:
-        trainers = [prepare(spec, CPU, RuntimeSettings(), ProcessGroup(rank, world)) for rank in range(world)]
-        values = [[batch.inputs[0].flatten(1) for batch in trainer.task.validation()] for trainer in trainers]
-        sizes = [sum(len(images) for images in section) for section in values]
-        assert max(sizes) - min(sizes) <= 1
-        return sorted(torch.cat([images for section in values for images in section]).tolist())
-
-    assert len(images(1)) == 1001
-    assert images(2) == images(3) == images(1)
 
 
 def test_each_sample_of_a_batch_weighs_the_same_however_it_is_cut(make_spec: MakeSpec) -> None:

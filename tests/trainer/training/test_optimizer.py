@@ -166,34 +166,6 @@ def test_few_groups_hold_every_parameter_once(make_spec: MakeSpec) -> None:
     assert sorted(group["weight_decay"] for group in no_decay) == [0.0, 2.0**-6]
 
 
-@pytest.mark.parametrize("fused", [True, False])
-def test_adamw_starts_from_what_torch_would_make_at_its_first_step(make_spec: MakeSpec, fused: bool) -> None:
-    spec = make_spec(optimizer={"kind": "adamw"})
-    model, other = built(spec), built(spec)
-    mine = build_optimizer(model, spec)
-    groups = [{**group, "params": []} for group in mine.param_groups]
-    theirs_of = dict(zip(model.parameters(), other.parameters(), strict=True))
-    for group, own_part in zip(groups, mine.param_groups, strict=True):
-        group["params"] = [theirs_of[parameter] for parameter in own_part["params"]]
-        group["fused"] = own_part["fused"] = fused
-    theirs = torch.optim.AdamW(groups)
-    assert not theirs.state
-    for _ in range(2):
-        for parameter in (*model.parameters(), *other.parameters()):
-            parameter.grad = torch.ones_like(parameter)
-        mine.step()
-        theirs.step()
-        for parameter, its in theirs_of.items():
-            assert torch.equal(parameter, its)
-            assert mine.state[parameter].keys() == theirs.state[its].keys()
-            for name, value in theirs.state[its].items():
-                assert torch.equal(mine.state[parameter][name], value), name
-                assert (mine.state[parameter][name].dtype, mine.state[parameter][name].device) == (
-                    value.dtype,
-                    value.device,
-                )
-
-
 def test_momentum_starts_from_zeros_where_the_loss_scaler_skips_the_first_step(make_spec: MakeSpec) -> None:
     spec = make_spec(optimizer={"kind": "sgd", "momentum": 0.9}, precision="fp16")
     model = build_model(spec.model, spec.strategy)

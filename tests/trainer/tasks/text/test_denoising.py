@@ -279,14 +279,3 @@ def test_more_texts_than_there_are_are_refused_with_what_would_work() -> None:
         task(share=BatchShare(100000))
     with pytest.raises(DataMissingError, match=r"batch_size 16 is more than the 10 training texts .*batch_size=10 or"):
         task(samples=10)
-
-
-def test_training_texts_are_not_for_validation() -> None:
-    corpus = pydoc_corpus(MODEL.vocabulary)
-    train, val = (
-        {tuple(blocks.block(k).tokens_T) for k in range(len(blocks))}
-        for blocks in (corpus.blocks("train", 62), corpus.blocks("val", 62))
-    )
-    assert 0.05 < len(val) / len(train) < 0.25
-    shared = sum(len(block) for block in train & val) / sum(map(len, val))
-    assert shared < 0.02, "but for headings and phrases"

@@ -96,17 +96,6 @@ def test_windows_come_in_the_order_of_seed_and_epoch_each_token_predicted_from_t
         assert [(x.dtype, x.is_contiguous()) for x in batch.inputs] == [(torch.int64, True)] * 2
 
 
-def test_any_number_of_processes_trains_and_validates_on_the_same_windows() -> None:
-    first = next(task().batches(2))
-    shares = [BatchShare(16, rank, 3, 2) for rank in range(3)]
-    values = [next(batches) for s in shares for batches in [task(share=s).batches(2)] for _ in s.slices]
-    assert torch.equal(torch.cat([batch.targets for batch in values]), first.targets)
-    assert sum(batch.share for batch in values) == pytest.approx(1)
-    whole = torch.cat([batch.targets for batch in task(seed=5).validation()])
-    for rank, share in enumerate(shares):
-        assert torch.equal(torch.cat([batch.targets for batch in task(share=share).validation()]), whole[rank::3])
-
-
 def test_loss_is_in_nats_and_in_bits_a_token_and_a_byte() -> None:
     tokenizer = small_tokenizer()
     corpus = corpus_from_texts(TOPICS[:4], tokenizer, [False, False, False, True])

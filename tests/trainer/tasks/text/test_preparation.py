@@ -16,7 +16,7 @@ from ettsweep.trainer.tasks.data_location import Side
 from ettsweep.trainer.tasks.text import inputs as finding
 from ettsweep.trainer.tasks.text import preparation as making
 from ettsweep.trainer.tasks.text.corpus import open_corpus
-from ettsweep.trainer.tasks.text.corpus_manifest import Manifest, read_manifest
+from ettsweep.trainer.tasks.text.corpus_manifest import read_manifest
 from ettsweep.trainer.tasks.text.inputs import CorpusRequest, find_portions
 from ettsweep.trainer.tasks.text.preparation import (
     CorpusOutcome,
@@ -141,27 +141,6 @@ def test_what_is_there_is_not_made_again_but_mended(tmp_path: Path, make: Callab
     (tmp_path / "out" / "tokenizer.json").unlink()
     assert make(tmp_path / "a.txt").new_units == first.new_units
     assert everything(tmp_path / "out") == before
-
-
-def test_another_corpus_is_replaced_whole_and_only_if_that_is_confirmed(
-    tmp_path: Path, make: Callable[..., CorpusOutcome], encoding: Path
-) -> None:
-    write_paragraphs(tmp_path / "a.txt", 30_000)
-    first = make(tmp_path / "a.txt").manifest
-    before = everything(tmp_path / "out")
-
-    def refuse(existing: Manifest, _: object) -> None:
-        assert existing == first
-        raise InputError("no")
-
-    order = CorpusRequest((f"{tmp_path}/a.txt",), tmp_path / "out", encoding)
-    for change in ({"documents": "line"}, {"val_fraction": 0.3}, {"tokenizer": None, "bpe_tokens": 300}):
-        with pytest.raises(InputError, match=r"^no$"):
-            tokenise(order._replace(**change), refuse)  # type: ignore[arg-type]
-        assert everything(tmp_path / "out") == before
-    other = make(tmp_path / "a.txt", val_fraction=0.3).manifest
-    assert open_corpus(tmp_path / "out").digest == other.digest != first.digest
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"manifest.json", "tokenizer.json", other.digest}
 
 
 def test_finished_units_are_kept_after_an_error(tmp_path: Path, make: Callable[..., CorpusOutcome]) -> None:

@@ -103,9 +103,3 @@ def test_gradients_in_another_layout_are_laid_out_as_parameters_are(
     monkeypatch.setattr(vmapped, "_GRAPHS", {})
     monkeypatch.setattr(vmapped, "gradients", gradients)
     assert_close(make_spec, optimizer=SGD, rel=1e-4)
-
-
-def test_runs_of_different_recipes_cannot_be_stacked(make_spec: MakeSpec) -> None:
-    for unlike in ({"batch_size": 16}, {"precision": "bf16"}, {"optimizer": SGD}, {"schedule": {"eval_every": 4}}):
-        with pytest.raises(AssertionError, match="one recipe"):
-            Stack([prepare(make_spec(), CPU), prepare(make_spec(**unlike), CPU)])

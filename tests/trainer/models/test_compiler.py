@@ -14,14 +14,13 @@ from support.here import train_once
 from support.made_runs import CPU, MakeSpec, numbers, result_of
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
-from torch.nn.attention import SDPBackend
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import StrategySpec
 from ettsweep.runs.state import State
 from ettsweep.trainer.models import compiler
-from ettsweep.trainer.models.blocks import AttentionBase, Network
-from ettsweep.trainer.models.build import build_model, example_inputs, initialise
+from ettsweep.trainer.models.blocks import Network
+from ettsweep.trainer.models.build import build_model, initialise
 from ettsweep.trainer.models.compiler import compile_blocks
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.training import runtime_settings
@@ -120,29 +119,6 @@ def test_a_backward_pass_that_cannot_be_compiled_is_met_before_it_is_needed(monk
     (line,) = messages
     assert "some blocks of the model run uncompiled" in line
     assert "no registers left" in line
-
-
-def test_attention_that_is_held_to_kernels_is_compiled_whole(compiled: list[object]) -> None:
-    spec, messages = model_spec("encdec-tiny"), list[str]()
-
-    def model_with(kernels: Any) -> Network:
-        model = build_model(spec, NTK)
-        initialise(model, spec, NTK, seed=0)
-        for module in model.modules():
-            if isinstance(module, AttentionBase):
-                module.masked_kernels = kernels
-        return model
-
-    outputs = []
-    for model in (model_with((SDPBackend.MATH,)), model_with((SDPBackend.MATH,)), model_with(None)):
-        if not outputs:
-            compile_blocks(model, "encdec", messages.append)
-        model.eval()
-        outputs.append(model(*example_inputs(spec, 3, CPU)))
-    assert len(compiled) == 2, "a block of the encoder, one of the decoder"
-    assert not messages
-    assert torch.equal(outputs[0], outputs[1])
-    assert outputs[2].item() == pytest.approx(outputs[0].item(), rel=1e-5)
 
 
 # --- of a run -----------------------------------------------------------------------------------------------------

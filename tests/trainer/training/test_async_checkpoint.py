@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from support.commandline import PATIENCE_S
-from support.made_runs import CPU, MakeSpec
+from support.made_runs import CPU
 from support.states import checkpoint_path, run_of
 
 from ettsweep.runs.attempt import Attempt
@@ -104,19 +104,6 @@ def test_training_goes_on_while_the_state_of_before_is_written_and_the_next_wait
     waiting[0]()
     assert_holds(attempt, 5, second)
     assert (disk.most, disk.threads) == (1, 2)
-
-
-def test_runs_of_unlike_shapes_share_a_saver(results: Path, make_spec: MakeSpec) -> None:
-    saves, saved = AsyncCheckpointWriter(), []
-    for changes in ({}, {"model": {"width": 24, "heads": 2}}, {"optimizer": {"kind": "sgd"}}):
-        spec = make_spec(**changes)
-        attempt = RunDir.create(results, spec).claim({}, after=0)
-        assert attempt is not None
-        trainer = prepare(spec, CPU)
-        saved.append((attempt, stepped(trainer), saves.save(run_of(attempt), trainer)))
-    for attempt, expected, on_disk_now in saved:
-        on_disk_now()
-        assert_holds(attempt, 1, expected)
 
 
 def test_a_small_state_or_one_without_memory_for_a_copy_is_written_at_once(

@@ -93,22 +93,16 @@ def test_each_sample_of_a_batch_weighs_the_same_however_it_is_cut(make_spec: Mak
         torch.testing.assert_close(moved, move, rtol=1e-3, atol=1e-6)
 
 
-def test_fp16_scales_and_overflows_alike_on_all_processes(train: Train, trained: Trained, make_spec: MakeSpec) -> None:
-    spec = make_spec(precision="fp16", lr=0.25)
-    (two,), ends = trained((spec, {"world": 2, "micro_batch": 7}))
-    assert ends == [["ended", "ended"]]
-    run = train(spec)
-    assert curve(two) == pytest.approx(curve(run), rel=1e-2)
-    assert curve(two, "loss_scale") == curve(run, "loss_scale")
-
-
-def test_a_run_that_diverges_ends_once_at_the_same_step(train: Train, trained: Trained, make_spec: MakeSpec) -> None:
-    spec = make_spec(lr=1e3, schedule={"total_steps": 60})
-    (two,), ends = trained((spec, {"world": 2}))
-    run = train(spec)
-    assert ends == [["ended", "ended"]]
-    assert (result_of(two)["status"], two.attempt_numbers(), two.attempt(1).failure()) == ("diverged", [1], None)
-    assert abs(result_of(two)["diverged_step"] - result_of(run)["diverged_step"]) <= 1
+def test_fp16_and_divergence_are_those_of_one_process(train: Train, trained: Trained, make_spec: MakeSpec) -> None:
+    half = make_spec(precision="fp16", lr=0.25)
+    wild = make_spec(lr=1e3, schedule={"total_steps": 60})
+    (two, gone), ends = trained((half, {"world": 2, "micro_batch": 7}), (wild, {"world": 2}))
+    assert ends == [["ended", "ended"]] * 2
+    one = train(half)
+    assert curve(two) == pytest.approx(curve(one), rel=1e-2)
+    assert curve(two, "loss_scale") == curve(one, "loss_scale")
+    assert (result_of(gone)["status"], gone.attempt_numbers(), gone.attempt(1).failure()) == ("diverged", [1], None)
+    assert abs(result_of(gone)["diverged_step"] - result_of(train(wild))["diverged_step"]) <= 1
 
 
 # --- out of memory --------------------------------------------------------------------------------------------------

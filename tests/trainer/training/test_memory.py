@@ -3,15 +3,12 @@
 import itertools
 import math
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.commandline import PATIENCE_S, runs_in, write_grid
 from support.here import train_once
 from support.made_runs import CPU, MakeSpec, Train, never, numbers, result_of, stop_at
 
@@ -74,16 +71,17 @@ def test_on_the_cpu_micro_batches_follow_from_the_model_alone(
 
 
 class Full:
-    """A device on which a model has no memory for more than `most` samples at once."""
+    """A device on which a model has no memory for more than `most` samples at once, and says so as torch's CPU does."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
         self.most, self.sizes, forward = limit, list[int](), Vit.forward
+        self.says = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"
 
         def limited(model: Vit, images: torch.Tensor) -> torch.Tensor:
             if torch.is_grad_enabled():  # what is evaluated keeps little
                 self.sizes.append(len(images))
-            if torch.is_grad_enabled() and len(images) > self.most:
-                raise torch.OutOfMemoryError("CUDA out of memory.")
+                if len(images) > self.most:
+                    raise RuntimeError(self.says)
             return forward(model, images)
 
         monkeypatch.setattr(Vit, "forward", limited)
@@ -96,32 +94,17 @@ def nothing_tried() -> Iterator[None]:
     memory._largest_cpu_step.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("limit", "samples", "tried", "fits"),
-    [
-        (30, 100, [100, 50, 25], 25),
-        (49, 97, [97, 33], 33),  # two of 49 and 48 would do; halves are cut alike where they can be
-        (1, 9, [9, 3, 1], 1),
-    ],
-)
-def test_a_batch_that_does_not_fit_is_halved_until_it_does(
-    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, limit: int, samples: int, tried: list[int], fits: int
-) -> None:
-    full = Full(monkeypatch, limit)
-    assert fitting_micro_batch(make_spec(batch_size=samples), CPU, recompute=False) == fits
-    assert full.sizes == [*tried, fits], "two micro-batches of what fits: beside the gradients of the first"
-
-
-def test_where_not_even_one_sample_fits_or_a_trial_is_broken_it_says_so(
+def test_a_batch_that_does_not_fit_is_halved_until_it_does_or_that_is_told(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: Any) -> Any:
-        raise RuntimeError("shapes cannot be multiplied")
-
-    Full(monkeypatch, 0)
+    """Two micro-batches of what fits are tried: beside the gradients of the first."""
+    full = Full(monkeypatch, 49)
+    assert fitting_micro_batch(make_spec(batch_size=97), CPU, recompute=False) == 33, "cut alike where it can be"
+    assert full.sizes == [97, 33, 33]
+    full.most = 0
     with pytest.raises(DeviceMemoryError, match="a micro-batch of 1 "):
         fitting_micro_batch(make_spec(), CPU, recompute=False)
-    monkeypatch.setattr(Vit, "forward", broken)
+    full.says = "shapes cannot be multiplied"
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         fitting_micro_batch(make_spec(), CPU, recompute=False)
 
@@ -196,49 +179,17 @@ def test_a_run_goes_on_with_the_micro_batches_that_it_began_with_and_else_says_s
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
-# --- out of memory --------------------------------------------------------------------------------------------------
-
-LIMITED = """
-import resource, sys, torch._dynamo.config
-from pathlib import Path
-import ettsweep.trainer.training.run
-from ettsweep.cli import main
-torch.optim.SGD([torch.zeros(1)]).step()  # it imports more
-here = 1024 * int(Path("/proc/self/status").read_text().partition("VmSize:")[2].split()[0])
-resource.setrlimit(resource.RLIMIT_AS, (here + int(sys.argv.pop(1)),) * 2)
-main()
-"""
-"""The command line, with so many bytes more than it has when all is imported."""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads its size from Linux's /proc")
-def test_a_step_that_does_not_fit_fails_with_words_that_help_and_by_itself_is_cut(tmp_path: Path) -> None:
-    path = write_grid(
-        tmp_path / "grid.yaml",
-        model=WIDE,
-        recipe={"batch_size": 512, "schedule": {"total_steps": 1, "warmup_steps": 0, "eval_every": 1, "lr_min": 1e-6}},
+def test_micro_batches_that_a_user_wants_and_that_do_not_fit_fail_with_words_that_help(
+    make_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Full(monkeypatch, 8)
+    failed = attempt_with(make_spec(batch_size=32), tmp_path, RuntimeSettings(micro_batch=16))
+    assert failed.status().reason == (
+        "out of memory: a micro-batch of 16 (of a batch of 32) does not fit into the memory of this machine; "
+        "try --launch-set trainer.micro_batch=8, or --launch-set trainer.activation_checkpointing=true; "
+        "`ettsweep doctor FILE --fit` finds the largest that fits"
     )
-
-    def train(*sets: str, results: str = "results", code: int = 0) -> str:
-        options = [token for setting in ("slots=1", "threads=1", *sets) for token in ("--launch-set", setting)]
-        command = ["train", path, "--set", "task.train_size=1700", "--results", tmp_path / results, *options]
-        limited = [sys.executable, "-c", LIMITED, str(870 * 2**20), *map(str, command)]
-        done = subprocess.run(limited, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-        assert done.returncode == code, done.stderr
-        return done.stderr
-
-    failed = train("trainer.micro_batch=512", code=1)
-    for words in (
-        "out of memory: a micro-batch of 512 (of a batch of 512) does not fit into the memory of this machine",
-        "try --launch-set trainer.micro_batch=256, or --launch-set trainer.activation_checkpointing=true",
-        "`ettsweep doctor FILE --fit` finds the largest that fits",
-    ):
-        assert words in failed
-    assert "Traceback" not in failed
-    train(results="cut")
-    (run,) = runs_in(tmp_path / "cut")
-    assert (result_of(run)["execution"]["micro_batch"], run.attempt_numbers()) == (256, [1])
+    assert "Traceback" not in failed.attempt(1).log_text()
 
 
 # --- the largest that fits ------------------------------------------------------------------------------------------

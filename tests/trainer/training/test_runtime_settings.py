@@ -120,10 +120,9 @@ def test_a_profile_or_what_a_run_had_before_comes_first_if_this_machine_has_it(
 
 @pytest.mark.usefixtures("one_thread_afterwards")
 def test_a_run_is_trained_with_them_and_says_so(make_spec: MakeSpec, results: Path) -> None:
-    run = RunDir.create(results, make_spec())
-    observed = set[int]()
-    attempt = train_once(run, RuntimeSettings(threads=2), lambda attempt: observed.add(torch.get_num_threads()))
-    assert observed == {2}
+    run, seen = RunDir.create(results, make_spec()), set[int]()
+    attempt = train_once(run, RuntimeSettings(threads=2), lambda attempt: seen.add(torch.get_num_threads()))
+    assert seen == {2}
     assert attempt.execution()["threads"] == result_of(run)["environment"]["threads"] == 2
 
 

@@ -121,23 +121,6 @@ def test_curves_equal_those_of_one_process(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("g++"), reason="compiles for the CPU")
-def test_blocks_are_compiled_however_the_model_is_wrapped(trained: Trained, make_spec: MakeSpec) -> None:
-    """With micro-batches of two sizes, which differ between the processes, and activations computed again."""
-    spec = make_spec(batch_size=ODD, lr=0.25, model={"depth": 2})
-    plain_ddp, compiled = DDP | {"micro_batch": 9}, {"micro_batch": 9, "compile": True}
-    (plain, *runs), ends = trained(
-        (spec, plain_ddp), (spec, DDP | compiled), (spec, SHARDED | compiled | {"recompute": True})
-    )
-    assert {end for trial in ends for end in trial} == {"ended"}
-    for run in runs:
-        assert curve(run) == pytest.approx(curve(plain), rel=REL)
-        assert curve(run) != curve(plain), "it was compiled"
-        assert result_of(run)["execution"]["compile"] is True, "all of it, to the end"
-        assert "run uncompiled" not in run.attempt(1).log_text()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "decoder"), [("fp16", None), ("bf16", DECODER)])
 def test_half_precision_is_that_of_a_model_that_is_not_sharded(
     trained: Trained, make_spec: MakeSpec, precision: str, decoder: RunSpec | None

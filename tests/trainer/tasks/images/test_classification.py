@@ -25,7 +25,6 @@ from ettsweep.trainer.tasks.images.classification import Images
 from ettsweep.trainer.tasks.images.image_task import Cifar10Task, Cifar100Task, ImageNetTask, ImageTask
 from ettsweep.trainer.tasks.registry import check_compatible, steps_per_epoch
 from ettsweep.trainer.tasks.task import Batch, BatchShare, LoaderSettings
-from ettsweep.trainer.training.stream import SharedClock, TrainingStream, WaitTimer
 
 TINY = VitSpec(width=16, depth=1, heads=2, patch_size=16, image_size=32, classes=3)
 CPU = torch.device("cpu")
@@ -440,28 +439,3 @@ def test_fields_are_no_part_of_an_id_until_they_are_set() -> None:
         "pixels": "torchvision",
         "split_seed": 0,
     }
-
-
-@pytest.mark.usefixtures("folder")
-def test_loading_is_waited_for_and_mixing_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    from timm.data import Mixup
-
-    now_s = [0.0]
-
-    def taking(call: Any, seconds: float) -> Any:
-        def timed(*args: Any) -> Any:
-            now_s[0] += seconds
-            return call(*args)
-
-        return timed
-
-    monkeypatch.setattr(Mixup, "__call__", taking(Mixup.__call__, 100.0))
-    monkeypatch.setattr(chunks, "decode", taking(chunks.decode, 1.0))
-    waiting = WaitTimer(CPU, SharedClock(clock=lambda: now_s[0]))
-    images = task(8, LoaderSettings(compute_context=waiting.exclude_compute), mixup_chunk=4)
-    stream = TrainingStream(images, 1, waiting, [])
-    for _ in range(3):
-        next(stream)
-    stream.close()
-    assert now_s[0] == 3 * (8 * 1.0 + 2 * 100.0)
-    assert stream.wait_timer.total_s() == 3 * 8 * 1.0

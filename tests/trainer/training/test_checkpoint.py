@@ -4,7 +4,6 @@ import copy
 import hashlib
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -169,65 +168,44 @@ def test_something_else_is_no_checkpoint_runs_no_code_and_is_named(attempt: Atte
     )
 
 
-def hurt(path: Path, other: Path) -> dict[str, Callable[[], object]]:
-    def without(prefix: str) -> None:
-        state = torch.load(path)
-        state["tensors"] = {name: t for name, t in state["tensors"].items() if not name.startswith(prefix)}
-        torch.save(state, path)
-
-    def instead(value: torch.Tensor) -> None:
-        state = torch.load(path)
-        state["tensors"]["model/pe"] = value
-        torch.save(state, path)
-
-    def stepless() -> None:
-        state = torch.load(path)
-        state["step"] = "6"
-        torch.save(state, path)
-
-    def unscaled() -> None:
-        state = torch.load(path)
-        torch.save(state | {"scaler": {"scale": "much"}}, path)
-
-    return {
-        "empty": lambda: path.write_bytes(b""),
-        "other run's": lambda: path.write_bytes(other.read_bytes()),
-        "without optimizer": lambda: without("optimizer/"),
-        "without step": stepless,
-        "of another shape": lambda: instead(torch.zeros(4, 16)),
-        "of another loss scaler": unscaled,
-    }
+def test_what_does_not_fit_the_run_is_refused(attempt: Attempt, spec: RunSpec) -> None:
+    save(attempt, moved(spec, 2))
+    path, trainer = checkpoint_path(attempt), prepare(spec, CPU)
+    right = torch.load(path)
+    tensors = right["tensors"]
+    checkpoint.check_fits(load(attempt), trainer)
+    for changed in (
+        {"step": "6"},
+        {"scaler": {"scale": "much"}},
+        {"tensors": {name: tensor for name, tensor in tensors.items() if not name.startswith("optimizer/")}},
+        {"tensors": {name: tensor for name, tensor in tensors.items() if not name.startswith("model/")}},
+        {"tensors": tensors | {"model/pe": torch.zeros(4, 16)}},
+        {"tensors": tensors | {"model/pe": tensors["model/pe"].double()}},
+    ):
+        torch.save(right | changed, path)
+        with pytest.raises(CorruptError) as error:
+            checkpoint.check_fits(load(attempt), trainer)
+        assert str(error.value).startswith(f"{path}: ")
 
 
-DAMAGES = list(hurt(Path(), Path()))
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_checkpoint_costs_time_but_no_bit(
-    train: Train, undisturbed: Undisturbed, make_spec: MakeSpec, damage: str
-) -> None:
-    spec = make_spec()
-    other = train(make_spec(seed=1), poll=stop_at(9))
+def test_damaged_checkpoints_cost_time_but_no_bit(train: Train, undisturbed: Undisturbed, spec: RunSpec) -> None:
+    """The one before is used, and without any the run begins anew."""
     run = train(spec, poll=stop_at(6))
     train(spec, poll=stop_at(5))
     broken = checkpoint_path(run.attempt(2))
-    hurt(broken, checkpoint_path(other.attempt(1)))[damage]()
+    broken.write_bytes(broken.read_bytes()[:-500])
     train(spec)
     failure = run.attempt(3).failure()
     assert failure is not None
     assert failure["kind"] == "lost"
     assert str(failure["reason"]).startswith(f"{broken}: ")
-    train(spec)
+    train(spec, poll=stop_at(1))
     assert run.attempt(4).resumed_from() == (1, 6), "the older one is still good"
-    assert numbers(run) == undisturbed(spec)
-
-
-def test_run_begins_anew_when_no_checkpoint_is_left(train: Train, undisturbed: Undisturbed, spec: RunSpec) -> None:
-    run = train(spec, poll=stop_at(6))
-    checkpoint_path(run.attempt(1)).write_bytes(b"")
-    train(spec)
-    train(spec)
-    assert run.attempt(3).resumed_from() == (0, 0)
+    for number in (1, 4):
+        checkpoint_path(run.attempt(number)).write_bytes(b"")
+    for _ in range(3):
+        train(spec)
+    assert run.attempt(7).resumed_from() == (0, 0)
     assert numbers(run) == undisturbed(spec)
 
 

@@ -1,8 +1,6 @@
 """The device of a process that trains: what torch sees of it, and how its threads wait."""
 
 import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -60,12 +58,3 @@ def test_threads_sleep_soon_unless_somebody_has_decided(monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "environ", {"KMP_BLOCKTIME": "7"})
     limit_spinning()
     assert os.environ == {"KMP_BLOCKTIME": "7", "GOMP_SPINCOUNT": device.OMP_SPIN_COUNT}
-
-
-def test_variables_are_set_before_torch_is_there() -> None:
-    code = (
-        "import sys\nfrom ettsweep.trainer import device\nassert 'torch' not in sys.modules\n"
-        "print(device.prepare_device('cpu', threads=2), sys.modules['torch'].get_num_threads())"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "cpu 2\n"

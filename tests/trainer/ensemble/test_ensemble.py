@@ -1,5 +1,6 @@
 """Runs of an ensemble have the numbers of runs alone within rounding, and files and ends of their own."""
 
+import functools
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -8,8 +9,8 @@ from typing import Any, Protocol
 
 import pytest
 import torch
-from support.here import Here
-from support.made_runs import CPU, Poll, Train, Undisturbed, curve, never, result_of, stop_at
+from support.here import Here, train_once
+from support.made_runs import CPU, Poll, Train, Undisturbed, curve, never, numbers, result_of, stop_at
 
 from bench.waves import CLASSES, write_images
 from ettsweep.errors import DataMissingError
@@ -60,6 +61,19 @@ def together(heres: Sequence[Here], **settings: Any) -> None:
     how = RuntimeSettings(**settings).for_stack(len(heres))
     trainings = [RunInTraining(run, CPU, how, SINGLE_PROCESS, writer, clock) for run in of]
     Ensemble(trainings, clock, lambda run, code, reason: of[run].end(code, reason)).train()  # type: ignore[index]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """Return what gives the numbers of a run alone, which is trained once for all tests."""
+
+    @functools.cache
+    def of(spec: RunSpec) -> tuple[bytes, object]:
+        run = RunDir.create(tmp_path_factory.mktemp("alone"), spec)
+        train_once(run, RuntimeSettings())
+        return numbers(run)
+
+    return of
 
 
 @pytest.fixture

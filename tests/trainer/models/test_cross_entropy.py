@@ -104,19 +104,6 @@ def test_the_logits_of_all_tokens_are_never_held() -> None:
     assert not evaluation.calls.keys() & {"addmm", "exp_"}
 
 
-def test_a_tied_heads_gradients_are_added_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cross_entropy.COLUMN_MULTIPLE, "cpu", 64)
-    _, weight, targets = data()
-    loss = linear_cross_entropy(F.embedding(targets, weight), weight, targets, IGNORED)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        loss.backward()
-    calls = {event.key: event.count for event in profile.key_averages()}
-    assert (calls.get("aten::add", 0), calls["aten::add_"]) == (0, 1)
-    weight.grad, gradient = None, weight.grad
-    expected(F.embedding(targets, weight), weight, targets).backward()
-    torch.testing.assert_close(gradient, weight.grad)
-
-
 def test_a_chunk_of_a_large_vocabulary_stays_within_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cross_entropy, "CHUNK_BYTES", 4 * V * 9)  # nine tokens
     h, weight, targets = data()
@@ -124,14 +111,6 @@ def test_a_chunk_of_a_large_vocabulary_stays_within_its_bytes(monkeypatch: pytes
         linear_cross_entropy(h, weight, targets, -1)
     assert watch.largest == 8 * V  # three chunks, as alike as can be
     assert watch.calls["_log_softmax"] == 3
-
-
-def test_a_second_backward_pass_is_refused() -> None:
-    h, weight, targets = data()
-    loss = linear_cross_entropy(h, weight, targets, IGNORED)
-    loss.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        loss.backward()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -14,7 +14,7 @@ from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.specs import ModelSpec
 
 SHAPES: list[ModelSpec] = [
-    *named_models().values(),
+    *(model.model_copy(update={"depth": min(model.depth, 2)}) for model in named_models().values()),
     EncDecSpec(width=12, depth=3, heads=2, mlp_ratio=3, vocabulary=37, tokens=7),
     VitSpec(width=12, depth=3, heads=2, mlp_ratio=3, patch_size=5, image_size=15, channels=2, classes=7),
     VitSpec(width=64, depth=1, heads=8, patch_size=2, image_size=32, classes=10),

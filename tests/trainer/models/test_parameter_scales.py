@@ -117,9 +117,3 @@ def test_factors_of_digits_by_hand() -> None:
     assert include["blocks.1.mlp.x"] == (1 / 4, 4)
     assert include["head"] == (1 / 32, 32)
     assert include["head_bias"] == (1, 0)
-
-
-@pytest.mark.parametrize(("s", "groups"), [(None, 2), (0.0, 5), (0.5, 5), (1.0, 5)])
-def test_few_distinct_factors_so_that_few_optimizer_groups(s: float | None, groups: int) -> None:
-    # Width and n_patch differ in vit-s16, so patch and bulk do not coincide.
-    assert len(set(parameter_factors(model_spec("vit-s16"), StrategySpec(s=s), AdamWSpec()).values())) == groups

@@ -195,6 +195,7 @@ def test_two_processes_train_and_resume_gpt_tiny_sharded_as_one_does(
     grid = load_sweep_spec(shipped("grids") / "gpt-tiny.yaml", overrides=["optimizer=muon"], strategies=["standard"])
     schedule = ScheduleSpec(total_steps=6, warmup_steps=2, decay="linear", eval_every=3)
     spec = grid.bound().specs()[0].model_copy(update={"schedule": schedule, "model": model})
+    spec = spec.model_copy(update={"task": spec.task.model_copy(update={"val_blocks": 64})})
     method, same = {"world": 2, "sharded": True}, {"folder": "same"}
     stop = {"rank": 1, "after": 4, "how": "stop"}
     (two, _, resumed), ends = trained((spec, method), (spec, method | same | stop), (spec, method | same))

@@ -240,19 +240,6 @@ def test_validation_is_the_same_for_all_runs_and_shared_out_whole() -> None:
     assert len(sources(val_blocks=7)) == 7
 
 
-def test_loss_is_in_nats_and_bits_per_target_token() -> None:
-    made = task()
-    batch = next(made.batches(1))
-    count = int((batch.targets != PAD).sum())
-    assert made.loss(torch.tensor(3.0 * count), batch).item() == pytest.approx(3.0)
-    sums = made.measure(torch.tensor(2.0 * count), batch)
-    # Of texts with [start] and [end], which have no bytes.
-    text = "".join(made._corpus.tokenizer.decode(row) for row in batch.targets.tolist())
-    per_byte = 2.0 * count / math.log(2) / len(text.encode())
-    expected = {"val_loss": 2.0, "val_bits": 2.0 / math.log(2), "val_bits_per_byte": per_byte}
-    assert made.metrics(sums.tolist()) == pytest.approx(expected)
-
-
 def texts(created: Denoising, number: int = 0) -> Counter[tuple[int, ...]]:
     """Return the texts of an epoch, and how often each is there: headings come again."""
     steps = created.steps_per_epoch
@@ -275,7 +262,5 @@ def test_more_texts_than_there_are_are_refused_with_what_would_work() -> None:
         InputError, match=r"^task\.samples: 1000000 were requested, only \d+ training samples are avail"
     ):
         task(samples=1_000_000)
-    with pytest.raises(DataMissingError, match=r"batch_size 100000 is more than the \d+ training texts of up to 62"):
-        task(share=BatchShare(100000))
     with pytest.raises(DataMissingError, match=r"batch_size 16 is more than the 10 training texts .*batch_size=10 or"):
         task(samples=10)

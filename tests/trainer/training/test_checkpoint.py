@@ -188,7 +188,9 @@ def test_what_does_not_fit_the_run_is_refused(attempt: Attempt, spec: RunSpec) -
         assert str(error.value).startswith(f"{path}: ")
 
 
-def test_damaged_checkpoints_cost_time_but_no_bit(train: Train, undisturbed: Undisturbed, spec: RunSpec) -> None:
+def test_damaged_checkpoints_cost_time_but_no_bit(
+    train: Train, undisturbed: Undisturbed, spec: RunSpec, tmp_path: Path
+) -> None:
     """The one before is used, and without any the run begins anew."""
     run = train(spec, poll=stop_at(6))
     train(spec, poll=stop_at(5))
@@ -199,14 +201,15 @@ def test_damaged_checkpoints_cost_time_but_no_bit(train: Train, undisturbed: Und
     assert failure is not None
     assert failure["kind"] == "lost"
     assert str(failure["reason"]).startswith(f"{broken}: ")
-    train(spec, poll=stop_at(1))
+    train(spec)
     assert run.attempt(4).resumed_from() == (1, 6), "the older one is still good"
-    for number in (1, 4):
-        checkpoint_path(run.attempt(number)).write_bytes(b"")
-    for _ in range(3):
-        train(spec)
-    assert run.attempt(7).resumed_from() == (0, 0)
     assert numbers(run) == undisturbed(spec)
+    alone = train(spec, poll=stop_at(6), folder=tmp_path / "alone")
+    checkpoint_path(alone.attempt(1)).write_bytes(b"")
+    for _ in range(2):
+        train(spec, folder=tmp_path / "alone")
+    assert alone.attempt(3).resumed_from() == (0, 0)
+    assert numbers(alone) == numbers(run)
 
 
 def test_hash_of_the_weights_is_that_of_names_and_bytes(spec: RunSpec) -> None:

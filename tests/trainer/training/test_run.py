@@ -318,7 +318,7 @@ def fill_at_step(step: int, disk: Path, free_kib: int, saved: int = 0) -> Poll:
 
     def poll(attempt: Attempt) -> StopReason | None:
         if next(steps) == step:
-            wait_for(lambda: not saved or load(attempt).step == saved, "the checkpoint")
+            wait_for(lambda: not saved or attempt.saved_steps() == [saved], "the checkpoint")
             fill(disk, free_kib)
         return None
 

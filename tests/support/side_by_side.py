@@ -3,7 +3,6 @@
 import io
 import itertools
 import json
-import logging
 import os
 import signal
 import socket
@@ -46,11 +45,10 @@ class Trial(NamedTuple):
         every_steps: steps between checkpoints.
         sharded: whether each process holds a part of the model alone.
         recompute: activations in the backward pass.
-        compile: the model.
         beside: checkpoints are written beside training, as those of large models.
-        rank, after, how: this process stops the run (`stop`), is killed (`kill`) or raises (`raise`), after so many
-            steps of the attempt; the others do nothing of the kind. Or it is killed while it saves, see `KILLED`. Or
-            it has `no room` for copies of checkpoints, or is `full` with more than `after` samples.
+        rank, after, how: this process stops the run (`stop`) or is killed (`kill`), after so many steps of the attempt;
+            the others do nothing of the kind. Or it is killed while it saves, see `KILLED`. Or it is `full` with more
+            than `after` samples.
         ask: say this of the run instead of training it, see `ASKED`.
     """
 
@@ -63,7 +61,6 @@ class Trial(NamedTuple):
     after: int = -1
     how: str = ""
     recompute: bool = False
-    compile: bool = False
     beside: bool = False
     ask: str = ""
 
@@ -73,7 +70,6 @@ class Trial(NamedTuple):
             checkpoint_every_steps=self.every_steps,
             sharded=self.sharded,
             activation_checkpointing=self.recompute,
-            compile=self.compile,
         )
 
 
@@ -212,12 +208,8 @@ ASKED = {"groups": say_groups, "weights": say_weights, "memory": say_memory, "re
 
 def take_part(trial: Trial, rank: int, given: "Polled | None", log: Callable[[str], None]) -> None:
     """Train as one process of a trial."""
-    if trial.compile:  # it tells of a CUDA that is there without a GPU
-        logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     if trial.beside:
         async_checkpoint.LARGE_BYTES = 0
-    if trial.how == "no room" and rank == trial.rank:
-        async_checkpoint.AsyncCheckpointWriter._allocate_copies = lambda *_: False  # type: ignore[method-assign]
     if trial.how == "full" and rank == trial.rank:
         full_with(trial.after)
     group = ProcessGroup.join(CPU) if trial.world > 1 else SINGLE_PROCESS
@@ -236,7 +228,7 @@ class Polled(Run):
     def __init__(self, variables: Mapping[str, str], trial: Trial, rank: int) -> None:
         super().__init__(environment=variables)
         self._trial, self._calls = trial, 0
-        self._acts = rank == trial.rank and trial.after >= 0 and trial.how in ("", "stop", "kill", "raise")
+        self._acts = rank == trial.rank and trial.after >= 0 and trial.how in ("", "stop", "kill")
 
     @property
     def should_stop(self) -> bool:
@@ -245,8 +237,6 @@ class Polled(Run):
             return False
         if self._trial.how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        if self._trial.how == "raise":
-            raise RuntimeError("this process alone has had enough")
         return True
 
 

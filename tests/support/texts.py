@@ -1,6 +1,7 @@
 """Made text, and tokenizer files of GPT-2's form and size, for the tests of corpora."""
 
 import json
+from functools import cache
 from itertools import islice, product
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -29,6 +30,7 @@ def small_tokenizer() -> Tokenizer:
     return train_bpe(TOPICS[:8], 400)
 
 
+@cache
 def gpt2_vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Return vocabulary and merges as GPT-2's are made: bytes, 50,000 merges, <|endoftext|>."""
     letters = sorted(LETTERS)

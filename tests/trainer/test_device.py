@@ -1,8 +1,6 @@
 """The device of a process that trains: what torch sees of it, and how its threads wait."""
 
 import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +8,7 @@ import torch
 
 from ettsweep.errors import LaunchError
 from ettsweep.trainer import device
-from ettsweep.trainer.device import check_gpu, keep_freed_memory, limit_spinning, prepare_device
+from ettsweep.trainer.device import check_gpu, limit_spinning, prepare_device
 
 CARD, OTHER = "GPU-5f0c6e1a-8ab0-1c3c-9a51-4bf5b8a1e9d2", "GPU-0e1c6e1a-8ab0-1c3c-9a51-4bf5b8a1e9d2"
 INSTANCE = "MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f"
@@ -20,9 +18,7 @@ INSTANCE = "MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f"
     ("gpu", "uuid", "name", "right"),
     [
         (CARD, CARD, "NVIDIA H200", True),
-        (CARD[:12], CARD, "NVIDIA H200", True),
         (CARD, OTHER, "NVIDIA H200", False),
-        (INSTANCE, INSTANCE, "NVIDIA H200 MIG 1g.18gb", True),
         (INSTANCE, CARD, "NVIDIA H200 MIG 1g.18gb", True),  # some drivers report the card's UUID
         (INSTANCE, CARD, "NVIDIA H200", False),
         ("3", OTHER, "NVIDIA H200", True),
@@ -50,9 +46,6 @@ def test_a_gpu_is_shown_to_torch_alone_and_its_memory_is_shared(monkeypatch: pyt
     assert prepare_device("cuda", CARD, sharers=4) == torch.device("cuda")
     assert (os.environ["CUDA_VISIBLE_DEVICES"], shares) == (CARD, [0.25])
     assert os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:64", "as the user has it"
-
-
-def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(LaunchError, match="torch sees no GPU"):
         prepare_device("cuda")
@@ -65,18 +58,3 @@ def test_threads_sleep_soon_unless_somebody_has_decided(monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "environ", {"KMP_BLOCKTIME": "7"})
     limit_spinning()
     assert os.environ == {"KMP_BLOCKTIME": "7", "GOMP_SPINCOUNT": device.OMP_SPIN_COUNT}
-
-
-def test_variables_are_set_before_torch_is_there() -> None:
-    code = (
-        "import sys\nfrom ettsweep.trainer import device\nassert 'torch' not in sys.modules\n"
-        "print(device.prepare_device('cpu', threads=2), sys.modules['torch'].get_num_threads())"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "cpu 2\n"
-
-
-def test_memory_is_kept_wherever_malloc_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_freed_memory()
-    monkeypatch.setattr("ctypes.CDLL", lambda name: SimpleNamespace())
-    keep_freed_memory()  # without glibc

@@ -1,5 +1,6 @@
 """Runs of an ensemble have the numbers of runs alone within rounding, and files and ends of their own."""
 
+import functools
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -8,8 +9,8 @@ from typing import Any, Protocol
 
 import pytest
 import torch
-from support.here import Here
-from support.made_runs import CPU, Poll, Train, Undisturbed, curve, never, result_of, stop_at
+from support.here import Here, train_once
+from support.made_runs import CPU, Poll, Train, Undisturbed, curve, never, numbers, result_of, stop_at
 
 from bench.waves import CLASSES, write_images
 from ettsweep.errors import DataMissingError
@@ -28,7 +29,6 @@ from ettsweep.trainer.tasks.images.image_task import ImageNetTask
 from ettsweep.trainer.training.async_checkpoint import AsyncCheckpointWriter
 from ettsweep.trainer.training.distributed import SINGLE_PROCESS
 from ettsweep.trainer.training.run import RunInTraining, prepare
-from ettsweep.trainer.training.run_logger import RunLogger
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.stream import SharedClock
 from ettsweep.trainer.training.trainer import Trainer
@@ -63,6 +63,19 @@ def together(heres: Sequence[Here], **settings: Any) -> None:
     Ensemble(trainings, clock, lambda run, code, reason: of[run].end(code, reason)).train()  # type: ignore[index]
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """Return what gives the numbers of a run alone, which is trained once for all tests."""
+
+    @functools.cache
+    def of(spec: RunSpec) -> tuple[bytes, object]:
+        run = RunDir.create(tmp_path_factory.mktemp("alone"), spec)
+        train_once(run, RuntimeSettings())
+        return numbers(run)
+
+    return of
+
+
 @pytest.fixture
 def specs(make_spec: MakeSpec) -> list[RunSpec]:
     """Return runs that differ in learning rate, decay, strategy and seed alone."""
@@ -94,8 +107,9 @@ def calls_of(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, breaks_aft
     return calls
 
 
-@pytest.mark.parametrize("optimizer", [{}, {"kind": "sgd", "momentum": 0.9}])
-@pytest.mark.parametrize("micro_batch", [None, 12])
+@pytest.mark.parametrize(
+    ("optimizer", "micro_batch"), [({}, None), ({"kind": "sgd", "momentum": 0.9}, 12)], ids=["adamw", "sgd"]
+)
 def test_runs_have_the_numbers_of_runs_alone(
     ensemble: TrainEnsemble,
     undisturbed: Undisturbed,
@@ -105,7 +119,7 @@ def test_runs_have_the_numbers_of_runs_alone(
     micro_batch: int | None,
 ) -> None:
     if optimizer:
-        specs = [spec.model_copy(update={"optimizer": make_sgd(spec, optimizer)}) for spec in specs]
+        specs = [TransformerRun.model_validate(spec.model_dump() | {"optimizer": optimizer}) for spec in specs]
     expected = list(map(undisturbed, specs))
     outputs = calls_of(monkeypatch, Stack, "outputs")
     runs = ensemble(specs, micro_batch=micro_batch)
@@ -118,31 +132,24 @@ def test_runs_have_the_numbers_of_runs_alone(
         assert read_lines(run.attempt(1).timings_path)[-1]["step"] == 24
 
 
-def make_sgd(spec: RunSpec, optimizer: dict[str, Any]) -> Any:
-    return type(spec).model_validate(spec.model_dump() | {"optimizer": optimizer}).optimizer  # type: ignore[attr-defined]
-
-
 # --- leaving --------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_diverges_leaves_the_others_as_they_are(
-    ensemble: TrainEnsemble, undisturbed: Undisturbed, specs: list[RunSpec], make_spec: MakeSpec
+def test_a_run_that_diverges_leaves_the_others_and_a_stack_shrinks_once_half_have_ended(
+    ensemble: TrainEnsemble,
+    undisturbed: Undisturbed,
+    specs: list[RunSpec],
+    make_spec: MakeSpec,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    wild = make_spec(lr=1e30, strategy={"s": None})
-    first, removed, *others = ensemble([specs[0], wild, *specs[1:]])
-    assert result_of(removed)["status"] == "diverged"
-    assert_close([first, *others], list(map(undisturbed, specs)))
-
-
-def test_a_stack_shrinks_once_half_of_its_runs_have_ended(
-    ensemble: TrainEnsemble, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    expected = [undisturbed(specs[0]), undisturbed(specs[2])]
     sizes, init = list[int](), Stack.__init__
     monkeypatch.setattr(Stack, "__init__", lambda stack, own: (sizes.append(len(own)), init(stack, own))[1])
-    four = [*specs, specs[0].with_point(0.03125, 0.1, 1)]
-    runs = ensemble(four, [never, stop_at(9), never, stop_at(5)])
+    wild = make_spec(lr=1e30, strategy={"s": None})
+    first, stopped, last, diverged = ensemble([*specs, wild], [never, stop_at(9), never, never])
+    assert (result_of(diverged)["status"], stopped.status().state) == ("diverged", State.INTERRUPTED)
     assert sizes == [4, 2]
-    assert_close([runs[0], runs[2]], [undisturbed(specs[0]), undisturbed(specs[2])])
+    assert_close([first, last], expected)
 
 
 def test_runs_that_are_stopped_resume_alone_and_those_begun_alone_in_an_ensemble(
@@ -165,22 +172,13 @@ def test_runs_that_are_stopped_resume_alone_and_those_begun_alone_in_an_ensemble
     assert_close(runs, list(map(undisturbed, specs)))
 
 
-def test_runs_resume_in_an_ensemble_from_different_steps(
-    ensemble: TrainEnsemble, undisturbed: Undisturbed, specs: list[RunSpec]
-) -> None:
-    runs = ensemble(specs, [stop_at(7), stop_at(4), stop_at(7)])
-    ensemble(specs)
-    assert [run.attempt(2).resumed_from() for run in runs] == [(1, 7), (1, 4), (1, 7)]
-    assert_close(runs, list(map(undisturbed, specs)))
-
-
 # --- failing --------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_raises_fails_alone(
-    ensemble: TrainEnsemble, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
+def test_a_run_that_raises_or_whose_spec_is_damaged_fails_alone(
+    undisturbed: Undisturbed, specs: list[RunSpec], results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected, metrics = list(map(undisturbed, specs)), Trainer.metrics
+    expected, metrics = undisturbed(specs[0]), Trainer.metrics
 
     def broken(trainer: Trainer, sums: Any) -> object:
         if trainer.spec == specs[1] and trainer.step >= 8:
@@ -188,20 +186,14 @@ def test_a_run_that_raises_fails_alone(
         return metrics(trainer, sums)
 
     monkeypatch.setattr(Trainer, "metrics", broken)
-    first, failed, last = ensemble(specs)
-    assert failed.status().state is State.FAILED
+    sound, failed, damaged = (RunDir.create(results, spec) for spec in specs)
+    heres = [Here(run) for run in (sound, failed, damaged)]
+    damaged.spec_path.write_text("{")
+    together(heres)
+    assert damaged.status().state is failed.status().state is State.FAILED
     assert failed.status().reason == "ZeroDivisionError: a bug of this run alone"
     assert "in broken" in logged(failed), "the traceback says where"
-    assert_close([first, last], [expected[0], expected[2]])
-
-
-def test_a_run_whose_spec_is_damaged_fails_alone(undisturbed: Undisturbed, specs: list[RunSpec], results: Path) -> None:
-    runs = [RunDir.create(results, spec) for spec in specs]
-    heres = list(map(Here, runs))
-    runs[1].spec_path.write_text("{")
-    together(heres)
-    assert runs[1].status().state is State.FAILED
-    assert_close([runs[0], runs[2]], [undisturbed(specs[0]), undisturbed(specs[2])])
+    assert_close([sound], [expected])
 
 
 @pytest.mark.parametrize("function", ["batches", "validation"])
@@ -220,20 +212,6 @@ def test_data_that_cannot_be_read_fail_all_who_need_them(
     assert {run.status().state for run in failed} == {State.FAILED}
     assert {run.status().reason for run in failed} == {"digits.csv.gz: cannot be read"}
     assert other.status().state is State.DONE
-
-
-def test_an_interruption_ends_all(
-    ensemble: TrainEnsemble, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    closed = list[RunLogger]()
-    monkeypatch.setattr(RunLogger, "close", lambda logger: closed.append(logger))
-    monkeypatch.setattr(Stack, "gradients", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        ensemble(specs)
-    assert len(closed) == 3
 
 
 def test_runs_whose_stack_fails_go_on_alone_from_their_step(

@@ -14,7 +14,7 @@ from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.specs import ModelSpec
 
 SHAPES: list[ModelSpec] = [
-    *named_models().values(),
+    *(model.model_copy(update={"depth": min(model.depth, 2)}) for model in named_models().values()),
     EncDecSpec(width=12, depth=3, heads=2, mlp_ratio=3, vocabulary=37, tokens=7),
     VitSpec(width=12, depth=3, heads=2, mlp_ratio=3, patch_size=5, image_size=15, channels=2, classes=7),
     VitSpec(width=64, depth=1, heads=8, patch_size=2, image_size=32, classes=10),
@@ -38,15 +38,12 @@ def counted(spec: ModelSpec, backward: bool) -> int:
 
 
 @pytest.mark.parametrize("spec", SHAPES)
-def test_forward_flops_are_those_that_torch_counts(spec: ModelSpec) -> None:
-    assert BATCH * forward_flops(spec) == counted(spec, backward=False)
-
-
-@pytest.mark.parametrize("spec", SHAPES)
-def test_a_training_step_is_three_forward_passes_but_for_the_gradient_of_the_images(spec: ModelSpec) -> None:
+def test_flops_are_those_that_torch_counts(spec: ModelSpec) -> None:
+    """A training step is three forward passes, but for the gradient of the images."""
     patch = 0
     if isinstance(spec, VitSpec):
         patch = 2 * (spec.image_size // spec.patch_size) ** 2 * (spec.channels * spec.patch_size**2) * spec.width
+    assert BATCH * forward_flops(spec) == counted(spec, backward=False)
     assert BATCH * (train_flops_per_sample(spec) - patch) == counted(spec, backward=True)
 
 
@@ -73,56 +70,25 @@ def test_flops_of_the_language_models_are_about_two_a_parameter_and_token_but_fo
     [
         ("NVIDIA H100 80GB HBM3", "bf16", 989.4),
         ("NVIDIA H100 80GB HBM3", "fp32", 67),
-        ("NVIDIA H100 PCIe", "bf16", 756),
-        ("NVIDIA H100 NVL", "fp16", 835.5),
-        ("NVIDIA H200", "fp16", 989.4),
         ("NVIDIA H200 NVL", "tf32", 417.7),
         ("NVIDIA GH200 480GB", "bf16", 989.4),
         ("NVIDIA H20", "bf16", 148),
-        ("NVIDIA B200", "bf16", 2250),
         ("NVIDIA GB200", "bf16", 2500),
-        ("NVIDIA A100-SXM4-80GB", "bf16", 312),
         ("NVIDIA A100-PCIE-40GB", "tf32", 156),
-        ("NVIDIA A100 80GB PCIe", "fp32", 19.5),
-        ("NVIDIA A10", "bf16", 125),
         ("NVIDIA A10G", "bf16", 70),
-        ("NVIDIA A40", "fp16", 149.7),
-        ("NVIDIA L4", "bf16", 121),
         ("NVIDIA L40", "bf16", 181),
         ("NVIDIA L40S", "bf16", 362),
-        ("Tesla V100-SXM2-32GB", "fp16", 125),
-        ("Tesla V100-PCIE-16GB", "fp16", 112),
-        ("Tesla V100S-PCIE-32GB", "fp16", 130),
         ("Tesla V100-SXM2-32GB", "tf32", 15.7),
-        ("Tesla T4", "fp16", 65),
-        ("NVIDIA GeForce RTX 3090", "bf16", 71.2),
         ("NVIDIA GeForce RTX 4090", "bf16", 165.2),
-        ("NVIDIA GeForce RTX 5090", "bf16", 209.5),
-        ("NVIDIA RTX A6000", "bf16", 154.8),
         ("NVIDIA RTX 6000 Ada Generation", "bf16", 364.2),
-        ("AMD Instinct MI250X", "bf16", 191.5),
         ("AMD Instinct MI300X", "bf16", 1307.4),
+        ("x86_64", "fp32", None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bf16", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "bf16", None),
+        ("NVIDIA GeForce RTX 4090 D", "bf16", None),
+        ("NVIDIA A1000", "bf16", None),
+        ("Tesla V100-SXM2-32GB", "bf16", None),
     ],
 )
-def test_peaks_are_the_dense_ones_of_data_sheets(device_name: str, precision: str, tflops: float) -> None:
-    assert peak_flops(device_name, precision) == pytest.approx(tflops * 1e12)
-
-
-@pytest.mark.parametrize(
-    ("device_name", "precision"),
-    [
-        ("x86_64", "fp32"),
-        ("", "bf16"),
-        ("NVIDIA GeForce GTX 1080", "fp16"),
-        ("Quadro RTX 6000", "fp16"),
-        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bf16"),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", "bf16"),
-        ("NVIDIA GeForce RTX 4090 D", "bf16"),
-        ("NVIDIA GeForce RTX 3090 Ti", "bf16"),
-        ("NVIDIA A1000", "bf16"),
-        ("Tesla V100-SXM2-32GB", "bf16"),
-        ("Tesla T4", "bf16"),
-    ],
-)
-def test_what_is_not_known_has_no_peak(device_name: str, precision: str) -> None:
-    assert peak_flops(device_name, precision) is None
+def test_peaks_are_the_dense_ones_of_data_sheets(device_name: str, precision: str, tflops: float | None) -> None:
+    assert peak_flops(device_name, precision) == (tflops and pytest.approx(tflops * 1e12))

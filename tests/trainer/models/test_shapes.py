@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 
@@ -52,88 +54,52 @@ def test_parameter_counts(name: str, count: int) -> None:
     assert parameter_count(model_spec(name)) == count
 
 
-def test_groups_and_shapes_of_a_small_model() -> None:
-    shapes = {parameter.name: (parameter.groups, parameter.group_shape) for parameter in parameter_shapes(ODD)}
-    assert shapes == {
-        "patch": ((Group.PATCH,), (12, 50)),
-        "pe": ((Group.PE,), (9, 12)),
-        "head": ((Group.HEAD,), (7, 12)),
-        "head_bias": ((Group.HEAD_BIAS,), (7,)),
-    } | {
-        f"blocks.{i}.{name}": value
-        for i in range(3)
-        for name, value in {
-            "attention.qkv": ((Group.Q, Group.K, Group.V), (12, 12)),
-            "attention.u": ((Group.U,), (12, 12)),
-            "mlp.w": ((Group.W,), (36, 12)),
-            "mlp.x": ((Group.X,), (12, 36)),
-        }.items()
-    }
+BLOCK = {
+    "attention.qkv": ((Group.Q, Group.K, Group.V), (12, 12)),
+    "attention.u": ((Group.U,), (12, 12)),
+    "mlp.w": ((Group.W,), (36, 12)),
+    "mlp.x": ((Group.X,), (12, 36)),
+}
+CROSSING = BLOCK | {
+    "cross.q": ((Group.Q,), (12, 12)),
+    "cross.kv": ((Group.K, Group.V), (12, 12)),
+    "cross.u": ((Group.U,), (12, 12)),
+}
+MODERN_BLOCK = {
+    "attention_gain": ((Group.GAIN,), (12,)),
+    "mlp_gain": ((Group.GAIN,), (12,)),
+    "attention.q": ((Group.Q,), (12, 12)),
+    "attention.kv": ((Group.K, Group.V), (6, 12)),
+    "attention.u": ((Group.U,), (12, 12)),
+    "attention.q_gain": ((Group.GAIN,), (6,)),
+    "attention.k_gain": ((Group.GAIN,), (6,)),
+    "mlp.w": ((Group.W,), (72, 12)),
+    "mlp.x": ((Group.X,), (12, 36)),
+}
+PATCHES = {"patch": ((Group.PATCH,), (12, 50)), "pe": ((Group.PE,), (9, 12))}
+HEAD = {"head": ((Group.HEAD,), (7, 12)), "head_bias": ((Group.HEAD_BIAS,), (7,))}
+WORDS = {"we": ((Group.WE,), (37, 12))}
+PLACES = {"encoder_pe": ((Group.PE,), (7, 12)), "decoder_pe": ((Group.PE,), (7, 12))}
 
 
-@pytest.mark.parametrize("spec", SPECS)
-def test_every_number_is_in_exactly_one_group(spec: ModelSpec) -> None:
-    for parameter in parameter_shapes(spec):
-        assert parameter.groups
-        assert len(set(parameter.groups)) == len(parameter.groups)
-        assert parameter.shape[0] == len(parameter.groups) * parameter.group_shape[0]
-
-
-def test_groups_and_shapes_of_a_small_encoder_decoder() -> None:
-    shapes = {parameter.name: (parameter.groups, parameter.group_shape) for parameter in parameter_shapes(ODD_TEXT)}
-    block = {
-        "attention.qkv": ((Group.Q, Group.K, Group.V), (12, 12)),
-        "attention.u": ((Group.U,), (12, 12)),
-        "mlp.w": ((Group.W,), (36, 12)),
-        "mlp.x": ((Group.X,), (12, 36)),
+@pytest.mark.parametrize(
+    ("spec", "outside", "blocks"),
+    [
+        (ODD, PATCHES | HEAD, {"blocks": BLOCK}),
+        (ODD_TEXT, WORDS | PLACES, {"encoder": BLOCK, "decoder": CROSSING}),
+        (PLAIN, WORDS | {"pe": ((Group.PE,), (7, 12))}, {"blocks": BLOCK}),
+        (MODERN, WORDS | {"head": ((Group.HEAD,), (37, 12)), "gain": ((Group.GAIN,), (12,))}, {"blocks": MODERN_BLOCK}),
+    ],
+    ids=["vit", "encdec", "gpt", "gpt of today"],
+)
+def test_groups_and_shapes_of_small_models(spec: ModelSpec, outside: dict[str, Any], blocks: dict[str, Any]) -> None:
+    inside = {
+        f"{side}.{i}.{name}": value
+        for side, block in blocks.items()
+        for i in range(spec.depth)
+        for name, value in block.items()
     }
-    crossing = {
-        "cross.q": ((Group.Q,), (12, 12)),
-        "cross.kv": ((Group.K, Group.V), (12, 12)),
-        "cross.u": ((Group.U,), (12, 12)),
-    }
-    assert shapes == {
-        "we": ((Group.WE,), (37, 12)),
-        "encoder_pe": ((Group.PE,), (7, 12)),
-        "decoder_pe": ((Group.PE,), (7, 12)),
-        **{f"encoder.{i}.{name}": value for i in range(2) for name, value in block.items()},
-        **{f"decoder.{i}.{name}": value for i in range(2) for name, value in (block | crossing).items()},
-    }
-
-
-def test_groups_and_shapes_of_small_decoders() -> None:
-    plain, modern = (
-        {parameter.name: (parameter.groups, parameter.group_shape) for parameter in parameter_shapes(spec)}
-        for spec in (PLAIN, MODERN)
-    )
-    block = {
-        "attention.qkv": ((Group.Q, Group.K, Group.V), (12, 12)),
-        "attention.u": ((Group.U,), (12, 12)),
-        "mlp.w": ((Group.W,), (36, 12)),
-        "mlp.x": ((Group.X,), (12, 36)),
-    }
-    assert plain == {
-        "we": ((Group.WE,), (37, 12)),
-        "pe": ((Group.PE,), (7, 12)),
-        **{f"blocks.{i}.{name}": value for i in range(2) for name, value in block.items()},
-    }
-    block = {
-        "attention_gain": ((Group.GAIN,), (12,)),
-        "mlp_gain": ((Group.GAIN,), (12,)),
-        "attention.q": ((Group.Q,), (12, 12)),
-        "attention.kv": ((Group.K, Group.V), (6, 12)),
-        "attention.u": ((Group.U,), (12, 12)),
-        "attention.q_gain": ((Group.GAIN,), (6,)),
-        "attention.k_gain": ((Group.GAIN,), (6,)),
-        "mlp.w": ((Group.W,), (72, 12)),
-        "mlp.x": ((Group.X,), (12, 36)),
-    }
-    assert modern == {
-        "we": ((Group.WE,), (37, 12)),
-        "head": ((Group.HEAD,), (37, 12)),
-        "gain": ((Group.GAIN,), (12,)),
-        **{f"blocks.{i}.{name}": value for i in range(2) for name, value in block.items()},
-    }
+    assert {p.name: (p.groups, p.group_shape) for p in parameter_shapes(spec)} == outside | inside
 
 
 def test_dims_keep_patch_width_and_classes_apart() -> None:

@@ -1,16 +1,12 @@
-import math
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ettsweep.runs.spec import StrategySpec
-from ettsweep.trainer.models.blocks import Attention, layer_norm
+from ettsweep.trainer.models.blocks import layer_norm
 from ettsweep.trainer.models.build import build_model, initialise
 from ettsweep.trainer.models.registry import model_spec
-from ettsweep.trainer.models.vit import patchify
 from ettsweep.trainer.models.vit_spec import VitSpec
 
 NTK = StrategySpec(s=0.0)
@@ -88,44 +84,11 @@ def test_logits_and_gradients_equal_timms(spec: VitSpec) -> None:
         torch.testing.assert_close(gradient, other, rtol=1e-9, atol=1e-13, msg=f"gradient of {name}")
 
 
-def test_patchify_takes_patches_row_by_row_and_channels_one_after_another() -> None:
-    x = torch.arange(2 * 4 * 6).reshape(1, 2, 4, 6)
-    patches = patchify(x, 2)
-    assert patches.shape == (1, 6, 8)
-    assert patches[0, 0].tolist() == [0, 1, 6, 7, 24, 25, 30, 31]
-    assert patches[0, 1].tolist() == [2, 3, 8, 9, 26, 27, 32, 33]
-    assert patches[0, 3].tolist() == [12, 13, 18, 19, 36, 37, 42, 43]
-
-
-def test_attention_is_softmax_of_scaled_products_per_head() -> None:
-    attention = Attention(width=6, heads=2).double()
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        attention.qkv.normal_(generator=generator)
-        attention.u.normal_(generator=generator)
-    x = torch.randn(4, 6, dtype=torch.float64, generator=generator)
-    q, k, v = (x @ weight.T for weight in attention.qkv.chunk(3))
-    heads = []
-    for h in (slice(0, 3), slice(3, 6)):
-        weights = torch.softmax(q[:, h] @ k[:, h].T / math.sqrt(3), dim=-1)
-        heads.append(weights @ v[:, h])
-    torch.testing.assert_close(attention(x[None])[0], torch.cat(heads, dim=-1) @ attention.u.T)
-
-
-def test_layer_norm_has_eps_under_the_root() -> None:
+def test_ln_eps_of_the_spec_is_under_the_root_of_every_layer_norm(monkeypatch: pytest.MonkeyPatch) -> None:
     normal = layer_norm(torch.tensor([[[1.0, -1.0]]]), eps=3.0)
     torch.testing.assert_close(normal, torch.tensor([[[0.5, -0.5]]]))
-
-
-def test_ln_eps_of_the_spec_reaches_every_layer_norm(monkeypatch: pytest.MonkeyPatch) -> None:
-    collected: list[float] = []
-    original = F.layer_norm
-
-    def spy(x: Tensor, shape: Any, eps: float) -> Tensor:
-        collected.append(eps)
-        return original(x, shape, eps=eps)
-
-    monkeypatch.setattr(F, "layer_norm", spy)
+    seen, original = list[float](), F.layer_norm
+    monkeypatch.setattr(F, "layer_norm", lambda x, shape, eps: (seen.append(eps), original(x, shape, eps=eps))[1])
     spec = SPEC.model_copy(update={"ln_eps": 0.25})
     double(spec)(images(spec))
-    assert collected == [0.25] * (2 * spec.depth + 1)
+    assert seen == [0.25] * (2 * spec.depth + 1)

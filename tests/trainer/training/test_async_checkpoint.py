@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from support.commandline import PATIENCE_S
-from support.made_runs import CPU, MakeSpec
+from support.made_runs import CPU
 from support.states import checkpoint_path, run_of
 
 from ettsweep.runs.attempt import Attempt
@@ -81,25 +81,16 @@ def assert_holds(attempt: Attempt, step: int, expected: dict[str, torch.Tensor])
     assert all(torch.equal(result[name], expected[name]) for name in result)
 
 
-def test_training_goes_on_while_the_state_of_before_is_written(attempt: Attempt, spec: RunSpec, disk: Disk) -> None:
-    trainer = prepare(spec, CPU)
-    stepped_result = stepped(trainer, 2)
-    on_disk_now = AsyncCheckpointWriter().save(run_of(attempt), trainer)
-    assert disk.begun.acquire(timeout=PATIENCE_S)
-    stepped_value = stepped(trainer, 3)
-    assert not torch.equal(stepped_result["model/head"], stepped_value["model/head"])
-    assert not attempt.has_checkpoint()
-    disk.may.release()
-    on_disk_now()
-    assert_holds(attempt, 2, stepped_result)
-
-
-def test_a_checkpoint_waits_for_the_one_before(attempt: Attempt, spec: RunSpec, disk: Disk) -> None:
+def test_training_goes_on_while_the_state_of_before_is_written_and_the_next_waits_for_it(
+    attempt: Attempt, spec: RunSpec, disk: Disk
+) -> None:
     trainer, saves = prepare(spec, CPU), AsyncCheckpointWriter()
-    first = stepped(trainer)
+    first = stepped(trainer, 2)
     saves.save(run_of(attempt), trainer)
     assert disk.begun.acquire(timeout=PATIENCE_S)
-    second = stepped(trainer)
+    second = stepped(trainer, 3)
+    assert not torch.equal(first["model/head"], second["model/head"])
+    assert not attempt.has_checkpoint()
     waiting = list[Callable[[], None]]()
     other = threading.Thread(target=lambda: waiting.append(saves.save(run_of(attempt), trainer)))
     other.start()
@@ -107,45 +98,15 @@ def test_a_checkpoint_waits_for_the_one_before(attempt: Attempt, spec: RunSpec, 
     assert other.is_alive(), "its copy lies where the first is still read"
     disk.may.release()
     assert disk.begun.acquire(timeout=PATIENCE_S)
-    assert_holds(attempt, 1, first)
+    assert_holds(attempt, 2, first)
     disk.may.release()
     other.join(PATIENCE_S)
     waiting[0]()
-    assert_holds(attempt, 2, second)
+    assert_holds(attempt, 5, second)
     assert (disk.most, disk.threads) == (1, 2)
 
 
-def test_runs_of_unlike_shapes_share_a_saver(results: Path, make_spec: MakeSpec) -> None:
-    saves, messages = AsyncCheckpointWriter(), []
-    for changes in ({}, {"model": {"width": 24, "heads": 2}}, {"optimizer": {"kind": "sgd"}}):
-        spec = make_spec(**changes)
-        attempt = RunDir.create(results, spec).claim({}, after=0)
-        assert attempt is not None
-        trainer = prepare(spec, CPU)
-        messages.append((attempt, stepped(trainer), saves.save(run_of(attempt), trainer)))
-    for attempt, expected, content in messages:
-        content()
-        assert_holds(attempt, 1, expected)
-
-
-def test_a_small_state_is_written_at_once(
-    attempt: Attempt, spec: RunSpec, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer = prepare(spec, CPU)
-    expected = stepped(trainer)
-    numbers = sum(tensor.numel() for tensor in expected.values())
-    monkeypatch.setattr(async_checkpoint, "LARGE_BYTES", 4 * numbers + 1)
-    disk.may.release(2)
-    AsyncCheckpointWriter().save(run_of(attempt), trainer)
-    assert_holds(attempt, 1, expected)
-    assert disk.threads == 0
-    stepped(trainer)
-    monkeypatch.setattr(async_checkpoint, "LARGE_BYTES", 4 * numbers)
-    AsyncCheckpointWriter().save(run_of(attempt), trainer)()
-    assert disk.threads == 1
-
-
-def test_without_memory_for_a_copy_it_is_written_at_once(
+def test_a_small_state_or_one_without_memory_for_a_copy_is_written_at_once(
     attempt: Attempt, spec: RunSpec, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any, **__: Any) -> Any:
@@ -153,16 +114,22 @@ def test_without_memory_for_a_copy_it_is_written_at_once(
 
     trainer, saves = prepare(spec, CPU), AsyncCheckpointWriter()
     expected = stepped(trainer)
-    disk.may.release(2)
+    disk.may.release(3)
+    numbers = sum(tensor.numel() for tensor in expected.values())
+    monkeypatch.setattr(async_checkpoint, "LARGE_BYTES", 4 * numbers + 1)
+    saves.save(run_of(attempt), trainer)
+    assert_holds(attempt, 1, expected)
+    monkeypatch.setattr(async_checkpoint, "LARGE_BYTES", 4 * numbers)
+    expected = stepped(trainer)
     with monkeypatch.context() as patched:
         patched.setattr(async_checkpoint.torch, "empty", refuse)
         saves.save(run_of(attempt), trainer)
-    assert_holds(attempt, 1, expected)
+    assert_holds(attempt, 2, expected)
     assert disk.threads == 0
     expected = stepped(trainer)
     saves.save(run_of(attempt), trainer)()
     assert disk.threads == 1
-    assert_holds(attempt, 2, expected)
+    assert_holds(attempt, 3, expected)
 
 
 def test_what_goes_wrong_is_told_and_the_checkpoint_before_stays(

@@ -11,7 +11,7 @@ from support.commandline import ettsweep, write_grid
 from support.made_runs import REL, MakeSpec, Train, Trained, curve, numbers
 from torch import Tensor, nn
 
-from ettsweep.runs.spec import RunSpec, StrategySpec, validated_spec
+from ettsweep.runs.spec import RunSpec, StrategySpec
 from ettsweep.shipped_files import shipped
 from ettsweep.strategies.factors import spectral_factor
 from ettsweep.strategies.optimizers import AdamWSpec, MuonSpec
@@ -72,8 +72,15 @@ def fused(spec: RunSpec, name: str) -> int:
     return MATRICES[kind] * (2 if kind == "w" and getattr(spec.model, "mlp", "gelu") == "swiglu" else 1)
 
 
-@pytest.mark.parametrize("model", [None, *DECODERS.values()], ids=["a Vision Transformer", *DECODERS])
-@pytest.mark.parametrize(("strategy", "adjustment"), [(None, "original"), (1.0, "spectral_unclamped")])
+@pytest.mark.parametrize(
+    ("model", "strategy", "adjustment"),
+    [
+        (None, None, "original"),
+        (DECODERS["plain"], 1.0, "spectral_unclamped"),
+        (DECODERS["today's"], 1.0, "spectral_unclamped"),
+    ],
+    ids=["a Vision Transformer", *DECODERS],
+)
 def test_steps_are_those_of_torch_with_each_matrix_as_a_parameter(
     make_spec: MakeSpec, strategy: float | None, adjustment: str, model: GptSpec | None
 ) -> None:
@@ -126,37 +133,28 @@ def newton_schulz(singular_values: np.ndarray, steps: int) -> np.ndarray:
     return x
 
 
-@pytest.mark.parametrize("ns_steps", [3, 5])
-@pytest.mark.parametrize("s", [None, 1.0])
-@pytest.mark.parametrize("decoder", [None, DECODERS["today's"]], ids=["a Vision Transformer", "today's"])
-def test_singular_values_of_a_step_are_those_of_newton_schulz_times_factor_and_lr(
-    make_spec: MakeSpec, decoder: GptSpec | None, s: float | None, ns_steps: int
-) -> None:
-    spec = make_spec(optimizer=MUON | {"ns_steps": ns_steps}, strategy={"s": s}, wd=0.0, model={"width": 16})
-    spec = spec.model_copy(update={"model": decoder or spec.model})
+def test_singular_values_of_a_step_are_those_of_newton_schulz_times_factor_and_lr(make_spec: MakeSpec) -> None:
+    spec = make_spec(optimizer=MUON | {"ns_steps": 3}, strategy={"s": 1.0}, wd=0.0)
+    spec = spec.model_copy(update={"model": DECODERS["today's"]})
     model = built(spec)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     optimizer = build_optimizer(model, spec)
     set_lr(optimizer, 0.5)
     for name, gradient in gradients(model, 0).items():
-        dict(model.named_parameters())[name].grad = gradient
+        model.get_parameter(name).grad = gradient
     optimizer.step()
     for name, parameter in model.named_parameters():
         if not is_matrix(name):
             continue
-        count = fused(spec, name)
         given, step = parameter.grad, parameter.detach() - before[name]
         assert given is not None
-        for part, of_part in zip(given.chunk(count), step.chunk(count), strict=True):
+        for part, of_part in zip(given.chunk(fused(spec, name)), step.chunk(fused(spec, name)), strict=True):
             fan_out, fan_in = part.shape
             # Of the momentum; its first value is proportional to the gradient, and scale does not count.
-            expected = np.sort(newton_schulz(np.linalg.svd(part.numpy(), compute_uv=False), ns_steps))
-            ratio = fan_out / fan_in if s is not None else max(1.0, fan_out / fan_in)
-            values = np.sort(np.linalg.svd(of_part.numpy(), compute_uv=False)) / (0.5 * math.sqrt(ratio))
+            expected = np.sort(newton_schulz(np.linalg.svd(part.numpy(), compute_uv=False), 3))
+            values = np.sort(np.linalg.svd(of_part.numpy(), compute_uv=False)) / (0.5 * math.sqrt(fan_out / fan_in))
             # torch iterates in bf16, of 8 bits.
             np.testing.assert_allclose(values, expected, rtol=0, atol=0.05 * expected.max(), err_msg=name)
-            if ns_steps == 5:
-                assert 0.65 < values.max() < 1.25, name
 
 
 def test_factors_depend_on_ratios_of_widths_alone(make_spec: MakeSpec) -> None:
@@ -183,15 +181,6 @@ def test_factors_depend_on_ratios_of_widths_alone(make_spec: MakeSpec) -> None:
     assert spectral_factor(3, 12, None) == 1.0
 
 
-def test_state_is_one_number_a_matrix_and_two_of_the_rest(make_spec: MakeSpec) -> None:
-    spec = make_spec(optimizer=MUON, strategy={"s": None})
-    model = built(spec)
-    optimizer = build_optimizer(model, spec)
-    for name, parameter in model.named_parameters():
-        expected = {"momentum_buffer"} if is_matrix(name) else {"step", "exp_avg", "exp_avg_sq"}
-        assert optimizer.state[parameter].keys() == expected
-
-
 def test_mlp_factor_makes_no_other_run(make_spec: MakeSpec) -> None:
     """M is in the shapes."""
     ids = {make_spec(optimizer=MUON, strategy={"s": 1.0, "mlp_factor": m}).run_id for m in ("ignore", "include")}
@@ -199,47 +188,25 @@ def test_mlp_factor_makes_no_other_run(make_spec: MakeSpec) -> None:
     assert len({make_spec(strategy={"s": 1.0, "mlp_factor": m}).run_id for m in ("ignore", "include")}) == 2
 
 
-def test_spec_is_read_as_it_is_written(make_spec: MakeSpec) -> None:
-    spec = make_spec(optimizer=MUON, strategy={"s": 1.0})
-    assert validated_spec(spec.model_dump(mode="json"), "spec.json") == spec
-
-
-@pytest.mark.parametrize(
-    "method",
-    [pytest.param({"sharded": False}, id="ddp"), pytest.param({"sharded": True}, marks=pytest.mark.slow, id="fsdp2")],
-)
-def test_two_processes_train_what_one_does(
-    train: Train, trained: Trained, make_spec: MakeSpec, method: dict[str, Any]
-) -> None:
-    spec = make_spec(optimizer=MUON | {"clip_norm": 0.5}, strategy={"s": 1.0}, lr=0.1, model={"depth": 2})
-    method = method | {"world": 2}
-    stop = {"folder": "same", "rank": 1, "after": 9, "how": "stop"}
-    (two, _, resumed), ends = trained((spec, method), (spec, method | stop), (spec, method | {"folder": "same"}))
-    assert {end for trial in ends for end in trial} == {"ended"}
-    one = train(spec)
-    assert curve(one)[-1] < 0.8 * curve(one)[0]
-    # Newton and Schulz iterate in bf16, so that other last bits of a gradient are other bits of a step.
-    assert curve(two) == pytest.approx(curve(one), rel=100 * REL)
-    assert resumed.attempt(2).resumed_from() == (1, 9)
-    assert numbers(resumed) == numbers(two)
-
-
-@pytest.mark.parametrize(
-    "sharded", [pytest.param(False, marks=pytest.mark.slow, id="ddp"), pytest.param(True, id="fsdp2")]
-)
 @pytest.mark.parametrize("model", [GPT_TINY, pytest.param(TODAYS, marks=pytest.mark.slow)], ids=["plain", "today's"])
-def test_two_processes_train_gpt_tiny_as_one_does(
-    train: Train, trained: Trained, model: GptSpec, sharded: bool
+def test_two_processes_train_and_resume_gpt_tiny_sharded_as_one_does(
+    train: Train, trained: Trained, model: GptSpec
 ) -> None:
     grid = load_sweep_spec(shipped("grids") / "gpt-tiny.yaml", overrides=["optimizer=muon"], strategies=["standard"])
     schedule = ScheduleSpec(total_steps=6, warmup_steps=2, decay="linear", eval_every=3)
     spec = grid.bound().specs()[0].model_copy(update={"schedule": schedule, "model": model})
-    (two,), ends = trained((spec, {"world": 2, "sharded": sharded}))
-    assert ends == [["ended", "ended"]]
+    spec = spec.model_copy(update={"task": spec.task.model_copy(update={"val_blocks": 64})})
+    method, same = {"world": 2, "sharded": True}, {"folder": "same"}
+    stop = {"rank": 1, "after": 4, "how": "stop"}
+    (two, _, resumed), ends = trained((spec, method), (spec, method | same | stop), (spec, method | same))
+    assert {end for trial in ends for end in trial} == {"ended"}
     one = train(spec)
     assert curve(one)[-1] < curve(one)[0] - 0.05
+    # Newton and Schulz iterate in bf16, so that other last bits of a gradient are other bits of a step.
     for key in ("loss", "grad_norm", "val_loss", "val_bits_per_byte"):
         assert curve(two, key) == pytest.approx(curve(one, key), rel=100 * REL), key
+    assert resumed.attempt(2).resumed_from() == (1, 4)
+    assert numbers(resumed) == numbers(two)
 
 
 CENTRE = {"standard": {"lr": 0.02, "wd": 0.1}}

@@ -4,30 +4,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.made_runs import CPU, MakeSpec, Train, numbers, result_of
+from support.made_runs import CPU, MakeSpec, Train, curve, numbers, result_of
 from torch import Tensor
 
 from ettsweep.trainer.tasks.images.digits import Digits
 from ettsweep.trainer.tasks.task import Batch
-from ettsweep.trainer.training import checkpoint
-from ettsweep.trainer.training.precision import autocast, loss_scaler
 from ettsweep.trainer.training.run import prepare
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.schedule import lr_at
 from ettsweep.trainer.training.step_buffer import StepBuffer
-
-
-@pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 2e-2), ("fp16", 3e-3)])
-def test_trains_close_to_fp32_but_not_alike(
-    train: Train, make_spec: MakeSpec, precision: str, tolerance: float
-) -> None:
-    """Relative rounding is 2^-9 in bf16 and 2^-12 in fp16; 24 steps carry it a few times further."""
-    exact, mixed = train(make_spec()), train(make_spec(precision=precision))
-    losses = [[line["loss"] for line in run.history() if "loss" in line] for run in (exact, mixed)]
-    assert losses[1] == pytest.approx(losses[0], rel=tolerance)
-    assert losses[1] != losses[0]
-    assert result_of(mixed)["best_loss"] == pytest.approx(result_of(exact)["best_loss"], rel=tolerance)
-    assert result_of(mixed)["overflow_steps"] == 0
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("tf32", 2e-3), ("bf16", 2e-2), ("fp16", 3e-3)])
@@ -38,25 +23,27 @@ def test_the_same_small_run_ends_alike_in_every_precision(
     mapping = {"lr": 0.5, "schedule": {"total_steps": 72, "eval_every": 24}}
     exact, other = train(make_spec(**mapping)), train(make_spec(precision=precision, **mapping))
     assert exact.id != other.id, "precision is part of a run"
+    assert curve(other) == pytest.approx(curve(exact), rel=10 * tolerance)
+    assert precision == "tf32" or curve(other) != curve(exact)
     assert result_of(exact)["final_accuracy"] > 0.5
+    assert result_of(other)["overflow_steps"] == 0
     assert result_of(other)["final_loss"] == pytest.approx(result_of(exact)["final_loss"], rel=tolerance)
     assert result_of(other)["final_accuracy"] == pytest.approx(result_of(exact)["final_accuracy"], abs=0.02)
 
 
 def test_a_precision_holds_for_its_run_alone(train: Train, make_spec: MakeSpec, tmp_path: Path) -> None:
     first = train(make_spec(), folder=tmp_path / "first")
-    for other in ("tf32", "bf16", "fp16"):
+    for other in ("tf32", "fp16"):
         train(make_spec(precision=other))
         assert torch.get_float32_matmul_precision() == ("high" if other == "tf32" else "highest")
         torch.set_float32_matmul_precision("medium")
-        train_result = train(make_spec(), folder=tmp_path / f"after-{other}")
+        again = train(make_spec(), folder=tmp_path / f"after-{other}")
         assert torch.get_float32_matmul_precision() == "highest"
-        assert numbers(train_result) == numbers(first)
+        assert numbers(again) == numbers(first)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the host can only wait for a device where there is one")
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize(("precision", "recompute"), [("fp32", True), ("bf16", False), ("fp16", True)])
 def test_the_host_waits_for_nothing_in_a_step(make_spec: MakeSpec, precision: str, recompute: bool) -> None:
     device = torch.device("cuda")
     trainer = prepare(make_spec(precision=precision), device, RuntimeSettings(micro_batch=8))
@@ -74,14 +61,14 @@ def test_the_host_waits_for_nothing_in_a_step(make_spec: MakeSpec, precision: st
     assert buffer.drain()[1] is None
 
 
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_weights_gradients_and_optimizer_state_stay_fp32(make_spec: MakeSpec, precision: str) -> None:
     trainer = prepare(make_spec(precision=precision), CPU)
     outputs: list[Tensor] = []
     trainer.model.register_forward_hook(lambda module, inputs, output: outputs.append(output))
     batch = next(trainer.task.batches(1))
     loss, grad_norm, _ = trainer.train_step(0.5, iter([batch]))
-    low = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    low = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     assert outputs[0].dtype == low, "autocast is on"
     assert {loss.dtype, grad_norm.dtype} == {torch.float32}
     assert {p.dtype for p in trainer.model.parameters()} == {torch.float32}
@@ -92,37 +79,22 @@ def test_weights_gradients_and_optimizer_state_stay_fp32(make_spec: MakeSpec, pr
     assert {output.dtype for output in outputs} == {low}, "evaluation shares the precision"
 
 
-def test_only_fp16_scales_the_loss() -> None:
-    values = torch.ones(())
-    assert loss_scaler("fp32", CPU).scale(values) == loss_scaler("bf16", CPU).scale(values) == 1.0
-    assert loss_scaler("fp16", CPU).scale(values) == 65536.0
-    with autocast("fp32", CPU):
-        assert not torch.is_autocast_enabled("cpu")
-
-
-def test_gradient_norm_is_that_of_the_unscaled_loss_before_clipping(make_spec: MakeSpec) -> None:
-    norms = []
-    for changes in ({}, {"optimizer": {"clip_norm": 0.01}}, {"precision": "fp16"}):
-        trainer = prepare(make_spec(**changes), CPU)
-        batch = next(trainer.task.batches(1))
-        norms.append(float(trainer.train_step(0.5, iter([batch]))[1]))
+def test_clipping_bounds_the_step_and_the_norm_is_that_of_the_unscaled_loss_before_it(make_spec: MakeSpec) -> None:
+    """With plain SGD and no decay, a step is the learning rate times the clipped gradient."""
+    sgd = {"strategy": {"s": None}, "wd": 0.0}
     plain = prepare(make_spec(), CPU)
     batch = next(plain.task.batches(1))
     torch.nn.functional.cross_entropy(plain.model(batch.inputs[0]), batch.targets).backward()
     by_hand = sum(float((p.grad.double() ** 2).sum()) for p in plain.model.parameters() if p.grad is not None) ** 0.5
-    assert norms[:2] == pytest.approx([by_hand] * 2, rel=1e-6)
-    assert norms[2] == pytest.approx(by_hand, rel=1e-2)
-
-
-def test_clipping_bounds_the_step(make_spec: MakeSpec) -> None:
-    """With plain SGD and no decay, a step is the learning rate times the clipped gradient."""
-    spec = make_spec(optimizer={"kind": "sgd", "clip_norm": 0.01}, strategy={"s": None}, wd=0.0)
-    trainer = prepare(spec, CPU)
-    before = [p.detach().clone() for p in trainer.model.parameters()]
-    batch = next(trainer.task.batches(1))
-    trainer.train_step(0.5, iter([batch]))
-    moves = [(p.detach() - b).double() for p, b in zip(trainer.model.parameters(), before, strict=True)]
-    assert sum(float((m**2).sum()) for m in moves) ** 0.5 == pytest.approx(0.5 * 0.01, rel=1e-3)
+    for precision, clip_norm, rel in (("fp32", None, 1e-6), ("fp32", 0.01, 1e-6), ("fp16", 0.01, 1e-2)):
+        optimizer = {"kind": "sgd", "clip_norm": clip_norm}
+        trainer = prepare(make_spec(precision=precision, optimizer=optimizer, **sgd), CPU)
+        before = [p.detach().clone() for p in trainer.model.parameters()]
+        norm = float(trainer.train_step(0.5, trainer.task.batches(1))[1])
+        assert norm == pytest.approx(by_hand, rel=rel)
+        moves = [(p.detach() - b).double() for p, b in zip(trainer.model.parameters(), before, strict=True)]
+        moved = sum(float((m**2).sum()) for m in moves) ** 0.5
+        assert moved == pytest.approx(0.5 * (clip_norm or norm), rel=1e-3)
 
 
 class Overflowing(Digits):
@@ -145,25 +117,10 @@ def test_overflow_skips_the_step_is_counted_and_the_run_goes_on(
     assert lines[6]["grad_norm"] is None
     assert lines[6]["nonfinite"] is True
     assert [line["loss_scale"] for line in lines] == [65536.0] * 7 + [32768.0] * 17
-    result_of_result = result_of(run)
-    assert (result_of_result["status"], result_of_result["steps"], result_of_result["overflow_steps"]) == (
-        "done",
-        24,
-        1,
-    )
-    assert result_of_result["score"] is not None
+    result = result_of(run)
+    assert (result["status"], result["steps"], result["overflow_steps"]) == ("done", 24, 1)
+    assert result["score"] is not None
     schedule = run.spec().schedule
     assert [line["lr"] for line in lines] == [lr_at(step, run.spec().lr, schedule) for step in range(1, 25)], (
         "a skipped step uses up its step of the schedule"
     )
-
-
-def test_skipped_step_leaves_the_weights_alone(make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ettsweep.trainer.tasks.images.digits.Digits", Overflowing)
-    trainer = prepare(make_spec(precision="fp16"), CPU)
-    hashes = []
-    for _, batch in zip(range(8), trainer.task.batches(1), strict=False):
-        trainer.train_step(0.1, iter([batch]))
-        hashes.append(checkpoint.weights_sha256(trainer.model))
-    assert hashes[6] == hashes[5]
-    assert len(set(hashes)) == 7

@@ -1,27 +1,22 @@
 """Whole runs: their result, and that kills, stops, full disks and takeovers do not change a bit of it."""
 
-import errno
 import itertools
 import json
 import math
-import os
-import shutil
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from support.commandline import train_here, wait_for
+from support.commandline import wait_for
 from support.disks import fill
 from support.forks import Forks
-from support.here import Here
 from support.killed_run import EVERY_STEPS
 from support.made_runs import CPU, MakeSpec, Poll, Train, Undisturbed, numbers, result_of, stop_at
 from support.states import checkpoint_path
 from torch import Tensor
 
-from ettsweep.errors import DataMissingError, StorageError
+from ettsweep.errors import DataMissingError
 from ettsweep.files import read_lines
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
@@ -31,8 +26,7 @@ from ettsweep.trainer.tasks.images.digits import Digits
 from ettsweep.trainer.tasks.task import Batch
 from ettsweep.trainer.training import async_checkpoint, checkpoint, loop
 from ettsweep.trainer.training.optimizer import set_lr
-from ettsweep.trainer.training.run import environment, prepare, train_run
-from ettsweep.trainer.training.runtime_settings import RuntimeSettings
+from ettsweep.trainer.training.run import environment, prepare
 from ettsweep.trainer.training.schedule import lr_at
 from ettsweep.trainer.training.trainer import Trainer
 
@@ -54,48 +48,30 @@ KEYS = {
 }
 
 
-def test_result_is_what_the_history_says(train: Train, spec: RunSpec) -> None:
+def test_result_is_what_the_history_says(train: Train, make_spec: MakeSpec) -> None:
+    """The best is along the trajectory, the last at its end, which is evaluated too."""
+    spec = make_spec(lr=16.0, schedule={"eval_every": 5, "stop_step": 12})
     run = train(spec)
     result, history = result_of(run), run.history()
     assert result.keys() == KEYS
+    steps = [line for line in history if "loss" in line]
+    assert [(line["step"], line["lr"]) for line in steps] == [
+        (t, lr_at(t, spec.lr, spec.schedule)) for t in range(1, 13)
+    ]
+    assert all(line.keys() == {"step", "loss", "grad_norm", "lr"} for line in steps)
     evaluations = [line for line in history if "val_loss" in line]
-    assert [line["step"] for line in evaluations] == [8, 16, 24]
+    assert [line["step"] for line in evaluations] == [5, 10, 12]
     assert result["best_loss"] == result["score"] == min(line["val_loss"] for line in evaluations)
     assert result["best_accuracy"] == max(line["val_accuracy"] for line in evaluations)
-    assert (result["final_loss"], result["final_accuracy"]) == (
-        evaluations[-1]["val_loss"],
-        evaluations[-1]["val_accuracy"],
-    )
-    assert (result["run"], result["status"], result["steps"], result["attempts"]) == (run.id, "done", 24, 1)
+    assert result["final_loss"] == evaluations[-1]["val_loss"] > result["best_loss"]
+    assert result["final_accuracy"] == evaluations[-1]["val_accuracy"]
+    assert (result["run"], result["status"], result["steps"], result["attempts"]) == (run.id, "done", 12, 1)
     assert result["environment"] == json.loads(json.dumps(environment(CPU))) | run.attempt(1).code()
-    assert result["wall_s"] > 0
-    assert result["steps_per_s"] == pytest.approx(24 / result["wall_s"])
-    assert result["samples_per_s"] > 24 * 32 / result["wall_s"], "evaluation is left out"
-    assert result["execution"] == {
-        "processes": 1,
-        "threads": 1,
-        "micro_batch": 32,
-        "compile": False,
-        "activation_checkpointing": False,
-        "sharded": False,
-        "data": "",
-    }
+    assert result["steps_per_s"] == pytest.approx(12 / result["wall_s"])
+    assert result["samples_per_s"] > 12 * 32 / result["wall_s"] > 0, "evaluation is left out"
+    settings = {"processes": 1, "threads": 1, "micro_batch": 32, "compile": False, "activation_checkpointing": False}
+    assert result["execution"] == settings | {"sharded": False, "data": ""}
     assert run.status().state is State.DONE
-
-
-def test_history_holds_each_step_with_its_learning_rate(train: Train, spec: RunSpec) -> None:
-    steps = [line for line in train(spec).history() if "loss" in line]
-    assert [line["step"] for line in steps] == list(range(1, 25))
-    assert [line["lr"] for line in steps] == [lr_at(t, spec.lr, spec.schedule) for t in range(1, 25)]
-    assert all(line.keys() == {"step", "loss", "grad_norm", "lr"} for line in steps)
-
-
-def test_best_is_along_the_trajectory_and_final_at_its_end(train: Train, make_spec: MakeSpec) -> None:
-    run = train(make_spec(lr=16.0, schedule={"eval_every": 5, "stop_step": 12}))
-    result = result_of(run)
-    losses = [line["val_loss"] for line in run.history() if "val_loss" in line]
-    assert len(losses) == 3, "the last step is evaluated too"
-    assert result["final_loss"] == losses[-1] > min(losses) == result["best_loss"]
 
 
 def test_first_losses_are_those_of_plain_torch(train: Train, make_spec: MakeSpec) -> None:
@@ -112,33 +88,20 @@ def test_first_losses_are_those_of_plain_torch(train: Train, make_spec: MakeSpec
             parameter.data -= rate * gradient
 
 
-def test_run_that_stops_early_follows_the_whole_one(train: Train, make_spec: MakeSpec) -> None:
-    history_result = train(make_spec()).history()
-    stopped = train(make_spec(schedule={"stop_step": 13}))
-    assert result_of(stopped)["steps"] == 13
-    until = [line for line in history_result if line["step"] <= 13]
-    assert stopped.history()[:-1] == until
-    assert stopped.history()[-1]["step"] == 13
-    assert "val_loss" in stopped.history()[-1]
-
-
-def test_checkpoints_and_drains_do_not_change_the_numbers(
-    train: Train, undisturbed: Undisturbed, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+def test_neither_an_early_end_nor_evaluations_checkpoints_or_drains_change_the_training(
+    train: Train, undisturbed: Undisturbed, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    spec = make_spec()
+    expected = undisturbed(spec)
     monkeypatch.setattr(loop, "DRAIN_S", 0.0)
-    assert numbers(train(spec, every_steps=1)) == undisturbed(spec)
-
-
-def test_evaluations_do_not_change_the_training(train: Train, make_spec: MakeSpec) -> None:
-    often, once = (train(make_spec(schedule={"eval_every": every})) for every in (1, 24))
-    assert len(often.history()) == 48
-    assert [line for line in often.history() if "loss" in line] == once.history()[:-1]
-    assert result_of(often)["weights_sha256"] == result_of(once)["weights_sha256"]
-
-
-def test_seeds_and_points_differ(train: Train, make_spec: MakeSpec) -> None:
-    runs = [train(make_spec(**c)) for c in ({}, {"seed": 1}, {"lr": 0.5}, {"wd": 0.0}, {"strategy": {"s": 1.0}})]
-    assert len({numbers(run) for run in runs}) == 5
+    run = train(spec, every_steps=1)
+    assert numbers(run) == expected
+    stopped = train(make_spec(schedule={"stop_step": 13})).history()
+    assert stopped[:-1] == [line for line in run.history() if line["step"] <= 13]
+    assert stopped[-1].keys() >= {"step", "val_loss"}
+    often = train(make_spec(schedule={"eval_every": 1}))
+    assert [line for line in often.history() if "loss" in line] == [line for line in run.history() if "loss" in line]
+    assert result_of(often)["weights_sha256"] == expected[1]
 
 
 def test_time_passes_on_along_the_lineage(train: Train, spec: RunSpec) -> None:
@@ -156,9 +119,8 @@ def test_time_passes_on_along_the_lineage(train: Train, spec: RunSpec) -> None:
 # --- kills --------------------------------------------------------------------------------------------------
 
 OPTIMIZERS: dict[str, dict[str, object]] = {
-    "adamw": {"kind": "adamw"},
+    "adamw": {"kind": "adamw", "clip_norm": 0.5},
     "momentum": {"kind": "sgd", "momentum": 0.9},
-    "clipped": {"kind": "adamw", "clip_norm": 0.1},
     "muon": {"kind": "muon"},
 }
 
@@ -167,16 +129,7 @@ OPTIMIZERS: dict[str, dict[str, object]] = {
     ("optimizer", "seed", "beside"),
     [
         ("adamw", 0, False),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (
-                ("muon", 5, False),
-                ("momentum", 1, False),
-                ("clipped", 2, False),
-                ("adamw", 3, True),
-                ("adamw", 4, True),
-            )
-        ),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("muon", 5, False), ("momentum", 1, True))),
     ],
 )
 def test_killed_run_equals_an_undisturbed_one_bit_for_bit(
@@ -199,8 +152,7 @@ def test_killed_run_equals_an_undisturbed_one_bit_for_bit(
 # --- stops --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stop", [StopReason.TERMINATED, StopReason.CANCELLED])
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize(("stop", "precision"), [(StopReason.TERMINATED, "fp32"), (StopReason.CANCELLED, "fp16")])
 def test_stopped_run_equals_an_undisturbed_one(
     train: Train, undisturbed: Undisturbed, make_spec: MakeSpec, stop: StopReason, precision: str
 ) -> None:
@@ -220,59 +172,6 @@ def test_stopped_run_equals_an_undisturbed_one(
     assert result_of(run)["attempts"] == 7
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-def test_run_that_is_taken_over_goes_on_from_the_last_checkpoint_bit_for_bit(
-    train: Train, undisturbed: Undisturbed, spec: RunSpec, results: Path
-) -> None:
-    run = RunDir.create(results, spec)
-
-    def taken_over(attempt: Attempt) -> StopReason | None:
-        if attempt.saved_steps() == [8] and not attempt.is_superseded():
-            other = Here(run)
-            with other.recording():
-                train_run(other.given, CPU, RuntimeSettings())
-        return StopReason.SUPERSEDED if attempt.is_superseded() else None
-
-    train(spec, every_steps=4, poll=taken_over)
-    assert run.attempt(1).failure() == {"kind": "interrupted", "reason": "superseded", "details": ""}
-    assert run.attempt(2).resumed_from() == (1, 8)
-    assert numbers(run) == undisturbed(spec)
-
-
-def test_attempt_that_finishes_late_leaves_the_first_result(train: Train, spec: RunSpec, results: Path) -> None:
-    run = RunDir.create(results, spec)
-    overtaken: list[dict[str, bytes]] = []
-
-    def overtaken_in_its_last_step(attempt: Attempt) -> StopReason | None:
-        steps = len(read_lines(attempt.metrics_path))
-        if steps >= 16 and not overtaken:
-            other = Here(run)
-            with other.recording():
-                train_run(other.given, CPU, RuntimeSettings())
-            overtaken.append(files(run.path))
-        return None  # it never looks
-
-    train(spec, poll=overtaken_in_its_last_step)
-    (before,) = overtaken
-    after = files(run.path)
-    assert {k: v for k, v in after.items() if not k.startswith("attempts/0001/")} == {
-        k: v for k, v in before.items() if not k.startswith("attempts/0001/")
-    }
-    assert "another attempt has taken over the run" in run.attempt(1).log_text()
-
-
-def test_resume_elsewhere_warns(train: Train, spec: RunSpec) -> None:
-    run = train(spec, poll=stop_at(3))
-    path = run.attempt(1).events_path
-    path.write_text(path.read_text().replace('"threads": 1', '"threads": 64'))
-    train(spec)
-    assert "warning: threads was 64, is 1: metrics may differ in the last bits" in run.attempt(2).log_text()
-    assert run.attempt(2).log_text().count("warning") == 1
-
-
 # --- divergence ---------------------------------------------------------------------------------------------
 
 
@@ -290,64 +189,38 @@ def first_bad_step(spec: RunSpec) -> int:
     raise AssertionError
 
 
-@pytest.mark.parametrize("lr", [1e3, 1e20])
 def test_divergence_ends_the_run_at_its_step_whenever_it_is_seen(
-    train: Train, make_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lr: float
+    train: Train, make_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = make_spec(lr=lr, schedule={"total_steps": 60, "eval_every": 2})
+    """Stopped or resumed just before, too: all files are the same."""
+    spec = make_spec(lr=1e3, schedule={"total_steps": 60, "eval_every": 60})
     step = first_bad_step(spec)
     assert 2 <= step < 24
     outcomes = set()
-    for number, (drain_steps, eval_every, every_steps) in enumerate([(1, 2, None), (7, 60, None), (50, 60, None)]):
+    for number, (drain_steps, every_steps, stops) in enumerate(
+        [
+            (1, None, []),
+            (7, None, []),
+            (50, 4, []),
+            (50, None, [step]),
+            (50, None, [step + 3]),
+            (50, None, [step - 1, 99]),
+        ]
+    ):
         monkeypatch.setattr(loop, "DRAIN_STEPS", drain_steps)
-        changed = make_spec(lr=lr, schedule={"total_steps": 60, "eval_every": eval_every})
-        run = train(changed, every_steps, folder=tmp_path / f"results-{number}")
+        folder = tmp_path / f"results-{number}"
+        for stop in stops or [99]:
+            run = train(spec, every_steps, stop_at(stop), folder)
         result = result_of(run)
         assert (result["status"], result["diverged_step"], result["steps"]) == ("diverged", step, step)
         for key in ("score", "final_loss", "final_accuracy", "weights_sha256"):
             assert result[key] is None, key
-        lines = [line for line in run.history() if "loss" in line]
-        assert [line["step"] for line in lines] == list(range(1, step + 1))
-        assert [line["loss"] is None for line in lines] == [False] * (step - 1) + [True]
-        assert run.history()[-1] == lines[-1], "no evaluation after it"
-        assert run.status().state is State.DIVERGED
-        assert run.status().reason == f"at step {step}"
-        outcomes.add(json.dumps(lines))
+        lines = run.history()
+        assert [(line["step"], line["loss"] is None) for line in lines] == [(k, k == step) for k in range(1, step + 1)]
+        assert (run.status().state, run.status().reason) == (State.DIVERGED, f"at step {step}")
+        varying = ("wall_s", "device_s", "steps_per_s", "samples_per_s", "step_s", "data_wait", "attempts")
+        outcomes.add((run.metrics_path.read_bytes(), json.dumps({k: v for k, v in result.items() if k not in varying})))
     assert len(outcomes) == 1
-
-
-def test_same_diverged_run_has_the_same_files_whatever_the_drains_and_checkpoints(
-    train: Train, make_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = make_spec(lr=1e3, precision="bf16", schedule={"total_steps": 60, "eval_every": 60})
-    set_result = set()
-    for number, (drain_steps, every_steps) in enumerate([(1, None), (7, None), (50, None), (50, 1), (50, 4)]):
-        monkeypatch.setattr(loop, "DRAIN_STEPS", drain_steps)
-        run = train(spec, every_steps, folder=tmp_path / f"results-{number}")
-        varying = ("wall_s", "device_s", "steps_per_s", "samples_per_s", "step_s", "data_wait")
-        result = {k: v for k, v in result_of(run).items() if k not in varying}
-        set_result.add((run.metrics_path.read_bytes(), json.dumps(result)))
-    assert len(set_result) == 1
-
-
-@pytest.mark.parametrize("extra", [0, 3])
-def test_stop_after_a_divergence_that_was_not_seen_yet_is_the_divergence(
-    train: Train, make_spec: MakeSpec, extra: int
-) -> None:
-    spec = make_spec(lr=1e3, schedule={"total_steps": 60, "eval_every": 60})
-    step = first_bad_step(spec)
-    run = train(spec, poll=stop_at(step + extra))
-    assert run.attempt(1).failure() is None
-    assert result_of(run)["diverged_step"] == step
-
-
-def test_divergence_after_a_resume_is_at_the_same_step(
-    train: Train, undisturbed: Undisturbed, make_spec: MakeSpec
-) -> None:
-    spec = make_spec(lr=1e3, schedule={"total_steps": 60, "eval_every": 3})
-    run = train(spec, poll=stop_at(first_bad_step(spec) - 1))
-    train(spec)
-    assert numbers(run) == undisturbed(spec)
 
 
 class NanGradients(Digits):
@@ -392,8 +265,14 @@ class Broken(Digits):
 def test_training_that_raises_is_a_failure(
     train: Train, undisturbed: Undisturbed, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With a traceback, unless the message says what to do."""
+
+    def missing(*_: object) -> Digits:
+        raise DataMissingError("task digits: is not there; pip install it")
+
+    digits = "ettsweep.trainer.tasks.images.digits.Digits"
     with monkeypatch.context() as patched:
-        patched.setattr("ettsweep.trainer.tasks.images.digits.Digits", Broken)
+        patched.setattr(digits, Broken)
         run = train(spec, every_steps=4)
     failure = run.attempt(1).failure()
     assert failure is not None
@@ -401,33 +280,15 @@ def test_training_that_raises_is_a_failure(
     assert run.attempt(1).log_text().endswith("ended: RuntimeError: no more digits\n")
     assert (run.status().state, run.status().reason) == (State.FAILED, "RuntimeError: no more digits")
     run.retry()
-    train(spec)
-    assert run.attempt(2).resumed_from() == (1, 8)
-    assert numbers(run) == undisturbed(spec)
-
-
-def test_expected_failure_says_what_to_do_without_a_traceback(
-    train: Train, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(*_: object) -> Digits:
-        raise DataMissingError("task digits: is not there; pip install it")
-
-    monkeypatch.setattr("ettsweep.trainer.tasks.images.digits.Digits", missing)
-    run = train(spec)
+    with monkeypatch.context() as patched:
+        patched.setattr(digits, missing)
+        train(spec)
     assert run.status().reason == "task digits: is not there; pip install it"
-    assert "Traceback" not in run.attempt(1).log_text()
-
-
-def test_spec_edited_after_the_claim_is_a_failure_that_names_the_file(spec: RunSpec, results: Path) -> None:
-    run = RunDir.create(results, spec)
-    run.spec_path.write_text(spec.with_point(lr=3.0, wd=0.0, seed=0).model_dump_json())
-    attempt = run.claim(environment(CPU), after=0)
-    assert attempt is not None
-    train_here(run, attempt)
-    assert run.status().state is State.FAILED
-    assert run.status().reason.startswith(f"{run.spec_path}: describes run ")
+    assert "Traceback" not in run.attempt(2).log_text()
     run.retry()
-    assert RunDir.create(results, spec).spec() == spec, "who asks for the run again writes it anew"
+    train(spec)
+    assert run.attempt(3).resumed_from() == (1, 8)
+    assert numbers(run) == undisturbed(spec)
 
 
 def test_weights_that_break_in_the_last_step_diverge(
@@ -448,18 +309,6 @@ def test_weights_that_break_in_the_last_step_diverge(
     assert result["best_loss"] is not None, "what was seen before stays on record"
 
 
-def test_checkpoint_whose_metrics_were_edited_is_not_used(
-    train: Train, spec: RunSpec, undisturbed: Undisturbed
-) -> None:
-    run = train(spec, poll=stop_at(10))
-    path = run.attempt(1).metrics_path
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(line for line in lines if "val_loss" not in line))
-    train(spec)
-    assert "changed since the state after step 10 was saved; not used" in run.attempt(2).log_text()
-    assert numbers(run) == undisturbed(spec)
-
-
 # --- full disks ---------------------------------------------------------------------------------------------
 
 
@@ -469,7 +318,7 @@ def fill_at_step(step: int, disk: Path, free_kib: int, saved: int = 0) -> Poll:
 
     def poll(attempt: Attempt) -> StopReason | None:
         if next(steps) == step:
-            wait_for(lambda: not saved or load(attempt).step == saved, "the checkpoint")
+            wait_for(lambda: not saved or attempt.saved_steps() == [saved], "the checkpoint")
             fill(disk, free_kib)
         return None
 
@@ -501,70 +350,3 @@ def test_full_disk_at_a_checkpoint_is_a_clear_failure_and_costs_no_bit(
     train(spec, folder=disk)
     assert run.attempt(2).resumed_from() == (1, 8)
     assert numbers(run) == undisturbed(spec)
-
-
-NAMED = ("metrics.jsonl", "states/", "result.json", "spec.json")
-
-
-def test_disk_that_fails_at_any_sync_is_named_and_costs_no_bit(
-    train: Train, undisturbed: Undisturbed, spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    syncs, fails_at, sync = itertools.count(), -1, os.fsync
-
-    def failing(descriptor: int) -> None:
-        if next(syncs) == fails_at:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", failing)
-    train(spec, every_steps=8, folder=tmp_path / "counted")
-    number = next(syncs)
-    failed = Counter[str]()
-    for fails_at in range(number):
-        syncs, folder = itertools.count(), tmp_path / str(fails_at)
-        try:
-            run = train(spec, every_steps=8, folder=folder)
-            reason = run.status().reason
-            assert "Traceback" not in run.attempt(1).log_text()
-        except StorageError as error:
-            reason = str(error)
-        if RunDir.create(folder, spec).status().state.finished:
-            failed["names"] += 1
-            assert len(run.attempt(1).history()) == len(run.history()), "no copy goes before the result is on the disk"
-            continue
-        assert "Input/output error" in reason, f"sync {fails_at}: {reason}"
-        failed[next((name for name in NAMED if name in reason), "others")] += 1
-        run = RunDir.create(folder, spec)
-        run.retry()
-        train(spec, folder=folder)
-        assert numbers(run) == undisturbed(spec)
-    assert failed.keys() >= {*NAMED}
-    assert failed["metrics.jsonl"] > 1, "at each checkpoint, and of the whole run"
-    assert failed["names"] == 1
-
-
-@pytest.mark.parametrize(
-    "step", [pytest.param(0, marks=pytest.mark.slow), 10, pytest.param(21, marks=pytest.mark.slow)]
-)
-def test_disk_that_fills_up_anywhere_costs_no_bit(
-    train: Train, undisturbed: Undisturbed, spec: RunSpec, small_disk: Callable[[str], Path], step: int
-) -> None:
-    disk = small_disk("2m")
-    ends = set()
-    for free_kib in (*range(0, 48, 4), 192):  # a whole run takes less than that
-        folder = disk / f"results-{free_kib}"
-        run = RunDir.create(folder, spec)
-        try:
-            train(spec, every_steps=4, folder=folder, poll=fill_at_step(step, disk, free_kib))
-            end, reason = run.status().state, run.status().reason
-        except StorageError as error:  # not even the failure could be recorded
-            end, reason = State.UNKNOWN, str(error)
-        ends.add(end)
-        assert end is State.DONE or "the disk is full" in reason
-        (disk / "filler").unlink()
-        run.retry()
-        if not run.status().state.finished:
-            train(spec, folder=folder)
-        assert numbers(run) == undisturbed(spec)
-        shutil.rmtree(folder)
-    assert ends - {State.UNKNOWN} == {State.DONE, State.FAILED}

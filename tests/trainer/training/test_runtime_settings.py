@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -104,32 +103,26 @@ def test_threads_follow_from_the_work_of_a_step_and_the_cores_of_the_slot(grid: 
     assert threads_for(spec, 64, stack_size=10**6) == 64
 
 
-@pytest.mark.parametrize(
-    ("requested", "before", "result"), [(None, {}, 2), (3, {"threads": 1}, 3), (None, {"threads": 1}, 1)]
-)
-def test_a_profile_or_what_a_run_had_before_comes_first(
-    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, requested: int | None, before: Any, result: int
-) -> None:
-    monkeypatch.setattr(module, "THREAD_FLOPS", 1.0)
-    settings = RuntimeSettings(threads=requested, most_threads=2)
-    assert resolve(make_spec(), CPU, settings, SINGLE_PROCESS, before, print).threads == result
-
-
-def test_threads_that_this_machine_has_not_are_not_taken_over(
+def test_a_profile_or_what_a_run_had_before_comes_first_if_this_machine_has_it(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "THREAD_FLOPS", 1.0)
     monkeypatch.setattr(module, "cores", lambda: 4)
-    settings = RuntimeSettings(most_threads=1)
-    threads = [resolve(make_spec(), CPU, settings, SINGLE_PROCESS, {"threads": had}, print).threads for had in (4, 5)]
-    assert threads == [4, 1]
+    for requested, before, expected in (
+        (None, {}, 2),
+        (3, {"threads": 1}, 3),
+        (None, {"threads": 4}, 4),
+        (None, {"threads": 5}, 2),
+    ):
+        settings = RuntimeSettings(threads=requested, most_threads=2)
+        assert resolve(make_spec(), CPU, settings, SINGLE_PROCESS, before, print).threads == expected
 
 
 @pytest.mark.usefixtures("one_thread_afterwards")
 def test_a_run_is_trained_with_them_and_says_so(make_spec: MakeSpec, results: Path) -> None:
-    run = RunDir.create(results, make_spec())
-    observed = set[int]()
-    attempt = train_once(run, RuntimeSettings(threads=2), lambda attempt: observed.add(torch.get_num_threads()))
-    assert observed == {2}
+    run, seen = RunDir.create(results, make_spec()), set[int]()
+    attempt = train_once(run, RuntimeSettings(threads=2), lambda attempt: seen.add(torch.get_num_threads()))
+    assert seen == {2}
     assert attempt.execution()["threads"] == result_of(run)["environment"]["threads"] == 2
 
 

@@ -10,24 +10,13 @@ from ettsweep.trainer.training.schedule import lr_at
 R2 = math.sqrt(2)
 
 
-def schedule(decay: str = "cosine", lr_min: float = 0.0, warmup_steps: int = 4, total_steps: int = 12) -> ScheduleSpec:
-    return ScheduleSpec.model_validate(
-        {
-            "total_steps": total_steps,
-            "warmup_steps": warmup_steps,
-            "decay": decay,
-            "lr_min": lr_min,
-            "eval_every": 1,
-        }
-    )
-
-
 def made(**fields: object) -> ScheduleSpec:
-    return ScheduleSpec.model_validate({"warmup_steps": 0, "eval_every": 1} | fields)
+    return ScheduleSpec.model_validate({"total_steps": 12, "warmup_steps": 4, "eval_every": 1} | fields)
 
 
 def test_warmup_is_linear_from_a_first_step_that_moves() -> None:
-    assert [lr_at(step, 8.0, schedule()) for step in (1, 2, 3, 4)] == [2.0, 4.0, 6.0, 8.0]
+    assert [lr_at(step, 8.0, made()) for step in (1, 2, 3, 4)] == [2.0, 4.0, 6.0, 8.0]
+    assert lr_at(1, 8.0, made(decay="linear", warmup_steps=0, total_steps=4)) == 6.0, "without any, on the decay"
 
 
 @pytest.mark.parametrize(
@@ -40,7 +29,7 @@ def test_warmup_is_linear_from_a_first_step_that_moves() -> None:
     ],
 )
 def test_decay_at_each_quarter(decay: str, lr_min: float, expected: list[float]) -> None:
-    rates = [lr_at(step, 8.0, schedule(decay, lr_min)) for step in (6, 8, 10, 12)]
+    rates = [lr_at(step, 8.0, made(decay=decay, lr_min=lr_min)) for step in (6, 8, 10, 12)]
     assert rates == pytest.approx(expected, abs=1e-15)
 
 
@@ -58,54 +47,27 @@ def test_plateau_lasts_until_the_share_of_the_run_that_decays(fields: dict[str, 
     assert (wsd.plateau_end, wsd.decay_steps) == (12, 4)
     rates = [lr_at(step, 8.0, wsd) for step in (5, 12, 13, 14, 15, 16)]
     assert rates == pytest.approx(expected, abs=1e-15)
+    assert lr_at(11, 8.0, wsd) == 8.0
 
 
-def test_a_floor_is_the_same_share_at_each_lr() -> None:
-    cosine = made(decay="cosine", floor=0.1, total_steps=12, warmup_steps=4)
+def test_a_floor_is_the_same_share_at_each_lr_and_an_early_end_does_not_bend_the_curve() -> None:
+    cosine = made(floor=0.1)
     for lr in (1e-3, 20.0):
         assert [lr_at(step, lr, cosine) / lr for step in (8, 12)] == pytest.approx([0.55, 0.1], rel=1e-12)
+    stopped = made().model_copy(update={"stop_step": 7})
+    assert (stopped.last_step, made().last_step) == (7, 12)
+    assert [lr_at(t, 8.0, stopped) for t in range(1, 8)] == [lr_at(t, 8.0, made()) for t in range(1, 8)]
 
 
 def test_a_share_that_is_not_stated_is_a_fifth_and_the_same_run() -> None:
-    given, default = made(decay="wsd", decay_share=0.2, total_steps=10), made(decay="wsd", total_steps=10)
-    assert given == default
-    assert default.plateau_end == 8
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        *(({"decay": "wsd", "decay_share": share}, "less than or equal to 1") for share in (1.2, 1e308)),
-        ({"decay": "wsd", "decay_share": 0.9}, "decay of 18 steps, .* 16 after its warmup; give at most 0.8"),
-        (
-            {"decay_share": 0.2},
-            "decay_share is of decay: wsd, which has a plateau; decay cosine begins after the warmup",
-        ),
-        ({"decay": "linear", "decay_shape": "sqrt"}, "decay_shape is of decay: wsd"),
-        ({"floor": 0.1, "lr_min": 0.1}, "floor 0.1 and lr_min 0.1 both state where lr ends; give one"),
-    ],
-)
-def test_schedule_that_contradicts_itself_is_refused(fields: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        made(**{"total_steps": 20, "warmup_steps": 4} | fields)
-
-
-def test_without_warmup_the_first_step_is_on_the_decay() -> None:
-    assert lr_at(1, 8.0, schedule("linear", warmup_steps=0, total_steps=4)) == 6.0
-
-
-def test_stopping_early_does_not_bend_the_curve() -> None:
-    schedule_result = schedule()
-    stopped = schedule_result.model_copy(update={"stop_step": 7})
-    assert stopped.last_step == 7
-    assert schedule_result.last_step == 12
-    assert [lr_at(t, 8.0, stopped) for t in range(1, 8)] == [lr_at(t, 8.0, schedule_result) for t in range(1, 8)]
+    assert made(decay="wsd", decay_share=0.2) == made(decay="wsd")
+    assert made(decay="wsd", total_steps=10, warmup_steps=0).plateau_end == 8
 
 
 @pytest.mark.parametrize("lr", [1e-3, 20.0])
 def test_vision_schedule_of_the_paper(lr: float) -> None:
     """312 iterations an epoch, 20 epochs of warmup, cosine to 1e-6 at epoch 300."""
-    paper = schedule("cosine", 1e-6, 312 * 20, 312 * 300)
+    paper = made(decay="cosine", lr_min=1e-6, warmup_steps=312 * 20, total_steps=312 * 300)
     for t in (1, 100, 312 * 20):
         assert lr_at(t, lr, paper) == pytest.approx(lr * t / 6240, rel=1e-12)
     for t in (312 * 20 + 1, 312 * 160, 312 * 299):
@@ -116,7 +78,7 @@ def test_vision_schedule_of_the_paper(lr: float) -> None:
 
 def test_language_schedule_of_the_paper() -> None:
     """5,000 iterations of warmup, linear to 0 at 200,000; R2C2 stops at 15,000."""
-    paper = schedule("linear", 0.0, 5000, 200_000)
+    paper = made(decay="linear", warmup_steps=5000, total_steps=200_000)
     assert lr_at(1, 1e-3, paper) == pytest.approx(2e-7, rel=1e-12)
     assert lr_at(15_000, 1e-3, paper) == pytest.approx(1e-3 * 185 / 195, rel=1e-12)
     assert lr_at(200_000, 1e-3, paper) == 0.0

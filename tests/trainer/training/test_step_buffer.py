@@ -48,32 +48,20 @@ def test_lines_come_once_and_in_order() -> None:
     ]
     assert len(buffer) == 0
     assert buffer.drain() == []
-    add(buffer, 3)
-    assert [line["step"] for line in buffer.drain()] == [3]
+    loss = torch.tensor(1.0)
+    buffer.add(3, 0.5, loss, torch.tensor(2.0), torch.tensor(1.0))
+    loss.fill_(9.0)
+    assert [(line["step"], line["loss"]) for line in buffer.drain()] == [(3, 1.0)], "as it was when it was added"
 
 
-def test_later_changes_of_a_tensor_do_not_reach_what_was_added() -> None:
-    buffer = StepBuffer("fp32")
-    loss = torch.tensor(1.0, requires_grad=True)
-    buffer.add(1, 0.5, loss, torch.tensor(2.0), torch.tensor(1.0))
-    with torch.no_grad():
-        loss.fill_(9.0)
-    assert buffer.drain()[0]["loss"] == 1.0
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("loss", [NAN, INF, -INF])
-def test_first_non_finite_loss_is_the_divergence_and_the_last_line(precision: Precision, loss: float) -> None:
-    lines, step = drained(precision, (1.0, 2.0, 1.0), (loss, NAN, 1.0), (loss, NAN, 1.0), (1.0, 2.0, 1.0))
+def test_first_non_finite_loss_is_the_divergence_and_the_last_line(loss: float) -> None:
+    lines, step = drained("bf16", (1.0, 2.0, 1.0), (loss, NAN, 1.0), (loss, NAN, 1.0), (1.0, 2.0, 1.0))
     assert step == 2
     assert lines[1:] == [{"step": 2, "loss": None, "grad_norm": None, "lr": 0.5, "nonfinite": True}]
     assert json.loads(dumps(lines)) == lines
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_non_finite_gradient_alone_is_no_divergence_yet(precision: Precision) -> None:
-    lines, step = drained(precision, (1.0, INF, 1.0))
-    assert step is None
+    lines, step = drained("fp32", (1.0, INF, 1.0))
+    assert step is None, "a gradient alone is none yet"
     assert lines == [{"step": 1, "loss": 1.0, "grad_norm": None, "lr": 0.5, "nonfinite": True}]
 
 
@@ -99,7 +87,7 @@ def test_fp16_diverges_at_the_fiftieth_skip_in_a_row() -> None:
     assert drained("fp16", *[skip] * 49, fine, *[skip] * 49)[1] is None
 
 
-@pytest.mark.parametrize("interval", [1, 7, 49, 50, 60])
+@pytest.mark.parametrize("interval", [7, 50, 60])
 def test_skips_are_counted_across_drains(interval: int) -> None:
     buffer, divergence = StepBuffer("fp16"), Divergence(["loss"])
     steps = []
@@ -124,10 +112,3 @@ def test_skips_are_counted_across_a_resume() -> None:
     for step in range(32, 60):
         add(buffer, step, grad_norm=INF, scale=8.0)
     assert recorded(buffer, divergence)[1] == 51
-
-
-def test_a_loss_may_count_at_the_last_step_alone() -> None:
-    divergence = Divergence(["loss", "val_loss@8"])
-    assert not divergence.shows({"step": 4, "val_loss": None, "nonfinite": True})
-    assert not divergence.shows({"step": 8, "grad_norm": None, "nonfinite": True})
-    assert divergence.shows({"step": 8, "val_loss": None, "nonfinite": True})

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from support.forks import Forks
 from support.here import train_once
 from support.made_runs import (
     CPU,
@@ -24,7 +23,6 @@ from support.made_runs import (
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.trainer.training.run import prepare
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
@@ -56,8 +54,7 @@ def test_training_lowers_the_loss_in_nats_and_bits(train: Train, make: MakeSpec)
 
 
 @pytest.mark.slow
-@TEXT_RUNS
-@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+@pytest.mark.parametrize(("make", "precision"), [(text_run, "fp32"), (decoder_run, "fp16")])
 def test_run_with_dropout_that_is_stopped_equals_an_undisturbed_one(
     train: Train, undisturbed: Undisturbed, precision: str, make: MakeSpec
 ) -> None:
@@ -66,18 +63,6 @@ def test_run_with_dropout_that_is_stopped_equals_an_undisturbed_one(
         run = train(spec, poll=stop_at(extra))
     train(spec)
     assert result_of(run)["attempts"] == 5
-    assert numbers(run) == undisturbed(spec)
-
-
-@pytest.mark.slow
-@TEXT_RUNS
-def test_killed_run_with_dropout_equals_an_undisturbed_one(
-    results: Path, undisturbed: Undisturbed, forks: Forks, make: MakeSpec
-) -> None:
-    spec = make(schedule=ScheduleSpec(total_steps=60, warmup_steps=4, decay="linear", eval_every=9))
-    run = RunDir.create(results, spec)
-    result = forks.call("support.killed_run:train_and_kill", str(run.path), 5)
-    assert len({attempt["resumed"] for attempt in result}) >= 3, result
     assert numbers(run) == undisturbed(spec)
 
 
@@ -101,20 +86,11 @@ def test_dropout_draws_from_seed_step_and_process_alone() -> None:
 
 @pytest.mark.slow
 @TEXT_RUNS
-@pytest.mark.parametrize("micro_batch", [1, 4, 9])
-def test_micro_batches_change_rounding_alone(tmp_path: Path, micro_batch: int, make: MakeSpec) -> None:
+def test_micro_batches_and_recomputing_change_rounding_alone(tmp_path: Path, make: MakeSpec) -> None:
     """Texts differ in length: a mean of means would not be the mean over all target tokens."""
     spec = make(model=make().model.model_copy(update=STILL_DROPOUT))
-    with_result = train_with(tmp_path / "whole", spec, micro_batch=9)
-    cut = train_with(tmp_path / "cut", spec, micro_batch=micro_batch)
-    assert curve(cut) == pytest.approx(curve(with_result), rel=REL)
-    assert curve(cut, "grad_norm") == pytest.approx(curve(with_result, "grad_norm"), rel=10 * REL)
-
-
-@pytest.mark.slow
-@TEXT_RUNS
-def test_recomputing_activations_draws_the_same_dropout(tmp_path: Path, make: MakeSpec) -> None:
-    spec = make()
-    with_result = train_with(tmp_path / "kept", spec)
-    withs = train_with(tmp_path / "again", spec, activation_checkpointing=True)
-    assert curve(withs) == pytest.approx(curve(with_result), rel=REL)
+    whole, cut = (train_with(tmp_path / f"cut-{size}", spec, micro_batch=size) for size in (9, 4))
+    assert curve(cut) == pytest.approx(curve(whole), rel=REL)
+    assert curve(cut, "grad_norm") == pytest.approx(curve(whole, "grad_norm"), rel=10 * REL)
+    kept, again = (train_with(tmp_path / str(often), make(), activation_checkpointing=often) for often in (False, True))
+    assert curve(again) == pytest.approx(curve(kept), rel=REL), "the same dropout is drawn"

@@ -5,7 +5,6 @@ import csv
 import gzip
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -94,23 +93,18 @@ def test_a_data_set_of_the_hub_is_asked_for_by_name(folder: Path, monkeypatch: p
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.chdir(folder)  # `datasets` takes a folder of this name for the data set
-    for name, split in (("owner/books", "train"), ("owner/books", "validation")):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        (folder / name / f"{split}.jsonl").write_text("".join(f'{{"text": "{split} {k}"}}\n' for k in range(3)))
+    (folder / "owner" / "books").mkdir(parents=True)
+    for split in ("train", "validation"):
+        (folder / "owner" / "books" / f"{split}.jsonl").write_text(
+            "".join(f'{{"text": "{split} {k}"}}\n' for k in range(3))
+        )
     out = folder.parent
     assert read("hfds/owner/books", out=out) == ["train 0", "train 1", "train 2"]
-    key = [portion.key for portion in find_portions(CorpusRequest(("hfds/owner/books",), out))]
-    shutil.rmtree(CorpusRequest((), out).cache)
-    assert [portion.key for portion in find_portions(CorpusRequest(("hfds/owner/books",), out))] == key
     assert read("hfds/owner/books:validation", out=out) == [f"validation {k}" for k in range(3)]
-    (folder / "owner" / "pictures").mkdir()
-    (folder / "owner" / "pictures" / "a.png").write_bytes(b"")
     for name, message in (
         ("owner/books:test", "cannot be opened as a data set ("),
         ("gone/set", "cannot be opened as a data set ("),
-        ("owner/pictures", "is imagefolder; supported are text, json"),
         ("../owner/books", "expected hfds/OWNER/NAME"),
-        ("/etc", "expected hfds/OWNER/NAME"),
     ):
         with pytest.raises(EttsweepError, match=re.escape(f"--input hfds/{name}: {message}")):
             read(f"hfds/{name}", out=out)
@@ -156,34 +150,28 @@ pq.write_table(pa.table({"text": [1, 2]}), PARQUET)
         ("a.md", b"x", InputError, "--input {path}: unsupported format; supported are .txt, .jsonl"),
         ("a.txt", b"fine\n\nno \xff good", FailedError, "{path}: not UTF-8;"),
         ("a.jsonl", (line("x") * 4 + "{broken\n").encode(), FailedError, "{path}: no valid JSON (Expecting property"),
-        ("a.jsonl", line("x").encode() + b'{"text": "\xff"}', FailedError, "{path}: not UTF-8;"),
         ("a.jsonl", b'[{"text": "x"}]', FailedError, "{path}: one JSON object a line is expected, got list"),
         ("a.jsonl", b'{"id": "1", "body": "y"}\n', InputError, "{path}: no field 'text', it has id, body; --text-field id?"),
         ("a.jsonl", (line("x") * 2 + line(3)).encode(), InputError, "{path}: field 'text' is not text but int in "),
-        ("a.jsonl", b"[" * 100_000, FailedError, "{path}: no valid JSON (RecursionError)"),
-        ("a.txt.gz", b"no gzip", FailedError, "{path}: not UTF-8|{path}: cannot be read"),
         ("a.txt.gz", gzip.compress(b"words " * 1000, mtime=0)[:-10], FailedError, "{path}: cannot be read as text (EOF"),
         ("a.csv", b"id,body\n1,x\n", FailedError, "{path}: cannot be read as csv (ValueError: Usecols do not match"),
         ("a.parquet", b"PAR1 no", FailedError, "{path}: cannot be read as parquet (ArrowInvalid: "),
         ("a.parquet", PARQUET.getvalue().to_pybytes(), InputError, "{path}: field 'text' is not text but int64"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("among", [False, True])
 def test_a_damaged_file_is_named(
-    folder: Path, name: str, content: bytes, kind: type[EttsweepError], message: str, among: bool
+    folder: Path, name: str, content: bytes, kind: type[EttsweepError], message: str
 ) -> None:
+    """Among others that are sound."""
     path = folder / f"b{name}"
     path.write_bytes(content)
-    inputs = [path]
-    if among:
-        for other in ("a", "c"):
-            (folder / f"{other}.jsonl").write_text(line(other))
-            (folder / f"{other}.txt").write_text(other)
-            pq.write_table(pa.table({"text": [other]}), folder / f"{other}.parquet")
-        end = ".jsonl" if "json" in name else ".parquet" if "parquet" in name else ".txt"
-        inputs = [folder / f"a{end}", path, folder / f"c{end}"]
-    expected = "|".join(re.escape(each.format(path=path)) for each in message.split("|"))
-    with pytest.raises(kind, match=f"^({expected})"):
+    for other in ("a", "c"):
+        (folder / f"{other}.jsonl").write_text(line(other))
+        (folder / f"{other}.txt").write_text(other)
+        pq.write_table(pa.table({"text": [other]}), folder / f"{other}.parquet")
+    end = ".jsonl" if "json" in name else ".parquet" if "parquet" in name else ".txt"
+    inputs = [folder / f"a{end}", path, folder / f"c{end}"]
+    with pytest.raises(kind, match=f"^{re.escape(message.format(path=path))}"):
         read(*inputs, out=folder.parent)
 
 

@@ -20,14 +20,10 @@ def test_no_topic_quotes_an_earlier_one() -> None:
     assert len(set.union(*topics)) == sum(map(len, topics))
 
 
-def test_who_changes_how_text_becomes_tokens_makes_other_runs() -> None:
+def test_who_changes_how_text_becomes_tokens_makes_other_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where this digest changes, runs would compare what was trained on other tokens: raise PYDOC_RULES with it."""
-    corpus = make_corpus(without_repeated_paragraphs(PASSAGES), 280)
+    corpus, before = make_corpus(without_repeated_paragraphs(PASSAGES), 280), text_data.pydoc_digest()
     assert (text_data.PYDOC_RULES, corpus.digest) == (1, "8800c1b9c24c")
-
-
-def test_rules_are_in_the_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = text_data.pydoc_digest()
     monkeypatch.setattr(text_data, "PYDOC_RULES", 2)
     assert text_data.pydoc_digest() != before
 

@@ -4,14 +4,11 @@ import json
 import pickle
 import random
 import re
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-import support
 import tokenizers
 from numpy.typing import NDArray
 from support.texts import TOPICS, gpt2_vocabulary, small_tokenizer, write_gpt2
@@ -51,10 +48,8 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ('He said "no." She left (at 3.5 p.m.) then.', ['He said "no."', " She left (at 3.5 p.m.)", " then."]),
         ("A title\n\nA text", ["A title", "\n\nA text"]),
         ("One.  \n \t\n  Two", ["One.", "  \n \t\n  Two"]),
-        ("a\nb\n\n\n\nc", ["a\nb", "\n\n\n\nc"]),
         ("What?! ... and", ["What?!", " ...", " and"]),
         ("one", ["one"]),
-        (".", ["."]),
         ("3.14 and x.y", ["3.14 and x.y"]),
     ],
 )
@@ -71,11 +66,10 @@ def odd_texts(count: int) -> list[str]:
     return ["".join(rng.choices(letters, k=rng.randrange(1, 60))) for _ in range(count)]
 
 
-@pytest.mark.slow
 def test_tokens_of_sentences_are_those_of_the_whole_text(small: Tokenizer) -> None:
-    odd = odd_texts(3000)
-    joining = train_bpe(odd, 3000)  # has tokens for whatever may be joined in such texts
-    for text in [*TOPICS, *odd]:
+    odd = odd_texts(600)
+    joining = train_bpe(odd, 1000)  # has tokens for whatever may be joined in such texts
+    for text in [*TOPICS[::4], *odd]:
         sentences = split_sentences(text)
         assert "".join(sentences) == text
         assert all(sentences)
@@ -98,12 +92,8 @@ def test_gpt2s_files_give_its_tokens_and_a_vocabulary_of_50265(gpt2: Path) -> No
         assert (tokens - FIRST_BPE).tolist() == theirs(text)["input_ids"]
         assert lengths.sum() == len(tokens)
         assert tokenizer.decode(tokens) == text
-
-
-def test_text_is_never_turned_into_a_special_token(gpt2: Path) -> None:
-    tokenizer = read_tokenizer(gpt2)
     tokens, _ = tokenizer.encode(["a <|endoftext|> b"])
-    assert tokenizer.vocab["<|endoftext|>"] + FIRST_BPE not in tokens
+    assert tokenizer.vocab["<|endoftext|>"] + FIRST_BPE not in tokens, "text is never turned into a special token"
     assert tokenizer.decode(tokens) == "a <|endoftext|> b"
 
 
@@ -130,17 +120,10 @@ def test_all_forms_of_the_files_are_the_same_tokenizer(gpt2: Path, tmp_path: Pat
     ("sections", "message"),
     [
         ({"pre_tokenizer": {"type": "Whitespace"}}, "its pre_tokenizer is Whitespace"),
-        ({"pre_tokenizer": None}, "its pre_tokenizer is none"),
-        (
-            {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}},
-            "its pre_tokenizer is ByteLevel, or with other options",
-        ),
         ({"normalizer": {"type": "NFKC"}}, "its normalizer is NFKC"),
         ({"byte_fallback": True, "end_of_word_suffix": "</w>"}, "its end_of_word_suffix is </w>, its byte_fallback"),
         ({"vocab": {"a": 0}, "merges": []}, "its vocabulary has no token for 255 of the 256 bytes"),
         ({"merges": [["~", "~"]]}, "cannot be read as a byte-level BPE ("),
-        ({"merges": 5}, "cannot be read as a byte-level BPE ("),
-        ({"added_tokens": 3}, "cannot be read as a byte-level BPE ("),
     ],
 )
 def test_other_tokenizers_are_refused_with_the_reason(
@@ -155,13 +138,7 @@ def test_other_tokenizers_are_refused_with_the_reason(
     assert str(caught.value).startswith(f"{tmp_path}/tokenizer.json: ")
 
 
-def test_another_model_is_refused(tmp_path: Path) -> None:
-    tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a")).save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(InputError, match="its model is WordLevel"):
-        read_tokenizer(tmp_path)
-
-
-def test_files_that_are_not_there_or_broken_are_named(tmp_path: Path) -> None:
+def test_files_that_are_not_there_broken_or_of_another_model_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataMissingError, match=r"gone: expected tokenizer\.json, or vocab\.json .*; it is no folder"):
         read_tokenizer(tmp_path / "gone")
     (tmp_path / "vocab.json").write_text("{}")
@@ -173,31 +150,28 @@ def test_files_that_are_not_there_or_broken_are_named(tmp_path: Path) -> None:
     (tmp_path / "vocab.json").write_text("{")
     with pytest.raises(InputError, match=r"vocab\.json: cannot be read"):
         read_tokenizer(tmp_path)
+    tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a")).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(InputError, match="its model is WordLevel"):
+        read_tokenizer(tmp_path)
 
 
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_trained_encoding_has_the_size_asked_for_and_is_the_same_in_another_process(small: Tokenizer) -> None:
+def test_a_trained_encoding_has_the_size_asked_for_and_is_the_same_each_time(small: Tokenizer) -> None:
     assert small.bpe_tokens == len(small.vocab) == 400
-    code = "from support.texts import small_tokenizer; print(small_tokenizer().sha256)"
-    tests = Path(support.__file__).parents[1]
-    other = subprocess.run([sys.executable, "-c", code], cwd=tests, capture_output=True, text=True, check=True)
-    assert other.stdout.strip() == small.sha256
+    assert small_tokenizer().sha256 == small.sha256
     text = TOPICS[30]
     tokens, _ = small.encode([text])
     assert small.decode(tokens) == text
     assert len(tokens) < 0.7 * len(text.encode())
-    assert tokens.min() >= FIRST_BPE
-    assert tokens.max() < FIRST_BPE + 400
+    assert FIRST_BPE <= tokens.min() <= tokens.max() < FIRST_BPE + 400
 
 
 def test_a_text_too_short_for_an_encoding_says_how_many_tokens_it_gives() -> None:
-    with pytest.raises(
-        TooFewPairsError, match=r"^the text is too short for 1000 byte-pair tokens: 258 are"
-    ) as raises_result:
+    with pytest.raises(TooFewPairsError, match=r"^the text is too short for 1000 byte-pair tokens: 258 are") as caught:
         train_bpe(["abc"], 1000)
-    assert raises_result.value.max_tokens == pickle.loads(pickle.dumps(raises_result.value)).max_tokens == 258
+    assert caught.value.max_tokens == pickle.loads(pickle.dumps(caught.value)).max_tokens == 258
     with pytest.raises(InputError, match="at least 256"):
         train_bpe(TOPICS, 255)
 
@@ -217,17 +191,16 @@ def words_of(tokenizer: Tokenizer, tables: Tables, sentence: str) -> list[str]:
     return [tokenizer.decode(tokens[low:high]) for low, high in pairwise(edges)]
 
 
-def test_words_are_what_stands_between_white_space(small: Tokenizer, tables: Tables) -> None:
+def test_words_are_what_stands_between_white_space_which_belongs_to_the_word_that_follows(
+    small: Tokenizer, tables: Tables
+) -> None:
     checked = 0
-    for sentence in (sentence for text in TOPICS for sentence in split_sentences(text.strip())):
-        words_of_result = words_of(small, tables, sentence)
-        assert "".join(words_of_result) == sentence
-        assert [token.strip() for token in words_of_result] == sentence.split()
-        checked += len(words_of_result)
-    assert checked > 50_000
-
-
-def test_white_space_belongs_to_the_word_that_follows(small: Tokenizer, tables: Tables) -> None:
+    for sentence in (sentence for text in TOPICS[::4] for sentence in split_sentences(text.strip())):
+        words = words_of(small, tables, sentence)
+        assert "".join(words) == sentence
+        assert [word.strip() for word in words] == sentence.split()
+        checked += len(words)
+    assert checked > 10_000
     assert words_of(small, tables, "\n\n  Two words") == ["\n\n  Two", " words"]
     assert words_of(small, tables, "don't (stop)\tnow") == ["don't", " (stop)", "\tnow"]
 

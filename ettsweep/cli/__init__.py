@@ -18,6 +18,7 @@ from ettsweep.cli import (
     compare_command,
     data_text,
     doctor,
+    help,
     init_command,
     named_sweeps,
     reader_commands,
@@ -69,14 +70,15 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "compare": compare_command.compare,
     "doctor": doctor.doctor,
 }
-"""Commands by name, in the order of `--help`."""
+"""Commands by name."""
 
 
 def make_app(name: str = "") -> typer.Typer:
     """Return the command line, with all commands or that of a name: typer makes a parser of each that it is given."""
     app = typer.Typer(
         name="ettsweep",
-        help="Find the best learning rate and weight decay of a training script, and say how sure that is.",
+        cls=help.Group,
+        help="Tune the learning rate and weight decay of a training script, with a bound on what is left to gain.",
         no_args_is_help=True,
         # Rich tracebacks print local variables, which may hold secrets of an environment.
         pretty_exceptions_enable=False,
@@ -87,7 +89,7 @@ def make_app(name: str = "") -> typer.Typer:
     # Without this, `ettsweep --version` would fail for lack of a command.
     app.callback(invoke_without_command=True)(root)
     for command in [name] if name else COMMANDS:
-        app.command(command)(expand_option_groups(COMMANDS[command]))
+        app.command(command, cls=help.Command)(expand_option_groups(COMMANDS[command]))
     if not name:
         for group in (named_sweeps.app, data_text.app):
             app.add_typer(group)

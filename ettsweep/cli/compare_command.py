@@ -42,10 +42,10 @@ def compare(
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Say whether scores of A are better or worse than those of B, by how much, and how many more seeds would tell.
+    """Compare two lists of scores, sweeps or points.
 
-    They are compared seed by seed where both have the same. The exit code is 0 where it is told which, 1 where it is
-    not. Of sweeps, --min and --max are known.
+    It reports which is better and by how much, with an interval, and how many more seeds would decide it. Seeds that
+    both have are paired. The exit code is 0 if one is better beyond chance, else 1. Sweeps need no --min or --max.
     """
     from ettsweep.study.compare import compare as compare_scores
     from ettsweep.study.compare import read_sides, summary

@@ -52,9 +52,9 @@ def data_text(
     yes: Yes = False,
     form: Form = Format.TABLE,
 ) -> None:
-    """Tokenise text for the task `text`, on all cores; an interrupted command resumes.
+    """Tokenise text for the task `text`, on all cores.
 
-    You are asked before an existing corpus is replaced by a different one.
+    The same command resumes after an interruption. It asks before it replaces a different corpus.
     """
     from ettsweep.doctor.text_corpus import CorpusRequest, prepare_corpus
 

@@ -32,11 +32,11 @@ def doctor(
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Check this machine: torch, slots, the results folder; with a SLURM profile, its resources.
+    """Check this machine, a data set or a cluster.
 
-    With --data, read the whole data set too: format and counts, each image, each token of text. With --model
-    and --fit, find the largest micro-batch; with --model and a SLURM profile, check that a job has time to save a
-    checkpoint.
+    It checks torch, slots and the results folder; with a SLURM profile, the resources of the cluster. With --data, it
+    reads the whole data set: format and counts, each image, each token of text. With --model and --fit, it finds the
+    largest micro-batch; with --model and a SLURM profile, it checks that a job has time to save a checkpoint.
     """
     from ettsweep.doctor.data_check import examine_data, resolve_requirement
     from ettsweep.doctor.image_check import shorten_rows

@@ -31,7 +31,7 @@ def init(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write a commented grid file for a first sweep, of your own program or of a model."""
+    """Write a commented grid file for your script or a model."""
     from ettsweep.doctor.command_words import read_command
     from ettsweep.doctor.grid_template import command_template, model_template
 

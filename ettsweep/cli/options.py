@@ -124,7 +124,7 @@ TrustGroup = Annotated[
         callback=_trust_group,
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan; change nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Print the plan; change nothing.")]
 Follow = Annotated[bool, typer.Option("--follow", help="Show progress until the runs end; Ctrl-C only detaches.")]
 Form = Annotated[Format, typer.Option("--format", help="Output format.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]

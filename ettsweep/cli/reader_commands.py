@@ -33,9 +33,9 @@ def read(
     ] = None,
     form: Form = Format.TABLE,
 ) -> None:
-    """Show which metrics a reader sees in a run made by hand, or which readers see any; nothing is trained.
+    """Show which metrics a reader finds in a log or folder.
 
-    The exit code is 1 if there are none, or if training and validation are not told apart.
+    Nothing is trained. The exit code is 1 if it finds none, or cannot tell training from validation.
     """
     if path is None and reader is not None:
         raise InputError(f"--reader {reader}: name the folder or log that it is to read")

@@ -103,10 +103,10 @@ def watch(
     family_options: FamilyOptions,
     results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
-    """Show live progress, verdicts and events; q or Ctrl-C leaves, and the runs go on.
+    """Show progress, verdicts and events live.
 
-    In a terminal this is a full screen; `?` lists its keys. Elsewhere a line of progress is printed now and then, until
-    all runs have ended.
+    `q` or Ctrl-C leaves, and runs keep running. In a terminal this is a full screen; `?` lists its keys. Elsewhere it
+    prints a line of progress now and then, until all runs have ended.
     """
     sweep_store = family_options.load(results)
 
@@ -186,7 +186,10 @@ def show_run(
     form: Form = Format.TABLE,
     results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
-    """Show one run: losses, score, spikes, speed and attempts. Formats other than table have all fields."""
+    """Show one run: losses, score, spikes, speed, attempts.
+
+    Formats other than table have all fields.
+    """
     from ettsweep.cli.run_overview import show_overview
     from ettsweep.cli.run_tables import describe_run, flatten
     from ettsweep.launch.follow import read_run_index
@@ -215,7 +218,10 @@ def cancel(
     yes: Yes = False,
     results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
-    """Stop runs after their current step; `retry` trains them again, from their last checkpoint if there is one."""
+    """Stop runs after their current step.
+
+    `retry` resumes them from their last checkpoint, if there is one.
+    """
     from ettsweep.launch.cancellation import cancel_runs as cancel_runs
     from ettsweep.launch.cancellation import cancellable
     from ettsweep.launch.follow import read_run_index
@@ -256,7 +262,10 @@ def retry(
     yes: Yes = False,
     results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
-    """Retry failed, cancelled or corrupt runs, from their last checkpoint if there is one."""
+    """Resubmit failed, cancelled or corrupt runs.
+
+    They resume from their last checkpoint, if there is one.
+    """
     from ettsweep.cli.run_tables import show_submit_result
     from ettsweep.launch.follow import CommandContext, execute_plan, read_run_index
     from ettsweep.launch.profile import load_profile, with_more
@@ -297,7 +306,10 @@ def clean(
     form: Form = Format.TABLE,
     results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
-    """Remove checkpoints of finished runs, and files that nothing uses; results stay without --unused-runs."""
+    """Remove checkpoints and files that nothing needs.
+
+    Results stay, unless you pass --unused-runs.
+    """
     from ettsweep.launch.cleanup import RUN_OF_NO_SWEEP, find_waste, remove, watch_workers
 
     slurm_cache = None if dry_run else watch_workers(results, print_note)
@@ -338,9 +350,10 @@ def train(
     data: Data = None,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Train one run in the foreground. Ctrl-C saves a checkpoint; the same command resumes from it.
+    """Train one run in the foreground.
 
-    The exit code is 0 if the run is done, 1 if it diverged, failed or was cancelled.
+    Ctrl-C saves a checkpoint; the same command resumes from it. The exit code is 0 if the run is done, 1 if it
+    diverged, failed or was cancelled.
     """
     from ettsweep.launch.cost import CostEstimator
     from ettsweep.launch.folders import check_folders, check_source

@@ -69,9 +69,10 @@ def search(
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Search the ranges of a grid file: suggest points, train them, verify the optimum.
+    """Let a sampler choose the points, and submit their runs.
 
-    The same command resumes a search that was interrupted.
+    It suggests points within the ranges of a grid file, trains them, and verifies the optimum. The same command resumes
+    an interrupted search.
     """
     from ettsweep.cli.verdict_tables import show_verification
     from ettsweep.launch.follow import CommandContext, read_run_index

@@ -42,7 +42,7 @@ def grid(
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Create or extend a sweep from a grid file, and submit its missing runs."""
+    """Create or extend a sweep, and submit its missing runs."""
     from ettsweep.cli.run_tables import note_blocked, note_failed_starts, note_unsubmitted, show_submit_result
     from ettsweep.launch.follow import CommandContext, execute_plan
     from ettsweep.launch.profile import load_profile, profile_note
@@ -102,10 +102,10 @@ def verify_optimum(
     form: Form = Format.TABLE,
     results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
-    """Judge each family's best point against its six neighbours; submit missing ones.
+    """Judge each best point, and submit the missing runs.
 
-    With --follow, train the seeds that narrow the bounds until all verdicts are final. Without a budget, families share
-    100 runs for each, beyond the requested ones.
+    With --follow, it moves to better neighbours and adds seeds until each verdict is final. Without a budget, families
+    share 100 runs for each, beyond the requested ones.
     """
     from ettsweep.cli.verdict_tables import show_verification
     from ettsweep.launch.follow import CommandContext, Rounds, verify_rounds
@@ -142,7 +142,7 @@ def verify_optimum(
 
 def seeds(
     *,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Number of fresh seeds for each optimum.")] = 3,
+    count: Annotated[int, typer.Option("--count", min=1, help="Number of fresh seeds for each optimum.")] = 3,
     family_options: FamilyOptions,
     launch_options: LaunchOptions,
     data: Data = None,
@@ -151,7 +151,10 @@ def seeds(
     form: Form = Format.TABLE,
     results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
-    """Rerun each verified optimum with fresh seeds, for an estimate without selection bias."""
+    """Submit each optimum again, over fresh seeds.
+
+    Their mean is free of the luck that picked the point.
+    """
     from ettsweep.cli.run_tables import note_blocked, plan_summary, show_plan
     from ettsweep.cli.verdict_tables import note_answers, show_verdicts
     from ettsweep.launch.follow import CommandContext, execute_plan, read_run_index
@@ -203,10 +206,10 @@ def report(
     form: Form = Format.TABLE,
     results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
-    """Write a report: tables (CSV, Parquet), figures (PNG, SVG, PDF) and one self-contained HTML page.
+    """Write tables, figures and one HTML page.
 
-    The table of optima is also written as Markdown and LaTeX. The report replaces the one before; `watch` shows runs
-    live.
+    Tables are CSV and Parquet, that of optima also Markdown and LaTeX; figures are PNG, SVG and PDF. It replaces the
+    previous report.
     """
     from ettsweep.cli.verdict_tables import show_spikes, show_verdicts
     from ettsweep.launch.cost import cost_so_far

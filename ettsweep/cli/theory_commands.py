@@ -31,7 +31,10 @@ def map_(
     model_options: ModelOptions,
     form: Form = Format.TABLE,
 ) -> None:
-    """Convert (lr, wd) from one scaling strategy to another, by a power of the width; nothing is trained."""
+    """Convert (lr, wd) from one strategy to another.
+
+    The factor is a power of the width. Nothing is trained.
+    """
     from ettsweep.schema import validate
     from ettsweep.strategies.optimizers import factor_rule
     from ettsweep.strategies.strategy import map_point, parse_strategy
@@ -57,7 +60,10 @@ def scales(
     lr: Annotated[float | None, power_option("Learning rate; adds a column of effective learning rates.")] = None,
     form: Form = Format.TABLE,
 ) -> None:
-    """Print a model's parameter groups: shape, initial std, factors of learning rate and weight decay."""
+    """Print the scales of a model's parameter groups.
+
+    These are shape, initial standard deviation, and factors of learning rate and weight decay.
+    """
     _check_lr(lr)
     data = model_options.load().scales(strategy, lr)
     columns = [c for c in data["groups"][0] if c != "effective_lr" or lr is not None]
@@ -100,13 +106,13 @@ def check_scaling(
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Train networks of several widths and compare how they scale with the theory of the strategy.
+    """Train networks of several widths; compare with theory.
 
-    One row per block: its kernel at the largest width (mean over tokens, and between samples) and the one that theory
-    predicts; the powers of the width with which the kernel and the change of activations in training scale. One row per
-    parameter group: its contribution to the tangent kernel at the largest width; the powers of that contribution, of
-    the change of the outputs by this group's steps alone, of its initial std and learning-rate factor; its decay
-    divided by lr wd. The exit code is 0 if all rows are ok.
+    One row per block: its kernel at the largest width (mean over tokens, and between samples) with the predicted one,
+    and the powers of the width with which kernel and change of activations scale. One row per parameter group: its
+    contribution to the tangent kernel at the largest width, the powers of that contribution, of the change of outputs
+    by this group alone, of its initial std and its learning-rate factor, and its decay divided by lr wd. The exit code
+    is 0 if all rows are ok.
     """
     from ettsweep.processes import signals_blocked
 

@@ -28,10 +28,10 @@ def try_(
     form: Form = Format.TABLE,
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Check a program with five short runs: does it start, use its seed, resume and stop, and what will the sweep cost?
+    """Check your script with five short runs.
 
-    They train at the centre, as those of the sweep will, and the outcome is kept with the sweep. The exit code is 1 if
-    something failed.
+    Does it start, use its seed, resume and stop, and what will the sweep cost? The runs train at the centre, as those of
+    the sweep will, and the result is kept with the sweep. The exit code is 1 if a check failed.
     """
     from ettsweep.doctor.try_sweep import try_sweep
     from ettsweep.launch.profile import load_profile

@@ -45,9 +45,10 @@ def verdict(
     ] = "share",
     form: Form = Format.TABLE,
 ) -> None:
-    """Judge scores that you have: is the best lr and wd the optimum, how sure is that, which runs would tell more?
+    """Judge a table of scores that you have.
 
-    Nothing is trained, and nothing is kept. The exit code is 0 if the verdict is "optimal", else 1.
+    Which lr and wd are best, how much better could a neighbour be, and which runs would tell more? Nothing is trained or
+    kept. The exit code is 0 if the verdict is "optimal", else 1.
     """
     from ettsweep.cli.verdict_tables import note_verdicts, score_note, show_answers, show_families
     from ettsweep.report.verdict_view import make_views

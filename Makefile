@@ -1,6 +1,8 @@
 # make demo    set up, then the main job on real images: grid, verified optima, seeds, report
 # make test    set up, then the tests that need no cluster and no long series, in minutes
 # make coverage  the tests of make test, with the share of lines that they reach
+# make dist      the wheel and the source package, checked by twine
+# make site      the pages of docs as a site, with all links checked, in site/
 # make lowest  the tests of make test, with the lowest versions of all dependencies, in .venv-lowest
 # make test-all  all but further cases on SLURM; those on SLURM where a cluster is up
 # make test-slurm  all cases on SLURM, some of which only this runs
@@ -39,7 +41,7 @@ PROCESSES ?= auto
 QUICK := -m 'not (cluster or statistics or slow)'
 BENCHES := $(addprefix bench-,data text busy verdicts compare search ensemble beside vit encdec gpt)
 
-.PHONY: help install demo test coverage lowest test-all test-slurm examples lint check slurm-up slurm-down chaos fuzz pictures vega clean
+.PHONY: help install demo test coverage dist site lowest test-all test-slurm examples lint check slurm-up slurm-down chaos fuzz pictures vega clean
 .PHONY: bench bench-all-gpu $(BENCHES)
 
 help:
@@ -75,6 +77,15 @@ test: $(READY)
 coverage: $(READY)
 	@echo "== tests, with coverage"
 	@$(BIN)/python -m pytest $(QUICK) --numprocesses $(PROCESSES) --cov=ettsweep --cov-report=term:skip-covered
+
+dist: $(READY)
+	@rm -rf dist
+	@$(BIN)/python -m build
+	@$(BIN)/python -m twine check --strict dist/*
+
+site: $(READY)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.6'
+	@$(BIN)/python -m mkdocs build --strict
 
 lowest: LOWEST := .venv-lowest/bin/python
 lowest:
@@ -136,4 +147,4 @@ $(BENCHES): bench-%: $(READY)
 	@PYTHONPATH=.:tests $(BIN)/python -m bench.$* $(BENCH)
 
 clean:
-	rm -rf $(VENV) .venv-lowest .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-lowest dist site .mypy_cache .pytest_cache .ruff_cache

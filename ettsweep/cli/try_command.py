@@ -30,8 +30,8 @@ def try_(
 ) -> None:
     """Check your script with five short runs.
 
-    Does it start, use its seed, resume and stop, and what will the sweep cost? The runs train at the centre, as those of
-    the sweep will, and the result is kept with the sweep. The exit code is 1 if a check failed.
+    Does it start, use its seed, resume and stop, and what will the sweep cost? The runs train at the centre, as those
+    of the sweep will, and the result is kept with the sweep. The exit code is 1 if a check failed.
     """
     from ettsweep.doctor.try_sweep import try_sweep
     from ettsweep.launch.profile import load_profile

@@ -47,8 +47,8 @@ def verdict(
 ) -> None:
     """Judge a table of scores that you have.
 
-    Which lr and wd are best, how much better could a neighbour be, and which runs would tell more? Nothing is trained or
-    kept. The exit code is 0 if the verdict is "optimal", else 1.
+    Which lr and wd are best, how much better could a neighbour be, and which runs would tell more? Nothing is trained
+    or kept. The exit code is 0 if the verdict is "optimal", else 1.
     """
     from ettsweep.cli.verdict_tables import note_verdicts, score_note, show_answers, show_families
     from ettsweep.report.verdict_view import make_views

@@ -128,11 +128,18 @@ def _bound_at(verdict: Verdict, bound: Bound) -> str:
 def _gain(verdict: Verdict, bound: Bound) -> str:
     if not bound.value:
         return "All of its neighbours diverged."
-    return f"{_move_text(verdict.study)} gains at most {_bound_at(verdict, bound)}."
+    return f"{_move_text(verdict.study, named_point(verdict))} gains at most {_bound_at(verdict, bound)}."
 
 
 def _free_axes(study: Study) -> dict[str, Axis]:
     return {name: axis for name, axis in (("lr", study.lr), ("wd", study.wd)) if not axis.fixed}
+
+
+def _shifted(study: Study, point: Point, name: str, steps: int) -> Point:
+    """Return the point that many steps along an axis."""
+    if name == "lr":
+        return Point(study.lr.shifted(point.lr, steps), point.wd, point.has_wd)
+    return Point(point.lr, study.wd.shifted(point.wd, steps), point.has_wd)
 
 
 def _steps_text(study: Study) -> str:
@@ -143,13 +150,19 @@ def _steps_text(study: Study) -> str:
     return f"steps of {', '.join(f'x{factor} in {name}' for name, factor in factors.items())}"
 
 
-def _move_text(study: Study) -> str:
+def _move_text(study: Study, point: Point | None) -> str:
     """Return a step to a neighbour as the subject of a sentence."""
     free = _free_axes(study)
-    if all(math.isclose(axis.step, 1, abs_tol=1e-6) for axis in free.values()):
+    if all(not axis.values and math.isclose(axis.step, 1, abs_tol=1e-6) for axis in free.values()):
         return f"Halving or doubling {'either' if len(free) > 1 else next(iter(free))}"
-    factors = [f"{name} (x{three_digits(2**axis.step)})" for name, axis in free.items()]
-    return f"A step up or down in {' or '.join(factors)}"
+    steps = []
+    for name, axis in free.items():
+        step = f"x{three_digits(2**axis.step)}"
+        if axis.values and point:
+            at = point.lr if name == "lr" else point.wd
+            step = " or ".join(three_digits(axis.shifted(at, sign)) for sign in (-1, 1))
+        steps.append(f"{name} ({step})")
+    return f"A step up or down in {' or '.join(steps)}"
 
 
 def _undecided(verdict: Verdict) -> Iterator[str]:
@@ -163,7 +176,7 @@ def _undecided(verdict: Verdict) -> Iterator[str]:
         if bound.is_too_wide:
             yield f"A neighbour may be better by up to {within}; your margin is {share_text(bound.margin, metric)}."
         else:
-            yield f"{_move_text(verdict.study)} gains at most {within}, but too few seeds say so."
+            yield f"{_move_text(verdict.study, verdict.point)} gains at most {within}, but too few seeds say so."
     else:
         yield "The noise is unknown, so this may be luck."
     if needs:
@@ -177,10 +190,11 @@ def _beyond_ranges(verdict: Verdict) -> Iterator[str]:
     yield f"Best so far: {point_text(point)}."
     missing = {n.point for n in verdict.neighbours if not n.state.finished}
     ends = []
-    for name, axis in _free_axes(study).items():
-        k = ("lr", "wd").index(name)
+    for k, name in enumerate(("lr", "wd")):
+        if name not in _free_axes(study):
+            continue
         for sign, extreme in ((-1, "lowest"), (1, "highest")):
-            moved = point.moved(*(sign * axis.step * (j == k) for j in (0, 1)))
+            moved = _shifted(study, point, name, sign)
             if moved in missing:
                 ends.append(f"That is the {extreme} {name} you tried: try {name} {three_digits([*moved][k])}.")
     if 0 < len(ends) <= len(_free_axes(study)):
@@ -235,12 +249,13 @@ def _as_good_text(verdict: Verdict, bound: Bound, named: Point) -> str:
     """Return over which range of an axis points are as good as the one that is named; else one of these points."""
     study = verdict.study
     as_good = {*bound.plateau, *([verdict.point] if verdict.point else [])}
-    for name, axis in reversed(_free_axes(study).items()):
-        k = ("lr", "wd").index(name)
+    for k, name in ((1, "wd"), (0, "lr")):
+        if name not in _free_axes(study):
+            continue
         ends = []
         for sign in (-1, 1):
             at = named
-            while (moved := at.moved(*(sign * axis.step * (j == k) for j in (0, 1)))) in as_good:
+            while (moved := _shifted(study, at, name, sign)) in as_good:
                 at = moved
             ends.append([*at][k])
         if ends[0] < ends[1]:

@@ -3,6 +3,7 @@
 Shapes: P points, D axes, Z positions, S seeds.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -34,15 +35,16 @@ def optimum_text(verdict: Verdict) -> str:
         return ""
     study, (_, best) = verdict.study, surface
     free = [
-        (name, at, axis.step)
-        for name, at, axis in zip(("lr", "wd"), verdict.point.log2(), (study.lr, study.wd), strict=True)
+        (name, at, axis)
+        for name, at, axis in zip(("lr", "wd"), verdict.point, (study.lr, study.wd), strict=True)
         if not axis.fixed
     ]
-    log2 = [at + step * float(moved) for (_, at, step), moved in zip(free, best.position_D, strict=True)]
+    moved_D = best.position_D.tolist()
+    log2 = [math.log2(axis.shifted(at, moved)) for (_, at, axis), moved in zip(free, moved_D, strict=True)]
     if best.error is None:
         positions = ", ".join(f"{name} 2^{at:.1f}" for (name, _, _), at in zip(free, log2, strict=True))
         return f"{positions}, with an error that reaches beyond the fitted points"
-    errors = [step * error for (_, _, step), error in zip(free, best.error.tolist(), strict=True)]
+    errors = [axis.step * error for (_, _, axis), error in zip(free, best.error.tolist(), strict=True)]
     return ", ".join(
         f"{name} 2^({at:.2f} ± {error:.2f})" for (name, _, _), at, error in zip(free, log2, errors, strict=True)
     )

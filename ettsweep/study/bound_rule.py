@@ -171,10 +171,25 @@ class BoundRule(StudyState):
                     p: {s: y for s, y in by_seed.items() if (p, s) not in unstable} for p, by_seed in scores.items()
                 }
                 scores = {p: by_seed for p, by_seed in stable.items() if by_seed}
-        fits = (fit_posterior(self._without_far_worse(scores, far), self._origin, metric) for far in FAR_WORSE)
+        places = self._places(candidate, scores)
+        fits = (fit_posterior(self._without_far_worse(scores, far), self._origin, metric, places) for far in FAR_WORSE)
         posterior = next((fitted for fitted in fits if fitted and fitted.noise.source != "unknown"), None)
-        posterior = posterior or fit_posterior(scores, self._origin, metric)
+        posterior = posterior or fit_posterior(scores, self._origin, metric, places)
         return posterior and replace(posterior, stability=stability)
+
+    def _places(self, candidate: Point, positions: Iterable[Position]) -> dict[Position, Position]:
+        """Return where positions lie in the fit, in mean steps from the candidate, if an axis is uneven."""
+        axes = [(self.study.lr, self.study.wd)[k] for k in self.free_axes]
+        if all(axis.is_even for axis in axes):
+            return {}
+        start, places = candidate.log2(), dict[Position, Position]()
+        for position in positions:
+            at = self.point_at(position, candidate).log2()
+            exact = [(at[k] - start[k]) / axis.step for k, axis in zip(self.free_axes, axes, strict=True)]
+            places[position] = tuple(
+                steps if axis.is_even else x for steps, x, axis in zip(position, exact, axes, strict=True)
+            )
+        return places
 
     def _without_far_worse(
         self, scores: Mapping[Position, Mapping[int, float]], far_worse: float

@@ -37,6 +37,10 @@ def sweep_differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -
         if old_axis.fixed != new_axis.fixed:
             old_label, new_label = ("fixed" if axis.fixed else "searched" for axis in (old_axis, new_axis))
             problems[f"{name}-{new_label}"] = f"{name} is {old_label} there, {new_label} here"
+        elif old_axis.values or new_axis.values:
+            if not old_axis.shares_lattice(new_axis):
+                there, here = (_axis_label(axis, ()) for axis in (old_axis, new_axis))
+                problems[f"{name}-values"] = f"{name} is {there} there, {here} here"
         elif not old_axis.fixed and old_axis.step != new_axis.step:
             step = new_axis.step
             problems[f"{name}-step-{step:g}"] = f"the step of {name} is {old_axis.step:g} there, {step:g} here"
@@ -91,6 +95,8 @@ def _corners(study: Study) -> list[Point]:
 
 
 def _axis_label(axis: Axis, values: Sequence[float]) -> str:
+    if axis.values:
+        return ", ".join(format_power(value, 6) for value in axis.values)
     return f"fixed at {format_power(values[0], 6)}" if axis.fixed else f"searched in steps of {axis.step:g}"
 
 

@@ -95,12 +95,14 @@ class _Grid(StrictModel):
         """Expand `fixed` and `{range: [low, high], step: s}` into the fields of `Axis`."""
         if value == "fixed":
             return {"fixed": True}
+        if isinstance(value, Axis):  # of a list
+            return value
         held = value.get("fixed", value.get("value")) if isinstance(value, dict) else value
         if _is_number(held):
             name = validation.field_name
             raise ValueError(f"to hold it at {held}, write `{name}: fixed`, and {name}: {held} under `centre:`")
         if not isinstance(value, dict):
-            raise ValueError(f"{{range: [-1, 1], step: 1}} or fixed is expected, got {value!r}")
+            raise ValueError(f"{{range: [-1, 1], step: 1}}, a list of values or fixed is expected, got {value!r}")
         if "range" in value:
             other_fields = {k: v for k, v in value.items() if k != "range"}
             bounds = value["range"]
@@ -113,7 +115,7 @@ class _Grid(StrictModel):
     @classmethod
     def _check_multiples(cls, axis: Axis) -> Axis:
         """Refuse bounds that are no multiples of the step: no point would lie on them."""
-        steps = () if axis.fixed else ((bound, axis.steps(bound)) for bound in (axis.low, axis.high))
+        steps = () if axis.fixed or axis.values else ((bound, axis.steps(bound)) for bound in (axis.low, axis.high))
         for bound, count in steps:
             if count != round(count):
                 nearest = ", ".join(f"{axis.step * n:g}" for n in (math.floor(count), math.ceil(count)))
@@ -384,6 +386,8 @@ def load_sweep_spec(
             parse_strategy(name)
     for key, text in (("lr", lr_range), ("wd", wd_range)):
         if text is not None:
+            if isinstance(data.get(key), list):
+                raise InputError(f"--{key}-range: {path} lists the values of {key}: {data[key]}; edit that list")
             data[key] = parse_range(text, f"--{key}-range", data.get(key))
     data |= {"strategies": list(strategies)} if strategies else {}
     data |= {"seeds": seeds if isinstance(seeds, int) else list(seeds)} if seeds is not None else {}
@@ -436,6 +440,7 @@ def make_sweep_spec(
         misplaced = [name for name in KINDS if name in data]
         hint = f"; {misplaced[0]}: belongs into it, as `run: {{{misplaced[0]}: ...}}`" if misplaced else ""
         raise InputError(f"{path}: run: or model: is missing, which says what to train{hint}")
+    data = _with_lists(data, path)
     _check_ranges(data, path, overrides, options or {})
     recipe_overrides = [o for o in overrides if o not in centre_overrides and o not in factor_overrides]
     set_options = options_by_key(centre_overrides)
@@ -463,6 +468,44 @@ def make_sweep_spec(
         with locating(Source(str(path), options_by_key(overrides))):
             sweep_spec.check_axes()
     return sweep_spec
+
+
+def _with_lists(data: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return the content of a grid file with axes for its lists of lr or wd, whose middle values are the centre.
+
+    Raises:
+        InputError: a list has fewer than two different values, or one that is no number above 0; or the centre is
+            stated besides.
+    """
+    lists = {name: data[name] for name in ("lr", "wd") if isinstance(data.get(name), list)}
+    if not lists:
+        return data
+    stated = data.get("centre") or {}
+    # A flat centre is that of the standard strategy.
+    nested = (
+        {"standard": stated} if not all(isinstance(each, dict) for each in stated.values()) or not stated else stated
+    )
+    if len(nested) > 1:
+        raise InputError(f"{path}: {' and '.join(lists)}: a list is for one strategy, and `centre` has {len(nested)}")
+    ((strategy, centre),) = nested.items()
+    axes = {}
+    for name, values in lists.items():
+        try:
+            numbers = sorted({parse_number(str(value)) for value in values})
+        except ValueError:
+            numbers = []
+        if len(numbers) < 2 or not 0 < numbers[0] <= numbers[-1] < math.inf:
+            fixed = (
+                f"; for a single value write `{name}: fixed`, and {name} under `centre:`" if len(values) == 1 else ""
+            )
+            raise InputError(f"{path}: {name}: two or more different numbers above 0 are expected, got {values}{fixed}")
+        if name in centre:
+            raise InputError(f"{path}: centre: {name} is the middle of its list; leave it out")
+        axes[name] = Axis.of(numbers)
+    centre = {**centre, **{name: axis.centre for name, axis in axes.items()}}
+    if "run" in data and data.get("wd", "fixed") == "fixed":
+        centre.setdefault("wd", 0.0)
+    return {**data, **axes, "centre": {strategy: centre}}
 
 
 def _criterion(grid: _Grid, recipe: Recipe, path: Path) -> CriterionOptions:

@@ -1,8 +1,11 @@
 """The lattice of points (lr, wd) in log2 steps: axes, expansion around a centre, the six neighbours of a point."""
 
+import bisect
+import functools
+import itertools
 import math
+from collections.abc import Sequence
 from contextlib import suppress
-from itertools import product
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -27,13 +30,39 @@ MAX_OFFSET = 64
 Offset = Annotated[float, Field(ge=-MAX_OFFSET, le=MAX_OFFSET)]
 
 
+MAX_UNEVEN = 0.25
+"""Share of a step by which listed values may be off even steps, in log, and still count as even in a fit."""
+
+LIST_DIGITS = 12
+"""Significant digits of values that are computed beside listed ones: rounding in the last bits would show."""
+
+
 class Axis(StrictModel):
-    """Range of log2 offsets from the centre: multiples of `step` from `low` to `high`; 0 only if `fixed`."""
+    """The values of lr or wd of a lattice: even steps in log2 around the centre, or a list.
+
+    Steps are counted along the axis: on a list, from each value to the next. A list goes on beyond its ends by its own
+    pattern, so that 1, 3, 10 is followed by 30, or else by its mean ratio with two digits.
+
+    Attributes:
+        low, high: the range, as log2 offsets from the centre: multiples of `step`, or the ends of a list.
+        step: of the lattice in log2; of a list, the mean step.
+        fixed: whether there is the centre alone.
+        values: a list, ascending; the centre is its middle, or the lower one of two.
+    """
 
     low: Offset = 0.0
     high: Offset = 0.0
     step: Annotated[float, Field(ge=2**-10, le=64)] = 1.0
     fixed: bool = False
+    values: Annotated[tuple[PositiveFloat, ...], Field(strict=False)] = ()
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Axis":
+        """Return the axis of at least two positive values, ascending."""
+        logs = [math.log2(value) for value in values]
+        middle = logs[(len(logs) - 1) // 2]
+        step = (logs[-1] - logs[0]) / (len(logs) - 1)
+        return cls(low=logs[0] - middle, high=logs[-1] - middle, step=step, values=tuple(values))
 
     @model_validator(mode="after")
     def _not_empty(self) -> "Axis":
@@ -43,35 +72,149 @@ class Axis(StrictModel):
             raise ValueError(f"no multiple of the step {self.step:g} between {self.low:g} and {self.high:g}")
         return self
 
+    @property
+    def centre(self) -> float | None:
+        """The centre that a list states; None for even steps."""
+        return self.values[(len(self.values) - 1) // 2] if self.values else None
+
+    def around(self, centre: float) -> "Axis":
+        """Return the axis with its list scaled to another centre, as maps between strategies scale it."""
+        if not self.values or self.centre == centre:
+            return self
+        assert self.centre is not None
+        return Axis.of([_rounded(value / self.centre * centre) for value in self.values])
+
     def offsets(self) -> list[float]:
-        """Return the offsets, ascending: multiples of the step, so that all ranges share one lattice."""
+        """Return the offsets of all values from the centre in log2, ascending; multiples of an even step."""
         if self.fixed:
             return [0.0]
+        if self.values:
+            return [math.log2(value / self.values[(len(self.values) - 1) // 2]) for value in self.values]
         # Bounds need not be multiples of the step here; a grid file's are checked to be.
         first, last = math.ceil(self.steps(self.low)), math.floor(self.steps(self.high))
         return [i * self.step for i in range(first, last + 1)]
 
+    def grid(self, centre: float) -> list[float]:
+        """Return all values around a centre, ascending."""
+        if self.values:
+            return list(self.around(centre).values)
+        return [centre * 2.0**offset for offset in self.offsets()]
+
     def steps(self, distance: float) -> float:
-        """Return a distance in log2 as a number of steps, rounded to the digits that ids use."""
+        """Return a distance in log2 as a number of even steps, rounded to the digits that ids use."""
         return round(distance / self.step, LOG2_DIGITS)  # 0.3 / 0.1 is 2.9999999999999996
+
+    def shifted(self, value: float, steps: float) -> float:
+        """Return the value so many steps above another one; between two values of a list, by interpolation."""
+        if not self.values:
+            return value * 2.0 ** (steps * self.step)
+        at = self._index(value) + steps
+        if at == round(at):
+            return self._listed(round(at))
+        low, high = self._listed(math.floor(at)), self._listed(math.floor(at) + 1)
+        return low * (high / low) ** (at - math.floor(at))
+
+    def distance(self, value: float, origin: float) -> float:
+        """Return how many steps a value is above another one."""
+        if self.values:
+            return self._index(value) - self._index(origin)
+        return (math.log2(value) - math.log2(origin)) / self.step
+
+    @property
+    def is_even(self) -> bool:
+        """Whether steps count as equally long: a list may be off by a quarter of a step."""
+        logs = [math.log2(value) for value in self.values]
+        return all(abs((log - logs[0]) / self.step - k) <= MAX_UNEVEN for k, log in enumerate(logs))
+
+    def shares_lattice(self, other: "Axis") -> bool:
+        """Whether all values of either axis are values of the other, around one centre."""
+        if not (self.values and other.values):
+            return not (self.values or other.values) and self.step == other.step
+        pairs = ((self, value) for value in other.values), ((other, value) for value in self.values)
+        return all(axis.is_on_lattice(axis.values[0], value) for axis, value in itertools.chain(*pairs))
 
     def nearest(self, centre: float, value: float) -> float:
         """Return the lattice value nearest to `value`, whole steps from `centre`; the centre if the axis is fixed."""
         # A wd of 0 has no log2, so no steps lead to it or from it.
         if self.fixed or not centre or not value:
             return centre
-        steps = round(math.log2(value / centre) / self.step)
-        return float(centre * 2.0 ** (steps * self.step))
+        return float(self.shifted(centre, round(self.distance(value, centre))))
 
     def is_on_lattice(self, centre: float, value: float, tolerance: float = MAPPED_TOLERANCE) -> bool:
         """`True` if `value` lies whole steps from `centre`, up to `tolerance` in log2."""
         nearest = self.nearest(centre, value)
         return value == nearest or (value > 0 and nearest > 0 and abs(math.log2(value / nearest)) <= tolerance)
 
+    def _listed(self, index: int) -> float:
+        """Return the value of a list at an index, which may lie beyond its ends."""
+        return _listed(self.values, index)
+
+    def _index(self, value: float) -> float:
+        """Return the index of a value, a whole number if it is listed or follows the list."""
+        return _index(self.values, value)
+
+
+INDEX_TOLERANCE = 1e-6
+"""Share of a step by which a value may be off one of a list and be that: maps between strategies round."""
+
+DECADES = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0))
+"""Patterns of lists that repeat in each decade."""
+
+
+def _listed(values: tuple[float, ...], index: int) -> float:
+    last = len(values) - 1
+    if 0 <= index <= last:
+        return values[index]
+    ratios, ratio = [high / low for low, high in itertools.pairwise(values)], (values[-1] / values[0]) ** (1 / last)
+    is_geometric = max(ratios) <= min(ratios) * (1 + INDEX_TOLERANCE)
+    if not (is_geometric and last > 1) and (decades := _decades(values)):
+        pattern, first = decades
+        turn, place = divmod(first + index, len(pattern))
+        return _rounded(pattern[place] * 10.0**turn)
+    if not is_geometric:
+        ratio = float(f"{ratio:.2g}")
+    return _rounded(values[-1] * ratio ** (index - last) if index > last else values[0] * ratio**index)
+
+
+@functools.lru_cache(maxsize=256)
+def _decades(values: tuple[float, ...]) -> tuple[tuple[float, ...], int] | None:
+    """Return the pattern of decades that a list has, and the number of its first value in it; None if it has none."""
+    exponent = math.floor(math.log10(values[0]) + INDEX_TOLERANCE)
+    for pattern in DECADES:
+        if len(values) < len(pattern):
+            continue  # 1, 2 may as well be doubled
+        for place, mantissa in enumerate(pattern):
+            first = exponent * len(pattern) + place
+            turns = (divmod(first + k, len(pattern)) for k in range(len(values)))
+            expected = [pattern[at] * 10.0**turn for turn, at in turns]
+            if math.isclose(values[0], mantissa * 10.0**exponent, rel_tol=1e-9) and all(
+                math.isclose(a, b, rel_tol=1e-9) for a, b in zip(values, expected, strict=True)
+            ):
+                return pattern, first
+    return None
+
+
+# Cached: each run of a study is looked up in each round.
+@functools.lru_cache(maxsize=4096)
+def _index(values: tuple[float, ...], value: float) -> float:
+    k = bisect.bisect_right(values, value) - 1
+    while k >= len(values) - 1 and _listed(values, k + 1) <= value:
+        k += 1
+    while k < 0 and _listed(values, k) > value:
+        k -= 1
+    low, high = _listed(values, k), _listed(values, k + 1)
+    share = math.log(value / low) / math.log(high / low)
+    return float(round(k + share)) if abs(share - round(share)) < INDEX_TOLERANCE else k + share
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{LIST_DIGITS}g}")
+
 
 def expand(centre: Point, lr_axis: Axis, wd_axis: Axis) -> list[Point]:
     """Return all points of a grid around its centre; lr is the outer loop."""
-    return [centre.moved(i, j) for i, j in product(lr_axis.offsets(), wd_axis.offsets())]
+    wds = wd_axis.grid(centre.wd)
+    return [Point(lr, wd, centre.has_wd) for lr in lr_axis.grid(centre.lr) for wd in wds]
 
 
 def neighbours(point: Point, lr_axis: Axis, wd_axis: Axis) -> list[Point]:
@@ -82,7 +225,7 @@ def neighbours(point: Point, lr_axis: Axis, wd_axis: Axis) -> list[Point]:
     """
     offsets = [(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)]
     return [
-        point.moved(i * lr_axis.step, j * wd_axis.step)
+        Point(lr_axis.shifted(point.lr, i), wd_axis.shifted(point.wd, j), point.has_wd)
         for i, j in offsets
         if not (i and lr_axis.fixed) and not (j and wd_axis.fixed)
     ]

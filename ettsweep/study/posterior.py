@@ -5,7 +5,7 @@ Shapes: P points, Q other positions, E edges of stability.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from statistics import fmean
 from typing import Literal
@@ -34,7 +34,7 @@ BISECTIONS = 40
 Scores = Mapping[Position, Mapping[int, float]]
 """Finished scores by position and seed."""
 
-_Table = tuple[tuple[Position, tuple[tuple[int, float], ...]], ...]
+_Table = tuple[tuple[Position, tuple[tuple[int, float], ...], Position], ...]
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,9 @@ class Posterior:
         return np.array(shifts), self.stability.weight_E
 
 
-def fit_posterior(scores: Scores, candidate: Position, metric: Metric) -> Posterior | None:
+def fit_posterior(
+    scores: Scores, candidate: Position, metric: Metric, places: Mapping[Position, Position] | None = None
+) -> Posterior | None:
     """Fit the posterior to the scores around a candidate.
 
     If margins are shares, scores of one sign whose size is the smaller the better are fitted in log.
@@ -215,24 +217,25 @@ def fit_posterior(scores: Scores, candidate: Position, metric: Metric) -> Poster
         scores: finished scores by position and seed.
         candidate: position of the candidate, from which positions are counted.
         metric: whether lower is better, and what a margin is.
+        places: where the positions lie in the fit, if steps are unequal.
 
     Returns:
         None if the candidate has no score, or one of 0 that has no shares, or no two points share a seed.
     """
-    return _fit_posterior(_table_of(scores), candidate, metric)
+    return _fit_posterior(_table_of(scores, places or {}), candidate, metric)
 
 
 # Cached: each round judges all studies anew, and most tables have not changed since the last one.
 @lru_cache(maxsize=512)
 def _fit_posterior(table: _Table, candidate: Position, metric: Metric) -> Posterior | None:
-    own_scores = next((dict(seeds).values() for position, seeds in table if position == candidate), ())
+    own_scores = next((dict(seeds).values() for position, seeds, _ in table if position == candidate), ())
     level = abs(fmean(own_scores)) if own_scores else 0.0
     is_share = metric.margin_is == "share"
     if not own_scores or (is_share and not level) or (fitted := _fit_surface(table, metric)) is None:
         return None
     surface, is_log = fitted
     unit = level if is_share and not is_log else 1.0
-    return Posterior(tuple(position for position, _ in table), surface, is_log, unit, _estimate_noise(surface, unit))
+    return Posterior(tuple(position for position, _, _ in table), surface, is_log, unit, _estimate_noise(surface, unit))
 
 
 def fit_scores(scores: Scores, metric: Metric) -> tuple[Surface, float] | None:
@@ -241,7 +244,7 @@ def fit_scores(scores: Scores, metric: Metric) -> tuple[Surface, float] | None:
     Returns:
         The surface, and the size in its units of a margin of 1; None if no two points share a seed.
     """
-    if (fitted := _fit_surface(_table_of(scores), metric)) is None:
+    if (fitted := _fit_surface(_table_of(scores, {}), metric)) is None:
         return None
     surface, is_log = fitted
     if is_log or metric.margin_is == "difference":
@@ -250,17 +253,19 @@ def fit_scores(scores: Scores, metric: Metric) -> tuple[Surface, float] | None:
     return surface, abs(best(fmean(seeds.values()) for seeds in scores.values()))
 
 
-def _table_of(scores: Scores) -> _Table:
+def _table_of(scores: Scores, places: Mapping[Position, Position]) -> _Table:
     # Sorted and hashable: a key of the cache, and the same floats whatever the order of the runs.
-    return tuple((position, tuple(sorted(seeds.items()))) for position, seeds in sorted(scores.items()))
+    items = sorted(scores.items())
+    return tuple((position, tuple(sorted(seeds.items())), places.get(position, position)) for position, seeds in items)
 
 
 @lru_cache(maxsize=512)
 def _fit_surface(table: _Table, metric: Metric) -> tuple[Surface, bool] | None:
     """Return the surface fitted to scores, and whether to their logs; None if no two points share a seed."""
-    by_position = {position: dict(seeds) for position, seeds in table}
+    by_position = {position: dict(seeds) for position, seeds, _ in table}
     is_log = is_fitted_in_log(by_position, metric)
-    scores = point_scores(as_fitted(by_position, metric, is_log))
+    x_PD = np.array([place for _, _, place in table], dtype=float)
+    scores = replace(point_scores(as_fitted(by_position, metric, is_log)), x_PD=x_PD)
     # Each seed has one score, and its own effect explains that score whatever it is.
     return (fit(scores), is_log) if scores.dof > 0 else None
 

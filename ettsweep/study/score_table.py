@@ -29,7 +29,7 @@ from ettsweep.runs.spec import MAX_SEED, Labels, Recipe, RecipeInfo, RunSpec, St
 from ettsweep.runs.state import State, Status
 from ettsweep.schema import NotInId, validate
 from ettsweep.study.criterion import Criterion
-from ettsweep.study.lattice import Axis
+from ettsweep.study.lattice import MAX_UNEVEN, Axis
 from ettsweep.study.score_columns import OTHER_NAMES, columns_like, find_columns
 from ettsweep.study.seeds import RACING_SEEDS
 from ettsweep.study.study import Study
@@ -49,9 +49,6 @@ FINISHED_STATES = ("finished", "complete", "completed", "succeeded", "success", 
 
 ROUNDING = 0.005
 """Share by which values of lr or wd may differ and be one: three digits of a number say no more."""
-
-OFF_LATTICE = 0.1
-"""Share of a step by which values of lr or wd may be off even steps in log2: people write 0.3 between 0.1 and 1."""
 
 SHOWN = 4
 """Rows that a note lists one by one."""
@@ -446,7 +443,7 @@ def shown_seed(study: Study, seed: int) -> int:
 def make_study(
     scores: Sequence[Score], recipe: TableRecipe, criterion: Criterion
 ) -> tuple[Study, list[Run], list[str]]:
-    """Return a study of scores, their runs, and a line on each axis whose values were moved onto even steps.
+    """Return a study of scores, their runs, and a line on each axis whose steps are not even.
 
     Args:
         scores: each lr, wd and seed once.
@@ -454,17 +451,17 @@ def make_study(
         criterion: of the verdict.
 
     Raises:
-        InputError: lr and wd are no lattice, or a single point.
+        InputError: 0 is one of several wd, or there is a single point.
     """
-    lr_axis, lr_at, lr_note = axis_of("lr", {score.lr for score in scores})
-    wd_axis, wd_at, wd_note = axis_of("wd", {score.wd for score in scores})
+    lr_axis, lr_note = axis_of("lr", {score.lr for score in scores})
+    wd_axis, wd_note = axis_of("wd", {score.wd for score in scores})
     if lr_axis.fixed and wd_axis.fixed:
         raise InputError(f"{recipe.source}: a single point has no neighbours: several lr or wd are expected")
     has_wd = any(score.wd for score in scores)
     recipe = recipe.model_copy(update={"wd_is_known": has_wd})
     seeds_at: dict[Point, list[int]] = {}
     for score in scores:
-        seeds_at.setdefault(Point(lr_at[score.lr], wd_at[score.wd], has_wd), []).append(score.seed)
+        seeds_at.setdefault(Point(score.lr, score.wd, has_wd), []).append(score.seed)
     # New neighbours are to have the seed that most points have.
     seeds = tuple(seed for seed, _ in Counter(sorted(score.seed for score in scores)).most_common())
     origin = next(iter(seeds_at))
@@ -473,21 +470,21 @@ def make_study(
     study = Study(base, lr_axis, wd_axis, seeds, tuple(stated_seeds), criterion=criterion, stated_seeds=stated_seeds)
     runs = []
     for lr, wd, seed, value in scores:
-        spec = base.with_point(lr_at[lr], wd_at[wd], seed)
+        spec = base.with_point(lr, wd, seed)
         state = State.DIVERGED if value is None else State.DONE
         runs.append(Run(RunDir(Path(spec.run_id)), spec, Status(state), {"score": value}))
     return study, runs, [note for note in (lr_note, wd_note) if note]
 
 
-def axis_of(name: str, values: Iterable[float]) -> tuple[Axis, dict[float, float], str]:
-    """Return the axis of some values, the lattice value of each, and a note if any was moved onto it.
+def axis_of(name: str, values: Iterable[float]) -> tuple[Axis, str]:
+    """Return the axis of some values, and a note if it is a list whose steps are not quite even.
 
     Raises:
-        InputError: their logs are not even steps apart, up to `OFF_LATTICE`.
+        InputError: 0 is among several values.
     """
     ordered = sorted(values)
     if len(ordered) == 1:
-        return Axis(fixed=True), {ordered[0]: ordered[0]}, ""
+        return Axis(fixed=True), ""
     if not ordered[0]:
         raise InputError(f"{name}: 0 is infinitely many steps from {ordered[1]:g}: leave out its rows, or all others")
     logs = [math.log2(value) for value in ordered]
@@ -495,14 +492,16 @@ def axis_of(name: str, values: Iterable[float]) -> tuple[Axis, dict[float, float
     counts = [round(hop / min(hops)) for hop in hops]
     step = (logs[-1] - logs[0]) / sum(counts)
     at = [*accumulate(counts, initial=0)]
-    off = max(abs(log - logs[0] - number * step) / step for log, number in zip(logs, at, strict=True))
-    if off > OFF_LATTICE:
-        raise InputError(
-            f"{name}: {', '.join(f'{value:g}' for value in ordered)}: even steps in log are expected, these are "
-            f"{', '.join(f'{2**hop:.3g}' for hop in hops)} times apart: leave out the rows between them"
-        )
     # Before any is moved: it has limits within which a power of 2 is finite.
-    axis = validate(Axis, {"low": 0.0, "high": step * at[-1], "step": step}, f"{name} in log2")
-    moved = {value: ordered[0] * 2.0 ** (number * step) for value, number in zip(ordered, at, strict=True)}
-    note = f"{name}: values count as {2**step:.3g} times apart, up to {off:.0%} of a step" if off > 1e-3 else ""
-    return axis, moved, note
+    even = validate(Axis, {"low": 0.0, "high": step * at[-1], "step": step}, f"{name} in log2")
+    if all(ordered[0] * 2.0 ** (number * step) == value for value, number in zip(ordered, at, strict=True)):
+        return even, ""
+    off = max(abs(log - logs[0] - number * step) / step for log, number in zip(logs, at, strict=True))
+    if off <= MAX_UNEVEN:
+        # Values that the table leaves out are steps of the list too.
+        by_number = dict(zip(at, ordered, strict=True))
+        listed = [by_number.get(k, float(f"{ordered[0] * 2.0 ** (k * step):.2g}")) for k in range(at[-1] + 1)]
+        note = f"{name}: values count as evenly spaced (x{2**step:.3g}, off by up to {off:.0%} of a step)"
+        return Axis.of(listed), note if off > 1e-3 else ""
+    apart = f"x{2 ** min(hops):.3g} to x{2 ** max(hops):.3g}"
+    return Axis.of(ordered), f"{name}: steps are uneven ({apart}); neighbours are the next values"

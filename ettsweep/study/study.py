@@ -1,6 +1,5 @@
 """Study: one family searched in one sweep, on a lattice of points in (log2 lr, log2 wd)."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -92,13 +91,14 @@ class Study:
         Steps along a fixed axis, which a map between strategies can still shift, are counted in those of the free one.
         """
         free = self.wd if self.lr.fixed else self.lr
-        lr_step, wd_step = free.step, (free if self.wd.fixed else self.wd).step
-        (lr0, wd0), (lr, wd) = origin.log2(), point.log2()
-        if wd0 != wd and math.inf in (-wd0, -wd):  # wd 0 is infinitely many steps away
+        lr_axis, wd_axis = free, free if self.wd.fixed else self.wd
+        if origin.wd != point.wd and not (origin.wd and point.wd):  # wd 0 is infinitely many steps away
             return None
-        i, j = round((lr - lr0) / lr_step), round((wd - wd0) / wd_step) if wd0 != wd else 0
+        i = round(lr_axis.distance(point.lr, origin.lr))
+        j = round(wd_axis.distance(point.wd, origin.wd)) if origin.wd != point.wd else 0
         # `snap_point` tolerates rounding in lr and wd; a point between two positions does not come back.
-        return (i, j) if snap_point(origin.moved(i * lr_step, j * wd_step), [point]) == point else None
+        there = Point(lr_axis.shifted(origin.lr, i), wd_axis.shifted(origin.wd, j), origin.has_wd)
+        return (i, j) if snap_point(there, [point]) == point else None
 
     @property
     def centre(self) -> Point:

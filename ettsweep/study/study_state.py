@@ -168,20 +168,17 @@ class StudyState(ABC):
 
     def steps(self, point: Point, origin: Point | None = None) -> tuple[float, ...]:
         """Return the lattice steps from `origin`, by default the centre, to a point along each free axis."""
-        axes, origin_log2, point_log2 = (
-            (self.study.lr, self.study.wd),
-            (origin or self.study.centre).log2(),
-            point.log2(),
-        )
+        axes, start, at = (self.study.lr, self.study.wd), [*(origin or self.study.centre)], [*point]
         # Rounded, since positions are dictionary keys and float noise would split equal ones.
-        return tuple(round((point_log2[k] - origin_log2[k]) / axes[k].step, 6) for k in self.free_axes)
+        return tuple(round(axes[k].distance(at[k], start[k]), 6) for k in self.free_axes)
 
     def point_at(self, steps: Sequence[float], origin: Point | None = None) -> Point:
         """Return the point that many lattice steps from `origin`, by default the centre; the inverse of `steps`."""
-        moved = [0.0, 0.0]
+        start = origin or self.study.centre
+        values = [*start]
         for k, number in zip(self.free_axes, steps, strict=True):
-            moved[k] = number * (self.study.lr, self.study.wd)[k].step
-        return self._canonical_point((origin or self.study.centre).moved(*moved))
+            values[k] = (self.study.lr, self.study.wd)[k].shifted(values[k], number)
+        return self._canonical_point(Point(values[0], values[1], start.has_wd))
 
     def _canonical_point(self, point: Point) -> Point:
         if point not in self._canonical_points:

@@ -62,13 +62,14 @@ class SweepSpec(StrictModel):
             scaling = {"s": parse_strategy(name), "mlp_factor": self.mlp_factor}
             strategy = validate(StrategySpec, scaling, "mlp_factor")
             base = RunSpec.of(self.recipe, strategy, centre.lr, centre.wd, self.seeds[0])
-            points = tuple(expand(base.point, self.lr, self.wd))
+            lr, wd = self.lr.around(centre.lr), self.wd.around(centre.wd)
+            points = tuple(expand(base.point, lr, wd))
             # With a sampler, the ranges only bound what it may suggest.
             grid_points: tuple[Point, ...] = () if self.searched else points
             # `expand` runs from the lowest lr and wd to the highest: these are opposite corners.
             box = (points[0], points[-1]) if self.searched else ()
             criterion = resolve_criterion([self.criterion])
-            studies.append(Study(base, self.lr, self.wd, self.seeds, grid_points, sweep, criterion, box))
+            studies.append(Study(base, lr, wd, self.seeds, grid_points, sweep, criterion, box))
         return studies
 
     def specs(self) -> list[RunSpec]:
@@ -85,7 +86,7 @@ class SweepSpec(StrictModel):
 
     def check_axes(self) -> str:
         """Return a note on the lr of all points, see `Kind.check_axes`; it raises the same errors."""
-        lrs = [centre.lr * 2.0**offset for centre in self.centres.values() for offset in self.lr.offsets()]
+        lrs = [lr for centre in self.centres.values() for lr in self.lr.grid(centre.lr)]
         return kind_of(self.recipe).check_axes(self.recipe, lrs, self.wd.offsets(), [*self.centres])
 
     def check_data(self, *, count: bool = False) -> None:

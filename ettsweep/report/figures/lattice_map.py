@@ -249,16 +249,12 @@ class _HexagonMap:
         return left, low, [(*left_end, "wd"), (*right_end, "lr")]
 
     def _axis_labels(self, axis: str, positions: Sequence[int]) -> list[str]:
-        """Return the lr or wd of positions as text, extrapolated from two points that differ along the axis."""
-        first, step = self.points.iloc[0], self._log2_step(axis)
-        offsets = [at - first[f"{axis}_steps"] for at in positions]
-        return [format_power(2.0 ** (first[f"log2_{axis}"] + step * offset), 3) for offset in offsets]
-
-    def _log2_step(self, axis: str) -> float:
-        """Return the log2 of the factor of a step along an axis, from two points that differ along it."""
-        steps, log2 = (self.points[name].tolist() for name in (f"{axis}_steps", f"log2_{axis}"))
-        other = next(k for k, at in enumerate(steps) if at != steps[0])
-        return float((log2[other] - log2[0]) / (steps[other] - steps[0]))
+        """Return the lr or wd of positions as text; where no point is, extrapolated from two that are."""
+        known = dict(zip(self.points[f"{axis}_steps"].astype(int), self.points[axis], strict=True))
+        (first, at), *others = ((step, math.log2(value)) for step, value in known.items())
+        other, log2 = others[-1]
+        slope = (log2 - at) / (other - first)
+        return [format_power(known.get(k, 2.0 ** (at + slope * (k - first))), 3) for k in positions]
 
 
 PositionRanges = tuple[tuple[int, int], tuple[int, int]]

@@ -189,22 +189,20 @@ def better_means(verdict: Verdict, study_state: StudyState) -> str:
             origin = (0.0,) * len(position)
             (fitted,) = bound.posterior.differences(origin, [position])
             difference = difference_text(abs(fitted.mean), fitted.error, metric, signed=False)
-            verb, side = ("but is", "worse") if fitted.mean >= 0 else ("and is", "better")
-            text += f", {verb} {difference} {side} as fitted"
+            text += f", and the fit puts it {difference} {'behind' if fitted.mean >= 0 else 'ahead'}"
         texts.append(text)
     more = f"; and {len(better) - MAX_BETTER_MEANS} more" if len(better) > MAX_BETTER_MEANS else ""
     noise = f" (one run is off by {deviation_text(bound.noise.sd, metric)})" * (bound.noise.source != "unknown")
+    better_is = "lower" if metric.mode == "min" else "higher"
     return (
-        f"A {'lower' if metric.mode == 'min' else 'higher'} mean than the candidate's "
-        f"{score_text(candidate.score, metric)} does not make a better point: {'; '.join(texts)}{more}. Few runs "
-        f"may be lucky{noise}, and a seed shifts all points that were run with it; the fit weighs the scores of all "
-        f"points around accordingly."
+        f"A {better_is} mean than {score_text(candidate.score, metric)} is not always a better point: "
+        f"{'; '.join(texts)}{more}. Means of few runs may be luck{noise}; the fit weighs all scores around."
     )
 
 
 def _seeds_text(point: ScoredPoint, candidate: ScoredPoint, runs: Mapping[Point, Sequence[Run]]) -> str:
     """Return over which seeds the mean of a point is, compared to the candidate's."""
     if point.runs == 1:
-        return "by a single run, which may be a lucky one"
+        return "by a single run"
     own, others = ({run.seed for run in runs[at] if run.state.finished} for at in (point.point, candidate.point))
-    return f"over the same {point.runs} seeds" if own == others else f"over {point.runs} seeds, not the same ones"
+    return f"over the same {point.runs} seeds" if own == others else f"over {point.runs} other seeds"

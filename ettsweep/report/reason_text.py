@@ -189,7 +189,10 @@ def better_means(verdict: Verdict, study_state: StudyState) -> str:
             origin = (0.0,) * len(position)
             (fitted,) = bound.posterior.differences(origin, [position])
             difference = difference_text(abs(fitted.mean), fitted.error, metric, signed=False)
-            text += f", and the fit puts it {difference} {'behind' if fitted.mean >= 0 else 'ahead'}"
+            fit = ("but the fit puts it {} behind" if fitted.mean >= 0 else "and the fit puts it {} ahead").format(
+                difference
+            )
+            text += f", {fit}"
         texts.append(text)
     more = f"; and {len(better) - MAX_BETTER_MEANS} more" if len(better) > MAX_BETTER_MEANS else ""
     noise = f" (one run is off by {deviation_text(bound.noise.sd, metric)})" * (bound.noise.source != "unknown")

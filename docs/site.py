@@ -19,5 +19,7 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Let links to other files of the repository lead there."""
     if page.file.src_uri == "index.md":
-        return re.sub(r"\]\(((?:CONTRIBUTING|CHANGELOG)\.md|results/[^)]*|examples/[^)]*)\)", rf"]({REPOSITORY}/\1)", markdown)
+        return re.sub(
+            r"\]\(((?:CONTRIBUTING|CHANGELOG)\.md|results/[^)]*|examples/[^)]*)\)", rf"]({REPOSITORY}/\1)", markdown
+        )
     return re.sub(r"\]\(\.\./([^)]*)\)", rf"]({REPOSITORY}/\1)", markdown)

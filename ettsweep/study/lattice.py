@@ -107,12 +107,12 @@ class Axis(StrictModel):
     def shifted(self, value: float, steps: float) -> float:
         """Return the value so many steps above another one; between two values of a list, by interpolation."""
         if not self.values:
-            return value * 2.0 ** (steps * self.step)
+            return float(value * 2.0 ** (steps * self.step))
         at = self._index(value) + steps
         if at == round(at):
             return self._listed(round(at))
         low, high = self._listed(math.floor(at)), self._listed(math.floor(at) + 1)
-        return low * (high / low) ** (at - math.floor(at))
+        return float(low * (high / low) ** (at - math.floor(at)))
 
     def distance(self, value: float, origin: float) -> float:
         """Return how many steps a value is above another one."""

@@ -492,11 +492,11 @@ def axis_of(name: str, values: Iterable[float]) -> tuple[Axis, str]:
     counts = [round(hop / min(hops)) for hop in hops]
     step = (logs[-1] - logs[0]) / sum(counts)
     at = [*accumulate(counts, initial=0)]
-    # Before any is moved: it has limits within which a power of 2 is finite.
-    even = validate(Axis, {"low": 0.0, "high": step * at[-1], "step": step}, f"{name} in log2")
-    if all(ordered[0] * 2.0 ** (number * step) == value for value, number in zip(ordered, at, strict=True)):
-        return even, ""
     off = max(abs(log - logs[0] - number * step) / step for log, number in zip(logs, at, strict=True))
+    # Before a list: it has limits within which a power of 2 is finite.
+    even = validate(Axis, {"low": 0.0, "high": round(step, 2) * at[-1], "step": round(step, 2)}, f"{name} in log2")
+    if off < 1e-6 and abs(step - even.step) < 1e-6:
+        return even, ""
     if off <= MAX_UNEVEN:
         # Values that the table leaves out are steps of the list too.
         by_number = dict(zip(at, ordered, strict=True))

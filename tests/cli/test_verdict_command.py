@@ -208,7 +208,6 @@ def test_a_file_that_is_no_text_in_utf_8_is_told(call: Call, tmp_path: Path) -> 
         ("lr,score", [(0.1, 1), (0.1, 2)], "lr 0.1, seed 0 is there twice (line 2); a column seed tells repeats"),
         ("lr,seed,score", [(0.1, 0, 1), (0.2, 0, 2), (0.1, 0, 2)], "line 4: lr 0.1, seed 0 is there twice"),
         ("lr,score", [(0.1, 1)], "a single point has no neighbours"),
-        ("lr,score", [(0.1, 1), (0.2, 1), (0.3, 1)], "lr: 0.1, 0.2, 0.3: even steps in log are expected"),
         ("lr,score", [("1.000", 2), ("1.004", 3)], "lr: 1.0, 1.004 differ by rounding alone"),
         ("lr,wd,score", [(0.1, 0, 1), (0.1, 0.1, 1)], "wd: 0 is infinitely many steps from 0.1"),
         ("lr,score", [(1e-300, 1), (1e300, 1)], "lr in log2: high"),

@@ -83,9 +83,10 @@ dist: $(READY)
 	@$(BIN)/python -m build
 	@$(BIN)/python -m twine check --strict dist/*
 
-site: $(READY)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.6'
-	@$(BIN)/python -m mkdocs build --strict
+site:
+	@$(PYTHON) -m venv .venv-site
+	@.venv-site/bin/python -m pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.6'
+	@.venv-site/bin/python -m mkdocs build --strict
 
 lowest: LOWEST := .venv-lowest/bin/python
 lowest:
@@ -147,4 +148,4 @@ $(BENCHES): bench-%: $(READY)
 	@PYTHONPATH=.:tests $(BIN)/python -m bench.$* $(BENCH)
 
 clean:
-	rm -rf $(VENV) .venv-lowest dist site .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-lowest .venv-site dist site .mypy_cache .pytest_cache .ruff_cache

@@ -41,7 +41,7 @@ class Command(TyperCommand):
             if record := parameter.get_help_record(ctx):
                 name, is_option = str(parameter.name), parameter.param_type_name == "option"
                 # A type such as <list[str]> says nothing.
-                shown = TYPE.sub(name.strip("_").upper().replace("_", "-"), record[0])
+                shown = TYPE.sub(name.strip("_").upper().replace("_", "-") if is_option else "", record[0]).strip()
                 records.setdefault(_section(name) if is_option else "Arguments", []).append((shown, record[1]))
         if len(options) < FEWEST:
             arguments = records.pop("Arguments", [])

@@ -65,6 +65,8 @@ def show_verdicts(views: Sequence[VerdictView], form: Format) -> None:
 def show_answers(views: Sequence[VerdictView], form: Format) -> None:
     """Print the answers, if a person reads them: equal ones once, each after the titles that it is of."""
     if form is not Format.TABLE:
+        if form is not Format.JSON:  # which has them
+            note_answers(views)
         return
     width = shutil.get_terminal_size().columns
     for text, titles in _titles_by_text((view.answer, view.title) for view in views):

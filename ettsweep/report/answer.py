@@ -61,15 +61,16 @@ def paper_sentence(verdict: Verdict) -> str:
     bound, point, study = verdict.bound, named_point(verdict), verdict.study
     if verdict.verdict != "optimal" or bound is None or bound.value is None or point is None:
         return ""
-    axes = "Learning rate and weight decay were" if not study.wd.fixed else "The learning rate was"
-    metric = study.metric
-    seeds = [count for count in verdict.run_counts.values() if count]
-    spread = f"{min(seeds)} to {max(seeds)}" if min(seeds) < max(seeds) else f"{seeds[0]}"
-    higher = "lower" if metric.mode == "min" else "higher"
+    names = {"lr": "learning rate", "wd": "weight decay"}
+    searched = " and ".join(names[name] for name in _free_axes(study))
+    verb = "were" if len(_free_axes(study)) > 1 else "was"
+    metric, posterior = study.metric, bound.posterior
+    runs = int(posterior.surface.scores.scored_PS.sum()) if posterior else len(verdict.runs)
+    better = "lower" if metric.mode == "min" else "higher"
     return (
-        f"{axes} searched on a lattice ({_steps_text(study)}; {format_count(len(verdict.runs), 'run')} at the optimum "
-        f"and its neighbours, {spread} seeds each). At {point_text(point)}, no neighbour has a {metric.label} that is "
-        f"{higher} by more than {_bound_at(verdict, bound)} (ettsweep {__version__})."
+        f"{searched[0].upper()}{searched[1:]} {verb} searched on a lattice ({_steps_text(study)}; "
+        f"{format_count(runs, 'run')}). At {point_text(point)}, no neighbour has a {metric.label} that is {better} by "
+        f"more than {_bound_at(verdict, bound)} (ettsweep {__version__})."
     )
 
 
@@ -170,7 +171,7 @@ def _undecided(verdict: Verdict) -> Iterator[str]:
     from ettsweep.report.reason_text import runs_text
 
     bound, metric = verdict.bound, verdict.study.metric
-    needs = runs_text(verdict.reason)
+    needs = runs_text(verdict.reason, with_hours=True)
     if bound is not None and bound.value is not None:
         within = f"{bound_text(bound.value, metric)} ({confidence_text(bound.confidence)})"
         if bound.is_too_wide:
@@ -181,26 +182,33 @@ def _undecided(verdict: Verdict) -> Iterator[str]:
         yield "The noise is unknown, so this may be luck."
     if needs:
         yield f"{needs[0].upper()}{needs[1:]}."
+    elif bound is not None and bound.is_too_wide:
+        yield "No further run is planned."
 
 
 def _beyond_ranges(verdict: Verdict) -> Iterator[str]:
     """Yield on which side the best point lies at the end of what was tried, and the next values there."""
     study, point = verdict.study, verdict.point
     assert point is not None
-    yield f"Best so far: {point_text(point)}."
+    yield "All runs diverged. Try a lower lr." if verdict.score is None else f"Best so far: {point_text(point)}."
+    if verdict.score is None:
+        return
     missing = {n.point for n in verdict.neighbours if not n.state.finished}
+    tried = [*study.seeds_by_point]
     ends = []
     for k, name in enumerate(("lr", "wd")):
         if name not in _free_axes(study):
             continue
-        for sign, extreme in ((-1, "lowest"), (1, "highest")):
+        values = [[*each][k] for each in tried]
+        for sign, extreme, end in ((-1, "lowest", min(values)), (1, "highest", max(values))):
             moved = _shifted(study, point, name, sign)
-            if moved in missing:
+            if moved in missing and sign * ([*moved][k] - end) > 0:
                 ends.append(f"That is the {extreme} {name} you tried: try {name} {three_digits([*moved][k])}.")
     if 0 < len(ends) <= len(_free_axes(study)):
         yield from ends
     else:
-        yield f"{format_count(len(missing), 'neighbour')} {'was' if len(missing) == 1 else 'were'} not tried yet."
+        count = int(str(verdict.reason.facts["count"]))
+        yield f"{format_count(count, 'neighbour')} {'was' if count == 1 else 'were'} not tried yet."
 
 
 def _around(verdict: Verdict, bound: Bound, named: Point | None) -> Iterator[str]:
@@ -233,13 +241,14 @@ def _safer_text(verdict: Verdict, bound: Bound, named: Point | None) -> str:
         return ""
     seeds = f"{known.stable} of {format_count(known.seeds, 'seed')} trained well at lr {three_digits(point.lr)}"
     stable = f"{seeds}, up to {percent_up(known.may_be_unstable)}% may blow up (95%)"
-    if bound.recommended == point:
+    if bound.recommended.lr >= point.lr:
         return f"Close to an edge of stability: {stable}."
     pairs = zip(verdict.neighbours, bound.differences, strict=True)
     price = next((difference for n, difference in pairs if n.point == bound.recommended), None)
     by = ""
-    if price:
-        by = f", at a price of {difference_text(price.mean, price.error, verdict.study.metric, signed=False)}"
+    if price and bound.is_noise_known:
+        difference = difference_text(abs(price.mean), price.error, verdict.study.metric, signed=False)
+        by = f", at a price of {difference}" if price.mean >= 0 else f", even better by {difference}"
     if named == bound.recommended:
         return f"It is a step below an edge of stability{by}: {stable}."
     return f"Close to an edge of stability: {stable}. Safer: {point_text(bound.recommended)}{by}."
@@ -261,5 +270,7 @@ def _as_good_text(verdict: Verdict, bound: Bound, named: Point) -> str:
         if ends[0] < ends[1]:
             low, high = map(three_digits, ends)
             return f"{name} from {low} to {high} is as good."
-    others = [point for point in as_good if point != named]
+    others = sorted(
+        (point for point in as_good if point != named), key=lambda point: (point.distance_to(named), *point)
+    )
     return f"{point_text(others[0])} is as good." if others else ""

@@ -51,15 +51,6 @@ def cell_text(value: float, metric: Metric) -> str:
     return text.removeprefix("0") if text.startswith("0.") else text
 
 
-def error_text(error: float, score: float, metric: Metric) -> str:
-    """Return the error of a score for a hexagon, with no more decimals than the score has there."""
-    score_digits = cell_text(score, metric)
-    decimals = 0 if "e" in score_digits else len(score_digits.partition(".")[2])
-    text = f"{(100 if metric.is_fraction else 1) * error:.{decimals}f}" if decimals else three_digits(error)
-    # As in `cell_text`, the 0 before the point is left out for room.
-    return text[1:] if text.startswith("0.") and not metric.is_fraction else text
-
-
 def axis_title_and_factor(metric: Metric) -> tuple[str, int]:
     """Return the title of a metric's axis with its unit, and the factor from values to that axis."""
     return metric.label + metric.unit_suffix, metric.factor

@@ -7,7 +7,7 @@ from typing import Any
 from ettsweep.console import format_count, format_device_hours
 from ettsweep.quantities import as_share, bound_text, column_text, difference_text, score_text, three_digits
 from ettsweep.report import formats, tables
-from ettsweep.report.answer import named_point, point_text
+from ettsweep.report.answer import point_text
 from ettsweep.report.families import JudgedFamily, StrategyComparison
 from ettsweep.report.figure_files import Figure
 from ettsweep.report.formats import mean_std, mean_text
@@ -234,14 +234,13 @@ def best_optimum(verdicts: Sequence[Verdict]) -> str:
     winner = ranked[0]
     assert winner.candidate is not None
     assert winner.score is not None
-    point = named_point(winner)
     number = len(winner.fresh_scores) if by_fresh else winner.candidate.runs
     score = (by_fresh and mean_text([*winner.fresh_scores.values()], metric)) or score_text(winner.score, metric)
     seeds = format_count(number, "fresh seed" if by_fresh else "search seed")
     lead = _lead_text(winner, ranked[1]) if by_fresh and len(ranked) > 1 else ""
     return (
         f"Best of {format_count(len(verified), 'verified optimum')}: {winner.strategy} at "
-        f"{point_text(point or winner.candidate.point)}, {metric.label} {score} over {seeds}{', ' * bool(lead)}{lead}."
+        f"{point_text(winner.candidate.point)}, {metric.label} {score} over {seeds}{', ' * bool(lead)}{lead}."
     ).replace("optimums", "optima")
 
 

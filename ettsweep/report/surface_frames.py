@@ -22,6 +22,8 @@ OPTIMUM_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "score", "lr_varia
 def fitted_surface(verdict: Verdict) -> tuple[Posterior, SurfaceOptimum] | None:
     """Return the surface behind a verdict and its optimum; None if there is no surface, or no optimum of it."""
     posterior = verdict.bound.posterior if verdict.bound else None
+    if not (verdict.study.lr.is_even and verdict.study.wd.is_even):
+        return None  # steps of the fit are not those of the list
     best = find_optimum(posterior) if posterior else None
     return (posterior, best) if posterior and best else None
 

@@ -58,8 +58,7 @@ class VerdictView:
         is_optimal: whether it is what commands look for, and their exit code says.
         holds: whether no neighbour is better: an optimum, or a tie.
         more_seeds_help: whether further seeds would resolve it.
-        point, at: lr and wd of the candidate, as a pair and in words; empty without one.
-        role: of the candidate: optimum or candidate.
+        point: lr and wd of the candidate, as a pair; empty without one.
         mean: score of the candidate, and `score` with its standard error; empty without one. `score_line` has its name,
             unit and seeds.
         reason: what decided it, and the runs that need a person, with commands in backticks.
@@ -90,8 +89,6 @@ class VerdictView:
     holds: bool
     more_seeds_help: bool
     point: str
-    at: str
-    role: str
     mean: str
     score: str
     score_line: str
@@ -147,8 +144,6 @@ def _make_view(verdict: Verdict, title: str, conflicts: Sequence[str], following
         holds=verdict.verdict in ("optimal", "tie"),
         more_seeds_help=bool(runs_text(verdict.reason)) and study.base.info.seeded,
         point=str(point or ""),
-        at=point.words if point else "",
-        role="optimum" if is_optimal else "candidate",
         mean="" if verdict.score is None else score_text(verdict.score, study.metric),
         score=_score_with_error(verdict),
         score_line=_score_line(verdict),

@@ -404,6 +404,8 @@ class BoundRule(StudyState):
         if posterior is None or posterior.noise.source == "unknown" or not all(n.state.finished for n in around):
             return None
         others = self._neighbour_positions(self.score_point(point), around)
+        if seeds_to_decide(posterior, self._origin, others, self._margin):
+            return None
         return posterior.bound(self._origin, others, self.study.criterion.confidence, self._margin) if others else 0.0
 
     # --- racing ---

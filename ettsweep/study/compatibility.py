@@ -55,7 +55,7 @@ def sweep_differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -
             ("wd", first.wd, old_centre.wd, new_centre.wd),
         )
         for name, axis, old, new in coordinates:
-            if not axis.is_on_lattice(old, new):
+            if not axis.around(old).is_on_lattice(old, new):
                 label = "fixed at" if axis.fixed else f"in steps of {axis.step:g} in log2 from"
                 # Six digits: centres that print alike would make a puzzling message.
                 problems[f"{name}-{new:.4g}"] = (

@@ -223,6 +223,10 @@ class GridFile(_Grid):
         optimizer = recipe.info.labels.optimizer
         key = "centre" if optimizer == self._recipe_optimizer else f"centre_{optimizer}"
         centres = _by_s(self._stated_centres[key])
+        if key != "centre" and (self.lr.values or self.wd.values):
+            raise InputError(
+                f"lr and wd are lists, which are of {self._recipe_optimizer}; for {optimizer}, give ranges"
+            )
         if not centres:
             raise InputError(
                 f"no centre for {optimizer}: `centre` is for {self._recipe_optimizer}, whose lr differ by "
@@ -481,10 +485,10 @@ def _with_lists(data: dict[str, Any], path: Path) -> dict[str, Any]:
     if not lists:
         return data
     stated = data.get("centre") or {}
-    # A flat centre is that of the standard strategy.
-    nested = (
-        {"standard": stated} if not all(isinstance(each, dict) for each in stated.values()) or not stated else stated
-    )
+    if not isinstance(stated, dict):
+        raise InputError(f"{path}: centre: a mapping is expected, got {stated!r}")
+    is_nested = bool(stated) and all(isinstance(each, dict) for each in stated.values())
+    nested = stated if is_nested else {_listed_strategy(data, path): stated}
     if len(nested) > 1:
         raise InputError(f"{path}: {' and '.join(lists)}: a list is for one strategy, and `centre` has {len(nested)}")
     ((strategy, centre),) = nested.items()
@@ -501,11 +505,23 @@ def _with_lists(data: dict[str, Any], path: Path) -> dict[str, Any]:
             raise InputError(f"{path}: {name}: two or more different numbers above 0 are expected, got {values}{fixed}")
         if name in centre:
             raise InputError(f"{path}: centre: {name} is the middle of its list; leave it out")
-        axes[name] = Axis.of(numbers)
+        with locating(Source(str(path))):
+            axes[name] = validate(Axis, Axis.fields_of(numbers), f"{path}: {name}")
     centre = {**centre, **{name: axis.centre for name, axis in axes.items()}}
     if "run" in data and data.get("wd", "fixed") == "fixed":
         centre.setdefault("wd", 0.0)
     return {**data, **axes, "centre": {strategy: centre}}
+
+
+def _listed_strategy(data: Mapping[str, Any], path: Path) -> str:
+    """Return the strategy in whose lr and wd lists are: the only one, or standard."""
+    strategies = data.get("strategies", "standard")
+    names = [strategies] if isinstance(strategies, str) else list(strategies)
+    if len(names) == 1 or "standard" in names:
+        return str(names[0] if len(names) == 1 else "standard")
+    raise InputError(
+        f"{path}: lists of lr or wd are of one strategy: write `centre: {{{names[0]}: {{}}}}` to say of which"
+    )
 
 
 def _criterion(grid: _Grid, recipe: Recipe, path: Path) -> CriterionOptions:

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -48,6 +48,7 @@ class Axis(StrictModel):
         step: of the lattice in log2; of a list, the mean step.
         fixed: whether there is the centre alone.
         values: a list, ascending; the centre is its middle, or the lower one of two.
+        factor: between a list and the values of this axis, where a map between strategies scales it.
     """
 
     low: Offset = 0.0
@@ -55,19 +56,27 @@ class Axis(StrictModel):
     step: Annotated[float, Field(ge=2**-10, le=64)] = 1.0
     fixed: bool = False
     values: Annotated[tuple[PositiveFloat, ...], Field(strict=False)] = ()
+    factor: PositiveFloat = 1.0
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Axis":
         """Return the axis of at least two positive values, ascending."""
+        return cls(**cls.fields_of(values))
+
+    @staticmethod
+    def fields_of(values: Sequence[float]) -> dict[str, Any]:
+        """Return the fields of the axis of at least two positive values."""
         logs = [math.log2(value) for value in values]
         middle = logs[(len(logs) - 1) // 2]
         step = (logs[-1] - logs[0]) / (len(logs) - 1)
-        return cls(low=logs[0] - middle, high=logs[-1] - middle, step=step, values=tuple(values))
+        return {"low": logs[0] - middle, "high": logs[-1] - middle, "step": step, "values": tuple(values)}
 
     @model_validator(mode="after")
     def _not_empty(self) -> "Axis":
         if self.low > self.high:
             raise ValueError(f"empty range: {self.low:g} is above {self.high:g}")
+        if any(high <= low for low, high in itertools.pairwise(self.values)):
+            raise ValueError(f"different values in ascending order are expected, got {list(self.values)}")
         if not self.fixed and not self.offsets():
             raise ValueError(f"no multiple of the step {self.step:g} between {self.low:g} and {self.high:g}")
         return self
@@ -75,14 +84,13 @@ class Axis(StrictModel):
     @property
     def centre(self) -> float | None:
         """The centre that a list states; None for even steps."""
-        return self.values[(len(self.values) - 1) // 2] if self.values else None
+        return self._listed((len(self.values) - 1) // 2) if self.values else None
 
     def around(self, centre: float) -> "Axis":
         """Return the axis with its list scaled to another centre, as maps between strategies scale it."""
-        if not self.values or self.centre == centre:
+        if not self.values or not centre or self.centre == centre:
             return self
-        assert self.centre is not None
-        return Axis.of([_rounded(value / self.centre * centre) for value in self.values])
+        return self.model_copy(update={"factor": centre / self.values[(len(self.values) - 1) // 2]})
 
     def offsets(self) -> list[float]:
         """Return the offsets of all values from the centre in log2, ascending; multiples of an even step."""
@@ -97,7 +105,8 @@ class Axis(StrictModel):
     def grid(self, centre: float) -> list[float]:
         """Return all values around a centre, ascending."""
         if self.values:
-            return list(self.around(centre).values)
+            scaled = self.around(centre)
+            return [scaled._listed(k) for k in range(len(self.values))]
         return [centre * 2.0**offset for offset in self.offsets()]
 
     def steps(self, distance: float) -> float:
@@ -147,11 +156,12 @@ class Axis(StrictModel):
 
     def _listed(self, index: int) -> float:
         """Return the value of a list at an index, which may lie beyond its ends."""
-        return _listed(self.values, index)
+        value = _listed(self.values, index)
+        return value if self.factor == 1 else _rounded(value * self.factor)
 
     def _index(self, value: float) -> float:
         """Return the index of a value, a whole number if it is listed or follows the list."""
-        return _index(self.values, value)
+        return _index(self.values, value / self.factor)
 
 
 INDEX_TOLERANCE = 1e-6
@@ -172,7 +182,7 @@ def _listed(values: tuple[float, ...], index: int) -> float:
         turn, place = divmod(first + index, len(pattern))
         return _rounded(pattern[place] * 10.0**turn)
     if not is_geometric:
-        ratio = float(f"{ratio:.2g}")
+        ratio = 1 + float(f"{ratio - 1:.2g}")
     return _rounded(values[-1] * ratio ** (index - last) if index > last else values[0] * ratio**index)
 
 

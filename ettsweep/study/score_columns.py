@@ -14,7 +14,7 @@ OTHER_NAMES = {
 """Names that trackers and trainers give columns, without their prefixes, such as `params_` and `config/`."""
 
 LOWER = r"loss|nll|perplexity|ppl|bpb|bits_per_byte|bits|err|error|top1_err|mse|rmse|mae|wer|cer|fid"
-HIGHER = r"acc|accuracy|top-?1|top1|acc1|f1|auc|auroc|bleu|rouge\w*|map|miou|iou|reward|return|recall|precision|r2"
+HIGHER = r"acc|accuracy|top_?1|top1|acc1|f1|auc|auroc|bleu|rouge\w*|map|miou|iou|reward|return|recall|precision|r2"
 """The last words of metrics whose lower, or higher, values are better."""
 
 HELD_OUT = r"val|valid|validation|eval|evaluation|dev|best|final|smooth"
@@ -77,11 +77,14 @@ def find_columns(
 def _scores(columns: Sequence[str]) -> list[str]:
     """Return the columns that look like a score: those of a validation first, losses before others."""
 
-    def rank(name: str) -> tuple[bool, bool, int]:
-        held_out = bool(re.search(rf"(?:^|_)(?:{HELD_OUT})(?:_|$)", _words(name)))
-        return not held_out, mode_of(name) != "min", columns.index(name)
+    def rank(name: str) -> tuple[bool, bool, bool, int]:
+        held_out, of_training = (
+            bool(re.search(rf"(?:^|_)(?:{words})(?:_|$)", _words(name))) for words in (HELD_OUT, "train|training")
+        )
+        return of_training, not held_out, mode_of(name) != "min", columns.index(name)
 
     likely = [name for name in columns if mode_of(name) or _words(name) in ("value", "metric", "objective")]
+    likely = [name for name in likely if not re.search(r"(?:^|_)(?:std|stderr|sem|var)(?:_|$)", _words(name))]
     return sorted(likely, key=rank)
 
 

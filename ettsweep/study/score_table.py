@@ -50,6 +50,9 @@ FINISHED_STATES = ("finished", "complete", "completed", "succeeded", "success", 
 ROUNDING = 0.005
 """Share by which values of lr or wd may differ and be one: three digits of a number say no more."""
 
+MAX_FILLED = 4
+"""Times as many values as a table has that its even steps may make; with more, its steps are uneven."""
+
 SHOWN = 4
 """Rows that a note lists one by one."""
 
@@ -497,10 +500,10 @@ def axis_of(name: str, values: Iterable[float]) -> tuple[Axis, str]:
     even = validate(Axis, {"low": 0.0, "high": round(step, 2) * at[-1], "step": round(step, 2)}, f"{name} in log2")
     if off < 1e-6 and abs(step - even.step) < 1e-6:
         return even, ""
-    if off <= MAX_UNEVEN:
+    if off <= MAX_UNEVEN and at[-1] < MAX_FILLED * len(ordered):
         # Values that the table leaves out are steps of the list too.
         by_number = dict(zip(at, ordered, strict=True))
-        listed = [by_number.get(k, float(f"{ordered[0] * 2.0 ** (k * step):.2g}")) for k in range(at[-1] + 1)]
+        listed = [by_number.get(k, ordered[0] * 2.0 ** (k * step)) for k in range(at[-1] + 1)]
         note = f"{name}: values count as evenly spaced (x{2**step:.3g}, off by up to {off:.0%} of a step)"
         return Axis.of(listed), note if off > 1e-3 else ""
     apart = f"x{2 ** min(hops):.3g} to x{2 ** max(hops):.3g}"

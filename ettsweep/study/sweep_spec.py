@@ -22,7 +22,7 @@ class SweepSpec(StrictModel):
         recipe: what all runs train; with strategy, lr, wd and seed it makes a RunSpec.
         mlp_factor: see `StrategySpec`.
         centres: centre of the ranges for each strategy.
-        lr, wd: ranges around the centres, in log2.
+        lr, wd: ranges around the centres, or lists.
         seeds: seeds of each point.
         criterion: stated options of the verdict; in no run's id.
         searched: `True` if a sampler suggests points within the ranges; else all of their points are requested.

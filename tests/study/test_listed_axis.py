@@ -34,6 +34,7 @@ THIRDS = [1e-4, 3e-4, 1e-3, 3e-3]
         ([0.01, 0.1, 1], [0.0001, 0.001, 10, 100]),
         ([0.5, 1, 2], [0.125, 0.25, 4, 8]),
         ([4, 6, 9], [4 / 2.25, 4 / 1.5, 13.5, 20.25]),
+        ([1, 1.05, 1.1], [1 / 1.049**2, 1 / 1.049, 1.1 * 1.049, 1.1 * 1.049**2]),
         ([10, 20, 50, 200], [10 / 2.7**2, 10 / 2.7, 540, 1458]),  # mean ratio 2.71
     ],
 )
@@ -87,6 +88,8 @@ def _without(text: str, *keys: str) -> str:
         ("lr: [0, 1e-3]\nwd: fixed", {}, "lr: two or more different numbers above 0"),
         ("lr: [1e-3, 1e-3]\nwd: fixed", {}, "lr: two or more different numbers above 0"),
         ("lr: [1e-3, 1e-2]\nwd: fixed\ncentre: {lr: 0.1}", {}, "centre: lr is the middle of its list; leave it out"),
+        ("lr: [1e-3, 1e-2]\nwd: fixed\ncentre: 0.1", {}, "centre: a mapping is expected, got 0.1"),
+        ("lr: [0.001, 0.0010001]\nwd: fixed", {}, "g.yaml: lr: step"),
         ("lr: [1e-3, 1e-2]\nwd: fixed", {"lr_range": "-1:1"}, "--lr-range: g.yaml lists the values of lr"),
     ],
 )
@@ -99,6 +102,29 @@ def test_lists_that_are_none_are_refused(
     with pytest.raises(InputError) as error:
         load_sweep_spec(grid, **options)  # type: ignore[arg-type]
     assert problem in str(error.value)
+
+
+def test_a_mapped_list_goes_on_as_the_stated_one_does(tmp_path: Path) -> None:
+    def ask(values: str) -> None:
+        grid = write_fake_grid(tmp_path / "g.yaml", run={"width": 64}, strategies=["standard", "mup"], seeds=[0])
+        grid.write_text(_without(grid.read_text(), "centre", "lr", "wd") + f"lr: {values}\nwd: [0.01, 0.1]\n")
+        keep(tmp_path / "results", load_sweep_spec(grid))
+
+    ask("[1e-3, 3e-3, 1e-2]")
+    ask("[3e-4, 1e-3, 3e-3, 1e-2, 3e-2]")
+    standard, mup = load_sweep_store(tmp_path / "results").select()[0].studies
+    for study in (standard, mup):
+        assert len(study.grid_points) == 10
+        assert all(study.is_on_lattice(point) for point in study.grid_points)
+        assert {study.cell(point, study.centre) for point in study.grid_points} == set(product(range(-2, 3), (0, 1)))
+
+
+@pytest.mark.parametrize("lrs", [(0.001, 0.00103, 0.0012), (0.001, 0.00102, 0.01), (0.001, 0.00105, 0.0011)])
+def test_close_values_of_a_table_are_steps_of_their_own(tmp_path: Path, lrs: tuple[float, ...]) -> None:
+    rows = [f"{lr},{seed},{3 + 0.2 * (k - 1) ** 2 + 0.01 * seed}" for k, lr in enumerate(lrs) for seed in range(3)]
+    (tmp_path / "scores.csv").write_text("\n".join(["lr,seed,loss", *rows]))
+    verdict = json.loads(ettsweep("verdict", tmp_path / "scores.csv", "--format", "json", code=None).stdout)
+    assert verdict["lr"] == lrs[1]
 
 
 def test_a_sweep_takes_further_values_of_its_list_and_no_others(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Train Transformers: `python -m ettsweep.trainer`, started by a worker; for several devices, by torchrun on each."""
 
+import atexit
 import json
 import os
 import sys
@@ -65,5 +66,15 @@ def train(runs: Sequence[Run], ended: Ended) -> None:
     release_memory(device)  # the next run sizes its micro-batches by the free memory
 
 
+def leave(code: int) -> None:
+    """End this process; one of several without the destructors of torch's threads, which may abort a finished run."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        sys.exit(code)
+    atexit._run_exitfuncs()  # Python's own: processes that load data end
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(serve(train, prepare))
+    leave(serve(train, prepare))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ettsweep.console import format_count
 from ettsweep.powers import log2
@@ -138,9 +139,8 @@ def _free_axes(study: Study) -> dict[str, Axis]:
 
 def _shifted(study: Study, point: Point, name: str, steps: int) -> Point:
     """Return the point that many steps along an axis."""
-    if name == "lr":
-        return Point(study.lr.shifted(point.lr, steps), point.wd, point.has_wd)
-    return Point(point.lr, study.wd.shifted(point.wd, steps), point.has_wd)
+    value = _free_axes(study)[name].shifted(getattr(point, name), steps)
+    return replace(point, lr=value) if name == "lr" else replace(point, wd=value)
 
 
 def _steps_text(study: Study) -> str:
@@ -160,8 +160,7 @@ def _move_text(study: Study, point: Point | None) -> str:
     for name, axis in free.items():
         step = f"x{three_digits(2**axis.step)}"
         if axis.values and point:
-            at = point.lr if name == "lr" else point.wd
-            step = " or ".join(three_digits(axis.shifted(at, sign)) for sign in (-1, 1))
+            step = " or ".join(three_digits(axis.shifted(getattr(point, name), sign)) for sign in (-1, 1))
         steps.append(f"{name} ({step})")
     return f"A step up or down in {' or '.join(steps)}"
 
@@ -196,14 +195,13 @@ def _beyond_ranges(verdict: Verdict) -> Iterator[str]:
     missing = {n.point for n in verdict.neighbours if not n.state.finished}
     tried = [*study.seeds_by_point]
     ends = []
-    for k, name in enumerate(("lr", "wd")):
-        if name not in _free_axes(study):
-            continue
-        values = [[*each][k] for each in tried]
+    for name in _free_axes(study):
+        values = [getattr(each, name) for each in tried]
         for sign, extreme, end in ((-1, "lowest", min(values)), (1, "highest", max(values))):
             moved = _shifted(study, point, name, sign)
-            if moved in missing and sign * ([*moved][k] - end) > 0:
-                ends.append(f"That is the {extreme} {name} you tried: try {name} {three_digits([*moved][k])}.")
+            if moved in missing and sign * (getattr(moved, name) - end) > 0:
+                value = three_digits(getattr(moved, name))
+                ends.append(f"That is the {extreme} {name} you tried: try {name} {value}.")
     if 0 < len(ends) <= len(_free_axes(study)):
         yield from ends
     else:
@@ -258,19 +256,16 @@ def _as_good_text(verdict: Verdict, bound: Bound, named: Point) -> str:
     """Return over which range of an axis points are as good as the one that is named; else one of these points."""
     study = verdict.study
     as_good = {*bound.plateau, *([verdict.point] if verdict.point else [])}
-    for k, name in ((1, "wd"), (0, "lr")):
-        if name not in _free_axes(study):
-            continue
+    for name in reversed(_free_axes(study)):
         ends = []
         for sign in (-1, 1):
             at = named
             while (moved := _shifted(study, at, name, sign)) in as_good:
                 at = moved
-            ends.append([*at][k])
+            ends.append(getattr(at, name))
         if ends[0] < ends[1]:
             low, high = map(three_digits, ends)
             return f"{name} from {low} to {high} is as good."
-    others = sorted(
-        (point for point in as_good if point != named), key=lambda point: (point.distance_to(named), *point)
-    )
-    return f"{point_text(others[0])} is as good." if others else ""
+    others = [point for point in as_good if point != named]
+    nearest = min(others, key=lambda point: (point.distance_to(named), *point), default=None)
+    return f"{point_text(nearest)} is as good." if nearest else ""

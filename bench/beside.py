@@ -32,6 +32,7 @@ from bench.others import AT_ONCE, OTHERS, Row
 from bench.tables import facts
 from ettsweep.processes import background_thread
 from ettsweep.runs.folder import RunDir, runs_dir
+from ettsweep.runs.point import Point
 
 ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
 GRACE_S = 60.0
@@ -59,7 +60,7 @@ def lattice(runs: int) -> tuple[list[str], list[str]]:
     lrs, wds, seeds = max(shapes, key=lambda shape: (min(shape), -max(shape)))
     log2_lr, log2_wd = (range(-(number // 2), number - number // 2) for number in (lrs, wds))
     specs = [
-        DIGITS.with_point(DIGITS.lr * 2.0**i, DIGITS.wd * 2.0**j, seed).model_dump_json()
+        DIGITS.with_point(Point.of(lr=DIGITS.lr * 2.0**i, wd=DIGITS.wd * 2.0**j), seed).model_dump_json()
         for i in log2_lr
         for j in log2_wd
         for seed in range(seeds)

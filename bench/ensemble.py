@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 
 from bench.tables import Row, facts, show
+from ettsweep.runs.point import Point
 from ettsweep.runs.spec import StrategySpec
 from ettsweep.strategies.optimizers import AdamWSpec
 from ettsweep.trainer.device import keep_freed_memory
@@ -54,7 +55,9 @@ MODELS = {"vit-digits": DIGITS, "vit-cifar10": CIFAR}
 
 def point(spec: TransformerRun, k: int) -> TransformerRun:
     """Return the k-th point of a lattice, with one of four seeds."""
-    return spec.with_point(spec.lr * 2.0 ** (k % 3 - 1), spec.wd * 2.0 ** (k // 3 % 3 - 1) * (1 + k // 9), k % 4)
+    return spec.with_point(
+        Point.of(lr=spec.lr * 2.0 ** (k % 3 - 1), wd=spec.wd * 2.0 ** (k // 3 % 3 - 1) * (1 + k // 9)), k % 4
+    )
 
 
 def made(spec: TransformerRun, device: torch.device) -> Trainer:

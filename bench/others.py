@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ettsweep.runs.point import Point
 from ettsweep.trainer.recipe import TransformerRun
 
 AT_ONCE = 2
@@ -76,14 +77,14 @@ def through_optuna(specs: Sequence[str]) -> list[Row]:
     def objective(trial: optuna.Trial) -> float:
         log2_lr, log2_wd = (trial.suggest_float(name, -30.0, 10.0) for name in ("log2_lr", "log2_wd"))
         seed = trial.suggest_int("seed", 0, len(specs))
-        row = train_one(points[0].with_point(2.0**log2_lr, 2.0**log2_wd, seed).model_dump_json())
+        row = train_one(points[0].with_point(Point.of(lr=2.0**log2_lr, wd=2.0**log2_wd), seed).model_dump_json())
         rows.append(row)
         return math.inf if row["best_loss"] is None else float(row["best_loss"])
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler())  # which has nothing to draw
     for point in points:
-        study.enqueue_trial({"log2_lr": math.log2(point.lr), "log2_wd": math.log2(point.wd), "seed": point.seed})
+        study.enqueue_trial({"log2_lr": math.log2(point["lr"]), "log2_wd": math.log2(point["wd"]), "seed": point.seed})
     study.optimize(objective, n_trials=len(points), n_jobs=AT_ONCE)
     return rows
 

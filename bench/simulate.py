@@ -35,7 +35,7 @@ from ettsweep.study.bound_rule import seeds_to_decide
 from ettsweep.study.budget import NO_BUDGET, Budget
 from ettsweep.study.criterion import Criterion, CriterionOptions, Rule, resolve_criterion
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.lattice import Axis, neighbours
+from ettsweep.study.lattice import Axis, neighbours, shifted
 from ettsweep.study.plan import Plan, make_plan
 from ettsweep.study.round import Aim, Spent, next_round
 from ettsweep.study.samplers import SAMPLERS, make_sampler, resolve_trials
@@ -107,12 +107,13 @@ def centre_alone(seeds: Sequence[int], criterion: Criterion, table: Table | None
         text = ", ".join(map(str, seeds))
         raise InputError(f"--seeds: different whole numbers from 0 to {MAX_SEED} are expected, got {text}")
     grid = shipped("grids") / GRIDS[table.metric if table else "best_loss"]
-    base, lr, wd = load_sweep_spec(grid, ["ntk"]).studies()[0].base, Axis(), Axis()
+    base, axes = load_sweep_spec(grid, ["ntk"]).studies()[0].base, {"lr": Axis(), "wd": Axis()}
     if table:
         i, j = table.centre
-        base = base.with_point(2.0 ** table.log2_lr[i], 2.0 ** table.log2_wd[j], seeds[0])
-        lr, wd = (Axis(step=v[1] - v[0]) if len(v) > 1 else Axis(fixed=True) for v in (table.log2_lr, table.log2_wd))
-    return Study(base, lr, wd, tuple(seeds), (Point(base.lr, base.wd),), "simulated", criterion)
+        base = base.with_point(Point.of(lr=2.0 ** table.log2_lr[i], wd=2.0 ** table.log2_wd[j]), seeds[0])
+        values = {"lr": table.log2_lr, "wd": table.log2_wd}
+        axes = {n: Axis(step=v[1] - v[0]) if len(v) > 1 else Axis(fixed=True) for n, v in values.items()}
+    return Study(base, axes, tuple(seeds), (base.point,), "simulated", criterion)
 
 
 WAYS = ("climb", "factorial", *SAMPLERS)
@@ -137,11 +138,10 @@ class Way:
 
     def begin(self, study: Study, world: Made | Recorded) -> tuple[Study, Search | None]:
         """Return the search as it begins in a world, and what proposes its points, if anything does."""
-        axes = study.lr, study.wd
-        centre = Point(study.base.lr, study.base.wd)
 
         def at(place: Place) -> Point:
-            return centre.moved(*(0 if axis.fixed else x * axis.step for axis, x in zip(axes, place, strict=True)))
+            steps = {name: x for name, x in zip(study.axes, place, strict=True) if name in study.free}
+            return shifted(study.centre, study.axes, steps)
 
         low, high = world.ends
         start = at(self.start or ((0, 0) if self.off is None else _beside(world.best, self.off, world)))
@@ -228,7 +228,7 @@ def at_confidence(verdict: Verdict, confidence: float) -> Verdict:
         return verdict
     lr, wd = _place(study, candidate)
     places = [_place(study, neighbour.point) for neighbour in verdict.neighbours if neighbour.score is not None]
-    axes = [k for k, axis in enumerate((study.lr, study.wd)) if not axis.fixed]
+    axes = [k for k, name in enumerate(study.axes) if name in study.free]
     steps = [tuple(float((place[0] - lr, place[1] - wd)[k]) for k in axes) for place in places]
     others = [position for position in steps if position in bound.posterior.positions]  # the others were unstable
     origin = (0.0,) * len(axes)
@@ -242,7 +242,7 @@ def _outcome(verdict: Verdict, world: World, runs: int, wall: int) -> Outcome:
     study, bound = verdict.study, verdict.bound
     advantage = regret = None
     if verdict.point:
-        around = [_place(study, n) for n in neighbours(verdict.point, study.lr, study.wd)]
+        around = [_place(study, n) for n in neighbours(verdict.point, study.axes)]
         advantage = world.advantage(_place(study, verdict.point), around)
         regret = world.regret(_place(study, verdict.point))
     value, is_beside_edge = (bound.value, bound.stability is not None) if bound else (None, False)
@@ -257,15 +257,15 @@ RUN_S = 3600.0
 def _train(plan: Plan, study: Study, world: World, rank: dict[int, int]) -> Iterator[tuple[str, Run]]:
     for planned in plan.to_launch:
         spec = planned.spec
-        score = world.score(_place(study, Point(spec.lr, spec.wd)), rank[spec.seed])
+        score = world.score(_place(study, spec.point), rank[spec.seed])
         state = State.DIVERGED if score is None else State.DONE
         yield planned.id, Run(RunDir(Path(planned.id)), spec, Status(state), {"score": score, "device_s": RUN_S})
 
 
 def _place(study: Study, point: Point) -> Place:
     """Return how many steps a point is from the centre."""
-    pairs = ((study.lr, point.lr, study.base.lr), (study.wd, point.wd, study.base.wd))
-    lr, wd = (0 if axis.fixed else round(math.log2(existing / local) / axis.step) for axis, existing, local in pairs)
+    axes, centre = study.axes, study.centre
+    lr, wd = (0 if axis.fixed else round(axis.distance(point[n], centre[n])) for n, axis in axes.items())
     return lr, wd
 
 

@@ -5,7 +5,7 @@ import re
 from functools import lru_cache
 
 POWER_COLUMNS = {"lr", "wd", "effective_lr"}
-"""Columns of tables whose values are searched in steps of powers of two."""
+"""Axes and columns whose values are shown as powers of two; others are plain numbers, such as a batch size of 64."""
 
 LOG2_DIGITS = 9
 """Decimals of log2(lr) and log2(wd) in run ids: maps between strategies round, and what differs by less is one run."""
@@ -27,6 +27,13 @@ def format_power(value: float, digits: int | None = None) -> str:
     return shortest_decimal(value) if digits is None else f"{value:.{digits}g}"
 
 
+def axis_text(name: str, value: float, digits: int | None = None) -> str:
+    """Return a value of an axis for people; see `format_power` for `digits`."""
+    if name in POWER_COLUMNS:
+        return format_power(value, digits)
+    return shortest_decimal(value) if digits is None else f"{value:.{digits}g}"
+
+
 def shortest_decimal(value: float) -> str:
     """Return the shortest decimal that means the same run as `value`: one with the same rounded log2."""
     if not value > 0:
@@ -39,9 +46,9 @@ def shortest_decimal(value: float) -> str:
 
 # Cached: a table of 10,000 runs has a few dozen values of lr and wd, and each takes a search for its digits.
 @lru_cache(maxsize=4096)
-def power_and_decimal(value: float) -> str:
-    """Return an lr or wd for tables: `2^-6 (0.015625)`, or a decimal alone if it is no power of two."""
-    text, decimal = format_power(value), shortest_decimal(value)
+def power_and_decimal(value: float, name: str = "lr") -> str:
+    """Return a value of an axis for tables: `2^-6 (0.015625)`, or a decimal alone."""
+    text, decimal = axis_text(name, value), shortest_decimal(value)
     return text if text == decimal else f"{text} ({decimal})"
 
 

@@ -105,7 +105,7 @@ def test_run_ids_and_family_ids_of_the_shipped_grids() -> None:
             collected[" ".join([path.stem, *overrides])] = {
                 study.strategy: {
                     "family": study.family,
-                    "points": [[point.lr, point.wd] for point in study.grid_points],
+                    "points": [[point["lr"], point["wd"]] for point in study.grid_points],
                     "runs": [spec.run_id for spec in sweep_spec.specs() if spec.strategy == study.base.strategy],
                 }
                 for study in sweep_spec.studies()

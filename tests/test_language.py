@@ -86,13 +86,13 @@ def test_from_text_files_to_a_report(tmp_path: Path, results: Path) -> None:
 
 def test_bart_large_and_the_zero_shot_pair_of_r2c2_are_the_papers() -> None:
     standard, ntk = load_sweep_spec(GRIDS / "bart-large.yaml").studies()
-    assert [p.lr for p in standard.grid_points] == [5e-4, 1e-3, 2e-3]
-    assert {p.wd for p in standard.grid_points} == {0.01}
-    assert [p.lr for p in ntk.grid_points] == pytest.approx([16.384, 32.768, 65.536])
-    assert [p.wd for p in ntk.grid_points] == pytest.approx([3.05e-7] * 3, rel=1e-2)
+    assert [p["lr"] for p in standard.grid_points] == [5e-4, 1e-3, 2e-3]
+    assert {p["wd"] for p in standard.grid_points} == {0.01}
+    assert [p["lr"] for p in ntk.grid_points] == pytest.approx([16.384, 32.768, 65.536])
+    assert [p["wd"] for p in ntk.grid_points] == pytest.approx([3.05e-7] * 3, rel=1e-2)
     paper_recipe(standard.spec_at(), None)
     standard, ntk = load_sweep_spec(GRIDS / "r2c2.yaml").studies()
-    assert [(p.lr, p.wd) for p in standard.grid_points] == [(7e-4, 0.01)]
+    assert [(p["lr"], p["wd"]) for p in standard.grid_points] == [(7e-4, 0.01)]
     ((lr, wd),) = ntk.grid_points
     assert (lr, wd) == (pytest.approx(64.88, rel=1e-4), pytest.approx(1.08e-7, rel=1e-2))
     paper_recipe(standard.spec_at(), 15_000)

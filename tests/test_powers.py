@@ -59,7 +59,7 @@ def test_a_decimal_that_is_shown_means_the_same_run_and_none_shorter_does() -> N
     values += [map_point(2.0**step, 0.1, 1.0, 0.0, 100)[0] for step in range(-12, 3)]
     for value in values:
         text = shortest_decimal(value)
-        assert point_identity(float(text), 0.0) == point_identity(value, 0.0), text
+        assert point_identity({"lr": float(text)}) == point_identity({"lr": value}), text
         digits = len(text.partition("e")[0].replace(".", "").strip("0"))
         if digits > 1:
-            assert point_identity(float(f"{value:.{digits - 1}g}"), 0.0) != point_identity(value, 0.0), text
+            assert point_identity({"lr": float(f"{value:.{digits - 1}g}")}) != point_identity({"lr": value}), text

@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     make(folder, "w8")
     base = next(study.base for study in load_sweep_spec(folder / "w8.yaml").studies() if study.strategy == "standard")
-    made_sweep.finish(folder / "results", base.with_point(base.lr, base.wd, FRESH), 0.125)
+    made_sweep.finish(folder / "results", base.with_point(base.point, FRESH), 0.125)
     return folder / "results"
 
 

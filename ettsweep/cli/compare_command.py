@@ -9,6 +9,7 @@ from ettsweep.cli.options import DEFAULT_RESULTS, Form, Lowest, Results, Verdict
 from ettsweep.cli.parsers import parse_location
 from ettsweep.console import Format, format_count, print_note, print_table
 from ettsweep.errors import InputError
+from ettsweep.runs.point import axis_cells
 
 if TYPE_CHECKING:
     from ettsweep.study.compare import Comparison
@@ -60,11 +61,8 @@ def compare(
         if sum(score is not None for score in side.scores.values()) < 2:
             raise InputError(f"{side.name}: at least two scores are needed, to tell a difference from luck")
     result = compare_scores(a.scores, b.scores, best, stated, a.has_seeds and b.has_seeds)
-    rows = [
-        summary(side.name, side.scores) | (side.point.to_json() if side.point else {"lr": None, "wd": None})
-        for side in (a, b)
-    ]
-    columns = [name for name in rows[0] if form is not Format.TABLE or name not in ("lr", "wd")]
+    rows = [summary(side.name, side.scores) | axis_cells(side.point) for side in (a, b)]
+    columns = [name for name in rows[0] if form is not Format.TABLE or name not in axis_cells(None)]
     print_table(rows, form, columns, data={"scores": rows, **asdict(result)})
     for note in (*a.notes, *b.notes):
         print_note(note)

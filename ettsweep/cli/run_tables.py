@@ -11,8 +11,10 @@ from ettsweep.files import number as as_number
 from ettsweep.launch.follow import SubmitResult, VerificationResult
 from ettsweep.launch.progress import format_duration
 from ettsweep.launch.submissions import read_submission, submissions
+from ettsweep.powers import log2
 from ettsweep.runs.folder import runs_dir
 from ettsweep.runs.index import Run, RunIndex
+from ettsweep.runs.point import axis_cells
 from ettsweep.runs.state import State
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.plan import Plan
@@ -38,8 +40,7 @@ def plan_rows(plan: Plan, studies: Sequence[Study]) -> list[dict[str, Any]]:
             "sweep": run_sweeps_text(families, p.spec.family_id, p.spec.point, p.spec.seed),
             "model": p.spec.info.labels.model,
             "strategy": strategy_name(p.spec.strategy.s),
-            "lr": p.spec.lr,
-            "wd": p.spec.point.shown_wd,
+            **axis_cells(p.spec.point),
             "seed": p.spec.seed,
             "state": p.state.value,
         }
@@ -204,14 +205,14 @@ def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = (), selection: Sequen
 
 
 def run_sort_key(run: Run) -> tuple[object, ...]:
-    """Return the key for sorting runs in tables: model, strategy, lr, wd, seed."""
+    """Return the key for sorting runs in tables: model, strategy, point, seed."""
     s = run.base.strategy.s
     # The standard parametrisation has no exponent; it comes first.
-    return run.labels.model, -1.0 if s is None else s, run.lr, run.wd, run.seed, run.id
+    return run.labels.model, -1.0 if s is None else s, *run.values.values(), run.seed, run.id
 
 
 def status_row(run: Run, sweeps: str) -> Json:
-    """Return the row of a run for `status`, in which log2_lr and log2_wd are base-2 logarithms of lr and wd."""
+    """Return the row of a run for `status`, in which log2_lr and log2_wd are base-2 logarithms."""
     labels = run.labels
     return {
         "run": run.id,
@@ -220,9 +221,8 @@ def status_row(run: Run, sweeps: str) -> Json:
         "model": labels.model,
         "task": labels.task,
         "strategy": strategy_name(run.base.strategy.s),
-        "lr": run.lr,
-        "wd": run.point.shown_wd,
-        **dict(zip(("log2_lr", "log2_wd"), run.point.key, strict=True)),
+        **axis_cells(run.point),
+        **{f"log2_{name}": log2(value) if value else None for name, value in axis_cells(run.point).items()},
         "seed": run.seed,
         "state": run.state.value,
         "progress": trained_fraction(run),
@@ -283,7 +283,7 @@ def describe_run(run_index: RunIndex, run_id: str, studies_by_family: StudiesByF
             }
         )
     spec = run.spec.model_dump(mode="json")
-    spec |= run.point.to_json()
+    spec |= axis_cells(run.point)
     return {**row, "folder": str(run.dir.path), "spec": spec, "attempts": attempts, "result": run.result}
 
 

@@ -142,11 +142,12 @@ def search(
 
 def _changed_ranges(before: "Sequence[Study]", now: "Sequence[Study]") -> str:
     """Return a line for each study whose ranges differ from those of the search so far."""
-    from ettsweep.powers import format_power
+    from ettsweep.powers import axis_text
 
     def describe_box(study: "Study") -> str:
-        (low_lr, low_wd), (high_lr, high_wd) = (map(format_power, corner) for corner in study.box)
-        return f"lr from {low_lr} to {high_lr}" + f", wd from {low_wd} to {high_wd}" * study.base.info.has_wd
+        low, high = study.box
+        ends = {name: [axis_text(name, corner[name]) for corner in (low, high)] for name in study.axes}
+        return ", ".join(f"{name} from {start} to {end}" for name, (start, end) in ends.items())
 
     studies_before = {study.key: study for study in before if study.box}
     return "\n".join(
@@ -178,7 +179,7 @@ def _load_spec(
             verdict_options.apply_to(existing.latest_spec(grid_options.strategy or [])),
             "",
         )
-    if sweep_spec.lr.fixed and sweep_spec.wd.fixed:
+    if all(axis.fixed for axis in sweep_spec.axes.values()):
         raise InputError("lr and wd are both fixed: there is nothing to search; set --lr-range or --wd-range")
     # In a searched sweep, the sampler chooses points: the lattice is not trained as a whole.
     return name, sweep_spec.model_copy(update={"searched": True}), notes

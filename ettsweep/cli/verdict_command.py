@@ -9,6 +9,7 @@ from ettsweep.cli.options import Form, Lowest, VerdictOptions
 from ettsweep.cli.parsers import parse_location
 from ettsweep.console import Format, print_note, print_table
 from ettsweep.errors import InputError
+from ettsweep.runs.point import axis_cells
 
 
 def verdict(
@@ -80,7 +81,7 @@ def verdict(
     known = {run.id for run in members}
     wanted = [*state.needed_specs(judged), *state.racing_specs(judged, runs)]
     specs = [spec for spec in wanted if spec.run_id not in known][:runs]
-    following = [{**spec.point.to_json(), "seed": shown_seed(study, spec.seed)} for spec in specs]
+    following = [{**axis_cells(spec.point), "seed": shown_seed(study, spec.seed)} for spec in specs]
     if form is Format.JSON:
         print_table([], form, data={**view.data, "next": following})
     else:

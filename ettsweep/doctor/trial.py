@@ -196,7 +196,7 @@ class Trial:
         often = {"checkpoint_every_steps": max(1, base.info.steps // 4)} if base.info.steps else {}
         self._profile = profile.model_copy(update=often)
         self._data, self._folder, self._notify = data, folder, notify
-        self._other_spec = base.with_point(base.lr, base.wd, other_seed)
+        self._other_spec = base.with_point(base.point, other_seed)
         self._slurm_cache = SlurmCache()
         self._memory: dict[Path, int] = {}
         self.record = Record(base, whole)

@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -301,7 +301,7 @@ def _info(recipe: CommandRecipe) -> RecipeInfo:
     names, resume = ", ".join(recipe.data_rule.paths), recipe.resume
     return RecipeInfo(
         labels=Labels(recipe.program),
-        has_wd=recipe.uses == "env" or "wd" in names_in(recipe.texts()),
+        axes=("lr", "wd") if recipe.uses == "env" or "wd" in names_in(recipe.texts()) else ("lr",),
         gpus=recipe.gpus,
         nodes=recipe.nodes,
         resume="none" if resume is None else "files" if resume.checkpoint else "program",
@@ -456,7 +456,7 @@ def _check_inside(recipe: CommandRecipe, key: str, name: str, folder: Path) -> N
         )
 
 
-def _check_axes(recipe: CommandRecipe, lrs: Sequence[float], wds: Sequence[float], strategies: Sequence[str]) -> str:
+def _check_axes(recipe: CommandRecipe, values: Mapping[str, Sequence[float]], strategies: Sequence[str]) -> str:
     told = recipe.uses == "env" or "strategy" in names_in(recipe.texts())
     if not told and len({recipe.strategies.get(name, ()) for name in strategies}) < len(strategies):
         raise InputError(
@@ -470,7 +470,7 @@ def _check_axes(recipe: CommandRecipe, lrs: Sequence[float], wds: Sequence[float
             raise InputError(str(error)) from None
     # By the words of each strategy that has some, else by what all have.
     told = all("wd" in names_in(recipe.texts([strategy])) for strategy in recipe.strategies or [""])
-    if len(set(wds)) > 1 and recipe.uses != "env" and not told:
+    if len(set(values.get("wd", ()))) > 1 and recipe.uses != "env" and not told:
         raise InputError(
             "command: {wd} occurs nowhere, so that runs of different wd would be alike; leave out the range of wd, "
             "or say `uses: env`"

@@ -116,7 +116,7 @@ TRANSFORMER = Kind(
     problems=recipe_problems,
     extra_keys=EPOCH_KEYS,
     check_name=lambda field, name: model_spec(name) if field == "model" else task_spec(name),
-    check_axes=lambda recipe, lrs, wds, strategies: check_schedule(recipe.schedule, lrs),
+    check_axes=lambda recipe, values, strategies: check_schedule(recipe.schedule, values["lr"]),
     check=_check,
     check_data=_check_data,
     bind=lambda recipe, data: recipe.model_copy(update={"task": bind_to_data(recipe.task, data)}),

@@ -15,6 +15,7 @@ from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import VacantSlot
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.index import RunReader, count_states
+from ettsweep.runs.point import axis_cells
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
 from ettsweep.runs.timing import RunTimes
@@ -206,8 +207,7 @@ def _progress_row(monitor: ProgressMonitor, sweep_status: SweepStatus, run_id: s
         "sweep": monitor.sweep_names(spec) if monitor.has_several_sweeps else "",
         "model": spec.info.labels.model,
         "strategy": strategy_name(spec.strategy.s),
-        "lr": spec.lr,
-        "wd": spec.point.shown_wd,
+        **axis_cells(spec.point),
         "seed": spec.seed,
         "state": status.state.value,
         "step": spec.info.progress_text(status.progress),

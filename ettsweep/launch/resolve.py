@@ -128,7 +128,7 @@ def resolve_run(
     sweep_spec = with_data(sweep_spec, data or sweep_spec.data).bound()
     spec = sweep_spec.studies()[0].spec_at(lr, wd, seed)
     with locating(Source(str(grid), options_by_key(sets))):
-        kind_of(spec).check_axes(spec, [spec.lr], [spec.wd], ())
+        kind_of(spec).check_axes(spec, {name: [value] for name, value in spec.point.values.items()}, ())
     return spec, sweep_spec.data
 
 

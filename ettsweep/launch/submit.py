@@ -83,7 +83,7 @@ def _first_in_front(plan: Plan) -> tuple[tuple[PlannedRun, ...], list[str]]:
     by_point: dict[Point, list[PlannedRun]] = {}
     for each in plan.to_launch:
         if each.spec.family_id not in proven:
-            by_point.setdefault(Point(each.spec.lr, each.spec.wd), []).append(each)
+            by_point.setdefault(each.spec.point, []).append(each)
     across = zip_longest(*(by_point[point] for point in from_the_middle(by_point)))
     first = {each.id: each for each in islice(filter(None, chain.from_iterable(across)), MAX_ALIKE)}
     planned = (*first.values(), *(each for each in plan.to_launch if each.id not in first))

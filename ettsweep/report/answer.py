@@ -2,10 +2,8 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ettsweep.console import format_count
-from ettsweep.powers import log2
 from ettsweep.quantities import (
     bound_text,
     confidence_text,
@@ -16,7 +14,7 @@ from ettsweep.quantities import (
     three_digits,
 )
 from ettsweep.runs.point import Point
-from ettsweep.study.lattice import Axis
+from ettsweep.study.lattice import EDGE_AXIS, shifted
 from ettsweep.study.study import Study
 from ettsweep.study.verdict import Bound, Verdict
 
@@ -36,6 +34,10 @@ ANSWERED = frozenset(
 """Codes of reasons that the answer gives in full."""
 
 
+AXIS_NAMES = {"lr": "learning rate", "wd": "weight decay"}
+"""Names of axes in a sentence for a paper, where they are not those of the sweep."""
+
+
 def answer(verdict: Verdict) -> str:
     """Return the answer, with three digits for lr and wd; what is not decided yet says so first."""
     return " ".join(_sentences(verdict))
@@ -51,8 +53,7 @@ def named_point(verdict: Verdict) -> Point | None:
 
 def point_text(point: Point) -> str:
     """Return a point as `lr 0.001, wd 0.1`, with three digits."""
-    lr = f"lr {three_digits(point.lr)}"
-    return f"{lr}, wd {three_digits(point.wd)}" if point.has_wd else lr
+    return ", ".join(f"{name} {three_digits(value)}" for name, value in point.values.items())
 
 
 def paper_sentence(verdict: Verdict) -> str:
@@ -62,9 +63,8 @@ def paper_sentence(verdict: Verdict) -> str:
     bound, point, study = verdict.bound, named_point(verdict), verdict.study
     if verdict.verdict != "optimal" or bound is None or bound.value is None or point is None:
         return ""
-    names = {"lr": "learning rate", "wd": "weight decay"}
-    searched = " and ".join(names[name] for name in _free_axes(study))
-    verb = "were" if len(_free_axes(study)) > 1 else "was"
+    searched = " and ".join(AXIS_NAMES.get(name, name) for name in study.free)
+    verb = "were" if len(study.free) > 1 else "was"
     metric, posterior = study.metric, bound.posterior
     runs = int(posterior.surface.scores.scored_PS.sum()) if posterior else len(verdict.runs)
     better = "lower" if metric.mode == "min" else "higher"
@@ -104,7 +104,7 @@ def _sentences(verdict: Verdict) -> Iterator[str]:
         case "out_of_reach":
             yield f"Best so far: {at}, {facts['steps']} steps beyond your ranges. Widen them, or check the score."
         case "single_point":
-            yield "There is nothing to compare: lr and wd are both fixed."
+            yield f"There is nothing to compare: {_both_fixed(verdict.study)}."
         case "candidate_to_come" | "points_to_come" | "neighbours_to_come":
             yield f"Best so far: {at}." if verdict.score is not None else "No answer yet."
         case "around_zero":
@@ -114,6 +114,10 @@ def _sentences(verdict: Verdict) -> Iterator[str]:
             yield from _undecided(verdict)
     if bound and verdict.verdict == "unresolved":
         yield from filter(None, [_safer_text(verdict, bound, verdict.point)])
+
+
+def _both_fixed(study: Study) -> str:
+    return f"{' and '.join(study.axes)} {'are both' if len(study.axes) > 1 else 'is'} fixed"
 
 
 def _have(count: object, noun: str) -> str:
@@ -133,19 +137,14 @@ def _gain(verdict: Verdict, bound: Bound) -> str:
     return f"{_move_text(verdict.study, named_point(verdict))} gains at most {_bound_at(verdict, bound)}."
 
 
-def _free_axes(study: Study) -> dict[str, Axis]:
-    return {name: axis for name, axis in (("lr", study.lr), ("wd", study.wd)) if not axis.fixed}
-
-
 def _shifted(study: Study, point: Point, name: str, steps: int) -> Point:
     """Return the point that many steps along an axis."""
-    value = _free_axes(study)[name].shifted(getattr(point, name), steps)
-    return replace(point, lr=value) if name == "lr" else replace(point, wd=value)
+    return shifted(point, study.axes, {name: steps})
 
 
 def _steps_text(study: Study) -> str:
     """Return the steps of the free axes: `steps of a factor of 2`, or `steps of x3 in lr, x4 in wd`."""
-    factors = {name: three_digits(2**axis.step) for name, axis in _free_axes(study).items()}
+    factors = {name: three_digits(2**axis.step) for name, axis in study.free.items()}
     if len({*factors.values()}) == 1:
         return f"steps of a factor of {next(iter(factors.values()))}"
     return f"steps of {', '.join(f'x{factor} in {name}' for name, factor in factors.items())}"
@@ -153,14 +152,14 @@ def _steps_text(study: Study) -> str:
 
 def _move_text(study: Study, point: Point | None) -> str:
     """Return a step to a neighbour as the subject of a sentence."""
-    free = _free_axes(study)
+    free = study.free
     if all(not axis.values and math.isclose(axis.step, 1, abs_tol=1e-6) for axis in free.values()):
         return f"Halving or doubling {'either' if len(free) > 1 else next(iter(free))}"
     steps = []
     for name, axis in free.items():
         step = f"x{three_digits(2**axis.step)}"
         if axis.values and point:
-            step = " or ".join(three_digits(axis.shifted(getattr(point, name), sign)) for sign in (-1, 1))
+            step = " or ".join(three_digits(axis.shifted(point[name], sign)) for sign in (-1, 1))
         steps.append(f"{name} ({step})")
     return f"A step up or down in {' or '.join(steps)}"
 
@@ -195,14 +194,14 @@ def _beyond_ranges(verdict: Verdict) -> Iterator[str]:
     missing = {n.point for n in verdict.neighbours if not n.state.finished}
     tried = [*study.seeds_by_point]
     ends = []
-    for name in _free_axes(study):
-        values = [getattr(each, name) for each in tried]
+    for name in study.free:
+        values = [each[name] for each in tried]
         for sign, extreme, end in ((-1, "lowest", min(values)), (1, "highest", max(values))):
             moved = _shifted(study, point, name, sign)
-            if moved in missing and sign * (getattr(moved, name) - end) > 0:
-                value = three_digits(getattr(moved, name))
+            if moved in missing and sign * (moved[name] - end) > 0:
+                value = three_digits(moved[name])
                 ends.append(f"That is the {extreme} {name} you tried: try {name} {value}.")
-    if 0 < len(ends) <= len(_free_axes(study)):
+    if 0 < len(ends) <= len(study.free):
         yield from ends
     else:
         count = int(str(verdict.reason.facts["count"]))
@@ -223,12 +222,10 @@ def _around(verdict: Verdict, bound: Bound, named: Point | None) -> Iterator[str
 
 def _diverged_text(verdict: Verdict, named: Point) -> str:
     lost = [n.point for n in verdict.neighbours if n.state.finished and n.score is None]
-    for point in lost:
-        if log2(point.wd) == log2(named.wd) and point.lr != named.lr:
-            return f"lr {three_digits(point.lr)} diverges."
-    for point in lost:
-        if log2(point.lr) == log2(named.lr):
-            return f"wd {three_digits(point.wd)} diverges."
+    for axis in named.values:
+        for point in lost:
+            if point != named and point.at(**{axis: named[axis]}) == named:
+                return f"{axis} {three_digits(point[axis])} diverges."
     return ""
 
 
@@ -237,9 +234,10 @@ def _safer_text(verdict: Verdict, bound: Bound, named: Point | None) -> str:
     known, point = bound.stability, verdict.point
     if known is None or point is None:
         return ""
-    seeds = f"{known.stable} of {format_count(known.seeds, 'seed')} trained well at lr {three_digits(point.lr)}"
+    lr = f"{EDGE_AXIS} {three_digits(point[EDGE_AXIS])}"
+    seeds = f"{known.stable} of {format_count(known.seeds, 'seed')} trained well at {lr}"
     stable = f"{seeds}, up to {percent_up(known.may_be_unstable)}% may blow up (95%)"
-    if bound.recommended.lr >= point.lr:
+    if bound.recommended[EDGE_AXIS] >= point[EDGE_AXIS]:
         return f"Close to an edge of stability: {stable}."
     pairs = zip(verdict.neighbours, bound.differences, strict=True)
     price = next((difference for n, difference in pairs if n.point == bound.recommended), None)
@@ -256,13 +254,13 @@ def _as_good_text(verdict: Verdict, bound: Bound, named: Point) -> str:
     """Return over which range of an axis points are as good as the one that is named; else one of these points."""
     study = verdict.study
     as_good = {*bound.plateau, *([verdict.point] if verdict.point else [])}
-    for name in reversed(_free_axes(study)):
+    for name in reversed(study.free):
         ends = []
         for sign in (-1, 1):
             at = named
             while (moved := _shifted(study, at, name, sign)) in as_good:
                 at = moved
-            ends.append(getattr(at, name))
+            ends.append(at[name])
         if ends[0] < ends[1]:
             low, high = map(three_digits, ends)
             return f"{name} from {low} to {high} is as good."

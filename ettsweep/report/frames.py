@@ -1,6 +1,7 @@
 """Frames that the figures draw: one row per lattice point, per step of a curve, per spike."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain, islice
 
 import pandas as pd
 
@@ -75,8 +76,8 @@ def _point_rows(family: JudgedFamily) -> list[tuple[object, ...]]:
         score_cell = "" if scored.score is None else score_with_error(scored.score, error, metric)
         rows.append(
             (
-                *(*_owner_columns(study), point_text(point), point.lr, point.shown_wd, *point.key),
-                *(*(study.cell(point, origin) or (None, None)), *_common_log2(study, point)),
+                *(*_owner_columns(study), point_text(point), *_two(point, None), *_two(map(log2, point), None)),
+                *(*_two(study.cell(point, origin) or (None, None), 0), *_common_log2(study, point)),
                 *(
                     family.role(point),
                     scored.state.value,
@@ -93,6 +94,12 @@ def _point_rows(family: JudgedFamily) -> list[tuple[object, ...]]:
     return rows
 
 
+def _two(values: Iterable[object], default: object) -> tuple[object, object]:
+    """Return what is of one or two axes as the values of two columns."""
+    first, second = islice(chain(values, [default]), 2)
+    return first, second
+
+
 def _owner_columns(study: Study) -> tuple[str, str, str, str]:
     strategy = " ".join(study.strategy.split())  # Vega expressions break at unusual line separators
     return study.sweep, study.family, study.model, strategy
@@ -101,7 +108,9 @@ def _owner_columns(study: Study) -> tuple[str, str, str, str]:
 def _common_log2(study: Study, point: Point) -> tuple[float | None, float | None]:
     """Return log2 of (lr, wd) in the coordinates of the standard strategy."""
     info, s = study.base.info, study.base.strategy.s
-    lr, wd = point if info.width is None else map_point(point.lr, point.wd, s, None, info.width, info.factor_rule)
+    lr, wd = ({"lr": 1.0, "wd": 0.0} | dict(point.values)).values()
+    if info.width is not None:
+        lr, wd = map_point(lr, wd, s, None, info.width, info.factor_rule)
     return log2(lr), log2(wd)
 
 
@@ -198,6 +207,6 @@ def ranges_frame(family: JudgedFamily) -> pd.DataFrame | None:
     if not study.suggested_points:
         return None
     origin = family.candidate or min(family.points, key=tuple)
-    corners = [cell for corner in study.box if (cell := study.cell(corner, origin))]
+    corners = [_two(cell, 0) for corner in study.box if (cell := study.cell(corner, origin))]
     frame = pd.DataFrame(corners, columns=["lr_steps", "wd_steps"])
     return None if frame.empty else frame

@@ -42,7 +42,7 @@ def write_journal(path: Path, studies: Sequence[Study], run_index: RunIndex) -> 
 def _add_study(storage: JournalStorage, study_state: StudyState) -> int:
     """Add a study, with a trial for each point that has a result; return how many there are.
 
-    Suggested points come first, in the order of suggestion, then all others by lr and wd.
+    Suggested points come first, in the order of suggestion, then all others by their values.
     """
     study, metric = study_state.study, study_state.study.metric
     runs = {
@@ -53,9 +53,9 @@ def _add_study(storage: JournalStorage, study_state: StudyState) -> int:
     suggested = [point for point in study.suggested_points if point in runs]
     points = [*suggested, *sorted(runs.keys() - {*suggested}, key=tuple)]
     space: dict[str, BaseDistribution] = {}
-    for name, axis in (("lr", study.lr), ("wd", study.wd)):
-        if points and not axis.fixed:
-            values = [getattr(point, name) for point in (*points, *study.box)]
+    for name in study.free:
+        if points:
+            values = [point[name] for point in (*points, *study.box)]
             space[name] = FloatDistribution(min(values), max(values), log=True)
     direction = StudyDirection.MINIMIZE if metric.mode == "min" else StudyDirection.MAXIMIZE
     exported = optuna.create_study(storage=storage, study_name=study.title, direction=direction)
@@ -71,7 +71,7 @@ def _make_trial(point: Point, runs: Sequence[Run], space: dict[str, BaseDistribu
     return create_trial(
         state=TrialState.COMPLETE if len(finite) == len(scores) else TrialState.FAIL,
         value=fmean(finite) if len(finite) == len(scores) else None,
-        params={name: getattr(point, name) for name in space},
+        params={name: point[name] for name in space},
         distributions=space,
         user_attrs={"runs": [run.id for run in runs], "seeds": [run.seed for run in runs], "scores": scores},
         intermediate_values=metric.best_so_far(runs[0].dir.evaluations(metric.column)),

@@ -22,7 +22,7 @@ OPTIMUM_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "score", "lr_varia
 def fitted_surface(verdict: Verdict) -> tuple[Posterior, SurfaceOptimum] | None:
     """Return the surface behind a verdict and its optimum; None if there is no surface, or no optimum of it."""
     posterior = verdict.bound.posterior if verdict.bound else None
-    if not (verdict.study.lr.is_even and verdict.study.wd.is_even):
+    if not all(axis.is_even for axis in verdict.study.axes.values()):
         return None  # steps of the fit are not those of the list
     best = find_optimum(posterior) if posterior else None
     return (posterior, best) if posterior and best else None
@@ -36,11 +36,7 @@ def optimum_text(verdict: Verdict) -> str:
     if (surface := fitted_surface(verdict)) is None or verdict.point is None:
         return ""
     study, (_, best) = verdict.study, surface
-    free = [
-        (name, at, axis)
-        for name, at, axis in zip(("lr", "wd"), verdict.point, (study.lr, study.wd), strict=True)
-        if not axis.fixed
-    ]
+    free = [(name, verdict.point[name], axis) for name, axis in study.free.items()]
     moved_D = best.position_D.tolist()
     log2 = [math.log2(axis.shifted(at, moved)) for (_, at, axis), moved in zip(free, moved_D, strict=True)]
     if best.error is None:
@@ -96,14 +92,15 @@ def _curve_rows(verdict: Verdict) -> Iterator[tuple[object, ...]]:
 def _lattice_steps(verdict: Verdict, at_D: Array) -> tuple[float, float]:
     """Return a position along the free axes as steps along lr and wd; 0 along a fixed one."""
     along = iter(at_D.tolist())
-    lr, wd = (0.0 if axis.fixed else round(next(along), 6) for axis in (verdict.study.lr, verdict.study.wd))
-    return lr, wd
+    first, *second = (0.0 if axis.fixed else round(next(along), 6) for axis in verdict.study.axes.values())
+    return first, second[0] if second else 0.0
 
 
 def _position_variances(verdict: Verdict, best: SurfaceOptimum) -> tuple[float | None, float | None, float | None]:
     if best.cov_DD is None:
         return None, None, None
-    free = [not axis.fixed for axis in (verdict.study.lr, verdict.study.wd)]
+    free = [not axis.fixed for axis in verdict.study.axes.values()]
+    free += [False] * (2 - len(free))
     # A fixed axis keeps a variance of 0.
     cov = np.zeros((2, 2))
     cov[np.ix_(free, free)] = best.cov_DD

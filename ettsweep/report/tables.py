@@ -10,12 +10,12 @@ import pandas as pd
 from ettsweep.extras import is_installed
 from ettsweep.files import write_atomic
 from ettsweep.metric import MAX_SCORE
-from ettsweep.powers import POWER_COLUMNS, format_power
+from ettsweep.powers import POWER_COLUMNS, format_power, log2
 from ettsweep.report.families import JudgedFamily, runs_by_family, runs_by_point
 from ettsweep.report.spike_rates import SPIKE_LABELS, rate_columns, sum_spikes
 from ettsweep.report.time_scale import time_scale
 from ettsweep.runs.index import Run
-from ettsweep.runs.point import Point
+from ettsweep.runs.point import Point, axis_names
 from ettsweep.runs.spec import StrategySpec
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.sweep_store import StudiesByFamily, run_sweeps_text
@@ -30,33 +30,20 @@ TRAINING_COLUMNS = (*SPEED_COLUMNS, "devices", "ensemble", "corrupt_images")
 RESULT_COLUMNS = (*METRIC_COLUMNS, *SPIKE_LABELS, "steps", "wall_s", "device_s", *TRAINING_COLUMNS)
 FAMILY_COLUMNS = ("sweep", "family", "model", "strategy", "optimizer")
 RECIPE_COLUMNS = ("family", "model", "task", "strategy", "optimizer", "precision")
-RUN_COLUMNS = ("run", "sweep", *RECIPE_COLUMNS, "lr", "wd", "seed", "state", *RESULT_COLUMNS)
+RUN_COLUMNS = ("run", "sweep", *RECIPE_COLUMNS)
+"""Columns of runs before those of their axes, after which `seed`, `state` and `RESULT_COLUMNS` follow."""
 SCORE_COLUMNS = (
     *("metric", "score_unit", "seeds", "score", "std", "fresh_seeds", "fresh_score", "fresh_std"),
     *("score_lead", "lead_share"),
 )
 BOUND_COLUMNS = ("rule", "confidence", "margin", "bound", "p_best", "noise", "noise_known", "more_runs", "caveat")
-RECOMMENDED_COLUMNS = ("as_good", "recommended_lr", "recommended_wd")
 TIME_SCALE_COLUMNS = ("lr_wd", "timescale_steps", "timescale_epochs", "timescale_tokens")
 """The decay of a step, and 1 / (lr wd) in each unit (`TimeScale`)."""
-OPTIMUM_COLUMNS = (
-    *FAMILY_COLUMNS,
-    "verdict",
-    "lr",
-    "wd",
-    *SCORE_COLUMNS,
-    *BOUND_COLUMNS,
-    *RECOMMENDED_COLUMNS,
-    "runs",
-    "steps",
-    *RATE_COLUMNS,
-    *TIME_SCALE_COLUMNS,
-)
 PAPER_COLUMNS = (
-    *("sweep", "model", "strategy", "optimizer", "verdict", "lr", "wd", "bound", "confidence"),
+    *("bound", "confidence"),
     *("metric", "score_unit", "seeds", "score", "std", "fresh_seeds", "fresh_score", "fresh_std"),
 )
-"""Columns of the LaTeX table of optima: those that a paper needs."""
+"""Columns of the LaTeX table of optima that a paper needs, after verdict and point."""
 
 TEXT_COLUMNS = {
     "run",
@@ -105,6 +92,7 @@ def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = 
     Results are missing where a run is unfinished or diverged. Scores with names of their own have columns at the end.
     """
     more = sorted({run.base.info.metric.name for run in runs} - set(METRIC_COLUMNS))
+    axes = axis_names(run.point for run in runs)
     rows = []
     for run in runs:
         labels = run.labels
@@ -120,13 +108,15 @@ def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = 
                     labels.optimizer,
                     labels.precision,
                 ),
-                *(run.lr, run.point.shown_wd, run.seed, run.state.value),
+                *(*(run.point.values.get(name) for name in axes), run.seed, run.state.value),
                 *_result_values(run, (*RESULT_COLUMNS, *more)),
             )
         )
-    order = ["model", "task", "strategy", "family", "lr", "wd", "seed"]
+    order = ["model", "task", "strategy", "family", *axes, "seed"]
     # Independent of the order in which runs were read from disk.
-    return typed_frame(rows, [*RUN_COLUMNS, *more]).sort_values(order, ignore_index=True)
+    return typed_frame(rows, [*RUN_COLUMNS, *axes, "seed", "state", *RESULT_COLUMNS, *more]).sort_values(
+        order, ignore_index=True
+    )
 
 
 def results_frame(runs: Iterable[Run], columns: Sequence[str]) -> pd.DataFrame:
@@ -157,26 +147,30 @@ def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[Ju
         runs: the runs to group.
         families: the verdicts that decide which seeds count.
     """
+    names = axis_names(run.point for run in runs)
     point_rows = [
-        (run.id, family.study.sweep, *_rounded_log2(point))
+        (run.id, family.study.sweep, *_rounded_log2(point, names))
         for family in families
         for point, members in family.points.items()
         for run in family.counted_runs(members)
     ]
     sweep_run_ids = {run.id for family in families for run in family.runs}
     point_rows += [
-        (run.id, "-", *_rounded_log2(point))
+        (run.id, "-", *_rounded_log2(point, names))
         for members in runs_by_family(run for run in runs if run.id not in sweep_run_ids).values()
         for point, point_runs in runs_by_point(members).items()
         for run in point_runs
     ]
-    axes = ["log2_lr", "log2_wd"]
+    axes = [f"log2_{name}" for name in names]
     coordinates = pd.DataFrame(point_rows, columns=["run", "sweep", *axes]).astype(
         {"run": "str", "sweep": "str", **dict.fromkeys(axes, "float64")}
     )
     # The table has all sweeps of a run in one cell; here a run has a row for each.
     work = table.drop(columns="sweep").merge(coordinates, on="run")
-    metrics = [*METRIC_COLUMNS, *(str(name) for name in table if name not in RUN_COLUMNS)]
+    metrics = [
+        *METRIC_COLUMNS,
+        *(str(name) for name in table if name not in (*RUN_COLUMNS, *names, "seed", "state", *RESULT_COLUMNS)),
+    ]
     diverged = work["state"] == "diverged"
     # 1 or 0 per run: sums over a group count its seeds.
     work["diverged"] = diverged.astype("Int64")
@@ -190,22 +184,22 @@ def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[Ju
     aggregations |= {name: (name, "sum") for name in ("steps", *SPIKE_LABELS)}
     # dropna=False keeps points with wd 0, whose log2 is missing.
     groups = work.groupby(["sweep", "model", "strategy", "optimizer", "family", *axes], dropna=False, sort=True)
-    points = groups.agg(lr=("lr", "first"), wd=("wd", "first"), **aggregations).reset_index()
+    points = groups.agg(**{name: (name, "first") for name in names}, **aggregations).reset_index()
     for name in SPIKE_LABELS:
         _, per_run, per_1000_steps = rate_columns(name)
         points[per_run] = _ratio(points[name], points["seeds"])
         points[per_1000_steps] = _ratio(1000 * points[name], points["steps"])
-    recipes = {run.family: run.base for run in runs}
+    bases = {run.family: run.base for run in runs}
     scales = [
-        time_scale(Point(row["lr"], row["wd"], recipe.info.has_wd), recipe.info)
+        time_scale(Point({name: row[name] for name in names if not pd.isna(row[name])}), base.info)
         for row in points.to_dict(orient="records")
-        for recipe in [recipes[row["family"]]]
+        for base in [bases[row["family"]]]
     ]
     points[list(TIME_SCALE_COLUMNS)] = pd.DataFrame(
         scales, index=points.index, columns=list(TIME_SCALE_COLUMNS)
     ).astype("float64")
     columns = [name for name in aggregations if name not in SPIKE_LABELS]
-    return points[[*FAMILY_COLUMNS, "lr", "wd", *axes, *columns, *RATE_COLUMNS, *TIME_SCALE_COLUMNS]]
+    return points[[*FAMILY_COLUMNS, *names, *axes, *columns, *RATE_COLUMNS, *TIME_SCALE_COLUMNS]]
 
 
 def _ratio(count: pd.Series, of: pd.Series) -> pd.Series:
@@ -213,8 +207,9 @@ def _ratio(count: pd.Series, of: pd.Series) -> pd.Series:
     return count.astype("float64") / of.where(of > 0).astype("float64")
 
 
-def _rounded_log2(point: Point) -> list[float | None]:
-    return [None if log2 is None else round(log2, LOG2_DECIMALS) for log2 in point.key]
+def _rounded_log2(point: Point, names: Iterable[str]) -> list[float | None]:
+    logs = (log2(point.values.get(name, 0.0)) for name in names)
+    return [None if log is None else round(log, LOG2_DECIMALS) for log in logs]
 
 
 def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
@@ -238,8 +233,13 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
         loss_spikes, ...: totals over all finished runs of the optimum, per run, and per 1,000 steps.
         lr_wd, timescale_steps, ...: the decay of a step, and 1 / (lr wd) in steps, epochs and tokens (`TimeScale`).
     """
-    rows = []
-    for family in families:
+    rows, judged = list[tuple[Any, ...]](), list(families)
+    axes = axis_names(family.candidate for family in judged)
+    columns = (
+        *(*FAMILY_COLUMNS, "verdict", *axes, *SCORE_COLUMNS, *BOUND_COLUMNS),
+        *("as_good", *(f"recommended_{name}" for name in axes), "runs", "steps", *RATE_COLUMNS, *TIME_SCALE_COLUMNS),
+    )
+    for family in judged:
         study, spikes = family.study, sum_spikes(family.optimum)
         rates = [rate for name in SPIKE_LABELS for rate in spikes.rates(name)]
         scale = time_scale(family.candidate, study.base.info) if family.candidate else ()
@@ -255,8 +255,8 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
             **dict(zip(RATE_COLUMNS, rates, strict=True)),
             **dict(zip(TIME_SCALE_COLUMNS, scale, strict=False)),
         }
-        rows.append(tuple(row.get(name) for name in OPTIMUM_COLUMNS))
-    return typed_frame(rows, OPTIMUM_COLUMNS)
+        rows.append(tuple(row.get(name) for name in columns))
+    return typed_frame(rows, columns)
 
 
 def write_tables(
@@ -280,7 +280,9 @@ def write_tables(
     """
     points, optima = points_table(table, runs, families), optima_table(families)
     known_optima = drop_empty_columns(optima)
-    in_paper = [name for name in PAPER_COLUMNS if name in known_optima]
+    axes = axis_names(family.candidate for family in families)
+    first = ("sweep", "model", "strategy", "optimizer", "verdict", *axes)
+    in_paper = [name for name in (*first, *PAPER_COLUMNS) if name in known_optima]
     files: dict[str, str | bytes] = {
         "optima.md": to_markdown(with_units(known_optima, families)),
         # A paper has the verdict in words.

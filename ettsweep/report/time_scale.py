@@ -49,9 +49,9 @@ class TimeScale(NamedTuple):
 
 def time_scale(point: Point, info: RecipeInfo) -> TimeScale:
     """Return the time scale of a point of runs."""
-    if not point.has_wd:
+    if not {"lr", "wd"} <= point.values.keys():
         return TimeScale(None)
-    lr_wd = point.lr * point.wd
+    lr_wd = point["lr"] * point["wd"]
     if not lr_wd:
         return TimeScale(lr_wd)
     steps, per_epoch, per_step = 1 / (lr_wd * info.momentum_gain), info.steps_per_epoch, info.tokens_per_step

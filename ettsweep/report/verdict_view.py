@@ -31,7 +31,7 @@ from ettsweep.report.notes import (
     run_notes,
 )
 from ettsweep.report.reason_text import edge_text, reason_text, runs_text, stuck_text
-from ettsweep.runs.point import Point
+from ettsweep.runs.point import Point, axis_cells
 from ettsweep.runs.versions import group_by_version
 from ettsweep.study.fresh import CONFIDENCE, FreshComparison, compare_fresh
 from ettsweep.study.study import study_titles
@@ -58,7 +58,8 @@ class VerdictView:
         is_optimal: whether it is what commands look for, and their exit code says.
         holds: whether no neighbour is better: an optimum, or a tie.
         more_seeds_help: whether further seeds would resolve it.
-        point: lr and wd of the candidate, as a pair; empty without one.
+        axes: their names. `at` are the values of the candidate along them, and `point` both as one text; empty without
+            one.
         mean: score of the candidate, and `score` with its standard error; empty without one. `score_line` has its name,
             unit and seeds.
         reason: what decided it, and the runs that need a person, with commands in backticks.
@@ -78,7 +79,8 @@ class VerdictView:
     key: tuple[str, str]
     label: str
     has_strategies: bool
-    has_wd: bool
+    axes: tuple[str, ...]
+    at: tuple[str, ...]
     title: str
     word: str
     answer: str
@@ -100,7 +102,7 @@ class VerdictView:
     notes: tuple[str, ...]
     path: tuple[str, ...]
     has_bound: bool
-    neighbours: tuple[Mapping[str, str], ...]
+    neighbours: tuple[Mapping[str, Any], ...]
     cells: Mapping[str, Any]
     numbers: Mapping[str, Any]
     data: Mapping[str, Any]
@@ -133,7 +135,8 @@ def _make_view(verdict: Verdict, title: str, conflicts: Sequence[str], following
         key=verdict.key,
         label=verdict.label,
         has_strategies=study.has_strategies,
-        has_wd=study.base.info.has_wd,
+        axes=tuple(study.axes),
+        at=tuple(power_and_decimal(value, name) for name, value in point.values.items()) if point else (),
         title=title,
         word=verdict.verdict,
         answer=answer(verdict),
@@ -327,7 +330,7 @@ def _fresh_sentence(fresh: FreshComparison) -> str:
 # --- neighbours -----------------------------------------------------------------------------------------------------
 
 
-def _neighbour_rows(verdict: Verdict) -> Iterator[dict[str, str]]:
+def _neighbour_rows(verdict: Verdict) -> Iterator[dict[str, Any]]:
     """Yield the neighbours; how much worse one is comes with its error if a bound has compared them."""
     metric = verdict.study.metric
     is_fitted = bool(verdict.bound and verdict.bound.differences)
@@ -340,8 +343,7 @@ def _neighbour_rows(verdict: Verdict) -> Iterator[dict[str, str]]:
         is_better = not is_fitted and metric.is_better(scored.score, verdict.score)
         yield {
             "move": _move_text(point, verdict.point or point),
-            "lr": power_and_decimal(point.lr),
-            "wd": power_and_decimal(point.wd),
+            "at": [power_and_decimal(value, name) for name, value in point.values.items()],
             "state": scored.state.value,
             "score": "" if scored.score is None else score_text(scored.score, metric, unit=False),
             "runs": str(scored.runs or ""),
@@ -357,8 +359,7 @@ def _compared_neighbours(verdict: Verdict) -> "Iterable[tuple[ScoredPoint, Diffe
 
 
 def _move_text(point: Point, centre: Point) -> str:
-    moves = [_axis_move("lr", point.lr, centre.lr)]
-    return ", ".join([*moves, _axis_move("wd", point.wd, centre.wd)] if centre.has_wd else moves)
+    return ", ".join(_axis_move(name, point[name], centre[name]) for name in centre.values)
 
 
 def _axis_move(name: str, new: float, old: float) -> str:
@@ -400,8 +401,7 @@ def _cells(verdict: Verdict, fresh: FreshComparison | None) -> dict[str, Any]:
     return {
         **_family_columns(verdict),
         "verdict": headline(verdict),
-        "lr": verdict.lr,
-        "wd": verdict.wd,
+        **axis_cells(verdict.point),
         verdict.study.metric.name: verdict.score,
         "seeds": verdict.candidate and verdict.candidate.runs,
         **_nearest_cell(verdict),
@@ -440,8 +440,7 @@ def _numbers(verdict: Verdict) -> dict[str, Any]:
     fresh_mean, fresh_std = mean_std([*verdict.fresh_scores.values()])
     return {
         "verdict": verdict.verdict,
-        "lr": verdict.lr,
-        "wd": verdict.wd,
+        **axis_cells(verdict.point),
         "metric": metric.name,
         "score_unit": "fraction" if metric.is_fraction else metric.unit or None,
         "seeds": _seeds(verdict),
@@ -477,13 +476,11 @@ def _bound_numbers(verdict: Verdict) -> dict[str, Any]:
     }
     # With unknown noise there are no probabilities, and no points as good.
     if bound.is_noise_known:
-        lr, wd = bound.recommended.to_json().values()
         numbers |= {
             "p_best": bound.best_probability,
             "noise": bound.noise.sd,
             "as_good": len(bound.plateau),
-            "recommended_lr": lr,
-            "recommended_wd": wd,
+            **{f"recommended_{name}": value for name, value in axis_cells(bound.recommended).items()},
         }
     return numbers
 
@@ -497,8 +494,7 @@ def _data(verdict: Verdict, reason: str) -> dict[str, Any]:
     return {
         **_family_columns(verdict),
         "verdict": verdict.verdict,
-        "lr": verdict.lr,
-        "wd": verdict.wd,
+        **axis_cells(verdict.point),
         "score": verdict.score,
         "runs": _seeds(verdict),
         "metric": metric.name,
@@ -511,7 +507,7 @@ def _data(verdict: Verdict, reason: str) -> dict[str, Any]:
         "evidence": _evidence_data(verdict),
         "neighbours": [
             {
-                **scored.point.to_json(),
+                **axis_cells(scored.point),
                 "score": scored.score,
                 "state": scored.state.value,
                 "runs": scored.runs,
@@ -520,11 +516,11 @@ def _data(verdict: Verdict, reason: str) -> dict[str, Any]:
             }
             for scored, fitted in _compared_neighbours(verdict)
         ],
-        "missing": [point.to_json() for point in verdict.missing_points],
+        "missing": [axis_cells(point) for point in verdict.missing_points],
         "seeds": list(verdict.study.seeds),
         "fresh": [{"seed": seed, "score": score} for seed, score in verdict.fresh_scores.items()],
-        "outside": [point.to_json() for point in verdict.outside],
-        "path": [point.to_json() for point in verdict.path],
+        "outside": [axis_cells(point) for point in verdict.outside],
+        "path": [axis_cells(point) for point in verdict.path],
         "versions": [{"version": name, "runs": [run.id for run in runs]} for name, runs in versions.items()],
         "resume": resume_class(verdict),
         "resumed": [run.id for run in resumed_runs(verdict)] if verdict.study.base.info.stop_signal else None,
@@ -544,8 +540,8 @@ def _evidence_data(verdict: Verdict) -> dict[str, Any] | None:
         "beats_all": bound.best_probability,
         "noise": {"sd": bound.noise.sd, "dof": bound.noise.dof, "known": bound.noise.source},
         "caveat": _caveat(bound) or None,
-        "as_good": [point.to_json() for point in bound.plateau],
-        "recommended": bound.recommended.to_json(),
+        "as_good": [axis_cells(point) for point in bound.plateau],
+        "recommended": axis_cells(bound.recommended),
         "paper": bound.paper,
         "more_runs": runs.likely if runs else None,
         "more_runs_range": [runs.low, runs.high] if runs else None,

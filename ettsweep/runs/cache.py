@@ -22,7 +22,7 @@ from ettsweep.runs.point import Point
 from ettsweep.runs.spec import Labels, RunSpec, validated_spec
 from ettsweep.runs.state import finished_status
 
-VERSION = 1
+VERSION = 2
 """Version of the tables and lines; a file with another one is rebuilt."""
 
 BUSY_S = 1.0
@@ -64,8 +64,7 @@ class KeptRun(NamedTuple):
 
     id: str
     family: str
-    lr: float
-    wd: float
+    values: dict[str, float]
     seed: int
     state: str
     reason: str
@@ -94,7 +93,7 @@ class RunCache:
         name = sha256(os.fsencode(os.path.realpath(results))).hexdigest()[:16]
         self._path = cache_folder() / "runs" / f"{name}.sqlite"
         self._database: sqlite3.Connection | None = None
-        self._points: dict[tuple[str, float, float], Point] = {}
+        self._points: dict[tuple[str | float, ...], Point] = {}
         self.runs: dict[str, KeptRun] = {}
         self.families: dict[str, tuple[RunSpec, Labels]] = {}
         with contextlib.suppress(sqlite3.Error, OSError, ValueError, TypeError):
@@ -177,17 +176,17 @@ class RunCache:
 
     def point(self, run: KeptRun) -> Point:
         """Return the point of a run: one object for all runs of its family there, since they are few."""
-        key = run.family, run.lr, run.wd
+        key: tuple[str | float, ...] = (run.family, *run.values.values())
         if (point := self._points.get(key)) is None:
             base, _ = self.families[run.family]
-            point = self._points[key] = Point(run.lr, run.wd, base.info.has_wd)
+            point = self._points[key] = base.with_values(run.values, run.seed).point
         return point
 
 
 def _kept(run: FinishedRun) -> KeptRun:
     status = finished_status(run.result)
     score, device_s = valid_score(run.result.get("score")), number(run.result.get("device_s")) or 0.0
-    where = run.id, run.family, run.spec.lr, run.spec.wd, run.spec.seed
+    where = run.id, run.family, run.spec.values, run.spec.seed
     return KeptRun(*where, str(status.state), status.reason, score, device_s, *run.stamp, zlib.crc32(run.data))
 
 

@@ -19,7 +19,7 @@ from ettsweep.metric import valid_score
 from ettsweep.runs.cache import FinishedRun, KeptRun, RunCache, Stamp, stamp_of
 from ettsweep.runs.folder import RunDir, is_run_id, runs_dir
 from ettsweep.runs.point import Point, snap_point
-from ettsweep.runs.spec import Labels, RunSpec, family_identity, id_of_run
+from ettsweep.runs.spec import USUAL_AXES, Labels, RunSpec, family_identity, id_of_run
 from ettsweep.runs.state import Liveness, State, Status, finished_status
 
 MIN_KEPT = 20
@@ -44,7 +44,7 @@ class Run:
 
     def __init__(self, folder: RunDir, spec: RunSpec, status: Status, result: Json | None = None) -> None:
         self.id, self.status = folder.id, status
-        self.lr, self.wd, self.seed = spec.lr, spec.wd, spec.seed
+        self.values, self.seed = spec.values, spec.seed
         self.base = spec
         """The spec of a run of its family, without regard to point and seed."""
         self._result = result
@@ -54,7 +54,7 @@ class Run:
     def kept(cls, runs: str, kept: KeptRun, cache: RunCache) -> "Run":
         """Return a finished run as the cache has it; `runs` is the folder of run folders."""
         run = cls.__new__(cls)
-        run.id, run.family, run.lr, run.wd, run.seed, state, reason, run.score, run.device_s, *_ = kept
+        run.id, run.family, run.values, run.seed, state, reason, run.score, run.device_s, *_ = kept
         run.status = DONE if state == State.DONE and not reason else Status(State(state), reason, 1.0)
         run.base, run.labels = cache.families[kept.family]
         run.point, run._at = cache.point(kept), (runs, cache, kept)
@@ -70,7 +70,7 @@ class Run:
 
     @cached_property
     def spec(self) -> RunSpec:
-        return self.base.with_point(self.lr, self.wd, self.seed)
+        return self.base.with_values(self.values, self.seed)
 
     @property
     def result(self) -> Json | None:
@@ -82,7 +82,7 @@ class Run:
 
     @cached_property
     def family(self) -> str:
-        """Id of the runs that differ from it only in lr, wd and seed."""
+        """Id of the runs that differ from it only in their point and seed."""
         return self.spec.family_id
 
     @cached_property
@@ -92,7 +92,7 @@ class Run:
 
     @cached_property
     def point(self) -> Point:
-        return Point(self.lr, self.wd, self.base.info.has_wd)
+        return self.spec.point
 
     @property
     def state(self) -> State:
@@ -257,7 +257,7 @@ class RunReader:
 
 
 class _SpecReader:
-    """Reads specs, of which a family's are validated once: they differ in three numbers."""
+    """Reads specs, of which a family's are validated once: they differ in a few numbers."""
 
     def __init__(self) -> None:
         self._families: dict[bytes, tuple[RunSpec, dict[str, object], str]] = {}
@@ -271,23 +271,23 @@ class _SpecReader:
         data = folder.spec_data()
         values = _own_values(data)
         # Version 2: later ones write an object again as a reference, so that equal data may have other bytes.
-        key = marshal.dumps([item for item in data.items() if item[0] not in ("lr", "wd", "seed")], 2)
+        key = marshal.dumps([item for item in data.items() if item[0] not in (*USUAL_AXES, "axes", "seed")], 2)
         if values and key in self._families:
             base, identity, family = self._families[key]
             # Where the id fits, so do the values.
             if id_of_run(identity, *values) == folder.id:
-                return base.with_point(*values), family
+                return base.with_values(*values), family
         spec = folder.spec_from(data)
         self._families[key] = spec, family_identity(spec), spec.family_id
         return spec, self._families[key][2]
 
 
-def _own_values(data: Json) -> tuple[float, float, int] | None:
-    """Return lr, wd and seed of a run; None if they are not what a spec allows."""
-    lr, wd, seed = data.get("lr"), data.get("wd"), data.get("seed")
-    if isinstance(lr, float) and isinstance(wd, float) and type(seed) is int and 0 < lr < math.inf > wd >= 0:
-        return lr, wd, seed
-    return None
+def _own_values(data: Json) -> tuple[dict[str, float], int] | None:
+    """Return the values of axes and the seed of a run; None if they are not what a spec allows."""
+    further, seed = data.get("axes", {}), data.get("seed")
+    values = {"lr": data.get("lr"), "wd": data.get("wd"), **(further if isinstance(further, dict) else {"axes": None})}
+    are_numbers = all(isinstance(value, float) and 0 <= value < math.inf for value in values.values())
+    return (values, seed) if type(seed) is int and are_numbers and values["lr"] else None
 
 
 def load_run_index(results: Path, liveness: Liveness | None = None) -> RunIndex:

@@ -1,10 +1,10 @@
-"""Points (lr, wd): where a run lies, to the digits that its id uses."""
+"""Points: where a run lies on the axes of a sweep, to the digits that its id uses."""
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ettsweep.powers import format_power, log2, power_and_decimal
+from ettsweep.powers import axis_text, log2, power_and_decimal
 
 MAPPED_TOLERANCE = 1e-6
 """Distance in log2 within which a value counts as a lattice value: maps between strategies round in the last bits."""
@@ -12,73 +12,79 @@ MAPPED_TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class Point:
-    """A position on the lattice; wd may be 0 if its axis is fixed.
+    """The values of one or two axes, by name, such as lr and wd; none is negative.
 
-    Points are equal, and have one hash, if their log2 agree to the digits that run ids use.
-
-    Attributes:
-        has_wd: whether what trains is given a wd; else nobody is shown one.
+    Points of the same axes are equal, and have one hash, if their log2 agree to the digits that run ids use.
     """
 
     # Only `key` is compared: floats that differ in the last bits have one run id, so they must be one point.
-    lr: float = field(compare=False)
-    wd: float = field(compare=False)
-    has_wd: bool = field(default=True, compare=False, repr=False)
-    key: tuple[float | None, float | None] = field(init=False, repr=False)
+    values: Mapping[str, float] = field(compare=False)
+    key: tuple[float | None, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        # The dataclass is frozen; this is how one sets a derived field.
-        object.__setattr__(self, "key", (log2(self.lr), log2(self.wd)))
+        # The dataclass is frozen; this is how one sets a derived field. The order of the axes is that of a sweep.
+        object.__setattr__(self, "key", tuple(log2(self.values[name]) for name in sorted(self.values)))
+
+    @classmethod
+    def of(cls, **values: float) -> "Point":
+        """Return the point with these values, such as `Point.of(lr=0.01, wd=0.1)`."""
+        return cls(values)
+
+    def __getitem__(self, name: str) -> float:
+        return self.values[name]
 
     def __iter__(self) -> Iterator[float]:
-        return iter((self.lr, self.wd))
+        return iter(self.values.values())
 
     def __str__(self) -> str:
         return self.text()
 
     def text(self, digits: int | None = None) -> str:
-        """Return the point as powers of two, or decimals with some digits: (2^-6, 0.3), or lr 2^-6 without a wd."""
-        lr = format_power(self.lr, digits)
-        return f"({lr}, {format_power(self.wd, digits)})" if self.has_wd else f"lr {lr}"
+        """Return the point with powers of two, or decimals with some digits: (2^-6, 0.3), or lr 2^-6 on one axis."""
+        texts = [axis_text(name, value, digits) for name, value in self.values.items()]
+        return f"({', '.join(texts)})" if len(texts) > 1 else f"{next(iter(self.values))} {texts[0]}"
 
     @property
     def words(self) -> str:
         """The point for people: lr 2^-6 (0.015625), wd 0.3."""
-        return f"lr {power_and_decimal(self.lr)}" + (f", wd {power_and_decimal(self.wd)}" if self.has_wd else "")
+        return ", ".join(f"{name} {power_and_decimal(value, name)}" for name, value in self.values.items())
 
-    @property
-    def shown_wd(self) -> float | None:
-        """The wd for tables and files; None without one."""
-        return self.wd if self.has_wd else None
-
-    def to_json(self) -> dict[str, float | None]:
-        """Return lr and wd as plain data."""
-        return {"lr": self.lr, "wd": self.shown_wd}
-
-    def log2(self) -> tuple[float, float]:
-        """Return (log2 lr, log2 wd); -inf for wd 0."""
-        return math.log2(self.lr), math.log2(self.wd) if self.wd > 0 else -math.inf
-
-    def moved(self, lr_steps: float, wd_steps: float) -> "Point":
-        """Return the point with lr * 2**lr_steps and wd * 2**wd_steps."""
-        return Point(self.lr * 2.0**lr_steps, self.wd * 2.0**wd_steps, self.has_wd)
+    def at(self, **values: float) -> "Point":
+        """Return the point with other values."""
+        return Point({**self.values, **values})
 
     def distance_to(self, other: "Point") -> float:
         """Return the Chebyshev distance to another point in log2."""
-        # Equal values first: for wd 0 on both sides the difference is inf - inf.
-        return max(0.0 if a == b else abs(a - b) for a, b in zip(self.log2(), other.log2(), strict=True))
+        # Equal values first: for 0 on both sides the difference is inf - inf.
+        pairs = ((_log2(value), _log2(other[name])) for name, value in self.values.items())
+        return max(0.0 if a == b else abs(a - b) for a, b in pairs)
+
+
+def axis_cells(point: Point | None) -> dict[str, float | None]:
+    """Return the values of a point by column of a table, each of which has lr and wd."""
+    return {"lr": None, "wd": None, **(point.values if point else {})}
+
+
+def axis_names(points: Iterable[Point | None]) -> list[str]:
+    """Return the columns of the values of points: lr, wd and any other."""
+    return list(dict.fromkeys(name for cells in map(axis_cells, [None, *points]) for name in cells))
 
 
 def from_the_middle(points: Collection[Point]) -> list[Point]:
     """Return points in the order of their distance, in log2, from the middle of the region that they span."""
-    corners = [(min(values), max(values)) for values in zip(*(point.log2() for point in points), strict=True)]
+    logs = {point: [_log2(value) for value in point] for point in points}
+    corners = [(min(values), max(values)) for values in zip(*logs.values(), strict=True)]
 
     def distance(point: Point) -> float:
-        # A wd of 0 is that of all points.
-        axes = zip(point.log2(), corners, strict=True)
+        # A value of 0 is that of all points.
+        axes = zip(logs[point], corners, strict=True)
         return max(abs(2 * at - low - high) if low < high else 0.0 for at, (low, high) in axes)
 
     return sorted(points, key=distance)
+
+
+def _log2(value: float) -> float:
+    return math.log2(value) if value > 0 else -math.inf
 
 
 def snap_point(point: Point, candidates: Collection[Point], tolerance: float = MAPPED_TOLERANCE) -> Point:

@@ -99,7 +99,7 @@ class RecipeInfo:
         labels: names for people.
         short_name: another name of the model, for `--model`.
         seeded: whether runs of a point differ by their seed; else a point has one run, and noise is unknown.
-        has_wd: whether runs are given a wd; else nobody is shown one.
+        axes: which of lr and wd runs are given.
         width: what strategies scale lr and wd by; None for one strategy, whose name says nothing to people.
         factor_rule: the optimizer whose learning-rate factors apply.
         steps: number of the last step; None if unknown.
@@ -132,7 +132,7 @@ class RecipeInfo:
     labels: Labels
     short_name: str = ""
     seeded: bool = True
-    has_wd: bool = True
+    axes: tuple[str, ...] = ("lr", "wd")
     width: int | None = None
     factor_rule: Literal["adamw", "sgd", "muon"] = "adamw"
     steps: int | None = None
@@ -189,6 +189,8 @@ class Recipe(StrictModel):
         data: dict[str, Any] = serialise(self)
         if data.get("trainable") == BUILT_IN:
             del data["trainable"]  # as before there were others
+        if data.get("axes") == {}:
+            del data["axes"]
         last = {name: data.pop(name) for name in self.written_last if name in data}
         return data | last
 
@@ -269,7 +271,7 @@ class Kind(Generic[SomeRecipe]):
         problems: (block, overrides, location) -> those of a block in a file that has other problems, one a line.
         extra_keys: keys that a block may have beside the fields, to suggest for misspelt ones.
         check_name: (field, name) -> raises InputError if there is no model or task, as the field says, of that name.
-        check_axes: (recipe, lrs, wds, strategies) -> a note on effects that people rarely want of these lr; raises
+        check_axes: (recipe, values by axis, strategies) -> a note on effects of lr that people rarely want; raises
             InputError if training does not depend on lr, or on wd and strategy where they have several values.
         check: (recipe, place) -> reasons why a run cannot be trained in a place.
         check_data: (recipe, data, count) -> raises DataMissingError if the data are not where workers look for them;
@@ -289,7 +291,7 @@ class Kind(Generic[SomeRecipe]):
     problems: Callable[[Block, Sequence[str], str], list[str]] = lambda block, overrides, location: []
     extra_keys: Sequence[Key] = ()
     check_name: Callable[[str, str], object] = lambda field, name: None
-    check_axes: Callable[[SomeRecipe, Sequence[float], Sequence[float], Sequence[str]], str] = lambda *of: ""
+    check_axes: Callable[[SomeRecipe, Mapping[str, Sequence[float]], Sequence[str]], str] = lambda *of: ""
     check: Callable[[SomeRecipe, Place], list[str]] = lambda recipe, place: []
     check_data: Callable[[SomeRecipe, str | None, bool], None] = lambda recipe, data, count: None
     bind: Callable[[SomeRecipe, str | None], SomeRecipe] = lambda recipe, data: recipe
@@ -349,6 +351,9 @@ ValidatedRecipe = PlainValidator(_as_recipe)
 
 MAX_SEED = 2**31 - 1
 
+USUAL_AXES = ("lr", "wd")
+"""Axes that each spec has a field for, and that strategies scale."""
+
 
 class StrategySpec(StrictModel):
     """Scaling strategy: `s` in [0, 1] (0 neural tangent, 1 maximal update), or None for standard.
@@ -369,17 +374,22 @@ class StrategySpec(StrictModel):
 
 
 class RunSpec(Recipe):
-    """One run: a recipe with its strategy, a point (lr, wd) and a seed.
+    """One run: a recipe with its strategy, a point and a seed.
 
     Each kind has a subclass of its own with the fields of both, see `spec_class`.
+
+    Attributes:
+        lr, wd: 1 and 0 where the runs are given none.
+        axes: values of further axes by name, as commands and functions have.
     """
 
     strategy: StrategySpec
     lr: PositiveFloat
     wd: NonNegative
+    axes: dict[str, NonNegative] = Field(default_factory=dict)
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
 
-    written_last: ClassVar[tuple[str, ...]] = (*Recipe.written_last, "strategy", "lr", "wd", "seed")
+    written_last: ClassVar[tuple[str, ...]] = (*Recipe.written_last, "strategy", "lr", "wd", "axes", "seed")
 
     recipe_class: ClassVar[type[Recipe]]
 
@@ -387,21 +397,26 @@ class RunSpec(Recipe):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         if RunSpec in cls.__bases__:
             cls.recipe_class = cls.__bases__[0]
+        cls.__hash__ = RunSpec.__hash__  # type: ignore[method-assign]
 
     @classmethod
-    def of(cls, recipe: Recipe, strategy: StrategySpec, lr: float, wd: float, seed: int) -> "RunSpec":
-        """Return the spec of a run of a recipe."""
+    def of(cls, recipe: Recipe, strategy: StrategySpec, values: Mapping[str, float], seed: int) -> "RunSpec":
+        """Return the spec of a run of a recipe, with its values of axes by name."""
         # dict() keeps the validated sub-models; model_dump would turn them into plain data.
-        return spec_class(type(recipe))(**dict(recipe), strategy=strategy, lr=lr, wd=wd, seed=seed)
+        made = spec_class(type(recipe))(**dict(recipe), strategy=strategy, lr=1.0, wd=0.0, seed=seed)
+        return made.with_values({**made.values, **values}, seed)
+
+    def __hash__(self) -> int:
+        return hash((self.lr, self.wd, self.seed))  # pydantic's hashes all fields, and `axes` has no hash
 
     @property
     def point(self) -> Point:
-        return Point(self.lr, self.wd, self.info.has_wd)
+        return Point({name: getattr(self, name) for name in self.info.axes} | self.axes)
 
     @property
     def run_id(self) -> str:
         """12 hex digits that name the run and its folder."""
-        return id_of_run(family_identity(self), self.lr, self.wd, self.seed)
+        return id_of_run(family_identity(self), self.values, self.seed)
 
     @property
     def family_id(self) -> str:
@@ -412,11 +427,23 @@ class RunSpec(Recipe):
     def canonical(self) -> Self:
         """A representative of all runs with this recipe, for measurements of time and memory."""
         # Strategy, point and seed hardly change time and memory.
-        return self.model_copy(update={"strategy": StrategySpec(s=None)}).with_point(1.0, 0.0, 0)
+        return self.model_copy(update={"strategy": StrategySpec(s=None)}).with_values(
+            {**self.values, "lr": 1.0, "wd": 0.0}, 0
+        )
 
-    def with_point(self, lr: float, wd: float, seed: int) -> Self:
+    @property
+    def values(self) -> dict[str, float]:
+        """lr, wd and the values of further axes."""
+        return {"lr": self.lr, "wd": self.wd, **self.axes}
+
+    def with_point(self, point: Point, seed: int) -> Self:
         """Return the spec of the same family at another point and seed."""
-        spec = self.model_copy(update={"lr": lr, "wd": wd, "seed": seed})
+        return self.with_values({**self.values, **point.values}, seed)
+
+    def with_values(self, values: Mapping[str, float], seed: int) -> Self:
+        """Return the spec with other `values`, and another seed."""
+        further = {name: value for name, value in values.items() if name not in USUAL_AXES}
+        spec = self.model_copy(update={"lr": values["lr"], "wd": values["wd"], "axes": further, "seed": seed})
         spec.keep_info(self.info)
         return spec
 
@@ -442,18 +469,18 @@ def validated_spec(data: Any, source: str | Source) -> RunSpec:
 
 def family_identity(spec: RunSpec) -> dict[str, object]:
     """Return the fields by which a run's family enters the hash of its id."""
-    # lr and wd enter a run id by their rounded log2 instead, see `point_identity`.
-    return {k: v for k, v in identity(spec).items() if k not in ("lr", "wd", "seed")}
+    # Values of axes enter a run id by their rounded log2 instead, see `point_identity`.
+    return {k: v for k, v in identity(spec).items() if k not in (*USUAL_AXES, "axes", "seed")}
 
 
-def id_of_run(family: dict[str, object], lr: float, wd: float, seed: int) -> str:
+def id_of_run(family: dict[str, object], values: Mapping[str, float], seed: int) -> str:
     """Return the id of a run: of a family, given by its `family_identity`, at a point with a seed."""
-    return digest(family | point_identity(lr, wd) | {"seed": seed})
+    return digest(family | point_identity(values) | {"seed": seed})
 
 
-def point_identity(lr: float, wd: float) -> dict[str, object]:
-    """Return the fields by which a point (lr, wd) enters the hash of a run id."""
-    return {"log2_lr": log2(lr), "log2_wd": log2(wd)}
+def point_identity(values: Mapping[str, float]) -> dict[str, object]:
+    """Return the fields by which values of axes enter the hash of a run id."""
+    return {f"log2_{name}": log2(value) for name, value in values.items()}
 
 
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0, le=MAX_SEED)], ...], Field(min_length=1, strict=False)]

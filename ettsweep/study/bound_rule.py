@@ -13,7 +13,7 @@ from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.runs.timing import RunTimes
-from ettsweep.study.lattice import neighbours
+from ettsweep.study.lattice import EDGE_AXIS, neighbours
 from ettsweep.study.means_rule import MeansRule
 from ettsweep.study.posterior import Posterior, as_fitted, fit_posterior, is_fitted_in_log
 from ettsweep.study.racing import BoundQuery, next_runs, runs_needed
@@ -89,9 +89,7 @@ class BoundRule(StudyState):
             key=lambda scored_point: self._shortfall(scored_point.point),
         )
         passed = [
-            n
-            for scored_point in path
-            for n in (scored_point.point, *neighbours(scored_point.point, self.study.lr, self.study.wd))
+            n for scored_point in path for n in (scored_point.point, *neighbours(scored_point.point, self.study.axes))
         ]
         path = path[: path.index(end) + 1]
         if len(path) > 1 and self._is_futile_step(path[-2], end):
@@ -100,7 +98,7 @@ class BoundRule(StudyState):
 
     def _is_futile_step(self, previous: ScoredPoint, last: ScoredPoint) -> bool:
         """`True` if a step gains less than the margin and ends where no climb may go on, as on a plateau."""
-        neighbour_points = neighbours(last.point, self.study.lr, self.study.wd)
+        neighbour_points = neighbours(last.point, self.study.axes)
         if not self._any_out_of_reach([point for point in neighbour_points if not self._is_requested(point)]):
             return False
         return self._shortfall(previous.point) <= self._margin
@@ -117,7 +115,7 @@ class BoundRule(StudyState):
 
         While the noise is unknown, means of neighbours are compared instead.
         """
-        neighbourhood = [self.score_point(p) for p in neighbours(current.point, self.study.lr, self.study.wd)]
+        neighbourhood = [self.score_point(p) for p in neighbours(current.point, self.study.axes)]
         scored = [scored_point for scored_point in neighbourhood if scored_point.score is not None]
         if current.score is None:
             return min(scored, key=lambda scored_point: self.study.metric.sort_key(scored_point.score), default=None)
@@ -159,7 +157,7 @@ class BoundRule(StudyState):
         if self._origin not in scores:
             return None
         metric, stability = self.study.metric, None
-        if self.free_axes[0] == 0:  # only lr has an edge
+        if next(iter(self.study.free)) == EDGE_AXIS:
             is_log = is_fitted_in_log(scores, metric)
             level = 1.0 if is_log else abs(fmean(scores[self._origin].values()))
             # In log, a margin of m is a difference of about m.
@@ -179,15 +177,15 @@ class BoundRule(StudyState):
 
     def _places(self, candidate: Point, positions: Iterable[Position]) -> dict[Position, Position]:
         """Return where positions lie in the fit, in mean steps from the candidate, if an axis is uneven."""
-        axes = [(self.study.lr, self.study.wd)[k] for k in self.free_axes]
-        if all(axis.is_even for axis in axes):
+        free = self.study.free
+        if all(axis.is_even for axis in free.values()):
             return {}
-        start, places = candidate.log2(), dict[Position, Position]()
+        places = dict[Position, Position]()
         for position in positions:
-            at = self.point_at(position, candidate).log2()
-            exact = [(at[k] - start[k]) / axis.step for k, axis in zip(self.free_axes, axes, strict=True)]
+            at = self.point_at(position, candidate)
             places[position] = tuple(
-                steps if axis.is_even else x for steps, x, axis in zip(position, exact, axes, strict=True)
+                steps if axis.is_even else math.log2(at[name] / candidate[name]) / axis.step
+                for steps, (name, axis) in zip(position, free.items(), strict=True)
             )
         return places
 
@@ -220,13 +218,13 @@ class BoundRule(StudyState):
 
     @cached_property
     def _origin(self) -> Position:
-        return (0.0,) * len(self.free_axes)
+        return (0.0,) * len(self.study.free)
 
     @cached_property
     def _compared_positions(self) -> set[Position]:
         """The positions of a candidate and its neighbours."""
         origin = self.study.centre
-        return {self._origin, *(self.steps(n, origin) for n in neighbours(origin, self.study.lr, self.study.wd))}
+        return {self._origin, *(self.steps(n, origin) for n in neighbours(origin, self.study.axes))}
 
     def _neighbour_positions(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> list[Position]:
         """Return the positions of the neighbours that have a score, of a stable run."""
@@ -399,7 +397,7 @@ class BoundRule(StudyState):
 
     def _bound_at(self, point: Point) -> float | None:
         """Return the bound on another point than the candidate; None unless all of its neighbours were run."""
-        around = [self.score_point(neighbour) for neighbour in neighbours(point, self.study.lr, self.study.wd)]
+        around = [self.score_point(neighbour) for neighbour in neighbours(point, self.study.axes)]
         posterior = self.posterior(point)
         if posterior is None or posterior.noise.source == "unknown" or not all(n.state.finished for n in around):
             return None
@@ -470,5 +468,5 @@ def seeds_to_decide(posterior: Posterior, candidate: Position, others: Sequence[
 
 
 def _medoid(points: Sequence[Point]) -> Point:
-    """Return the point nearest to all others; on ties the one with the lowest lr, then wd."""
-    return min(points, key=lambda point: (sum(point.distance_to(other) for other in points), point.lr, point.wd))
+    """Return the point nearest to all others; on ties the lowest along the first axis."""
+    return min(points, key=lambda point: (sum(point.distance_to(other) for other in points), *point))

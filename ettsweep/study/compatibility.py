@@ -31,9 +31,12 @@ def sweep_differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -
             field = key.rpartition(".")[2]
             # The label ends the proposed name of another sweep: w64-sgd says more than w64-kind-sgd.
             problems[str(new) if field == "kind" else f"{field}-{new}"] = f"{key} is {old} there, {new} here"
-    for name in ("lr", "wd"):
-        old_axis: Axis = getattr(first, name)
-        new_axis: Axis = getattr(sweep_spec, name)
+    if first.axes.keys() != sweep_spec.axes.keys():
+        there, here = (" and ".join(spec.axes) for spec in (first, sweep_spec))
+        problems["-".join(sweep_spec.axes)] = f"the axes are {there} there, {here} here"
+        return problems
+    for name, new_axis in sweep_spec.axes.items():
+        old_axis = first.axes[name]
         if old_axis.fixed != new_axis.fixed:
             old_label, new_label = ("fixed" if axis.fixed else "searched" for axis in (old_axis, new_axis))
             problems[f"{name}-{new_label}"] = f"{name} is {old_label} there, {new_label} here"
@@ -50,11 +53,8 @@ def sweep_differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -
     centres = {name: centre for spec in reversed(sweep_specs) for name, centre in spec.centres.items()}
     for strategy in sweep_spec.centres.keys() & centres.keys():
         old_centre, new_centre = centres[strategy], sweep_spec.centres[strategy]
-        coordinates = (
-            ("lr", first.lr, old_centre.lr, new_centre.lr),
-            ("wd", first.wd, old_centre.wd, new_centre.wd),
-        )
-        for name, axis, old, new in coordinates:
+        for name, axis in first.axes.items():
+            old, new = old_centre[name], new_centre[name]
             if not axis.around(old).is_on_lattice(old, new):
                 label = "fixed at" if axis.fixed else f"in steps of {axis.step:g} in log2 from"
                 # Six digits: centres that print alike would make a puzzling message.
@@ -67,9 +67,9 @@ def sweep_differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -
 def study_differences(study: Study, other: Study) -> list[str]:
     """Return how two studies of one family differ, as `own value / other value`: why their verdicts may differ."""
     lines = []
-    for name in ("lr", "wd"):
-        axes: list[Axis] = [getattr(study, name) for study in (study, other)]
-        values = [[getattr(point, name) for point in _corners(study)] for study in (study, other)]
+    for name in study.axes:
+        axes = [study.axes[name], other.axes[name]]
+        values = [[point[name] for point in _corners(study)] for study in (study, other)]
         own_label, other_label = (
             _axis_label(axis, coordinates) for axis, coordinates in zip(axes, values, strict=True)
         )

@@ -156,7 +156,7 @@ class _Grid(StrictModel):
     def _stated_centres(self) -> dict[str, Centres]:
         return {name: getattr(self, name) for name in type(self).model_fields if name.startswith("centre")}
 
-    def resolve_centres(self, recipe: Recipe) -> Centres:
+    def resolve_centres(self, recipe: Recipe) -> dict[str, dict[str, float]]:
         """Return the centre for each strategy: from the file, or else mapped from another strategy's.
 
         Raises:
@@ -212,7 +212,7 @@ class GridFile(_Grid):
         optimizer = self.recipe.get("optimizer", {})
         return optimizer.get("kind", DEFAULT_OPTIMIZER) if isinstance(optimizer, dict) else optimizer
 
-    def resolve_centres(self, recipe: Recipe) -> Centres:
+    def resolve_centres(self, recipe: Recipe) -> dict[str, dict[str, float]]:
         """Return the centre for each strategy: from the file, or else mapped from another strategy's.
 
         `recipe` is the file's recipe with overrides applied.
@@ -255,8 +255,8 @@ class RunGrid(_Grid):
         return value
 
 
-def _by_s(centres: Mapping[str, Centre]) -> dict[float | None, Centre]:
-    return {parse_strategy(name): centre for name, centre in centres.items()}
+def _by_s(centres: Mapping[str, Centre]) -> dict[float | None, dict[str, float]]:
+    return {parse_strategy(name): dict(centre) for name, centre in centres.items()}
 
 
 def _refuse_repeated(names: Iterable[str]) -> None:
@@ -275,7 +275,9 @@ _OPTIMIZER_CENTRES: dict[str, Any] = {f"centre_{name}": (Centres, Field(default_
 _GridFileSchema = create_model("_File", __base__=GridFile, **_OPTIMIZER_CENTRES)
 
 
-def map_centres(names: Sequence[str], stated_centres: Mapping[float | None, Centre], recipe: Recipe) -> Centres:
+def map_centres(
+    names: Sequence[str], stated_centres: Mapping[float | None, Mapping[str, float]], recipe: Recipe
+) -> dict[str, dict[str, float]]:
     """Return the centre of each strategy: the stated one, or else one mapped from another strategy's.
 
     The map (`strategies.strategy.map_point`) starts from the first stated centre of a strategy with an s; between such
@@ -301,9 +303,10 @@ def map_centres(names: Sequence[str], stated_centres: Mapping[float | None, Cent
         if centre is None:
             if width is None:
                 raise InputError(f"no centre for {name}: without a width it cannot be mapped from another strategy's")
-            lr, wd = map_point(source_centre.lr, source_centre.wd, source, s, width, rule)
-            centre = validate(Centre, {"lr": lr, "wd": wd}, f"the centre mapped to {name}")
-        centres[strategy_name(s)] = centre
+            lr, wd = map_point(source_centre["lr"], source_centre["wd"], source, s, width, rule)
+            validate(Centre, {"lr": lr, "wd": wd}, f"the centre mapped to {name}")
+            centre = {**source_centre, "lr": lr, "wd": wd}
+        centres[strategy_name(s)] = dict(centre)
     return centres
 
 
@@ -456,14 +459,16 @@ def make_sweep_spec(
         with locating(Source(str(path), options_by_key(overrides))):
             centres = grid.resolve_centres(recipe)
     else:
-        centres = {strategy_name(parse_strategy(name)): start for name in grid.strategies}
+        centres = {strategy_name(parse_strategy(name)): dict(start) for name in grid.strategies}
+    # What is searched is an axis even if the runs are not given it: `check_axes` says so.
+    axes = {"lr": grid.lr, "wd": grid.wd}
+    axes = {name: axis for name, axis in axes.items() if name in recipe.info.axes or not axis.fixed}
     sweep_spec = SweepSpec(
         grid=path.name,
         recipe=recipe,
         mlp_factor=grid.mlp_factor,
-        centres=centres,
-        lr=grid.lr,
-        wd=grid.wd,
+        centres={name: {axis: centre[axis] for axis in axes} for name, centre in centres.items()},
+        axes=axes,
         seeds=grid.seeds,
         criterion=_criterion(grid, recipe, path) or None,  # None is left out of the sweep's file
         data=grid.data,
@@ -641,11 +646,11 @@ def _check_ranges(data: dict[str, Any], path: Path, overrides: Sequence[str], op
     except InputError:
         return
     strategy, centre = next(iter(sweep_spec.centres.items()))
-    if not centre.wd and "wd" in value_ranges:
+    if not all(centre.get(name) for name in value_ranges):
         return  # no steps lead from 0
     problems, right_options = [], {}
     for name, value_range in value_ranges.items():
-        source, form, start = f"{path}: {name}", "[{}, {}]", getattr(centre, name)
+        source, form, start = f"{path}: {name}", "[{}, {}]", centre[name]
         if typed := options.get((name,)):
             option, _, text = typed.partition("=")
             colons = ":".join(["{}", "{}", *text.split(":")[2:]])  # the step stays as it is

@@ -4,7 +4,7 @@ import bisect
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -221,24 +221,38 @@ def _rounded(value: float) -> float:
     return float(f"{value:.{LIST_DIGITS}g}")
 
 
-def expand(centre: Point, lr_axis: Axis, wd_axis: Axis) -> list[Point]:
-    """Return all points of a grid around its centre; lr is the outer loop."""
-    wds = wd_axis.grid(centre.wd)
-    return [Point(lr, wd, centre.has_wd) for lr in lr_axis.grid(centre.lr) for wd in wds]
+EDGE_AXIS = "lr"
+"""The axis that has an edge of stability."""
+
+Axes = Mapping[str, Axis]
+"""One or two axes by name, such as lr and wd; the first is the outer loop of a grid."""
 
 
-def neighbours(point: Point, lr_axis: Axis, wd_axis: Axis) -> list[Point]:
+def free_axes(axes: Axes) -> dict[str, Axis]:
+    """Return the axes that are not fixed."""
+    return {name: axis for name, axis in axes.items() if not axis.fixed}
+
+
+def expand(centre: Point, axes: Axes) -> list[Point]:
+    """Return all points of a grid around its centre."""
+    grids = (axis.grid(centre[name]) for name, axis in axes.items())
+    return [Point(dict(zip(axes, values, strict=True))) for values in itertools.product(*grids)]
+
+
+def shifted(point: Point, axes: Axes, steps: Mapping[str, float]) -> Point:
+    """Return the point that many steps along the axes named."""
+    return point.at(**{name: axes[name].shifted(point[name], number) for name, number in steps.items() if number})
+
+
+def neighbours(point: Point, axes: Axes) -> list[Point]:
     """Return the neighbours that an optimum must beat: six on two free axes, two on one, none if both are fixed.
 
     With steps of one these are (2lr, wd) (lr, 2wd) (2lr, wd/2) (lr/2, 2wd) (lr, wd/2) (lr/2, wd): a hexagon.
     The diagonals (2lr, 2wd) and (lr/2, wd/2) are left out on purpose.
     """
-    offsets = [(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)]
-    return [
-        Point(lr_axis.shifted(point.lr, i), wd_axis.shifted(point.wd, j), point.has_wd)
-        for i, j in offsets
-        if not (i and lr_axis.fixed) and not (j and wd_axis.fixed)
-    ]
+    free = free_axes(axes)
+    offsets = [(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)] if len(free) > 1 else [(1,), (-1,)]
+    return [shifted(point, axes, dict(zip(free, each, strict=True))) for each in offsets] if free else []
 
 
 def parse_point(text: str, option: str) -> Point:
@@ -253,7 +267,7 @@ def parse_point(text: str, option: str) -> Point:
         lr, wd = 0.0, 0.0  # refused below, with all other values that are out of range
     if not (0 < lr < math.inf and 0 <= wd < math.inf):
         raise InputError(f"{option}: LR,WD is expected, such as 2^-6,0.5, got {text!r}")
-    return Point(lr, wd, "," in text)
+    return Point.of(lr=lr, wd=wd) if "," in text else Point.of(lr=lr)
 
 
 def _in_range(value: float) -> float:
@@ -278,6 +292,9 @@ class Centre(StrictModel):
 
 
 Centres = dict[str, Centre]
+
+AxisValue = Annotated[NonNegative, BeforeValidator(_parse_power), AfterValidator(_in_range)]
+"""A value of an axis."""
 
 
 PLACEHOLDER_CENTRE = Centre(lr=1e-3, wd=0.0)

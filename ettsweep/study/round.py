@@ -11,7 +11,7 @@ from statistics import fmean
 
 from ettsweep.console import format_count, format_device_hours
 from ettsweep.errors import InputError
-from ettsweep.powers import format_power
+from ettsweep.powers import axis_text
 from ettsweep.quantities import score_text
 from ettsweep.runs.index import RunIndex
 from ettsweep.runs.point import Point
@@ -239,7 +239,7 @@ class _RoundMaker:
         for need in needs:
             new = {run_id: spec for spec in need.specs if (run_id := spec.run_id) in launched}
             study = need.study_state.study
-            extra = {i for i, spec in new.items() if not study.requests(Point(spec.lr, spec.wd), spec.seed)}
+            extra = {i for i, spec in new.items() if not study.requests(spec.point, spec.seed)}
             extra_ids[need.key] = extra_ids.get(need.key, frozenset()) | extra
         paths = {verdict.key: tuple(verdict.full_path) for verdict in verdicts}
         return Spent(
@@ -421,5 +421,5 @@ def _describe_candidate(verdict: Verdict) -> str:
     assert verdict.point is not None
     metric = verdict.study.metric
     score = "diverged" if verdict.score is None else f"{metric.name} {score_text(verdict.score, metric)}"
-    wd = f" wd {format_power(verdict.point.wd)}" if verdict.point.has_wd else ""
-    return f"candidate lr {format_power(verdict.point.lr)}{wd}, {score}"
+    at = " ".join(f"{name} {axis_text(name, value)}" for name, value in verdict.point.values.items())
+    return f"candidate {at}, {score}"

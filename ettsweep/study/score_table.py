@@ -310,7 +310,7 @@ def read_scores(source: str, names: Mapping[str, str]) -> tuple[list[Score], Sco
     places = dict[tuple[float, float, int], str]()
     for row, (lr, wd, seed, _) in zip(table.rows, scores, strict=True):
         if (other := places.setdefault((lr, wd, seed), row.place)) != row.place:
-            point = Point(lr, wd, table.name("wd") in table.columns)
+            point = Point.of(lr=lr, wd=wd)
             raise InputError(
                 f"{source}, {row.place}: {point.words}, seed {seed} is there twice ({other})"
                 f"{'' if table.name('seed') in table.columns else '; a column seed tells repeats apart'}"
@@ -435,7 +435,7 @@ class TableRecipe(Recipe):
     @property
     def info(self) -> RecipeInfo:  # they are of no kind: nobody trains them
         metric = Metric(self.column, self.mode, self.column, "last", margin_is=self.margin_is)
-        return RecipeInfo(metric=metric, labels=Labels(self.source), has_wd=self.wd_is_known)
+        return RecipeInfo(metric=metric, labels=Labels(self.source), axes=("lr", "wd") if self.wd_is_known else ("lr",))
 
 
 def shown_seed(study: Study, seed: int) -> int:
@@ -464,16 +464,18 @@ def make_study(
     recipe = recipe.model_copy(update={"wd_is_known": has_wd})
     seeds_at: dict[Point, list[int]] = {}
     for score in scores:
-        seeds_at.setdefault(Point(score.lr, score.wd, has_wd), []).append(score.seed)
+        at = {"lr": score.lr, "wd": score.wd} if has_wd else {"lr": score.lr}
+        seeds_at.setdefault(Point(at), []).append(score.seed)
     # New neighbours are to have the seed that most points have.
     seeds = tuple(seed for seed, _ in Counter(sorted(score.seed for score in scores)).most_common())
     origin = next(iter(seeds_at))
-    base = RunSpec.of(recipe, StrategySpec(s=None), origin.lr, origin.wd, seeds[0])
+    base = RunSpec.of(recipe, StrategySpec(s=None), origin.values, seeds[0])
     stated_seeds = {point: tuple(members) for point, members in seeds_at.items()}
-    study = Study(base, lr_axis, wd_axis, seeds, tuple(stated_seeds), criterion=criterion, stated_seeds=stated_seeds)
+    axes = {"lr": lr_axis, "wd": wd_axis} if has_wd else {"lr": lr_axis}
+    study = Study(base, axes, seeds, tuple(stated_seeds), criterion=criterion, stated_seeds=stated_seeds)
     runs = []
     for lr, wd, seed, value in scores:
-        spec = base.with_point(lr, wd, seed)
+        spec = base.with_values({"lr": lr, "wd": wd}, seed)
         state = State.DIVERGED if value is None else State.DONE
         runs.append(Run(RunDir(Path(spec.run_id)), spec, Status(state), {"score": value}))
     return study, runs, [note for note in (lr_note, wd_note) if note]

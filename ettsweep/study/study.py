@@ -1,4 +1,4 @@
-"""Study: one family searched in one sweep, on a lattice of points in (log2 lr, log2 wd)."""
+"""Study: one family searched in one sweep, on a lattice of points of one or two axes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.spec import RunSpec, Seeds, validated_spec
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.criterion import Criterion, CriterionOptions
-from ettsweep.study.lattice import POINT_OPTIONS, Axis
+from ettsweep.study.lattice import POINT_OPTIONS, Axes, Axis, free_axes, shifted
 
 StudyKey = tuple[str, str]
 """Sweep and family: unique among studies."""
@@ -21,7 +21,7 @@ class Study:
 
     Attributes:
         base: the run at the centre with the first seed.
-        lr, wd: ranges and steps of the lattice.
+        axes: ranges and steps of the lattice.
         seeds: seeds of each grid point.
         grid_points: points of grids, each requested with all seeds.
         sweep: name of the sweep; empty before it has one.
@@ -33,8 +33,7 @@ class Study:
     """
 
     base: RunSpec
-    lr: Axis
-    wd: Axis
+    axes: Axes
     seeds: Seeds
     grid_points: tuple[Point, ...]
     sweep: str = ""
@@ -79,26 +78,34 @@ class Study:
     @property
     def has_free_axis(self) -> bool:
         """`True` if an axis is not fixed, so that there is something to search."""
-        return not (self.lr.fixed and self.wd.fixed)
+        return bool(self.free)
+
+    @cached_property
+    def free(self) -> dict[str, Axis]:
+        """The axes that are not fixed."""
+        return free_axes(self.axes)
 
     def is_on_lattice(self, point: Point) -> bool:
         """`True` if the point lies on the lattice, inside the requested ranges or not."""
-        return self.lr.is_on_lattice(self.base.lr, point.lr) and self.wd.is_on_lattice(self.base.wd, point.wd)
+        centre = self.centre
+        return all(axis.is_on_lattice(centre[name], point[name]) for name, axis in self.axes.items())
 
-    def cell(self, point: Point, origin: Point) -> tuple[int, int] | None:
-        """Return the cell of a point, (steps along lr, steps along wd) from `origin`; None off the lattice of that.
+    def cell(self, point: Point, origin: Point) -> tuple[int, ...] | None:
+        """Return the cell of a point, in steps from `origin` along each axis; None off the lattice of that.
 
         Steps along a fixed axis, which a map between strategies can still shift, are counted in those of the free one.
         """
-        free = self.wd if self.lr.fixed else self.lr
-        lr_axis, wd_axis = free, free if self.wd.fixed else self.wd
-        if origin.wd != point.wd and not (origin.wd and point.wd):  # wd 0 is infinitely many steps away
-            return None
-        i = round(lr_axis.distance(point.lr, origin.lr))
-        j = round(wd_axis.distance(point.wd, origin.wd)) if origin.wd != point.wd else 0
-        # `snap_point` tolerates rounding in lr and wd; a point between two positions does not come back.
-        there = Point(lr_axis.shifted(origin.lr, i), wd_axis.shifted(origin.wd, j), origin.has_wd)
-        return (i, j) if snap_point(there, [point]) == point else None
+        axes = {name: next(iter(self.free.values()), axis) if axis.fixed else axis for name, axis in self.axes.items()}
+        steps = dict[str, int]()
+        for name, axis in axes.items():
+            if origin[name] == point[name]:
+                steps[name] = 0
+            elif not (origin[name] and point[name]):  # 0 is infinitely many steps away
+                return None
+            else:
+                steps[name] = round(axis.distance(point[name], origin[name]))
+        # `snap_point` tolerates rounding in values; a point between two positions does not come back.
+        return tuple(steps.values()) if snap_point(shifted(origin, axes, steps), [point]) == point else None
 
     @property
     def centre(self) -> Point:
@@ -129,7 +136,7 @@ class Study:
 
     def specs(self) -> list[RunSpec]:
         """Return the specs of all requested runs."""
-        return [self.base.with_point(lr, wd, seed) for (lr, wd), seeds in self.seeds_by_point.items() for seed in seeds]
+        return [self.base.with_point(point, seed) for point, seeds in self.seeds_by_point.items() for seed in seeds]
 
     @property
     def metric(self) -> Metric:

@@ -7,12 +7,12 @@ from functools import cache, cached_property
 from itertools import product
 
 from ettsweep.errors import InputError
-from ettsweep.powers import format_power
+from ettsweep.powers import axis_text
 from ettsweep.runs.index import Run, group_by_point
 from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, foremost
-from ettsweep.study.lattice import PRINTED_TOLERANCE, neighbours
+from ettsweep.study.lattice import PRINTED_TOLERANCE, neighbours, shifted
 from ettsweep.study.reason import Command, Reason, StuckRun
 from ettsweep.study.study import Study
 from ettsweep.study.verdict import FINAL_VERDICTS, Bound, ScoredPoint, Verdict, VerdictWord, best_point
@@ -83,9 +83,7 @@ class StudyState(ABC):
         Where a climb ends, a better neighbour refutes nothing: racing tells the two apart.
         """
         study = self.study
-        scored_neighbours = (
-            [self.score_point(p) for p in neighbours(candidate.point, study.lr, study.wd)] if candidate else []
-        )
+        scored_neighbours = [self.score_point(p) for p in neighbours(candidate.point, study.axes)] if candidate else []
         runs = self._runs.get(candidate.point, {}) if candidate else {}
         # Fresh seeds are rerun after the verdict; they are shown beside it and never move it.
         fresh = {
@@ -131,54 +129,46 @@ class StudyState(ABC):
         """Return the lattice point that a user typed, perhaps rounded to three digits; `source` is named in messages.
 
         Raises:
-            InputError: the point is not on the lattice: off a fixed axis, or between two steps; or it lacks a wd.
+            InputError: the point is not on the lattice: off a fixed axis, or between two steps; or it lacks an axis.
         """
         study = self.study
-        if study.centre.wd and not typed_point.has_wd:
-            raise InputError(f"{source}: LR,WD is expected, such as 2^-6,0.5, got an lr alone")
-        axes, typed_point = (study.lr, study.wd), replace(typed_point, has_wd=study.base.info.has_wd)
+        axes = study.axes
+        for name in typed_point.values:
+            if name not in axes:
+                raise InputError(f"{source}: runs of {study.title} have no {name}, got {typed_point}")
+        if len(typed_point.values) < len(axes):
+            names = ",".join(axes).upper()
+            raise InputError(f"{source}: {names} is expected, such as {study.centre}, got {typed_point}")
         # Half a step at most: on a fine lattice, a printed value could stand for two points.
-        tolerance = min([PRINTED_TOLERANCE, *(axis.step / 2 for axis in axes if not axis.fixed)])
+        tolerance = min([PRINTED_TOLERANCE, *(axis.step / 2 for axis in study.free.values())])
         if (point := snap_point(typed_point, self._known_points, tolerance)) in self._known_points:
             return point
-        start = study.centre
-        lr, wd = (axis.nearest(origin, value) for axis, origin, value in zip(axes, start, typed_point, strict=True))
-        nearest = Point(lr, wd, study.base.info.has_wd)
-        for name, axis, value, nearest_value in zip(("lr", "wd"), axes, typed_point, nearest, strict=True):
-            if not axis.is_on_lattice(nearest_value, value, tolerance):
-                at, got = format_power(nearest_value), format_power(value)
-                if name == "wd" and not study.base.info.has_wd:
-                    raise InputError(f"{source}: runs of {study.title} are given no wd, got {got}")
+        nearest = Point({name: axis.nearest(study.centre[name], typed_point[name]) for name, axis in axes.items()})
+        for name, axis in axes.items():
+            if not axis.is_on_lattice(nearest[name], typed_point[name], tolerance):
+                at, got = axis_text(name, nearest[name]), axis_text(name, typed_point[name])
                 if axis.fixed:
                     raise InputError(f"{source}: {name} is fixed at {at} in {study.title}, got {got}")
                 raise InputError(f"{source}: {name} {got} is no point of {study.title}; the nearest is {at}")
         return snap_point(nearest, self._known_points)
 
     def _best_requested(self) -> ScoredPoint | None:
-        """Return the best finished point that was requested; on ties the one with the lowest lr, then wd."""
+        """Return the best finished point that was requested; on ties the lowest along the first axis."""
         scored = [self.score_point(point) for point in sorted(self._requested_points, key=tuple)]
         return best_point([scored_point for scored_point in scored if scored_point.state.finished], self.study.metric)
 
     # --- positions on the lattice ---
 
-    @cached_property
-    def free_axes(self) -> list[int]:
-        """Indices of the free axes: 0 for lr, 1 for wd."""
-        return [k for k, axis in enumerate((self.study.lr, self.study.wd)) if not axis.fixed]
-
     def steps(self, point: Point, origin: Point | None = None) -> tuple[float, ...]:
         """Return the lattice steps from `origin`, by default the centre, to a point along each free axis."""
-        axes, start, at = (self.study.lr, self.study.wd), [*(origin or self.study.centre)], [*point]
+        start = origin or self.study.centre
         # Rounded, since positions are dictionary keys and float noise would split equal ones.
-        return tuple(round(axes[k].distance(at[k], start[k]), 6) for k in self.free_axes)
+        return tuple(round(axis.distance(point[name], start[name]), 6) for name, axis in self.study.free.items())
 
     def point_at(self, steps: Sequence[float], origin: Point | None = None) -> Point:
         """Return the point that many lattice steps from `origin`, by default the centre; the inverse of `steps`."""
-        start = origin or self.study.centre
-        values = [*start]
-        for k, number in zip(self.free_axes, steps, strict=True):
-            values[k] = (self.study.lr, self.study.wd)[k].shifted(values[k], number)
-        return self._canonical_point(Point(values[0], values[1], start.has_wd))
+        moves = dict(zip(self.study.free, steps, strict=True))
+        return self._canonical_point(shifted(origin or self.study.centre, self.study.axes, moves))
 
     def _canonical_point(self, point: Point) -> Point:
         if point not in self._canonical_points:
@@ -255,24 +245,26 @@ class StudyState(ABC):
         """`True` if a point was requested, or lies within the ranges that samplers suggest from."""
         if point in self._requested_points or not self.study.box:
             return point in self._requested_points
-        return all(
-            axis.fixed or axis.steps(min(corners) - value) <= 0 <= axis.steps(max(corners) - value)
-            for axis, value, *corners in zip(
-                (self.study.lr, self.study.wd), point.log2(), *(p.log2() for p in self.study.box), strict=True
-            )
-        )
+        return self._beyond(point, self._ends(self.study.box)) <= 0
 
     def _any_out_of_reach(self, points: Iterable[Point]) -> bool:
         """`True` if any of these points is more than `REACH` steps beyond the requested ones: no climb goes there."""
         # Counted from the edges of what was requested: the centre may be far inside, or outside.
-        requested_values = list(
-            zip(*(point.log2() for point in (*self._requested_points, *self.study.box)), strict=True)
+        return any(self._beyond(point, self._requested_ends) > REACH for point in points)
+
+    @cached_property
+    def _requested_ends(self) -> list[tuple[float, float]]:
+        return self._ends([*self._requested_points, *self.study.box])
+
+    def _ends(self, points: Iterable[Point]) -> list[tuple[float, float]]:
+        """Return the lowest and the highest steps of points along each free axis."""
+        return [(min(along), max(along)) for along in zip(*map(self.steps, points), strict=True)]
+
+    def _beyond(self, point: Point, ends: Iterable[tuple[float, float]]) -> float:
+        """Return how many steps a point is beyond the ends of a range; negative inside of it."""
+        return max(
+            (max(low - x, x - high) for x, (low, high) in zip(self.steps(point), ends, strict=True)), default=0.0
         )
-        for point in points:
-            for axis, value, limits in zip((self.study.lr, self.study.wd), point.log2(), requested_values, strict=True):
-                if not axis.fixed and axis.steps(max(min(limits) - value, value - max(limits))) > REACH:
-                    return True
-        return False
 
     def _stuck_runs(self, scored_points: Iterable[ScoredPoint]) -> list[Run]:
         """Return the runs that need a person, those of the given points first."""
@@ -359,16 +351,16 @@ class StudyState(ABC):
         return max(0, saved) if raced else 0
 
     def is_requested(self, spec: RunSpec) -> bool:
-        """`True` for a run that is requested, also where its lr and wd differ from the point's by rounding."""
+        """`True` for a run that is requested, also where its values differ from the point's by rounding."""
         return self.study.requests(self._canonical_point(spec.point), spec.seed)
 
     def specs(self, points: Iterable[Point], seeds: Sequence[int] | None = None) -> list[RunSpec]:
         """Return the runs of some points, over the study's seeds by default.
 
-        An existing run's own spec is returned, since its lr and wd may differ from the point's by rounding.
+        An existing run's own spec is returned, since its values may differ from the point's by rounding.
         """
         specs = []
         for point, seed in product(points, seeds or self.study.seeds):
             run = self._runs.get(point, {}).get(seed)
-            specs.append(run.spec if run else self.study.base.with_point(point.lr, point.wd, seed))
+            specs.append(run.spec if run else self.study.base.with_point(point, seed))
         return specs

@@ -9,7 +9,6 @@ from ettsweep.runs.index import RunIndex
 from ettsweep.runs.point import Point
 from ettsweep.runs.state import State
 from ettsweep.study.judgement import evaluate
-from ettsweep.study.lattice import Centre
 from ettsweep.study.study import Study, StudyKey, study_titles
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.surface_sampler import LatticePosition, Observations, Sampler
@@ -119,9 +118,9 @@ class Search:
         return Suggestion(
             strategy=study.strategy,
             sampler=self.sampler,
-            points=tuple(map(_as_centre, points)),
+            points=tuple(dict(point.values) for point in points),
             reason=start.reason,
-            start=None if study.start else _as_centre(start.point),
+            start=None if study.start else dict(start.point.values),
         )
 
     def _note(self, title: str, study: Study, points: Sequence[Point], n_tried: int) -> str:
@@ -132,10 +131,6 @@ class Search:
             return f"{title}: after {format_count(n_tried, 'point')} no further one is worth a run"
         count = format_count(len(study.suggested_points), "point")
         return f"{title}: {count} suggested; --trials N allows N in total"
-
-
-def _as_centre(point: Point) -> Centre:
-    return Centre(lr=point.lr, wd=point.wd)
 
 
 def collect_observations(study_state: StudyState, start: StartPoint) -> Observations:

@@ -16,7 +16,7 @@ from ettsweep.schema import StrictModel
 from ettsweep.strategies.strategy import parse_strategy
 from ettsweep.study.criterion import Criterion, CriterionOptions, resolve_criterion
 from ettsweep.study.grid_file import map_centres
-from ettsweep.study.lattice import Centre
+from ettsweep.study.lattice import AxisValue
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_spec import SweepSpec
 
@@ -34,9 +34,9 @@ class Suggestion(StrictModel):
 
     strategy: str
     sampler: str
-    points: Annotated[tuple[Centre, ...], Field(strict=False)] = ()
+    points: Annotated[tuple[dict[str, AxisValue], ...], Field(strict=False)] = ()
     reason: str = ""
-    start: Centre | None = None
+    start: dict[str, AxisValue] | None = None
 
 
 class LaunchSettings(StrictModel):
@@ -139,13 +139,13 @@ class Sweep:
         stated_centres = {parse_strategy(name): sweep_spec.centres[name] for name, sweep_spec in latest.items()}
         last = self.sweep_specs[-1]
         centres = map_centres(strategies or list(latest), stated_centres, last.recipe)
-        ranges = {(latest[name].lr, latest[name].wd): latest[name] for name in centres if name in latest}
-        if len(ranges) > 1:
+        ranges = [latest[name].axes for name in centres if name in latest]
+        if any(axes != ranges[0] for axes in ranges):
             problem = "its strategies have different ranges; choose one with --strategy"
             raise InputError(f"sweep {self.name}: {problem}: {', '.join(centres)}")
-        (lr, wd) = next(iter(ranges), (last.lr, last.wd))
+        axes = ranges[0] if ranges else last.axes
         # Without a criterion: an old one, stated again, would override options that were recorded since.
-        return last.model_copy(update={"centres": centres, "criterion": None, "lr": lr, "wd": wd})
+        return last.model_copy(update={"centres": centres, "criterion": None, "axes": axes})
 
     @cached_property
     def studies(self) -> tuple[Study, ...]:
@@ -176,9 +176,8 @@ class Sweep:
         points: dict[Point, str] = {}
         for suggestion in self.suggestions:
             if suggestion.strategy == study.strategy:
-                for centre in suggestion.points:
-                    point = Point(centre.lr, centre.wd, study.base.info.has_wd)
-                    points.setdefault(snap_point(point, grid_points), suggestion.sampler)
+                for values in suggestion.points:
+                    points.setdefault(snap_point(Point(values), grid_points), suggestion.sampler)
         return points
 
     @cached_property
@@ -193,13 +192,13 @@ class Sweep:
         for entry in self.entries:
             sweep_spec = entry.asked
             if sweep_spec and sweep_spec.searched and strategy in sweep_spec.centres:
-                previous, ranges = ranges, (sweep_spec.lr, sweep_spec.wd, sweep_spec.centres[strategy])
+                previous, ranges = ranges, (sweep_spec.axes, sweep_spec.centres[strategy])
                 if ranges != previous:
                     start = None  # new ranges: the sampler starts afresh
             for suggestion in entry.proposed or ():
                 if suggestion.strategy == strategy:
                     # A suggestion without a start goes on from the one before.
-                    start = Point(suggestion.start.lr, suggestion.start.wd) if suggestion.start else start
+                    start = Point(suggestion.start) if suggestion.start else start
         return start
 
     def is_exhausted(self, strategy: str, sampler: str) -> bool:

@@ -10,7 +10,7 @@ from ettsweep.schema import StrictModel, validate
 from ettsweep.strategies.factors import MlpFactor
 from ettsweep.strategies.strategy import parse_strategy
 from ettsweep.study.criterion import CriterionOptions, resolve_criterion
-from ettsweep.study.lattice import Axis, Centres, expand
+from ettsweep.study.lattice import Axis, AxisValue, expand
 from ettsweep.study.study import Study
 
 
@@ -19,10 +19,10 @@ class SweepSpec(StrictModel):
 
     Attributes:
         grid: name of the grid file.
-        recipe: what all runs train; with strategy, lr, wd and seed it makes a RunSpec.
+        recipe: what all runs train; with strategy, point and seed it makes a RunSpec.
         mlp_factor: see `StrategySpec`.
         centres: centre of the ranges for each strategy.
-        lr, wd: ranges around the centres, or lists.
+        axes: ranges around the centres, or lists.
         seeds: seeds of each point.
         criterion: stated options of the verdict; in no run's id.
         searched: `True` if a sampler suggests points within the ranges; else all of their points are requested.
@@ -32,9 +32,8 @@ class SweepSpec(StrictModel):
     grid: str
     recipe: Annotated[SerializeAsAny[Recipe], ValidatedRecipe]
     mlp_factor: MlpFactor
-    centres: Centres
-    lr: Axis
-    wd: Axis
+    centres: dict[str, dict[str, AxisValue]]
+    axes: dict[str, Axis]
     seeds: Seeds
     criterion: CriterionOptions | None = None
     searched: bool = False
@@ -61,15 +60,15 @@ class SweepSpec(StrictModel):
         for name, centre in self.centres.items():
             scaling = {"s": parse_strategy(name), "mlp_factor": self.mlp_factor}
             strategy = validate(StrategySpec, scaling, "mlp_factor")
-            base = RunSpec.of(self.recipe, strategy, centre.lr, centre.wd, self.seeds[0])
-            lr, wd = self.lr.around(centre.lr), self.wd.around(centre.wd)
-            points = tuple(expand(base.point, lr, wd))
+            base = RunSpec.of(self.recipe, strategy, centre, self.seeds[0])
+            axes = {axis_name: axis.around(centre[axis_name]) for axis_name, axis in self.axes.items()}
+            points = tuple(expand(Point(centre), axes))
             # With a sampler, the ranges only bound what it may suggest.
             grid_points: tuple[Point, ...] = () if self.searched else points
-            # `expand` runs from the lowest lr and wd to the highest: these are opposite corners.
+            # `expand` runs from the lowest values to the highest: these are opposite corners.
             box = (points[0], points[-1]) if self.searched else ()
             criterion = resolve_criterion([self.criterion])
-            studies.append(Study(base, lr, wd, self.seeds, grid_points, sweep, criterion, box))
+            studies.append(Study(base, axes, self.seeds, grid_points, sweep, criterion, box))
         return studies
 
     def specs(self) -> list[RunSpec]:
@@ -85,9 +84,12 @@ class SweepSpec(StrictModel):
         return self.model_copy(update={"recipe": kind_of(self.recipe).bind(self.recipe, self.data)})
 
     def check_axes(self) -> str:
-        """Return a note on the lr of all points, see `Kind.check_axes`; it raises the same errors."""
-        lrs = [lr for centre in self.centres.values() for lr in self.lr.grid(centre.lr)]
-        return kind_of(self.recipe).check_axes(self.recipe, lrs, self.wd.offsets(), [*self.centres])
+        """Return a note on the values of all points, see `Kind.check_axes`; it raises the same errors."""
+        values = {
+            name: [value for centre in self.centres.values() for value in axis.grid(centre[name])]
+            for name, axis in self.axes.items()
+        }
+        return kind_of(self.recipe).check_axes(self.recipe, values, [*self.centres])
 
     def check_data(self, *, count: bool = False) -> None:
         """Check that the data of its runs are where workers look for them; with `count`, quickly that they are whole.

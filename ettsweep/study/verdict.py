@@ -164,14 +164,6 @@ class Verdict:
         return self.candidate.point if self.candidate else None
 
     @property
-    def lr(self) -> float | None:
-        return self.candidate.point.lr if self.candidate else None
-
-    @property
-    def wd(self) -> float | None:
-        return self.candidate.point.shown_wd if self.candidate else None
-
-    @property
     def score(self) -> float | None:
         return self.candidate.score if self.candidate else None
 

@@ -123,8 +123,10 @@ def _map_start(verdict: Verdict, study: Study) -> StartPoint:
     assert width is not None
     assert other_width is not None
     origin, target = (other.strategy.s, other_width), (base.strategy.s, width)
-    lr, wd = transfer_point(verdict.point.lr, verdict.point.wd, origin, target, base.info.factor_rule)
-    nearest = _clip_to_box(study, Point(study.lr.nearest(base.lr, lr), study.wd.nearest(base.wd, wd), base.info.has_wd))
+    lr, wd = transfer_point(verdict.point["lr"], verdict.point["wd"], origin, target, base.info.factor_rule)
+    mapped = verdict.point.at(lr=lr, wd=wd)
+    nearest = Point({name: axis.nearest(study.centre[name], mapped[name]) for name, axis in study.axes.items()})
+    nearest = _clip_to_box(study, nearest)
     width_text = f" at width {other_width}" if other_width != width else ""
     sweep_text = f" of sweep {verdict.study.sweep}" if verdict.study.sweep != study.sweep else ""
     is_verified = verdict.verdict == "optimal"
@@ -132,15 +134,13 @@ def _map_start(verdict: Verdict, study: Study) -> StartPoint:
         f"the optimum {verdict.point}" if is_verified else f"the best point {verdict.point}, which is not verified,"
     )
     origin_text = f"{point_text} of {verdict.strategy}{width_text}{sweep_text}"
-    return StartPoint(nearest, f"from {origin_text}, mapped to {Point(lr, wd, base.info.has_wd)}, nearest {nearest}")
+    return StartPoint(nearest, f"from {origin_text}, mapped to {mapped}, nearest {nearest}")
 
 
 def _clip_to_box(study: Study, point: Point) -> Point:
     """Return the point of the study's ranges that is nearest to a lattice point."""
-    (min_lr, min_wd), (max_lr, max_wd) = (
-        [extreme(axis) for axis in zip(*study.box, strict=True)] for extreme in (min, max)
-    )
-    return Point(min(max(point.lr, min_lr), max_lr), min(max(point.wd, min_wd), max_wd), point.has_wd)
+    ranges = {name: sorted(corner[name] for corner in study.box) for name in study.axes}
+    return Point({name: min(max(point[name], low), high) for name, (low, high) in ranges.items()})
 
 
 def _no_source_reason(source_name: str, verdicts: Sequence[Verdict], study: Study, unverified: bool) -> str:

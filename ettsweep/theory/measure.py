@@ -270,7 +270,7 @@ def shrinkage(network: Network, spec: TransformerRun) -> dict[Group, tuple[float
     for parameter in parameters.values():
         parameter.fill_(1.0)  # so that 1 - value is the shrinkage
         parameter.grad = torch.zeros_like(parameter)  # None would have the optimizer skip the parameter, decay too
-    optimizer = build_optimizer(network, spec.with_point(spec.lr, DECAY_PER_STEP / spec.lr, spec.seed))
+    optimizer = build_optimizer(network, spec.with_point(spec.point.at(wd=DECAY_PER_STEP / spec.lr), spec.seed))
     set_lr(optimizer, spec.lr)
     optimizer.step()
     return map_tensors(lambda x: (1 - x).mean().item() / DECAY_PER_STEP, parameters, spec.model)

@@ -13,7 +13,7 @@ from textual.widget import Widget
 
 from ettsweep.console import STYLES
 from ettsweep.metric import Metric
-from ettsweep.powers import format_power
+from ettsweep.powers import axis_text
 from ettsweep.runs.point import Point
 from ettsweep.runs.state import State
 from ettsweep.watch.view import CANDIDATE, Cell, FamilyView
@@ -82,7 +82,7 @@ class LatticeView(Widget):
 
 
 def draw_lattice(cells: Sequence[Cell], metric: Metric, room: Size) -> list[Text]:
-    """Return a lattice as lines of text, the highest wd first, the labels of lr last.
+    """Return a lattice as lines of text, the highest values of the second axis first, the labels of the first last.
 
     Its cells are as large as the room allows. If the smallest do not fit, those around the candidate are drawn.
     """
@@ -90,14 +90,15 @@ def draw_lattice(cells: Sequence[Cell], metric: Metric, room: Size) -> list[Text
         return []
     size, columns, rows = _fit(cells, room)
     at = {(cell.i, cell.j): cell for cell in cells}
-    wd_labels, lr_labels = _wd_labels(cells), {cell.i: format_power(cell.point.lr, 3) for cell in cells}
-    labels_width, shade_by_point = max(map(len, ("lr", *wd_labels.values()))), shades(cells, metric)
+    along, row_labels, shade_by_point = next(iter(cells[0].point.values)), _row_labels(cells), shades(cells, metric)
+    column_labels = {cell.i: axis_text(along, cell.point[along], 3) for cell in cells}
+    labels_width = max(map(len, (along, *row_labels.values())))
     lines = []
     for j in reversed(rows):
         shift = " " * (size.width // 2 * (j - rows.start))
         for k in range(size.height):
             below = k - (size.height - 1) // 2
-            label = "" if below else wd_labels.get(j, "")
+            label = "" if below else row_labels.get(j, "")
             line = Text.assemble((f"{label:>{labels_width}} ", "dim"), shift, no_wrap=True)
             for i in columns:
                 cell = at.get((i, j))
@@ -105,14 +106,15 @@ def draw_lattice(cells: Sequence[Cell], metric: Metric, room: Size) -> list[Text
                 line.append(text, _cell_style(cell, shade_by_point) if cell else "")
                 line.append(" " * (size.width - len(text)))
             lines.append(line)
-    axis = _lr_axis([lr_labels.get(i, "") for i in columns], size.width)
-    return [*lines, Text(f"{'lr':>{labels_width}} {axis}"[: room.width], style="dim", no_wrap=True)]
+    axis = _column_axis([column_labels.get(i, "") for i in columns], size.width)
+    return [*lines, Text(f"{along:>{labels_width}} {axis}"[: room.width], style="dim", no_wrap=True)]
 
 
 def _fit(cells: Sequence[Cell], room: Size) -> tuple[Size, range, range]:
-    """Return the size of cells, and the steps along lr and wd that are drawn."""
+    """Return the size of cells, and the steps along both axes that are drawn."""
     columns, rows = (range(min(steps), max(steps) + 1) for steps in zip(*((c.i, c.j) for c in cells), strict=True))
-    room -= Size(1 + max(map(len, ("lr", *_wd_labels(cells).values()))), 1)  # for the labels
+    names = (next(iter(cells[0].point.values)), *_row_labels(cells).values())
+    room -= Size(1 + max(map(len, names)), 1)  # for the labels
     for size in CELL_SIZES:
         width, height = len(columns) * size.width + (len(rows) - 1) * size.width // 2, len(rows) * size.height
         if width <= room.width and height <= room.height:
@@ -132,11 +134,12 @@ def _part(steps: range, centre: int, number: int) -> range:
     return range(first, min(steps.stop, first + number))
 
 
-def _wd_labels(cells: Sequence[Cell]) -> dict[int, str]:
-    return {cell.j: format_power(cell.point.wd, 3) for cell in cells if cell.point.has_wd}
+def _row_labels(cells: Sequence[Cell]) -> dict[int, str]:
+    _, *second = cells[0].point.values
+    return {cell.j: axis_text(name, cell.point[name], 3) for name in second for cell in cells}
 
 
-def _lr_axis(labels: Sequence[str], width: int) -> str:
+def _column_axis(labels: Sequence[str], width: int) -> str:
     """Return the labels below cells of a width; if they are wider than cells, only every second or third one."""
     stride = -(-(max(map(len, labels)) + 1) // width)
     # Centred over several cells, a label could not be assigned to its own.

@@ -7,8 +7,9 @@ from rich.text import Text
 from ettsweep.console import STYLES, format_cell, format_count
 from ettsweep.launch.liveness import NO_ANSWER
 from ettsweep.launch.progress import SweepStatus, format_duration
-from ettsweep.powers import format_power
+from ettsweep.powers import axis_text
 from ettsweep.quantities import three_digits
+from ettsweep.runs.point import axis_cells
 from ettsweep.runs.state import State
 from ettsweep.study.study import shown_strategy
 from ettsweep.watch.lattice_view import LEGEND
@@ -51,8 +52,7 @@ def family_row(family: FamilyView) -> Row:
         "runs": _number(f"{finished}/{counts.total()}"),
         "failed": _number(counts[State.FAILED], "red"),
         "verdict": label,
-        "lr": _power(verdict.cells["lr"] if verdict else None),
-        "wd": _power(verdict.cells["wd"] if verdict else None),
+        **{name: _power(name, verdict.cells[name] if verdict else None) for name in axis_cells(family.study.centre)},
         "score": _number(verdict.mean if verdict else ""),
         "training": _number(counts[State.RUNNING], "cyan"),
     }
@@ -67,8 +67,7 @@ def run_row(view: RunView, *, has_sweep: bool) -> Row:
     return {
         "run": Text(run.id[:8], "bold" if is_running else ""),
         "strategy": Text(format_cell(shown_strategy(run.spec))),
-        "lr": _power(run.lr),
-        "wd": _power(run.point.shown_wd),
+        **{name: _power(name, value) for name, value in axis_cells(run.point).items()},
         "state": Text(status.state.value, STYLES.get(status.state, "dim")),
         # A queued run that was interrupted before has a step too.
         "step": _number(run.base.info.progress_text(status.progress) if is_running or status.progress else ""),
@@ -86,8 +85,8 @@ def _number(value: str | int, style: str = "") -> Text:
     return Text(str(value or ""), style, justify="right")
 
 
-def _power(value: float | None) -> Text:
-    return _number("" if value is None else format_power(value, 3))
+def _power(name: str, value: float | None) -> Text:
+    return _number("" if value is None else axis_text(name, value, 3))
 
 
 def family_details(family: FamilyView) -> Text:

@@ -21,7 +21,7 @@ class Cell:
     """A point of a lattice.
 
     Attributes:
-        i, j: steps from the centre in lr and wd; 0 along a fixed axis.
+        i, j: steps from the centre along the first and the second axis; 0 along a fixed one, or without a second.
         states: of its existing and requested runs; a neighbour that nobody has requested has none.
         score: mean over seeds; None without a score, and if a run diverged.
         mark: `CANDIDATE`, `NEIGHBOUR` or `UNMARKED`.

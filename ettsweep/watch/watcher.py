@@ -208,7 +208,7 @@ class Watcher:
 def _urgency(run: Run) -> tuple[object, ...]:
     # Runs in training first, those that were ended on purpose last.
     urgency = run.state is not State.RUNNING, run.state is State.CANCELLED, ORDER[run.state]
-    return *urgency, run.labels.model, strategy_name(run.base.strategy.s), run.lr, run.wd, run.seed
+    return *urgency, run.labels.model, strategy_name(run.base.strategy.s), *run.values.values(), run.seed
 
 
 def _with_states(family: FamilyView, runs: Sequence[Run]) -> FamilyView:
@@ -227,7 +227,9 @@ def _cells(study_state: StudyState, marks: Mapping[Point, str]) -> tuple[Cell, .
             states = dict.fromkeys(study.seeds_by_point.get(point, ()), State.MISSING)
             states |= {run.seed: run.state for run in runs.get(point, ())}
             score = study_state.score_point(point).score
-            cells.append(Cell(*position, point, tuple(states.values()), score, marks.get(point, UNMARKED)))
+            i, j, *_ = (*position, 0)
+            known, mark = tuple(states.values()), marks.get(point, UNMARKED)
+            cells.append(Cell(i, j, point, known, score, mark))
     return tuple(cells)
 
 

@@ -19,6 +19,7 @@ from ettsweep.launch.local import LocalProfile
 from ettsweep.launch.slots import lock_slot, unlock
 from ettsweep.powers import parse_number
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.study.grid_file import load_sweep_spec
@@ -435,7 +436,7 @@ def test_a_results_folder_that_cannot_be_written_is_told(call: Call, tmp_path: P
 def test_many_runs_are_cancelled_only_after_a_yes(call: Call, results: Path, finish_scores: Any) -> None:
     specs = finish_scores([2.0, 1.0, 2.0])
     for seed in (1, 2):
-        RunDir.create(results, specs[0].with_point(1.0, 0.5, seed))
+        RunDir.create(results, specs[0].with_point(Point.of(lr=1.0, wd=0.5), seed))
     call("cancel", "--all", "--results", results, stdin="n\n", code=1)
     assert "no answer; --yes skips this question" in call("cancel", "--all", "--results", results, code=2).err
     assert not list(results.glob("runs/*/cancel.json"))

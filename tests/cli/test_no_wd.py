@@ -48,7 +48,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory, has_wd: bool) -> Path:
         loss = 1 + 0.1 * (math.log2(spec.lr) + 6) ** 2 + 0.001 * spec.seed
         history = [{"step": step, "loss": loss + 1 / step} for step in (1, 2, 4)]
         assert folder.finish({"status": "done", "score": loss, "steps": 4, "device_s": 1.0}, history)
-    assert RunDir.create(tmp_path / "results", spec.with_point(spec.lr, spec.wd, 7)).claim({}, after=0)
+    assert RunDir.create(tmp_path / "results", spec.with_point(spec.point, 7)).claim({}, after=0)
     return tmp_path
 
 

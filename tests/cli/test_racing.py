@@ -22,6 +22,7 @@ from support.commandline import (
 from support.slots import owner, stopped_at_checkpoint
 
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.study.grid_file import load_sweep_spec
@@ -92,7 +93,7 @@ def test_fresh_seeds_are_those_of_no_race_and_move_no_bound(call: Call, results:
     rows = call("seeds", "--count", 2, "--dry-run", "--results", results, "--format", "json").json
     assert [row["seed"] for row in rows] == [RACING_SEEDS.stop, RACING_SEEDS.stop + 1]
     for number, row in enumerate(rows):
-        finish(results, requested[0].with_point(before["lr"], before["wd"], row["seed"]), 9.0 + number)
+        finish(results, requested[0].with_point(Point.of(lr=before["lr"], wd=before["wd"]), row["seed"]), 9.0 + number)
     after = verify(call, results, "--dry-run").json[0]
     assert [item["score"] for item in after.pop("fresh")] == [9.0, 10.0]
     assert before.pop("fresh") == []
@@ -111,7 +112,7 @@ def test_fewer_seeds_than_were_asked_for_are_refused(call: Call, results: Path, 
 
 def test_runs_that_a_spent_budget_leaves_interrupted_are_named(call: Call, results: Path, request_sweep: Ask) -> None:
     requested = request_sweep(slope=0.1, criterion={"margin": "0.1%"})
-    spec = requested[0].with_point(0.25, 0.25, RACING_SEEDS[0])
+    spec = requested[0].with_point(Point.of(lr=0.25, wd=0.25), RACING_SEEDS[0])
     attempt = RunDir.create(results, spec).claim({}, after=0)
     assert attempt
     attempt.record_failure("interrupted", "terminated")

@@ -217,7 +217,7 @@ def test_a_command_with_a_start_goes_on_when_it_is_repeated(
     result = call(*values, "--trials", 2, "--dry-run", code=None)
     assert "--from standard is ignored: the search has already started" in result.err
     (study,) = (study for study in load_sweep_store(results).sweeps["w8"].studies if study.strategy == "ntk")
-    assert study.start == Point(5.0, 0.01)
+    assert study.start == Point.of(lr=5.0, wd=0.01)
     assert call(*values[:-2], "--from", "nobody", "--results", results, code=2).err.startswith(
         "ettsweep: unknown strategy or sweep 'nobody'"
     )

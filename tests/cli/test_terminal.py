@@ -137,7 +137,7 @@ def test_what_holds_for_several_families_is_said_once_and_names_their_models(
     result = call("verify-optimum", "--dry-run", "-s", "two", "--results", results, code=1)
     assert "two standard: Best so far" in result.out, "of one model, its sweep tells enough"
     specs = [spec for name in ("one", "two") for spec in load_sweep_spec(Path(f"{name}.yaml")).specs()]
-    others = [spec.with_point(spec.lr, spec.wd, 7) for spec in specs]
+    others = [spec.with_point(spec.point, 7) for spec in specs]
     for spec in others:
         failed(results, spec, "RuntimeError: out of luck")
     monitor = ProgressMonitor(results, others, {})

@@ -126,7 +126,7 @@ def test_numbers_of_the_machine_make_no_other_run(spec: RunSpec) -> None:
 def test_the_start_of_a_program_counts_once_in_the_cost_of_a_whole_run(spec: RunSpec, tmp_path: Path) -> None:
     """Ten seconds until the first step, then one a step: 3 of some hundred steps take 13 seconds."""
     alone = replace(recorded(spec, LOSSES), wall_s=13.0, device_s=13.0, step_s=1.0)
-    record = replace(trial(spec, alone, alone), base=spec.with_point(spec.lr, spec.wd, 7))
+    record = replace(trial(spec, alone, alone), base=spec.with_point(spec.point, 7))
     assert record.whole.info.steps
     assert f"a run takes {10 + record.whole.info.steps:.3g} s, by 3 of its" in observed(record, "cost", tmp_path).seen
     unknown = replace(alone, step_s=None)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ettsweep.runs.point import Point
 from ettsweep.runs.spec import BUILT_IN, Recipe, RunSpec, StrategySpec, kind_named, kind_of
 from ettsweep.shipped_files import shipped
 from ettsweep.study.grid_file import load_sweep_spec
@@ -53,5 +54,5 @@ def test_a_changed_recipe_has_its_own_info(recipe: Recipe) -> None:
 
 
 def test_runs_of_a_family_share_what_is_known_of_them(recipe: Recipe) -> None:
-    spec = RunSpec.of(recipe, StrategySpec(s=None), 0.5, 0.25, 0)
-    assert spec.with_point(0.25, 0.5, 1).info is spec.info == recipe.info
+    spec = RunSpec.of(recipe, StrategySpec(s=None), {"lr": 0.5, "wd": 0.25}, 0)
+    assert spec.with_point(Point.of(lr=0.25, wd=0.5), 1).info is spec.info == recipe.info

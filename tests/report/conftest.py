@@ -7,9 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 from support.made_sweep import FRESH, SEEDS, Made, digits_spec, finish, loss_at, read, search
+from support.points import moved
 
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.point import Point
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.lattice import Axis
 from ettsweep.study.seeds import RACING_SEEDS
@@ -27,16 +27,16 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Made:
         for j in (-1, 0, 1):
             for seed in SEEDS:
                 diverged = (i, j) == (1, 1) and seed == 2
-                at = Point(standard.lr, standard.wd).moved(i, j)
-                finish(results, standard.with_point(*at, seed), loss_at(i, j, seed), diverged)
+                at = moved(standard.point, i, j)
+                finish(results, standard.with_point(at, seed), loss_at(i, j, seed), diverged)
                 if (i, j) == (1, 0) and seed == 1:
-                    RunDir.create(results, ntk.with_point(*at, seed))
+                    RunDir.create(results, ntk.with_point(at, seed))
                 else:
-                    finish(results, ntk.with_point(*at, seed), loss_at(i, j, seed))
+                    finish(results, ntk.with_point(at, seed), loss_at(i, j, seed))
                 if j == 0:
-                    finish(results, hybrid.with_point(*at, seed), loss_at(i, j, seed), diverged=i == 1)
+                    finish(results, hybrid.with_point(at, seed), loss_at(i, j, seed), diverged=i == 1)
     for seed in FRESH:
-        finish(results, standard.with_point(standard.lr, standard.wd, seed), loss_at(0, 0, seed) + 0.01)
+        finish(results, standard.with_point(standard.point, seed), loss_at(0, 0, seed) + 0.01)
     by_paper = replace(search(hybrid, wd_fixed=True), criterion=Criterion(rule="paper"))
     return read(results, [search(standard), search(ntk), by_paper, search(mup)])
 
@@ -62,8 +62,8 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> Made:
             (mup, [0] if max(abs(i), abs(j)) < 2 else []),
         ):
             for seed in seeds:
-                at = Point(base.lr, base.wd).moved(i, j)
-                finish(results, base.with_point(*at, seed), bowl * math.exp(draw.normal(0, 0.01)))
+                at = moved(base.point, i, j)
+                finish(results, base.with_point(at, seed), bowl * math.exp(draw.normal(0, 0.01)))
     axis = Axis(low=-2, high=2)
     values = search(standard), search(hybrid, wd_fixed=True), search(mup, seeds=(0,))
-    return read(results, [replace(study, lr=axis, wd=study.wd if study.wd.fixed else axis) for study in values])
+    return read(results, [replace(study, axes=study.axes | dict.fromkeys(study.free, axis)) for study in values])

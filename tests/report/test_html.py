@@ -155,7 +155,7 @@ def test_what_is_known_is_told_with_its_errors(noisy: Made) -> None:
     assert "unresolved: noise unknown" in text
     bound = noisy.verdict("hybrid").bound
     assert bound is not None
-    beside = replace(bound, value=0.031, plateau=(Point(2.0**-5, 0.5),))
+    beside = replace(bound, value=0.031, plateau=(Point.of(lr=2.0**-5, wd=0.5),))
     facts = {"value": 0.031, "confidence": 0.95, "margin": 0.02, "runs": 24, "runs_range": [10, 60], "device_s": 0.0}
     reason = Reason("beyond_margin", facts)
     open_ = [replace(noisy.verdict("hybrid"), verdict="unresolved", reason=reason, bound=beside)]

@@ -8,6 +8,7 @@ from support.made_sweep import Made, changed, digits_spec, strategy_of
 
 from ettsweep.report.families import judged_families
 from ettsweep.report.notes import NextStep, next_steps
+from ettsweep.runs.point import Point
 from ettsweep.runs.state import State, Status
 from ettsweep.study.judgement import evaluate
 from ettsweep.study.reason import Code, Reason
@@ -22,7 +23,7 @@ def steps(sample: Made, **changes: Any) -> dict[str, NextStep]:
 
 def test_each_strategy_has_its_own_next_step(sample: Made) -> None:
     steps_result = steps(sample)
-    centre = digits_spec(None).with_point(2.0**-6, 0.5, 0)
+    centre = digits_spec(None).with_point(Point.of(lr=2.0**-6, wd=0.5), 0)
     assert steps_result["standard"].command == f"ettsweep show {centre.run_id}", "it has fresh seeds"
     assert steps_result["ntk"].command == "ettsweep verify-optimum --sweep w --strategy ntk --follow", (
         "a run is missing"

@@ -14,9 +14,9 @@ from support.commandline import keep, write_grid
 from ettsweep.report.optuna_journal import write_journal
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import load_run_index
+from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.lattice import Centre
 from ettsweep.study.sweep import Suggestion
 from ettsweep.study.sweep_store import load_sweep_store, record_suggestions
 
@@ -40,7 +40,7 @@ def bases(results: Path, tmp_path: Path) -> dict[str, RunSpec]:
     grid = write_grid(tmp_path / "w8.yaml", centre=centres, strategies=[*centres], wd={"range": [-1, 1]}, criterion={})
     sweep_spec = load_sweep_spec(grid).model_copy(update={"searched": True})
     keep(results, sweep_spec)
-    points = tuple(Centre(lr=lr, wd=wd) for lr, wd in SUGGESTED)
+    points = tuple({"lr": lr, "wd": wd} for lr, wd in SUGGESTED)
     record_suggestions(results, "w8", [Suggestion(strategy="standard", sampler="tpe", points=points)])
     return {study.strategy: study.base for study in sweep_spec.studies()}
 
@@ -58,12 +58,12 @@ def test_a_trial_is_a_point_with_the_mean_of_its_seeds(
 ) -> None:
     base, path = bases["standard"], tmp_path / "w8.journal"
     for score, (lr, wd) in enumerate(SUGGESTED, 1):
-        finish(results, base.with_point(lr, wd, 0), float(score))
-    finish(results, base.with_point(0.5, 0.25, 1_000_000), 2.5)
-    finish(results, base.with_point(0.25, 0.5, 1_000_000), None)
-    finish(results, base.with_point(0.0625, 0.25, 0), 7.0)  # not suggested, and beyond what was
-    finish(results, base.with_point(0.25, 0.25, 7), 100.0)  # a seed that counts for no verdict
-    finish(results, bases["mup"].with_point(1.0, 0.5, 0), 1.5)
+        finish(results, base.with_point(Point.of(lr=lr, wd=wd), 0), float(score))
+    finish(results, base.with_point(Point.of(lr=0.5, wd=0.25), 1_000_000), 2.5)
+    finish(results, base.with_point(Point.of(lr=0.25, wd=0.5), 1_000_000), None)
+    finish(results, base.with_point(Point.of(lr=0.0625, wd=0.25), 0), 7.0)  # not suggested, and beyond what was
+    finish(results, base.with_point(Point.of(lr=0.25, wd=0.25), 7), 100.0)  # a seed that counts for no verdict
+    finish(results, bases["mup"].with_point(Point.of(lr=1.0, wd=0.5), 0), 1.5)
     assert write(results, path) == f"wrote {path}: 6 trials of 2 studies, for optuna-dashboard"
     study = opened(path)
     assert (study.direction.name, study.metric_names) == ("MINIMIZE", ["best_loss"])
@@ -72,7 +72,7 @@ def test_a_trial_is_a_point_with_the_mean_of_its_seeds(
     assert [t.value for t in study.trials] == [1.0, fmean([2.0, 2.5]), None, 4.0, 7.0]
     trial = study.trials[1]
     assert trial.user_attrs == {
-        "runs": [base.with_point(0.5, 0.25, seed).run_id for seed in (0, 1_000_000)],
+        "runs": [base.with_point(Point.of(lr=0.5, wd=0.25), seed).run_id for seed in (0, 1_000_000)],
         "seeds": [0, 1_000_000],
         "scores": [2.0, 2.5],
     }

@@ -102,7 +102,7 @@ def test_hovering_over_a_hexagon_tells_its_score_error_seeds_state_and_runs(samp
     scored = sample.verdict("standard").neighbours[2]
     runs = [run for run in sample.runs if strategy_of(run) == "standard" and run.point == scored.point]
     mean, error = statistics.fmean(r.score for r in runs), statistics.stdev(r.score for r in runs) / math.sqrt(3)
-    log2_decay = math.log2(scored.point.lr * scored.point.wd)
+    log2_decay = math.log2(scored.point["lr"] * scored.point["wd"])
     assert told.pop("lr * wd") == f"2^{log2_decay:g}"
     steps = 2.0**-log2_decay
     assert told.pop("time scale") == f"{steps:g} steps, {steps / runs[0].spec.info.steps_per_epoch:.3g} epochs"

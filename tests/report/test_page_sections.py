@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from support.made_sweep import SEEDS, Made, digits_spec, finish, loss_at, read, search
+from support.points import moved
 
 from ettsweep.report.families import judged_families, strategy_comparisons
 from ettsweep.report.page_sections import answer_section, best_optimum
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.seeds import RACING_SEEDS
 from ettsweep.study.verdict import Verdict
@@ -21,7 +21,7 @@ def nine(results: Path) -> RunSpec:
     """Finish nine points over the seeds of a search, and return the one in the middle."""
     base = digits_spec(None)
     for i, j, seed in itertools.product((-1, 0, 1), (-1, 0, 1), SEEDS):
-        finish(results, base.with_point(*Point(base.lr, base.wd).moved(i, j), seed), loss_at(i, j, seed))
+        finish(results, base.with_point(moved(base.point, i, j), seed), loss_at(i, j, seed))
     return base
 
 
@@ -33,7 +33,7 @@ def lines(sample: Made) -> dict[str, tuple[str, str]]:
 
 def test_a_seed_that_is_still_to_come_leaves_the_error_of_the_others(results: Path) -> None:
     base = nine(results)
-    RunDir.create(results, base.with_point(base.lr, base.wd, RACING_SEEDS[0]))
+    RunDir.create(results, base.with_point(base.point, RACING_SEEDS[0]))
     lines_result = lines(read(results, [search(base)]))["lowest validation loss (nats)"]
     assert lines_result == ("0.1004 ± 0.0002", "3 search seeds")
 
@@ -41,7 +41,7 @@ def test_a_seed_that_is_still_to_come_leaves_the_error_of_the_others(results: Pa
 def test_accuracies_are_of_what_did_not_diverge(results: Path) -> None:
     base = nine(results)
     for seed, diverged in zip(FRESH, (True, False), strict=True):
-        finish(results, base.with_point(base.lr, base.wd, seed), 0.1, diverged)
+        finish(results, base.with_point(base.point, seed), 0.1, diverged)
     lines_result = lines(read(results, [search(base)]))
     assert lines_result["over fresh seeds"] == ("1 of 2 diverged", "")
     losses = [*(loss_at(0, 0, seed) for seed in SEEDS), 0.1]

@@ -4,6 +4,7 @@ import re
 
 import pytest
 from support.made_sweep import Made, changed, digits_spec, search
+from support.points import moved
 
 from ettsweep.quantities import score_text
 from ettsweep.report.reason_text import better_means, reason_text
@@ -83,7 +84,7 @@ def test_a_better_mean_than_the_candidates_is_explained(noisy: Made) -> None:
     assert re.search(r", but the fit puts it [\d.]+ ± [\d.]+% behind", text)
     assert re.search(r"one run is off by [\d.]+%", text)
     # A single lucky run two steps away: the candidate stays, and the run is named.
-    lucky_point = best.candidate.point.moved(2, 0)
+    lucky_point = moved(best.candidate.point, 2, 0)
     at_point = [run for run in runs if snap_point(run.point, [lucky_point]) == lucky_point]
     lucky = changed(at_point[0], result={"score": 0.99 * best.candidate.score})
     with_luck = evaluate(study, [run for run in runs if run not in at_point] + [lucky])

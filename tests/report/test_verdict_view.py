@@ -15,7 +15,7 @@ from ettsweep.study.posterior import NoiseEstimate
 from ettsweep.study.reason import Reason
 from ettsweep.study.verdict import Bound, ScoredPoint, Verdict
 
-HERE = Point(2.0**-6, 0.5)
+HERE = Point.of(lr=2.0**-6, wd=0.5)
 
 
 def verdict(message: str, value: float | None, rule: str = "bound", accuracy: bool = False) -> Verdict:
@@ -59,7 +59,9 @@ def beside_an_edge(sample: Made) -> Verdict:
     runs = [run for run in sample.runs if run.family == study.family]
     lost = next(run for run in runs if run.state is State.DIVERGED)
     diverged = [
-        changed(run, status=lost.status, result=lost.result) if run.spec.seed == 2 and run.point.lr > HERE.lr else run
+        changed(run, status=lost.status, result=lost.result)
+        if run.spec.seed == 2 and run.point["lr"] > HERE["lr"]
+        else run
         for run in runs
     ]
     return evaluate(study, diverged).verdict()

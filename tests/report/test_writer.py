@@ -39,7 +39,7 @@ def test_corrupt_histories_are_skipped_and_listed(tmp_path: Path) -> None:
     results = tmp_path / "results"
     base = digits_spec(None)
     for seed in (0, 1, 2):
-        finish(results, base.with_point(base.lr, base.wd, seed), 0.1)
+        finish(results, base.with_point(base.point, seed), 0.1)
     text = read(results, [search(base)])
     broken = text.runs[0]
     broken.dir.metrics_path.write_text('{"step": 1, "loss": 9.0}\n')

@@ -46,7 +46,7 @@ def runs(results: Path, make_spec: MakeSpec) -> list[RunDir]:
 
 def facts(run: Run) -> tuple[object, ...]:
     """Return all that a run says of itself."""
-    place = run.lr, run.wd, run.seed, run.point, run.family, run.base.family_id
+    place = *run.values.values(), run.seed, run.point, run.family, run.base.family_id
     return (run.id, *place, run.status, run.score, run.device_s, run.result, run.spec, run.dir.path)
 
 

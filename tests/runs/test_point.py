@@ -16,5 +16,5 @@ from ettsweep.runs.point import Point, from_the_middle
 def test_points_from_the_middle_outwards(
     values: list[tuple[float, float]], expected: list[tuple[float, float]]
 ) -> None:
-    points = [Point(lr, wd) for lr, wd in values]
-    assert from_the_middle(points) == [Point(lr, wd) for lr, wd in expected]
+    points = [Point.of(lr=lr, wd=wd) for lr, wd in values]
+    assert from_the_middle(points) == [Point.of(lr=lr, wd=wd) for lr, wd in expected]

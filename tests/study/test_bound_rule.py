@@ -13,6 +13,7 @@ import pytest
 from scipy import stats
 from support.digits_search import CENTRE, digits_search, offset_of
 from support.made_sweep import changed
+from support.points import moved
 
 from ettsweep.metric import Metric
 from ettsweep.report.verdict_view import headline
@@ -54,8 +55,8 @@ def search_of(tmp_path: Path) -> Callable[..., Study]:
 
 
 def run_at(study: Study, offset: tuple[float, float], seed: int, score: float | None, state: State = State.DONE) -> Run:
-    point = CENTRE.moved(*offset)
-    spec = study.base.with_point(point.lr, point.wd, seed)
+    point = moved(CENTRE, *offset)
+    spec = study.base.with_point(point, seed)
     state = State.DIVERGED if score is None and state is State.DONE else state
     result = {"score": score} if state.finished else None
     return Run(RunDir(Path("runs") / spec.run_id), spec, Status(state), result)
@@ -94,7 +95,7 @@ def value_of(verdict: Verdict) -> float:
 def over(study: Study, offsets: Sequence[Offset], sweep: str = "", strategy: int | None = None) -> Study:
     """Return a study that asked for these points, in another sweep or of another strategy."""
     base = study.base if strategy is None else study.base.model_copy(update={"strategy": STRATEGIES[strategy]})
-    return replace(study, grid_points=tuple(CENTRE.moved(*offset) for offset in offsets), sweep=sweep, base=base)
+    return replace(study, grid_points=tuple(moved(CENTRE, *offset) for offset in offsets), sweep=sweep, base=base)
 
 
 def index_of(runs: Sequence[Run]) -> RunIndex:
@@ -106,7 +107,7 @@ def launched(plan: Plan, studies: Sequence[Study]) -> list[int]:
 
 
 def asked(specs: Sequence[RunSpec]) -> list[tuple[tuple[float, float], int]]:
-    return [(offset_of(Point(spec.lr, spec.wd)), spec.seed) for spec in specs]
+    return [(offset_of(spec.point), spec.seed) for spec in specs]
 
 
 # --- the posterior --------------------------------------------------------------------------------------------------
@@ -251,7 +252,7 @@ def test_no_optimum_is_declared_on_two_seeds_of_the_neighbour_that_decides(searc
         specs = BoundRule(study, runs).racing_specs(verdict, limit=1)
         assert bound_of(verdict).further_runs == RunsNeeded(len(specs), len(specs), len(specs))
         assert {position for position, _ in asked(specs)} <= {(0, 0), (0, 1)}
-        runs += [run_at(study, offset_of(Point(x.lr, x.wd)), x.seed, 0.95 + 0.0004 * (x.seed % 3)) for x in specs]
+        runs += [run_at(study, offset_of(x.point), x.seed, 0.95 + 0.0004 * (x.seed % 3)) for x in specs]
     assert verdict.verdict == "optimal"
     seeds_of = [
         {run.spec.seed for run in runs if run.score is not None and offset_of(run.point) == offset}
@@ -312,7 +313,7 @@ def test_a_neighbour_that_is_better_for_sure_refutes_only_beyond_the_margin(sear
         judgement = judged(study, runs, CENTRE)
         assert judgement.verdict == verdict
         assert judgement.bound is None or judgement.bound.best_probability < 1e-3, "it is better for sure"
-    unsure = judged(study, noisy(study, WIDE, 0.5, 0.01), CENTRE.moved(1, 0))
+    unsure = judged(study, noisy(study, WIDE, 0.5, 0.01), moved(CENTRE, 1, 0))
     assert unsure.verdict == "unresolved", "a neighbour that may be better refutes nothing"
 
 

@@ -34,7 +34,7 @@ def judged(scores: Mapping[Cell, float], margin: float | None) -> Verdict:
 
 
 def cell_of(point: Point) -> Cell:
-    lr, wd = point.log2()
+    lr, wd = map(math.log2, point)
     return round(lr), round(wd)
 
 
@@ -57,7 +57,7 @@ def test_rows_far_down_a_slope_do_not_widen_a_bound_which_holds() -> None:
         if near.bound and near.bound.value is not None:  # the noise is known without the flank
             wider.append(bound_of(whole) / near.bound.value)
         assert whole.point is not None
-        beside = [cell_of(p) for p in neighbours(whole.point, whole.study.lr, whole.study.wd)]
+        beside = [cell_of(p) for p in neighbours(whole.point, whole.study.axes)]
         at = cell_of(whole.point)
         held.append(max(1 - loss[cell] / loss[at] for cell in beside) <= bound_of(whole))
     assert len(wider) >= 15

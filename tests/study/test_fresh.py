@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.made_sweep import digits_spec
+from support.points import moved
 
 from ettsweep.report.verdict_view import make_views
 from ettsweep.runs.folder import RunDir
@@ -25,18 +26,20 @@ from ettsweep.study.study import Study
 from ettsweep.study.verdict import Verdict
 
 BASE = digits_spec(None)
-CENTRE = Point(BASE.lr, BASE.wd)
-GRID = tuple(CENTRE.moved(i, j) for i, j in product(range(-2, 3), repeat=2))
+CENTRE = BASE.point
+GRID = tuple(moved(CENTRE, i, j) for i, j in product(range(-2, 3), repeat=2))
 FRESH = (10, 11, 12)
 
 
 def study_of(seeds: Sequence[int] = (0, 1, 2)) -> Study:
     axis = Axis(low=-2, high=2)
-    return Study(BASE, axis, axis, tuple(seeds), GRID, sweep="w").with_criterion(CriterionOptions(margin=0.05))
+    return Study(BASE, {"lr": axis, "wd": axis}, tuple(seeds), GRID, sweep="w").with_criterion(
+        CriterionOptions(margin=0.05)
+    )
 
 
 def run_of(point: Point, seed: int, score: float | None) -> Run:
-    spec = BASE.with_point(point.lr, point.wd, seed)
+    spec = BASE.with_point(point, seed)
     state = State.DIVERGED if score is None else State.DONE
     return Run(RunDir(Path("runs") / spec.run_id), spec, Status(state), {"score": score})
 
@@ -70,7 +73,9 @@ def judged(
 def test_fresh_seeds_like_the_others_are_beyond_chance_in_one_of_twenty_cases() -> None:
     """Of a single point its scores are all there is: the difference of two means, whose error is known exactly."""
     rng, fixed = np.random.default_rng(0), Axis(fixed=True)
-    study = Study(BASE, fixed, fixed, (0, 1, 2), (CENTRE,), sweep="w").with_criterion(CriterionOptions(rule="paper"))
+    study = Study(BASE, {"lr": fixed, "wd": fixed}, (0, 1, 2), (CENTRE,), sweep="w").with_criterion(
+        CriterionOptions(rule="paper")
+    )
     beyond = 0
     for _ in range(1000):
         runs = [run_of(CENTRE, seed, 1 + 0.02 * rng.normal()) for seed in (0, 1, 2, *FRESH)]

@@ -71,7 +71,7 @@ def test_an_axis_has_low_and_high_or_is_fixed(path: Path) -> None:
     change(path, "wd: {range: [-1, 0], step: 0.5}", "wd: fixed")
     change(path, "wd: 0.5}", "wd: 0}")
     sweep_spec = load_sweep_spec(path)
-    assert sweep_spec.lr.offsets() == [-2, -1, 0]
+    assert sweep_spec.axes["lr"].offsets() == [-2, -1, 0]
     assert {spec.wd for spec in sweep_spec.specs()} == {0.0}
 
 
@@ -81,8 +81,8 @@ def test_an_axis_has_low_and_high_or_is_fixed(path: Path) -> None:
 )
 def test_scientific_notation_and_powers_of_two_are_numbers(path: Path, text: str, value: float) -> None:
     change(path, "lr: 0.0078125", f"lr: {text}")
-    assert load_sweep_spec(path).centres["standard"].lr == value
-    assert load_sweep_spec(path, overrides=[f"centre.standard.lr={text}"]).centres["standard"].lr == value
+    assert load_sweep_spec(path).centres["standard"]["lr"] == value
+    assert load_sweep_spec(path, overrides=[f"centre.standard.lr={text}"]).centres["standard"]["lr"] == value
 
 
 LAUGHS = "".join(f"l{i}: &l{i} [{f'*l{i - 1}, *l{i - 1}' if i else '1'}]\n" for i in range(40))
@@ -153,17 +153,17 @@ def test_a_value_that_is_not_searched_is_answered_with_where_it_belongs(path: Pa
 
 def test_a_stated_centre_wins_over_the_map_and_the_family_is_mapped_from_its_own() -> None:
     centres = load_sweep_spec(shipped("grids") / "vit-b16.yaml").centres
-    assert (centres["standard"].lr, centres["standard"].wd) == (1e-3, 0.8)
-    assert (centres["ntk"].lr, centres["ntk"].wd) == (20, 4e-5)  # the map gives (21.28, 3.76e-5)
+    assert (centres["standard"]["lr"], centres["standard"]["wd"]) == (1e-3, 0.8)
+    assert (centres["ntk"]["lr"], centres["ntk"]["wd"]) == (20, 4e-5)  # the map gives (21.28, 3.76e-5)
     for name, power in (("hybrid", 0.25), ("mup", 0.5)):
-        assert (centres[name].lr, centres[name].wd) == pytest.approx((20 * 768**-power, 4e-5 * 768**power))
+        assert (centres[name]["lr"], centres[name]["wd"]) == pytest.approx((20 * 768**-power, 4e-5 * 768**power))
 
 
 def test_all_are_mapped_from_standard_where_only_that_is_stated(path: Path) -> None:
     centres = load_sweep_spec(path, ["ntk", "hybrid", "mup", "s=0.25"]).centres
     for name, exponent in {"ntk": 1.5, "hybrid": 1.25, "mup": 1.0, "s=0.25": 1.375}.items():
-        assert centres[name].lr == pytest.approx(2.0**-7 * 32**exponent)
-        assert centres[name].wd == pytest.approx(0.5 / 32**exponent)
+        assert centres[name]["lr"] == pytest.approx(2.0**-7 * 32**exponent)
+        assert centres[name]["wd"] == pytest.approx(0.5 / 32**exponent)
 
 
 def test_a_strategy_has_one_name(path: Path) -> None:
@@ -171,12 +171,12 @@ def test_a_strategy_has_one_name(path: Path) -> None:
     sweep_spec = load_sweep_spec(path, ["s=0", "s=0.50", "s=1", "s=0.25"])
     assert list(sweep_spec.centres) == ["ntk", "hybrid", "mup", "s=0.25"]
     assert [study.strategy for study in sweep_spec.studies()] == ["ntk", "hybrid", "mup", "s=0.25"]
-    assert sweep_spec.centres["hybrid"] == Centre(lr=7.0, wd=0.25)
+    assert sweep_spec.centres["hybrid"] == {"lr": 7.0, "wd": 0.25}
 
 
 def test_the_map_goes_by_the_exponents_of_the_optimizer(path: Path) -> None:
     centre = load_sweep_spec(path, ["ntk"], ["optimizer=sgd"]).centres["ntk"]
-    assert (centre.lr, centre.wd) == (2.0 * 32, 0.125 / 32)
+    assert (centre["lr"], centre["wd"]) == (2.0 * 32, 0.125 / 32)
 
 
 # --- centres of another optimizer -----------------------------------------------------------------------------------
@@ -201,8 +201,8 @@ def test_the_centre_is_that_of_the_optimizer_in_the_recipe(path: Path) -> None:
         "remove centre_sgd or change the recipe's optimizer"
     )
     change(path, OTHERS, "centre_adamw: {standard: {lr: 0.25, wd: 0.125}}")
-    assert load_sweep_spec(path).centres["standard"].lr == 2.0**-7
-    assert load_sweep_spec(path, overrides=["optimizer=adamw"]).centres["standard"].lr == 0.25
+    assert load_sweep_spec(path).centres["standard"]["lr"] == 2.0**-7
+    assert load_sweep_spec(path, overrides=["optimizer=adamw"]).centres["standard"]["lr"] == 0.25
 
 
 @pytest.mark.parametrize(
@@ -216,14 +216,14 @@ def test_the_centre_is_that_of_the_optimizer_in_the_recipe(path: Path) -> None:
 def test_centres_can_be_set_too(path: Path, sets: list[str], lr: float, wd: float) -> None:
     """The last of them is that of AdamW, which is not asked for."""
     centre = load_sweep_spec(path, ["ntk"], ["optimizer=sgd", *sets]).centres["ntk"]
-    assert (centre.lr, centre.wd) == (lr, wd)
+    assert (centre["lr"], centre["wd"]) == (lr, wd)
 
 
 def test_a_given_start_needs_no_centre(path: Path) -> None:
     change(path, OTHERS, "")
     for start in (Centre(lr=3.0, wd=0.25), PLACEHOLDER_CENTRE):
         sweep_spec = load_sweep_spec(path, ["ntk", "s=.25"], ["optimizer=sgd"], start=start)
-        assert sweep_spec.centres == dict.fromkeys(("ntk", "s=0.25"), start)
+        assert sweep_spec.centres == {key: dict(start) for key in ("ntk", "s=0.25")}
 
 
 # --- options --------------------------------------------------------------------------------------------------------
@@ -232,10 +232,10 @@ def test_a_given_start_needs_no_centre(path: Path) -> None:
 def test_options_win_over_the_file(path: Path) -> None:
     sweep_spec = load_sweep_spec(path, ["ntk"], [], "-2:0:0.5", "fixed", [7])
     assert list(sweep_spec.centres) == ["ntk"]
-    assert sweep_spec.lr.offsets() == [-2, -1.5, -1, -0.5, 0]
-    assert sweep_spec.wd.fixed
+    assert sweep_spec.axes["lr"].offsets() == [-2, -1.5, -1, -0.5, 0]
+    assert sweep_spec.axes["wd"].fixed
     assert sweep_spec.seeds == (7,)
-    assert load_sweep_spec(path, wd_range="-1:1").wd.step == 0.5, "that of the file"
+    assert load_sweep_spec(path, wd_range="-1:1").axes["wd"].step == 0.5, "that of the file"
 
 
 def test_set_reaches_any_field_of_the_recipe(path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.digits_search import CENTRE, digits_search, offset_of
+from support.points import moved
 
 from ettsweep.errors import InputError
 from ettsweep.report.reason_text import reason_text
@@ -47,8 +48,8 @@ def study(search_of: Callable[..., Study]) -> Study:
 
 
 def run_at(study: Study, offset: Offset, seed: int = 0, score: float | None = None, state: str = "done") -> Run:
-    lr, wd = CENTRE.moved(*offset)
-    spec = study.base.with_point(lr, wd, seed)
+    lr, wd = moved(CENTRE, *offset)
+    spec = study.base.with_point(Point.of(lr=lr, wd=wd), seed)
     result = {"score": score} if State(state).finished else None
     return Run(RunDir(Path("runs") / spec.run_id), spec, Status(State(state)), result)
 
@@ -75,7 +76,7 @@ def wanted(study: Study, runs: Sequence[Run], at: Point | None = None) -> list[R
 
 
 def offsets(specs: Sequence[RunSpec]) -> set[Offset]:
-    return {offset_of(Point(spec.lr, spec.wd)) for spec in specs}
+    return {offset_of(spec.point) for spec in specs}
 
 
 # --- optimal --------------------------------------------------------------------------------------------------------
@@ -105,7 +106,7 @@ def test_one_free_axis_needs_two_neighbours_a_step_of_the_request_away(search_of
 
 def near(run: Run, log2_lr: float, seed: int) -> Run:
     """Return a run beside another, as a map that rounds otherwise would have made it."""
-    spec = run.spec.with_point(run.spec.lr * 2**log2_lr, run.spec.wd, seed)
+    spec = run.spec.with_point(Point.of(lr=run.spec.lr * 2**log2_lr, wd=run.spec.wd), seed)
     return Run(RunDir(Path("runs") / spec.run_id), spec, run.status, run.result)
 
 
@@ -215,9 +216,9 @@ def test_no_finished_point_is_incomplete(study: Study) -> None:
 
 
 def test_the_point_asked_about_must_be_finished_itself(study: Study) -> None:
-    verdict = verify(study, runs_on(study, BOWL), at=CENTRE.moved(2, 0))
+    verdict = verify(study, runs_on(study, BOWL), at=moved(CENTRE, 2, 0))
     assert verdict.verdict == "incomplete"
-    assert (2, 0) in offsets(wanted(study, runs_on(study, BOWL), at=CENTRE.moved(2, 0)))
+    assert (2, 0) in offsets(wanted(study, runs_on(study, BOWL), at=moved(CENTRE, 2, 0)))
 
 
 # --- refuted --------------------------------------------------------------------------------------------------------
@@ -235,7 +236,7 @@ def test_a_run_that_the_sweep_has_not_reached_is_no_candidate(study: Study) -> N
     """Another sweep has had it trained: that moves no verdict of this one."""
     verdict = verify(study, runs_on(study, BOWL | {(3, 3): 0.1}))
     assert (offset_of(verdict.point), verdict.verdict) == ((0, 0), "optimal")
-    assert CENTRE.moved(3, 3) not in verdict.outside
+    assert moved(CENTRE, 3, 3) not in verdict.outside
 
 
 def test_a_better_neighbour_counts_whoever_had_it_trained(search_of: Callable[..., Study]) -> None:
@@ -255,7 +256,7 @@ def test_runs_off_the_lattice_and_off_a_fixed_axis_are_not_looked_at(search_of: 
     assert {offset_of(run.point) for run in verdict.runs} == set(calm)
     for offset in other:
         with pytest.raises(InputError, match=r"--at: (lr|wd)"):
-            evaluate(study, runs_on(study, calm | other)).resolve_point(CENTRE.moved(*offset))
+            evaluate(study, runs_on(study, calm | other)).resolve_point(moved(CENTRE, *offset))
 
 
 def test_a_climb_takes_no_step_before_all_neighbours_are_known(study: Study) -> None:
@@ -274,22 +275,27 @@ def test_a_climb_takes_no_step_before_all_neighbours_are_known(study: Study) -> 
 def test_a_point_typed_as_a_table_prints_it_is_the_known_one(search_of: Callable[..., Study]) -> None:
     study = search_of()
     runs = runs_on(study, BOWL)
-    new = Point(CENTRE.lr * 2**9, CENTRE.wd / 2**9)
-    for point in (*(CENTRE.moved(*offset) for offset in BOWL), new):
-        assert evaluate(study, runs).resolve_point(Point(float(f"{point.lr:.4g}"), float(f"{point.wd:.4g}"))) == point
+    new = Point.of(lr=CENTRE["lr"] * 2**9, wd=CENTRE["wd"] / 2**9)
+    for point in (*(moved(CENTRE, *offset) for offset in BOWL), new):
+        assert (
+            evaluate(study, runs).resolve_point(
+                Point.of(lr=float(f"{point['lr']:.4g}"), wd=float(f"{point['wd']:.4g}"))
+            )
+            == point
+        )
         assert evaluate(study, runs).resolve_point(parse_point(str(point).strip("()"), "--at")) == point
     with pytest.raises(
         InputError, match=r"--at: lr 0\.007890625 is no point of vit-digits standard; the nearest is 2\^-7"
     ):
-        evaluate(study, runs).resolve_point(Point(CENTRE.lr * 1.01, CENTRE.wd))
+        evaluate(study, runs).resolve_point(Point.of(lr=CENTRE["lr"] * 1.01, wd=CENTRE["wd"]))
 
 
 def test_a_point_off_a_fixed_axis_cannot_be_judged(search_of: Callable[..., Study]) -> None:
     study = search_of(wd="fixed")
     with pytest.raises(InputError, match=r"--at: wd is fixed at 2\^-1 in vit-digits standard, got 2\^0"):
-        evaluate(study, []).resolve_point(Point(CENTRE.lr, 1.0))
-    zero = Point(CENTRE.lr, 0.0)
-    without_decay = replace(study, base=study.base.with_point(*zero, 0), grid_points=(zero,))
+        evaluate(study, []).resolve_point(Point.of(lr=CENTRE["lr"], wd=1.0))
+    zero = Point.of(lr=CENTRE["lr"], wd=0.0)
+    without_decay = replace(study, base=study.base.with_point(zero, 0), grid_points=(zero,))
     assert evaluate(without_decay, []).resolve_point(zero) == zero
     with pytest.raises(InputError, match=r"--at: wd is fixed at 0 in "):
         evaluate(without_decay, []).resolve_point(CENTRE)
@@ -377,16 +383,16 @@ def test_accuracy_is_best_where_it_is_highest() -> None:
     study = replace(study, criterion=Criterion(rule="paper"))
 
     def run(offset: Offset, accuracy: float) -> Run:
-        spec = study.base.with_point(*study.centre.moved(*offset), 0)
+        spec = study.base.with_point(moved(study.centre, *offset), 0)
         return Run(RunDir(Path("runs") / spec.run_id), spec, Status(State.DONE), {"score": accuracy})
 
     runs = [run((0, 0), 0.78), *(run(o, 0.78 - 0.01 * i) for i, o in enumerate(SIX, 1))]
     verdict = verify(study, runs)
-    assert (verdict.verdict, verdict.lr, verdict.wd) == ("optimal", 20.0, 4e-5)
+    assert (verdict.verdict, verdict.point) == ("optimal", Point.of(lr=20.0, wd=4e-5))
     assert verdict.study.metric == BEST_ACCURACY
     better = [*runs[:1], run(SIX[0], 0.79), *runs[2:]]
     assert verify(study, better, at=study.centre).verdict == "refuted"
-    assert evaluate(study, better).climb(study.centre).point == study.centre.moved(*SIX[0])
+    assert evaluate(study, better).climb(study.centre).point == moved(study.centre, *SIX[0])
 
 
 # --- the whole climb ------------------------------------------------------------------------------------------------
@@ -399,7 +405,7 @@ def search_for(study: Study, surface: Callable[[Offset], float]) -> tuple[Verdic
     def train(specs: Sequence[RunSpec]) -> int:
         new = [spec for spec in specs if spec.run_id not in runs]
         for spec in new:
-            offset = offset_of(Point(spec.lr, spec.wd))
+            offset = offset_of(spec.point)
             runs[spec.run_id] = run_at(study, offset, spec.seed, surface(offset))
         return len(new)
 

@@ -62,11 +62,13 @@ def test_runs_train_at_the_values_as_they_are_written_and_strategies_scale_each_
     standard, mup = load_sweep_spec(grid).studies()
     assert {tuple(point) for point in standard.grid_points} == set(product(THIRDS[:3], [0.01, 0.1]))
     assert tuple(standard.centre) == (3e-4, 0.01), "the middle, or the lower one of two"
-    ratios = [(a.lr / b.lr, a.wd / b.wd) for a, b in zip(mup.grid_points, standard.grid_points, strict=True)]
+    ratios = [
+        (a["lr"] / b["lr"], a["wd"] / b["wd"]) for a, b in zip(mup.grid_points, standard.grid_points, strict=True)
+    ]
     np.testing.assert_allclose(ratios, [ratios[0]] * len(ratios), rtol=1e-11)
     assert ratios[0] != pytest.approx((1, 1))
     (at,) = (point for point in standard.grid_points if tuple(point) == (1e-3, 0.1))
-    around = {tuple(point) for point in neighbours(at, standard.lr, standard.wd)}
+    around = {tuple(point) for point in neighbours(at, standard.axes)}
     assert around == {(3e-3, 0.1), (1e-3, 1.0), (3e-3, 0.01), (3e-4, 1.0), (1e-3, 0.01), (3e-4, 0.1)}
 
 
@@ -136,7 +138,7 @@ def test_a_sweep_takes_further_values_of_its_list_and_no_others(tmp_path: Path) 
     ask("[1e-4, 3e-4, 1e-3]")
     ask("[1e-3, 3e-3, 1e-2]")
     (study,) = load_sweep_store(tmp_path / "results").select()[0].studies
-    assert sorted({point.lr for point in study.grid_points}) == [*THIRDS, 1e-2]
+    assert sorted({point["lr"] for point in study.grid_points}) == [*THIRDS, 1e-2]
     with pytest.raises(EttsweepError, match=r"lr is 0\.0001, 0\.0003, 0\.001 there, 0\.0001, 0\.0002, 0\.001 here"):
         ask("[1e-4, 2e-4, 1e-3]")
 
@@ -144,7 +146,7 @@ def test_a_sweep_takes_further_values_of_its_list_and_no_others(tmp_path: Path) 
 def _judged(study: Study, loss: Callable[[float, float], float], points: Sequence[Point]) -> BoundRule:
     rng, runs = np.random.default_rng(0), []
     for point, seed in product(points, (0, 1, 2)):
-        spec = study.base.with_point(point.lr, point.wd, seed)
+        spec = study.base.with_point(point, seed)
         score = {"score": loss(*point) * float(np.exp(rng.normal(0, 0.002)))}
         runs.append(Run(RunDir(Path(spec.run_id)), spec, Status(State.DONE), score))
     return BoundRule(study, runs)
@@ -170,7 +172,7 @@ def test_steps_off_by_more_than_a_quarter_count_as_what_they_are_in_the_fit(tmp_
         ("[1e-4, 2e-4, 1e-2]", [-math.log(2) / math.log(10), 0.0, math.log(50) / math.log(10)]),
     ):
         study = _study(tmp_path, text)
-        state = _judged(study, lambda lr, wd: 2 + math.log(lr / study.centre.lr) ** 2 / 2000, study.grid_points)  # noqa: B023
+        state = _judged(study, lambda lr, wd: 2 + math.log(lr / study.centre["lr"]) ** 2 / 2000, study.grid_points)  # noqa: B023
         posterior = state.posterior(study.centre)
         assert posterior is not None
         at = {position[0]: x for position, x in zip(posterior.positions, posterior.surface.scores.x_PD, strict=True)}

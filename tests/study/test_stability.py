@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from scipy import stats
 from support.made_sweep import digits_spec
+from support.points import moved
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run
-from ettsweep.runs.point import Point
 from ettsweep.runs.state import State, Status
 from ettsweep.study.bound_rule import BoundRule
 from ettsweep.study.criterion import Criterion
@@ -29,7 +29,7 @@ LRS, WDS = (-2.0, -1.0, 0.0, 1.0), (-2.0, -1.0, 0.0, 1.0, 2.0)
 ORIGIN: Position = (0.0, 0.0)
 COST, SPIKE, LEAST = 0.5, math.log(1.3), 0.02
 BASE = digits_spec(None)
-CENTRE = Point(BASE.lr, BASE.wd)
+CENTRE = BASE.point
 
 
 def stable_loss(position: Position, seed: int) -> float:
@@ -155,14 +155,14 @@ def test_a_bound_counts_what_unstable_seeds_cost() -> None:
 def rule_of(f: Losses, is_lr_fixed: bool = False) -> BoundRule:
     """Return the state of a study that asked for the points of some losses with four seeds."""
     lr, wd = Axis(fixed=True) if is_lr_fixed else Axis(low=-2, high=1), Axis(low=-2, high=2)
-    grid = tuple(CENTRE.moved(*position) for position in product(LRS[2:3] if is_lr_fixed else LRS, WDS))
+    grid = tuple(moved(CENTRE, *position) for position in product(LRS[2:3] if is_lr_fixed else LRS, WDS))
     runs = [run_of(position, seed, y) for position, seeds in f.items() for seed, y in seeds.items()]
-    return BoundRule(Study(BASE, lr, wd, (0, 1, 2, 3), grid, "w", Criterion(margin=0.02)), runs)
+    return BoundRule(Study(BASE, {"lr": lr, "wd": wd}, (0, 1, 2, 3), grid, "w", Criterion(margin=0.02)), runs)
 
 
 def run_of(position: Position, seed: int, log_loss: float) -> Run:
-    point = CENTRE.moved(*position)
-    spec = BASE.with_point(point.lr, point.wd, seed)
+    point = moved(CENTRE, *position)
+    spec = BASE.with_point(point, seed)
     return Run(RunDir(Path("runs") / spec.run_id), spec, Status(State.DONE), {"score": math.exp(log_loss)})
 
 
@@ -182,7 +182,7 @@ def test_beside_an_edge_the_point_a_step_of_lr_below_is_recommended() -> None:
     assert bound is not None
     assert bound.stability is not None
     assert (bound.stability.stable, bound.stability.seeds) == (4, 4)
-    assert bound.recommended == CENTRE.moved(-1, 0)
+    assert bound.recommended == moved(CENTRE, -1, 0)
 
 
 def test_only_lr_has_an_edge() -> None:

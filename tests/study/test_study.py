@@ -4,6 +4,7 @@ import random
 import re
 
 import pytest
+from support.points import moved
 
 from ettsweep.errors import InputError
 from ettsweep.runs.point import Point, snap_point
@@ -18,7 +19,7 @@ STRATEGIES = [None, 0.0, 0.25, 0.5, 1.0]
 
 def random_points(count: int) -> list[Point]:
     rng = random.Random(0)
-    return [Point(2 ** rng.uniform(-20, 10), 2 ** rng.uniform(-30, 3)) for _ in range(count)]
+    return [Point.of(lr=2 ** rng.uniform(-20, 10), wd=2 ** rng.uniform(-30, 3)) for _ in range(count)]
 
 
 # --- neighbours -----------------------------------------------------------------------------------------------------
@@ -27,25 +28,31 @@ def random_points(count: int) -> list[Point]:
 def test_the_neighbours_are_the_six_of_the_paper() -> None:
     lr, wd = 20.0, 4e-5
     six = {(2 * lr, wd), (lr, 2 * wd), (2 * lr, wd / 2), (lr / 2, 2 * wd), (lr, wd / 2), (lr / 2, wd)}
-    points = neighbours(Point(lr, wd), FREE, FREE)
+    points = neighbours(Point.of(lr=lr, wd=wd), {"lr": FREE, "wd": FREE})
     assert len(points) == 6
-    assert {(point.lr, point.wd) for point in points} == six
-    assert not {Point(2 * lr, 2 * wd), Point(lr / 2, wd / 2)} & set(points)
+    assert {(point["lr"], point["wd"]) for point in points} == six
+    assert not {Point.of(lr=2 * lr, wd=2 * wd), Point.of(lr=lr / 2, wd=wd / 2)} & set(points)
 
 
 def test_one_free_axis_has_two_neighbours_and_none_has_none() -> None:
-    assert set(neighbours(Point(8.0, 0.0), FREE, FIXED)) == {Point(16.0, 0.0), Point(4.0, 0.0)}
-    assert set(neighbours(Point(8.0, 0.5), FIXED, FREE)) == {Point(8.0, 1.0), Point(8.0, 0.25)}
-    assert neighbours(Point(8.0, 0.5), FIXED, FIXED) == []
+    assert set(neighbours(Point.of(lr=8.0, wd=0.0), {"lr": FREE, "wd": FIXED})) == {
+        Point.of(lr=16.0, wd=0.0),
+        Point.of(lr=4.0, wd=0.0),
+    }
+    assert set(neighbours(Point.of(lr=8.0, wd=0.5), {"lr": FIXED, "wd": FREE})) == {
+        Point.of(lr=8.0, wd=1.0),
+        Point.of(lr=8.0, wd=0.25),
+    }
+    assert neighbours(Point.of(lr=8.0, wd=0.5), {"lr": FIXED, "wd": FIXED}) == []
 
 
 def test_fractional_steps_move_by_that_power_of_two() -> None:
     half, quarter = Axis(low=-1, high=1, step=0.5), Axis(low=-1, high=1, step=0.25)
-    points = neighbours(Point(1.0, 1.0), half, quarter)
+    points = neighbours(Point.of(lr=1.0, wd=1.0), {"lr": half, "wd": quarter})
     r, q = math.sqrt(2), 2**0.25
     expected = [(r, 1), (1, q), (r, 1 / q), (1 / r, q), (1, 1 / q), (1 / r, 1)]
     assert len(points) == 6
-    assert set(points) == {Point(*other) for other in expected}
+    assert set(points) == {Point(dict(zip(("lr", "wd"), other, strict=True))) for other in expected}
 
 
 # --- ranges ---------------------------------------------------------------------------------------------------------
@@ -88,8 +95,8 @@ def test_an_impossible_range_is_refused(data: object, message: str) -> None:
 
 
 def test_a_grid_is_the_product_of_its_axes_around_the_centre() -> None:
-    points = expand(Point(4.0, 0.5), FREE, Axis(low=0, high=1))
-    assert points == [Point(lr, wd) for lr in (2.0, 4.0, 8.0) for wd in (0.5, 1.0)]
+    points = expand(Point.of(lr=4.0, wd=0.5), {"lr": FREE, "wd": Axis(low=0, high=1)})
+    assert points == [Point.of(lr=lr, wd=wd) for lr in (2.0, 4.0, 8.0) for wd in (0.5, 1.0)]
 
 
 # --- points as keys -------------------------------------------------------------------------------------------------
@@ -97,11 +104,16 @@ def test_a_grid_is_the_product_of_its_axes_around_the_centre() -> None:
 
 def test_points_are_equal_where_ids_round_them_alike() -> None:
     for point in random_points(100):
-        for nudged in (point.moved(1e-15, 0), point.moved(4e-10, 4e-10), point.moved(0, -6e-10), point.moved(1e-7, 0)):
-            alike = point_identity(*point) == point_identity(*nudged)
+        for nudged in (
+            moved(point, 1e-15, 0),
+            moved(point, 4e-10, 4e-10),
+            moved(point, 0, -6e-10),
+            moved(point, 1e-7, 0),
+        ):
+            alike = point_identity(point.values) == point_identity(nudged.values)
             assert (point == nudged) is alike
             assert len({point, nudged}) == 2 - alike
-    assert tuple(point_identity(20.0, 4e-5).values()) == Point(20.0, 4e-5).key
+    assert tuple(point_identity({"lr": 20.0, "wd": 4e-5}).values()) == Point.of(lr=20.0, wd=4e-5).key
 
 
 @pytest.mark.parametrize("width", [768, 1000])
@@ -113,39 +125,43 @@ def test_points_are_found_after_a_round_trip_through_all_strategies(width: int, 
             lr, wd = point
             for a, b in itertools.pairwise((*route, route[0])):
                 lr, wd = map_point(lr, wd, a, b, width, optimizer)  # type: ignore[arg-type]
-            assert snap_point(Point(lr, wd), points) == point
+            assert snap_point(Point.of(lr=lr, wd=wd), points) == point
 
 
 def test_points_a_tenth_of_a_step_apart_are_two() -> None:
-    mapping = {Point(1.0, 1.0): "here"}
-    for other in (Point(1.0, 1.0).moved(0.1, 0), Point(1.0, 1.0).moved(0, -0.1), Point(2.0, 1.0)):
+    mapping = {Point.of(lr=1.0, wd=1.0): "here"}
+    for other in (
+        moved(Point.of(lr=1.0, wd=1.0), 0.1, 0),
+        moved(Point.of(lr=1.0, wd=1.0), 0, -0.1),
+        Point.of(lr=2.0, wd=1.0),
+    ):
         assert other not in mapping
         assert snap_point(other, mapping, PRINTED_TOLERANCE) is other
 
 
 def test_a_point_that_was_rounded_otherwise_means_the_known_one() -> None:
     for number in range(100):
-        point = Point(2 ** ((number + 0.4999) * 1e-9), 1.0)
+        point = Point.of(lr=2 ** ((number + 0.4999) * 1e-9), wd=1.0)
         for shift in (-9.9e-7, -1e-7, 1e-10, 1e-7, 9.9e-7):
-            assert snap_point(point.moved(shift, -shift), [point]) == point
+            assert snap_point(moved(point, shift, -shift), [point]) == point
         for shift in (-1.1e-6, 1.1e-6):
-            assert snap_point(point.moved(shift, 0), [point]) != point
+            assert snap_point(moved(point, shift, 0), [point]) != point
 
 
 def test_wd_zero_is_a_point_of_its_own() -> None:
-    reference = {Point(1.0, 0.0)}
-    assert Point(1.0, 0.0) in reference
-    assert Point(1.0, 1e-300) not in reference
-    assert snap_point(Point(1.0, 1e-300), reference, PRINTED_TOLERANCE) not in reference
-    assert snap_point(Point(1.0 + 1e-9, 0.0), reference) in reference
+    reference = {Point.of(lr=1.0, wd=0.0)}
+    assert Point.of(lr=1.0, wd=0.0) in reference
+    assert Point.of(lr=1.0, wd=1e-300) not in reference
+    assert snap_point(Point.of(lr=1.0, wd=1e-300), reference, PRINTED_TOLERANCE) not in reference
+    assert snap_point(Point.of(lr=1.0 + 1e-9, wd=0.0), reference) in reference
 
 
 # --- points as text -------------------------------------------------------------------------------------------------
 
 
 def test_a_point_is_read_as_lr_and_wd() -> None:
-    assert parse_point("20,4e-5", "--at") == Point(20.0, 4e-5)
-    assert parse_point("1e-3, 0", "--at") == Point(1e-3, 0.0)
+    assert parse_point("20,4e-5", "--at") == Point.of(lr=20.0, wd=4e-5)
+    assert parse_point("1e-3, 0", "--at") == Point.of(lr=1e-3, wd=0.0)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_a_search_that_is_killed_after_each_round_proposes_the_same(sampler: str
     proposed = searched(complete, study)
     assert proposed == searched(complete, study, killed=True)
     points = [point for suggestion in proposed for point in suggestion.points]
-    assert len({(point.lr, point.wd) for point in points}) == len(points) <= 8
+    assert len({(point["lr"], point["wd"]) for point in points}) == len(points) <= 8
     assert sampler == "surface" or len(points) == 8
 
 

@@ -14,7 +14,7 @@ from ettsweep.errors import CorruptError, InputError, SweepNameTakenError
 from ettsweep.runs.point import Point
 from ettsweep.study.criterion import CriterionOptions
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.lattice import Axis, Centre
+from ettsweep.study.lattice import Axis
 from ettsweep.study.sweep import LaunchSettings, Suggestion, Sweep
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.sweep_store import (
@@ -64,7 +64,7 @@ def test_what_was_asked_is_read_as_it_was_kept(make_sweep_spec: Ask, results: Pa
     [
         ({}, True),
         ({"criterion": CriterionOptions(confidence=0.9)}, True),
-        ({"lr": Axis(low=-3, high=5)}, False),
+        ({"axes": {"lr": Axis(low=-3, high=5), "wd": Axis(low=-1, high=1)}}, False),
     ],
 )
 def test_a_search_has_started_where_its_first_proposal_says_while_its_ranges_stay(
@@ -77,14 +77,14 @@ def test_a_search_has_started_where_its_first_proposal_says_while_its_ranges_sta
 
     sweep_spec = make_sweep_spec(strategies=["standard", "mup"]).model_copy(update={"searched": True})
     extend_sweep(results, "w8", sweep_spec)
-    for lr, start in ((0.5, Centre(lr=0.5, wd=0.25)), (0.25, None)):
-        points = (Centre(lr=lr, wd=0.25),)
+    for lr, start in ((0.5, {"lr": 0.5, "wd": 0.25}), (0.25, None)):
+        points = ({"lr": lr, "wd": 0.25},)
         record_suggestions(
             results, "w8", [Suggestion(strategy="standard", sampler="surface", points=points, start=start)]
         )
-    assert starts() == [Point(0.5, 0.25), None]
+    assert starts() == [Point.of(lr=0.5, wd=0.25), None]
     extend_sweep(results, "w8", sweep_spec.model_copy(update=changes), LaunchSettings(overrides=("slots=2",)))
-    assert starts() == [Point(0.5, 0.25) if stays else None, None]
+    assert starts() == [Point.of(lr=0.5, wd=0.25) if stays else None, None]
 
 
 def test_points_strategies_and_seeds_extend_a_sweep(make_sweep_spec: Ask, results: Path) -> None:
@@ -94,7 +94,7 @@ def test_points_strategies_and_seeds_extend_a_sweep(make_sweep_spec: Ask, result
     standard, mup = only(results).studies
     assert {study.sweep for study in (standard, mup)} == {"w8"}
     assert [study.strategy for study in (standard, mup)] == ["standard", "mup"]
-    assert [point.lr for point in standard.grid_points] == [0.125, 0.25, 0.5, 1.0, 2.0]
+    assert [point["lr"] for point in standard.grid_points] == [0.125, 0.25, 0.5, 1.0, 2.0]
     assert standard.seeds == mup.seeds == (0, 1), "seeds belong to the sweep"
     assert len(list(only(results).specs())) == 2 * (5 + 3)
 
@@ -155,7 +155,7 @@ def test_another_question_is_refused_with_what_differs_and_a_free_name(
 def test_a_centre_on_the_lattice_extends(make_sweep_spec: Ask, results: Path) -> None:
     extend_sweep(results, "w8", make_sweep_spec())
     extend_sweep(results, "w8", make_sweep_spec(overrides=["centre.standard.lr=2"], lr_range="0:0"))
-    assert Point(2.0, 0.25) in only(results).studies[0].grid_points
+    assert Point.of(lr=2.0, wd=0.25) in only(results).studies[0].grid_points
 
 
 @pytest.mark.parametrize(

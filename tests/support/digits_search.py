@@ -8,7 +8,7 @@ from ettsweep.runs.point import Point
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.study import Study
 
-CENTRE = Point(2.0**-7, 0.5)
+CENTRE = Point.of(lr=2.0**-7, wd=0.5)
 
 
 def digits_search(folder: Path, lr: str, wd: str, seeds: Sequence[int], criterion: str) -> Study:
@@ -21,7 +21,7 @@ def digits_search(folder: Path, lr: str, wd: str, seeds: Sequence[int], criterio
         recipe:
           batch_size: 64
           schedule: {{total_steps: 24, warmup_steps: 2, eval_every: 12}}
-        centre: {{standard: {{lr: {CENTRE.lr}, wd: {CENTRE.wd}}}}}
+        centre: {{standard: {{lr: {CENTRE["lr"]}, wd: {CENTRE["wd"]}}}}}
         lr: {lr}
         wd: {wd}
         strategies: [standard]
@@ -35,4 +35,4 @@ def digits_search(folder: Path, lr: str, wd: str, seeds: Sequence[int], criterio
 def offset_of(point: Point | None) -> tuple[float, float]:
     """Return the lattice steps (lr, wd) of a point from the centre."""
     assert point is not None
-    return round(math.log2(point.lr / CENTRE.lr), 6), round(math.log2(point.wd / CENTRE.wd), 6)
+    return round(math.log2(point["lr"] / CENTRE["lr"]), 6), round(math.log2(point["wd"] / CENTRE["wd"]), 6)

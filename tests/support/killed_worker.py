@@ -32,7 +32,7 @@ RECIPE = FakeRecipe(last_step=24, every=8)
 
 def spec() -> RunSpec:
     """Return the run that is trained."""
-    return RunSpec.of(RECIPE, StrategySpec(s=None), 0.5, 0.5, seed=0)
+    return RunSpec.of(RECIPE, StrategySpec(s=None), {"lr": 0.5, "wd": 0.5}, seed=0)
 
 
 def interrupted(results: Path) -> RunDir:

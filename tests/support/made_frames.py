@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from ettsweep.powers import format_power
+from ettsweep.powers import format_power, log2
 from ettsweep.quantities import score_with_error
 from ettsweep.report.formats import point_text
 from ettsweep.report.frames import CURVE_COLUMNS, POINT_COLUMNS, SPIKE_COLUMNS
@@ -13,10 +13,11 @@ from ettsweep.report.run_histories import EVALUATIONS, TRAINING
 from ettsweep.runs.point import Point
 from ettsweep.study.lattice import Axis, neighbours
 from ettsweep.trainer.tasks.registry import LOWEST_LOSS
+from support.points import moved
 
 Steps = tuple[int, int]
 
-CENTRE = Point(1.0, 3.0)
+CENTRE = Point.of(lr=1.0, wd=3.0)
 """The candidate: wd is no power of two."""
 
 SIX = [(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)]
@@ -27,7 +28,7 @@ FRESH = 10
 
 def named(steps: Steps) -> str:
     """Return what a point is called that is so many steps from the candidate."""
-    return point_text(CENTRE.moved(*steps))
+    return point_text(moved(CENTRE, *steps))
 
 
 def points_of(scores: Mapping[Steps, float | None], **columns: Any) -> pd.DataFrame:
@@ -39,20 +40,20 @@ def points_of(scores: Mapping[Steps, float | None], **columns: Any) -> pd.DataFr
 
     rows = []
     for steps, score in scores.items():
-        point, metric = CENTRE.moved(*steps), given("metric", steps, LOWEST_LOSS)
+        point, metric = moved(CENTRE, *steps), given("metric", steps, LOWEST_LOSS)
         role = "candidate" if steps == (0, 0) else "neighbour" if steps in SIX else "other"
         error = given("error", steps, 0.01) if score is not None else None
         mapping = {
             **{"sweep": "w", "family": "f", "model": "m", "strategy": "ntk", "point": named(steps)},
-            **dict(zip(("lr", "wd", "log2_lr", "log2_wd"), (*point, *point.log2()), strict=True)),
+            **dict(zip(("lr", "wd", "log2_lr", "log2_wd"), (*point, *map(log2, point)), strict=True)),
             **{"lr_steps": steps[0], "wd_steps": steps[1], "role": role, "metric": metric},
             **{"state": "done" if score is not None else "diverged", "score": score, "error": error, "seeds": 3},
             **{
                 "told": "" if score is None else score_with_error(score, error, metric),
                 "as_good": False,
                 "runs": f"run{steps[0]}{steps[1]}",
-                "lr_wd": format_power(point.lr * point.wd, 3),
-                "time_scale": f"{1 / (point.lr * point.wd):.0f} steps",
+                "lr_wd": format_power(point["lr"] * point["wd"], 3),
+                "time_scale": f"{1 / (point['lr'] * point['wd']):.0f} steps",
             },
         }
         rows.append({name: given(name, steps, mapping.get(name)) for name in POINT_COLUMNS})
@@ -116,6 +117,6 @@ def searched(low: Steps, high: Steps) -> pd.DataFrame:
 
 def neighbours_of(centre: Point, axis: Axis) -> list[Steps]:
     """Return the neighbours of a point as a verdict has them, in steps from it."""
-    moved = (point.log2() for point in neighbours(centre, axis, axis))
-    (lr, wd) = centre.log2()
+    moved = (tuple(map(log2, point)) for point in neighbours(centre, axis, axis))
+    lr, wd = map(log2, centre)
     return [(round(i - lr), round(j - wd)) for i, j in moved]

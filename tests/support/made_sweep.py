@@ -7,7 +7,6 @@ from typing import Any
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run, load_run_index
-from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec, StrategySpec
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.judgement import evaluate
@@ -19,6 +18,7 @@ from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.recipe import TransformerRun
 from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.trainer.tasks.images.image_task import DigitsTask, ImageNetTask
+from support.points import moved
 
 SEEDS = (0, 1, 2)
 FRESH = (10, 11)
@@ -113,24 +113,24 @@ def finish(results: Path, spec: RunSpec, best_loss: float, diverged: bool = Fals
 
 
 def search(base: RunSpec, wd_fixed: bool = False, seeds: tuple[int, ...] = SEEDS) -> Study:
-    wd = Axis(fixed=True) if wd_fixed else Axis(low=-1, high=1)
-    lr = Axis(low=-1, high=1)
-    points = expand(Point(base.lr, base.wd), lr, wd)
-    return Study(base=base, lr=lr, wd=wd, seeds=seeds, grid_points=tuple(points))
+    axes = {"lr": Axis(low=-1, high=1), "wd": Axis(fixed=True) if wd_fixed else Axis(low=-1, high=1)}
+    return Study(base=base, axes=axes, seeds=seeds, grid_points=tuple(expand(base.point, axes)))
 
 
 def searched(base: RunSpec, proposed: Iterable[tuple[int, int]], reach: int = 2, wd_fixed: bool = False) -> Study:
     """Return the search of a family whose ranges go that many steps from its centre, with proposals in steps from it."""
-    centre, wd_reach = Point(base.lr, base.wd), 0 if wd_fixed else reach
+    centre, wd_reach = base.point, 0 if wd_fixed else reach
     search_result = replace(search(base, wd_fixed, seeds=(0,)), grid_points=())
-    axes = {"lr": Axis(low=-reach, high=reach)} | ({} if wd_fixed else {"wd": Axis(low=-reach, high=reach)})
-    box = (centre.moved(-reach, -wd_reach), centre.moved(reach, wd_reach))
-    return replace(search_result, **axes, box=box, suggested_points=tuple(centre.moved(*steps) for steps in proposed))
+    axes = search_result.axes | {name: Axis(low=-reach, high=reach) for name in search_result.free}
+    box = (moved(centre, -reach, -wd_reach), moved(centre, reach, wd_reach))
+    return replace(
+        search_result, axes=axes, box=box, suggested_points=tuple(moved(centre, *steps) for steps in proposed)
+    )
 
 
 def finish_at(results: Path, study: Study, steps: tuple[int, int], score: float) -> RunDir:
     """Write a finished run of a search, so many steps from its centre."""
-    return finish(results, study.base.with_point(*study.centre.moved(*steps), 0), score)
+    return finish(results, study.base.with_point(moved(study.centre, *steps), 0), score)
 
 
 def changed(run: Run, **values: Any) -> Run:

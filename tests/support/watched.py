@@ -22,6 +22,7 @@ from ettsweep.watch.view import Cell, FamilyView, View
 from ettsweep.watch.watcher import Selection, Watcher
 from support.commandline import keep, wait_for, write_grid
 from support.made_sweep import finish, loss_at
+from support.points import moved
 
 NOON = "12:00:00"
 
@@ -46,7 +47,7 @@ def ask(results: Path, name: str = "small", **changes: Any) -> list[Study]:
 
 def at(study: Study, i: int, j: int, seed: int = 0) -> RunSpec:
     """Return the run that many steps from the centre."""
-    return study.base.with_point(*study.centre.moved(i, j), seed)
+    return study.base.with_point(moved(study.centre, i, j), seed)
 
 
 def finish_all(results: Path, study: Study, steps: Iterable[tuple[int, int]] = MIDDLE) -> None:

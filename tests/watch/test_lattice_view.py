@@ -3,6 +3,7 @@
 from itertools import product
 
 import pytest
+from support.points import moved
 from textual.geometry import Size
 
 from ettsweep.metric import Metric
@@ -13,15 +14,15 @@ from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 from ettsweep.watch.lattice_view import STATE_SIGNS, draw_lattice, format_score, shades
 from ettsweep.watch.view import CANDIDATE, NEIGHBOUR, UNMARKED, Cell
 
-CENTRE = Point(2.0**-6, 0.5)
+CENTRE = Point.of(lr=2.0**-6, wd=0.5)
 
 
 def made(reach: int, states: dict[tuple[int, int], State] | None = None, scored: bool = True) -> list[Cell]:
     """Return a lattice whose scores are lowest in the middle, where the candidate is."""
     cells = []
-    around = set(neighbours(CENTRE, Axis(low=-1, high=1), Axis(low=-1, high=1)))
+    around = set(neighbours(CENTRE, dict.fromkeys(CENTRE.values, Axis(low=-1, high=1))))
     for i, j in product(range(-reach, reach + 1), repeat=2):
-        point, state = CENTRE.moved(i, j), (states or {}).get((i, j), State.DONE)
+        point, state = moved(CENTRE, i, j), (states or {}).get((i, j), State.DONE)
         mark = CANDIDATE if point == CENTRE else NEIGHBOUR if point in around else UNMARKED
         score = 0.1 + 0.01 * (i * i + i * j + j * j) if scored and state is State.DONE else None
         cells.append(Cell(i, j, point, (state,), score, mark))
@@ -60,7 +61,7 @@ def test_each_state_has_a_sign_in_every_density() -> None:
 @pytest.mark.parametrize(("metric", "best"), [(LOWEST_LOSS, 0), (BEST_ACCURACY, 2)])
 def test_the_best_is_lightest_and_one_awful_point_leaves_shades_to_the_others(metric: Metric, best: int) -> None:
     scores = [0.1, 0.2, 0.3, -90.0 if metric is BEST_ACCURACY else 90.0, None]
-    cells = [Cell(k, 0, Point(2.0**k, 0.5), (State.DONE,), score) for k, score in enumerate(scores)]
+    cells = [Cell(k, 0, Point.of(lr=2.0**k, wd=0.5), (State.DONE,), score) for k, score in enumerate(scores)]
     by_point = shades(cells, metric)
     shade = [by_point.get(cell.point) for cell in cells]
     assert shade[best] == 1.0

@@ -51,6 +51,7 @@ from ettsweep.processes import process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import RunIndex
+from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.plan import make_plan
@@ -333,7 +334,7 @@ def test_cleaning_leaves_alone_what_live_workers_could_touch(grid: Any, results:
         ettsweep(*grid(), *ONE_SLOT)
         (worker,) = wait_for(lambda: waiting(worker_pids(results)) and worker_pids(results), "the worker to wait")
         (queued,) = runs_in(results)
-        finished_twice_result = finished_twice(queued.spec().with_point(1.0, 0.0, 7))
+        finished_twice_result = finished_twice(queued.spec().with_point(Point.of(lr=1.0, wd=0.0), 7))
         broken = results / "runs" / ("0" * 12)
         broken.mkdir()
         temporary = queued.path / ".spec.json.0.tmp"

@@ -67,7 +67,9 @@ def train(
 ) -> tuple[RunDir, Attempt, StopReason | None]:
     """Train a run by a function, in its next attempt."""
     SCRIPT.append((function, arguments))
-    run = RunDir.create(results, RunSpec.of(Scripted(last_step=100), StrategySpec(s=None), 0.5, 0.5, seed))
+    run = RunDir.create(
+        results, RunSpec.of(Scripted(last_step=100), StrategySpec(s=None), {"lr": 0.5, "wd": 0.5}, seed)
+    )
     numbers = run.attempt_numbers()
     attempt = run.claim({}, after=numbers[-1] if numbers else 0)
     assert attempt is not None

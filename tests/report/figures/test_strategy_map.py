@@ -2,6 +2,7 @@
 
 import pytest
 from support.made_sweep import digits_spec, finish, loss_at, read, search
+from support.points import moved
 from support.scene import Mark, Scene, scene
 
 from ettsweep.files import Json
@@ -24,9 +25,9 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Json:
     for s in NAMES.values():
         factor = lr_factor(Group.Q, DIMS, s, "adamw", "ignore")
         base = digits_spec(s)
-        base = base.with_point(base.lr / factor, base.wd * factor, 0)
+        base = base.with_point(Point.of(lr=base.lr / factor, wd=base.wd * factor), 0)
         for i, j in ((0, 0), (1, 0), (0, 1), (-1, 1)):
-            finish(results, base.with_point(*Point(base.lr, base.wd).moved(i, j), 0), loss_at(i, j, 0))
+            finish(results, base.with_point(moved(base.point, i, j), 0), loss_at(i, j, 0))
         collected.append(search(base, seeds=(0,)))
     text = read(results, collected)
     return strategies(points_frame(judged_families(text.runs, text.verdicts)).dropna(subset="score"))

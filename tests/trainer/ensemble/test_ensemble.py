@@ -16,6 +16,7 @@ from bench.waves import CLASSES, write_images
 from ettsweep.errors import DataMissingError
 from ettsweep.files import read_lines
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec, StrategySpec
 from ettsweep.runs.state import State, StopReason
 from ettsweep.trainer.ensemble.ensemble import Ensemble
@@ -284,7 +285,11 @@ def test_runs_share_one_loader_and_each_names_damaged_images(
     )
     read, decode = list[int](), chunks.decode
     monkeypatch.setattr(chunks, "decode", lambda *given: (read.append(1), decode(*given))[1])
-    points = [photos, photos.with_point(0.002, 0.0, 1), photos.with_point(0.004, 0.1, 1)]
+    points = [
+        photos,
+        photos.with_point(Point.of(lr=0.002, wd=0.0), 1),
+        photos.with_point(Point.of(lr=0.004, wd=0.1), 1),
+    ]
     runs = ensemble(points, data=str(tmp_path / "data"), loader_workers=workers)
     if not workers:
         assert len(read) == 6 * 20 + 2 * 30 + 2, "each image is decoded once for all"

@@ -191,7 +191,7 @@ def test_words_of_verdicts_states_readers_and_placeholders() -> None:
     for name, heading in ((AGENTS, "States of runs"), ("docs/runs.md", "States")):
         assert_same(first_words(name, heading), [state.value for state in State])
     shipped = [path.stem for path in (PACKAGE / "readers" / "data").glob("*.yaml")]
-    assert_same(first_words("docs/readers.md", "Readers: metrics of a trainer that is left as it is"), shipped)
+    assert_same(first_words("docs/readers.md", "Readers: the metrics that your script already writes"), shipped)
     (text,) = re.findall(r"^Placeholders are (.*?); `\{lr\*0\.1\}`", page("docs/own-code.md"), re.DOTALL | re.MULTILINE)
     assert_same(re.findall(r"`\{(\w+)\}`", text), [*PLACEHOLDERS, *RESUME_PLACEHOLDERS])
 

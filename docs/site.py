@@ -20,6 +20,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Let links to other files of the repository lead there."""
     if page.file.src_uri == "index.md":
         return re.sub(
-            r"\]\(((?:CONTRIBUTING|CHANGELOG)\.md|results/[^)]*|examples/[^)]*)\)", rf"]({REPOSITORY}/\1)", markdown
+            r"\]\(((?:CONTRIBUTING|CHANGELOG)\.md|CITATION\.cff|results/[^)]*|examples/[^)]*)\)",
+            rf"]({REPOSITORY}/\1)",
+            markdown,
         )
     return re.sub(r"\]\(\.\./([^)]*)\)", rf"]({REPOSITORY}/\1)", markdown)

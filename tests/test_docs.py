@@ -191,7 +191,7 @@ def test_words_of_verdicts_states_readers_and_placeholders() -> None:
     for name, heading in ((AGENTS, "States of runs"), ("docs/runs.md", "States")):
         assert_same(first_words(name, heading), [state.value for state in State])
     shipped = [path.stem for path in (PACKAGE / "readers" / "data").glob("*.yaml")]
-    assert_same(first_words("docs/readers.md", "Readers: metrics of a trainer that is left as it is"), shipped)
+    assert_same(first_words("docs/readers.md", "Readers: the metrics that your script already writes"), shipped)
     (text,) = re.findall(r"^Placeholders are (.*?); `\{lr\*0\.1\}`", page("docs/own-code.md"), re.DOTALL | re.MULTILINE)
     assert_same(re.findall(r"`\{(\w+)\}`", text), [*PLACEHOLDERS, *RESUME_PLACEHOLDERS])
 
@@ -272,7 +272,7 @@ def test_files_that_pages_name_are_there() -> None:
 def test_keys_of_a_command_and_of_a_reader() -> None:
     keys = {str(each.alias) for each in block_schema(CommandRecipe).model_fields.values()}
     documented = [
-        word.partition(":")[0] for row in section("docs/own-code.md", "The block").rows for word in code_words(row[0])
+        word.partition(":")[0] for row in section("docs/own-code.md", "Keys of `run:`").rows for word in code_words(row[0])
     ]
     assert_same(documented, keys - {"seeds"})  # `seeds: none` stands beside the block
     of_those_that_ship = {"name", "about", "repository", "commit", "beware"}

@@ -69,7 +69,7 @@ def step_spikes(
 
     The window of a value holds the `window_steps` values before it, and must be full; its standard deviation is the
     population's. Spike steps stay in the windows of later steps: a large one masks those less than about half as high
-    in the `window_steps` after it. Heavy tails count, see docs/spikes.md.
+    in the `window_steps` after it. Heavy tails count, see docs/runs.md.
 
     Args:
         values: of the recorded steps; None (non-finite, or an overflow) enters no window.

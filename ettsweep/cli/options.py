@@ -115,6 +115,8 @@ Lowest = Annotated[
         show_default=False,
     ),
 ]
+ScoreColumn = Annotated[str, typer.Option("--score", help="Column of the scores.", metavar="NAME", show_default=False)]
+SeedColumn = Annotated[str, typer.Option("--seed", help="Column of the seeds.", metavar="NAME", show_default=False)]
 TrustGroup = Annotated[
     bool,
     typer.Option(

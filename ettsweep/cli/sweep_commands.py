@@ -125,7 +125,7 @@ def verify_optimum(
         raise InputError(
             f"--at needs a single study, but {len(studies)} are selected: {names}; use --sweep and --strategy"
         )
-    point = None if at is None else parse_point(at, "--at")
+    point = None if at is None else parse_point(at, "--at", [*studies[0].axes])
     budget = budget_options.budget(studies)
     if not dry_run:
         # --rule, --confidence and --margin are saved, so that later commands judge the same way.

@@ -1,15 +1,18 @@
-"""The command on scores that somebody has already: verdict."""
+"""The command verdict: judge a table of scores."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ettsweep.cli.options import Form, Lowest, VerdictOptions
+from ettsweep.cli.options import Form, Lowest, ScoreColumn, SeedColumn, VerdictOptions
 from ettsweep.cli.parsers import parse_location
 from ettsweep.console import Format, print_note, print_table
 from ettsweep.errors import InputError
 from ettsweep.runs.point import axis_cells
+
+if TYPE_CHECKING:
+    from ettsweep.runs.spec import RunSpec
 
 
 def verdict(
@@ -24,13 +27,25 @@ def verdict(
         ),
     ],
     lowest: Lowest = None,
-    column: Annotated[
-        list[str] | None,
+    axes: Annotated[
+        str,
         typer.Option(
-            help="Name of a column: lr=learning_rate, wd=, seed= or score=; repeatable.", metavar="COLUMN=NAME"
+            help="Columns of one or two axes: lr,bs or lr=learning_rate,bs. By default lr and wd.", metavar="NAMES"
         ),
+    ] = "",
+    score: ScoreColumn = "",
+    seed: SeedColumn = "",
+    by: Annotated[
+        str, typer.Option(help="Columns whose values each get a verdict of their own, such as N,D.", metavar="NAMES")
+    ] = "",
+    at: Annotated[
+        str | None,
+        typer.Option(help="Judge this point instead of the best one, such as lr=0.02,bs=256.", metavar="POINT"),
     ] = None,
-    runs: Annotated[int, typer.Option(min=0, help="Name at most this many runs that would tell more.")] = 6,
+    page: Annotated[
+        Path | None, typer.Option(help="Also write a page with the answer and the map.", metavar="FILE")
+    ] = None,
+    runs: Annotated[int, typer.Option(min=0, help="List at most this many runs that narrow the bound most.")] = 6,
     rule: Annotated[
         Literal["bound", "paper"], typer.Option(help="Rule for an optimum: a confidence bound, or the paper's means.")
     ] = "bound",
@@ -39,7 +54,7 @@ def verdict(
     ] = None,
     margin: Annotated[
         str | None,
-        typer.Option(help="By how much a neighbour may be better, such as 2% of the score.", metavar="SHARE"),
+        typer.Option(help="How much better a neighbour may be, such as 2% of the score.", metavar="SHARE"),
     ] = None,
     margin_is: Annotated[
         Literal["share", "difference"], typer.Option(help="Whether a margin is a share of the score or a difference.")
@@ -48,52 +63,76 @@ def verdict(
 ) -> None:
     """Judge a table of scores that you have.
 
-    Which lr and wd are best, how much better could a neighbour be, and which runs would tell more? Nothing is trained
-    or kept. The exit code is 0 if the verdict is "optimal", else 1.
+    Which lr and wd are best, how much better could a neighbour be, and which runs would narrow that bound? It trains
+    and keeps nothing. The exit code is 0 if the verdict is "optimal", else 1.
     """
     from ettsweep.cli.verdict_tables import note_verdicts, score_note, show_answers, show_families
+    from ettsweep.report.answer import answer_at
     from ettsweep.report.verdict_view import make_views
+    from ettsweep.runs.index import Run
     from ettsweep.study.criterion import resolve_criterion
     from ettsweep.study.judgement import evaluate
-    from ettsweep.study.score_columns import mode_of
-    from ettsweep.study.score_table import (
-        COLUMNS,
-        STANDARD_INPUT,
-        TableRecipe,
-        column_names,
-        make_study,
-        read_scores,
-        shown_seed,
-    )
+    from ettsweep.study.lattice import parse_point
+    from ettsweep.study.score_columns import Columns, mode_of
+    from ettsweep.study.score_table import STANDARD_INPUT, TableRecipe, make_study, read_scores, shown_seed
+    from ettsweep.study.study_state import StudyState
 
-    scores, table = read_scores(source, column_names(column or [], COLUMNS))
-    title = "standard input" if source == STANDARD_INPUT else Path(source).name
-    mode = mode_of(table.name("score")) if lowest is None else "min" if lowest else "max"
+    tables, table = read_scores(source, Columns.stated(axes, score, seed, by))
+    title, column = "standard input" if source == STANDARD_INPUT else Path(source).name, table.columns.score
+    mode = mode_of(column) if lowest is None else "min" if lowest else "max"
     if mode is None:
-        raise InputError(f"{source}: add --min or --max: is a low or a high {table.name('score')} better?")
-    recipe = TableRecipe(source=title, column=table.name("score"), mode=mode, margin_is=margin_is)
-    options = VerdictOptions(rule, confidence, margin).criterion_options().for_runs(recipe.info.metric, seeded=True)
-    options.check_default(recipe.info.metric)
-    study, members, notes = make_study(scores, recipe, resolve_criterion([options]))
-    state = evaluate(study, members)
-    judged = state.verdict()
-    (view,) = make_views([judged])
-    known = {run.id for run in members}
-    wanted = [*state.needed_specs(judged), *state.racing_specs(judged, runs)]
-    specs = [spec for spec in wanted if spec.run_id not in known][:runs]
-    following = [{**axis_cells(spec.point), "seed": shown_seed(study, spec.seed)} for spec in specs]
+        raise InputError(f"{source}: is a low or a high {column} better? Add --min or --max")
+    states, members = list[StudyState](), list[list[Run]]()
+    following, notes = list[dict[str, object]](), dict[str, None]()
+    for part in tables:
+        name = f"{title} {part.name}".strip()
+        recipe = TableRecipe(source=name, column=column, mode=mode, margin_is=margin_is, paired=part.paired)
+        options = VerdictOptions(rule, confidence, margin).criterion_options().for_runs(recipe.info.metric, seeded=True)
+        options.check_default(recipe.info.metric)
+        study, known, more = make_study(part.scores, recipe, resolve_criterion([options]))
+        states.append(evaluate(study, known))
+        members.append(known)
+        notes |= dict.fromkeys(more)
+    points = [
+        None if at is None else state.resolve_point(parse_point(at, "--at", [*state.study.axes])) for state in states
+    ]
+    verdicts = [state.verdict(point) for state, point in zip(states, points, strict=True)]
+    views = make_views(verdicts)
+    for state, judged, known in zip(states, verdicts, members, strict=True):
+        ids = {run.id for run in known}
+        wanted = [*state.needed_specs(judged), *state.racing_specs(judged, runs)]
+        specs = [spec for spec in wanted if spec.run_id not in ids][:runs]
+        following += [_wanted(spec, shown_seed(state.study, spec.seed), len(tables) > 1) for spec in specs]
     if form is Format.JSON:
-        print_table([], form, data={**view.data, "next": following})
+        data = [
+            {**view.data, "next": [row for row in following if row.get("model") in (None, view.data["model"])]}
+            for view in views
+        ]
+        print_table([], form, data=data if by else data[0])
+    elif at is not None:
+        for state, judged in zip(states, verdicts, strict=True):
+            print(answer_at(state, judged))
     else:
-        show_answers([view], form)
-        show_families([view.cells], [view], form)
+        show_answers(views, form)
+        show_families([view.cells for view in views], views, form)
     for note in (*table.notes, *notes):
         print_note(note)
-    note_verdicts([view])
-    print_note(f"for a paper: {view.for_paper}" if view.for_paper else "")
+    note_verdicts(views)
+    for view in views:
+        print_note(f"for a paper: {view.for_paper}" if view.for_paper and len(views) == 1 else "")
     if following and form is Format.TABLE:
-        print_note("runs that would tell most:")
+        print_note("runs that narrow the bound most:")
         print_table(following, form)
-    print_note(score_note([study]))
-    if not view.is_optimal:
+    print_note(score_note([state.study for state in states]))
+    if page:
+        from ettsweep.report.writer import write_page  # it takes seconds to import
+
+        write_page(page, [run for each in members for run in each], verdicts)
+        print_note(f"wrote {page}")
+    if not all(view.is_optimal for view in views):
         raise typer.Exit(1)
+
+
+def _wanted(spec: "RunSpec", seed: int, has_several: bool) -> dict[str, object]:
+    at = {"model": spec.info.labels.model} if has_several else {}
+    return {**at, **axis_cells(spec.point), **({"seed": seed} if spec.info.paired else {})}

@@ -10,12 +10,14 @@ from ettsweep.quantities import (
     difference_text,
     percent_up,
     probability_text,
+    score_text,
     share_text,
     three_digits,
 )
 from ettsweep.runs.point import Point
 from ettsweep.study.lattice import EDGE_AXIS, shifted
 from ettsweep.study.study import Study
+from ettsweep.study.study_state import StudyState
 from ettsweep.study.verdict import Bound, Verdict
 
 ANSWERED = frozenset(
@@ -54,6 +56,34 @@ def named_point(verdict: Verdict) -> Point | None:
 def point_text(point: Point) -> str:
     """Return a point as `lr 0.001, wd 0.1`, with three digits."""
     return ", ".join(f"{name} {three_digits(value)}" for name, value in point.values.items())
+
+
+def answer_at(state: StudyState, verdict: Verdict) -> str:
+    """Return by how much a neighbour of the judged point could be better, and any point around it."""
+    from ettsweep.study.bound_rule import BoundRule  # it imports SciPy, which the words of a verdict need not
+
+    point, metric = verdict.point, verdict.study.metric
+    assert point is not None
+    if verdict.score is None:
+        return f"{point_text(point)} has no score in the table."
+    text = f"At {point_text(point)}, {metric.label} is {score_text(verdict.score, metric)}."
+    posterior = state.posterior(point) if isinstance(state, BoundRule) else None
+    if posterior is None or posterior.noise.source == "unknown":
+        return f"{text} The noise is unknown: {answer(verdict)}"
+    confidence, origin = verdict.study.criterion.confidence, state.steps(point, point)
+    around = [state.steps(neighbour.point, point) for neighbour in verdict.neighbours]
+    known = [position for position in around if position in posterior.positions]
+    others = [position for position in posterior.positions if position != origin]
+    near, anywhere = (bound_text(posterior.bound(origin, each, confidence), metric) for each in (known, others))
+    lacking = (
+        f" {len(around) - len(known)} of {len(around)} neighbours have no score." if len(known) < len(around) else ""
+    )
+    leader = state.point_at(posterior.ranking[0], point)
+    best = "It is the best point of the fit." if leader == point else f"Best of the fit: {point_text(leader)}."
+    return (
+        f"{text} A neighbour is better by at most {near}, any of {format_count(len(others), 'point')} around it by at "
+        f"most {anywhere} ({confidence_text(confidence)}).{lacking} {best}"
+    )
 
 
 def paper_sentence(verdict: Verdict) -> str:
@@ -258,7 +288,7 @@ def _as_good_text(verdict: Verdict, bound: Bound, named: Point) -> str:
         ends = []
         for sign in (-1, 1):
             at = named
-            while (moved := _shifted(study, at, name, sign)) in as_good:
+            while study.axes[name].reaches(at[name], sign) and (moved := _shifted(study, at, name, sign)) in as_good:
                 at = moved
             ends.append(at[name])
         if ends[0] < ends[1]:

@@ -365,6 +365,8 @@ def _move_text(point: Point, centre: Point) -> str:
 def _axis_move(name: str, new: float, old: float) -> str:
     if log2(new) == log2(old):
         return name
+    if not (new and old):
+        return f"{name} {three_digits(new)}"
     return f"{three_digits(new / old)} {name}" if new > old else f"{name} / {three_digits(old / new)}"
 
 

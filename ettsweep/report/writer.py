@@ -85,6 +85,22 @@ def write_report(
     return paths
 
 
+def write_page(path: Path, runs: Sequence[Run], verdicts: Sequence[Verdict]) -> None:
+    """Write the page alone, such as that of a table.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    comparisons, histories = strategy_comparisons(judged_families(runs, verdicts)), RunHistories(1)
+    figures = dict[tuple[StudyKey, str], Figure]()
+    with pd.option_context("mode.string_storage", "python"):
+        for comparison in comparisons:
+            figures |= {(key, figure.kind): figure for key, figure in FigureBuilder(histories).build(comparison)}
+    with storage_errors(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, page.render(path.parent, path.parent, comparisons, figures, [], {}, {}, False))
+
+
 # --- the list of files ------------------------------------------------------------------------------------------------
 
 MANIFEST_NAME = ".written.json"

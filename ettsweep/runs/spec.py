@@ -98,6 +98,7 @@ class RecipeInfo:
         metric: the score that verdicts compare.
         labels: names for people.
         short_name: another name of the model, for `--model`.
+        paired: whether runs of one seed have something in common; else all are independent repeats.
         seeded: whether runs of a point differ by their seed; else a point has one run, and noise is unknown.
         axes: which of lr and wd runs are given.
         width: what strategies scale lr and wd by; None for one strategy, whose name says nothing to people.
@@ -132,6 +133,7 @@ class RecipeInfo:
     labels: Labels
     short_name: str = ""
     seeded: bool = True
+    paired: bool = True
     axes: tuple[str, ...] = ("lr", "wd")
     width: int | None = None
     factor_rule: Literal["adamw", "sgd", "muon"] = "adamw"

@@ -36,6 +36,9 @@ DECIDING_SEEDS = 3
 """Seeds that a candidate shares with the neighbour that decides before it is called optimal: two that are close to each
 other may be luck, whatever the rest of the surface says."""
 
+FAR = 1e3
+"""Steps in the fit from a value of 0, which has no log, to the others: so far, the surface tells nothing of them."""
+
 MIN_SEEDS_FOR_JUMP = 2
 """Seeds that a point farther away than a neighbour needs before a climb may jump to it: a single one may be luck."""
 
@@ -156,35 +159,43 @@ class BoundRule(StudyState):
                 scores[position] = {run.seed: run.score for run in runs if run.score is not None}
         if self._origin not in scores:
             return None
-        metric, stability = self.study.metric, None
+        metric, stability, paired = self.study.metric, None, self.study.base.info.paired
         if next(iter(self.study.free)) == EDGE_AXIS:
             is_log = is_fitted_in_log(scores, metric)
             level = 1.0 if is_log else abs(fmean(scores[self._origin].values()))
             # In log, a margin of m is a difference of about m.
             least = self._margin * (level if metric.margin_is == "share" else 1.0)
-            f = as_fitted(scores, metric, is_log)
-            if found := find_edge(f, diverged, least, DIVERGED_COST * level):
+            beside = {p: by_seed for p, by_seed in scores.items() if self._is_on_level(p, candidate)}
+            f = as_fitted(beside, metric, is_log)
+            if found := find_edge(f, diverged, least, DIVERGED_COST * level, paired):
                 stability, unstable = found
                 stable = {
                     p: {s: y for s, y in by_seed.items() if (p, s) not in unstable} for p, by_seed in scores.items()
                 }
                 scores = {p: by_seed for p, by_seed in stable.items() if by_seed}
         places = self._places(candidate, scores)
-        fits = (fit_posterior(self._without_far_worse(scores, far), self._origin, metric, places) for far in FAR_WORSE)
+        near = (self._without_far_worse(scores, far) for far in FAR_WORSE)
+        fits = (fit_posterior(each, self._origin, metric, places, paired) for each in near)
         posterior = next((fitted for fitted in fits if fitted and fitted.noise.source != "unknown"), None)
-        posterior = posterior or fit_posterior(scores, self._origin, metric, places)
+        posterior = posterior or fit_posterior(scores, self._origin, metric, places, paired)
         return posterior and replace(posterior, stability=stability)
 
+    def _is_on_level(self, position: Position, candidate: Point) -> bool:
+        """`True` if a position has a value of 0 along the same axes as the candidate."""
+        at = self.point_at(position, candidate)
+        return all(bool(at[name]) == bool(candidate[name]) for name in self.study.free)
+
     def _places(self, candidate: Point, positions: Iterable[Position]) -> dict[Position, Position]:
-        """Return where positions lie in the fit, in mean steps from the candidate, if an axis is uneven."""
+        """Return the places of positions in the fit, in mean steps, if an axis is uneven; a value of 0 is far off."""
         free = self.study.free
         if all(axis.is_even for axis in free.values()):
             return {}
+        start = {name: axis.place(candidate[name]) if candidate[name] else 0.0 for name, axis in free.items()}
         places = dict[Position, Position]()
         for position in positions:
             at = self.point_at(position, candidate)
             places[position] = tuple(
-                steps if axis.is_even else math.log2(at[name] / candidate[name]) / axis.step
+                steps if axis.is_even else (axis.place(at[name]) - start[name]) / axis.step if at[name] else -FAR
                 for steps, (name, axis) in zip(position, free.items(), strict=True)
             )
         return places

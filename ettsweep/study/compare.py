@@ -19,7 +19,7 @@ from ettsweep.runs.point import Point
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
 from ettsweep.study.judgement import evaluate
 from ettsweep.study.lattice import parse_point
-from ettsweep.study.score_columns import Mode, mode_of
+from ettsweep.study.score_columns import Columns, Mode, mode_of
 from ettsweep.study.score_table import STANDARD_INPUT, read_list
 from ettsweep.study.seeds import is_verdict_seed
 from ettsweep.study.study import Study
@@ -192,7 +192,7 @@ class Side:
 
 
 def read_sides(
-    first: str, second: str, names: Mapping[str, str], mode: Literal["min", "max"] | None, results: Path
+    first: str, second: str, names: Columns, mode: Literal["min", "max"] | None, results: Path
 ) -> tuple[Side, Side, Literal["min", "max"]]:
     """Read two lists of scores, and return whether lower or higher is better.
 
@@ -219,7 +219,7 @@ def read_sides(
         if text == STANDARD_INPUT or Path(text).exists():
             scores, has_seeds, table = read_list(text, names)
             sides[text] = Side(text, scores, has_seeds, table.notes)
-            columns[table.name("score")] = None
+            columns[table.columns.score] = None
         else:
             sweep_store = sweep_store or load_sweep_store(results)
             run_index = run_index or load_run_index(results)
@@ -271,7 +271,7 @@ def _of_sweep(text: str, sweep_store: SweepStore, run_index: RunIndex) -> Side:
             raise InputError(f"{text}: no point of it is finished yet")
         point = verdict.point
     else:
-        point = state.resolve_point(parse_point(at, text), text)
+        point = state.resolve_point(parse_point(at, text, [*study.axes]), text)
     runs = [run for run in run_index.family_runs(study.family) if state.steps(run.point) == state.steps(point)]
     scores = {run.seed: run.score for run in sorted(runs, key=lambda run: run.seed) if run.state.finished}
     fresh = None

@@ -4,9 +4,9 @@ import bisect
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -33,46 +33,60 @@ Offset = Annotated[float, Field(ge=-MAX_OFFSET, le=MAX_OFFSET)]
 MAX_UNEVEN = 0.25
 """Share of a step by which listed values may be off even steps, in log, and still count as even in a fit."""
 
+LEAST_STEP = 2**-10
+"""Shortest even step in log2."""
+
 LIST_DIGITS = 12
 """Significant digits of values that are computed beside listed ones: rounding in the last bits would show."""
 
 
 class Axis(StrictModel):
-    """The values of lr or wd of a lattice: even steps in log2 around the centre, or a list.
+    """The values of an axis of a lattice: even steps around the centre, or a list.
 
-    Steps are counted along the axis: on a list, from each value to the next. A list goes on beyond its ends by its own
-    pattern, so that 1, 3, 10 is followed by 30, or else by its mean ratio with two digits.
+    Steps are counted along the axis: on a list, from each value to the next. Beyond its ends, a list continues its own
+    pattern, as 30 follows 1, 3, 10; or else its mean step, with two digits.
 
     Attributes:
-        low, high: the range, as log2 offsets from the centre: multiples of `step`, or the ends of a list.
-        step: of the lattice in log2; of a list, the mean step.
-        fixed: whether there is the centre alone.
+        low, high: the range, as offsets from the centre: multiples of `step`, or the ends of a list.
+        step: of the lattice; of a list, the mean step. Steps and offsets are in log2 unless the scale is linear.
+        fixed: whether the centre is the only value.
         values: a list, ascending; the centre is its middle, or the lower one of two.
-        factor: between a list and the values of this axis, where a map between strategies scales it.
+        factor: by which a map between strategies has scaled a list.
+        scale: whether steps multiply or add.
+        whole: whether all values are whole numbers.
+        zero: whether 0 is a level of its own, a step below the lowest of `values`.
     """
 
     low: Offset = 0.0
     high: Offset = 0.0
-    step: Annotated[float, Field(ge=2**-10, le=64)] = 1.0
+    step: Annotated[float, Field(gt=0, le=64)] = 1.0
     fixed: bool = False
     values: Annotated[tuple[PositiveFloat, ...], Field(strict=False)] = ()
     factor: PositiveFloat = 1.0
+    scale: Literal["log", "linear"] = "log"
+    whole: bool = False
+    zero: bool = False
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Axis":
-        """Return the axis of at least two positive values, ascending."""
-        return cls(**cls.fields_of(values))
+    def of(cls, values: Sequence[float], **fields: Any) -> "Axis":
+        """Return the axis of at least two values, ascending."""
+        return cls(**cls.fields_of(values, **fields))
 
     @staticmethod
-    def fields_of(values: Sequence[float]) -> dict[str, Any]:
-        """Return the fields of the axis of at least two positive values."""
-        logs = [math.log2(value) for value in values]
-        middle = logs[(len(logs) - 1) // 2]
-        step = (logs[-1] - logs[0]) / (len(logs) - 1)
-        return {"low": logs[0] - middle, "high": logs[-1] - middle, "step": step, "values": tuple(values)}
+    def fields_of(values: Sequence[float], **fields: Any) -> dict[str, Any]:
+        """Return the fields of the axis of at least two values, the first of which may be 0."""
+        listed = tuple(value for value in values if value)
+        to = _to_linear(fields.get("scale", "log"))
+        places = [to(value) for value in listed]
+        middle, last = places[(len(listed) - 1) // 2], len(listed) - 1
+        step = (places[-1] - places[0]) / last if last else 1.0
+        ends = {"low": places[0] - middle, "high": places[-1] - middle, "step": step}
+        return {**ends, "values": listed, "zero": len(listed) < len(values), **fields}
 
     @model_validator(mode="after")
     def _not_empty(self) -> "Axis":
+        if self.scale == "log" and not self.values and self.step < LEAST_STEP:
+            raise ValueError(f"a step of at least {LEAST_STEP:g} is expected, got {self.step:g}")
         if self.low > self.high:
             raise ValueError(f"empty range: {self.low:g} is above {self.high:g}")
         if any(high <= low for low, high in itertools.pairwise(self.values)):
@@ -84,21 +98,32 @@ class Axis(StrictModel):
     @property
     def centre(self) -> float | None:
         """The centre that a list states; None for even steps."""
-        return self._listed((len(self.values) - 1) // 2) if self.values else None
+        return self._listed(self._middle) if self.values else None
+
+    @property
+    def _middle(self) -> int:
+        """Index of a list's centre."""
+        return (len(self.values) - 1) // 2
+
+    def place(self, value: float) -> float:
+        """Return where a value lies on a scale on which steps add: its log2, or itself if the scale is linear."""
+        return math.log2(value) if self.scale == "log" else value
 
     def around(self, centre: float) -> "Axis":
-        """Return the axis with its list scaled to another centre, as maps between strategies scale it."""
+        """Return the axis with its list scaled to another centre, as by maps between strategies."""
         if not self.values or not centre or self.centre == centre:
             return self
-        return self.model_copy(update={"factor": centre / self.values[(len(self.values) - 1) // 2]})
+        return self.model_copy(update={"factor": centre / self.values[self._middle]})
 
     def offsets(self) -> list[float]:
-        """Return the offsets of all values from the centre in log2, ascending; multiples of an even step."""
+        """Return the offsets of all values but 0 from the centre, ascending; multiples of an even step."""
         if self.fixed:
             return [0.0]
+        if self.values and self.scale == "log":
+            return [math.log2(value / self.values[self._middle]) for value in self.values]
         if self.values:
-            return [math.log2(value / self.values[(len(self.values) - 1) // 2]) for value in self.values]
-        # Bounds need not be multiples of the step here; a grid file's are checked to be.
+            return [value - self.values[self._middle] for value in self.values]
+        # Bounds need not be multiples of the step here, unlike in grid files.
         first, last = math.ceil(self.steps(self.low)), math.floor(self.steps(self.high))
         return [i * self.step for i in range(first, last + 1)]
 
@@ -106,37 +131,51 @@ class Axis(StrictModel):
         """Return all values around a centre, ascending."""
         if self.values:
             scaled = self.around(centre)
-            return [scaled._listed(k) for k in range(len(self.values))]
-        return [centre * 2.0**offset for offset in self.offsets()]
+            return [0.0] * self.zero + [scaled._listed(k) for k in range(len(self.values))]
+        return [self._moved(centre, offset) for offset in self.offsets()]
+
+    def _moved(self, value: float, offset: float) -> float:
+        if self.scale == "log":
+            return float(value * 2.0**offset)
+        return _rounded(value + offset)
 
     def steps(self, distance: float) -> float:
-        """Return a distance in log2 as a number of even steps, rounded to the digits that ids use."""
+        """Return a distance between places as a number of even steps, rounded to the digits that ids use."""
         return round(distance / self.step, LOG2_DIGITS)  # 0.3 / 0.1 is 2.9999999999999996
 
     def shifted(self, value: float, steps: float) -> float:
-        """Return the value so many steps above another one; between two values of a list, by interpolation."""
+        """Return the value some steps above another; between two values of a list, interpolated."""
         if not self.values:
-            return float(value * 2.0 ** (steps * self.step))
+            return self._moved(value, steps * self.step)
         at = self._index(value) + steps
         if at == round(at):
             return self._listed(round(at))
         low, high = self._listed(math.floor(at)), self._listed(math.floor(at) + 1)
-        return float(low * (high / low) ** (at - math.floor(at)))
+        share = at - math.floor(at)
+        return float(low * (high / low) ** share if self.scale == "log" else low + (high - low) * share)
+
+    def reaches(self, value: float, steps: int) -> bool:
+        """`True` if there is a value that many steps above another: none is below 0."""
+        if self.zero:
+            return self._index(value) + steps >= -1
+        return self.scale == "log" or self.shifted(value, steps) >= 0
 
     def distance(self, value: float, origin: float) -> float:
         """Return how many steps a value is above another one."""
         if self.values:
             return self._index(value) - self._index(origin)
-        return (math.log2(value) - math.log2(origin)) / self.step
+        return (self.place(value) - self.place(origin)) / self.step
 
     @property
     def is_even(self) -> bool:
         """Whether steps count as equally long: a list may be off by a quarter of a step."""
-        logs = [math.log2(value) for value in self.values]
-        return all(abs((log - logs[0]) / self.step - k) <= MAX_UNEVEN for k, log in enumerate(logs))
+        places = [self.place(value) for value in self.values]
+        return not self.zero and all(abs((at - places[0]) / self.step - k) <= MAX_UNEVEN for k, at in enumerate(places))
 
     def shares_lattice(self, other: "Axis") -> bool:
         """Whether all values of either axis are values of the other, around one centre."""
+        if self.scale != other.scale:
+            return False
         if not (self.values and other.values):
             return not (self.values or other.values) and self.step == other.step
         pairs = ((self, value) for value in other.values), ((other, value) for value in self.values)
@@ -144,8 +183,8 @@ class Axis(StrictModel):
 
     def nearest(self, centre: float, value: float) -> float:
         """Return the lattice value nearest to `value`, whole steps from `centre`; the centre if the axis is fixed."""
-        # A wd of 0 has no log2, so no steps lead to it or from it.
-        if self.fixed or not centre or not value:
+        # No steps lead to 0 or from it, unless it is a level.
+        if self.fixed or (self.scale == "log" and not self.zero and not (centre and value)):
             return centre
         return float(self.shifted(centre, round(self.distance(value, centre))))
 
@@ -156,12 +195,18 @@ class Axis(StrictModel):
 
     def _listed(self, index: int) -> float:
         """Return the value of a list at an index, which may lie beyond its ends."""
-        value = _listed(self.values, index)
+        if self.zero and index < 0:
+            return 0.0
+        value = _listed(self.values, index, self.scale)
         return value if self.factor == 1 else _rounded(value * self.factor)
 
     def _index(self, value: float) -> float:
         """Return the index of a value, a whole number if it is listed or follows the list."""
-        return _index(self.values, value / self.factor)
+        return -1.0 if self.zero and not value else _index(self.values, value / self.factor, self.scale)
+
+
+def _to_linear(scale: str) -> Callable[[float], float]:
+    return math.log2 if scale == "log" else float
 
 
 INDEX_TOLERANCE = 1e-6
@@ -171,10 +216,15 @@ DECADES = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0))
 """Patterns of lists that repeat in each decade."""
 
 
-def _listed(values: tuple[float, ...], index: int) -> float:
+def _listed(values: tuple[float, ...], index: int, scale: str) -> float:
     last = len(values) - 1
     if 0 <= index <= last:
         return values[index]
+    if scale == "linear":
+        step = float(f"{(values[-1] - values[0]) / last:.2g}")
+        return _rounded(values[-1] + step * (index - last) if index > last else values[0] + step * index)
+    if not last:
+        return _rounded(values[0] * 2.0**index)
     ratios, ratio = [high / low for low, high in itertools.pairwise(values)], (values[-1] / values[0]) ** (1 / last)
     is_geometric = max(ratios) <= min(ratios) * (1 + INDEX_TOLERANCE)
     if not (is_geometric and last > 1) and (decades := _decades(values)):
@@ -206,14 +256,14 @@ def _decades(values: tuple[float, ...]) -> tuple[tuple[float, ...], int] | None:
 
 # Cached: each run of a study is looked up in each round.
 @functools.lru_cache(maxsize=4096)
-def _index(values: tuple[float, ...], value: float) -> float:
+def _index(values: tuple[float, ...], value: float, scale: str) -> float:
     k = bisect.bisect_right(values, value) - 1
-    while k >= len(values) - 1 and _listed(values, k + 1) <= value:
+    while k >= len(values) - 1 and _listed(values, k + 1, scale) <= value:
         k += 1
-    while k < 0 and _listed(values, k) > value:
+    while k < 0 and _listed(values, k, scale) > value:
         k -= 1
-    low, high = _listed(values, k), _listed(values, k + 1)
-    share = math.log(value / low) / math.log(high / low)
+    low, high = _listed(values, k, scale), _listed(values, k + 1, scale)
+    share = (value - low) / (high - low) if scale == "linear" else math.log(value / low) / math.log(high / low)
     return float(round(k + share)) if abs(share - round(share)) < INDEX_TOLERANCE else k + share
 
 
@@ -252,22 +302,47 @@ def neighbours(point: Point, axes: Axes) -> list[Point]:
     """
     free = free_axes(axes)
     offsets = [(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)] if len(free) > 1 else [(1,), (-1,)]
-    return [shifted(point, axes, dict(zip(free, each, strict=True))) for each in offsets] if free else []
+    moves = [dict(zip(free, each, strict=True)) for each in offsets if free]
+    return [
+        shifted(point, axes, move)
+        for move in moves
+        if all(axes[name].reaches(point[name], steps) for name, steps in move.items())
+    ]
 
 
-def parse_point(text: str, option: str) -> Point:
-    """Parse `lr,wd`, or `lr` where there is no wd: the value of `option`.
+def parse_point(text: str, option: str, names: Collection[str]) -> Point:
+    """Parse a point, the value of `option`: `lr=0.02,bs=256`, or the values alone in the order of the axes.
+
+    Args:
+        text: the value.
+        option: its name, for messages.
+        names: of the axes.
 
     Raises:
-        InputError: it is not two numbers, lr positive and wd not negative.
+        InputError: an axis is missing or unknown, or a value is no number of at least 0.
     """
-    try:
-        lr, wd = map(parse_number, text.split(",") if "," in text else (text, "0"))
-    except ValueError:
-        lr, wd = 0.0, 0.0  # refused below, with all other values that are out of range
-    if not (0 < lr < math.inf and 0 <= wd < math.inf):
-        raise InputError(f"{option}: LR,WD is expected, such as 2^-6,0.5, got {text!r}")
-    return Point.of(lr=lr, wd=wd) if "," in text else Point.of(lr=lr)
+    parts = [part.strip() for part in text.split(",")]
+    stated = dict[str, str]()
+    for part, name in zip(parts, names, strict=False):
+        key, equals, value = part.partition("=")
+        stated |= {key.strip(): value} if equals else {name: part}
+    values = dict[str, float]()
+    for name in names if len(parts) == len(names) else ():
+        try:
+            number = parse_number(stated.get(name, ""))
+        except ValueError:
+            break
+        if not (0 <= number < math.inf and (number or name != EDGE_AXIS)):
+            break
+        values[name] = number
+    if len(values) < len(names):
+        example = ",".join(f"{name}={EXAMPLES.get(name, '1')}" for name in names)
+        raise InputError(f"{option}: {','.join(names)} is expected, such as {example}, got {text!r}")
+    return Point(values)
+
+
+EXAMPLES = {"lr": "2^-6", "wd": "0.5"}
+"""Values of axes in messages."""
 
 
 def _in_range(value: float) -> float:

@@ -166,9 +166,11 @@ class Posterior:
         ]
 
     def shared_seeds(self, position: Position, other: Position) -> int:
-        """Return how many seeds two positions share."""
-        scored_PS = self.surface.scores.scored_PS
-        return int(scored_PS[self.index(position)] @ scored_PS[self.index(other)])
+        """Return how many seeds two positions share; of independent repeats, how many each has."""
+        scored_PS, rows = self.surface.scores.scored_PS, [self.index(position), self.index(other)]
+        if not self.surface.scores.paired:
+            return int(scored_PS[rows].sum(1).min())
+        return int(scored_PS[rows].prod(0).sum())
 
     @cached_property
     def means(self) -> Array:
@@ -207,7 +209,11 @@ class Posterior:
 
 
 def fit_posterior(
-    scores: Scores, candidate: Position, metric: Metric, places: Mapping[Position, Position] | None = None
+    scores: Scores,
+    candidate: Position,
+    metric: Metric,
+    places: Mapping[Position, Position] | None = None,
+    paired: bool = True,
 ) -> Posterior | None:
     """Fit the posterior to the scores around a candidate.
 
@@ -218,20 +224,21 @@ def fit_posterior(
         candidate: position of the candidate, from which positions are counted.
         metric: whether lower is better, and what a margin is.
         places: where the positions lie in the fit, if steps are unequal.
+        paired: whether scores of one seed have something in common.
 
     Returns:
         None if the candidate has no score, or one of 0 that has no shares, or no two points share a seed.
     """
-    return _fit_posterior(_table_of(scores, places or {}), candidate, metric)
+    return _fit_posterior(_table_of(scores, places or {}), candidate, metric, paired)
 
 
 # Cached: each round judges all studies anew, and most tables have not changed since the last one.
 @lru_cache(maxsize=512)
-def _fit_posterior(table: _Table, candidate: Position, metric: Metric) -> Posterior | None:
+def _fit_posterior(table: _Table, candidate: Position, metric: Metric, paired: bool) -> Posterior | None:
     own_scores = next((dict(seeds).values() for position, seeds, _ in table if position == candidate), ())
     level = abs(fmean(own_scores)) if own_scores else 0.0
     is_share = metric.margin_is == "share"
-    if not own_scores or (is_share and not level) or (fitted := _fit_surface(table, metric)) is None:
+    if not own_scores or (is_share and not level) or (fitted := _fit_surface(table, metric, paired)) is None:
         return None
     surface, is_log = fitted
     unit = level if is_share and not is_log else 1.0
@@ -244,7 +251,7 @@ def fit_scores(scores: Scores, metric: Metric) -> tuple[Surface, float] | None:
     Returns:
         The surface, and the size in its units of a margin of 1; None if no two points share a seed.
     """
-    if (fitted := _fit_surface(_table_of(scores, {}), metric)) is None:
+    if (fitted := _fit_surface(_table_of(scores, {}), metric, True)) is None:
         return None
     surface, is_log = fitted
     if is_log or metric.margin_is == "difference":
@@ -260,12 +267,12 @@ def _table_of(scores: Scores, places: Mapping[Position, Position]) -> _Table:
 
 
 @lru_cache(maxsize=512)
-def _fit_surface(table: _Table, metric: Metric) -> tuple[Surface, bool] | None:
+def _fit_surface(table: _Table, metric: Metric, paired: bool) -> tuple[Surface, bool] | None:
     """Return the surface fitted to scores, and whether to their logs; None if no two points share a seed."""
     by_position = {position: dict(seeds) for position, seeds, _ in table}
     is_log = is_fitted_in_log(by_position, metric)
     x_PD = np.array([place for _, _, place in table], dtype=float)
-    scores = replace(point_scores(as_fitted(by_position, metric, is_log)), x_PD=x_PD)
+    scores = replace(point_scores(as_fitted(by_position, metric, is_log), paired), x_PD=x_PD)
     # Each seed has one score, and its own effect explains that score whatever it is.
     return (fit(scores), is_log) if scores.dof > 0 else None
 

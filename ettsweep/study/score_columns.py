@@ -1,7 +1,8 @@
-"""Which columns of a table of scores are lr, wd, seed and score, and whether low or high scores are better."""
+"""Find the columns of axes, seed and score of a table, and whether low or high scores are better."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from ettsweep.errors import InputError, nearest_name
@@ -11,7 +12,7 @@ OTHER_NAMES = {
     "wd": r"wd|weight[_ -]?decay",
     "seed": r"(?:random[_ ]?|rng[_ ]?|manual[_ ]?)?seed|random[_ ]?state",
 }
-"""Names that trackers and trainers give columns, without their prefixes, such as `params_` and `config/`."""
+"""Names of columns by trackers and trainers, without prefixes such as `params_` and `config/`."""
 
 LOWER = r"loss|nll|perplexity|ppl|bpb|bits_per_byte|bits|err|error|top1_err|mse|rmse|mae|wer|cer|fid"
 HIGHER = r"acc|accuracy|top_?1|top1|acc1|f1|auc|auroc|bleu|rouge\w*|map|miou|iou|reward|return|recall|precision|r2"
@@ -20,11 +21,49 @@ HIGHER = r"acc|accuracy|top_?1|top1|acc1|f1|auc|auroc|bleu|rouge\w*|map|miou|iou
 HELD_OUT = r"val|valid|validation|eval|evaluation|dev|best|final|smooth"
 """Words in the name of a metric that verdicts compare, rather than one of training."""
 
+MAX_AXES = 2
+
 Mode = Literal["min", "max"]
 
 
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a table by what they are, as stated or found.
+
+    Attributes:
+        axes: columns of the axes by the axes' names.
+        score: of the score.
+        seed: of the seed; empty without one.
+        by: columns whose values each make a table of their own.
+    """
+
+    axes: Mapping[str, str]
+    score: str = ""
+    seed: str = ""
+    by: Sequence[str] = ()
+
+    @classmethod
+    def stated(cls, axes: str, score: str, seed: str, by: str = "") -> "Columns":
+        """Return the columns that options state: axes and `by` are separated by commas, an axis may be NAME=COLUMN.
+
+        Raises:
+            InputError: there are more axes than two, or a name is given twice.
+        """
+        pairs = [(name.strip(), column.strip()) for name, _, column in (each.partition("=") for each in _names(axes))]
+        named = {name: column or name for name, column in pairs}
+        if len(named) < len(pairs) or len({*named.values()}) < len(pairs):
+            raise InputError(f"--axes: {axes} names an axis twice")
+        if len(named) > MAX_AXES:
+            raise InputError(f"--axes: one or two axes are expected, got {', '.join(named)}; --by splits by others")
+        return cls(named, score, seed, _names(by))
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 def mode_of(name: str) -> Mode | None:
-    """Return whether low or high values of a metric are better, by its name; None if that does not say."""
+    """Return whether low or high values of a metric are better, by its name; None if that is open."""
 
     def ends_with(pattern: str) -> bool:
         return bool(re.search(rf"(?:^|_)(?:{pattern})(?:_?\d+)?$", _words(name)))
@@ -33,45 +72,81 @@ def mode_of(name: str) -> Mode | None:
 
 
 def columns_like(columns: Collection[str], names: str) -> list[str]:
-    """Return the columns with such a name, whatever its capitals and the prefix that a tracker gives it."""
+    """Return the columns with such a name, in any case and with any prefix of trackers."""
     pattern = re.compile(rf"(?:.*[./]|(?:params|config|hparams|run|trial|job)[_ ])?(?:{names})", re.IGNORECASE)
     return [name for name in columns if names and pattern.fullmatch(name)]
 
 
 def find_columns(
-    source: str, columns: Sequence[str], names: Mapping[str, str], keys: Sequence[str], needed: Sequence[str]
-) -> tuple[dict[str, str], list[str]]:
+    source: str, columns: Sequence[str], stated: Columns, has_axes: bool = True
+) -> tuple[Columns, list[str]]:
     """Find the columns of a table.
 
     Args:
         source: of the table, for messages.
         columns: the names of all.
-        names: those that are stated, by key.
-        keys: what is wanted: lr, wd, seed, score.
-        needed: what there has to be, beside the score.
+        stated: those that are stated.
+        has_axes: whether it has axes; else it is a list of scores.
 
     Returns:
-        Names by key, where they differ, and a note on those that were guessed.
+        The columns, and a note on guessed ones.
 
     Raises:
-        InputError: there is no such column; one message names all that are missing, with the command that helps.
+        InputError: columns are missing; one message names all, with the options that help.
     """
-    found, guessed, missing = dict(names), dict[str, str](), list[str]()
-    for key in keys:
-        name = names.get(key, key)
-        if name in columns:
-            continue
-        near = [] if key in names else _scores(columns) if key == "score" else columns_like(columns, OTHER_NAMES[key])
-        if near:
-            # A trainer logs the lr of a step, too, which decays.
-            logged = [name for name in near if not re.match(r"train|metrics", name, re.IGNORECASE)]
-            found[key] = guessed[key] = near[0] if key == "score" else min(logged or near, key=len)
-        elif key in names or key in (*needed, "score"):
-            missing.append(key)
+    guessed, missing = dict[str, tuple[str, str]](), dict[str, str]()
+    axes = dict(stated.axes)
+    for name, column in axes.items():
+        if column not in columns:
+            missing[column] = f"--axes {_repaired(axes, name, columns)}"
+    for key in ("lr", "wd") if has_axes and not axes else ():
+        if found := _guess(key, columns):
+            axes[key] = found
+            guessed.update({key: (found, "--axes NAME,NAME")} if found != key else {})
+        elif key == "lr":
+            missing["lr"] = f"--axes {_likely_axes(columns, stated)}"
+    missing |= {name: f"--by {nearest_name(name, columns) or 'NAME'}" for name in stated.by if name not in columns}
+    score, seed = stated.score, stated.seed
+    if seed and seed not in columns:
+        missing[seed] = f"--seed {nearest_name(seed, columns) or 'NAME'}"
+    elif not seed and (seed := _guess("seed", columns)) not in ("", "seed"):
+        guessed["seed"] = seed, "--seed NAME"
+    if score and score not in columns:
+        missing[score] = f"--score {nearest_name(score, columns) or 'NAME'}"
+    elif not score:
+        score = "score" if "score" in columns else next(iter(_scores(columns)), "")
+        if not score:
+            missing["score"] = "--score NAME --min (or --max)"
+        elif score != "score":
+            guessed["score"] = score, "--score NAME"
     if missing:
-        raise InputError(_missing_text(source, columns, names, missing))
-    read = ", ".join(f"{key} is {name}" for key, name in guessed.items())
-    return found, [f"{source}: {read}; --column {next(iter(guessed))}=NAME changes it"] if guessed else []
+        raise InputError(_missing_text(source, columns, missing))
+    read = ", ".join(f"{key} is {name}" for key, (name, _) in guessed.items())
+    options = dict.fromkeys(option for _, option in guessed.values())
+    notes = [f"{source}: {read}; {' '.join(options)} changes it"] if guessed else []
+    return Columns(axes, score, seed, stated.by), notes
+
+
+def _guess(key: str, columns: Sequence[str]) -> str:
+    """Return the column that is most likely a lr, wd or seed; empty if there is none."""
+    if key in columns:
+        return key
+    near = columns_like(columns, OTHER_NAMES[key])
+    # Trainers also log the lr of a step, which decays.
+    logged = [name for name in near if not re.match(r"train|metrics", name, re.IGNORECASE)]
+    return min(logged or near, key=len, default="")
+
+
+def _repaired(axes: Mapping[str, str], wrong: str, columns: Sequence[str]) -> str:
+    return ",".join(
+        (nearest_name(column, columns) or "NAME") if name == wrong else column for name, column in axes.items()
+    )
+
+
+def _likely_axes(columns: Sequence[str], stated: Columns) -> str:
+    """Return the first two columns that may be axes, to suggest them."""
+    others = [*_scores(columns), *columns_like(columns, OTHER_NAMES["seed"]), *stated.by, stated.score]
+    return ",".join([name for name in columns if name not in others][:MAX_AXES]) or "NAME,NAME"
 
 
 def _scores(columns: Sequence[str]) -> list[str]:
@@ -92,7 +167,7 @@ def _words(name: str) -> str:
     return re.sub(r"[\W_]+", "_", name.lower()).strip("_")
 
 
-def _missing_text(source: str, columns: Sequence[str], names: Mapping[str, str], missing: Sequence[str]) -> str:
+def _missing_text(source: str, columns: Sequence[str], missing: Mapping[str, str]) -> str:
     if any(name.endswith("__MIN") for name in columns):
         return (
             f"{source}: it looks like a chart of Weights & Biases, with a column for each run; export the table of "
@@ -100,8 +175,5 @@ def _missing_text(source: str, columns: Sequence[str], names: Mapping[str, str],
         )
     if len(columns) == 1 and any(key in columns[0] for key in missing):
         return f"{source}: it has one column, {columns[0]}; commas, semicolons or tabs separate columns"
-    lacking = " and ".join(names.get(key, key) for key in missing)
-    stated = [f"--column {key}={nearest_name(names.get(key, key), columns) or 'NAME'}" for key in missing]
-    if "score" in missing:
-        stated.append("--min (or --max)")
-    return f"{source}: no column {lacking}. It has {', '.join(columns)}. Add {' '.join(stated)}"
+    options = " ".join(dict.fromkeys(missing.values()))
+    return f"{source}: no column {' and '.join(missing)}. It has {', '.join(columns)}. Add {options}"

@@ -1,4 +1,4 @@
-"""Scores that exist already, in a table; and the study and runs that they make, of which none is trained here."""
+"""Build a study from existing scores in a table, without training."""
 
 import codecs
 import csv
@@ -25,33 +25,35 @@ from ettsweep.readers.numbers import decimal_points, metric_value
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
-from ettsweep.runs.spec import MAX_SEED, Labels, Recipe, RecipeInfo, RunSpec, StrategySpec
+from ettsweep.runs.spec import MAX_SEED, USUAL_AXES, Labels, Recipe, RecipeInfo, RunSpec, StrategySpec
 from ettsweep.runs.state import State, Status
 from ettsweep.schema import NotInId, validate
 from ettsweep.study.criterion import Criterion
-from ettsweep.study.lattice import MAX_UNEVEN, Axis
-from ettsweep.study.score_columns import OTHER_NAMES, columns_like, find_columns
+from ettsweep.study.lattice import EDGE_AXIS, MAX_UNEVEN, Axis, free_axes
+from ettsweep.study.score_columns import MAX_AXES, OTHER_NAMES, Columns, columns_like, find_columns, mode_of
 from ettsweep.study.seeds import RACING_SEEDS
 from ettsweep.study.study import Study
-
-COLUMNS = ("lr", "wd", "seed", "score")
-"""Columns of a table of runs; wd and seed may be missing."""
-
-LIST_COLUMNS = ("seed", "score")
-"""Columns of a list of scores; seed may be missing."""
 
 STANDARD_INPUT = "-"
 
 STATE_NAMES = "state|status"
 
+NO_SETTING = (
+    r"(?:^|[./_ ])(?:id|name|run|tags|notes|created|updated|started|ended|date|time\w*|runtime|duration|step|epoch)$"
+)
+"""Names of columns that say nothing of how a run was trained."""
+
 FINISHED_STATES = ("finished", "complete", "completed", "succeeded", "success", "done", "diverged")
-"""Values of a column of states whose runs count: of Weights & Biases, MLflow, Optuna, SLURM, ettsweep and others."""
+"""States of runs that count, by Weights & Biases, MLflow, Optuna, SLURM, ettsweep and others."""
 
 ROUNDING = 0.005
-"""Share by which values of lr or wd may differ and be one: three digits of a number say no more."""
+"""Share by which equal values of lr or wd may differ, since tables may have three digits."""
 
 MAX_FILLED = 4
-"""Times as many values as a table has that its even steps may make; with more, its steps are uneven."""
+"""Most values of an even axis, as a multiple of those in the table; with more, its steps are uneven."""
+
+EXACT = 1e-3
+"""Share of a step by which steps may differ and be equal, since values are rounded."""
 
 SHOWN = 4
 """Rows that a note lists one by one."""
@@ -61,7 +63,7 @@ SHOWN = 4
 
 
 class Row(NamedTuple):
-    """Values by column, as they were read, and their place in the table, such as line 3."""
+    """Values by column, unparsed, and their place in the table, such as line 3."""
 
     values: Mapping[str, Any]
     place: str
@@ -74,68 +76,48 @@ class ScoreTable:
     Attributes:
         source: its path; `-` for standard input.
         rows: the runs.
-        names: names of columns by those of `COLUMNS`, where they differ.
-        notes: what there is to say of the rows, for people.
+        columns: what its columns are.
+        notes: sentences on the rows, for people.
     """
 
     source: str
     rows: Sequence[Row]
-    names: Mapping[str, str]
+    columns: Columns
     notes: Sequence[str] = ()
 
-    def name(self, key: str) -> str:
-        """Return the name of a column."""
-        return self.names.get(key, key)
-
     @cached_property
-    def columns(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """The names of all columns."""
         return tuple(dict.fromkeys(name for row in self.rows for name in row.values))
 
 
-def column_names(stated: Sequence[str], known: Sequence[str]) -> dict[str, str]:
-    """Return the names of columns that are stated as `COLUMN=NAME`.
+def read_table(source: str, stated: Columns, has_axes: bool = True) -> ScoreTable:
+    """Read a table: CSV, TSV or Markdown with a header, objects of JSON, Parquet; or numbers alone, one a line.
 
-    Raises:
-        InputError: it is no such column.
-    """
-    names = dict(text.partition("=")[::2] for text in stated)
-    for key, name in names.items():
-        if key not in known or not name:
-            raise InputError(f"--column: one of {', '.join(f'{each}=NAME' for each in known)} is expected, got {key}")
-    return names
-
-
-def read_table(source: str, names: Mapping[str, str], columns: Sequence[str], needed: Sequence[str] = ()) -> ScoreTable:
-    """Read a table: CSV or TSV with a header, objects of JSON, Parquet; or numbers alone, one a line.
-
-    Rows of runs that did not finish are left out where a column `state` or `status` says so, as in exports of
-    Weights & Biases, Optuna and MLflow.
+    Unfinished runs are left out, by a column `state` or `status` as in exports of Weights & Biases, Optuna and MLflow.
 
     Args:
         source: a path; `-` for standard input.
-        names: of columns, where they differ from those of `columns`.
-        columns: those that are read, the score last.
-        needed: those that have to be there, beside the score.
+        stated: its columns, as far as options state them.
+        has_axes: whether it has axes; else it is a list of scores.
 
     Raises:
         InputError: it cannot be read, or lacks a column.
     """
+    example = "lr,seed,score" if has_axes else "seed,score"
     try:
         data = sys.stdin.buffer.read() if source == STANDARD_INPUT else Path(source).read_bytes()
-        rows = list(_rows(source, data, names.get("score", "score")))
+        rows = list(_rows(source, data, stated.score or "score"))
     except OSError as error:
         raise InputError(f"{source}: cannot be read: {error.strerror or error}") from None
     except csv.Error as error:
         raise InputError(f"{source}: {error}") from None
     if not rows:
-        raise InputError(
-            f"{source}: no rows: a header and a line for each run are expected, such as {','.join(columns)}"
-        )
-    table = _finished(ScoreTable(source, rows, names))
-    names, notes = find_columns(source, table.columns, names, columns, needed)
-    table = replace(table, names=names, notes=[*table.notes, *notes])
-    return replace(table, notes=[*table.notes, *_disagreements(table, columns)])
+        raise InputError(f"{source}: no rows: a header and a line for each run are expected, such as {example}")
+    table = _finished(ScoreTable(source, rows, stated))
+    columns, notes = find_columns(source, table.names, stated, has_axes)
+    table = replace(table, columns=columns, notes=[*table.notes, *notes])
+    return replace(table, notes=[*table.notes, *_disagreements(table)])
 
 
 def _rows(source: str, data: bytes, score: str) -> Iterator[Row]:
@@ -147,7 +129,7 @@ def _rows(source: str, data: bytes, score: str) -> Iterator[Row]:
     except UnicodeDecodeError as error:
         text = f"\0{error.start}"
     if "\0" in text:
-        raise InputError(f"{source}: it is no text in UTF-8: save it as CSV in UTF-8, as JSON or as Parquet")
+        raise InputError(f"{source}: not text in UTF-8: save it as CSV in UTF-8, as JSON or as Parquet")
     if text.lstrip().startswith(("{", "[")):
         return _json_rows(source, text)
     return _csv_rows(source, text, score)
@@ -156,7 +138,7 @@ def _rows(source: str, data: bytes, score: str) -> Iterator[Row]:
 def _csv_rows(source: str, text: str, score: str) -> Iterator[Row]:
     """Yield the rows of a table with a header; numbers without a header are scores."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    hint = re.fullmatch(r'"?sep=(.)"?', lines[0].strip(" "))  # Excel's, for itself
+    hint = re.fullmatch(r'"?sep=(.)"?', lines[0].strip(" "))  # Excel's own
     skipped = 1 if hint else 0
     while skipped < len(lines) - 1 and (not lines[skipped].strip() or _is_remark(lines[skipped])):
         skipped += 1
@@ -166,15 +148,20 @@ def _csv_rows(source: str, text: str, score: str) -> Iterator[Row]:
         yield from (Row({score: each}, f"line {line}") for line, each in numbered)
         return
     delimiter = hint[1] if hint else max(",;\t", key=header.count)
-    reader = csv.reader([header, *lines[skipped + 1 :]], delimiter=delimiter, skipinitialspace=True)
+    body = [header, *lines[skipped + 1 :]]
+    if header.startswith("|"):  # Markdown, whose second line is a rule
+        delimiter, body = "|", [line.strip().strip("|") if re.search("[^-|: ]", line) else "" for line in body]
+    reader = csv.reader(body, delimiter=delimiter, skipinitialspace=True)
     names = [name.strip() for name in next(reader)]
     if twice := [name for name, count in Counter(names).items() if name and count > 1]:
         raise InputError(f"{source}: several columns are called {_some(twice)}: each needs a name of its own")
-    for cells in filter(any, reader):
+    for cells in ([cell.strip() for cell in row] for row in reader):
+        if not any(cells):
+            continue
         place = f"line {skipped + reader.line_num}"
         if len(cells) != len(names):
             cure = (
-                "an empty score is that of a run that diverged, and has its comma"
+                "a diverged run has an empty score, but keeps its comma"
                 if len(cells) < len(names)
                 else "write decimals with a point, or separate columns by semicolons"
             )
@@ -223,8 +210,8 @@ def _parquet_rows(source: str, data: bytes) -> Iterator[Row]:
 
 
 def _finished(table: ScoreTable) -> ScoreTable:
-    """Return a table without the runs that did not finish, by its column of states."""
-    state = next(iter(columns_like(table.columns, STATE_NAMES)), None)
+    """Return a table without unfinished runs, by its column of states."""
+    state = next(iter(columns_like(table.names, STATE_NAMES)), None)
     if state is None:
         return table
     kept = [row for row in table.rows if _word(row, state) in FINISHED_STATES]
@@ -233,7 +220,7 @@ def _finished(table: ScoreTable) -> ScoreTable:
     if not kept:
         raise InputError(
             f"{table.source}: no run has finished: its column {state} is {_some(states)}, never "
-            f"{', '.join(FINISHED_STATES)}; rename it if it says something else"
+            f"{', '.join(FINISHED_STATES)}; rename it if it means something else"
         )
     counts = ", ".join(f"{count} {word}" for word, count in states.most_common())
     places = _some([row.place for row in others])
@@ -245,23 +232,24 @@ def _word(row: Row, name: str) -> str:
     return str(row.values.get(name) or "").strip().lower()
 
 
-def _disagreements(table: ScoreTable, columns: Sequence[str]) -> Iterator[str]:
-    """Yield a note on each column whose name is also one of lr, wd or seed, and that has other values."""
-    for key in columns:
-        name = table.name(key)
-        for other in columns_like(table.columns, OTHER_NAMES.get(key, "")):
-            for row in table.rows if other != name else ():
+def _disagreements(table: ScoreTable) -> Iterator[str]:
+    """Yield a note on each further column for lr, wd or seed that has other values."""
+    columns = table.columns
+    for key, name in [*columns.axes.items(), ("seed", columns.seed)]:
+        for other in columns_like(table.names, OTHER_NAMES.get(key, "")):
+            for row in table.rows if name and other != name else ():
                 read, also = (metric_value(row.values.get(each)) for each in (name, other))
                 if read is not None and also is not None and not math.isclose(read, also, rel_tol=ROUNDING):
+                    option = f"--seed {other}" if key == "seed" else f"--axes {key}={other}"
                     yield (
                         f"{table.source}: {key} is read from column {name}; column {other} has other values, such as "
-                        f"{also:g} for {read:g} ({row.place}); --column {key}={other} reads that"
+                        f"{also:g} for {read:g} ({row.place}); {option} reads that"
                     )
                     break
 
 
 def _some(names: Collection[str]) -> str:
-    """Return some names with commas between; of many, the first."""
+    """Return names with commas between; of many, the first."""
     listed = list(names)
     return ", ".join(listed[:SHOWN]) + (f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else "")
 
@@ -280,52 +268,141 @@ def _is_number(text: str) -> bool:
 class Score(NamedTuple):
     """The score of a run; None if it diverged."""
 
-    lr: float
-    wd: float
+    values: Mapping[str, float]
     seed: int
     value: float | None
 
 
-def read_scores(source: str, names: Mapping[str, str]) -> tuple[list[Score], ScoreTable]:
-    """Read the scores of runs, each lr, wd and seed once, and return them with their table.
+class Scores(NamedTuple):
+    """Scores of a table, or of the rows that have the same values of its columns `by`.
 
-    A score that is empty, "diverged", not finite or too large is that of a run that diverged; a note says which are.
+    Attributes:
+        name: these values, such as N=64, D=1e9; empty without such columns.
+        paired: whether runs of one seed have something in common; else repeats of a point are independent.
+    """
+
+    name: str
+    scores: list[Score]
+    paired: bool
+
+
+def read_scores(source: str, stated: Columns) -> tuple[list[Scores], ScoreTable]:
+    """Read the scores of runs, each point and seed once, and return them with their table.
+
+    A score that is empty, "diverged", not finite or too large means a diverged run; a note lists them. Without a column
+    of seeds, repeats of a point are independent.
 
     Args:
         source: see `read_table`.
-        names: of columns, where they differ from `COLUMNS`.
+        stated: columns that options state.
 
     Raises:
-        InputError: it cannot be read, or a row says something else.
+        InputError: it cannot be read, or a row is wrong.
     """
-    table = read_table(source, names, COLUMNS, needed=("lr",))
-    for name in map(table.name, ("wd", "seed")):
-        empty = [row.place for row in table.rows if row.values.get(name) in (None, "")]
-        if 0 < len(empty) < len(table.rows):
-            raise InputError(f"{source}, {empty[0]}: no {name}, which other rows have")
-    read = [_score(f"{source}, {row.place}", row.values, table) for row in table.rows]
-    lrs, lr_notes = one_value("lr", {score.lr for score in read})
-    wds, wd_notes = one_value("wd", {score.wd for score in read})
-    scores = [score._replace(lr=lrs[score.lr], wd=wds[score.wd]) for score in read]
-    places = dict[tuple[float, float, int], str]()
-    for row, (lr, wd, seed, _) in zip(table.rows, scores, strict=True):
-        if (other := places.setdefault((lr, wd, seed), row.place)) != row.place:
-            point = Point.of(lr=lr, wd=wd)
+    table = read_table(source, stated)
+    columns = table.columns
+    empty = {
+        name: [row.place for row in table.rows if row.values.get(name) in (None, "")]
+        for name in filter(None, (*columns.axes.values(), columns.seed))
+    }
+    # Trackers export columns that no run has filled.
+    unused = {name for name, places in empty.items() if len(places) == len(table.rows)}
+    axes = {name: column for name, column in columns.axes.items() if column not in unused or name == EDGE_AXIS}
+    columns = replace(columns, axes=axes, seed="" if columns.seed in unused else columns.seed)
+    table = replace(table, columns=columns)
+    for name, places in empty.items():
+        if places and name not in unused:
+            raise InputError(f"{source}, {places[0]}: no {name}, which other rows have")
+    read = [_score(f"{source}, {row.place}", row.values, columns) for row in table.rows]
+    notes, exact = list[str](), dict[str, dict[float, float]]()
+    for name in columns.axes:
+        exact[name], rounded = one_value(name, {score.values[name] for score in read})
+        notes += rounded
+    read = [score._replace(values={name: exact[name][value] for name, value in score.values.items()}) for score in read]
+    groups: dict[str, list[int]] = {}
+    for k, row in enumerate(table.rows):
+        name = ", ".join(f"{column}={_short(row.values.get(column))}" for column in columns.by)
+        groups.setdefault(name, []).append(k)
+    found = [
+        _one_table(name, [read[k] for k in members], [table.rows[k] for k in members], table, notes)
+        for name, members in groups.items()
+    ]
+    said = [*table.notes, *(f"{source}: {note}" for note in notes)]
+    if diverged := [row.place for row, score in zip(table.rows, read, strict=True) if score.value is None]:
+        said.append(f"{source}: {format_count(len(diverged), 'run')} diverged: {_some(diverged)}")
+    return found, replace(table, notes=said)
+
+
+def _one_table(
+    name: str, scores: Sequence[Score], rows: Sequence[Row], table: ScoreTable, notes: Sequence[str]
+) -> Scores:
+    """Return scores of which each point and seed is there once; independent repeats get a seed each.
+
+    Raises:
+        InputError: a point and seed is there twice, or a column that is neither an axis nor in `by` tells repeats
+            apart.
+    """
+    first: dict[tuple[Point, int], int] = {}
+    for k, score in enumerate(scores):
+        point = Point(score.values)
+        if (other := first.setdefault((point, score.seed), k)) == k:
+            continue
+        if others := _others(table, rows):
+            options = _options(table.columns, others)
             raise InputError(
-                f"{source}, {row.place}: {point.words}, seed {seed} is there twice ({other})"
-                f"{'' if table.name('seed') in table.columns else '; a column seed tells repeats apart'}"
-                f"{''.join(f'; {note}' for note in (*lr_notes, *wd_notes))}"
+                f"{table.source}, {rows[k].place}: {point.words} is there several times ({rows[other].place}), with "
+                f"different {' and '.join(others)}. Add {options}, or delete columns that only name the runs"
             )
-    notes = [*table.notes, *(f"{source}: {note}" for note in (*lr_notes, *wd_notes))]
-    if diverged := [row.place for row, score in zip(table.rows, scores, strict=True) if score.value is None]:
-        notes.append(f"{source}: {format_count(len(diverged), 'run')} diverged: {_some(diverged)}")
-    return scores, replace(table, notes=notes)
+        if table.columns.seed:
+            raise InputError(
+                f"{table.source}, {rows[k].place}: {point.words}, seed {score.seed} is there twice "
+                f"({rows[other].place}){''.join(f'; {note}' for note in notes)}"
+            )
+        return Scores(name, [each._replace(seed=number) for number, each in enumerate(scores)], paired=False)
+    return Scores(name, list(scores), paired=True)
+
+
+def _options(columns: Columns, others: Sequence[str]) -> str:
+    """Return the options for settings that tell runs apart: the one with most values is an axis, if there is room."""
+    axes, rest = [*columns.axes.values()], list(others)
+    if len(axes) < MAX_AXES:
+        axes.append(rest.pop(0))
+    by = [*columns.by, *rest]
+    return " ".join([f"--axes {','.join(axes)}", *([f"--by {','.join(by)}"] if by else [])])
+
+
+def _others(table: ScoreTable, rows: Sequence[Row]) -> list[str]:
+    """Return the columns that tell runs of one point and seed apart, settings not stated; that of most values first."""
+    columns = table.columns
+    known = {*columns.axes.values(), columns.seed, columns.score, *columns.by}
+    settings = []
+    for name in table.names:
+        values = [str(row.values.get(name, "")) for row in rows]
+        # A score is none, nor what names each run, nor how long it took.
+        is_setting = 1 < len({*values}) <= len(rows) / 2 and not mode_of(name) and not re.search(NO_SETTING, name, re.I)
+        if name not in known and is_setting:
+            settings.append(name)
+    apart: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+    for row in rows:
+        at = tuple(str(row.values.get(name)) for name in (*columns.axes.values(), columns.seed))
+        apart.setdefault(at, set()).add(tuple(str(row.values.get(name, "")) for name in settings))
+    varying = [
+        k for k in range(len(settings)) if any(len({each[k] for each in members}) > 1 for members in apart.values())
+    ]
+    return [
+        settings[k] for k in sorted(varying, key=lambda k: -len({str(row.values.get(settings[k])) for row in rows}))
+    ]
+
+
+def _short(value: object) -> str:
+    number = metric_value(value if isinstance(value, int | float) else str(value))
+    return str(value) if number is None else f"{number:.6g}"
 
 
 def one_value(name: str, values: Collection[float]) -> tuple[dict[float, float], list[str]]:
-    """Return the value that each counts as, since rounding alone parts some, and notes on those that count as another.
+    """Return the value that each counts as, and notes: values that differ only by rounding are one.
 
-    Of values that are one, that with most digits counts, up to six: 0.0009765625, not 0.000977, and 0.3, not 0.1 + 0.2.
+    Of these, the one with most digits counts, up to six: 0.0009765625, not 0.000977, and 0.3, not 0.1 + 0.2.
     """
     groups = list[list[float]]()
     for value in sorted(values):
@@ -345,51 +422,47 @@ def one_value(name: str, values: Collection[float]) -> tuple[dict[float, float],
     return {value: best for group, best in zip(groups, exact, strict=True) for value in group}, notes
 
 
-def read_list(source: str, names: Mapping[str, str]) -> tuple[dict[int, float | None], bool, ScoreTable]:
-    """Read a list of scores by seed, None of runs that diverged; whether it has seeds, else numbers; and its table.
+def read_list(source: str, stated: Columns) -> tuple[dict[int, float | None], bool, ScoreTable]:
+    """Read a list of scores by seed, or else by number, None for diverged runs; whether it has seeds; and its table.
 
     Args:
         source: see `read_table`.
-        names: of columns, where they differ from `LIST_COLUMNS`.
+        stated: columns that options state.
 
     Raises:
-        InputError: it cannot be read, or a row says something else.
+        InputError: it cannot be read, or a row is wrong.
     """
-    table = read_table(source, names, LIST_COLUMNS)
-    has_seeds = (name := table.name("seed")) in table.columns
+    table = read_table(source, stated, has_axes=False)
+    name = table.columns.seed
     scores: dict[int, float | None] = {}
     for number, row in enumerate(table.rows):
         at = f"{source}, {row.place}"
-        seed = _seed(at, row.values, name) if has_seeds else number
+        seed = _seed(at, row.values, name) if name else number
         if seed in scores:
             raise InputError(f"{at}: {name} {seed} is there twice; one row for each seed is expected")
-        scores[seed] = _value(at, row.values, table.name("score"))
-    return scores, has_seeds, table
+        scores[seed] = _value(at, row.values, table.columns.score)
+    return scores, bool(name), table
 
 
-def _score(at: str, values: Mapping[str, Any], table: ScoreTable) -> Score:
-    def number(key: str, default: float | None = None) -> float:
-        value = values.get(table.name(key))
-        if value in (None, "") and default is not None:
-            return default
+def _score(at: str, row: Mapping[str, Any], columns: Columns) -> Score:
+    values = {}
+    for name, column in columns.axes.items():
         try:
-            result = parse_number(str(value))
+            value = parse_number(str(row.get(column)))
         except ValueError:
-            result = math.nan
-        if not (math.isfinite(result) and result >= 0):
-            raise InputError(f"{at}: {table.name(key)}: a number of at least 0 is expected, got {reprlib.repr(value)}")
-        return result
-
-    lr, wd = number("lr"), number("wd", 0.0)
-    if not lr:
-        raise InputError(f"{at}: {table.name('lr')}: a number above 0 is expected, got 0")
-    return Score(lr, wd, _seed(at, values, table.name("seed")), _value(at, values, table.name("score")))
+            value = math.nan
+        if not (math.isfinite(value) and value >= 0):
+            got = reprlib.repr(row.get(column))
+            raise InputError(f"{at}: {column}: a number of at least 0 is expected, got {got}")
+        if name == EDGE_AXIS and not value:
+            raise InputError(f"{at}: {column}: a number above 0 is expected, got 0")
+        values[name] = value
+    seed = _seed(at, row, columns.seed) if columns.seed else 0
+    return Score(values, seed, _value(at, row, columns.score))
 
 
 def _seed(at: str, values: Mapping[str, Any], name: str) -> int:
     value = values.get(name)
-    if value in (None, ""):
-        return 0
     number = metric_value(value)
     if number is None or not number.is_integer() or not 0 <= number <= MAX_SEED:
         raise InputError(
@@ -415,14 +488,15 @@ def _value(at: str, values: Mapping[str, Any], name: str) -> float | None:
 
 
 class TableRecipe(Recipe):
-    """What is known of runs whose scores are all there is.
+    """Recipe of runs of which only scores are known.
 
     Attributes:
-        source: name of the table.
+        source: name of the table, and of the part of it.
         column: of the score.
         mode: whether lower or higher is better.
         margin_is: see `Metric`.
-        wd_is_known: whether the table has wd, above 0.
+        paired: see `RecipeInfo`.
+        usual_axes: which of lr and wd it has.
     """
 
     trainable: Literal["table"] = "table"
@@ -430,83 +504,85 @@ class TableRecipe(Recipe):
     column: str
     mode: Literal["min", "max"]
     margin_is: Annotated[Literal["share", "difference"], NotInId()] = "share"
-    wd_is_known: Annotated[bool, NotInId()] = True
+    paired: Annotated[bool, NotInId()] = True
+    usual_axes: Annotated[tuple[str, ...], NotInId()] = ()
 
     @property
-    def info(self) -> RecipeInfo:  # they are of no kind: nobody trains them
+    def info(self) -> RecipeInfo:  # they have no kind, since they are not trained
         metric = Metric(self.column, self.mode, self.column, "last", margin_is=self.margin_is)
-        return RecipeInfo(metric=metric, labels=Labels(self.source), axes=("lr", "wd") if self.wd_is_known else ("lr",))
+        return RecipeInfo(metric=metric, labels=Labels(self.source), axes=self.usual_axes, paired=self.paired)
 
 
 def shown_seed(study: Study, seed: int) -> int:
-    """Return a seed as it is told to whoever trains: those of racing follow on those of the table."""
+    """Return a seed for messages: those of racing continue the table's."""
     return max(study.seeds) + 1 + seed - RACING_SEEDS[0] if seed in RACING_SEEDS else seed
 
 
 def make_study(
     scores: Sequence[Score], recipe: TableRecipe, criterion: Criterion
 ) -> tuple[Study, list[Run], list[str]]:
-    """Return a study of scores, their runs, and a line on each axis whose steps are not even.
+    """Return a study of scores, their runs, and a note on each uneven axis.
 
     Args:
-        scores: each lr, wd and seed once.
+        scores: each point and seed once.
         recipe: of their runs.
         criterion: of the verdict.
 
     Raises:
-        InputError: 0 is one of several wd, or there is a single point.
+        InputError: there is a single point.
     """
-    lr_axis, lr_note = axis_of("lr", {score.lr for score in scores})
-    wd_axis, wd_note = axis_of("wd", {score.wd for score in scores})
-    if lr_axis.fixed and wd_axis.fixed:
-        raise InputError(f"{recipe.source}: a single point has no neighbours: several lr or wd are expected")
-    has_wd = any(score.wd for score in scores)
-    recipe = recipe.model_copy(update={"wd_is_known": has_wd})
+    axes, notes = dict[str, Axis](), list[str]()
+    for name in scores[0].values:
+        if any(score.values[name] for score in scores):  # else nothing is known of it
+            axes[name], note = axis_of(name, {score.values[name] for score in scores})
+            notes += [note] * bool(note)
+    if not free_axes(axes):
+        names = " or ".join(scores[0].values)
+        raise InputError(f"{recipe.source}: a single point has no neighbours: several {names} are expected")
+    recipe = recipe.model_copy(update={"usual_axes": tuple(name for name in axes if name in USUAL_AXES)})
     seeds_at: dict[Point, list[int]] = {}
     for score in scores:
-        at = {"lr": score.lr, "wd": score.wd} if has_wd else {"lr": score.lr}
-        seeds_at.setdefault(Point(at), []).append(score.seed)
-    # New neighbours are to have the seed that most points have.
+        seeds_at.setdefault(Point({name: score.values[name] for name in axes}), []).append(score.seed)
+    # New neighbours get the seed that most points have.
     seeds = tuple(seed for seed, _ in Counter(sorted(score.seed for score in scores)).most_common())
-    origin = next(iter(seeds_at))
+    # A list counts from its centre, which has a log.
+    origin = Point({n: axis.centre or next(iter(seeds_at))[n] for n, axis in axes.items()})
     base = RunSpec.of(recipe, StrategySpec(s=None), origin.values, seeds[0])
     stated_seeds = {point: tuple(members) for point, members in seeds_at.items()}
-    axes = {"lr": lr_axis, "wd": wd_axis} if has_wd else {"lr": lr_axis}
     study = Study(base, axes, seeds, tuple(stated_seeds), criterion=criterion, stated_seeds=stated_seeds)
     runs = []
-    for lr, wd, seed, value in scores:
-        spec = base.with_values({"lr": lr, "wd": wd}, seed)
+    for values, seed, value in scores:
+        spec = base.with_point(Point({name: values[name] for name in axes}), seed)
         state = State.DIVERGED if value is None else State.DONE
         runs.append(Run(RunDir(Path(spec.run_id)), spec, Status(state), {"score": value}))
-    return study, runs, [note for note in (lr_note, wd_note) if note]
+    return study, runs, notes
 
 
 def axis_of(name: str, values: Iterable[float]) -> tuple[Axis, str]:
-    """Return the axis of some values, and a note if it is a list whose steps are not quite even.
-
-    Raises:
-        InputError: 0 is among several values.
-    """
-    ordered = sorted(values)
-    if len(ordered) == 1:
+    """Return the axis of some values, and a note if its steps are not quite even; 0 is a level of its own."""
+    every = sorted(values)
+    if len(every) == 1:
         return Axis(fixed=True), ""
-    if not ordered[0]:
-        raise InputError(f"{name}: 0 is infinitely many steps from {ordered[1]:g}: leave out its rows, or all others")
+    ordered = [value for value in every if value]
+    if len(ordered) < 2:
+        return Axis.of(every), ""
+    zero = every[: len(every) - len(ordered)]
     logs = [math.log2(value) for value in ordered]
     hops = [b - a for a, b in pairwise(logs)]
     counts = [round(hop / min(hops)) for hop in hops]
     step = (logs[-1] - logs[0]) / sum(counts)
     at = [*accumulate(counts, initial=0)]
     off = max(abs(log - logs[0] - number * step) / step for log, number in zip(logs, at, strict=True))
-    # Before a list: it has limits within which a power of 2 is finite.
+    # Before a list: limits keep powers of 2 finite.
     even = validate(Axis, {"low": 0.0, "high": round(step, 2) * at[-1], "step": round(step, 2)}, f"{name} in log2")
-    if off < 1e-6 and abs(step - even.step) < 1e-6:
+    if off < 1e-6 and abs(step - even.step) < 1e-6 and not zero:
         return even, ""
-    if off <= MAX_UNEVEN and at[-1] < MAX_FILLED * len(ordered):
-        # Values that the table leaves out are steps of the list too.
+    has_gaps = at[-1] >= len(ordered)
+    if off <= (EXACT if has_gaps else MAX_UNEVEN) and at[-1] < MAX_FILLED * len(ordered):
+        # Values missing in the table are steps too.
         by_number = dict(zip(at, ordered, strict=True))
         listed = [by_number.get(k, ordered[0] * 2.0 ** (k * step)) for k in range(at[-1] + 1)]
-        note = f"{name}: values count as evenly spaced (x{2**step:.3g}, off by up to {off:.0%} of a step)"
-        return Axis.of(listed), note if off > 1e-3 else ""
+        note = f"{name}: ettsweep treats values as evenly spaced (x{2**step:.3g}, off by up to {off:.0%} of a step)"
+        return Axis.of([*zero, *listed]), note if off > EXACT else ""
     apart = f"x{2 ** min(hops):.3g} to x{2 ** max(hops):.3g}"
-    return Axis.of(ordered), f"{name}: steps are uneven ({apart}); neighbours are the next values"
+    return Axis.of(every), f"{name}: steps are uneven ({apart}); neighbours are the next values"

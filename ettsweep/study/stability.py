@@ -78,6 +78,7 @@ def find_edge(
     diverged: Mapping[Position, Collection[int]],
     least: float,
     diverged_cost: float = DIVERGED_COST,
+    paired: bool = True,
 ) -> tuple[Stability, set[tuple[Position, int]]] | None:
     """Look for an edge of stability within a step of lr above the candidate, the origin.
 
@@ -86,6 +87,7 @@ def find_edge(
         diverged: seeds of diverged runs by position.
         least: excess of f below which no run counts as unstable.
         diverged_cost: what a diverged run counts as, as an excess of f.
+        paired: whether scores of one seed have something in common.
 
     Returns:
         What is known of it, and the unstable runs; None if no run a step of lr above the candidate is unstable.
@@ -105,7 +107,8 @@ def find_edge(
     unstable = _outliers(below, max(least, median_low(far_above) / 2))
     stable = {p: {s: y for s, y in seeds.items() if (p, s) not in unstable} for p, seeds in below.items()}
     stable_below = {p: seeds for p, seeds in stable.items() if seeds}
-    excess = dict(_excesses(stable_below, {p: seeds for p, seeds in near.items() if p[0] == 1}, least))
+    above = {p: seeds for p, seeds in near.items() if p[0] == 1}
+    excess = dict(_excesses(stable_below, above, least, paired))
     if not excess and not lost:
         return None
     unstable |= excess.keys()
@@ -146,10 +149,13 @@ def _posterior(brackets: Iterable[tuple[float, float]]) -> tuple[Array, Array, A
 
 
 def _excesses(
-    below: Mapping[Position, Mapping[int, float]], above: Mapping[Position, Mapping[int, float]], least: float
+    below: Mapping[Position, Mapping[int, float]],
+    above: Mapping[Position, Mapping[int, float]],
+    least: float,
+    paired: bool,
 ) -> Iterator[tuple[tuple[Position, int], float]]:
     """Yield runs that are worse than the stable surface of lower lr predicts, by more than `least`, and by how much."""
-    if not above or not below or (scores := point_scores(below)).dof < 1:
+    if not above or not below or (scores := point_scores(below, paired)).dof < 1:
         return
     surface = fit(scores.with_positions(np.array([*above], dtype=float)))
     columns = {seed: s for s, seed in enumerate(sorted({seed for seeds in below.values() for seed in seeds}))}

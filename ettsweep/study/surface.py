@@ -5,6 +5,7 @@ The model is a two-way layout of points p and seeds s, lower is better:
     y_ps = f(p) + b_s + e_ps,   f ~ GP(0, g sigma^2 k),   k(p, q) = exp(-sum_d (p_d - q_d)^2 / 2 l_d^2)
 
 The noise e is normal with variance sigma^2 and independent between seeds; runs of one seed and one lr share r of it.
+Scores without seeds are independent repeats: one effect b is common to all, and r is 0.
 The seed effects b and log sigma have flat priors and are integrated out in closed form. The length scales l (in lattice
 steps), the signal-to-noise ratio g and r are summed over a grid, weighted by marginal likelihood. The posterior of f is
 summarised by the mean and the covariance of this mixture, and its errors are multiplied by `WIDTH`.
@@ -61,20 +62,24 @@ class PointScores:
         x_PD: positions in lattice steps, lr first.
         scored_PS: 1 where a point has a score with a seed, else 0; a row of zeros is a point to predict.
         y_PS: scores, lower is better; 0 where there is none.
+        paired: whether the scores of a column have a seed in common; else all are independent repeats.
     """
 
     x_PD: Array
     scored_PS: Array
     y_PS: Array
+    paired: bool = True
 
     @cached_property
     def dof(self) -> int:
         """Degrees of freedom of differences within seeds: scores less seeds."""
-        return int(self.scored_PS.sum()) - int(self.scored_PS.any(0).sum())
+        return int(self.scored_PS.sum()) - (int(self.scored_PS.any(0).sum()) if self.paired else 1)
 
     @cached_property
     def pure_dof(self) -> int:
         """Degrees of freedom left for the noise when each point has a free value: repeats only."""
+        if not self.paired:
+            return int(np.maximum(self.scored_PS.sum(1) - 1, 0).sum())
         n_S = np.maximum(self.scored_PS.sum(0), 1)
         information_PP = np.diag(self.scored_PS.sum(1)) - (self.scored_PS / n_S) @ self.scored_PS.T
         return self.dof - int(np.linalg.matrix_rank(information_PP, tol=RANK_TOLERANCE))
@@ -83,13 +88,14 @@ class PointScores:
         """Return the table with further positions that have no scores."""
         empty_ZS = np.zeros((len(x_ZD), self.y_PS.shape[1]))
         scored_PS, y_PS = np.vstack([self.scored_PS, empty_ZS]), np.vstack([self.y_PS, empty_ZS])
-        return PointScores(np.vstack([self.x_PD, x_ZD]), scored_PS, y_PS)
+        return PointScores(np.vstack([self.x_PD, x_ZD]), scored_PS, y_PS, self.paired)
 
     def with_seed(self, rows: list[int]) -> "PointScores":
         """Return the table with one more seed of some points: right in its degrees of freedom, with dummy scores."""
         new_P1 = np.zeros((len(self.scored_PS), 1))
         new_P1[rows] = 1.0
-        return PointScores(self.x_PD, np.hstack([self.scored_PS, new_P1]), np.hstack([self.y_PS, 0 * new_P1]))
+        scored_PS, y_PS = np.hstack([self.scored_PS, new_P1]), np.hstack([self.y_PS, 0 * new_P1])
+        return PointScores(self.x_PD, scored_PS, y_PS, self.paired)
 
     def statistics(self) -> tuple[Array, Array, Array, Array]:
         """Return what the scores say of f under each share of common noise, the effects of seeds projected out.
@@ -98,6 +104,8 @@ class PointScores:
             Information matrices of f in units of 1 / sigma^2, [M, P, P]; information times scores, [M, P]; sums of
             squares around the seeds' effects, [M]; log determinants of the scores' covariance, [M].
         """
+        if not self.paired:
+            return self._independent_statistics()
         is_one_lr = self.x_PD[:, None, 0] == self.x_PD[None, :, 0]
         # Where no two points have one lr, all shares are the same model.
         share_M = np.array(SHARED_NOISE if is_one_lr.sum() > len(is_one_lr) else SHARED_NOISE[:1])[:, None, None]
@@ -119,6 +127,14 @@ class PointScores:
             log_det += len(columns) * (np.log(total) - np.linalg.slogdet(inverse)[1])
         return information, weighted, np.maximum(square, 0.0), log_det  # rounding may leave less than 0
 
+    def _independent_statistics(self) -> tuple[Array, Array, Array, Array]:
+        n_P, sum_P = self.scored_PS.sum(1), self.y_PS.sum(1)
+        count = n_P.sum()
+        information_PP = np.diag(n_P) - np.outer(n_P, n_P) / count
+        weighted_P = sum_P - n_P * sum_P.sum() / count
+        square = max(float((self.y_PS**2).sum() - sum_P.sum() ** 2 / count), 0.0)
+        return information_PP[None], weighted_P[None], np.array([square]), np.array([math.log(count)])
+
     def _seeds_by_points(self) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
         """Yield sets of points, with the columns of the seeds that have scores at just these."""
         columns: dict[tuple[int, ...], list[int]] = {}
@@ -127,14 +143,14 @@ class PointScores:
         return ((np.array(points), np.array(seeds)) for points, seeds in columns.items() if points)
 
 
-def point_scores(f: Mapping[Position, Mapping[int, float]]) -> PointScores:
+def point_scores(f: Mapping[Position, Mapping[int, float]], paired: bool = True) -> PointScores:
     """Return scores by position and seed as a table, rows in the order of the positions, columns in that of seeds."""
     columns = {seed: s for s, seed in enumerate(sorted({seed for seeds in f.values() for seed in seeds}))}
     y_PS, scored_PS = np.zeros((2, len(f), len(columns)))
     for p, seeds in enumerate(f.values()):
         for seed, y in seeds.items():
             y_PS[p, columns[seed]], scored_PS[p, columns[seed]] = y, 1.0
-    return PointScores(np.array([*f], dtype=float), scored_PS, y_PS)
+    return PointScores(np.array([*f], dtype=float), scored_PS, y_PS, paired)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ GREY = "#9a9a9a"
 # --- in figures -----------------------------------------------------------------------------------------
 
 
-def point_text(point: Point) -> str:
+def point_powers(point: Point) -> str:
     """Return a point as powers of two: (2^-6, 2^-1), or 2^-6 without a wd."""
     return point.text(3).removeprefix("lr ")
 

@@ -7,7 +7,7 @@ import pandas as pd
 from ettsweep.powers import log2
 from ettsweep.quantities import score_with_error
 from ettsweep.report.families import JudgedFamily
-from ettsweep.report.formats import point_text, standard_error
+from ettsweep.report.formats import point_powers, standard_error
 from ettsweep.report.run_histories import EVALUATIONS, TRAINING, RunHistories, evaluation_columns
 from ettsweep.report.tables import typed_frame
 from ettsweep.report.time_scale import time_scale
@@ -75,7 +75,7 @@ def _point_rows(family: JudgedFamily) -> list[tuple[object, ...]]:
         score_cell = "" if scored.score is None else score_with_error(scored.score, error, metric)
         rows.append(
             (
-                *(*_owner_columns(study), point_text(point), point.lr, point.shown_wd, *point.key),
+                *(*_owner_columns(study), point_powers(point), point.lr, point.shown_wd, *point.key),
                 *(*(study.cell(point, origin) or (None, None)), *_common_log2(study, point)),
                 *(
                     family.role(point),
@@ -169,7 +169,7 @@ def _runs_with_columns(family: JudgedFamily, seeds: int | None = None) -> Iterat
     """Yield the runs of a family, or so many of each point, with their values of the columns `sweep` to `counted`."""
     owner, counts = _owner_columns(family.study), family.study_state.is_verdict_seed
     for point, members in family.points.items():
-        columns = *owner, point_text(point), family.role(point)
+        columns = *owner, point_powers(point), family.role(point)
         for run in members[:seeds]:
             yield run, (*columns, run.id, run.seed, counts(run.seed))
 

@@ -98,7 +98,7 @@ def _heading(comparisons: Sequence[StrategyComparison]) -> str:
 def _environment(results: str) -> Environment:
     from jinja2 import FunctionLoader
 
-    # StrictUndefined raises for a misspelled name in the template, which would print nothing.
+    # StrictUndefined raises for a misspelled name, which would otherwise print nothing.
     environment = Environment(
         loader=FunctionLoader(_read_resource),
         autoescape=True,
@@ -137,7 +137,7 @@ def _content_security_policy(scripts: Iterable[str]) -> str:
 
 
 def _prose_markup(results: str, text: str) -> Markup:
-    """Return a text with its commands, in backticks, as <code>, with --results where the folder is not the default."""
+    """Return a text with commands in backticks as <code>, with --results unless the folder is the default."""
     return Markup("").join(
         Markup("<code>{}</code>").format(span) if is_code else escape(span)
         for span, is_code in _spans(_with_results_option(results, text))
@@ -145,9 +145,9 @@ def _prose_markup(results: str, text: str) -> Markup:
 
 
 def _spans(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield the parts of a text, and whether each is code: that is in backticks, as in Markdown."""
+    """Yield the parts of a text, and whether each is code, in backticks."""
     parts = text.split("`")
-    if len(parts) % 2 == 0:  # one without a partner is a character like others
+    if len(parts) % 2 == 0:  # an unpaired backtick is plain text
         parts[-2:] = ["`".join(parts[-2:])]
     for number, part in enumerate(parts):
         yield part, number % 2 == 1
@@ -156,7 +156,7 @@ def _spans(text: str) -> Iterator[tuple[str, bool]]:
 def _command_markup(results: str, command: str) -> Markup:
     """Return a command for this results folder, each argument in a <span> of its own.
 
-    The style sheet keeps line breaks out of these, so that no option is torn apart.
+    The style sheet does not break lines within a span.
     """
     arguments = _with_results_option(results, f"`{command}`").strip("`").split(" ")
     return Markup(" ").join(Markup("<span>{}</span>").format(argument) for argument in arguments)
@@ -177,7 +177,7 @@ def _confidences(families: Sequence[JudgedFamily]) -> list[str]:
 
 
 def _provenance(families: Sequence[JudgedFamily]) -> list[Row]:
-    """Return the versions that made the report, those that trained the optima, and what is stated of their training."""
+    """Return the versions behind the report and the optima, and the particulars of their training."""
     recorded: dict[str, set[str]] = {}
     for family in families:
         for run in family.optimum[:1]:
@@ -215,13 +215,13 @@ def _ensembles(runs: Sequence[Run]) -> list[Row]:
         return []
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     verb = "was" if len(names) == 1 else "were"
-    text = f"{', '.join(names[:3])}{more} {verb} trained in an ensemble, which rounds differently from a run alone"
+    text = f"{', '.join(names[:3])}{more} {verb} trained in an ensemble, which rounds differently"
     return [{"label": "not bit-exact", "value": text}]
 
 
 # --- data within the page ---------------------------------------------------------------------------------------------
 
-# `</script>` or `<!--` within a text would end or garble the element.
+# `</script>` or `<!--` would end or garble the element.
 _JSON_ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 
 
@@ -232,13 +232,13 @@ def script_json(value: object) -> Markup:
     """
     try:
         text = _dumps(value)
-    except ValueError:  # some number is not finite: most values have none, and are not searched for it
+    except ValueError:  # a rare number that is not finite
         text = _dumps(_nan_to_null(value))
     return Markup(text.translate(_JSON_ESCAPES))
 
 
 def _dumps(value: object) -> str:
-    # allow_nan=False: NaN is no JSON, so one that slipped through must fail here and not in the browser.
+    # NaN is no JSON: fail here rather than in the browser.
     return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
@@ -263,7 +263,7 @@ def encode_column(values: Sequence[Any]) -> Any:
     if not all(isinstance(value, str) for value in values):
         return list(values)
     texts = {text: index for index, text in enumerate(dict.fromkeys(values))}
-    if len(texts) > len(values) / 2:  # few repetitions: the indices would cost more than they save
+    if len(texts) > len(values) / 2:  # the indices would cost more than they save
         return list(values)
     return {"texts": list(texts), "at": [texts[value] for value in values]}
 

@@ -16,7 +16,7 @@ from ettsweep.study.surface_optimum import SurfaceOptimum, find_optimum, mesh_ov
 from ettsweep.study.verdict import Verdict
 
 CURVE_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "score", "low", "high")
-OPTIMUM_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "score", "lr_variance", "wd_variance", "covariance")
+OPTIMUM_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "score")
 
 
 def fitted_surface(verdict: Verdict) -> tuple[Posterior, SurfaceOptimum] | None:
@@ -64,18 +64,14 @@ def fitted_curve_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
 
 
 def optimum_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
-    """Return the optimum of each surface, in lattice steps from the candidate.
-
-    Variances and covariance of its position are in steps squared. They are missing where the fit only shows that the
-    optimum lies among the fitted points, or at their edge.
-    """
+    """Return the optimum of each surface, in lattice steps from the candidate."""
     rows = []
     for verdict in (family.verdict for family in families):
         if surface := fitted_surface(verdict):
             posterior, best = surface
             lr, wd = _lattice_steps(verdict, best.position_D)
             score = _to_scores(verdict, posterior, np.array([best.value]))[0]
-            rows.append((*verdict.key, lr, wd, score, *_position_variances(verdict, best)))
+            rows.append((*verdict.key, lr, wd, score))
     return pd.DataFrame(rows, columns=list(OPTIMUM_COLUMNS)).astype(dict.fromkeys(OPTIMUM_COLUMNS[2:], "float64"))
 
 
@@ -98,16 +94,6 @@ def _lattice_steps(verdict: Verdict, at_D: Array) -> tuple[float, float]:
     along = iter(at_D.tolist())
     lr, wd = (0.0 if axis.fixed else round(next(along), 6) for axis in (verdict.study.lr, verdict.study.wd))
     return lr, wd
-
-
-def _position_variances(verdict: Verdict, best: SurfaceOptimum) -> tuple[float | None, float | None, float | None]:
-    if best.cov_DD is None:
-        return None, None, None
-    free = [not axis.fixed for axis in (verdict.study.lr, verdict.study.wd)]
-    # A fixed axis keeps a variance of 0.
-    cov = np.zeros((2, 2))
-    cov[np.ix_(free, free)] = best.cov_DD
-    return float(cov[0, 0]), float(cov[1, 1]), float(cov[0, 1])
 
 
 def _to_scores(verdict: Verdict, posterior: Posterior, f: Array) -> Array:

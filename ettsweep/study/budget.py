@@ -65,9 +65,9 @@ class Forecast:
 
     def __str__(self) -> str:
         if self.at_most <= self.likely:
-            return f"{format_count(self.likely, 'run')} to come"
+            return f"{format_count(self.likely, 'run')} left"
         limit = f", at most {int(self.at_most)}" if self.at_most < math.inf else ""
-        return f"about {format_count(self.likely, 'run')} to come{limit}"
+        return f"about {format_count(self.likely, 'run')} left{limit}"
 
 
 def equal_shares(left: int, wanted: Mapping[StudyKey, float]) -> dict[StudyKey, float]:

@@ -84,20 +84,25 @@ class Axis(StrictModel):
     @property
     def centre(self) -> float | None:
         """The centre that a list states; None for even steps."""
-        return self._listed((len(self.values) - 1) // 2) if self.values else None
+        return self._listed(self._middle) if self.values else None
+
+    @property
+    def _middle(self) -> int:
+        """Index of a list's centre."""
+        return (len(self.values) - 1) // 2
 
     def around(self, centre: float) -> "Axis":
         """Return the axis with its list scaled to another centre, as maps between strategies scale it."""
         if not self.values or not centre or self.centre == centre:
             return self
-        return self.model_copy(update={"factor": centre / self.values[(len(self.values) - 1) // 2]})
+        return self.model_copy(update={"factor": centre / self.values[self._middle]})
 
     def offsets(self) -> list[float]:
         """Return the offsets of all values from the centre in log2, ascending; multiples of an even step."""
         if self.fixed:
             return [0.0]
         if self.values:
-            return [math.log2(value / self.values[(len(self.values) - 1) // 2]) for value in self.values]
+            return [math.log2(value / self.values[self._middle]) for value in self.values]
         # Bounds need not be multiples of the step here; a grid file's are checked to be.
         first, last = math.ceil(self.steps(self.low)), math.floor(self.steps(self.high))
         return [i * self.step for i in range(first, last + 1)]

@@ -523,7 +523,7 @@ def test_without_a_budget_a_study_may_have_100_extra_runs(
         made = next_round([study], run_index, aim=Aim(follows=True, capacity=1000))
         return len(made.plan.to_launch), str(made.forecast), list(made.stop_reasons)
 
-    assert first_round() == (86, "86 runs to come", [])
+    assert first_round() == (86, "86 runs left", [])
     monkeypatch.setattr("ettsweep.study.round.EXTRA_RUNS", 14)
     taken, _, (reason,) = first_round()
     assert taken == 0

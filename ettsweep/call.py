@@ -178,7 +178,7 @@ def _exit_code(code: object) -> tuple[int, str]:
         return 0, ""
     if not isinstance(code, int):
         print(code, file=sys.stderr)
-    return (code if isinstance(code, int) else 1), f"it left with sys.exit({code!r})"
+    return (code if isinstance(code, int) else 1), f"it called sys.exit({code!r})"
 
 
 def _take_input() -> Any:

@@ -106,7 +106,7 @@ def _check_extent(text: str, source: str, loader: type) -> None:
             continue
         if isinstance(event, yaml.AliasEvent):
             if any(event.anchor == anchor for anchor, _ in open_collections):
-                raise InputError(f"{at}: an alias stands within what it repeats")
+                raise InputError(f"{at}: an alias contains itself")
             name, values = None, anchor_values.get(str(event.anchor), 0)
         elif isinstance(event, yaml.ScalarEvent):
             name, values = event.anchor, 1
@@ -144,7 +144,7 @@ def parse_yaml(text: str, source: str) -> Any:
             return _load(text, source, _FAST)
         return _load(text, source, _LOADER)
     except UNREADABLE:
-        message = "a date, a number or a value with !! is none; put quotes around what is meant"
+        message = "a date, number or value with !! is not valid; put quotes around it"
         raise InputError(f"{source}: {message}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)

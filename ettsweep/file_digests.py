@@ -69,7 +69,7 @@ def named_data(folder: Path, name: str) -> list[Path]:
     if path.exists():
         return [path]
     if any("**" in part and part != "**" for part in Path(name).parts):
-        raise DataMissingError(f"data: {name!r} is no pattern: ** stands for whole folders")
+        raise DataMissingError(f"data: {name!r} is not a pattern: ** stands for whole folders")
     # Unlike pathlib's it enters links, as folders of data are in a copy of a project.
     names = glob.iglob(name, root_dir=folder, recursive=True, include_hidden=True)  # noqa: PTH207
     found = [] if Path(name).is_absolute() else sorted(folder / each for each in names)

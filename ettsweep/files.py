@@ -264,7 +264,7 @@ def loads(data: bytes | str) -> Any:
     """Parse strict JSON. Integers may still be too large for a float, and 1e999 is infinite: see `number`.
 
     Raises:
-        ValueError: it is no JSON, has NaN or infinity, or is nested too deeply.
+        ValueError: it is not JSON, has NaN or infinity, or is nested too deeply.
     """
     try:
         # As json.loads, which makes a new decoder at each call.
@@ -288,7 +288,7 @@ def loads_fast(data: bytes) -> Any:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
@@ -310,7 +310,7 @@ def read_json(path: Path) -> Json:
 
     Raises:
         FileNotFoundError: there is none.
-        CorruptError: it is no JSON object, or cannot be read.
+        CorruptError: it is not JSON object, or cannot be read.
     """
     try:
         data = read_file(path)
@@ -325,12 +325,12 @@ def parse_object(path: Path, data: bytes) -> Json:
     """Parse a JSON object; `path` is for messages.
 
     Raises:
-        CorruptError: it is no JSON object.
+        CorruptError: it is not JSON object.
     """
     try:
         value = loads(data)
     except ValueError as error:
-        raise CorruptError(f"{path}: no valid JSON: {error}") from error
+        raise CorruptError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(value, dict):
         raise CorruptError(f"{path}: not a JSON object")
     return value

@@ -66,7 +66,7 @@ def check_run_folder(run: Path) -> None:
     attempts = list(_entries(run / "attempts"))
     paths = [run, *_entries(run), *attempts, *(path for attempt in attempts for path in _entries(attempt))]
     if link := next((path for path in paths if path.is_symlink()), None):
-        raise InputError(f"{link} is a link, and ettsweep follows no link in the folder of a run: remove it")
+        raise InputError(f"{link} is a link, and ettsweep follows no links in the folder of a run: remove it")
     _check(run, paths)
 
 
@@ -81,12 +81,12 @@ def _check(folder: Path, inside: Iterable[Path]) -> None:
     if not first.bits:
         ways = "use a folder of yours, or trust its owner and group with --trust-group"
     elif first.bits == "g-w":
-        ways = f"take that right away ({_chmod(real, found)}), or trust the group with --trust-group"
+        ways = f"remove that right ({_chmod(real, found)}), or trust the group with --trust-group"
     elif first.path.lstat().st_mode & stat.S_ISVTX:  # such as /tmp
         ways = "use a folder of yours in it"
     else:
-        ways = f"take that right away ({_chmod(real, found)}), or use a folder of yours"
-    executed = "it" if first.path == real and real.is_file() else f"what lies in {folder}"
+        ways = f"remove that right ({_chmod(real, found)}), or use a folder of yours"
+    executed = "it" if first.path == real and real.is_file() else f"files in {folder}"
     raise InputError(f"{first.path} {first.text}, and ettsweep executes {executed}: {ways}")
 
 

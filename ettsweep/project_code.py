@@ -382,7 +382,7 @@ def _matching(folder: Path, patterns: Iterable[str]) -> Iterator[Path]:
         try:
             found = sorted(folder.glob(pattern))
         except (ValueError, NotImplementedError) as error:
-            raise DataMissingError(f"code: {pattern!r} is no pattern: {error}") from None
+            raise DataMissingError(f"code: {pattern!r} is not a pattern: {error}") from None
         files = [file for path in found for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file()]
         if not _is_hidden(pattern):
             files = [file for file in files if not _is_hidden(os.path.relpath(file, folder))]

@@ -119,7 +119,7 @@ class Run:
         """
         step = _whole(step)
         if step < self.last_step:
-            raise ValueError(f"log(step={step}, ...): the last one was {self.last_step}, and steps do not go back")
+            raise ValueError(f"log(step={step}, ...): the last one was {self.last_step}, and steps must not decrease")
         if step <= self._saved and self._saved:
             raise ValueError(f"log(step={step}, ...): the state after step {self._saved} is saved: log, then save")
         if self.is_told and (not self._is_asked or time.monotonic() - self._told_s > STOP_GRACE_S):
@@ -178,8 +178,8 @@ class Run:
         step = _whole(step)
         if self.last_step > step:
             raise ValueError(
-                f"save(step={step}, ...): metrics of step {self.last_step} are recorded, which a resumed run would "
-                "record again: save first"
+                f"save(step={step}, ...): metrics of step {self.last_step} are recorded already, so a resumed run would "
+                "repeat them: save first"
             )
         self._saved = step
         if not self._states:
@@ -316,7 +316,7 @@ def _save(states: Path, step: int, mark: str, write: Callable[[Path], object]) -
     try:
         write(temporary)
         if not temporary.exists():
-            raise ValueError(f"save({step}, write): write made neither a file nor a folder at its path")
+            raise ValueError(f"save({step}, write): write created no file or folder at its path")
         for path in (temporary, *temporary.rglob("*")):
             _sync(path)
         temporary.rename(state)

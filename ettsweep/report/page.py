@@ -238,7 +238,7 @@ def script_json(value: object) -> Markup:
 
 
 def _dumps(value: object) -> str:
-    # NaN is no JSON: fail here rather than in the browser.
+    # NaN is not JSON: fail here rather than in the browser.
     return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 

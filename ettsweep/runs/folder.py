@@ -101,7 +101,7 @@ def runs_dir(results: Path) -> Path:
     return results / "runs"
 
 
-SPEC_REMEDY = "the command that asked for the run writes it anew"
+SPEC_REMEDY = "repeat the command that requested the run, which rewrites it"
 
 
 def is_run_id(name: str) -> bool:
@@ -490,5 +490,5 @@ def _no_score_reason(spec: RunSpec, history: Sequence[Json]) -> str:
     seen = list(dict.fromkeys(name for line in history for name in line if name != "step"))
     names = ", ".join(seen[:MAX_SEEN]) + (", ..." if len(seen) > MAX_SEEN else "")
     at = f" at step {metric.take}" if isinstance(metric.take, int) else ""
-    recorded = f"recorded were {names}" if seen else "nothing was recorded"
-    return f"no score: {metric.column} was not recorded{at}; {recorded}"
+    recorded = f"the run recorded {names}" if seen else "the run recorded nothing"
+    return f"no score: {metric.column} is missing{at}; {recorded}"

@@ -67,7 +67,7 @@ class MetricLoggers:
             yield
         except Exception as error:  # whatever the package raises
             self._open_loggers.pop(name, None)
-            self._warn(f"{name}: not written from here on: {short_message(error)}")
+            self._warn(f"{name}: stopped writing: {short_message(error)}")
 
 
 def _open_tensorboard(
@@ -93,7 +93,7 @@ def _open_wandb(results: Path, run_id: str, config: Json, from_step: int, warn: 
 
     offline = "WANDB_MODE" not in os.environ and not wandb.login(prompt=False, verify=False)
     if offline:
-        warn(f"wandb: nobody is logged in, so it writes offline; `wandb sync {results}/wandb/*{run_id}` uploads")
+        warn(f"wandb: not logged in, so it writes offline; upload with `wandb sync {results}/wandb/*{run_id}`")
     run = wandb.init(
         project=os.environ.get("WANDB_PROJECT", "ettsweep"),
         id=run_id,

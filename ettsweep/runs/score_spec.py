@@ -55,13 +55,13 @@ def _check_stated(data: object) -> object:
     if not isinstance(data, dict) or not isinstance(name := data.get("name"), str):
         return data
     if name == "step":
-        raise ValueError("name: a metric is expected; `step` counts the steps")
+        raise ValueError("name: a metric is expected, but `step` counts steps")
     mode = data.get("mode")
     if mode in ("min!", "max!"):
         return data | {"mode": mode[:-1]}
     usual = usual_mode(name)
     if usual and mode in ("min", "max") and mode != usual:
-        raise ValueError(f"mode: {mode} of {name} is unusual; {usual} is meant, or write {mode}!")
+        raise ValueError(f"mode: {mode} is unusual for {name}; write {usual}, or {mode}! if you mean it")
     return data
 
 

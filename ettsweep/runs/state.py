@@ -147,7 +147,7 @@ def unseen_reason(owner: Process | None) -> str:
         return "its claim cannot be seen from here yet"
     if owner.has_name_of_this_host:
         return f"claimed on {owner.host}: before its last boot, in a container, or on another machine of that name"
-    return f"claimed on {owner.host}, which cannot be asked from here"
+    return f"claimed on {owner.host}, which cannot be reached from here"
 
 
 # --- state ------------------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def unfinished_status(run_id: str, attempts: Sequence[Attempt], cancel_path: Pat
     if failure and failure.get("kind") == "error" and not is_retried:
         return Status(State.FAILED, str(failure.get("reason", "")), pace.progress)
     if count := count_lost(attempts):
-        how = f"got no further: {failure.get('reason')}" if failure else "died without a word"
+        how = f"got no further: {failure.get('reason')}" if failure else "died without an error"
         return Status(State.FAILED, f"{count} attempts {how}; see `ettsweep logs {run_id}`", pace.progress)
     waiting = _waiting_status(liveness.job_status(run_id) or Status(State.INTERRUPTED), failure, bool(latest))
     return replace(waiting, progress=pace.progress)
@@ -198,7 +198,7 @@ def _waiting_status(job: Status, failure: Json | None, has_attempt: bool) -> Sta
     """Return the status of a run that nobody trains and that may be trained, given the status of its job."""
     state, reason = job.state, job.reason
     if state in (State.QUEUED, State.HELD):
-        reason = "; ".join(filter(None, ["to be resumed" if has_attempt else "", reason]))
+        reason = "; ".join(filter(None, ["to resume" if has_attempt else "", reason]))
     elif state in (State.INTERRUPTED, State.FAILED) and not has_attempt:
         state = State.MISSING
     elif state is State.INTERRUPTED:

@@ -42,7 +42,7 @@ def find_mixed_versions(runs: Iterable[Run]) -> str:
         return ""
     groups = ", ".join([f"{len(majority_runs)} trained by {majority}", *descriptions])
     hint = f"`ettsweep show {others[0][1][0].id}` lists the versions of one of them"
-    return f"runs of different versions are compared: {groups}; {hint}"
+    return f"the runs have different versions: {groups}; {hint}"
 
 
 def _facts_without_code(run: Run) -> Json:

@@ -81,7 +81,7 @@ def compare(first: Scores, second: Scores, mode: Literal["min", "max"], confiden
     lists = [{seed: sign * score for seed, score in each.items() if score is not None} for each in (first, second)]
     diverged = len(first) - len(lists[0]), len(second) - len(lists[1])
     if min(map(len, lists)) < MIN_SCORES:
-        raise InputError("at least two scores of each are needed, to tell a difference from luck")
+        raise InputError("give at least two scores of each: a single one may be luck")
     common = sorted(lists[0].keys() & lists[1].keys()) if paired else []
     # Fewer pairs say less than the lists themselves, whatever seeds have in common.
     is_paired = len(common) >= max(MIN_SCORES, min(map(len, lists)) / 2)
@@ -158,7 +158,7 @@ def _notes(side: "Side") -> list[str]:
     values = {score for score in side.scores.values() if score is not None}
     if len(values) > 1 or len(side.scores) < MIN_SCORES or not values:
         return [*side.notes]
-    return [*side.notes, f"{side.name}: all seeds have the very same score: does training use its seed?"]
+    return [*side.notes, f"{side.name}: all seeds have identical scores: does training use its seed?"]
 
 
 # --- what is compared -----------------------------------------------------------------------------------------------
@@ -241,7 +241,8 @@ def _best(sides: Sequence[Side], stated: Mode | None, columns: Iterable[str]) ->
         raise InputError(f"they have different scores: {names}")
     for name, metric in metrics.items():
         if stated and metric.mode != stated:
-            raise InputError(f"--{stated}: of {name} the other end is best; leave the option out")
+            better = "low" if metric.mode == "min" else "high"
+            raise InputError(f"--{stated}: {better} scores are better in {name}; leave out the option")
     if best := stated or next((metric.mode for metric in metrics.values()), None):
         return best
     if len(modes := {mode_of(name) for name in columns}) == 1 and (mode := modes.pop()):
@@ -256,7 +257,7 @@ def _fairly(sides: Sequence[Side]) -> Sequence[Side]:
         return sides
     if all(side.fresh is not None and len(side.fresh) >= MIN_SCORES for side in chosen):
         return [side if side.fresh is None else replace(side, scores=side.fresh) for side in sides]
-    note = "over the seeds of its search, which flatter the point that they chose: `ettsweep seeds` trains fresh ones"
+    note = "the seeds of its search chose it, so it looks better than it is: `ettsweep seeds` trains fresh ones"
     return [side if side.fresh is None else replace(side, notes=[f"{side.name}: {note}"]) for side in sides]
 
 
@@ -299,7 +300,7 @@ def _study(text: str, head: str, sweep_store: SweepStore) -> Study:
         studies = [study for each in sweep_store.select() for study in each.studies]
         if not _is_strategy(strategy) or sweep != strategy:
             names = f"; sweeps there: {', '.join(sweep_store.sweeps)}" if sweep_store.sweeps else ""
-            raise InputError(f"{text}: neither a file nor, in {sweep_store.results}, a sweep ({FORM}){names}")
+            raise InputError(f"{text}: no such file, and no such sweep in {sweep_store.results} ({FORM}){names}")
     if strategy:
         name = strategy_name(parse_strategy(strategy))
         studies = [study for study in studies if study.strategy == name]

@@ -124,8 +124,8 @@ class CriterionOptions(StrictModel):
             return self
         if self.rule == "bound":
             raise InputError(
-                "rule: bound needs repeats, and `seeds: none` has one run a point; leave it out: scores are compared "
-                "as they are, by rule: paper"
+                "rule: bound needs repeated seeds, but `seeds: none` has one run a point; leave it out to compare "
+                "scores by rule: paper"
             )
         return self.model_copy(update={"rule": "paper"})
 

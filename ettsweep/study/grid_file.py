@@ -224,9 +224,7 @@ class GridFile(_Grid):
         key = "centre" if optimizer == self._recipe_optimizer else f"centre_{optimizer}"
         centres = _by_s(self._stated_centres[key])
         if key != "centre" and (self.lr.values or self.wd.values):
-            raise InputError(
-                f"lr and wd are lists, which are of {self._recipe_optimizer}; for {optimizer}, give ranges"
-            )
+            raise InputError(f"lists of lr and wd are for {self._recipe_optimizer}; for {optimizer}, give ranges")
         if not centres:
             raise InputError(
                 f"no centre for {optimizer}: `centre` is for {self._recipe_optimizer}, whose lr differ by "
@@ -327,9 +325,9 @@ def find_grid(model: str) -> Path:
         InputError: there is no such model, no such file, or several.
     """
     if Path(model).suffix in (".yaml", ".yml"):
-        raise InputError(f"{model} is no model but a file: leave out --model")
+        raise InputError(f"{model} is a file, not a model: leave out --model")
     if Path(model).suffix in PROGRAM_SUFFIXES:
-        raise InputError(f"{model} is no model but a program: {OWN_PROGRAM}")
+        raise InputError(f"{model} is a program, not a model: {OWN_PROGRAM}")
     try:
         _built_in().check_name("model", model)
     except InputError as error:
@@ -382,7 +380,7 @@ def load_sweep_spec(
         InputError: all problems of the file and the options, or there is no centre for the optimizer.
     """
     if path.suffix in PROGRAM_SUFFIXES:
-        raise InputError(f"{path} is no grid file but a program: {OWN_PROGRAM}")
+        raise InputError(f"{path} is a program, not a grid file: {OWN_PROGRAM}")
     data = read_yaml(path)
     # Names are checked before they go into the file's data: the error is to mention the option, not the file.
     with with_source("--strategy"):
@@ -442,8 +440,8 @@ def make_sweep_spec(
         _check_override(name, run if isinstance(run := data.get("run"), dict) else _built_in().schema.model_fields)
     if not data.keys() & {"run", "model", "task", "recipe"}:
         misplaced = [name for name in KINDS if name in data]
-        hint = f"; {misplaced[0]}: belongs into it, as `run: {{{misplaced[0]}: ...}}`" if misplaced else ""
-        raise InputError(f"{path}: run: or model: is missing, which says what to train{hint}")
+        hint = f"; {misplaced[0]}: belongs into `run:`, as `run: {{{misplaced[0]}: ...}}`" if misplaced else ""
+        raise InputError(f"{path}: add `run:` with your program, or `model:` with one that ships{hint}")
     data = _with_lists(data, path)
     _check_ranges(data, path, overrides, options or {})
     recipe_overrides = [o for o in overrides if o not in centre_overrides and o not in factor_overrides]
@@ -519,9 +517,7 @@ def _listed_strategy(data: Mapping[str, Any], path: Path) -> str:
     names = [strategies] if isinstance(strategies, str) else list(strategies)
     if len(names) == 1 or "standard" in names:
         return str(names[0] if len(names) == 1 else "standard")
-    raise InputError(
-        f"{path}: lists of lr or wd are of one strategy: write `centre: {{{names[0]}: {{}}}}` to say of which"
-    )
+    raise InputError(f"{path}: lists of lr or wd are of one strategy: write `centre: {{{names[0]}: {{}}}}` to name it")
 
 
 def _criterion(grid: _Grid, recipe: Recipe, path: Path) -> CriterionOptions:
@@ -534,7 +530,7 @@ def _built_in_grid(data: dict[str, Any], source: Source, overrides: Sequence[str
     built_in = _built_in()
     if data.get("seeds") == NO_SEEDS:
         raise InputError(
-            f"{source.file}: seeds: none is for code without a seed, and these models have one: seeds: [0]"
+            f"{source.file}: seeds: none is for code without a seed, but these models have one: write seeds: [0]"
         )
     # Keys of the recipe are suggested for misspelt ones at the top, except those that exist at the top too.
     recipe_keys = [("recipe", *key) for key in (*keys_of(built_in.schema, data.get("recipe")), *built_in.extra_keys)]
@@ -567,7 +563,7 @@ def _run_grid(data: dict[str, Any], source: Source, overrides: Sequence[str]) ->
         raise InputError(f"{source.file}: run: seeds belongs beside `run:`, not in it")
     if has_no_seed:
         if "seeds" not in kind.schema.model_fields:
-            raise InputError(f"{source.file}: seeds: none is for code without a seed, and runs of {name} have one")
+            raise InputError(f"{source.file}: seeds: none is for code without a seed, but runs of {name} have one")
         block["seeds"] = NO_SEEDS
     recipe: Recipe = kind.read(block, overrides, f"{source.file}: run", Path(source.file).parent)
     if not recipe.info.has_strategies and grid.strategies != ("standard",):

@@ -354,7 +354,7 @@ class _RoundMaker:
         n_requested = sum(map(len, study.seeds_by_point.values()))
         message = (
             f"{format_count(n_requested, 'run')} {'was' if n_requested == 1 else 'were'} requested, "
-            f"{self._count_extra_runs(need)} more were added, and about {runs} would be needed"
+            f"{self._count_extra_runs(need)} more were added, and about {runs} more are needed"
         )
         if each_s := self._run_s(study):
             message += f", about {format_device_hours(runs * each_s)}"

@@ -147,7 +147,7 @@ def _rows(source: str, data: bytes, score: str) -> Iterator[Row]:
     except UnicodeDecodeError as error:
         text = f"\0{error.start}"
     if "\0" in text:
-        raise InputError(f"{source}: it is no text in UTF-8: save it as CSV in UTF-8, as JSON or as Parquet")
+        raise InputError(f"{source}: not text in UTF-8: save it as CSV in UTF-8, as JSON or as Parquet")
     if text.lstrip().startswith(("{", "[")):
         return _json_rows(source, text)
     return _csv_rows(source, text, score)
@@ -174,7 +174,7 @@ def _csv_rows(source: str, text: str, score: str) -> Iterator[Row]:
         place = f"line {skipped + reader.line_num}"
         if len(cells) != len(names):
             cure = (
-                "an empty score is that of a run that diverged, and has its comma"
+                "a diverged run has an empty score, but keeps its comma"
                 if len(cells) < len(names)
                 else "write decimals with a point, or separate columns by semicolons"
             )
@@ -233,7 +233,7 @@ def _finished(table: ScoreTable) -> ScoreTable:
     if not kept:
         raise InputError(
             f"{table.source}: no run has finished: its column {state} is {_some(states)}, never "
-            f"{', '.join(FINISHED_STATES)}; rename it if it says something else"
+            f"{', '.join(FINISHED_STATES)}; rename it if it means something else"
         )
     counts = ", ".join(f"{count} {word}" for word, count in states.most_common())
     places = _some([row.place for row in others])
@@ -504,7 +504,9 @@ def axis_of(name: str, values: Iterable[float]) -> tuple[Axis, str]:
         # Values that the table leaves out are steps of the list too.
         by_number = dict(zip(at, ordered, strict=True))
         listed = [by_number.get(k, ordered[0] * 2.0 ** (k * step)) for k in range(at[-1] + 1)]
-        note = f"{name}: values count as evenly spaced (x{2**step:.3g}, off by up to {off:.0%} of a step)"
+        note = (
+            f"{name}: ettsweep treats your values as evenly spaced (x{2**step:.3g}, off by up to {off:.0%} of a step)"
+        )
         return Axis.of(listed), note if off > 1e-3 else ""
     apart = f"x{2 ** min(hops):.3g} to x{2 ** max(hops):.3g}"
     return Axis.of(ordered), f"{name}: steps are uneven ({apart}); neighbours are the next values"

@@ -299,7 +299,7 @@ def extend_sweep(results: Path, name: str, sweep_spec: SweepSpec, launch: Launch
         if not (asked or moved):
             return None, ""
         criterion = sweep.criterion_changes(sweep_spec.criterion) if sweep else ""
-        change = f"sweep {name} is {'extended' if sweep else 'made'}"
+        change = f"{'extended' if sweep else 'created'} sweep {name}"
         return SweepEntry(asked=asked, launch=moved), f"{change}; {criterion} from now on" if criterion else change
 
     return _append(results, name, extend)
@@ -315,7 +315,7 @@ def record_suggestions(results: Path, name: str, suggestions: Sequence[Suggestio
 
     def propose(sweep_store: SweepStore) -> tuple[SweepEntry, str]:
         if name not in {*sweep_store.sweeps, *sweep_store.broken}:
-            raise CorruptError(f"sweep {name} was renamed or deleted meanwhile, and its search ends")
+            raise CorruptError(f"sweep {name} was renamed or deleted meanwhile, so its search ends")
         sweep_store.select([name])
         return SweepEntry(proposed=tuple(suggestions)), ""
 

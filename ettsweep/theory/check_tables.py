@@ -35,7 +35,7 @@ LEGEND = (
     f"or a value misses theory by {VALUE_ERRORS} errors and {KERNEL_ALLOWANCE:g}/C of itself "
     f"(tangent: {CONTRIBUTION_ALLOWANCE:g}/C; C channels a head), "
     "or initial values, factor, decay or a layer are wrong; "
-    "unclear: neither; off by: power of the change less the implied one"
+    "unclear: all else; off by: power of the change less the implied one"
 )
 
 TEXT_NOTE = (

@@ -149,7 +149,7 @@ def make_check_plan(
     if (floor := error_floor(ascending, [n // model.heads for n in ascending])) > MAX_POWER_ERROR:
         raise InputError(
             f"--widths: {', '.join(map(str, ascending))} determine a power to {floor:.2f} at best, since corrections "
-            f"are of order heads / width; {MAX_POWER_ERROR:g} is needed: use wider ones, or ones farther apart"
+            f"are of order heads / width; {MAX_POWER_ERROR:g} is needed: use wider widths, or widths farther apart"
         )
     widest = small.model_copy(update={"width": ascending[-1]})
     _check_memory(widest, free_bytes)

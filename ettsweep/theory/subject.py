@@ -42,7 +42,7 @@ def load_subject(model: str | None, grid: Path | None, optimizer: str | None, ml
     sweep_spec = load_sweep_spec(grid, start=PLACEHOLDER_CENTRE)
     if (recipe := as_transformer(sweep_spec.recipe)) is None:
         title = sweep_spec.recipe.info.labels.title
-        raise InputError(f"{grid}: its runs are {title}, of which the theory knows nothing")
+        raise InputError(f"{grid}: its runs are {title}, which the theory does not cover")
     own = recipe.optimizer
     if optimizer not in (None, own.kind):
         own = OPTIMIZERS[str(optimizer)].spec(kind=str(optimizer))

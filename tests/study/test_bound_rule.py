@@ -527,7 +527,7 @@ def test_without_a_budget_a_study_may_have_100_extra_runs(
     monkeypatch.setattr("ettsweep.study.round.EXTRA_RUNS", 14)
     taken, _, (reason,) = first_round()
     assert taken == 0
-    assert re.search(r"21 runs were requested, 14 more were added, and .*\b\d+ would be needed", reason)
+    assert re.search(r"21 runs were requested, 14 more were added, and .*\b\d+ more are needed", reason)
 
 
 def test_studies_share_a_budget_equally_in_any_order(search_of: Callable[..., Study]) -> None:

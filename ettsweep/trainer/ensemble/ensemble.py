@@ -83,7 +83,7 @@ class Ensemble:
                 self._stack = None
                 self._check_device()
                 for run in self._active():
-                    run.log(f"trains alone from step {run.trainer.step + 1} on: the stack fails, {error_line(error)}")
+                    run.log(f"trains alone from step {run.trainer.step + 1} on: the stack failed, {error_line(error)}")
             while active := self._active():  # the last run left, or all if the stack has failed
                 self._clock.begin_round(len(active))
                 self._for_each(active[:1], _train_alone)
@@ -167,7 +167,7 @@ class Ensemble:
         except Exception as error:
             self._evaluates_at_once = False
             for run in runs:
-                run.log(f"evaluated alone from step {run.trainer.step} on: the stack fails, {error_line(error)}")
+                run.log(f"evaluated alone from step {run.trainer.step} on: the stack failed, {error_line(error)}")
             return {}
         return sums
 

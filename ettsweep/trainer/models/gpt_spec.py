@@ -67,7 +67,7 @@ class GptSpec(ModelSpec):
         if self.kv_heads and self.heads % self.kv_heads:
             divisors = [count for count in range(1, self.heads + 1) if self.heads % count == 0]
             problems.append(
-                f"kv_heads {self.kv_heads} does not divide heads {self.heads}; what does: "
+                f"kv_heads {self.kv_heads} does not divide heads {self.heads}; these do: "
                 f"{', '.join(map(str, divisors))}"
             )
         if not problems and self.positions == "rotary" and channels(self) % 2:

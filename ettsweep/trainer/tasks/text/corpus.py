@@ -120,7 +120,7 @@ def read_corpus_tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
     if tokenizer.sha256 != manifest.tokenizer_sha256:
         raise CorruptError(
             f"{path}: is not the tokenizer of this text (it has {tokenizer.bpe_tokens} byte-pair tokens, that one has "
-            f"{manifest.bpe_tokens}); put that one back, or {RETOKENISE_HINT}"
+            f"{manifest.bpe_tokens}); restore that one, or {RETOKENISE_HINT}"
         )
     return tokenizer
 

@@ -114,7 +114,7 @@ def read_manifest(folder: Path) -> Manifest:
     except OSError as error:
         _raise_missing(folder, error)
     except ValueError as error:
-        raise CorruptError(f"{path}: no valid JSON: {error}; {RETOKENISE_HINT}") from None
+        raise CorruptError(f"{path}: not valid JSON: {error}; {RETOKENISE_HINT}") from None
     version = value.get("version") if isinstance(value, dict) else None
     if version != VERSION:  # before validation: another version has other fields
         raise CorruptError(f"{path}: has version {version!r}, this ettsweep reads version {VERSION}; {RETOKENISE_HINT}")

@@ -270,7 +270,7 @@ def _json_text(line: str, text_field: str) -> str | None:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
-        raise FailedError(f"no valid JSON ({reason}) in {line[:60]!r}; one object a line is expected") from None
+        raise FailedError(f"not valid JSON ({reason}) in {line[:60]!r}; one object a line is expected") from None
     if not isinstance(value, dict):
         raise FailedError(f"one JSON object a line is expected, got {type(value).__name__}")
     if text_field not in value:

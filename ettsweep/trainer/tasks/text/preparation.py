@@ -476,7 +476,7 @@ def split_threshold(request: CorpusRequest, hashes: "pa.ChunkedArray") -> int:
 
     lowest, highest = compute.min_max(hashes).as_py().values()
     if lowest is None:
-        raise DataMissingError(f"{', '.join(request.inputs)}: no text is in there")
+        raise DataMissingError(f"{', '.join(request.inputs)}: it contains no text")
     if lowest == highest:
         finer_unit = "line" if request.documents == "blank-line" else "blank-line or line"
         raise DataMissingError(

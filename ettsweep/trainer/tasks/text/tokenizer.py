@@ -134,7 +134,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
                 return _checked(vocab, tokenizers.Tokenizer(model), is_plain=True)
     raise DataMissingError(
         f"tokenizer {path}: expected tokenizer.json, or vocab.json and merges.txt, or encoder.json and vocab.bpe"
-        + ("" if path.is_dir() else "; it is no folder")
+        + ("" if path.is_dir() else "; it is not a folder")
     )
 
 

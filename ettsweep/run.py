@@ -178,7 +178,7 @@ class Run:
         step = _whole(step)
         if self.last_step > step:
             raise ValueError(
-                f"save(step={step}, ...): metrics of step {self.last_step} are recorded already, so a resumed run would "
+                f"save(step={step}, ...): metrics of step {self.last_step} are recorded, so a resumed run would "
                 "repeat them: save first"
             )
         self._saved = step

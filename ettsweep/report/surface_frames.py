@@ -16,7 +16,7 @@ from ettsweep.study.surface_optimum import SurfaceOptimum, find_optimum, mesh_ov
 from ettsweep.study.verdict import Verdict
 
 CURVE_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "score", "low", "high")
-OPTIMUM_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "score")
+OPTIMUM_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "score", "lr_error", "wd_error")
 
 
 def fitted_surface(verdict: Verdict) -> tuple[Posterior, SurfaceOptimum] | None:
@@ -64,14 +64,18 @@ def fitted_curve_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
 
 
 def optimum_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
-    """Return the optimum of each surface, in lattice steps from the candidate."""
+    """Return the optimum of each surface, in lattice steps from the candidate.
+
+    Errors are missing if the fit only shows that the optimum lies among the fitted points, or at their edge.
+    """
     rows = []
     for verdict in (family.verdict for family in families):
         if surface := fitted_surface(verdict):
             posterior, best = surface
             lr, wd = _lattice_steps(verdict, best.position_D)
             score = _to_scores(verdict, posterior, np.array([best.value]))[0]
-            rows.append((*verdict.key, lr, wd, score))
+            errors = (None, None) if best.error is None else _lattice_steps(verdict, best.error)
+            rows.append((*verdict.key, lr, wd, score, *errors))
     return pd.DataFrame(rows, columns=list(OPTIMUM_COLUMNS)).astype(dict.fromkeys(OPTIMUM_COLUMNS[2:], "float64"))
 
 

@@ -35,7 +35,7 @@ def named_point(verdict: Verdict) -> Point | None:
 
 
 def point_text(point: Point) -> str:
-    """Return a point as `lr 0.001, wd 0.1`, with three digits."""
+    """Return a point as `lr 0.001, wd 0.1`."""
     lr = f"lr {three_digits(point.lr)}"
     return f"{lr}, wd {three_digits(point.wd)}" if point.has_wd else lr
 

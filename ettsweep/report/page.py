@@ -52,10 +52,10 @@ def render(
         runs: all runs of the report.
         studies_by_family: the studies of all sweeps, also of sweeps outside of the report.
         corrupt: reasons why a run's history cannot be read, by run id.
-        figure_files: whether figures are written as files too, to which the page then links.
+        figure_files: whether the page links to files of figures.
     """
     families = [family for comparison in comparisons for family in comparison.families]
-    # Own scripts record what they like: their speed and spikes are no result.
+    # Own scripts record anything: their speed and spikes are no results.
     measured = [comparison for comparison in comparisons if comparison.families[0].study.base.info.records_every_step]
     tried = {family.study.key: outcome_of(results, family.study) for family in families}
     scripts = {name: _read_script(name) for name in ("vega", "theme", "figures", "page")}
@@ -253,7 +253,7 @@ def _nan_to_null(value: Any) -> Any:
 
 
 def to_columns(rows: Sequence[Mapping[str, Any]]) -> Json:
-    """Return rows as columns, with null for missing values: names and repeated texts are then stored once."""
+    """Return rows as columns, with null for missing values: this stores names and repeated texts once."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {"rows": len(rows), "columns": {name: encode_column([row.get(name) for row in rows]) for name in names}}
 

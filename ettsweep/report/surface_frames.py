@@ -20,7 +20,7 @@ OPTIMUM_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "score", "lr_error
 
 
 def fitted_surface(verdict: Verdict) -> tuple[Posterior, SurfaceOptimum] | None:
-    """Return the surface behind a verdict and its optimum; None if there is no surface, or no optimum of it."""
+    """Return the surface behind a verdict and its optimum; None if either is missing."""
     posterior = verdict.bound.posterior if verdict.bound else None
     if not (verdict.study.lr.is_even and verdict.study.wd.is_even):
         return None  # steps of the fit are not those of the list
@@ -31,7 +31,7 @@ def fitted_surface(verdict: Verdict) -> tuple[Posterior, SurfaceOptimum] | None:
 def optimum_text(verdict: Verdict) -> str:
     """Return lr and wd of the fitted optimum with standard errors, such as "lr 2^(-6.12 ± 0.20)".
 
-    Empty where there is no surface.
+    Empty without a surface.
     """
     if (surface := fitted_surface(verdict)) is None or verdict.point is None:
         return ""
@@ -101,7 +101,7 @@ def _lattice_steps(verdict: Verdict, at_D: Array) -> tuple[float, float]:
 
 
 def _to_scores(verdict: Verdict, posterior: Posterior, f: Array) -> Array:
-    """Return fitted values as scores: the fit determines them up to a constant, which the mean of all scores sets."""
+    """Return fitted values as scores; the mean of all scores sets the constant that the fit leaves open."""
     layout = posterior.surface.scores
     weight_P = layout.scored_PS.sum(1) / layout.scored_PS.sum()
     level = layout.y_PS.sum() / layout.scored_PS.sum() - weight_P @ posterior.surface.mean_P

@@ -122,7 +122,7 @@ class Manifest:
         )
 
     def update(self, paths: Iterable[Path], specs: Mapping[Path, str]) -> None:
-        """Remove figures and tables that the earlier report wrote and this one did not; record the files of this one.
+        """Remove figures and tables that only the earlier report wrote; record the files of this one.
 
         Files that changed since the earlier report stay: they belong to the user.
 

@@ -504,9 +504,7 @@ def axis_of(name: str, values: Iterable[float]) -> tuple[Axis, str]:
         # Values that the table leaves out are steps of the list too.
         by_number = dict(zip(at, ordered, strict=True))
         listed = [by_number.get(k, ordered[0] * 2.0 ** (k * step)) for k in range(at[-1] + 1)]
-        note = (
-            f"{name}: ettsweep treats values as evenly spaced (x{2**step:.3g}, off by up to {off:.0%} of a step)"
-        )
+        note = f"{name}: ettsweep treats values as evenly spaced (x{2**step:.3g}, off by up to {off:.0%} of a step)"
         return Axis.of(listed), note if off > 1e-3 else ""
     apart = f"x{2 ** min(hops):.3g} to x{2 ** max(hops):.3g}"
     return Axis.of(ordered), f"{name}: steps are uneven ({apart}); neighbours are the next values"

@@ -131,7 +131,7 @@ def strategy_comparisons(families: Sequence[JudgedFamily]) -> list[StrategyCompa
 
 
 def _comparison_title(study: Study, studies: Sequence[Study]) -> str:
-    """Return model and task, the sweep if there are several, and up to four fields that differ from like comparisons."""
+    """Return model and task, the sweep if there are several, and up to four fields that differ from comparisons."""
     labels = study.base.info.labels
     title = labels.title
     title += f", sweep {study.sweep}" if len({s.sweep for s in studies}) > 1 else ""

@@ -1,4 +1,4 @@
-"""Plan: which of the requested runs to submit, to retry, to keep as they are, or to leave to a person."""
+"""Plan: which requested runs to submit, retry, keep, or leave to a person."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field

@@ -176,7 +176,7 @@ def test_speed_is_told_by_medians_and_starving_in_words(sample: Made) -> None:
     assert "standard 29 2 3200 0.02 50% 4% 11.2" in text
     assert "ntk 26 2 3200 0.02 – 34% 11.2" in text
     assert text.count("waits for data during") == 1
-    assert "ntk: the device waits for data during 34% of the time; more trainer.loader_workers" in text
+    assert "ntk: the device waits for data during 34% of the time. Set more trainer.loader_workers" in text
     assert "mup" in text, "which has no runs, and no line"
 
 

@@ -22,8 +22,8 @@ class Observation(StrictModel):
 
     Attributes:
         observation: its subject, in a word.
-        state: `ok`; `warning` for a surprise; `failed` if a sweep would fail or be worthless; `absent` if the trial could
-            not see it.
+        state: `ok`; `warning` for a surprise; `failed` if a sweep would fail or be worthless; `absent` if the trial
+            could not see it.
         seen: a sentence on it.
         advice: what to do; empty for nothing.
     """

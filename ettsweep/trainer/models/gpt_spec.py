@@ -56,7 +56,7 @@ class GptSpec(ModelSpec):
     @model_validator(mode="before")
     @classmethod
     def _of_one_form(cls, data: object) -> object:
-        """Leave out `kv_heads` where there are as many as heads: equal training must have one id."""
+        """Leave out `kv_heads` if it equals heads: equal runs must have one id."""
         if isinstance(data, dict) and data.get("kv_heads") == data.get("heads"):
             return {key: value for key, value in data.items() if key != "kv_heads"}
         return data
@@ -110,7 +110,7 @@ def dims(model: GptSpec) -> Dims:
 
 
 def beyond_theory(model: GptSpec) -> tuple[str, ...]:
-    """Return in words what the model has that the theory does not cover, and how it is scaled all the same."""
+    """Return in words the parts of the model beyond the theory, and how they are scaled."""
     return tuple(
         text
         for applies, text in (

@@ -1,4 +1,4 @@
-"""Where the data of tasks are that come with a package."""
+"""Location of data that come with a package."""
 
 from importlib.util import find_spec
 from pathlib import Path

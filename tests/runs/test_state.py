@@ -59,7 +59,7 @@ def test_how_its_job_ended_says_what_became_of_a_run(run: RunDir) -> None:
     attempt = claimed(run, dead_process())
     assert seen(State.INTERRUPTED) == (State.INTERRUPTED, "why", "7_1")
     assert seen(State.INTERRUPTED, "")[1] == "its worker died"
-    assert seen(State.QUEUED) == (State.QUEUED, "to be resumed; why", "7_1")
+    assert seen(State.QUEUED) == (State.QUEUED, "to resume; why", "7_1")
     assert seen(State.UNKNOWN) == (State.UNKNOWN, "why", "7_1")
     assert seen(State.FAILED) == (State.FAILED, "why", "7_1")
     attempt.record_failure("interrupted", "out of time or preempted")

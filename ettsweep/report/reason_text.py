@@ -90,8 +90,9 @@ def _lack_text(facts: Mapping[str, Any]) -> str:
         "seeds": "each point has one score",
         "repeats": "too few points have several seeds",
     }[facts["lack"]]
-    seeds = f"; the candidate and its neighbours need {format_count(facts['seeds'], 'more seed')} each"
-    return lack + seeds * (facts["lack"] != "shared_seeds")
+    if facts["lack"] == "shared_seeds":
+        return lack
+    return f"{lack}; the candidate and its neighbours need {format_count(facts['seeds'], 'more seed')} each"
 
 
 def _stuck_texts(reason: Reason) -> Iterator[str]:

@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-DISK_FULL_MESSAGE = "the disk is full; free some space (`ettsweep clean` removes what is no longer needed)"
+DISK_FULL_MESSAGE = "the disk is full; free some space (`ettsweep clean` removes unneeded files)"
 
 
 @contextlib.contextmanager

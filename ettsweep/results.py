@@ -60,7 +60,7 @@ def _check_folder(folder: Path) -> None:
         raise InputError(f"{folder}: no such folder; `load` takes the results folder of ettsweep's commands")
     # An empty folder is fine: no command has written to it yet.
     if not any(subfolder.is_dir() for subfolder in (runs_dir(folder), sweeps_dir(folder))) and any(folder.iterdir()):
-        raise InputError(f"{folder} is not a results folder: it has neither runs/ nor sweeps/")
+        raise InputError(f"{folder} is not a results folder: it has no runs/ and no sweeps/")
 
 
 def _warn(problem: str) -> None:

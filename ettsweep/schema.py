@@ -248,7 +248,7 @@ def validate(schema: type[Schema], data: object, source: str | Source, extra_key
     """Validate plain data from a file or the command line.
 
     Args:
-        schema: what the data must fit.
+        schema: of the data.
         data: as YAML or JSON gave it.
         source: file or option, for messages.
         extra_keys: further keys to suggest for an unknown one.

@@ -24,7 +24,7 @@ class Figure:
         kind: such as map, curves or seeds.
         name: of its files, without the suffix.
         title: the comparison, and the strategy if it shows only one.
-        caption: a description of what the figure shows.
+        caption: a description.
         spec: a Vega-Lite specification, with its data under `datasets`.
     """
 

@@ -47,7 +47,7 @@ def render(
     Args:
         results: the results folder; links to the folders of runs lead there.
         out: the folder that the page will be in.
-        comparisons: what the page is about, in its order.
+        comparisons: of the page, in its order.
         figures: by key of a verdict and kind.
         runs: all runs of the report.
         studies_by_family: the studies of all sweeps, also of sweeps outside of the report.

@@ -1,4 +1,4 @@
-"""Why a verdict is what it is, and what to do about it, in words."""
+"""The reason of a verdict in words, and commands that help."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from ettsweep.study.verdict import ScoredPoint, Verdict
 
 
 def reason_text(verdict: Verdict) -> str:
-    """Return what the answer leaves out: details, and commands in backticks; empty if it says all."""
+    """Return details beyond the answer, and commands in backticks; empty for none."""
     return "; ".join(filter(None, [_detail_text(verdict.reason), *_stuck_texts(verdict.reason)]))
 
 
@@ -54,7 +54,7 @@ def _detail_text(reason: Reason) -> str:
 
 
 def runs_text(reason: Reason, with_hours: bool = False) -> str:
-    """Return the runs that a verdict still needs, and what they do; empty if no run helps.
+    """Return the runs that a verdict still needs, and their purpose; empty if no run helps.
 
     Args:
         reason: of the verdict.
@@ -96,7 +96,7 @@ def _lack_text(facts: Mapping[str, Any]) -> str:
 
 
 def _stuck_texts(reason: Reason) -> Iterator[str]:
-    """Yield which runs a person must decide about, and what the commands do that help."""
+    """Yield the runs that a person must decide about, and the commands that help."""
     if not reason.stuck:
         return
     runs = ", ".join(f"{stuck.run} {stuck.state}" for stuck in reason.stuck[:MAX_NAMED])

@@ -21,5 +21,5 @@ def configured_data(kind: str, data: str | None) -> str | None:
 
 
 def resolve_data(data: str) -> str:
-    """Return a value of `--data` as an absolute path; names of data sets on the hub (hfds/...) stay as they are."""
+    """Return a value of `--data` as an absolute path; names of data sets on the hub (hfds/...) stay."""
     return data if data.startswith("hfds/") else str(Path(expand_home(data)).resolve())

@@ -337,7 +337,7 @@ class RunDir:
         return lines
 
     def metrics_data(self, result: Json | None = None) -> bytes:
-        """Return the metrics of a finished run as they are in the file, once result and metrics have been checked.
+        """Return the metrics of a finished run as in the file, after a check of result and metrics.
 
         Args:
             result: if it was read and checked before; None to read it.

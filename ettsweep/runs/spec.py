@@ -276,7 +276,7 @@ class Kind(Generic[SomeRecipe]):
         for_trial: the recipe with shorter runs, if it states how, for `ettsweep try`.
         summary: (recipe, history, diverged) -> entries of result.json on metrics, at least the score's, from the lines
             of metrics.jsonl.
-        project_code: the code of the project as it is now; None without own code.
+        project_code: the current code of the project; None without own code.
         with_code: the recipe with other code of its own.
     """
 

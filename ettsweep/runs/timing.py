@@ -1,4 +1,4 @@
-"""How long runs take and what they cost: only from measured times of runs of the same recipe.
+"""Duration and cost of runs: only from measured times of runs of the same recipe.
 
 Two kinds of seconds count. Device seconds are the cost of a run: its share of each device. Worker seconds are the time
 that it occupies its worker: on several devices in parallel, the seconds of one. Each of K runs that a worker trains at

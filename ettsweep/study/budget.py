@@ -57,7 +57,7 @@ NO_BUDGET = Budget()
 
 @dataclass(frozen=True)
 class Forecast:
-    """Runs to come until all verdicts stand: as predicted, and as far as the budget allows."""
+    """Runs left until all verdicts stand: predicted, and allowed by the budget."""
 
     likely: int = 0
     at_most: float = 0.0

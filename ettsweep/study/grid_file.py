@@ -59,7 +59,7 @@ def _built_in() -> Kind[Any]:
 
 
 def counted_seeds(value: object) -> object:
-    """Return the seeds 0 to N - 1 for a number N of seeds, and any other value as it is; 0 is the seed 0.
+    """Return the seeds 0 to N - 1 for a number N of seeds, and any other value unchanged; 0 is the seed 0.
 
     Raises:
         ValueError: the number is probably a seed itself.

@@ -56,7 +56,7 @@ class Plan:
 
     @property
     def is_unfinished(self) -> bool:
-        """`True` if a run is to be launched, or is running or queued."""
+        """`True` if a run will be launched, or is running or queued."""
         return bool(self.to_launch) or not all(p.state.finished for p in self.keep)
 
 

@@ -199,7 +199,7 @@ class Posterior:
         return mean_P[own] - mean_P[rows], scale_Q
 
     def _shifts(self, candidate: Position, others: Sequence[Position]) -> tuple[Array, Array]:
-        """Return what unstable seeds add to these advantages at each edge of stability, [Q, E], and its weight, [E]."""
+        """Return the effect of unstable seeds on these advantages at each edge of stability, [Q, E], and its weight, [E]."""
         if self.stability is None:
             return np.zeros((len(others), 1)), np.ones(1)
         shifts = [self.stability.costs(candidate[0]) - self.stability.costs(other[0]) for other in others]
@@ -216,7 +216,7 @@ def fit_posterior(
     Args:
         scores: finished scores by position and seed.
         candidate: position of the candidate, from which positions are counted.
-        metric: whether lower is better, and what a margin is.
+        metric: of the scores.
         places: positions in the fit, if steps are unequal.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Why a verdict is what it is, as data: `report/reason_text` has the words for it."""
+"""The reason of a verdict, as data: `report/reason_text` has its words."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ Code = Literal[
     "too_few_seeds",
     "within_margin",
 ]
-"""What decided a verdict.
+"""Codes of reasons.
 
     candidate_to_come         the candidate (`point`, in `state`) is not finished, or there is none: null
     single_point              both axes are fixed
@@ -65,10 +65,10 @@ class StuckRun:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a verdict is what it is.
+    """The reason of a verdict.
 
     Attributes:
-        code: what decided it.
+        code: of the reason.
         facts: the numbers behind it, see `Code`.
         stuck: runs that a person must decide about.
         stopped: why some of these did not start although they were not cancelled; else empty.

@@ -151,7 +151,7 @@ def next_round(
     Args:
         studies: as recorded, with the suggestions of earlier rounds.
         run_index: the runs on disk.
-        budget: limits what is trained.
+        budget: of the verification.
         spent: by earlier rounds.
         aim: of the verification.
 
@@ -222,7 +222,7 @@ class _RoundMaker:
         )
 
     def _needs(self, study_state: StudyState, verdict: Verdict, exhausted: Collection[StudyKey]) -> StudyNeeds:
-        """Return what a verdict needs next, without the runs that racing will choose."""
+        """Return the next needs of a verdict, without the runs that racing will choose."""
         # While a search suggests points, only requested runs are planned: the candidate may still change.
         is_judged = self.aim.search is None or study_state.study.key in exhausted
         specs = study_state.needed_specs(verdict) if is_judged else study_state.pending_specs()

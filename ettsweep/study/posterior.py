@@ -199,7 +199,7 @@ class Posterior:
         return mean_P[own] - mean_P[rows], scale_Q
 
     def _shifts(self, candidate: Position, others: Sequence[Position]) -> tuple[Array, Array]:
-        """Return the effect of unstable seeds on these advantages at each edge of stability, [Q, E], and its weight, [E]."""
+        """Return the effect of unstable seeds on advantages at each edge of stability, [Q, E], and its weight, [E]."""
         if self.stability is None:
             return np.zeros((len(others), 1)), np.ones(1)
         shifts = [self.stability.costs(candidate[0]) - self.stability.costs(other[0]) for other in others]

@@ -20,28 +20,13 @@ from ettsweep.study.study import Study
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.verdict import Bound, Verdict
 
-ANSWERED = frozenset(
-    {
-        "all_diverged",
-        "best_mean",
-        "better_neighbour",
-        "beyond_margin",
-        "diverged",
-        "edge_above",
-        "neighbours_not_requested",
-        "single_point",
-        "within_margin",
-    }
-)
-"""Codes of reasons that the answer gives in full."""
-
 
 AXIS_NAMES = {"lr": "learning rate", "wd": "weight decay"}
 """Names of axes in a sentence for a paper, where they are not those of the sweep."""
 
 
 def answer(verdict: Verdict) -> str:
-    """Return the answer, with three digits for lr and wd; what is not decided yet says so first."""
+    """Return the answer, with three digits for lr and wd; an open verdict starts with `Best so far`."""
     return " ".join(_sentences(verdict))
 
 
@@ -138,7 +123,7 @@ def _sentences(verdict: Verdict) -> Iterator[str]:
         case "candidate_to_come" | "points_to_come" | "neighbours_to_come":
             yield f"Best so far: {at}." if verdict.score is not None else "No answer yet."
         case "around_zero":
-            yield f"Best so far: {at}. A share of a score around zero means nothing: state the margin as a difference."
+            yield f"Best so far: {at}. Its score is around zero: state the margin as a difference, not as a share."
         case _:
             yield f"Best so far: {at}."
             yield from _undecided(verdict)
@@ -195,7 +180,7 @@ def _move_text(study: Study, point: Point | None) -> str:
 
 
 def _undecided(verdict: Verdict) -> Iterator[str]:
-    """Yield what is open, and the runs that decide it."""
+    """Yield the open question, and the runs that decide it."""
     from ettsweep.report.reason_text import runs_text
 
     bound, metric = verdict.bound, verdict.study.metric
@@ -215,7 +200,7 @@ def _undecided(verdict: Verdict) -> Iterator[str]:
 
 
 def _beyond_ranges(verdict: Verdict) -> Iterator[str]:
-    """Yield on which side the best point lies at the end of what was tried, and the next values there."""
+    """Yield the ends of the tried values at which the best point lies, and the next value there."""
     study, point = verdict.study, verdict.point
     assert point is not None
     yield "All runs diverged. Try a lower lr." if verdict.score is None else f"Best so far: {point_text(point)}."
@@ -239,7 +224,7 @@ def _beyond_ranges(verdict: Verdict) -> Iterator[str]:
 
 
 def _around(verdict: Verdict, bound: Bound, named: Point | None) -> Iterator[str]:
-    """Yield what else to know of the points around: an edge of stability, divergence, points that are as good."""
+    """Yield notes on the points around: an edge of stability, divergence, points that are as good."""
     if named is None:
         return
     if diverged := _diverged_text(verdict, named):
@@ -281,7 +266,7 @@ def _safer_text(verdict: Verdict, bound: Bound, named: Point | None) -> str:
 
 
 def _as_good_text(verdict: Verdict, bound: Bound, named: Point) -> str:
-    """Return over which range of an axis points are as good as the one that is named; else one of these points."""
+    """Return the range of an axis with points as good as the named one; else one such point."""
     study = verdict.study
     as_good = {*bound.plateau, *([verdict.point] if verdict.point else [])}
     for name in reversed(study.free):

@@ -20,7 +20,7 @@ PRINTED_TOLERANCE = 8e-3
 
 
 POINT_OPTIONS = Source("run", {("lr",): "--lr", ("wd",): "--wd", ("seed",): "--seed"})
-"""Source of a point and a seed that the command line gives."""
+"""Source of a point and a seed from the command line."""
 
 
 MAX_OFFSET = 64
@@ -31,13 +31,13 @@ Offset = Annotated[float, Field(ge=-MAX_OFFSET, le=MAX_OFFSET)]
 
 
 MAX_UNEVEN = 0.25
-"""Share of a step by which listed values may be off even steps, in log, and still count as even in a fit."""
+"""Share of a step, in log, by which listed values may be off even steps and still count as even."""
 
 LEAST_STEP = 2**-10
 """Shortest even step in log2."""
 
 LIST_DIGITS = 12
-"""Significant digits of values that are computed beside listed ones: rounding in the last bits would show."""
+"""Significant digits of values computed beside listed ones: else rounding would show."""
 
 
 class Axis(StrictModel):
@@ -210,7 +210,7 @@ def _to_linear(scale: str) -> Callable[[float], float]:
 
 
 INDEX_TOLERANCE = 1e-6
-"""Share of a step by which a value may be off one of a list and be that: maps between strategies round."""
+"""Share of a step by which a value may be off a listed one and still be it: maps between strategies round."""
 
 DECADES = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0))
 """Patterns of lists that repeat in each decade."""
@@ -238,7 +238,7 @@ def _listed(values: tuple[float, ...], index: int, scale: str) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _decades(values: tuple[float, ...]) -> tuple[tuple[float, ...], int] | None:
-    """Return the pattern of decades that a list has, and the number of its first value in it; None if it has none."""
+    """Return a list's pattern of decades, and its first value's number in it; None if it has none."""
     exponent = math.floor(math.log10(values[0]) + INDEX_TOLERANCE)
     for pattern in DECADES:
         if len(values) < len(pattern):
@@ -346,7 +346,7 @@ EXAMPLES = {"lr": "2^-6", "wd": "0.5"}
 
 
 def _in_range(value: float) -> float:
-    """Refuse values that steps and maps could push out of the range of floats."""
+    """Refuse values that steps or maps could push out of the range of floats."""
     if value and not 1e-30 <= value <= 1e30:  # 0 is a valid wd
         raise ValueError(f"a number between 1e-30 and 1e30 is expected, got {value!r}")
     return value
@@ -373,4 +373,4 @@ AxisValue = Annotated[NonNegative, BeforeValidator(_parse_power), AfterValidator
 
 
 PLACEHOLDER_CENTRE = Centre(lr=1e-3, wd=0.0)
-"""A centre for commands that need a grid's data or memory use only, which no centre changes."""
+"""Any centre, for commands that only need a grid's data or memory use."""

@@ -48,7 +48,7 @@ class SweepSpec(StrictModel):
         """Return the spec with `options` in place of those of its criterion.
 
         Raises:
-            InputError: they ask for a bound, and its runs have no seed; or for a share above 1.
+            InputError: they state a bound, but its runs have no seed; or a share above 1.
         """
         options.for_runs(self.recipe.info.metric, seeded=self.recipe.info.seeded)
         criterion = options.applied_to(self.criterion or CriterionOptions())
@@ -92,7 +92,7 @@ class SweepSpec(StrictModel):
         return kind_of(self.recipe).check_axes(self.recipe, values, [*self.centres])
 
     def check_data(self, *, count: bool = False) -> None:
-        """Check that the data of its runs are where workers look for them; with `count`, quickly that they are whole.
+        """Check that workers can find the data of its runs; with `count`, also that they are whole, by quick counts.
 
         Raises:
             DataMissingError: they are missing or do not fit.

@@ -20,7 +20,6 @@ from ettsweep.study.study import Study
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.verdict import Bound, Verdict
 
-
 AXIS_NAMES = {"lr": "learning rate", "wd": "weight decay"}
 """Names of axes in a sentence for a paper, where they are not those of the sweep."""
 

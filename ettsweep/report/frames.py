@@ -76,7 +76,7 @@ def _point_rows(family: JudgedFamily) -> list[tuple[object, ...]]:
         score_cell = "" if scored.score is None else score_with_error(scored.score, error, metric)
         rows.append(
             (
-                *(*_owner_columns(study), point_text(point), *_two(point, None), *_two(map(log2, point), None)),
+                *(*_owner_columns(study), point_powers(point), *_two(point, None), *_two(map(log2, point), None)),
                 *(*_two(study.cell(point, origin) or (None, None), 0), *_common_log2(study, point)),
                 *(
                     family.role(point),

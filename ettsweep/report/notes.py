@@ -217,7 +217,11 @@ def _next_step(verdict: Verdict) -> tuple[str, str, bool]:
     """Return the words, the command without --sweep and --strategy, and whether it names its run already."""
     if not verdict.study.sweep:  # of a table
         decided = verdict.verdict == "optimal"
-        return "nothing: no more runs are needed" if decided else "add runs: `ettsweep verdict` lists the best", "", True
+        return (
+            "nothing: no more runs are needed" if decided else "add runs: `ettsweep verdict` lists the best",
+            "",
+            True,
+        )
     # Before all others: runs under way may change the verdict, and so the step.
     if pending := verdict.runs_under_way:
         return f"{format_count(pending, 'run')} queued or running: follow their progress", "ettsweep watch", False

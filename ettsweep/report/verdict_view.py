@@ -30,7 +30,7 @@ from ettsweep.report.notes import (
     resumed_runs,
     run_notes,
 )
-from ettsweep.report.reason_text import edge_text, reason_text, runs_text, stuck_text
+from ettsweep.report.reason_text import edge_text, reason_text, runs_text
 from ettsweep.runs.point import Point, axis_cells
 from ettsweep.runs.versions import group_by_version
 from ettsweep.study.fresh import CONFIDENCE, FreshComparison, compare_fresh

@@ -7,7 +7,6 @@ import pandas as pd
 
 from ettsweep.powers import format_power, log2
 from ettsweep.quantities import score_with_error
-from ettsweep.report.formats import point_powers
 from ettsweep.report.frames import CURVE_COLUMNS, POINT_COLUMNS, SPIKE_COLUMNS
 from ettsweep.report.run_histories import EVALUATIONS, TRAINING
 from ettsweep.runs.point import Point

@@ -155,7 +155,7 @@ def _map_caption(frames: FamilyFrames) -> str:
         sentences.append("Thin frames: its six neighbours.")
     elif len(frames.optimum):
         sentences.append("Curve: fitted, with its standard error; its optimum is the cross.")
-    if off_lattice := int(points["lr_steps"].isna().sum()):
+    if off_lattice := int(points["x_steps"].isna().sum()):
         sentences.append(
             f"{format_count(off_lattice, 'point')} off this lattice {'is' if off_lattice == 1 else 'are'} not drawn."
         )

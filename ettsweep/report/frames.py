@@ -26,8 +26,8 @@ POINT_COLUMNS = (
         "wd",
         "log2_lr",
         "log2_wd",
-        "lr_steps",
-        "wd_steps",
+        "x_steps",
+        "y_steps",
         "common_log2_lr",
         "common_log2_wd",
     ),
@@ -36,7 +36,7 @@ POINT_COLUMNS = (
 )
 CURVE_COLUMNS = (*(*OWNER_COLUMNS, "point", "role", "run", "seed", "counted", "state", "unit", "step", "trained"),)
 TEXT = {*OWNER_COLUMNS, "point", "role", "run", "runs", "state", "unit", "told", "quantity", "lr_wd", "time_scale"}
-COUNTS = {"lr_steps", "wd_steps", "seed", "seeds", "step", "proposal"}
+COUNTS = {"x_steps", "y_steps", "seed", "seeds", "step", "proposal"}
 SPIKE_COLUMNS = (*OWNER_COLUMNS, "point", "role", "run", "seed", "step", "trained", "quantity", "value", "told")
 
 
@@ -44,7 +44,7 @@ def points_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
     """Return one row per lattice point of each family that was requested, trained, suggested, or is a neighbour.
 
     Columns:
-        lr_steps, wd_steps: lattice steps from the candidate, or from the first point; missing off its lattice.
+        x_steps, y_steps: lattice steps from the candidate, or from the first point; missing off its lattice.
         common_log2_lr, common_log2_wd: mapped to the coordinates of the standard strategy by powers of the width.
         role: candidate, neighbour or other.
         state: the foremost of its seeds', as in `State`; done and diverged are finished.
@@ -208,5 +208,5 @@ def ranges_frame(family: JudgedFamily) -> pd.DataFrame | None:
         return None
     origin = family.candidate or min(family.points, key=tuple)
     corners = [_two(cell, 0) for corner in study.box if (cell := study.cell(corner, origin))]
-    frame = pd.DataFrame(corners, columns=["lr_steps", "wd_steps"])
+    frame = pd.DataFrame(corners, columns=["x_steps", "y_steps"])
     return None if frame.empty else frame

@@ -15,8 +15,8 @@ from ettsweep.study.surface import Array
 from ettsweep.study.surface_optimum import SurfaceOptimum, find_optimum, mesh_over
 from ettsweep.study.verdict import Verdict
 
-CURVE_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "score", "low", "high")
-OPTIMUM_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "score", "lr_error", "wd_error")
+CURVE_COLUMNS = ("sweep", "family", "x_steps", "y_steps", "score", "low", "high")
+OPTIMUM_COLUMNS = ("sweep", "family", "x_steps", "y_steps", "score", "lr_error", "wd_error")
 
 
 def fitted_surface(verdict: Verdict) -> tuple[Posterior, SurfaceOptimum] | None:

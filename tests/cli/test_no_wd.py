@@ -94,7 +94,7 @@ def test_pages_figures_and_frames_have_no_wd(folder: Path, has_wd: bool) -> None
     results = load(folder / "results")
     for name in ("runs", "verdicts", "points"):
         frame: pd.DataFrame = getattr(results, name)
-        for column in [column for column in frame if "wd" in str(column) and column not in ("wd_steps", "lr_wd")]:
+        for column in [column for column in frame if "wd" in str(column) and column not in ("y_steps", "lr_wd")]:
             assert frame[column].dropna().tolist() == [0.0] * (len(frame) * has_wd * ("log2" not in str(column))), (
                 column
             )

@@ -69,7 +69,7 @@ def test_the_state_is_that_of_the_seed_farthest_from_done(sample: Made) -> None:
 def test_roles_and_steps_are_counted_from_the_candidate(sample: Made) -> None:
     frame = points(sample, "standard")
     steps = {(i, j): frame.loc[f"(2^{i - 6}, 2^{j - 1})"] for i in (-1, 0, 1) for j in (-1, 0, 1)}
-    assert {at: tuple(row[["lr_steps", "wd_steps"]]) for at, row in steps.items()} == {at: at for at in steps}
+    assert {at: tuple(row[["x_steps", "y_steps"]]) for at, row in steps.items()} == {at: at for at in steps}
     others = {at for at, row in steps.items() if row["role"] == "other"}
     assert others == {(1, 1), (-1, -1)}, "six are its neighbours"
     assert steps[0, 0]["role"] == "candidate"

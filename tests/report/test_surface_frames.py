@@ -58,9 +58,9 @@ def test_the_optimum_is_where_it_is_within_its_error(standard: JudgedFamily) -> 
     told = re.fullmatch(r"lr 2\^\((.*) ± (.*)\), wd 2\^\((.*) ± (.*)\)", optimum_text(standard.verdict))
     assert told
     lr, lr_error, wd, wd_error = map(float, told.groups())
-    assert abs(best.lr_steps - LR) < 3 * lr_error < 0.5
-    assert abs(best.wd_steps - WD) < 3 * wd_error < 0.5
-    assert (lr, wd) == (pytest.approx(-6 + best.lr_steps, abs=0.01), pytest.approx(-1 + best.wd_steps, abs=0.01))
+    assert abs(best.x_steps - LR) < 3 * lr_error < 0.5
+    assert abs(best.y_steps - WD) < 3 * wd_error < 0.5
+    assert (lr, wd) == (pytest.approx(-6 + best.x_steps, abs=0.01), pytest.approx(-1 + best.y_steps, abs=0.01))
 
 
 @pytest.mark.parametrize(("strategy", "rule"), [("standard", "paper"), ("mup", "bound")])

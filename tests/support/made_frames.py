@@ -27,7 +27,7 @@ FRESH = 10
 
 def named(steps: Steps) -> str:
     """Return what a point is called that is so many steps from the candidate."""
-    return point_text(moved(CENTRE, *steps))
+    return point_powers(moved(CENTRE, *steps))
 
 
 def points_of(scores: Mapping[Steps, float | None], **columns: Any) -> pd.DataFrame:
@@ -45,7 +45,7 @@ def points_of(scores: Mapping[Steps, float | None], **columns: Any) -> pd.DataFr
         mapping = {
             **{"sweep": "w", "family": "f", "model": "m", "strategy": "ntk", "point": named(steps)},
             **dict(zip(("lr", "wd", "log2_lr", "log2_wd"), (*point, *map(log2, point)), strict=True)),
-            **{"lr_steps": steps[0], "wd_steps": steps[1], "role": role, "metric": metric},
+            **{"x_steps": steps[0], "y_steps": steps[1], "role": role, "metric": metric},
             **{"state": "done" if score is not None else "diverged", "score": score, "error": error, "seeds": 3},
             **{
                 "told": "" if score is None else score_with_error(score, error, metric),
@@ -57,7 +57,7 @@ def points_of(scores: Mapping[Steps, float | None], **columns: Any) -> pd.DataFr
         }
         rows.append({name: given(name, steps, mapping.get(name)) for name in POINT_COLUMNS})
     kinds = {"seeds": "Int64", "proposal": "Int64"} | dict.fromkeys(
-        ("score", "error", "lr_steps", "wd_steps"), "float64"
+        ("score", "error", "x_steps", "y_steps"), "float64"
     )
     return pd.DataFrame(rows, columns=list(POINT_COLUMNS)).astype(kinds)
 
@@ -111,7 +111,7 @@ def no_surface() -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def searched(low: Steps, high: Steps) -> pd.DataFrame:
     """Return a frame of the ranges that proposers chose from."""
-    return pd.DataFrame([low, high], columns=["lr_steps", "wd_steps"])
+    return pd.DataFrame([low, high], columns=["x_steps", "y_steps"])
 
 
 def neighbours_of(centre: Point, axis: Axis) -> list[Steps]:

@@ -187,7 +187,7 @@ MAX_TOOLTIP_RUNS = 6
 def tooltip_frame(points: pd.DataFrame) -> pd.DataFrame:
     """Return the points with the columns that tooltips show."""
     plateau = points["as_good"].map({True: ", as good within the margin", False: ""})
-    return points[["point", "lr_steps", "wd_steps"]].assign(
+    return points[["point", "x_steps", "y_steps"]].assign(
         state=points["state"] + plateau,
         mean=points["told"].where(points["score"].notna(), "none"),
         seeds=points["seeds"].fillna(0),

@@ -57,10 +57,10 @@ def lattice(
         points: the rows of `points_frame` of one family.
         fitted_curve: its rows of `fitted_curve_frame`, for a line.
         optimum: its rows of `optimum_frame`, for a line; none if there is no surface.
-        ranges: `lr_steps` and `wd_steps` of two corners of the ranges that samplers searched.
+        ranges: `x_steps` and `y_steps` of two corners of the ranges that samplers searched.
     """
-    placed = points.dropna(subset=["lr_steps", "wd_steps"])
-    if placed["lr_steps"].nunique() < 2 or placed["wd_steps"].nunique() < 2:
+    placed = points.dropna(subset=["x_steps", "y_steps"])
+    if placed["x_steps"].nunique() < 2 or placed["y_steps"].nunique() < 2:
         return line_map(placed, fitted_curve, optimum, ranges)
     return _HexagonMap(placed, ranges).spec()
 
@@ -109,8 +109,8 @@ class _HexagonMap:
 
     def _at_steps(self, frame: pd.DataFrame) -> Json:
         """Return the data of rows at their positions on the lattice."""
-        x, y = hexagon_xy(frame["lr_steps"].astype(float), frame["wd_steps"].astype(float))
-        return self.data.add(frame.drop(columns=["lr_steps", "wd_steps"]).assign(x=x, y=y))
+        x, y = hexagon_xy(frame["x_steps"].astype(float), frame["y_steps"].astype(float))
+        return self.data.add(frame.drop(columns=["x_steps", "y_steps"]).assign(x=x, y=y))
 
     def _hexagon_look(self, share: float = 1.0) -> Json:
         """Return the look of a hexagon, `share` times as large as that of the lattice."""
@@ -124,7 +124,7 @@ class _HexagonMap:
         across = product(range(self.i0, self.i1 + 1), range(self.j0, self.j1 + 1))
         outline = {"filled": False, "stroke": INK, "strokeOpacity": 0.16, "strokeWidth": 0.8}
         return {
-            "data": self._at_steps(pd.DataFrame(across, columns=["lr_steps", "wd_steps"])),
+            "data": self._at_steps(pd.DataFrame(across, columns=["x_steps", "y_steps"])),
             "mark": {"type": "point", **self._hexagon_look(), **outline},
         }
 
@@ -135,7 +135,7 @@ class _HexagonMap:
         low, high = clipped_range(scored["score"].tolist() or [0.0], lower)
         share = ((scored["score"] - low) / (high - low)).clip(0, 1)
         data = self._at_steps(
-            scored[["lr_steps", "wd_steps", "score", "role"]].assign(
+            scored[["x_steps", "y_steps", "score", "role"]].assign(
                 mean=[cell_text(score, self.metric) for score in scored["score"]],
                 pale=(1 - share if lower else share) > EQUAL_CONTRAST,
             )
@@ -167,7 +167,7 @@ class _HexagonMap:
         others = self.points[self.points["score"].isna()]
         if others.empty:
             return
-        data = self._at_steps(others[["lr_steps", "wd_steps", "state"]])
+        data = self._at_steps(others[["x_steps", "y_steps", "state"]])
         dashed = {"filled": False, "stroke": INK, "strokeOpacity": 0.35, "strokeDash": [4, 3], "strokeWidth": 1.2}
         yield {"data": data, "mark": {"type": "point", **self._hexagon_look(0.86), **dashed}}
         states = [state for state in STATE_SIGNS if state in set(others["state"])]
@@ -185,7 +185,7 @@ class _HexagonMap:
             rows = self.points[self.points["role"] == role]
             if len(rows):
                 look = {**self._hexagon_look(share), "filled": False, "stroke": colour, "strokeWidth": width}
-                yield {"data": self._at_steps(rows[["lr_steps", "wd_steps"]]), "mark": {"type": "point", **look}}
+                yield {"data": self._at_steps(rows[["x_steps", "y_steps"]]), "mark": {"type": "point", **look}}
 
     # --- searched ranges, and labels ---
 
@@ -199,7 +199,7 @@ class _HexagonMap:
             }
         numbered = self.points.dropna(subset=["proposal"])
         if len(numbered) and self.unit >= SCORE_PIXELS:
-            x, y = hexagon_xy(numbered["lr_steps"].astype(float), numbered["wd_steps"].astype(float))
+            x, y = hexagon_xy(numbered["x_steps"].astype(float), numbered["y_steps"].astype(float))
             rows = pd.DataFrame({"x": x, "y": y + 0.43, "proposal": numbered["proposal"]})
             yield from suggestion_numbers(self.data.add(rows))
 
@@ -262,7 +262,7 @@ PositionRanges = tuple[tuple[int, int], tuple[int, int]]
 
 
 def _position_ranges(frame: pd.DataFrame) -> PositionRanges:
-    lr, wd = frame["lr_steps"], frame["wd_steps"]
+    lr, wd = frame["x_steps"], frame["y_steps"]
     return (int(lr.min()), int(lr.max())), (int(wd.min()), int(wd.max()))
 
 
@@ -280,10 +280,10 @@ def _is_within(index: tuple[int, int], ends: PositionRanges) -> bool:
 # --- geometry of the map ----------------------------------------------------------------------------------------------
 
 
-def hexagon_xy(lr_steps: Any, wd_steps: Any) -> tuple[Any, Any]:
+def hexagon_xy(x_steps: Any, y_steps: Any) -> tuple[Any, Any]:
     """Return x and y of the centre of the hexagon at a lattice position.
 
     The unit vectors of lr and wd are 60 degrees apart, so (+1, -1) has length 1 too. The six neighbours of a point are
     then the six hexagons that touch it, and (+1, +1) does not.
     """
-    return lr_steps + wd_steps / 2, wd_steps * math.sqrt(3) / 2
+    return x_steps + y_steps / 2, y_steps * math.sqrt(3) / 2

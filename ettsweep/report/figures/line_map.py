@@ -33,7 +33,7 @@ def line_map(
     data = Datasets()
     # A single point does not show which axis is free; the searched ranges may.
     located = points if ranges is None else pd.concat([points, ranges])
-    along = "wd" if located["wd_steps"].nunique() > located["lr_steps"].nunique() else "lr"
+    along = "wd" if located["y_steps"].nunique() > located["x_steps"].nunique() else "lr"
     across, other = ("wd" if along == "lr" else "lr"), points["wd" if along == "lr" else "lr"].iloc[0]
     metric, colour = points["metric"].iloc[0], strategy_colour(str(points["strategy"].iloc[0]))
     name, factor = axis_title_and_factor(metric)

@@ -67,7 +67,7 @@ def _resumed_text(verdict: Verdict) -> str:
     """Return how many runs were resumed by their own programs, and how exactly; empty for none."""
     if not (resumed := resumed_runs(verdict)):
         return ""
-    by_class = {"exact": "exactly, as `ettsweep try` saw", "resumes": "with other numbers, as `ettsweep try` saw"}
+    by_class = {"exact": "exactly, as in its trial", "resumes": "with other numbers, as in its trial"}
     how = by_class.get(resume_class(verdict) or "", "perhaps with other numbers")
     return f"the program resumed {len(resumed)} of {len(verdict.runs)} runs, {how}"
 

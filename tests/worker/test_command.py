@@ -176,7 +176,7 @@ def test_a_command_that_outlives_worker_and_supervisor_is_ended_by_the_next_atte
     assert f"{text}perhaps with other numbers" in ettsweep(*judge, code=1).stderr
     tried = {"family": run.spec().family_id, "made": "now", "seeds_differ": True, "repeats": True, "resume": "exact"}
     write_outcome(results, "sweep", Outcome.model_validate(tried | {"observations": ()}))
-    assert f"{text}exactly, as `ettsweep try` saw" in ettsweep(*judge, code=1).stderr
+    assert f"{text}exactly, as in its trial" in ettsweep(*judge, code=1).stderr
     assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
 
 

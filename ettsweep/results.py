@@ -127,8 +127,9 @@ class Results:
 
         Columns:
             point: (lr, wd) in powers of two, as text.
-            lr, wd, log2_lr, log2_wd: the same as numbers.
-            lr_steps, wd_steps: lattice steps from the candidate; missing off its lattice.
+            axes: names of the axes, x and then y.
+            x, y, x_log2, y_log2: the point as numbers.
+            x_steps, y_steps: lattice steps from the candidate; missing off its lattice.
             common_log2_lr, common_log2_wd: mapped to the coordinates of the standard strategy.
             role: candidate, neighbour or other.
             state: the foremost of its seeds', as in `State`.

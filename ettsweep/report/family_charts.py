@@ -77,7 +77,9 @@ class FamilyFrames:
 def strategies(frames: FamilyFrames) -> Json | None:
     """Draw the points of all strategies on one map; None unless two of them have a score at a wd above 0."""
     # The axes are logarithmic: wd 0 has no place on them.
-    scored = frames.points[frames.points["score"].notna() & (frames.points["wd"] > 0)]
+    scored = frames.points[
+        frames.points["score"].notna() & (frames.points["axes"] == "lr, wd") & (frames.points["y"] > 0)
+    ]
     return figures.strategies(scored) if scored["strategy"].nunique() > 1 else None
 
 

@@ -33,13 +33,15 @@ GREY = "#9a9a9a"
 
 
 def point_powers(point: Point) -> str:
-    """Return a point as powers of two: (2^-6, 2^-1), or 2^-6 without a wd."""
-    return point.text(3).removeprefix("lr ")
+    """Return a point as powers of two: (2^-6, 2^-1), or 2^-6 on one axis."""
+    return point.text(3) if len(point.values) > 1 else point.text(3).partition(" ")[2]
 
 
-def point_title(texts: Iterable[str]) -> str:
-    """Return the title of points as text."""
-    return "(lr, wd)" if all(text.startswith("(") for text in texts) else "lr"
+def point_title(axes: Iterable[str]) -> str:
+    """Return the title of points as text, given the names of their axes: (lr, wd), or one name alone."""
+    names = {*axes}
+    title = names.pop() if len(names) == 1 else "point"
+    return f"({title})" if "," in title else title
 
 
 def cell_text(value: float, metric: Metric) -> str:

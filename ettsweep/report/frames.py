@@ -14,18 +14,19 @@ from ettsweep.report.tables import typed_frame
 from ettsweep.report.time_scale import time_scale
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
+from ettsweep.runs.spec import USUAL_AXES
 from ettsweep.strategies.strategy import map_point
 from ettsweep.study.study import Study
 
-OWNER_COLUMNS = ("sweep", "family", "model", "strategy")
+OWNER_COLUMNS = ("sweep", "family", "model", "strategy", "axes")
 POINT_COLUMNS = (
     *(
         *OWNER_COLUMNS,
         "point",
-        "lr",
-        "wd",
-        "log2_lr",
-        "log2_wd",
+        "x",
+        "y",
+        "x_log2",
+        "y_log2",
         "x_steps",
         "y_steps",
         "common_log2_lr",
@@ -44,6 +45,8 @@ def points_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
     """Return one row per lattice point of each family that was requested, trained, suggested, or is a neighbour.
 
     Columns:
+        axes: names of the axes, x and then y, with a comma between.
+        x, y, x_log2, y_log2: values along both; missing without a second axis, and log2 of 0.
         x_steps, y_steps: lattice steps from the candidate, or from the first point; missing off its lattice.
         common_log2_lr, common_log2_wd: mapped to the coordinates of the standard strategy by powers of the width.
         role: candidate, neighbour or other.
@@ -100,15 +103,15 @@ def _two(values: Iterable[object], default: object) -> tuple[object, object]:
     return first, second
 
 
-def _owner_columns(study: Study) -> tuple[str, str, str, str]:
+def _owner_columns(study: Study) -> tuple[str, ...]:
     strategy = " ".join(study.strategy.split())  # Vega expressions break at unusual line separators
-    return study.sweep, study.family, study.model, strategy
+    return study.sweep, study.family, study.model, strategy, ", ".join(study.axes)
 
 
 def _common_log2(study: Study, point: Point) -> tuple[float | None, float | None]:
     """Return log2 of (lr, wd) in the coordinates of the standard strategy."""
     info, s = study.base.info, study.base.strategy.s
-    lr, wd = ({"lr": 1.0, "wd": 0.0} | dict(point.values)).values()
+    lr, wd = (point.values.get(name, 0.0) for name in USUAL_AXES)
     if info.width is not None:
         lr, wd = map_point(lr, wd, s, None, info.width, info.factor_rule)
     return log2(lr), log2(wd)
@@ -192,7 +195,7 @@ def optima_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
         (*about, family.study.metric, run.score)
         for family in families
         for run, about in _runs_with_columns(family)
-        if run.state.finished and about[5] == "candidate"  # the role
+        if run.state.finished and about[6] == "candidate"  # the role
     ]
     columns = [*OWNER_COLUMNS, "point", "role", "run", "seed", "counted", "metric", "score"]
     return typed_frame(rows, columns, TEXT, COUNTS, {"counted": "bool", "metric": "object"})

@@ -16,7 +16,7 @@ from ettsweep.study.surface_optimum import SurfaceOptimum, find_optimum, mesh_ov
 from ettsweep.study.verdict import Verdict
 
 CURVE_COLUMNS = ("sweep", "family", "x_steps", "y_steps", "score", "low", "high")
-OPTIMUM_COLUMNS = ("sweep", "family", "x_steps", "y_steps", "score", "lr_error", "wd_error")
+OPTIMUM_COLUMNS = ("sweep", "family", "x_steps", "y_steps", "score", "x_error", "y_error")
 
 
 def fitted_surface(verdict: Verdict) -> tuple[Posterior, SurfaceOptimum] | None:

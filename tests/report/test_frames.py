@@ -47,7 +47,7 @@ def test_scores_are_means_over_the_seeds_that_count_with_their_standard_error(sa
     assert (centre["seeds"], centre["metric"].name, centre["told"]) == (3, "best_loss", "0.1004 ± 0.0002")
     members = {run.id for run in family(sample, "standard").optimum}
     assert (set(centre["runs"].split()), len(members)) == (members, len(SEEDS) + len(FRESH))
-    assert tuple(centre[["lr", "wd", "log2_lr", "log2_wd"]]) == (2.0**-6, 0.5, -6, -1)
+    assert tuple(centre[["x", "y", "x_log2", "y_log2"]]) == (2.0**-6, 0.5, -6, -1)
     worst = points(sample, "standard").loc["(2^-5, 2^0)"]
     assert (worst["state"], worst["told"], worst["seeds"]) == ("diverged", "", 3)
     assert worst[["score", "error"]].isna().all(), "where a seed diverged"

@@ -57,9 +57,9 @@ def test_the_optimum_is_where_it_is_within_its_error(standard: JudgedFamily) -> 
     assert best.score == pytest.approx(0.1, rel=0.01)
     told = re.fullmatch(r"lr 2\^\((.*) ± (.*)\), wd 2\^\((.*) ± (.*)\)", optimum_text(standard.verdict))
     assert told
-    lr, lr_error, wd, wd_error = map(float, told.groups())
-    assert abs(best.x_steps - LR) < 3 * lr_error < 0.5
-    assert abs(best.y_steps - WD) < 3 * wd_error < 0.5
+    lr, x_error, wd, y_error = map(float, told.groups())
+    assert abs(best.x_steps - LR) < 3 * x_error < 0.5
+    assert abs(best.y_steps - WD) < 3 * y_error < 0.5
     assert (lr, wd) == (pytest.approx(-6 + best.x_steps, abs=0.01), pytest.approx(-1 + best.y_steps, abs=0.01))
 
 

@@ -7,6 +7,7 @@ import pandas as pd
 
 from ettsweep.powers import format_power, log2
 from ettsweep.quantities import score_with_error
+from ettsweep.report.formats import point_powers
 from ettsweep.report.frames import CURVE_COLUMNS, POINT_COLUMNS, SPIKE_COLUMNS
 from ettsweep.report.run_histories import EVALUATIONS, TRAINING
 from ettsweep.runs.point import Point
@@ -43,8 +44,8 @@ def points_of(scores: Mapping[Steps, float | None], **columns: Any) -> pd.DataFr
         role = "candidate" if steps == (0, 0) else "neighbour" if steps in SIX else "other"
         error = given("error", steps, 0.01) if score is not None else None
         mapping = {
-            **{"sweep": "w", "family": "f", "model": "m", "strategy": "ntk", "point": named(steps)},
-            **dict(zip(("lr", "wd", "log2_lr", "log2_wd"), (*point, *map(log2, point)), strict=True)),
+            **{"sweep": "w", "family": "f", "model": "m", "strategy": "ntk", "axes": "lr, wd", "point": named(steps)},
+            **dict(zip(("x", "y", "x_log2", "y_log2"), (*point, *map(log2, point)), strict=True)),
             **{"x_steps": steps[0], "y_steps": steps[1], "role": role, "metric": metric},
             **{"state": "done" if score is not None else "diverged", "score": score, "error": error, "seeds": 3},
             **{
@@ -56,9 +57,7 @@ def points_of(scores: Mapping[Steps, float | None], **columns: Any) -> pd.DataFr
             },
         }
         rows.append({name: given(name, steps, mapping.get(name)) for name in POINT_COLUMNS})
-    kinds = {"seeds": "Int64", "proposal": "Int64"} | dict.fromkeys(
-        ("score", "error", "x_steps", "y_steps"), "float64"
-    )
+    kinds = {"seeds": "Int64", "proposal": "Int64"} | dict.fromkeys(("score", "error", "x_steps", "y_steps"), "float64")
     return pd.DataFrame(rows, columns=list(POINT_COLUMNS)).astype(kinds)
 
 
@@ -70,7 +69,9 @@ def curves_of(
     rows = []
     for steps, seeds in values.items():
         name = named(steps)
-        to_dict_result = set_index_result.loc[name, ["sweep", "family", "model", "strategy", "role", "state"]].to_dict()
+        to_dict_result = set_index_result.loc[
+            name, ["sweep", "family", "model", "strategy", "axes", "role", "state"]
+        ].to_dict()
         for seed, along in seeds.items():
             mapping = {
                 "point": name,

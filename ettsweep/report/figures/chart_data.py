@@ -209,7 +209,7 @@ def hover_layer(data: Json, mark: Json, points: pd.DataFrame) -> Json:
     """Return an invisible layer that shows a tooltip for each point."""
     decay = [nominal("lr_wd", title="lr * wd"), nominal("time_scale", title="time scale")]
     tooltip = [
-        nominal("point", title=point_title(points["point"])),
+        nominal("point", title=point_title(points["axes"])),
         *(decay if points["lr_wd"].any() else []),
         nominal("state"),
         nominal("metric", title="score"),

@@ -64,7 +64,7 @@ def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> 
     spikes = spikes[spikes["run"].isin(runs["run"]) & (spikes["role"] != "other")]
     layers = [
         {"data": rows, **_mean_layer(_quantity_transform(data, runs), labelled, unit)},
-        _spike_layer(data, spikes, point_title(labelled["point"])),
+        _spike_layer(data, spikes, point_title(labelled["axes"])),
     ]
     labels = {name: quantity_label(name) + _unit_suffix(name, metric) for name in quantities}
     controls = [
@@ -138,7 +138,7 @@ def _mean_layer(chosen_quantity: list[Json], labelled: pd.DataFrame, unit: str) 
         {"filter": "datum.runs == datum.seeds"},
     ]
     legend = {
-        "title": f"{point_title(labelled['point'])} [score]",
+        "title": f"{point_title(labelled['axes'])} [score]",
         "orient": "bottom",
         "columns": legend_columns(420, 620),
         "symbolType": "stroke",
@@ -154,7 +154,7 @@ def _mean_layer(chosen_quantity: list[Json], labelled: pd.DataFrame, unit: str) 
             "strokeWidth": {"condition": {"test": {"field": "point", "equal": candidate}, "value": 2.6}, "value": 1.3},
             "opacity": value_if(IS_HIDDEN, 0, 1),
             "tooltip": [
-                nominal("point", title=point_title(labelled["point"])),
+                nominal("point", title=point_title(labelled["axes"])),
                 quantitative("t", title=unit, format=".4~g"),
                 quantitative("value", format=".4~g"),
                 quantitative("runs", title="seeds"),

@@ -1,4 +1,4 @@
-"""The map of a family's (lr, wd) lattice: hexagons that touch those of their six neighbours."""
+"""The map of a family's lattice: hexagons that touch those of their six neighbours."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ import pandas as pd
 
 from ettsweep.files import Json
 from ettsweep.metric import Metric
-from ettsweep.powers import format_power
+from ettsweep.powers import axis_text
 from ettsweep.report.figures.chart_data import (
     HEXAGON,
     STATE_SIGNS,
@@ -40,7 +40,7 @@ Labels = list[tuple[float, float, str]]
 """x, y and text."""
 
 NEIGHBOUR_STEPS = ((1, 0), (0, 1), (-1, 1), (-1, 0), (0, -1), (1, -1))
-"""Steps (lr, wd) to the six touching hexagons, counterclockwise by 60 degrees, the first to the right."""
+"""Steps to the six touching hexagons, counterclockwise by 60 degrees, the first to the right."""
 
 
 def lattice(
@@ -222,7 +222,7 @@ class _HexagonMap:
         return tuple(xy for corner in corners for xy in corner)
 
     def _label_layers(self) -> Iterator[Json]:
-        """Label rows with wd at their left end, and columns with lr at their lower end."""
+        """Label rows at their left end, and columns at their lower end."""
         every = max(1, math.ceil(20 / self.unit))  # small hexagons: label every other, third, ... row
         left, low, names = self._labels(every)
         pale: Json = {"fill": INK, "fillOpacity": 0.7, "align": "right", "baseline": "middle", "fontSize": 11}
@@ -239,37 +239,37 @@ class _HexagonMap:
         rows = [j for j in range(self.j0, self.j1 + 1) if j % every == 0]
         columns = [i for i in range(self.i0, self.i1 + 1) if i % every == 0]
         _, below = hexagon_xy(self.i0, self.j0)
-        lr_labels, wd_labels = self._axis_labels("lr", columns), self._axis_labels("wd", rows)
-        left = [(*hexagon_xy(self.i0 - 0.62, j), label) for j, label in zip(rows, wd_labels, strict=True)]
-        low = [(hexagon_xy(i, self.j0)[0], below - 0.64, label) for i, label in zip(columns, lr_labels, strict=True)]
+        x_name, y_name = self.points["axes"].iloc[0].split(", ")
+        x_labels, y_labels = self._axis_labels("x", x_name, columns), self._axis_labels("y", y_name, rows)
+        left = [(*hexagon_xy(self.i0 - 0.62, j), label) for j, label in zip(rows, y_labels, strict=True)]
+        low = [(hexagon_xy(i, self.j0)[0], below - 0.64, label) for i, label in zip(columns, x_labels, strict=True)]
         left_end, right_end = (
             hexagon_xy(self.i0 - 0.62, self.j1 + 0.75),
             hexagon_xy(self.i1 + 1.2, self.j0 - 0.62),
         )
-        return left, low, [(*left_end, "wd"), (*right_end, "lr")]
+        return left, low, [(*left_end, y_name), (*right_end, x_name)]
 
-    def _axis_labels(self, axis: str, positions: Sequence[int]) -> list[str]:
+    def _axis_labels(self, axis: str, name: str, positions: Sequence[int]) -> list[str]:
         """Return the lr or wd of positions as text, extrapolated where there is no point."""
         known = dict(zip(self.points[f"{axis}_steps"].astype(int), self.points[axis], strict=True))
-        (first, at), *others = ((step, math.log2(value)) for step, value in known.items())
-        other, log2 = others[-1]
-        slope = (log2 - at) / (other - first)
-        return [format_power(known.get(k, 2.0 ** (at + slope * (k - first))), 3) for k in positions]
+        (first, at), *others = ((step, math.log2(value)) for step, value in known.items() if value > 0)
+        slope = (others[-1][1] - at) / (others[-1][0] - first) if others else 0.0
+        return [axis_text(name, known.get(k, 2.0 ** (at + slope * (k - first))), 3) for k in positions]
 
 
 PositionRanges = tuple[tuple[int, int], tuple[int, int]]
-"""First and last position along lr, and along wd."""
+"""First and last position along both axes."""
 
 
 def _position_ranges(frame: pd.DataFrame) -> PositionRanges:
-    lr, wd = frame["x_steps"], frame["y_steps"]
-    return (int(lr.min()), int(lr.max())), (int(wd.min()), int(wd.max()))
+    x, y = frame["x_steps"], frame["y_steps"]
+    return (int(x.min()), int(x.max())), (int(y.min()), int(y.max()))
 
 
 def _visible_ranges(placed: pd.DataFrame, ranges: pd.DataFrame | None) -> PositionRanges:
     """Return the visible part of the lattice: with the searched ranges, if hexagons then stay legible."""
     (i0, i1), (j0, j1) = ranges_searched = _position_ranges(placed if ranges is None else pd.concat([placed, ranges]))
-    # Each row is half a hexagon further to the right, so steps of wd add half their number to the width.
+    # Each row is half a hexagon further to the right, so steps of y add half their number to the width.
     return ranges_searched if (i1 - i0 + (j1 - j0) / 2 + 1) * SCORE_PIXELS <= MAP_PIXELS else _position_ranges(placed)
 
 
@@ -283,7 +283,7 @@ def _is_within(index: tuple[int, int], ends: PositionRanges) -> bool:
 def hexagon_xy(x_steps: Any, y_steps: Any) -> tuple[Any, Any]:
     """Return x and y of the centre of the hexagon at a lattice position.
 
-    The unit vectors of lr and wd are 60 degrees apart, so (+1, -1) has length 1 too. The six neighbours of a point are
+    The unit vectors of the axes are 60 degrees apart, so (+1, -1) has length 1 too. The six neighbours of a point are
     then the six hexagons that touch it, and (+1, +1) does not.
     """
     return x_steps + y_steps / 2, y_steps * math.sqrt(3) / 2

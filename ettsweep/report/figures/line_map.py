@@ -1,7 +1,5 @@
 """The map of a family with one free axis: scores along it, with the fitted curve."""
 
-import math
-
 import pandas as pd
 
 from ettsweep.files import Json
@@ -33,14 +31,18 @@ def line_map(
     data = Datasets()
     # A single point does not show which axis is free; the searched ranges may.
     located = points if ranges is None else pd.concat([points, ranges])
-    along = "wd" if located["y_steps"].nunique() > located["x_steps"].nunique() else "lr"
-    across, other = ("wd" if along == "lr" else "lr"), points["wd" if along == "lr" else "lr"].iloc[0]
+    along = "y" if located["y_steps"].nunique() > located["x_steps"].nunique() else "x"
+    names = dict(zip("xy", points["axes"].iloc[0].split(", "), strict=False))
+    title = f"log2 {names[along]}"
+    if len(names) > 1:
+        across = "y" if along == "x" else "x"
+        title += f", {names[across]} {points[across].iloc[0]:.4g}"
     metric, colour = points["metric"].iloc[0], strategy_colour(str(points["strategy"].iloc[0]))
     name, factor = axis_title_and_factor(metric)
     low, high = _score_range(points, (metric.mode == "max"))
     worst_y = factor * (low if (metric.mode == "max") else high)
     at = points.assign(
-        x=points[f"log2_{along}"],
+        x=points[f"{along}_log2"],
         y=(factor * points["score"]).fillna(worst_y),
         low=factor * (points["score"] - points["error"]),
         high=factor * (points["score"] + points["error"]),
@@ -49,7 +51,7 @@ def line_map(
     encoding = {
         "x": quantitative(
             "x",
-            title=f"log2 {along}" + ("" if math.isnan(other) else f", {across} {other:.4g}"),
+            title=title,
             scale={"zero": False, "padding": 24},
         ),
         "y": quantitative("y", title=name, scale=y_scale),
@@ -125,9 +127,9 @@ def _fitted_layers(
     colour: str,
 ) -> list[Json]:
     """Draw the fitted curve with a band of its standard error, and its optimum; without a fit, join the scores."""
-    scored = points.dropna(subset=["score"]).sort_values(f"log2_{along}")
+    scored = points.dropna(subset=["score"]).sort_values(f"{along}_log2")
     if fitted_curve.empty:
-        line = pd.DataFrame({"x": scored[f"log2_{along}"], "y": factor * scored["score"]})
+        line = pd.DataFrame({"x": scored[f"{along}_log2"], "y": factor * scored["score"]})
         return [{"data": data.add(line), "mark": {"type": "line", "stroke": colour, "strokeWidth": 1.2}}]
     origin, step = _log2_origin_and_step(points, along)
     mesh = fitted_curve.assign(x=origin + step * fitted_curve[f"{along}_steps"])
@@ -159,5 +161,5 @@ def _log2_origin_and_step(points: pd.DataFrame, along: str) -> tuple[float, floa
     """Return log2 of the axis at step 0, and the length of a step."""
     ordered = points.sort_values(f"{along}_steps")
     first, last = ordered.iloc[0], ordered.iloc[-1]
-    step = (last[f"log2_{along}"] - first[f"log2_{along}"]) / (last[f"{along}_steps"] - first[f"{along}_steps"])
-    return first[f"log2_{along}"] - step * first[f"{along}_steps"], step
+    step = (last[f"{along}_log2"] - first[f"{along}_log2"]) / (last[f"{along}_steps"] - first[f"{along}_steps"])
+    return first[f"{along}_log2"] - step * first[f"{along}_steps"], step

@@ -24,8 +24,8 @@ def strategies(points: pd.DataFrame) -> Json:
     """
     data = Datasets()
     order = sorted(points["strategy"].unique(), key=strategy_rank)
-    names = ["log2_lr", "log2_wd", "common_log2_lr", "common_log2_wd"]
-    rows = points.dropna(subset=names)[["strategy", "point", "role", "as_good", "told", "state", "lr", "wd", *names]]
+    names = ["x_log2", "y_log2", "common_log2_lr", "common_log2_wd"]
+    rows = points.dropna(subset=names)[["strategy", "point", "role", "as_good", "told", "state", *names]]
     colours = {"domain": order, "range": [strategy_colour(name) for name in order]}
     symbols = {"domain": order, "range": [SYMBOLS.get(name, "cross") for name in order]}
     legend = {"title": None, "orient": "bottom", "symbolSize": 110}
@@ -42,8 +42,8 @@ def strategies(points: pd.DataFrame) -> Json:
         ],
     }
     place = [
-        {"calculate": f"{MAPPED} ? datum.common_log2_lr : datum.log2_lr", "as": "x"},
-        {"calculate": f"{MAPPED} ? datum.common_log2_wd : datum.log2_wd", "as": "y"},
+        {"calculate": f"{MAPPED} ? datum.common_log2_lr : datum.x_log2", "as": "x"},
+        {"calculate": f"{MAPPED} ? datum.common_log2_wd : datum.y_log2", "as": "y"},
     ]
     # Numbered where several coincide, for the sizes of rings and the heights of labels.
     optima = [

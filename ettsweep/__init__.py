@@ -1,3 +1,3 @@
-"""ettsweep finds the best learning rate and weight decay of a Transformer, and says how sure that is."""
+"""ettsweep tunes the learning rate and weight decay of any training script, and bounds the remaining gain."""
 
 __version__ = "0.1.0"

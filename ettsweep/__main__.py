@@ -10,17 +10,17 @@ from types import FrameType
 MESSAGE = "ettsweep: interrupted\n"
 
 COLLECT_EVERY = 200_000
-"""New objects after which the garbage collector looks for cycles. Python's 700 would go through the runs of a large
-results folder, which all stay, again and again: a quarter of the time of `status`. Imports make some 80,000."""
+"""New objects after which the garbage collector looks for cycles. Python's 700 would pass over all runs of a large
+results folder again and again: a quarter of the time of `status`. Imports make some 80,000."""
 
 
 def main() -> None:
     """Run the command line. Ctrl-C ends it without a traceback, with exit code 130."""
     gc.set_threshold(COLLECT_EVERY)
-    atexit.register(gc.freeze)  # at the very end, Python would look for cycles in all that it is about to give up
+    atexit.register(gc.freeze)  # else Python looks for cycles in everything at exit
     if handled := signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else ignored, by nohup
         signal.signal(signal.SIGINT, _exit)
-        # At the very end, Python takes its handlers away, and the signal would kill a command that has said all.
+        # At exit, Python removes its handlers, and the signal would kill a finished command.
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     from ettsweep.console import prepare_streams
     from ettsweep.files import set_missing_home
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
-    """End at once: a module that is being imported might catch an exception."""
+    """End at once: a module during import might catch an exception."""
     try:
         os.write(2, MESSAGE.encode())
     finally:

@@ -1,13 +1,11 @@
-"""Train one run after the other in one process, so that what is slow to import is imported once.
+"""Train runs one after the other in one process, to do slow imports once.
 
 A worker starts such a program, and writes a line of JSON to its standard input for each turn: the variables of a run,
-or of several that it trains at once. It answers on the descriptor that ETTSWEEP_REPLY names, in lines of JSON: that it
-begins a turn, how each run has ended, and that it is ready for more. Without ETTSWEEP_REPLY, it trains the run of its
-environment, and ends.
+or of several to train at once. The program answers on the descriptor ETTSWEEP_REPLY, in lines of JSON: a turn starts, a
+run has ended, it is ready for more. Without ETTSWEEP_REPLY, it trains the run of its environment, and ends.
 
-`python -m ettsweep.call package.module:name` trains by a function. It is called with the `Run`, and the arguments that
-its grid file states. Its module is imported anew for each run, with all that lies beside it: an earlier run may have
-changed them.
+`python -m ettsweep.call package.module:name` trains by a function, called with the `Run` and the arguments of its grid
+file. Each run imports its module and those beside it again, since an earlier run may have changed them.
 """
 
 import contextlib
@@ -39,20 +37,20 @@ CORRUPT, NO_DEVICE = 65, 69
 """Exit codes: the checkpoint to resume from is damaged (EX_DATAERR); there is no such device (EX_UNAVAILABLE)."""
 
 IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that SLURM and terminals send to all processes of a job, beside SIGTERM."""
+"""Signals that SLURM and terminals send to all processes of a job, besides SIGTERM."""
 
 Ended = Callable[[Run, int, str], None]
-"""Tells that a run has ended: with an exit code, and why."""
+"""Reports the end of a run: its exit code, and why."""
 
 Train = Callable[[Sequence[Run], Ended], None]
 
 
 def serve(train: Train, prepare: Callable[[Run], object] = lambda run: None) -> int:
-    """Train runs as a worker asks for them; return the exit code.
+    """Train the runs that a worker sends; return the exit code.
 
     Args:
-        train: called with the runs of a turn. Runs that it has not told of have ended when it returns.
-        prepare: called once, with the first run: what it changes in this process stays.
+        train: called with the runs of a turn. Runs that it has not reported have ended when it returns.
+        prepare: called once, with the first run: its changes of this process stay.
     """
     runs, before, variables = list[Run](), tuple[object, ...](), dict[str, str]()
 
@@ -64,7 +62,7 @@ def serve(train: Train, prepare: Callable[[Run], object] = lambda run: None) -> 
 
     heed_worker_alone()
     signal.signal(signal.SIGTERM, on_signal)
-    # A process that a run forks would inherit a handler that does nothing there, and could not be terminated.
+    # Forks of a run would inherit a handler that does nothing, and could not be terminated.
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
     def train_prepared(runs: Sequence[Run], ended: Ended) -> None:
@@ -96,7 +94,7 @@ def serve(train: Train, prepare: Callable[[Run], object] = lambda run: None) -> 
         environments: list[dict[str, str]] = json.loads(line)
         os.environ.update(environments[0])
         _print_to(environments[0]["ETTSWEEP_OUTPUT"])
-        reply(begun=True)  # from here on, what becomes of this process is due to these runs
+        reply(begun=True)  # from here on, these runs are responsible for this process
         runs[:] = [Run(environment=each) for each in environments]
         before, variables, is_clean = _belongings() if before else (), dict(os.environ), True
 
@@ -111,7 +109,7 @@ def serve(train: Train, prepare: Callable[[Run], object] = lambda run: None) -> 
         signal.signal(signal.SIGTERM, on_signal)
         _flush()
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        for name in os.environ.keys() - variables.keys():  # what is imported sets some, and does not need them again
+        for name in os.environ.keys() - variables.keys():  # set by imports, which do not need them again
             del os.environ[name]
         is_clean = is_clean and _belongings() == before and dict(os.environ) == variables
         reply(ready=is_clean, memory_bytes=memory)
@@ -121,7 +119,7 @@ def serve(train: Train, prepare: Callable[[Run], object] = lambda run: None) -> 
 
 
 def _flush() -> None:
-    """Write what is printed to the output of this run, by C too."""
+    """Redirect prints to the output of this run, also from C."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -130,13 +128,13 @@ def _flush() -> None:
 
 
 def heed_worker_alone() -> None:
-    """Ignore the signals that reach all processes of a job: the worker tells what to do of them."""
+    """Ignore signals that reach all processes of a job: the worker handles them."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
 
 
 def _turn(train: Train, runs: Sequence[Run], tell: Ended) -> None:
-    """Train runs, and tell how each has ended, whatever training raises."""
+    """Train runs, and report how each ended, whatever training raises."""
     open_runs = {run.id: run for run in runs}
 
     def ended(run: Run, code: int, reason: str) -> None:
@@ -150,8 +148,8 @@ def _turn(train: Train, runs: Sequence[Run], tell: Ended) -> None:
         pass
     except SystemExit as end:
         code, reason = _exit_code(end.code)
-    except BaseException as error:  # a KeyboardInterrupt too: it ends the run, and no other
-        with contextlib.suppress(OSError):  # of a full disk: the reason is told all the same
+    except BaseException as error:  # a KeyboardInterrupt too: it ends only this run
+        with contextlib.suppress(OSError):  # of a full disk: the reason is still reported
             traceback.print_exc()
         code, reason = 1, failure_text(error)
     for run in list(open_runs.values()):
@@ -159,7 +157,7 @@ def _turn(train: Train, runs: Sequence[Run], tell: Ended) -> None:
 
 
 def failure_text(error: BaseException) -> str:
-    """Return why a run has failed, in one line."""
+    """Return why a run failed, in one line."""
     if isinstance(error, EttsweepError):
         return str(error)
     if isinstance(error, OSError) and error.errno in DISK_FULL:
@@ -168,21 +166,21 @@ def failure_text(error: BaseException) -> str:
 
 
 def failure_code(error: BaseException) -> int:
-    """Return the exit code that tells of an error."""
+    """Return the exit code for an error."""
     return CORRUPT if isinstance(error, CorruptError) else 1
 
 
 def _exit_code(code: object) -> tuple[int, str]:
-    """Return the exit code that sys.exit asks for, and why it is one."""
+    """Return the exit code of sys.exit, and a reason."""
     if not code:
         return 0, ""
     if not isinstance(code, int):
         print(code, file=sys.stderr)
-    return (code if isinstance(code, int) else 1), f"it left with sys.exit({code!r})"
+    return (code if isinstance(code, int) else 1), f"it called sys.exit({code!r})"
 
 
 def _take_input() -> Any:
-    """Return the lines of standard input, which what is trained does not see from here on."""
+    """Return the lines of standard input, and hide it from runs."""
     own = os.dup(0)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -191,7 +189,7 @@ def _take_input() -> Any:
 
 
 def _print_to(path: str) -> None:
-    """Append what is printed from here on to a file, by whatever it is printed."""
+    """Append all prints from here on to a file, whatever their source."""
     output = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -199,7 +197,7 @@ def _print_to(path: str) -> None:
 
 
 def _belongings() -> tuple[object, ...]:
-    """Return what a run may leave behind in this process beside variables, and the next one would meet."""
+    """Return state of this process, besides variables, that a run may leave to the next."""
     handlers = tuple(signal.getsignal(number) for number in IGNORED)
     threads = frozenset(thread.ident for thread in threading.enumerate())
     logging = sys.modules.get("logging")
@@ -208,7 +206,7 @@ def _belongings() -> tuple[object, ...]:
 
 
 def _children() -> frozenset[str]:
-    """Return the processes below this one, and those that were, which its supervisor has adopted."""
+    """Return the processes below this one, and orphans that its supervisor adopted."""
     found = set[str]()
     for pid in ("self", str(os.getppid())):
         for task in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -220,8 +218,8 @@ def _children() -> frozenset[str]:
 # --- functions --------------------------------------------------------------------------------------------------------
 
 ARGUMENTS, FOLDERS, MODULE = "ETTSWEEP_ARGUMENTS", "ETTSWEEP_FOLDERS", "ETTSWEEP_MODULE"
-"""Variables: further arguments of the function, in JSON; folders that it is imported from, before all installed ones;
-and the file of its module."""
+"""Variables: further arguments of the function, in JSON; folders to import it from, before all installed ones; and the
+file of its module."""
 
 
 def call(name: str, run: Run) -> None:
@@ -248,7 +246,7 @@ def call(name: str, run: Run) -> None:
         for part in attributes.split("."):
             target = getattr(target, part)
         arguments = json.loads(os.environ[ARGUMENTS])
-        inspect.signature(target).bind(run, **arguments)  # a TypeError that names what is wrong
+        inspect.signature(target).bind(run, **arguments)  # a TypeError that names the problem
         target(run, **arguments)
     finally:
         _IMPORTED.update(each for each in set(sys.modules) - before if _lies_in(sys.modules[each], folders))
@@ -256,11 +254,11 @@ def call(name: str, run: Run) -> None:
 
 
 _IMPORTED: set[str] = set()
-"""Names of modules that runs of this process have imported from the folders of their grid files."""
+"""Modules that runs of this process imported from the folders of their grid files."""
 
 
 def _installed(module: str) -> str:
-    """Return which installed package a module comes with, and its version."""
+    """Return the installed package of a module, and its version."""
     names = importlib.metadata.packages_distributions().get(module.partition(".")[0], ())
     return f"{module} is of {', '.join(f'{name} {importlib.metadata.version(name)}' for name in names) or 'no package'}"
 
@@ -271,7 +269,7 @@ def _lies_in(module: object, folders: Sequence[Path]) -> bool:
 
 
 def main(name: str) -> int:
-    """Train runs by a function until no more are asked for; return the exit code."""
+    """Train runs by a function until no more are sent; return the exit code."""
 
     def train(runs: Sequence[Run], ended: Ended) -> None:
         call(name, runs[0])

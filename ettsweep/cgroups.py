@@ -1,6 +1,6 @@
-"""Limits that control groups set on this process: CPU time and memory, by its own group and by all groups above it.
+"""Limits of control groups on this process: CPU time and memory, of its own group and all groups above it.
 
-Containers, systemd and SLURM limit processes by them, in version 1, in version 2 or in both at once. Their files are
+Containers, systemd and SLURM limit processes by them, in version 1, version 2 or both at once. Their files are
 documented in Linux's admin-guide/cgroup-v2.rst, admin-guide/cgroup-v1/memory.rst and scheduler/sched-bwc.rst.
 """
 
@@ -21,17 +21,17 @@ def cpu_quota(root: Path = ROOT) -> float:
 
 
 def memory_limit(root: Path = ROOT) -> float:
-    """Return the bytes of memory that this process may use together with the others of its groups, or infinity."""
+    """Return the memory in bytes that this process shares with its groups, or infinity."""
     return min(map(_group_memory, _groups("memory", root)), default=math.inf)
 
 
 def free_memory(root: Path = ROOT) -> float:
-    """Return the bytes that are left of the memory limit, or infinity without a limit."""
+    """Return the bytes left of the memory limit, or infinity without one."""
     return min((_group_memory(group) - _used_memory(group) for group in _groups("memory", root)), default=math.inf)
 
 
 def out_of_memory_kills(root: Path = ROOT) -> int:
-    """Return how many processes of this process's group the kernel has killed for want of memory so far."""
+    """Return how many processes of this process's group the kernel has killed for want of memory."""
     for group in _groups("memory", root):
         for line in (_read(group / "memory.events") or _read(group / "memory.oom_control")).splitlines():
             if line.startswith("oom_kill "):
@@ -48,7 +48,7 @@ def _group_quota(group: Path) -> float:
 
 
 def _group_memory(group: Path) -> float:
-    # A process above memory.high is throttled until it hardly moves, so that counts as a limit too.
+    # A process above memory.high hardly moves: it counts as a limit too.
     limits = (_read(group / name).strip() for name in ("memory.max", "memory.high", "memory.limit_in_bytes"))
     return min((int(limit) for limit in limits if limit.isdigit()), default=math.inf)
 
@@ -56,7 +56,7 @@ def _group_memory(group: Path) -> float:
 def _used_memory(group: Path) -> int:
     used = _read(group / "memory.current") or _read(group / "memory.usage_in_bytes")
     facts = dict(line.split(" ", 1) for line in _read(group / "memory.stat").splitlines() if " " in line)
-    # Pages of files that were read once are counted, but the kernel drops them as soon as memory is short.
+    # Cached pages count, but the kernel drops them when memory is short.
     cached = facts.get("total_inactive_file", facts.get("inactive_file", "0"))
     return max(0, int(used or 0) - int(cached))
 
@@ -87,7 +87,7 @@ def _groups(controller: str, root: Path) -> Iterator[Path]:
 
 
 def _relative(name: str, top: str) -> PurePosixPath:
-    """Return a group's path below the group that is mounted; the latter itself if the group lies elsewhere."""
+    """Return a group's path below the mounted group; the latter itself if the group lies elsewhere."""
     path = PurePosixPath(name)
     is_below = path.is_relative_to(top) and ".." not in path.parts
     return path.relative_to(top) if is_below else PurePosixPath(".")

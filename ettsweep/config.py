@@ -12,7 +12,7 @@ from ettsweep.errors import InputError
 from ettsweep.files import read_file
 
 HIDDEN_VALUE = "***"
-"""Replaces the value of an environment variable, which may be a secret, wherever it is shown or stored."""
+"""Shown and stored instead of the value of an environment variable, which may be a secret."""
 
 # --- reading --------------------------------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ def _with_rules(base: Any) -> Any:
 
 _LOADER = _with_rules(yaml.SafeLoader)
 _FAST = _with_rules(getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-"""The same on libyaml, if PyYAML was built with it: five times as fast, with poorer messages."""
+"""The same on libyaml, if PyYAML has it: five times as fast, with poorer messages."""
 
 
 MAX_DEPTH, MAX_VALUES = 100, 1_000_000
@@ -106,7 +106,7 @@ def _check_extent(text: str, source: str, loader: type) -> None:
             continue
         if isinstance(event, yaml.AliasEvent):
             if any(event.anchor == anchor for anchor, _ in open_collections):
-                raise InputError(f"{at}: an alias stands within what it repeats")
+                raise InputError(f"{at}: an alias contains itself")
             name, values = None, anchor_values.get(str(event.anchor), 0)
         elif isinstance(event, yaml.ScalarEvent):
             name, values = event.anchor, 1
@@ -124,27 +124,27 @@ def _check_extent(text: str, source: str, loader: type) -> None:
 
 
 def _load(text: str, source: str, loader: type) -> Any:
-    """Load YAML after checking its limits, which must come first: building a deep document overflows the stack."""
+    """Load YAML after checking its limits, since building a deep document overflows the stack."""
     _check_extent(text, source, loader)
     return yaml.load(text, Loader=loader)
 
 
 UNREADABLE = (ValueError, KeyError, IndexError, AttributeError, TypeError)
-"""What PyYAML raises for a value that its form or tag (!!int) promises to be of another type."""
+"""Errors of PyYAML for values that do not fit their form or tag (!!int)."""
 
 
 def parse_yaml(text: str, source: str) -> Any:
     """Parse YAML safely.
 
     Raises:
-        InputError: it is no valid YAML; with the line.
+        InputError: it is not valid YAML; the message has the line.
     """
     try:
         with contextlib.suppress(yaml.YAMLError, *UNREADABLE):
             return _load(text, source, _FAST)
         return _load(text, source, _LOADER)
     except UNREADABLE:
-        message = "a date, a number or a value with !! is none; put quotes around what is meant"
+        message = "a date, number or value with !! is not valid; put quotes around it"
         raise InputError(f"{source}: {message}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -159,7 +159,7 @@ def read_yaml(path: Path) -> Any:
     """Read a YAML file.
 
     Raises:
-        InputError: it does not exist, cannot be read, or is no YAML mapping.
+        InputError: it does not exist, cannot be read, or is not a YAML mapping.
     """
     try:
         text = read_file(path).decode()
@@ -177,7 +177,7 @@ def read_yaml(path: Path) -> Any:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes text that the loader would read as a number."""
+    """Quotes texts that the loader would read as numbers."""
 
 
 _Dumper.add_implicit_resolver(*_FLOAT)
@@ -194,7 +194,7 @@ NAME = r"[^\W\d]\w*"
 def split_override(
     override: str, option: str = "--set", example: str = "model.width=64", keys: str = rf"{NAME}(\.{NAME})*"
 ) -> tuple[str, Any]:
-    """Split `key=value` and parse the value as YAML, so that 1, true and null get their types.
+    """Split `key=value` and parse the value as YAML, which gives 1, true and null their types.
 
     Args:
         override: as typed.
@@ -209,7 +209,7 @@ def split_override(
 
 
 def hide_secrets(override: str) -> str:
-    """Return `key=value`, or an option with it, without the value of an environment variable."""
+    """Return `key=value`, or an option with it, with the value of an environment variable masked."""
     match = re.match(r"\s*(--[a-z-]+=)?[\w.]*\benvironment\b[^\s:=]*", override)
     return f"{match[0]}={HIDDEN_VALUE}" if match and match.end() < len(override) else override
 
@@ -219,7 +219,7 @@ def options_by_key(overrides: Sequence[str], option: str = "--set") -> dict[tupl
     options: dict[tuple[str, ...], str] = {}
     for override in overrides:
         key = tuple(override.partition("=")[0].split("."))
-        options.pop(key, None)  # the last of several counts, and stands last
+        options.pop(key, None)  # the last of several counts
         options[key] = f"{option} {hide_secrets(override)}"
     return options
 

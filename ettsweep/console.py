@@ -35,7 +35,7 @@ class Format(StrEnum):
 
 
 class _LossyFile(io.FileIO):
-    """A stream whose text is lost where it cannot be written, for example on a full disk."""
+    """A stream that drops text it cannot write, for example on a full disk."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -45,13 +45,13 @@ class _LossyFile(io.FileIO):
 
 
 def prepare_streams(lossy: Collection[str] = ("stderr",)) -> None:
-    """Make the standard streams of this process safe to use, whatever it was started with.
+    """Make the standard streams of this process safe to use.
 
-    A stream that is closed (`status >&-`) becomes the null device: else the next file that is opened would take its
-    place. A character that the encoding lacks is written as its escape. COLUMNS and LINES count if they are numbers.
+    A closed stream (`status >&-`) becomes the null device, or the next opened file would take its place. Characters
+    that the encoding lacks are escaped. COLUMNS and LINES count if they are numbers.
 
     Args:
-        lossy: streams that lose what cannot be written, since work must not end for a line of a log.
+        lossy: streams that drop text they cannot write, since work must not end for a line of a log.
     """
     for name in ("COLUMNS", "LINES"):
         if not re.fullmatch("[1-9][0-9]{0,4}", os.environ.get(name, "1")):
@@ -93,7 +93,7 @@ def print_table(
         form: of the output.
         columns: to print, in this order; all by default.
         data: printed as JSON in place of the rows.
-        optional: columns that tables which are too wide for the terminal leave out.
+        optional: columns that a table too wide for the terminal leaves out.
     """
     import csv
     import json
@@ -123,16 +123,16 @@ def print_table(
 
 
 def print_note(text: str) -> None:
-    """Print a note to standard error, with `--results` added to the commands that it suggests."""
+    """Print a note to standard error, with `--results` added to its commands."""
     if text:
         try:
-            sys.stdout.flush()  # keeps the order of lines where both streams go to one file
+            sys.stdout.flush()  # keeps the order of lines if both streams go to one file
         finally:
             print(escape_control(with_results(text, sys.argv)), file=sys.stderr)
 
 
 def escape_control(text: str) -> str:
-    """Return a text with control characters escaped, so that a file name cannot move the cursor or set colours.
+    """Return a text with control characters escaped: a file name must not move the cursor or set colours.
 
     Lone surrogates, which stand for undecodable bytes of a path, are escaped as well: they cannot be printed.
     """
@@ -143,13 +143,13 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u
 
 
 def as_on_screen(text: str) -> str:
-    """Return what a terminal would show of what a program has printed: no colours, and of a bar its last state."""
+    """Return a program's output as a terminal shows it: without colours, and with the last state of a bar."""
     lines = COLOURS.sub("", text).split("\n")
     return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)
 
 
 COLOURS = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[()][A-Z0-9]|[=>78cDEM])")
-"""What programs print to terminals to set colours and move the cursor."""
+"""Escape sequences that set colours and move the cursor."""
 
 
 def with_results(text: str, argv: Sequence[str]) -> str:
@@ -161,7 +161,7 @@ def with_results(text: str, argv: Sequence[str]) -> str:
 
 def with_results_option(text: str, results: str) -> str:
     """Add `--results` to the `ettsweep` commands in a text."""
-    before, *commands = text.split("`ettsweep ")  # a stray backtick elsewhere pairs with nothing
+    before, *commands = text.split("`ettsweep ")  # a stray backtick elsewhere has no pair
     for command in commands:
         arguments, closing, after = command.partition("`")
         option = f" --results {shlex.quote(results)}" if closing and not arguments.startswith("data ") else ""
@@ -176,13 +176,13 @@ def _markdown(rows: Iterable[Row], names: Sequence[str]) -> str:
 
 
 def filled(rows: Sequence[Row], names: Sequence[str], of: Collection[str] | None = None) -> list[str]:
-    """Return the columns without those (`of` some, or of all) that are empty in each row."""
+    """Return the columns, dropping those (`of` some, or all) that are empty in each row."""
     empty = {name for name in (names if of is None else of) if all(row.get(name) in (None, "") for row in rows)}
     return [name for name in names if name not in empty or not rows]
 
 
 def table_lines(rows: Sequence[Row], names: Sequence[str], width: int, optional: Collection[str] = ()) -> list[Line]:
-    """Return a table that fits a width: if need be without powers of lr and wd, or optional columns."""
+    """Return a table that fits a width, if need be without powers of lr and wd, or optional columns."""
     columns = {name: _column(rows, name, is_first=name == names[0]) for name in names}
     if not fits([*columns.values()], width):
         powers = [name for name in names if name.rpartition(".")[2] in POWER_COLUMNS]
@@ -211,7 +211,7 @@ def styled(lines: Iterable[Line]) -> "Text":
 
 
 def print_lines(lines: Sequence[Line]) -> None:
-    """Print the lines of a table: in colour in a terminal, unless there are so many that this takes long."""
+    """Print the lines of a table, in colour in a terminal unless there are too many."""
     if not sys.stdout.isatty() or len(lines) > COLOURED_LINES:
         print("\n".join(map(plain, lines)))
         return
@@ -261,7 +261,7 @@ def format_minutes(minutes: float) -> str:
 
 
 def format_cell(value: object, name: str = "") -> str:
-    """Return a value as people read it; the column's name tells of an lr or wd, a score and device hours."""
+    """Return a value for people; the name of the column decides about lr, wd, scores and device hours."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -284,7 +284,7 @@ def _format_number(value: float, name: str) -> str:
 # Cached: a table of 10,000 runs has a few dozen values of lr and wd.
 @lru_cache(maxsize=4096)
 def power_text(value: float) -> str:
-    """Return an lr or wd with three digits, and as a power of two where it is one: `2^-6 (0.0156)`."""
+    """Return an lr or wd with three digits, and as a power of two if it is one: `2^-6 (0.0156)`."""
     power, decimal = format_power(value, 3), three_digits(value)
     return f"{power} ({decimal})" if power.startswith("2^") else decimal
 
@@ -302,13 +302,13 @@ class AdvanceProgress(Protocol):
 def progress(
     description: str, total: float | None, measure: Literal["count", "bytes", "share"] = "count"
 ) -> Iterator[AdvanceProgress]:
-    """Yield a function that advances a progress bar; it does nothing where standard error is no terminal.
+    """Yield a function that advances a progress bar; it does nothing if standard error is not a terminal.
 
     Args:
         description: of the work.
         total: amount of work, or None if unknown.
-        measure: shown beside the bar: a count, bytes with their speed, or the share alone, for work whose beginning
-            does not predict the time left.
+        measure: shown beside the bar: a count, bytes with their speed, or only the share, if the time left is hard to
+            predict.
     """
     if not sys.stderr.isatty():
         yield lambda amount, description=None: None

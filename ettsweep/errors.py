@@ -5,11 +5,11 @@
     │   ├── SweepNameTakenError      a sweep of that name has other settings
     │   ├── ValuesAsRangeError       a range has values of lr or wd in place of log2 steps
     │   ├── TooFewPairsError         a text is too short for so many tokens
-    │   └── CommandFailedError       a run's command has ended with another exit code than 0
-    ├── StoppedError        exit 130 Ctrl-C, with a message on what goes on or stays
+    │   └── CommandFailedError       a run's command has failed
+    ├── StoppedError        exit 130 Ctrl-C, with a message on what keeps running
     ├── DeviceMemoryError   exit 1   a device has too little memory for the run
     ├── LostProcessError    exit 1   another process of the run is gone
-    └── FailedError         exit 1   the input was fine, the world was not
+    └── FailedError         exit 1   the input was right, but the work failed
         ├── DataMissingError         a data set is not where it should be
         ├── PackageMissingError      a package of an extra is not installed
         ├── StorageError             a folder cannot be written, the disk is full
@@ -41,7 +41,7 @@ class InputError(EttsweepError):
 
     @classmethod
     def of(cls, problems: Iterable[str]) -> "InputError":
-        """Return one error for several problems, so that a user fixes all of them at once."""
+        """Return one error for several problems, which a user can then fix at once."""
         return cls("\n".join(problems))
 
 
@@ -70,7 +70,7 @@ class TooFewPairsError(InputError):
 
 
 class StoppedError(EttsweepError):
-    """Ctrl-C; the message says what goes on or stays."""
+    """Ctrl-C; the message says what keeps running."""
 
     exit_code = 130
 
@@ -80,7 +80,7 @@ class DeviceMemoryError(EttsweepError):
 
 
 class CommandFailedError(InputError):
-    """A run's command has ended with another exit code than 0, or with None if nobody knows it: `code`."""
+    """A run's command has failed with the exit code `code`; None if it is unknown."""
 
     def __init__(self, message: str, code: int | None) -> None:
         super().__init__(message)
@@ -88,7 +88,7 @@ class CommandFailedError(InputError):
 
 
 LOST = "another process of this run is gone"
-"""How the message of a process begins that has lost another one of its run."""
+"""Prefix of the message of a process that has lost another one of its run."""
 
 
 class LostProcessError(EttsweepError):
@@ -96,7 +96,7 @@ class LostProcessError(EttsweepError):
 
 
 class FailedError(EttsweepError):
-    """The input is right, but it could not be carried out."""
+    """The input is right, but the work failed."""
 
 
 class DataMissingError(FailedError):
@@ -104,7 +104,7 @@ class DataMissingError(FailedError):
 
 
 class PackageMissingError(FailedError):
-    """A package that the core does without is needed, and is not installed."""
+    """A package of an extra is needed, and not installed."""
 
 
 class StorageError(FailedError):
@@ -124,11 +124,11 @@ class LaunchError(FailedError):
 
 
 class SubmissionUnknownError(LaunchError):
-    """sbatch gave no answer, so that there may be jobs now; the next query of SLURM finds out."""
+    """sbatch gave no answer, so there may be jobs now; the next query of SLURM finds out."""
 
 
 class SlurmUnavailableError(LaunchError):
-    """SLURM does not answer: the state of jobs is unknown, and nothing may be concluded from it."""
+    """SLURM does not answer: the state of jobs is unknown."""
 
 
 class SlurmNotInstalledError(SlurmUnavailableError):
@@ -145,7 +145,7 @@ class GitError(Exception):
 
 @contextmanager
 def with_source(source: str) -> Iterator[None]:
-    """Put the name of a file or an option before each line of an InputError that is raised within."""
+    """Put the name of a file or an option before each line of an InputError raised within."""
     try:
         yield
     except InputError as error:
@@ -171,7 +171,7 @@ def unknown_name(kind: str, name: str, choices: Iterable[str]) -> InputError:
 
 
 def nearest_name(name: str, choices: Iterable[str]) -> str | None:
-    """Return the most similar of some names, whatever its case; None if none is similar."""
+    """Return the most similar of some names, in any case; None if none is similar."""
     import difflib
 
     by_folded = {choice.casefold(): choice for choice in choices}

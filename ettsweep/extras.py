@@ -1,4 +1,4 @@
-"""Packages that the core does without: which extra brings each, and the sentence for one that is missing."""
+"""Packages of extras, and the message if one is missing."""
 
 from importlib.util import find_spec
 
@@ -11,7 +11,7 @@ INSTALL = {
     **dict.fromkeys(("vl_convert", "pyarrow"), FIGURES),
     **{name: f"pip install {name}" for name in ("cmaes", "tensorboard", "wandb")},
 }
-"""What to type for a module that is missing."""
+"""Command that installs a missing module."""
 
 
 def is_installed(module: str) -> bool:
@@ -20,7 +20,7 @@ def is_installed(module: str) -> bool:
 
 
 def missing_text(subject: str, *modules: str) -> str:
-    """Return a sentence on the first of these modules that is missing, and what to type; "" if all are installed."""
+    """Return a sentence on the first missing module, with the command to type; "" if all are installed."""
     missing = next((module for module in modules if not is_installed(module)), None)
     return f"{subject} needs {missing}, which is not installed: {INSTALL[missing]}" if missing else ""
 
@@ -29,7 +29,7 @@ def check_installed(subject: str, *modules: str) -> None:
     """Check that modules of an extra are installed.
 
     Raises:
-        PackageMissingError: one is not; the message names `subject`, which needs it.
+        PackageMissingError: one is missing; the message names `subject`, which needs it.
     """
     if text := missing_text(subject, *modules):
         raise PackageMissingError(text)

@@ -1,4 +1,4 @@
-"""Digests of files: of all contents, or of large data both ends; those of large files are kept until a file changes."""
+"""Digests of files: of all contents, or of both ends of large data; those of large files are cached."""
 
 import contextlib
 import glob
@@ -16,14 +16,14 @@ DIGEST_DIGITS = 12
 """Hex digits of a digest of code or data in a spec."""
 
 SAMPLE_BYTES = 2**20
-"""Bytes at the beginning and at the end of a large file of data that its digest is made of."""
+"""Bytes at each end of a large file that its digest covers."""
 
 SETTLED_S = 2.0
-"""A file that was changed so recently may change again without a new time."""
+"""A file changed so recently may change again without a new time."""
 
 
 def file_digest(path: Path, *, whole: bool = True) -> bytes:
-    """Return a digest of a file's content; of a large one's both ends unless it is to be read whole.
+    """Return a digest of a file's content, or of both ends of a large one unless `whole`.
 
     Raises:
         OSError: it cannot be read.
@@ -40,7 +40,7 @@ def data_digest(names: Iterable[str], folder: Path, *, whole: bool = False) -> s
     Args:
         names: paths, or patterns, relative to the folder or not.
         folder: of the grid file.
-        whole: whether large files are read whole, too.
+        whole: whether to read large files whole.
 
     Raises:
         DataMissingError: one is missing.
@@ -60,7 +60,7 @@ def data_digest(names: Iterable[str], folder: Path, *, whole: bool = False) -> s
 
 
 def named_data(folder: Path, name: str) -> list[Path]:
-    """Return the files and folders of data that a path or pattern relative to a folder stands for.
+    """Return the files and folders of data that match a path or pattern relative to a folder.
 
     Raises:
         DataMissingError: there is none.
@@ -69,8 +69,8 @@ def named_data(folder: Path, name: str) -> list[Path]:
     if path.exists():
         return [path]
     if any("**" in part and part != "**" for part in Path(name).parts):
-        raise DataMissingError(f"data: {name!r} is no pattern: ** stands for whole folders")
-    # Unlike pathlib's it enters links, as folders of data are in a copy of a project.
+        raise DataMissingError(f"data: {name!r} is not a pattern: ** stands for whole folders")
+    # Unlike pathlib, it enters links, as data folders are in a copy of a project.
     names = glob.iglob(name, root_dir=folder, recursive=True, include_hidden=True)  # noqa: PTH207
     found = [] if Path(name).is_absolute() else sorted(folder / each for each in names)
     if not found:
@@ -87,7 +87,7 @@ def _files_of(path: Path) -> Iterator[Path]:
 
 @cache
 def _sample(path: Path, size: int, mtime_ns: int, inode: int, ctime_ns: int) -> bytes:
-    """Return a digest of a file's content, of a large one's both ends. All but the path is for the cache."""
+    """Return a digest of a file's content, or of both ends of a large one. All but the path is for the cache."""
     with path.open("rb") as file:
         if size <= 2 * SAMPLE_BYTES:
             return hashlib.file_digest(file, "sha256").digest()
@@ -98,8 +98,8 @@ def _sample(path: Path, size: int, mtime_ns: int, inode: int, ctime_ns: int) -> 
 
 @cache
 def _whole_digest(path: Path, size: int, mtime_ns: int, inode: int, ctime_ns: int) -> bytes:
-    """Return a digest of all of a large file's content, which is kept in the user's cache until the file changes."""
-    # The time of modification may be set back, by copies in place too; that of the last change of any kind may not.
+    """Return a digest of all of a large file's content, cached for the user until the file changes."""
+    # Copies can set back the time of modification, but not that of the last change.
     stamp = f"{path.resolve()}\0{size}\0{mtime_ns}\0{inode}\0{ctime_ns}"
     key = hashlib.sha256(stamp.encode(errors="surrogateescape")).hexdigest()
     is_settled = time.time() - max(mtime_ns, ctime_ns) / 1e9 > SETTLED_S

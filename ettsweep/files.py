@@ -17,12 +17,12 @@ Json = dict[str, Any]
 
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-DISK_FULL_MESSAGE = "the disk is full; free some space (`ettsweep clean` removes what is no longer needed)"
+DISK_FULL_MESSAGE = "the disk is full; free some space (`ettsweep clean` removes unneeded files)"
 
 
 @contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError on `path` into a StorageError that says what would help."""
+    """Turn an OSError on `path` into a StorageError with a remedy."""
     try:
         yield
     except OSError as error:
@@ -60,16 +60,16 @@ def naming_option(option: str, folder: Path) -> Iterator[None]:
 # --- regular files ----------------------------------------------------------------------------------------------------
 
 KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a link"}
-"""What else may have the name of a file; all others are devices."""
+"""Kinds that are not regular files; all others are devices."""
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Open a file and return its descriptor; what is no regular file, such as a FIFO or a device, is never waited for.
+    """Open a regular file and return its descriptor, without waiting for a FIFO or device.
 
-    To write, a link is not followed: it could lead to any file of this user.
+    To write, it follows no link, which could lead to any file of this user.
 
     Raises:
-        OSError: it cannot be opened, or is no regular file; `strerror` says what it is.
+        OSError: it cannot be opened, or is not a regular file; `strerror` names its kind.
     """
     is_written = flags & (os.O_WRONLY | os.O_RDWR)
     flags |= os.O_NONBLOCK | os.O_CLOEXEC | (os.O_NOFOLLOW if is_written else 0)
@@ -91,7 +91,7 @@ def _irregular(path: Path, mode: int) -> OSError:
 
 
 class PathBelow:
-    """An attribute of an object with a `path`: a path below it, joined when it is asked for.
+    """An attribute of an object with a `path`: a path below it, joined on access.
 
     Joining a path takes as long as reading a small file.
     """
@@ -111,9 +111,9 @@ def read_file(path: Path) -> bytes:
 
 
 def append_text(path: Path, text: str) -> None:
-    """Append to a regular file in one write, and make it if there is none; raises an OSError as `open_regular` does."""
+    """Append to a regular file in one write, creating it if missing; raises an OSError as `open_regular` does."""
     with os.fdopen(open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
-        file.write(text.encode(errors="backslashreplace"))  # what is not UTF-8 in a path
+        file.write(text.encode(errors="backslashreplace"))  # paths may not be UTF-8
 
 
 # --- whole files ------------------------------------------------------------------------------------------------------
@@ -127,14 +127,14 @@ def write_atomic(
     mode: int = 0o666,
     synced: bool = True,
 ) -> bool:
-    """Write a whole file: a reader, or a kill at any instant, finds the old content or the new.
+    """Write a whole file: readers find the old content or the new, even after a kill at any instant.
 
     Args:
         path: of the file.
-        data: content, or a function that writes it to the path that it is given.
+        data: content, or a function that writes it to a given path.
         exclusive: keep an existing file, and return False.
-        mode: permissions of the file, less those that the umask takes away.
-        synced: whether it is on the disk then; else a crash of the machine may leave less of it.
+        mode: permissions of the file, less the umask.
+        synced: whether to sync it to disk; else a crash of the machine may lose some of it.
 
     Raises:
         StorageError: the file cannot be written; the temporary file is removed.
@@ -143,7 +143,7 @@ def write_atomic(
     with storage_errors(path):
         try:
             if mode != 0o666:
-                temporary.touch(mode)  # before it has content that others could read
+                temporary.touch(mode)  # before others could read its content
             if callable(data):
                 data(temporary)
             else:
@@ -165,7 +165,7 @@ def write_atomic(
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder: a kill at any instant leaves it whole, or under a hidden name, which `clean` removes.
+    """Remove a folder: a kill at any instant leaves it whole, or under a hidden name for `clean`.
 
     Raises:
         StorageError: it cannot be removed.
@@ -185,7 +185,7 @@ def sync(path: Path) -> None:
 
 
 def sync_names(folder: Path) -> None:
-    """Have the names in a folder on the disk: a file that was renamed or linked there is found after a crash."""
+    """Sync the names in a folder: a file that was renamed or linked there survives a crash."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -195,14 +195,14 @@ def sync_names(folder: Path) -> None:
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file, in hex."""
-    import hashlib  # OpenSSL: what only prints does without
+    import hashlib  # loads OpenSSL, which is slow
 
     with os.fdopen(open_regular(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 NO_HOME = "/dev/null"
-"""Home folder of users who have none; nobody can create it, not even root, nor write anything below it."""
+"""Home folder of users without one; not even root can create it, or write below it."""
 
 
 def set_missing_home() -> None:
@@ -212,9 +212,9 @@ def set_missing_home() -> None:
 
 
 def expand_home(path: str) -> str:
-    """Return a path with a leading `~` or `~user` replaced by that home folder, as a shell would.
+    """Return a path with a leading `~` or `~user` replaced by that home folder.
 
-    A shell leaves it alone in `--results=~/x`, in environment variables and in files.
+    A shell does not do so in `--results=~/x`, in environment variables and in files.
 
     Raises:
         InputError: there is no such user, or no home folder is known.
@@ -230,7 +230,7 @@ def expand_home(path: str) -> str:
 
 
 def _home_of(tilde: str) -> str | None:
-    """Return the folder that `~` or `~user` stands for; None if it is not known."""
+    """Return the folder of `~` or `~user`; None if it is unknown."""
     if tilde == "~" and os.environ.get("HOME") in ("", NO_HOME):  # empty, it would stand for the root folder
         return None
     home = os.path.expanduser(tilde)  # noqa: PTH111 (pathlib raises)
@@ -238,7 +238,7 @@ def _home_of(tilde: str) -> str | None:
 
 
 def cache_folder() -> Path:
-    """Return the user's folder for files that can be made again; without a home, one that nobody can write."""
+    """Return the user's folder for files that can be made again; without a home, an unwritable one."""
     with contextlib.suppress(InputError):
         return Path(expand_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache")) / "ettsweep"
     return Path(NO_HOME) / ".cache" / "ettsweep"
@@ -264,17 +264,17 @@ def loads(data: bytes | str) -> Any:
     """Parse strict JSON. Integers may still be too large for a float, and 1e999 is infinite: see `number`.
 
     Raises:
-        ValueError: it is no JSON, has NaN or infinity, or is nested too deeply.
+        ValueError: it is not JSON, has NaN or infinity, or is nested too deeply.
     """
     try:
-        # As json.loads, which makes a new decoder at each call.
+        # json.loads makes a new decoder at each call.
         return _DECODER.decode(data if isinstance(data, str) else data.decode("utf-8", "surrogatepass"))
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
 def loads_fast(data: bytes) -> Any:
-    """Parse strict JSON as `loads` does, three times as fast once pydantic has been imported, which this does.
+    """Parse strict JSON as `loads` does, three times as fast, but import pydantic.
 
     Raises:
         ValueError: as `loads`.
@@ -283,12 +283,12 @@ def loads_fast(data: bytes) -> Any:
 
     try:
         return from_json(data, allow_inf_nan=False)
-    except ValueError:  # it refuses lone surrogates and deep nesting, which json takes, and has other words
+    except ValueError:  # it refuses lone surrogates and deep nesting, which json accepts, with other messages
         return loads(data)
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
@@ -310,7 +310,7 @@ def read_json(path: Path) -> Json:
 
     Raises:
         FileNotFoundError: there is none.
-        CorruptError: it is no JSON object, or cannot be read.
+        CorruptError: it is not a JSON object, or cannot be read.
     """
     try:
         data = read_file(path)
@@ -325,21 +325,21 @@ def parse_object(path: Path, data: bytes) -> Json:
     """Parse a JSON object; `path` is for messages.
 
     Raises:
-        CorruptError: it is no JSON object.
+        CorruptError: it is not a JSON object.
     """
     try:
         value = loads(data)
     except ValueError as error:
-        raise CorruptError(f"{path}: no valid JSON: {error}") from error
+        raise CorruptError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(value, dict):
         raise CorruptError(f"{path}: not a JSON object")
     return value
 
 
 def folder_names(folder: Path) -> list[str]:
-    """Return the sorted names of what is in a folder; none if there is no such folder.
+    """Return the sorted names in a folder; none if there is no such folder.
 
-    Path.glob would return none for a folder that cannot be read, too.
+    Path.glob would return none for an unreadable folder too.
 
     Raises:
         CorruptError: it is no folder, or cannot be read.
@@ -397,7 +397,7 @@ def first_json_line(path: Path) -> Json | None:
 
 
 TAIL_BYTES = 8192
-"""Bytes at the end of a .jsonl file that hold its last line, and the line before: lines are shorter than 4 KiB."""
+"""Bytes at the end of a .jsonl file that hold its last two lines, of less than 4 KiB each."""
 
 
 def last_json_line(path: Path, holding: bytes = b"") -> Json | None:
@@ -415,8 +415,8 @@ def last_json_line(path: Path, holding: bytes = b"") -> Json | None:
 def write_counter(path: Path, count: int) -> None:
     """Write a counter in place, to a file of constant size.
 
-    A file that is replaced shows up late on clients of a network file system, which cache the folder's listing; one
-    that stays is revalidated whenever it is opened.
+    Clients of a network file system cache the folder's listing, and see a replaced file late; an existing one is
+    revalidated whenever it is opened.
     """
     descriptor = open_regular(path, os.O_WRONLY | os.O_CREAT)
     try:

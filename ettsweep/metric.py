@@ -1,4 +1,4 @@
-"""The metric that verdicts compare: how a score is taken from a run, which is better, and in what it is given."""
+"""The metric that verdicts compare: the score of a run, its better side, and its unit."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -8,18 +8,18 @@ from typing import Any, Literal
 from ettsweep.files import number
 
 MAX_SCORE = 1e100
-"""Size of the largest score: the square of a larger one may be no float. Such a run diverged, whatever it says."""
+"""Largest score; the square of a larger one may overflow. Such a run counts as diverged."""
 
 
 def valid_score(value: object) -> float | None:
-    """Return a score from a file; None for anything that is none, which ranks last, as a diverged run does."""
+    """Return a score from a file; None for anything else, which ranks last, as a diverged run does."""
     score = number(value)
     return None if score is None or abs(score) > MAX_SCORE else score
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What verdicts compare: how a score is taken from the metrics of a run, and whether lower or higher is better.
+    """The metric that verdicts compare: the score of a run, and whether lower or higher is better.
 
     Attributes:
         name: column of the score in result.json and in tables, such as best_loss.
@@ -27,7 +27,7 @@ class Metric:
         column: column of metrics.jsonl from which it is taken, such as val_loss.
         take: its best value, its last, or the one at a step.
         unit: of the score, in words for axes; empty for none.
-        loss_unit: of losses that are recorded beside it.
+        loss_unit: unit of other recorded losses.
         is_fraction: whether scores from 0 to 1 are shown in percent, as accuracies are.
         margin_is: whether a margin is a share of the candidate's score or a difference from it.
     """
@@ -42,7 +42,7 @@ class Metric:
     margin_is: Literal["share", "difference"] = "share"
 
     def score(self, evaluations: Iterable[Mapping[str, Any]]) -> float | None:
-        """Return the score of a run from the lines of its metrics.jsonl; None if it is not among them."""
+        """Return the score of a run from the lines of its metrics.jsonl; None without one."""
         values = [
             (line.get("step"), value) for line in evaluations if (value := number(line.get(self.column))) is not None
         ]
@@ -78,7 +78,7 @@ class Metric:
     @property
     def label(self) -> str:
         """Name in words, such as lowest validation loss."""
-        if self.name == self.column:  # stated as it is, by somebody else
+        if self.name == self.column:  # a stated score, not computed here
             return self.column
         quantity = QUANTITIES.get(self.column, self.column)
         extreme = "lowest" if self.mode == "min" else "highest"
@@ -89,12 +89,12 @@ class Metric:
 
     @property
     def factor(self) -> int:
-        """Factor from scores to what is shown: 100 for percent."""
+        """Factor from scores to shown numbers: 100 for percent."""
         return 100 if self.is_fraction else 1
 
     @property
     def margin_factor(self) -> int:
-        """Factor from margins, bounds and noise to what is shown: 100 for percent and points."""
+        """Factor from margins, bounds and noise to shown numbers: 100 for percent and points."""
         return 1 if self.margin_is == "difference" and not self.is_fraction else 100
 
     @property
@@ -115,4 +115,4 @@ QUANTITIES = {
     "val_loss": "validation loss",
     "val_accuracy": "validation accuracy",
 }
-"""Labels of columns of metrics.jsonl; others are called what they are."""
+"""Labels of columns of metrics.jsonl; others are their own labels."""

@@ -1,8 +1,8 @@
-"""Whose folder: nothing is executed from a folder that others may write to, unless its group is trusted.
+"""Owners of folders: ettsweep executes nothing from a folder that others may write to, unless its group is trusted.
 
-Others are an owner who is neither this user nor root, all users, and a group that is not its owner's private one: the
-primary group, of the owner's name, without members. Folders above count too, unless they are sticky: whoever may write
-there could put another folder in its place.
+Others are: an owner other than this user and root, all users, and a group other than the owner's private one (the
+primary group, of the owner's name, without members). Folders above count too, unless they are sticky: a writer there
+could replace the folder.
 """
 
 import contextlib
@@ -19,22 +19,22 @@ from typing import NamedTuple
 from ettsweep.errors import InputError
 
 TRUST_VARIABLE = "ETTSWEEP_TRUST_GROUP"
-"""Set by --trust-group, so that workers and jobs have it too."""
+"""Set by --trust-group, also for workers and jobs."""
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 UMASK = os.umask(0o077)
-"""The umask that this process was started with."""
+"""The umask at the start of this process."""
 os.umask(UMASK)
 
 
 def trusts_group() -> bool:
-    """`True` if folders of other users, and those that a group may write to, are trusted."""
+    """`True` if folders of other users, and group-writable ones, are trusted."""
     return os.environ.get(TRUST_VARIABLE, "0") not in ("", "0")
 
 
 def trust_group(trusted: bool) -> None:
-    """Trust groups, in this process and those that it starts; else let no group write to what they make."""
+    """Trust groups, in this process and its children; else let no group write to their files."""
     os.environ.pop(TRUST_VARIABLE, None)
     if trusted:
         os.environ[TRUST_VARIABLE] = "1"
@@ -42,37 +42,37 @@ def trust_group(trusted: bool) -> None:
 
 
 def check_folder(folder: Path, *, whole: bool = False) -> None:
-    """Check that nobody else may change what is executed from a folder, which need not exist yet.
+    """Check that only this user may change the code in a folder, which need not exist yet.
 
     Args:
         folder: a folder, or a file.
-        whole: whether to look at all that is in it too.
+        whole: whether to check everything in it too.
 
     Raises:
-        InputError: somebody else may.
+        InputError: others may.
     """
     _check(folder, _tree(folder.resolve()) if whole else ())
 
 
 def check_run_folder(run: Path) -> None:
-    """Check the folder of a run as `check_folder` does, and that no link in it leads elsewhere, whoever is trusted.
+    """Check the folder of a run as `check_folder` does, and that it has no links, even with a trusted group.
 
-    What lies in `out`, or in what a run has saved, is its program's own.
+    Files in `out` and in checkpoints belong to its program.
 
     Raises:
-        InputError: somebody else may change it, or it has a link.
+        InputError: others may change it, or it has a link.
     """
     run = run.parent.resolve() / run.name
     attempts = list(_entries(run / "attempts"))
     paths = [run, *_entries(run), *attempts, *(path for attempt in attempts for path in _entries(attempt))]
     if link := next((path for path in paths if path.is_symlink()), None):
-        raise InputError(f"{link} is a link, and ettsweep follows no link in the folder of a run: remove it")
+        raise InputError(f"{link} is a link, and ettsweep follows no links in the folder of a run: remove it")
     _check(run, paths)
 
 
 def _check(folder: Path, inside: Iterable[Path]) -> None:
     real = folder.resolve()
-    above = dict.fromkeys((*real.parents, *folder.absolute().parents))  # a link on the way could be replaced too
+    above = dict.fromkeys((*real.parents, *folder.absolute().parents))  # a link on the path could be replaced too
     found = [other for path in above if (other := _others(path, is_above=True))]
     found += [other for path in (real, *inside) if (other := _others(path))]
     if not found:
@@ -81,17 +81,17 @@ def _check(folder: Path, inside: Iterable[Path]) -> None:
     if not first.bits:
         ways = "use a folder of yours, or trust its owner and group with --trust-group"
     elif first.bits == "g-w":
-        ways = f"take that right away ({_chmod(real, found)}), or trust the group with --trust-group"
+        ways = f"remove that right ({_chmod(real, found)}), or trust the group with --trust-group"
     elif first.path.lstat().st_mode & stat.S_ISVTX:  # such as /tmp
         ways = "use a folder of yours in it"
     else:
-        ways = f"take that right away ({_chmod(real, found)}), or use a folder of yours"
-    executed = "it" if first.path == real and real.is_file() else f"what lies in {folder}"
+        ways = f"remove that right ({_chmod(real, found)}), or use a folder of yours"
+    executed = "it" if first.path == real and real.is_file() else f"files in {folder}"
     raise InputError(f"{first.path} {first.text}, and ettsweep executes {executed}: {ways}")
 
 
 class _Others(NamedTuple):
-    """Who else may write to a path that has an owner; `bits` are what chmod takes away, none from another owner."""
+    """Others who may write to a path; `bits` are for chmod to remove, none from another owner."""
 
     path: Path
     uid: int
@@ -103,7 +103,7 @@ def _others(path: Path, *, is_above: bool = False) -> _Others | None:
     try:
         status = path.lstat()
     except OSError:
-        return None  # nothing is executed from what is not there
+        return None  # a missing path executes nothing
     uid, mode, own = status.st_uid, status.st_mode, (0, os.geteuid())
     if stat.S_ISLNK(mode) or (is_above and mode & stat.S_ISVTX):
         return None
@@ -121,11 +121,11 @@ def _others(path: Path, *, is_above: bool = False) -> _Others | None:
 
 @cache
 def _kept_by(folder: Path, device: int) -> tuple[int, bool]:
-    """Return which owner a file of this user has in a folder, and whether modes are kept.
+    """Return the owner of a file of this user in a folder, and whether modes are kept.
 
-    File systems such as SMB or sshfs may show one owner or mode for all files: then it says nothing.
+    SMB or sshfs may show one owner or mode for all files, which then says nothing.
     """
-    import tempfile  # takes long to import, and is rarely needed
+    import tempfile  # slow to import, and rarely needed
 
     with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=folder) as probe:  # made with mode 600
         status = os.fstat(probe.fileno())
@@ -135,18 +135,18 @@ def _kept_by(folder: Path, device: int) -> tuple[int, bool]:
 
 
 def _is_private(path: Path, status: os.stat_result) -> bool:
-    """Return whether the group of a path has nobody but the path's owner."""
+    """Return whether the path's owner is the only member of its group."""
     try:
         user, group = pwd.getpwuid(status.st_uid), grp.getgrgid(status.st_gid)
     except KeyError:
         return False
     is_own = (user.pw_gid, user.pw_name) == (group.gr_gid, group.gr_name) and {*group.gr_mem} <= {user.pw_name}
-    # Beside an access list, the bits of the group are those of all that it names.
+    # With an access list, the group's bits are those of all its entries.
     return is_own and not (hasattr(os, "listxattr") and "system.posix_acl_access" in os.listxattr(path))
 
 
 def _chmod(folder: Path, others: Iterable[_Others]) -> str:
-    """Return the command, in backticks, that takes the right to write away from all others."""
+    """Return the command, in backticks, that stops all others from writing."""
     bits = "go-w" if any(other.bits == "go-w" for other in others) else "g-w"
     above = list(dict.fromkeys(str(other.path) for other in others if other.path in folder.parents))
     commands = [shlex.join(["chmod", bits, *above])] if above else []
@@ -172,13 +172,13 @@ def _group_name(gid: int) -> str:
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    """Yield what is in a folder; nothing if there is none, or it is a link."""
+    """Yield the entries of a folder; none if it is missing, or a link."""
     with contextlib.suppress(OSError):
         if not folder.is_symlink():
             yield from folder.iterdir()
 
 
 def _tree(folder: Path) -> Iterator[Path]:
-    """Yield all that is in a folder; links are not followed."""
+    """Yield everything in a folder, without following links."""
     for parent, folders, names in os.walk(folder):
         yield from (Path(parent, name) for name in (*folders, *names))

@@ -1,4 +1,4 @@
-"""Patterns that a grid file states: some take for ever on some text, so that they are matched for a limited time."""
+"""Time limit for patterns of grid files: some take for ever on some text."""
 
 import signal
 import threading
@@ -9,21 +9,21 @@ from types import FrameType
 from ettsweep.errors import MetricsError
 
 LIMIT_S = 5.0
-"""Seconds of computing that patterns have for a piece of text; milliseconds are usual."""
+"""Most seconds of computing for a piece of text; milliseconds are usual."""
 
 
 @contextmanager
 def time_limit(name: Callable[[], str], limit_s: float = LIMIT_S) -> Iterator[None]:
-    """End the body once it has computed for so many seconds; the engine of patterns looks for signals while it matches.
+    """End the body after some seconds of computing, by a signal, which the pattern engine notices while it matches.
 
     Args:
-        name: returns the pattern that was matched last, for the message.
+        name: returns the last pattern, for the message.
         limit_s: the seconds.
 
     Raises:
         MetricsError: the time is over.
     """
-    if threading.current_thread() is not threading.main_thread():  # only that one hears of signals
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
         yield
         return
 
@@ -33,7 +33,7 @@ def time_limit(name: Callable[[], str], limit_s: float = LIMIT_S) -> Iterator[No
         )
 
     before = signal.signal(signal.SIGVTALRM, expire)
-    signal.setitimer(signal.ITIMER_VIRTUAL, limit_s)  # time of this process, not of a machine that sleeps or is busy
+    signal.setitimer(signal.ITIMER_VIRTUAL, limit_s)  # CPU time: the machine may sleep or be busy
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""lr and wd as people read and type them: powers of two, and the decimals that stand for them."""
+"""lr and wd as people read and type them: powers of two, and decimals."""
 
 import math
 import re
@@ -8,16 +8,16 @@ POWER_COLUMNS = {"lr", "wd", "effective_lr"}
 """Columns of tables whose values are searched in steps of powers of two."""
 
 LOG2_DIGITS = 9
-"""Decimals of log2(lr) and log2(wd) in run ids: maps between strategies round, and what differs by less is one run."""
+"""Decimals of log2(lr) and log2(wd) in run ids: maps between strategies round, so smaller differences are one run."""
 
 
 def log2(value: float) -> float | None:
-    """Return log2 rounded as run ids hold it, and None for 0."""
+    """Return log2 rounded as in run ids, and None for 0."""
     return round(math.log2(value), LOG2_DIGITS) + 0.0 if value > 0 else None
 
 
 def format_power(value: float, digits: int | None = None) -> str:
-    """Return an lr or wd as a power of two where it is one, 2^-6 or 2^1.5, and else as a decimal.
+    """Return an lr or wd as a power of two if it is one, 2^-6 or 2^1.5, else as a decimal.
 
     The decimal has some `digits`, or as many as `shortest_decimal` needs.
     """
@@ -46,14 +46,14 @@ def power_and_decimal(value: float) -> str:
 
 
 def parse_number(text: str) -> float:
-    """Return an lr or wd that a person has typed: 0.015625, 2^-6, or both as tables print them.
+    """Return a typed lr or wd: 0.015625, 2^-6, or both as in tables.
 
     Raises:
-        ValueError: it is no number.
+        ValueError: it is not a number.
     """
     if printed := re.fullmatch(r"(2\^\S+) \([^ ()]+\)", text.strip()):
         text = printed[1]
-    if "_" in text:  # which Python reads as 1_000, and names of runs have between a number and the next word
+    if "_" in text:  # Python reads 1_000, and names of runs have _ after numbers
         raise ValueError(text)
     try:
         base, _, exponent = text.strip().partition("2^")

@@ -17,17 +17,17 @@ Ts = TypeVarTuple("Ts")
 
 
 class Pool(ProcessPoolExecutor):
-    """An executor whose processes ignore Ctrl-C: the command that owns them handles it."""
+    """An executor whose processes ignore Ctrl-C, which their command handles."""
 
     def submit(self, work: Callable[P, T], /, *arguments: P.args, **keywords: P.kwargs) -> Future[T]:
-        """Submit work; a process may be started for it, which inherits the blocked signal."""
+        """Submit work; a new process inherits the blocked signal."""
         with signals_blocked(signal.SIGINT):
             return super().submit(work, *arguments, **keywords)
 
     def end(self) -> None:
         """Terminate the processes, whatever they do."""
         with signals_blocked(signal.SIGINT):
-            for process in active_children():  # one that waits for a disk would never notice a shutdown
+            for process in active_children():  # one that waits for a disk never notices a shutdown
                 process.terminate()
             self.shutdown(cancel_futures=True)
 
@@ -36,12 +36,12 @@ class Pool(ProcessPoolExecutor):
 def open_pool(
     workers: int, method: Literal["fork", "spawn"], prepare: Callable[[*Ts], None], *arguments: *Ts
 ) -> Iterator[Pool]:
-    """Yield a pool of processes that are gone after the body, however it ends.
+    """Yield a pool of processes that end with the body, however it ends.
 
     Each process calls `prepare` first. `fork` shares this process's memory and needs one without threads; `spawn`
     starts a fresh interpreter.
     """
-    to_pipes = signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # writing work to a process that died would kill this one
+    to_pipes = signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # writing to a dead process would kill this one
     pool = Pool(workers, get_context(method), _start, (prepare, arguments))
     try:
         yield pool

@@ -1,4 +1,4 @@
-"""Identities of processes that no other process can be mistaken for, and what this machine has."""
+"""Unique identities of processes, and the cores and memory of this machine."""
 
 import contextlib
 import os
@@ -46,9 +46,8 @@ class Process:
     def liveness(self) -> Life:
         """Return whether the process lives; `unknown` if it cannot be seen from here.
 
-        That is so on another machine, in another container, and before the last boot: several machines, such as cloned
-        images or containers called localhost, may have one name, so that it does not tell another boot of this machine
-        from another machine.
+        That is so on another machine, in another container, and before the last boot. Several machines, such as cloned
+        images or containers called localhost, may share a name, so another boot may mean another machine.
         """
         if self.boot_id != boot_id() or (self.namespace and self.namespace != pid_namespace()):
             return "unknown"
@@ -59,12 +58,12 @@ class Process:
 
     @property
     def has_name_of_this_host(self) -> bool:
-        """`True` if its machine has the name of this one, and may be this one."""
+        """`True` if its machine has this one's name, and may be this one."""
         return self.host == socket.gethostname()
 
     @property
     def is_of_another_boot(self) -> bool:
-        """`True` if its machine has the name of this one, but another boot: this one before, or another machine."""
+        """`True` if its machine has this one's name, but another boot: an earlier one, or another machine."""
         return self.has_name_of_this_host and self.boot_id != boot_id()
 
 
@@ -81,7 +80,7 @@ def boot_id() -> str:
 
 @cache
 def pid_namespace() -> str:
-    """Return the pid namespace of this process, or an empty string where the system has none."""
+    """Return the pid namespace of this process; empty if the system has none."""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
@@ -105,7 +104,7 @@ def start_time(pid: int) -> str | None:
 
 
 def _is_hidden(pid: int) -> bool:
-    """`True` if a process exists and only its entry in /proc is hidden, as those of other users are by `hidepid`."""
+    """`True` if a process exists and only its entry in /proc is hidden, as by `hidepid`."""
     try:
         os.kill(pid, 0)
     except PermissionError:
@@ -131,7 +130,7 @@ class CoreCount:
     Attributes:
         machine: cores of this machine.
         affinity: those that the process may run on.
-        quota: cores' worth of CPU time that its control groups have, such as 2.5; infinite without a quota.
+        quota: CPU time of its control groups in cores, such as 2.5; infinite without a quota.
     """
 
     machine: int
@@ -140,7 +139,7 @@ class CoreCount:
 
     @property
     def usable(self) -> int:
-        """Number of threads that can compute without waiting for each other: a fraction of a core counts only alone."""
+        """Number of threads that can compute in parallel: a fraction of a core counts only alone."""
         return max(1, int(min(self.affinity, self.quota)))
 
     def __str__(self) -> str:
@@ -168,27 +167,27 @@ def machine_bytes() -> int:
 
 
 def memory_bytes(root: Path = cgroups.ROOT) -> int:
-    """Return the memory of this machine, or the limit of the container or job that this process runs in."""
+    """Return the memory of this machine, or the limit of this container or job."""
     return int(min(machine_bytes(), cgroups.memory_limit(root)))
 
 
 BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_HW_SUBSET")
-"""What GNU's, LLVM's and Intel's OpenMP read to bind threads to cores."""
+"""Variables by which GNU's, LLVM's and Intel's OpenMP bind threads to cores."""
 
 
 def unbind_threads() -> list[str]:
     """Remove variables that would bind the threads of this process to cores; return their names.
 
-    OpenMP knows of no other process: it binds the main thread of each to the first core when torch is imported, so
-    that all workers of a machine, and the processes that load their data, would share this one. Even a single worker
-    cannot know that no other command's worker is bound there. An affinity mask, such as that of a job, stays.
+    When torch is imported, OpenMP binds the main thread of each process to the first core, so all workers of a machine,
+    and the processes that load their data, would share it. Even a single worker may share it with another command's.
+    An affinity mask, such as that of a job, stays.
     """
     return [name for name in BINDING_VARIABLES if os.environ.pop(name, None) is not None]
 
 
 @contextlib.contextmanager
 def signals_blocked(*signals: signal.Signals) -> Iterator[None]:
-    """Block signals in the body; processes started in it inherit the block."""
+    """Block signals in the body, and in processes started there."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
@@ -198,7 +197,7 @@ def signals_blocked(*signals: signal.Signals) -> Iterator[None]:
 
 @contextlib.contextmanager
 def background_thread(name: str, work: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Run `work` in a named thread during the body, and set the event that it is given at the end."""
+    """Run `work` in a named thread during the body, and set its event at the end."""
     over = threading.Event()
     thread = threading.Thread(target=work, args=(over,), name=name, daemon=True)
     thread.start()

@@ -1,8 +1,7 @@
-"""The code of a run: files of the user's project that its runs train in a copy of, and whose digest is in their ids.
+"""The code of a run: files of the user's project, whose copy runs train in, and whose digest is in their ids.
 
-It is what git tracks, or neither tracks nor ignores (without git, all), if it is text of up to 1 MB; and what the grid
-file names, of any kind and size. The digest is of contents and of paths relative to the grid file's folder: two clones
-have the same.
+The code is text files of up to 1 MB that git does not ignore (without git, all), and files that the grid file names, of
+any kind and size. The digest is of contents and of paths relative to the grid file's folder: clones share it.
 """
 
 import contextlib
@@ -27,21 +26,21 @@ from ettsweep.provenance import git_names
 from ettsweep.schema import ListOfOne, StrictModel
 
 MAX_TEXT_BYTES = 2**20
-"""Larger files are code only where they are named."""
+"""Larger files are code only if they are named."""
 
 MAX_FILES = 20_000
-"""Files of a project; more are a mistake, such as a home folder without git."""
+"""Most files of a project; more are a mistake, such as a home folder without git."""
 
 CACHES = frozenset({"__pycache__", "node_modules", "site-packages"})
 
 DOCS_AND_TESTS = frozenset({"docs", "doc", "tests", "test"})
-"""Folders that no run depends on."""
+"""Folders without code."""
 
 OUTPUTS = frozenset({"wandb", "mlruns", "lightning_logs", "outputs", "multirun", "runs", "logs", "checkpoints"})
-"""Folders that trainings by hand leave, unless git tracks what is in them or they are Python packages."""
+"""Folders of outputs, unless git tracks their files or they are Python packages."""
 
 LOGS = (".ipynb", ".log", ".out", ".err")
-"""Ends of names of notebooks, and of what shells and SLURM write, unless git tracks them."""
+"""Ends of names of notebooks, and of output of shells and SLURM, unless git tracks them."""
 
 _TEST_OR_DOC = re.compile(r"test_.*\.py|.*_test\.py|conftest\.py|.*\.(md|rst)|(README|LICENSE|CHANGELOG)(\.txt)?")
 _GRID_FILE = re.compile(r"^centre(_\w+)?:", re.MULTILINE)
@@ -65,12 +64,12 @@ CodePatterns = Annotated[Patterns, AfterValidator(_checked)]
 
 
 class CodeRule(StrictModel):
-    """Which files are the code; `code:` in a grid file, where a list stands for `add`.
+    """The files that are the code; `code:` in a grid file, in which a list means `add`.
 
     Attributes:
         add: patterns of further files, of any kind and size.
-        only: patterns of all files that are the code; empty for the usual ones.
-        exclude: patterns of files and folders that are no code.
+        only: patterns of all code files; empty for the usual ones.
+        exclude: patterns of files and folders that are not code.
     """
 
     add: CodePatterns = ()
@@ -119,7 +118,7 @@ class ProjectCode:
         root: the folder of the project.
         folder: of the grid file, in it.
         files: digests of contents by paths relative to `folder`.
-        named: those that are code only since they are named.
+        named: those that are code only because they are named.
     """
 
     root: Path
@@ -132,14 +131,14 @@ class ProjectCode:
         return digest_of_files(self.files)
 
     def differences(self, before: Mapping[str, str], rule_before: CodeRule, rule: CodeRule) -> list[str]:
-        """Return how the code differs from earlier code, a phrase a file, as far as both rules allow a file."""
+        """Return how the code differs from earlier code, a phrase a file, for files that both rules allow."""
         phrases = []
         for name in sorted({*before, *self.files}):
             then, now = before.get(name), self.files.get(name)
             if then == now or not (rule_before.allows(name) and rule.allows(name)):
                 continue
             if then is None:
-                if not (name in self.named and not rule_before.names(name)):  # else it is named since
+                if not (name in self.named and not rule_before.names(name)):  # else it was named since
                     phrases.append(f"{name} is new")
             elif now is not None:
                 phrases.append(f"{name} was edited")
@@ -149,13 +148,13 @@ class ProjectCode:
 
 
 def digest_of_files(files: Mapping[str, str]) -> str:
-    """Return the digest of code, given those of its files by name."""
+    """Return the digest of code, given digests of its files by name."""
     text = "".join(f"{name}\0{digest}\n" for name, digest in sorted(files.items()))
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:DIGEST_DIGITS]
 
 
 NO_CODE = digest_of_files({})
-"""Digest of code that has no files: that of an installed program."""
+"""Digest of code without files, as of an installed program."""
 
 
 def find_code(
@@ -170,10 +169,10 @@ def find_code(
 
     Args:
         folder: of the grid file.
-        rule: which files are the code.
-        named: files that the grid file names otherwise.
-        data: files and folders of data, which are no code.
-        folders: further folders that some of the code lies in.
+        rule: the files that are the code.
+        named: files that the grid file names elsewhere.
+        data: files and folders of data, which are not code.
+        folders: further folders with code.
 
     Raises:
         DataMissingError: a file cannot be read, or a pattern matches none.
@@ -199,10 +198,10 @@ def find_code(
 
 
 def project_root(folder: Path, folders: Iterable[Path] = ()) -> Path:
-    """Return the folder of a project: of its repository, else the one that all of its folders lie in.
+    """Return the folder of a project: its repository, or else the common parent of its folders.
 
     Raises:
-        InputError: they have nothing in common.
+        InputError: they have no common parent.
     """
     all_folders = [folder, *(Path(os.path.normpath(each)) for each in folders)]
     for each in (folder, *folder.parents):
@@ -215,7 +214,7 @@ def project_root(folder: Path, folders: Iterable[Path] = ()) -> Path:
 
 
 def _own_output() -> set[Path]:
-    """Return the files that this command prints into, as by `ettsweep grid ... > grid.txt`."""
+    """Return the files of this command's output, as of `ettsweep grid ... > grid.txt`."""
     paths = set[Path]()
     for number in (1, 2):
         with contextlib.suppress(OSError):
@@ -246,7 +245,7 @@ class _Listing:
 
     Args:
         root: the folder of the project.
-        folder: of the grid file. That it lies in a folder of tests, say, is no reason to leave a file out.
+        folder: of the grid file; its own names, such as tests, exclude no file.
     """
 
     def __init__(self, root: Path, folder: Path) -> None:
@@ -275,7 +274,7 @@ class _Listing:
                 repositories.append(name)
             else:
                 yield inside + name, True
-        # Whole folders first: to list results, or what a training by hand has left, takes long.
+        # Whole folders first: listing results takes long.
         untracked = ("ls-files", "-o", "--exclude-standard", "-z")
         others = git_names(folder, *untracked, "--directory")
         entered = [name for name in others if name.endswith("/") and self._has_code(folder / name, is_tracked=False)]
@@ -296,7 +295,7 @@ class _Listing:
                 return
 
     def _has_code(self, folder: Path, is_tracked: bool) -> bool:
-        """Whether files in a folder may be code: 0 stands for all of them, 1 for those that git tracks, 2 for none."""
+        """Which files in a folder may be code: 0 for all, 1 for those that git tracks, 2 for none."""
         if folder not in self._shares:
             name = folder.name
             if name in CACHES or name in DOCS_AND_TESTS or name.startswith(".git") or _is_results(folder):
@@ -334,7 +333,7 @@ def _is_results(folder: Path) -> bool:
 
 
 def _is_sweep(path: Path) -> bool:
-    """Whether a file is a sweep that ettsweep has recorded: a project may have grid files in a folder of that name."""
+    """Whether a file is a sweep recorded by ettsweep: a project may have grid files in a folder of that name."""
     try:
         with path.open("rb") as file:
             return file.read(len(SWEEP_HEADER)) == SWEEP_HEADER.encode()
@@ -351,13 +350,13 @@ def _is_output(folder: Path) -> bool:
 
 
 def _is_text(path: Path) -> bool:
-    """Whether a file is text of a size that code has, and neither a grid file nor a launch profile."""
+    """Whether a file is text of the size of code, and not a grid file or launch profile."""
     try:
         status = path.stat()
         if not path.is_file() or status.st_size > MAX_TEXT_BYTES or not os.access(path, os.R_OK):
             return False
         return _is_text_of(path, status.st_size, status.st_mtime_ns, status.st_ino)
-    except OSError:  # tracked, and removed; or a link that leads nowhere
+    except OSError:  # tracked but removed, or a dangling link
         return False
 
 
@@ -373,16 +372,16 @@ def _is_text_of(path: Path, size: int, mtime_ns: int, inode: int) -> bool:
 
 
 def _matching(folder: Path, patterns: Iterable[str]) -> Iterator[Path]:
-    """Yield the files that patterns name, relative to a folder; a folder stands for all files in it.
+    """Yield the files that match patterns, relative to a folder; a folder means all files in it.
 
     Raises:
-        DataMissingError: a pattern matches none, or is none.
+        DataMissingError: a pattern matches none, or is not a pattern.
     """
     for pattern in patterns:
         try:
             found = sorted(folder.glob(pattern))
         except (ValueError, NotImplementedError) as error:
-            raise DataMissingError(f"code: {pattern!r} is no pattern: {error}") from None
+            raise DataMissingError(f"code: {pattern!r} is not a pattern: {error}") from None
         files = [file for path in found for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file()]
         if not _is_hidden(pattern):
             files = [file for file in files if not _is_hidden(os.path.relpath(file, folder))]
@@ -405,7 +404,7 @@ def _is_of_others(path: Path, root: Path) -> bool:
 # --- in a copy --------------------------------------------------------------------------------------------------------
 
 PROJECT_FILE, COPY = "project.json", "project"
-"""What the folder of a copy has: a file on what was copied, and the copied project; see `launch.project_copy`."""
+"""Files of the folder of a copy: its description, and the copied project; see `launch.project_copy`."""
 
 
 def is_project_copy(path: Path) -> bool:
@@ -414,13 +413,13 @@ def is_project_copy(path: Path) -> bool:
 
 
 def root_of_copy(folder: Path) -> Path | None:
-    """Return the copy of a project that a folder lies in; None if it lies in none."""
+    """Return the copy of a project that contains a folder; None outside of copies."""
     above = (folder, *folder.parents)
     return next((each for each in above if each.name == COPY and is_project_copy(each.parent)), None)
 
 
 def import_folders(folder: Path) -> list[Path]:
-    """Return the folders of a copy that an installed package may be imported from; none outside of copies.
+    """Return the folders of a copy that may hold an installed package; none outside of copies.
 
     An editable installation would import the project itself.
     """

@@ -1,6 +1,6 @@
 """Provenance of the running code: commit, digest, package versions, host.
 
-Nothing here writes into a user's repository, and no environment variable is recorded.
+It does not write into a user's repository, or record environment variables.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from ettsweep.errors import CorruptError, GitError
 from ettsweep.files import Json, read_json
 
 PROVENANCE_FILE = "provenance.json"
-"""Beside the package in a code snapshot: the provenance of the code that was copied."""
+"""File beside the package in a code snapshot: the provenance of the copied code."""
 
 PACKAGES = (
     *("torch", "numpy", "timm", "torchvision", "scikit-learn", "scipy", "tokenizers", "datasets", "pyarrow", "pillow"),
@@ -33,7 +33,7 @@ OTHER_PACKAGES = (
     *("transformers", "accelerate", "lightning", "pytorch-lightning", "deepspeed", "xformers", "flash-attn"),
     *("jax", "jaxlib", "flax", "optax", "tensorflow", "keras", "xgboost", "lightgbm"),
 )
-"""Further ones that users' own code may train with."""
+"""Further ones of users' own code."""
 
 GIT_PATIENCE_S = 10.0
 """Time limit of a git call: a hanging file system must not keep runs from training."""
@@ -45,11 +45,10 @@ KEPT_GIT_VARIABLES = ("GIT_CONFIG", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_AC
 def provenance() -> Json:
     """Return the provenance of the code that this process has imported.
 
-    Call it early: it reads the files as they are now. In a code snapshot, git is what was stored with it.
+    Call it early: it reads the current files. In a code snapshot, `git` is as stored with it.
 
     Returns:
-        git: commit as `git describe` has it, with -dirty behind it if files were changed; null if no repository tracks
-            the package.
+        git: commit as by `git describe`, with -dirty if files were changed; null if no repository tracks the package.
         problem: why git failed; else null.
         code: digest of the package's files; equal code has equal digests wherever it lies.
         snapshot: name of the snapshot, or null.
@@ -84,7 +83,7 @@ def provenance() -> Json:
 
 
 def belongs_to_environment(program: Path) -> bool:
-    """Whether a program is a Python, or one that lies in a Python environment of its own."""
+    """Whether a program is a Python, or lies in a Python environment."""
     prefix = program.parent.parent
     return program.name.startswith("python") or any((prefix / name).exists() for name in ("pyvenv.cfg", "conda-meta"))
 
@@ -93,7 +92,7 @@ def belongs_to_environment(program: Path) -> bool:
 def installed_versions(program: Path) -> dict[str, str]:
     """Return the versions of packages that can change numbers, by name, in the Python environment of a program.
 
-    Nothing of it is imported or started, so that it may be that of another interpreter.
+    It imports and starts nothing, so the environment may be of another interpreter.
     """
     folders = list(program.parent.parent.glob("lib*/python*"))
     # A system may have several versions of Python.
@@ -108,7 +107,7 @@ def installed_versions(program: Path) -> dict[str, str]:
 
 
 def launcher_version(program: Path, module: str = "") -> dict[str, str]:
-    """Return the version of the installed package that has a program, or a module that Python runs; empty for none."""
+    """Return the version of the installed package of a program or module; empty for none."""
     top = module.partition(".")[0]
     for path in program.parent.parent.glob("lib*/python*/*-packages/*.dist-info"):
         try:
@@ -150,7 +149,7 @@ def code_digest(files: Mapping[str, bytes]) -> str:
 
 
 def stored_provenance(package: Path) -> Json | None:
-    """Return the provenance stored in a code snapshot, or None if the package is none."""
+    """Return the provenance stored in a code snapshot; None outside of one."""
     try:
         stored = read_json(package.parent / PROVENANCE_FILE)
     except (FileNotFoundError, CorruptError):
@@ -162,15 +161,15 @@ def stored_provenance(package: Path) -> Json | None:
 
 
 def git_commit(package: Path) -> str | None:
-    """Return the commit of a package, `-dirty` behind it if tracked files differ; None if no repository tracks it.
+    """Return the commit of a package, with `-dirty` if tracked files differ; None if no repository tracks it.
 
     Raises:
-        GitError: git failed in the repository that the package lies in.
+        GitError: git failed in the repository of the package.
     """
     if not any((folder / ".git").exists() for folder in package.parents):
         return None
     if not git_names(package, "ls-files", "-z", "--", "__init__.py"):
-        return None  # a virtual environment inside a checkout of something else
+        return None  # a virtual environment inside another checkout
     commit = os.fsdecode(_git("describe", "--always", "--long", "--abbrev=40", folder=package)).strip()
     # `describe --dirty` would refresh the index on disk.
     changed = _git("status", "--porcelain", "--untracked-files=no", folder=package)
@@ -187,10 +186,15 @@ def git_names(folder: Path, *arguments: str) -> list[str]:
 
 
 def _git(*arguments: str, folder: Path) -> bytes:
-    """Run git so that it writes nothing, and return its output."""
+    """Run git without writes, and return its output."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_") or k.startswith(KEPT_GIT_VARIABLES)}
     env |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_PAGER": "cat", "LC_ALL": "C"}
-    command = ["git", "-c", "core.fsmonitor=false", *arguments]  # a file system monitor would be started, and stay
+    command = [
+        "git",
+        "-c",
+        "core.fsmonitor=false",
+        *arguments,
+    ]  # a monitor would keep running
     # Files, not pipes: a child of git may hold a pipe open long after git has exited.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:

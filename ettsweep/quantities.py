@@ -1,4 +1,4 @@
-"""Scores, shares and probabilities as text: one rule for each, the same in the terminal, on the page and in figures.
+"""Scores, shares and probabilities as text, the same in the terminal, on the page and in figures.
 
 A share is part of a score, shown in percent, or a difference; one of accuracies is shown in points. `±` is a standard
 error.
@@ -10,7 +10,7 @@ from typing import Literal
 from ettsweep.metric import Metric
 
 LARGE_LOSS = 1e6
-"""Losses from here on are written with a power of ten."""
+"""Larger losses are written with a power of ten."""
 
 
 QUANTITIES: tuple[tuple[str, Literal["min", "max"], str, bool], ...] = (
@@ -24,7 +24,7 @@ COLUMN_METRICS = {
     for take in ("best", "final")
     for name, mode, unit, is_fraction in QUANTITIES
 }
-"""Metrics of columns of result.json of which there are several in a run, of which its verdict compares one."""
+"""Metrics of further columns of result.json; a verdict compares only one."""
 
 
 def header(column: str) -> str:
@@ -58,7 +58,7 @@ def score_text(value: float, metric: Metric, unit: bool = True) -> str:
 def score_with_error(score: float, error: float | None, metric: Metric) -> str:
     """Return a score as in `score_text`, and its standard error with as many decimals; no error if it is None.
 
-    Both have more decimals where the error has no digit otherwise.
+    Both get more decimals if the error has no digit otherwise.
     """
     if error is None:
         return score_text(score, metric)
@@ -84,9 +84,9 @@ def _loss_decimals(size: float) -> int:
 
 
 def as_share(difference: float, score: float, metric: Metric) -> float | None:
-    """Return a difference of scores in the unit of margins: as a share of the score, or as it is.
+    """Return a difference of scores in the unit of margins: as a share of the score, or unchanged.
 
-    None of a score of 0, which has no shares.
+    None for a score of 0, which has no shares.
     """
     if metric.margin_is == "difference":
         return difference
@@ -94,17 +94,17 @@ def as_share(difference: float, score: float, metric: Metric) -> float | None:
 
 
 def share_text(share: float, metric: Metric) -> str:
-    """Return a share as exactly as it was set, such as a margin."""
+    """Return a share exactly as set, such as a margin."""
     return f"{metric.margin_factor * share:.10g}{metric.margin_unit}"
 
 
 def bound_text(bound: float, metric: Metric) -> str:
-    """Return a bound, rounded up to two digits: one that is rounded down would not hold."""
+    """Return a bound, rounded up to two digits: rounded down, it would not hold."""
     shown = metric.margin_factor * bound
     # Four decimals of a percentage at most: a bound of 1e-9 is no news.
     most = 4 if metric.margin_factor == 100 else 12
     digits = min(most, 1 - math.floor(math.log10(abs(shown)))) if shown else 0
-    # Rounded to more places first, else an error in the last bit would raise the second digit.
+    # Rounded to more places first: an error in the last bit must not raise the second digit.
     rounded_up = math.ceil(round(shown * 10.0**digits, 6)) / 10.0**digits
     # Only a bound of 0 is 0.
     if shown > 0 and not rounded_up:
@@ -119,7 +119,7 @@ def deviation_text(deviation: float, metric: Metric) -> str:
 
 
 def difference_text(difference: float, error: float | None, metric: Metric, signed: bool = True) -> str:
-    """Return a difference as a share with its standard error, of which two digits say how many decimals both have."""
+    """Return a difference as a share with its standard error, whose two digits set the decimals of both."""
     sign, factor = "+" if signed else "", metric.margin_factor
     decimals = _decimals_of_error(factor * (error if error else abs(difference)))
     text = f"{factor * difference:{sign}.{decimals}f}"
@@ -143,12 +143,12 @@ def probability_text(probability: float) -> str:
 
 
 def percent_up(share: float) -> int:
-    """Return a share in whole percent, rounded up: one that is rounded down would not hold."""
+    """Return a share in whole percent, rounded up: rounded down, it would not hold."""
     return math.ceil(round(100 * share, 6))  # to more places first, for errors in the last bit
 
 
 def confidence_text(confidence: float) -> str:
-    """Return a confidence as it was set: 95%."""
+    """Return a confidence as set: 95%."""
     return f"{100 * confidence:.10g}%"
 
 

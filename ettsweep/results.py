@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 
 def load(folder: str | Path, *sweeps: str) -> "Results":
-    """Read a results folder once; nothing is written there, and later changes on disk do not show.
+    """Read a results folder once, without writing there; later changes on disk do not show.
 
     Args:
         folder: the folder that commands call --results.
-        sweeps: names of sweeps; without any, all, and the runs that belong to none.
+        sweeps: names of sweeps; by default all, and runs without a sweep.
 
     Raises:
         InputError: the folder does not exist, is not a results folder, or has no such sweep.
@@ -47,7 +47,7 @@ def load(folder: str | Path, *sweeps: str) -> "Results":
     chosen = store.select(sweeps)
     verdicts = judge([study for sweep in chosen for study in sweep.studies], run_index)
     runs = with_verdict_runs(runs_of_sweeps(run_index.runs.values(), store, sweeps), verdicts)
-    # Sweeps given by name were read, or raised; damaged others do not matter then.
+    # With names, only these sweeps matter, and damaged ones have raised.
     unreadable = {**({} if sweeps else store.broken), **run_index.broken}
     for problem in unreadable.values():
         _warn(problem)
@@ -60,7 +60,7 @@ def _check_folder(folder: Path) -> None:
         raise InputError(f"{folder}: no such folder; `load` takes the results folder of ettsweep's commands")
     # An empty folder is fine: no command has written to it yet.
     if not any(subfolder.is_dir() for subfolder in (runs_dir(folder), sweeps_dir(folder))) and any(folder.iterdir()):
-        raise InputError(f"{folder} is not a results folder: it has neither runs/ nor sweeps/")
+        raise InputError(f"{folder} is not a results folder: it has no runs/ and no sweeps/")
 
 
 def _warn(problem: str) -> None:
@@ -87,24 +87,24 @@ class Results:
 
         Columns:
             run: its id, which is the name of its folder.
-            sweep: names of the sweeps that it belongs to, or -.
+            sweep: names of its sweeps, or -.
             family, model, task, strategy, optimizer, precision, lr, wd, seed: the configuration.
             state: done, diverged, running, ..., as in `ettsweep status`.
-            best_accuracy, best_loss, ...: scores; missing where a run is unfinished or its task has no such score.
+            best_accuracy, best_loss, ...: scores; missing if a run is unfinished or its task has no such score.
             loss_spikes, grad_spikes, ..., overflow_steps: counts.
-            steps, wall_s, device_s, step_s, ...: what training took.
+            steps, wall_s, device_s, step_s, ...: cost of training.
         """
         return runs_table(self._runs, self._studies_by_family)
 
     @cached_property
     def verdicts(self) -> pd.DataFrame:
-        """One row per strategy and sweep: the best point, and how sure it is.
+        """One row per strategy and sweep: the best point and its verdict.
 
         Columns:
             verdict: a word, such as optimal.
-            answer: in a sentence or three, which lr and wd to use, and how much better a neighbour may be.
+            answer: which lr and wd to use, and how much better a neighbour may be.
             statement: the verdict with its bound, such as "optimal within 1.8% (95%)".
-            reason: why, or what is missing.
+            reason: further details, or the answer.
             lr, wd: the candidate.
             metric, seeds, score, std: mean and sample standard deviation over the seeds that chose the candidate.
             fresh_seeds, fresh_score, fresh_std: the same over fresh seeds.
@@ -152,7 +152,7 @@ class Results:
             point, role, run, seed, state: the run, and the role of its point.
             counted: `True` if its seed counts for the verdict; fresh seeds do not.
             step: optimizer steps.
-            trained, unit: the step in epochs, or in steps where the length of an epoch is unknown before training.
+            trained, unit: the step in epochs, or in steps if the length of an epoch is unknown before training.
             loss, grad_norm: means since the row before; missing in rows of evaluations.
             val_loss, val_accuracy: missing in rows of steps.
         """
@@ -160,10 +160,10 @@ class Results:
 
     @cached_property
     def spikes(self) -> pd.DataFrame:
-        """One row per spike that a finished run counted, and one where a run diverged; read with the curves.
+        """One row per spike of a finished run, and one per divergence; read with the curves.
 
         Columns:
-            point, role, run, seed, step, trained: which run, and when.
+            point, role, run, seed, step, trained: the run, and the time.
             quantity, value: the column of `curves` that spiked, and its value there.
             told: a description, as text.
         """
@@ -176,9 +176,9 @@ class Results:
 
     @property
     def broken(self) -> dict[str, str]:
-        """Reasons for everything that could not be read and is left out: runs by id, sweeps by name.
+        """Reasons for unreadable runs, by id, and sweeps, by name.
 
-        Damaged metrics appear once `curves` was read.
+        Damaged metrics appear once you read `curves`.
         """
         return self._unreadable | self._frames.histories.corrupt
 
@@ -197,8 +197,8 @@ class Results:
 class Figures:
     """The figures of the report's page, each an Altair chart that carries its data.
 
-    `.save("figure.pdf")` writes one, also as svg, png or html; `.properties(title=..., width=...)` changes it. The
-    names of strategy and sweep are optional where there is only one.
+    `.save("figure.pdf")` writes one, also as svg, png or html; `.properties(title=..., width=...)` changes it. Names of
+    strategy and sweep are optional if there is only one.
     """
 
     def __init__(self, folder: Path, frames: FamilyFrames) -> None:
@@ -238,7 +238,7 @@ class Figures:
     # --- one strategy ---
 
     def lattice(self, strategy: str | None = None, sweep: str | None = None) -> "alt.LayerChart":
-        """Return the map of a strategy: hexagons where both axes are searched, scores along a line where one is.
+        """Return the map of a strategy: hexagons if both axes are searched, scores along a line if one is.
 
         Raises:
             InputError: it has no run yet, no such strategy, or several families match.
@@ -293,11 +293,11 @@ def _themed_chart(spec: Json | None, reason: str) -> "alt.LayerChart":
     """Return a figure as a chart with the page's look and the width of the report's files."""
     if spec is None:
         raise InputError(f"nothing to draw: {reason}")
-    import altair as alt  # here alone: no command needs it
+    import altair as alt  # imported here: no command needs it
 
     width = FILE_WIDTH if spec["width"] == "container" else spec["width"]
-    # Objects where altair expects its own: it then finds the layer of each selection. A layer alone need not be valid,
-    # without the data of the whole; altair validates that.
+    # altair finds the layer of each selection in its own objects. A layer alone may be invalid without the data of the
+    # whole, which altair validates.
     parts = {
         "layer": [alt.Chart.from_dict(layer, validate=False) for layer in spec["layer"]],
         "params": [alt.TopLevelParameter.from_dict(param) for param in spec.get("params", [])],

@@ -1,4 +1,4 @@
-"""The run that a program trains, as ettsweep gives it; outside of a sweep nothing is recorded, and nothing stops it.
+"""The run of a program in a sweep; outside of one, it records nothing, and nothing stops it.
 
     from ettsweep.run import Run
 
@@ -11,8 +11,8 @@
         if run.should_stop:
             break
 
-It needs this file alone, and imports nothing of ettsweep: copy it where ettsweep is not installed. Of several processes
-of a run, as torchrun starts them, that of rank 0 records and saves; the others do so in vain.
+This file needs nothing else of ettsweep: copy it if ettsweep is not installed. Of several processes, as torchrun starts
+them, rank 0 records and saves; calls of the others do nothing.
 """
 
 import contextlib
@@ -32,20 +32,20 @@ Line = dict[str, Any]
 """Metrics of a step: `step`, and numbers by name."""
 
 LOOK_S = 0.2
-"""Seconds between looks whether a run is to stop: its folder may be on a network file system."""
+"""Seconds between checks for a stop: the folder may be on a network file system."""
 
 STOP_GRACE_S = 30.0
-"""Seconds that a program has to leave once `should_stop` has told it to, before `log` ends it."""
+"""Seconds in which a program must leave once `should_stop` is true, before `log` ends it."""
 
 MAX_NAMES = 50
-"""Most names of metrics that a run may record: more are a mistake, and fill tables."""
+"""Most names of metrics of a run: more are a mistake, and fill tables."""
 
 MAX_SKIPS = 50
-"""fp16 steps in a row that the loss scaler may skip before the run counts as diverged; it halves the scale in each."""
+"""fp16 steps in a row that the loss scaler may skip, halving its scale, before the run counts as diverged."""
 
 
 class RunEnd(SystemExit):
-    """Ends a program quietly: there is nothing left to do for it."""
+    """Ends a program quietly."""
 
 
 class Diverged(RunEnd):
@@ -53,7 +53,7 @@ class Diverged(RunEnd):
 
 
 class Stopped(RunEnd):
-    """The run was told to stop, and did not look, or did not leave."""
+    """Raised in a run that ignores `should_stop`."""
 
 
 class Run:
@@ -61,14 +61,14 @@ class Run:
 
     Attributes:
         lr, wd, seed, strategy: of the run; outside of a sweep as given.
-        out: folder for files of its own, the same in all attempts.
-        data: location of the data, as `--data` has it; None without it.
-        resume_from: what `save` has written of an earlier attempt; None to start from the beginning.
-        resume_step: the step after which it was saved; 0 to start from the beginning.
+        out: folder for its own files, the same in all attempts.
+        data: location of the data, from `--data`; None without it.
+        resume_from: checkpoint of an earlier attempt, written by `save`; None to start from the beginning.
+        resume_step: step of that checkpoint; 0 to start from the beginning.
         id: of the run; empty outside of a sweep.
-        environment: variables that it was made of.
+        environment: its variables.
         last_step: step of the last metrics; before the first ones, that of `resume_from`.
-        is_told: whether it is known that the run is to stop.
+        is_told: whether the run has got a request to stop.
         start_s: CPU seconds of this process before the first metrics.
     """
 
@@ -109,17 +109,17 @@ class Run:
     # --- metrics ---
 
     def log(self, step: int, **metrics: float) -> None:
-        """Record metrics of a step: numbers, or what `float` makes one of, such as a tensor with one value.
+        """Record metrics of a step: numbers, or values that `float` accepts, such as a tensor with one value.
 
-        A loss or a score that is not finite ends the program: the run has diverged.
+        A loss or score that is not finite ends the program: the run has diverged.
 
         Raises:
-            ValueError: the step is no whole number, or goes back; or there are too many names.
-            TypeError: a metric is no number.
+            ValueError: the step is not a whole number, or decreases; or there are too many names.
+            TypeError: a metric is not a number.
         """
         step = _whole(step)
         if step < self.last_step:
-            raise ValueError(f"log(step={step}, ...): the last one was {self.last_step}, and steps do not go back")
+            raise ValueError(f"log(step={step}, ...): the last one was {self.last_step}, and steps must not decrease")
         if step <= self._saved and self._saved:
             raise ValueError(f"log(step={step}, ...): the state after step {self._saved} is saved: log, then save")
         if self.is_told and (not self._is_asked or time.monotonic() - self._told_s > STOP_GRACE_S):
@@ -127,10 +127,10 @@ class Run:
         self.write([{"step": step, **{name: _number(name, value) for name, value in metrics.items()}}])
 
     def write(self, lines: Sequence[Line]) -> None:
-        """Record lines of metrics as they are, see `log`.
+        """Record lines of metrics unchanged, see `log`.
 
         Raises:
-            Diverged: one says so; those that follow it are left out.
+            Diverged: a line shows it; later ones are dropped.
             ValueError: there are too many names.
             OSError: they cannot be written.
         """
@@ -159,9 +159,9 @@ class Run:
     # --- checkpoints ---
 
     def save(self, step: int, write: Callable[[Path], object]) -> None:
-        """Save the state after a step in place of earlier ones; `write` makes a file or folder at the path it is given.
+        """Save the state after a step, replacing earlier ones; `write` creates a file or folder at the given path.
 
-        A killed run goes on from here, with the metrics up to here: log those of the step first.
+        A killed run resumes here, with the metrics up to here: log those of the step first.
 
         Raises:
             ValueError: metrics of a later step are recorded, or `write` made nothing.
@@ -170,7 +170,7 @@ class Run:
         self.saving(step)(write)
 
     def saving(self, step: int) -> Callable[[Callable[[Path], object]], None]:
-        """Return what saves the state after a step, as far as metrics are recorded by now; maybe in another thread.
+        """Return a function that saves the state after a step, perhaps in another thread, with the metrics up to now.
 
         Raises:
             ValueError: metrics of a later step are recorded.
@@ -178,13 +178,13 @@ class Run:
         step = _whole(step)
         if self.last_step > step:
             raise ValueError(
-                f"save(step={step}, ...): metrics of step {self.last_step} are recorded, which a resumed run would "
-                "record again: save first"
+                f"save(step={step}, ...): metrics of step {self.last_step} are recorded, so a resumed run would "
+                "repeat them: save first"
             )
         self._saved = step
         if not self._states:
             return lambda write: None
-        if self._file >= 0:  # first: a state whose metrics are lost in a crash would be of no use
+        if self._file >= 0:  # first: a state is useless without its metrics
             with _naming(self._metrics):
                 os.fsync(self._file)
         mark = f"{self._digest.hexdigest()}-{self._bytes}"
@@ -204,27 +204,27 @@ class Run:
             self._heed_signal()
         if not self.is_told and self._stop and time.monotonic() - self._looked_s >= LOOK_S:
             self._looked_s = time.monotonic()
-            if os.path.exists(self._stop):  # noqa: PTH110  it is asked after each step
+            if os.path.exists(self._stop):  # noqa: PTH110  called after each step
                 self.tell()
         return self.is_told
 
     def tell(self) -> None:
-        """Note that the run is to stop."""
+        """Note a request to stop."""
         self._told_s = self._told_s or time.monotonic()
         self.is_told = True
 
     def on_signal(self) -> None:
-        """Note a signal to stop; a program that does not look is ended.
+        """Note a signal to stop; end a program that does not check.
 
         Raises:
-            Stopped: it has never asked whether to stop.
+            Stopped: it has never read `should_stop`.
         """
         self.tell()
         if not self._is_asked:
             raise Stopped
 
     def _heed_signal(self) -> None:
-        """From now on, SIGTERM tells a program that looks by itself, instead of ending it."""
+        """From now on, SIGTERM sets `should_stop` instead of ending the program."""
         in_main = threading.current_thread() is threading.main_thread()
         if self.id and in_main and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, lambda number, frame: self.tell())
@@ -237,16 +237,16 @@ class Run:
 
 
 class Divergence:
-    """What the metrics of a run say of a divergence: the one rule, for who records them and who reads them.
+    """The rule by which metrics of a run show a divergence, for recording and reading.
 
     A run diverges at the first loss or score that is not finite. In fp16 the loss scaler skips a step whose gradients
     are not finite, an `overflow`: there it diverges at a scale of 1 or less, or at the last of `MAX_SKIPS` in a row.
 
     Args:
-        names: of the losses, and of the score; `NAME@STEP` is one that counts at a step alone.
+        names: of the losses and the score; `NAME@STEP` counts only at that step.
 
     Attributes:
-        skips: steps that were skipped last, in a row.
+        skips: last skipped steps in a row.
     """
 
     def __init__(self, names: Collection[str]) -> None:
@@ -254,7 +254,7 @@ class Divergence:
         self.skips = 0
 
     def shows(self, line: Line) -> bool:
-        """Return whether the next line of the metrics, as `finite` has it, shows a divergence."""
+        """Return whether the next line of metrics, from `finite`, shows a divergence."""
         is_bad = "nonfinite" in line and any(
             line.get(name, 0) is None and step in (-1, line["step"]) for name, step in self._steps.items()
         )
@@ -306,7 +306,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def _save(states: Path, step: int, mark: str, write: Callable[[Path], object]) -> None:
-    """Save a state, which counts from its rename on; its name has a mark of the metrics up to it: digest and size."""
+    """Save a state, valid once renamed; its name has digest and size of the metrics up to it."""
     state, temporary = states / f"{step}-{mark}", states / f".{step}.tmp"
     if state.exists():
         return
@@ -316,15 +316,15 @@ def _save(states: Path, step: int, mark: str, write: Callable[[Path], object]) -
     try:
         write(temporary)
         if not temporary.exists():
-            raise ValueError(f"save({step}, write): write made neither a file nor a folder at its path")
+            raise ValueError(f"save({step}, write): write created no file or folder at its path")
         for path in (temporary, *temporary.rglob("*")):
             _sync(path)
         temporary.rename(state)
     except BaseException as error:
         is_full = shutil.disk_usage(states).free < 2**20
-        with contextlib.suppress(OSError):  # on a full disk, the reason for the failure needs its space
+        with contextlib.suppress(OSError):  # on a full disk, the reason for the failure needs the space
             _remove(temporary)
-        if is_full and not isinstance(error, OSError):  # some writers say nothing of the disk
+        if is_full and not isinstance(error, OSError):  # some writers do not report the disk
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(states)) from error
         raise
     _sync(states)

@@ -1,4 +1,4 @@
-"""Schemas: frozen, strict models; what is wrong with data that do not fit; digests of those that do."""
+"""Schemas: frozen, strict models; problems of data that do not fit; digests of data that do."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ from ettsweep.files import expand_home
 
 @dataclass(frozen=True)
 class OmitFromIdAt:
-    """Mark a field added after the first release: it is left out of run ids at `value`, so that old runs keep theirs.
+    """Mark a field added after the first release: ids omit it at `value`, so old runs keep theirs.
 
     Usage: `new_field: Annotated[float, OmitFromIdAt(0.0)] = 0.0`.
     """
@@ -45,7 +45,7 @@ class NotInId:
 class StrictModel(BaseModel):
     """Base of all schemas: immutable, strictly typed, no unknown keys, finite floats only."""
 
-    # A command uses a few of all schemas: each is built at its first use.
+    # Built at first use: a command uses few schemas.
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
@@ -111,7 +111,7 @@ ListOfOne = BeforeValidator(_as_list)
 
 
 def home_expanded(value: object) -> object:
-    """Return a text with its leading `~` expanded, other values as they are; a failure is an error of validation."""
+    """Return a text with its leading `~` expanded, other values unchanged; a failure is an error of validation."""
     try:
         return expand_home(value) if isinstance(value, str) else value
     except InputError as error:
@@ -149,7 +149,7 @@ def identity(model: BaseModel) -> dict[str, object]:
 
 
 def without_omitted(model: BaseModel, data: dict[str, Any]) -> dict[str, Any]:
-    """Return a model's fields as plain data without those at their `OmitFromIdAt` value: files show what ids hold."""
+    """Return a model's fields as plain data without those at their `OmitFromIdAt` value: files match ids."""
     omitted = {
         name for name, left_out in _identity_fields(type(model)) if left_out and getattr(model, name) in left_out
     }
@@ -173,7 +173,7 @@ def fields_outside_id(schema: type[BaseModel]) -> tuple[str, ...]:
 
 @cache
 def _identity_fields(schema: type[BaseModel]) -> list[tuple[str, list[object]]]:
-    """Return the name of each field with the values at which ids leave it out."""
+    """Return the values of each field at which ids omit it."""
     return [
         (name, [mark.value for mark in info.metadata if isinstance(mark, OmitFromIdAt)])
         for name, info in schema.model_fields.items()
@@ -196,16 +196,16 @@ def digest(value: object, digits: int = 12) -> str:
 Schema = TypeVar("Schema", bound=BaseModel)
 
 Key = tuple[str, ...]
-"""A key and those that it lies under, the outermost first."""
+"""A key and its parents, the outermost first."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where data come from, for messages: a file, and the options that set some of its keys.
+    """Source of data, for messages: a file, and the options that set some of its keys.
 
     Attributes:
-        file: the file; or what else to name for a key that no option sets.
-        options: options as typed, by the keys that they set, in the order in which they apply.
+        file: the file, or another name for keys that no option sets.
+        options: options as typed, by the keys that they set, in order.
     """
 
     file: str
@@ -225,7 +225,7 @@ class Source:
     def located(self, problem: str) -> str:
         """Put the source before a problem that begins with its key, such as `model.heads: ...`.
 
-        For another key than those of the options, the file is named with all options: they may be its cause.
+        For other keys than those of the options, name the file with all options, which may be the cause.
         """
         key = re.match(r"[\w.]+(?=: )", problem)
         source = self.of(tuple(key[0].split("."))) if key else self.file
@@ -237,7 +237,7 @@ class Source:
 
 @contextmanager
 def locating(source: Source) -> Iterator[None]:
-    """Put the source of its key before each line of an InputError that is raised within."""
+    """Put the source of its key before each line of an InputError raised within."""
     try:
         yield
     except InputError as error:
@@ -248,7 +248,7 @@ def validate(schema: type[Schema], data: object, source: str | Source, extra_key
     """Validate plain data from a file or the command line.
 
     Args:
-        schema: what the data must fit.
+        schema: of the data.
         data: as YAML or JSON gave it.
         source: file or option, for messages.
         extra_keys: further keys to suggest for an unknown one.
@@ -265,10 +265,10 @@ def validate(schema: type[Schema], data: object, source: str | Source, extra_key
 
 
 def problems(error: ValidationError, source: str | Source, known_keys: Sequence[Key] = ()) -> list[str]:
-    """Return a line for each problem that pydantic found: unknown keys first, without the keys that they misspell."""
+    """Return a line for each problem of pydantic: unknown keys first, without the keys that they misspell."""
     source = Source(source) if isinstance(source, str) else source
     errors = error.errors(include_url=False)
-    # A collection without its refused items is too short as well: that second error would only confuse.
+    # A collection without its refused items is too short as well: hide that second error.
     refused = {e["loc"][:-1] for e in errors}
     errors_shown = [e for e in errors if not (e["type"] == "too_short" and e["loc"] in refused)]
     intended: list[Key] = []
@@ -293,7 +293,7 @@ def problems(error: ValidationError, source: str | Source, known_keys: Sequence[
     for e in remaining:
         option = source.of(tuple(map(str, e["loc"])))
         problem = _problem(dict(e), known_keys)
-        # An option that has the name of the key says it already: `--margin: ...`.
+        # The option may have the name of the key: `--margin: ...`.
         lines.append(f"{option}: {problem.removeprefix(f'{option[2:]}: ')}")
     return lines
 
@@ -335,7 +335,7 @@ def keys_of(schema: type[BaseModel], data: object) -> Iterator[Key]:
     values = data if isinstance(data, dict) else {}
     for name, info in schema.model_fields.items():
         if get_origin(info.annotation) is Literal and len(get_args(info.annotation)) == 1:
-            continue  # nobody needs to write it
+            continue  # never written by hand
         name = info.alias or name
         yield (name,)
         value = values.get(name)
@@ -352,7 +352,7 @@ def keys_of(schema: type[BaseModel], data: object) -> Iterator[Key]:
 
 
 def nearest_keys(key: Key, value: object, known_keys: Sequence[Key]) -> list[Key]:
-    """Return up to three known keys that an unknown one may stand for, best first.
+    """Return up to three known keys that an unknown one may mean, best first.
 
     Searched in turn: the same name elsewhere, a similar name beside it, a key nested under it (`recipe.batch_size` for
     `batch_size`), a similar name anywhere.

@@ -1,4 +1,4 @@
-"""Random draws: each comes from (seed, purpose, position), so that none depends on those before it."""
+"""Random draws: each comes from (seed, purpose, position), independent of earlier ones."""
 
 import hashlib
 
@@ -8,8 +8,8 @@ def derive_seed(seed: int, purpose: str, *position: int | str) -> int:
 
     Args:
         seed: the run's seed.
-        purpose: what is drawn, such as "init" or "order".
-        position: where, such as an epoch or a parameter's name.
+        purpose: of the draw, such as "init" or "order".
+        position: of the draw, such as an epoch or a parameter's name.
     """
     key = repr((seed, purpose, *position)).encode()
     return int.from_bytes(hashlib.sha256(key).digest()[:8], "big") >> 1

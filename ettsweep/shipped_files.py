@@ -1,10 +1,10 @@
-"""Files that ship with the package, grids and launch profiles, and the user's grid files that take precedence."""
+"""Shipped grids and launch profiles, and the user's grid files, which take precedence."""
 
 import os
 import re
 from pathlib import Path
 
-# Regular expressions instead of a YAML parser: files of other programs lie beside grid files, and may be anything.
+# Not a YAML parser: files beside grid files may be anything.
 _MODEL = re.compile(r"""^model:[ \t]*["']?([\w.-]+)""", re.MULTILINE)
 _GRID_KEY = re.compile(r"^(recipe|centre):", re.MULTILINE)
 
@@ -22,8 +22,8 @@ def shipped_grids() -> list[Path]:
 
 
 def own_grids() -> list[Path]:
-    """Return the user's grid files: those in ./grids, and of the YAML files in . those that look like grid files."""
-    # The current folder has YAML files of other programs too, and any of them may have a key `model`.
+    """Return the user's grid files: those in ./grids, and YAML files in . that look like grid files."""
+    # YAML files of other programs may have a key `model` too.
     here = [path for path in sorted(Path().glob("*.yaml")) if grid_model(path) and _GRID_KEY.search(_read(path))]
     # By their real paths: links count once, and in a checkout ./grids has the shipped files.
     paths = {os.path.realpath(path): path for path in (*here, *sorted(Path("grids").glob("*.yaml")))}
@@ -39,10 +39,10 @@ def grid_model(path: Path) -> str:
 
 
 def describe_choice(kind: str, path: Path, shipped_path: Path | None) -> str:
-    """Return a line that says which file is used, for people who may expect another one.
+    """Return a line that names the file in use, for people who may expect another one.
 
     Args:
-        kind: what the file is.
+        kind: of the file.
         path: the file in use.
         shipped_path: the shipped file that it could have been; None without one.
     """

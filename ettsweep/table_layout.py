@@ -19,7 +19,7 @@ LONG_TEXT = 16
 """A text of several words above this width leaves the table rather than get narrower."""
 
 Part = tuple[str, str]
-"""A text and its kind: "heading", "cell" for the first line of a cell, which may have a colour, or ""."""
+"""A text and its kind: "heading", "cell" for the first line of a cell, which may be coloured, or ""."""
 
 Line = list[Part]
 
@@ -98,7 +98,7 @@ def lay_out(columns: Sequence[Column], width: int) -> Iterator[Line]:
     while not fits(inside, width):
         if not (can_leave := [column for column in inside if column.can_leave]):
             break
-        # First what is the same in all rows, the widest first; then long texts; then the name that changes least.
+        # First constant columns, the widest first; then long texts; then the name that changes least.
         same = [column for column in can_leave if not column.changes]
         leaves = (
             max(same, key=lambda c: c.width)
@@ -116,7 +116,7 @@ def lay_out(columns: Sequence[Column], width: int) -> Iterator[Line]:
     yield from _note(in_all + "; ".join(_named(c, 0) for c in shared) if shared else "", "", width)
     yield from _row([column.heading for column in inside], inside, widths, "heading")
     narrowed = [(column, width) for column, width in zip(inside, widths, strict=True) if width < column.width]
-    if not (above or below or narrowed):  # rows one by one take twice as long, which a large table shows
+    if not (above or below or narrowed):  # rows one by one take twice as long
         padded = [[_padded(text, c.width, c.is_number) for text in c.cells] for c in inside]
         yield from ([(text, "cell") for text in row] for row in zip(*padded, strict=True))
         return
@@ -131,7 +131,7 @@ def lay_out(columns: Sequence[Column], width: int) -> Iterator[Line]:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Return a text as lines that break between words; a word that is wider than a line has its own."""
+    """Return a text as lines broken between words; a word wider than a line has its own."""
     lines: list[str] = []
     for word in _words(text):
         if lines and text_width(lines[-1]) + 1 + text_width(word) <= width:
@@ -143,7 +143,7 @@ def wrap(text: str, width: int) -> list[str]:
 
 def _words(text: str) -> list[str]:
     joined = text.replace(" ± ", "\0±\0")  # a number and its error are one word
-    return [word.replace("\0", " ") for word in joined.split(" ")]  # which keeps blanks in a row
+    return [word.replace("\0", " ") for word in joined.split(" ")]  # which keeps repeated blanks
 
 
 def _named(column: Column, k: int) -> str:

@@ -43,7 +43,7 @@ def test_a_folder_of_a_group_is_refused_in_a_sentence_with_both_ways_on(folder: 
     os.chown(folder, 0, GROUP)
     folder.chmod(0o2775)
     assert refusal(folder) == (
-        f"{folder} can be written by group {GROUP}, and ettsweep executes what lies in {folder}: take that right away "
+        f"{folder} can be written by group {GROUP}, and ettsweep executes files in {folder}: remove that right "
         f"(`chmod -R g-w {folder}`), or trust the group with --trust-group"
     )
     subprocess.run(["chmod", "-R", "g-w", folder], check=True)
@@ -70,7 +70,7 @@ def test_a_folder_above_counts_unless_it_is_sticky(folder: Path) -> None:
         check_folder(folder)
         check_folder(folder / "new")
     assert (
-        f"{lab} can be written by all users, and ettsweep executes what lies in {lab}: use a folder of yours in it"
+        f"{lab} can be written by all users, and ettsweep executes files in {lab}: use a folder of yours in it"
         in refusal(lab)
     )
 
@@ -88,7 +88,7 @@ def test_the_folder_that_a_link_lies_in_counts_too(folder: Path, tmp_path: Path)
 def test_a_folder_of_another_user_is_refused(folder: Path) -> None:
     os.chown(folder, OTHER, GROUP)
     assert refusal(folder) == (
-        f"{folder} belongs to user {OTHER}, and ettsweep executes what lies in {folder}: use a folder of yours, or trust "
+        f"{folder} belongs to user {OTHER}, and ettsweep executes files in {folder}: use a folder of yours, or trust "
         "its owner and group with --trust-group"
     )
 

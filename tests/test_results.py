@@ -174,7 +174,7 @@ def test_what_is_no_results_folder_is_told(tmp_path: Path) -> None:
     ):
         load(tmp_path / "none")
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(InputError, match="is not a results folder: it has neither runs/ nor sweeps/"):
+    with pytest.raises(InputError, match="is not a results folder: it has no runs/ and no sweeps/"):
         load(str(tmp_path))
 
 

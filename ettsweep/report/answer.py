@@ -20,24 +20,9 @@ from ettsweep.study.lattice import Axis
 from ettsweep.study.study import Study
 from ettsweep.study.verdict import Bound, Verdict
 
-ANSWERED = frozenset(
-    {
-        "all_diverged",
-        "best_mean",
-        "better_neighbour",
-        "beyond_margin",
-        "diverged",
-        "edge_above",
-        "neighbours_not_requested",
-        "single_point",
-        "within_margin",
-    }
-)
-"""Codes of reasons that the answer gives in full."""
-
 
 def answer(verdict: Verdict) -> str:
-    """Return the answer, with three digits for lr and wd; what is not decided yet says so first."""
+    """Return the answer, with three digits for lr and wd; an open verdict starts with `Best so far`."""
     return " ".join(_sentences(verdict))
 
 
@@ -50,7 +35,7 @@ def named_point(verdict: Verdict) -> Point | None:
 
 
 def point_text(point: Point) -> str:
-    """Return a point as `lr 0.001, wd 0.1`, with three digits."""
+    """Return a point as `lr 0.001, wd 0.1`."""
     lr = f"lr {three_digits(point.lr)}"
     return f"{lr}, wd {three_digits(point.wd)}" if point.has_wd else lr
 
@@ -108,7 +93,7 @@ def _sentences(verdict: Verdict) -> Iterator[str]:
         case "candidate_to_come" | "points_to_come" | "neighbours_to_come":
             yield f"Best so far: {at}." if verdict.score is not None else "No answer yet."
         case "around_zero":
-            yield f"Best so far: {at}. A share of a score around zero means nothing: state the margin as a difference."
+            yield f"Best so far: {at}. Its score is around zero: state the margin as a difference, not as a share."
         case _:
             yield f"Best so far: {at}."
             yield from _undecided(verdict)
@@ -166,7 +151,7 @@ def _move_text(study: Study, point: Point | None) -> str:
 
 
 def _undecided(verdict: Verdict) -> Iterator[str]:
-    """Yield what is open, and the runs that decide it."""
+    """Yield the open question, and the runs that decide it."""
     from ettsweep.report.reason_text import runs_text
 
     bound, metric = verdict.bound, verdict.study.metric
@@ -186,7 +171,7 @@ def _undecided(verdict: Verdict) -> Iterator[str]:
 
 
 def _beyond_ranges(verdict: Verdict) -> Iterator[str]:
-    """Yield on which side the best point lies at the end of what was tried, and the next values there."""
+    """Yield the ends of the tried values at which the best point lies, and the next value there."""
     study, point = verdict.study, verdict.point
     assert point is not None
     yield "All runs diverged. Try a lower lr." if verdict.score is None else f"Best so far: {point_text(point)}."
@@ -210,7 +195,7 @@ def _beyond_ranges(verdict: Verdict) -> Iterator[str]:
 
 
 def _around(verdict: Verdict, bound: Bound, named: Point | None) -> Iterator[str]:
-    """Yield what else to know of the points around: an edge of stability, divergence, points that are as good."""
+    """Yield notes on the points around: an edge of stability, divergence, points that are as good."""
     if named is None:
         return
     if diverged := _diverged_text(verdict, named):
@@ -253,7 +238,7 @@ def _safer_text(verdict: Verdict, bound: Bound, named: Point | None) -> str:
 
 
 def _as_good_text(verdict: Verdict, bound: Bound, named: Point) -> str:
-    """Return over which range of an axis points are as good as the one that is named; else one of these points."""
+    """Return the range of an axis with points as good as the named one; else one such point."""
     study = verdict.study
     as_good = {*bound.plateau, *([verdict.point] if verdict.point else [])}
     for name in reversed(_free_axes(study)):

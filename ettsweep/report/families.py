@@ -21,7 +21,7 @@ RunsByPoint = dict[Point, list[Run]]
 
 @dataclass(frozen=True)
 class JudgedFamily:
-    """A verdict, what it says, and the runs of its family."""
+    """A verdict, its texts, and the runs of its family."""
 
     verdict: Verdict
     view: VerdictView
@@ -56,7 +56,7 @@ class JudgedFamily:
 
     @property
     def optimum(self) -> list[Run]:
-        """Runs of the candidate, all seeds; none where there is no candidate."""
+        """Runs of the candidate, all seeds; none without a candidate."""
         return self.points.get(self.candidate, []) if self.candidate else []
 
     @cached_property
@@ -118,7 +118,7 @@ def judged_families(runs: Iterable[Run], verdicts: Sequence[Verdict]) -> list[Ju
 def strategy_comparisons(families: Sequence[JudgedFamily]) -> list[StrategyComparison]:
     """Group families of one sweep that differ only in strategy, strategies in their usual order; sort by title."""
     recipes: dict[tuple[object, ...], list[JudgedFamily]] = {}
-    # Sorted first, so that each comparison has its strategies in this order.
+    # Sorted first: each comparison keeps this order of strategies.
     for family in sorted(families, key=lambda family: strategy_rank(family.study.strategy)):
         study = family.study
         recipes.setdefault((study.sweep, study.base.info.key), []).append(family)
@@ -131,10 +131,7 @@ def strategy_comparisons(families: Sequence[JudgedFamily]) -> list[StrategyCompa
 
 
 def _comparison_title(study: Study, studies: Sequence[Study]) -> str:
-    """Return model and task, the sweep if there are several, and the fields that tell like comparisons apart.
-
-    At most four fields, so that the title stays readable.
-    """
+    """Return model and task, the sweep if there are several, and up to four fields that differ from comparisons."""
     labels = study.base.info.labels
     title = labels.title
     title += f", sweep {study.sweep}" if len({s.sweep for s in studies}) > 1 else ""

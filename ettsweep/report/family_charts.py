@@ -1,4 +1,4 @@
-"""Figures of families as Vega-Lite, built from the frames that each needs; None where there is nothing to draw yet."""
+"""Figures of families as Vega-Lite, built from the frames that each needs; None if there is nothing to draw yet."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -98,7 +98,7 @@ def scores(frames: FamilyFrames) -> Json | None:
 
 
 def _by_label(rows: pd.DataFrame, frames: FamilyFrames) -> pd.DataFrame:
-    """Return rows with the label of their family for its strategy, where that is one alone."""
+    """Return rows with the label of the family in place of its strategy, if there is only one."""
     if all(family.study.has_strategies for family in frames.families):
         return rows
     labels = {family.study.family: family.study.label for family in frames.families}

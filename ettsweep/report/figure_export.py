@@ -22,11 +22,11 @@ PNG_SCALE = 2
 SUFFIXES = (".svg", ".png", ".pdf")
 
 MIN_PER_PROCESS, MAX_PROCESSES = 3, 8
-"""Figures for which another process is worth its start, and most processes: each takes some 200 MB."""
+"""Figures that are worth another process, and the most processes: each takes some 200 MB."""
 
 
 def file_spec(spec: Json, title: str, width: int) -> str:
-    """Return the specification of a figure's files: with a title, on white, of a width if it has none."""
+    """Return the specification of a figure's files: titled, on white, and with a width."""
     if spec.get("width") == "container":  # a file has no container to take its width from
         spec = spec | {"width": width}
     own_title = spec.get("title")
@@ -35,7 +35,7 @@ def file_spec(spec: Json, title: str, width: int) -> str:
 
 
 def digest(spec: str) -> str:
-    """Return a digest of a specification and of what draws it: figures with the same have the same files."""
+    """Return a digest of a specification and of the renderer: equal digests mean equal files."""
     drawing = f"{VEGA_LITE_VERSION} {version('vl-convert-python')} {PNG_SCALE} {spec}"
     return hashlib.sha256(drawing.encode()).hexdigest()
 
@@ -69,7 +69,7 @@ def export_all(figures: Sequence[tuple[str, Path]]) -> None:
     """
     workers, left = min(cores(), MAX_PROCESSES, len(figures) // MIN_PER_PROCESS), list(figures)
     if workers > 1:
-        # A process that is killed, by a limit on memory say, takes the pool with it: the rest is then drawn here.
+        # A killed process, say by a limit on memory, takes the pool with it: draw the rest here.
         with contextlib.suppress(BrokenProcessPool), open_pool(workers, "spawn", _nothing) as pool:
             for written in [pool.submit(export, spec, stem) for spec, stem in figures]:
                 written.result()

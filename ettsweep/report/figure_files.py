@@ -23,8 +23,8 @@ class Figure:
     Attributes:
         kind: such as map, curves or seeds.
         name: of its files, without the suffix.
-        title: the comparison, and the strategy where it is of one alone.
-        caption: a description of what the figure shows.
+        title: the comparison, and the strategy if it shows only one.
+        caption: a description.
         spec: a Vega-Lite specification, with its data under `datasets`.
     """
 
@@ -52,16 +52,16 @@ class Figure:
 
 
 class FigureBuilder:
-    """Draws the figures of comparisons, and gives each a file name of its own."""
+    """Draws the figures of comparisons, each with a unique file name."""
 
     def __init__(self, histories: RunHistories) -> None:
         self._histories = histories
         self._used_names: set[str] = set()
 
     def build(self, comparison: StrategyComparison) -> Iterator[tuple[StudyKey, Figure]]:
-        """Yield the figures of a comparison, each with the key of its family.
+        """Yield the figures of a comparison that have data, each with the key of its family.
 
-        Figures of all strategies have the key of the first. Figures without data are left out.
+        Figures of all strategies have the key of the first.
         """
         families, first = comparison.families, comparison.families[0].study
         frames = FamilyFrames(families, self._histories)
@@ -77,15 +77,15 @@ class FigureBuilder:
                 yield study.key, Figure(kind, f"{name}-{kind}", own_title, caption, spec)
 
     def _unique_name(self, name: str, family: str) -> str:
-        """Return an ASCII file name, s=0.25 as s0p25; a name used already gets the family's id added, or a number.
+        """Return a unique ASCII file name; a duplicate gets the family's id or a number.
 
-        LaTeX takes what follows a dot for the file type, and other programs may do the same.
+        s=0.25 becomes s0p25, since LaTeX reads a file type after a dot.
         """
         file_name = name.replace("=", "").replace(".", "p")
         ascii_name = "".join(c if c.isascii() and (c.isalnum() or c == "-") else "-" for c in file_name)
-        # The family alone would not do: sweeps a_b, a-b and a.b may share one.
+        # Sweeps a_b, a-b and a.b may share a family, so a number may be needed too.
         candidates = chain([ascii_name], (f"{ascii_name}-{suffix}" for suffix in chain([family[:6]], count(2))))
-        # Some file systems take W64 and w64 for one name.
+        # Some file systems ignore case.
         unique_name = next(candidate for candidate in candidates if candidate.casefold() not in self._used_names)
         self._used_names.add(unique_name.casefold())
         return unique_name
@@ -102,7 +102,6 @@ CaptionedSpecs = Iterator[tuple[str, str, Json]]
 def _comparison_specs(frames: FamilyFrames) -> CaptionedSpecs:
     """Draw the figures that compare strategies."""
     if spec := family_charts.strategies(frames):
-        # A text times a bool: empty if it is False.
         plateau = ", with a ring around those as good as the candidate within the margin" * bool(
             frames.points["as_good"].any()
         )
@@ -129,15 +128,15 @@ def _with_captions(frames: FamilyFrames, kinds: Mapping[str, Callable[[FamilyFra
 
 
 SPIKES = {"curves": " Triangles: spikes of the candidate and its neighbours."}
-"""Added to captions where spikes are marked."""
+"""Added to captions if spikes are marked."""
 
-FEWER_CURVES = {"curves": " Of so many runs, only the first {seeds} of each point are drawn."}
-"""Added to the captions of figures that do not draw the curves of all runs."""
+FEWER_CURVES = {"curves": " Shown: the first {seeds} runs of each point."}
+"""Added to captions if some runs are not drawn."""
 
 
 CAPTIONS = {
     "seeds": (
-        "Optima, a line for each fresh seed, or for each of the search's if there are none. "
+        "Optima, one line for each fresh seed, or for each search seed if there are none. "
         "In brackets: mean ± standard error, and the number of seeds."
     ),
     "scores": (
@@ -145,7 +144,7 @@ CAPTIONS = {
     ),
     "curves": ("Means over the search's seeds, in brackets ± standard error."),
 }
-"""Captions of the figures whose captions do not depend on the data."""
+"""Captions that do not depend on the data."""
 
 
 def _map_caption(frames: FamilyFrames) -> str:

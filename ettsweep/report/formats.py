@@ -11,7 +11,7 @@ from ettsweep.runs.point import Point
 from ettsweep.strategies.strategy import parse_strategy
 
 STRATEGY_COLOURS = {"standard": INK, "ntk": "#0072b2", "hybrid": "#aa3f9c", "mup": "#d55e00"}
-"""The paper's black, blue, purple and red (fig:seeds-ViT), in shades that colour-blind readers tell apart.
+"""The paper's black, blue, purple and red (fig:seeds-ViT), in colour-blind-safe shades.
 
 Standard has the colour of the text around it, which is light in the dark theme.
 """
@@ -23,7 +23,7 @@ FAMILY_COLOURS = {
     0.75: "#8c6d1f",
     1.0: STRATEGY_COLOURS["mup"],
 }
-"""Colours along s; any other s gets a mixture of its two nearest, so that no two share a colour."""
+"""Colours along s; any other s gets a mixture of its two nearest, so no two share a colour."""
 
 GREY = "#9a9a9a"
 """The colour of points and strategies that do not stand out."""
@@ -32,7 +32,7 @@ GREY = "#9a9a9a"
 # --- in figures -----------------------------------------------------------------------------------------
 
 
-def point_text(point: Point) -> str:
+def point_powers(point: Point) -> str:
     """Return a point as powers of two: (2^-6, 2^-1), or 2^-6 without a wd."""
     return point.text(3).removeprefix("lr ")
 
@@ -95,12 +95,12 @@ def strategy_rank(strategy: str) -> tuple[float, str]:
 
 
 def strategy_colour(strategy: str) -> str:
-    """Return a strategy's colour, the same in all figures and reports; a family of no other label has standard's."""
+    """Return a strategy's colour, the same in all figures and reports; a family without a strategy has standard's."""
     s, _ = strategy_rank(strategy)
     # The rank of an unknown name is infinite.
     if strategy in STRATEGY_COLOURS or not 0 <= s <= 1:
         return STRATEGY_COLOURS.get(strategy, STRATEGY_COLOURS["standard"])
     channels = zip(*(bytes.fromhex(colour[1:]) for colour in FAMILY_COLOURS.values()), strict=True)
-    import numpy as np  # only pages have colours: the words of a verdict should not wait for it
+    import numpy as np  # slow to import, and only pages need colours
 
     return "#" + bytes(round(np.interp(s, list(FAMILY_COLOURS), channel)) for channel in channels).hex()

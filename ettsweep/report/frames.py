@@ -7,7 +7,7 @@ import pandas as pd
 from ettsweep.powers import log2
 from ettsweep.quantities import score_with_error
 from ettsweep.report.families import JudgedFamily
-from ettsweep.report.formats import point_text, standard_error
+from ettsweep.report.formats import point_powers, standard_error
 from ettsweep.report.run_histories import EVALUATIONS, TRAINING, RunHistories, evaluation_columns
 from ettsweep.report.tables import typed_frame
 from ettsweep.report.time_scale import time_scale
@@ -47,7 +47,7 @@ def points_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
         common_log2_lr, common_log2_wd: mapped to the coordinates of the standard strategy by powers of the width.
         role: candidate, neighbour or other.
         state: the foremost of its seeds', as in `State`; done and diverged are finished.
-        score, error: mean over the seeds that count, and its standard error; missing where a seed diverged or none is
+        score, error: mean over the seeds that count, and its standard error; missing if a seed diverged or none has
             finished.
         told: score and error as text.
         proposal: 1, 2, ... in the order in which a search suggested points; missing for others.
@@ -69,13 +69,13 @@ def _point_rows(family: JudgedFamily) -> list[tuple[object, ...]]:
     for point in sorted(points, key=tuple):
         scored, members = family.study_state.score_point(point), family.points.get(point, [])
         scores = [run.score for run in family.counted_runs(members) if run.state.finished]
-        # A point with a diverged seed has neither mean nor error.
+        # A point with a diverged seed has no mean.
         error = None if scored.score is None else standard_error(scores)
         metric = study.metric
         score_cell = "" if scored.score is None else score_with_error(scored.score, error, metric)
         rows.append(
             (
-                *(*_owner_columns(study), point_text(point), point.lr, point.shown_wd, *point.key),
+                *(*_owner_columns(study), point_powers(point), point.lr, point.shown_wd, *point.key),
                 *(*(study.cell(point, origin) or (None, None)), *_common_log2(study, point)),
                 *(
                     family.role(point),
@@ -113,7 +113,7 @@ def curves_frame(
 ) -> pd.DataFrame:
     """Return steps and evaluations of runs, thinned.
 
-    All runs of the families whose curves are drawn, or those with the ids `runs`.
+    They are all runs of the families whose curves are drawn, or those with the ids `runs`.
 
     Columns:
         role: that of the run's point, as in `points_frame`.
@@ -147,11 +147,11 @@ def _curve_rows(
 
 
 def spikes_frame(families: Sequence[JudgedFamily], histories: RunHistories) -> pd.DataFrame:
-    """Return one row per spike that a finished run counted, and one where a run diverged, of runs with curves.
+    """Return one row per spike of a finished run, and one per divergence, of runs with curves.
 
     Columns:
         quantity: the column of `curves_frame` that spiked.
-        value: of that column there; where a run diverged, its last finite loss.
+        value: of that column there; for a divergence, the last finite loss.
         told: a description, as text.
     """
     table_rows = [
@@ -166,10 +166,10 @@ def spikes_frame(families: Sequence[JudgedFamily], histories: RunHistories) -> p
 
 
 def _runs_with_columns(family: JudgedFamily, seeds: int | None = None) -> Iterator[tuple[Run, tuple[object, ...]]]:
-    """Yield the runs of a family, or so many of each point, with their values of the columns `sweep` to `counted`."""
+    """Yield the runs of a family, or the first of each point, with their values of the columns `sweep` to `counted`."""
     owner, counts = _owner_columns(family.study), family.study_state.is_verdict_seed
     for point, members in family.points.items():
-        columns = *owner, point_text(point), family.role(point)
+        columns = *owner, point_powers(point), family.role(point)
         for run in members[:seeds]:
             yield run, (*columns, run.id, run.seed, counts(run.seed))
 
@@ -192,7 +192,7 @@ def optima_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
 def ranges_frame(family: JudgedFamily) -> pd.DataFrame | None:
     """Return the two corners of the ranges that samplers searched, in lattice steps from the candidate.
 
-    None where no sampler suggested points.
+    None if no sampler suggested points.
     """
     study = family.study
     if not study.suggested_points:

@@ -1,4 +1,4 @@
-"""What to know of the runs behind a verdict, and what to do next: a few words, and the command to copy."""
+"""Notes on the runs of a verdict, and the next step: a few words, and the command to copy."""
 
 import shlex
 from collections import Counter
@@ -18,14 +18,14 @@ from ettsweep.study.tried import ResumeClass, outcome_of
 from ettsweep.study.verdict import Verdict
 
 MIN_SAME = 2
-"""Points all of whose seeds have the very same score, from which on that is no chance."""
+"""Points with identical scores for all seeds that cannot be chance."""
 
 MIN_SCORES = 4
 """Fewer scores may be round by chance."""
 
 
 def run_notes(verdict: Verdict) -> list[str]:
-    """Return what there is to know of the runs behind a verdict."""
+    """Return notes on the runs of a verdict."""
     texts = (
         _resumed_text(verdict),
         _other_ends_text(verdict),
@@ -40,55 +40,53 @@ def run_notes(verdict: Verdict) -> list[str]:
 
 
 def resumed_runs(verdict: Verdict) -> list[Run]:
-    """Return the runs behind a verdict that their own programs took up again, which few programs do exactly."""
+    """Return the runs of a verdict that their own programs resumed, which few do exactly."""
     runs = [run for run in verdict.runs if run.base.info.stop_signal]
     return [run for run in runs if (run.result or {}).get("resumed_step")]
 
 
 def resume_class(verdict: Verdict) -> ResumeClass | None:
-    """Return how runs of a verdict go on that were killed, as `ettsweep try` saw it; None if that is not known."""
+    """Return how killed runs of a verdict resume, by `ettsweep try`; None if it is unknown."""
     if not (verdict.study.base.info.stop_signal and verdict.runs):
         return None
     tried = outcome_of(verdict.runs[0].dir.path.parent.parent, verdict.study)
     if tried is None or (tried.resume == "resumes" and not tried.repeats):
-        return None  # any run has other numbers than the one before
+        return None  # repeated runs differ anyway
     return tried.resume
 
 
 def resume_cell(verdict: Verdict) -> str | None:
-    """Return the class of a verdict's runs, and how many were resumed, for a table; None if there is neither."""
+    """Return a cell with the class of a verdict's runs, and how many were resumed; None if both are unknown."""
     resumed, kind = len(resumed_runs(verdict)), resume_class(verdict)
     if not resumed:
         return kind
-    return f"{kind or 'class not known'}, {resumed} of {len(verdict.runs)} runs"
+    return f"{kind or 'class unknown'}, {resumed} of {len(verdict.runs)} runs"
 
 
 def _resumed_text(verdict: Verdict) -> str:
-    """Return how many runs were taken up again by their own programs, and how exactly by a trial; empty for none."""
+    """Return how many runs were resumed by their own programs, and how exactly; empty for none."""
     if not (resumed := resumed_runs(verdict)):
         return ""
-    were = "runs was" if len(resumed) == 1 else "runs were"
-    by_class = {"exact": "exactly, by its trial", "resumes": "with other numbers, by its trial"}
-    how = by_class.get(resume_class(verdict) or "", "which need not be exact")
-    return f"{len(resumed)} of {len(verdict.runs)} {were} resumed by the program itself, {how}"
+    by_class = {"exact": "exactly, as in its trial", "resumes": "with other numbers, as in its trial"}
+    how = by_class.get(resume_class(verdict) or "", "perhaps with other numbers")
+    return f"the program resumed {len(resumed)} of {len(verdict.runs)} runs, {how}"
 
 
 def _other_ends_text(verdict: Verdict) -> str:
-    """Return which runs ended at other steps than the rest, or than was stated; empty if all ended there."""
+    """Return how many runs ended at another step than most, or than you stated; empty if none did."""
     results = [run.result or {} for run in verdict.runs if run.state is State.DONE]
     ends = Counter(step for result in results if isinstance(step := result.get("steps"), int))
     if not ends:
         return ""
     ((most, count),) = ends.most_common(1)
     if others := ends.total() - count:
-        runs = "run" if others == 1 else "runs"
-        return f"{others} of {ends.total()} {runs} ended at another step than {most}, where most did"
+        return f"most runs ended at step {most}, but {others} of {ends.total()} did not"
     stated = verdict.runs[0].base.info.steps
     return f"all runs ended at step {most}, not at {stated}" if stated and most != stated else ""
 
 
 def _other_evaluations_text(verdict: Verdict) -> str:
-    """Return how many runs were evaluated more or less often than the rest: the best of more values is better."""
+    """Return how many runs were evaluated more or less often than most: the best of more values is better."""
     if verdict.study.metric.take != "best":
         return ""
     results = [run.result or {} for run in verdict.runs if run.state is State.DONE]
@@ -101,20 +99,19 @@ def _other_evaluations_text(verdict: Verdict) -> str:
     if not counts:
         return ""
     (((last_step, most), _),) = counts.most_common(1)
-    # Of those that ended elsewhere, that is said.
+    # `_other_ends_text` reports runs that ended at another step.
     others = sum(count for (step, number), count in counts.items() if step == last_step and number != most)
     if not others:
         return ""
-    were = "run was" if others == 1 else "runs were"
-    return f"{others} of {counts.total()} {were} evaluated more or less often than {most} times, as most were"
+    return f"most runs were evaluated {most} times, but {others} of {counts.total()} were not"
 
 
 MACHINE_FACTS = ("device", "device_name", "driver", "instruction_set", "python", "torch", "numpy")
-"""Of what a result says of where it was trained, what may change numbers."""
+"""Keys of a result's environment that may change numbers."""
 
 
 def differing_facts(verdict: Verdict) -> dict[str, dict[str, int]]:
-    """Return the machines and packages in which the runs behind a verdict differ: by fact, runs by its value."""
+    """Return machines and packages that differ among the runs of a verdict: by fact, the runs of each value."""
     environments = [each for run in verdict.runs if isinstance(each := (run.result or {}).get("environment"), dict)]
     values: dict[str, Counter[str]] = {name: Counter() for name in MACHINE_FACTS}
     for each in environments:
@@ -124,7 +121,7 @@ def differing_facts(verdict: Verdict) -> dict[str, dict[str, int]]:
         for name, value in facts.items():
             values[name][value] += 1
     if verdict.study.base.info.stop_signal:
-        del values["python"]  # that of the worker, not of the program that it starts
+        del values["python"]  # of the worker, not of the program
     packages = [each["packages"] for each in environments if isinstance(each.get("packages"), dict)]
     for name in sorted({name for each in packages for name in each}):
         values[name] = Counter(str(each.get(name, "none")) for each in packages)
@@ -132,7 +129,7 @@ def differing_facts(verdict: Verdict) -> dict[str, dict[str, int]]:
 
 
 def _differing_facts_text(verdict: Verdict) -> str:
-    """Return in which machines and packages the runs behind a verdict differ; empty for none."""
+    """Return the differing machines and packages as a note; empty for none."""
     facts = (
         f"{name.replace('_', ' ')} ({', '.join(f'{count} with {value}' for value, count in counts.items())})"
         for name, counts in differing_facts(verdict).items()
@@ -142,14 +139,14 @@ def _differing_facts_text(verdict: Verdict) -> str:
 
 
 def _single_runs_text(verdict: Verdict) -> str:
-    """Return what a verdict on runs without a seed is worth; empty for others."""
+    """Return a note if runs have no seed; else an empty text."""
     if verdict.study.base.info.seeded:
         return ""
-    return "seeds: none: one run a point, so that luck is not told from merit, and there is no bound"
+    return "`seeds: none` allows one run a point, so the noise is unknown and there is no bound"
 
 
 def _few_digits_text(verdict: Verdict) -> str:
-    """Return a warning if scores of own code are told with too few digits for the margin; else an empty text."""
+    """Return a warning if scores of own code have too few digits for the margin; else an empty text."""
     scores = [run.score for run in verdict.runs if run.score is not None and run.base.info.code]
     if verdict.score is None or len(scores) < MIN_SCORES:
         return ""
@@ -158,10 +155,7 @@ def _few_digits_text(verdict: Verdict) -> str:
 
 
 def _same_seeds_text(verdict: Verdict) -> str:
-    """Return a warning if seeds make no difference at any point, as if training did not use them; else an empty text.
-
-    The noise would then be taken for none, and any bound for narrow.
-    """
+    """Return a warning if all seeds of each point score the same, which would count as no noise; else an empty text."""
     scores: dict[Point, list[float]] = {}
     for run in verdict.runs:
         if run.score is not None:
@@ -169,7 +163,7 @@ def _same_seeds_text(verdict: Verdict) -> str:
     several = [each for each in scores.values() if len(each) > 1]
     if len(several) < MIN_SAME or any(len(set(each)) > 1 for each in several):
         return ""
-    return f"all seeds of {len(several)} points have the very same score: does training use its seed?"
+    return f"all seeds of {len(several)} points have identical scores: does training use its seed?"
 
 
 # --- next steps -------------------------------------------------------------------------------------------------------
@@ -179,7 +173,7 @@ VERIFY = "ettsweep verify-optimum --follow"
 
 @dataclass(frozen=True)
 class NextStep:
-    """The next step in words, and its command; the command is empty where the step is no command."""
+    """The next step in words, and its command, empty if there is none."""
 
     text: str
     command: str = ""
@@ -188,10 +182,9 @@ class NextStep:
 def next_steps(verdicts: Sequence[Verdict]) -> list[NextStep]:
     """Return the next step for each of the verdicts on one sweep.
 
-    A command has --strategy only where the others need another command: else one command serves all.
+    A command has --strategy only if other strategies need another command.
     """
     drafts = [_next_step(verdict) for verdict in verdicts]
-    # The subcommand of each step shows whether one command serves all.
     kinds = Counter(command.split()[1] if command else "" for _, command, _ in drafts)
     steps = []
     for verdict, (text, command, names_run) in zip(verdicts, drafts, strict=True):
@@ -201,7 +194,6 @@ def next_steps(verdicts: Sequence[Verdict]) -> list[NextStep]:
             options += ["--strategy", verdict.strategy] if needs_strategy else []
             if command == VERIFY:
                 command += _budget_option([verdict] if needs_strategy else verdicts)
-            # Options that select the sweep go right after the subcommand.
             head, tail = command.split()[:2], command.split()[2:]
             command = shlex.join([*head, *options, *tail])
         steps.append(NextStep(text, command))
@@ -209,7 +201,7 @@ def next_steps(verdicts: Sequence[Verdict]) -> list[NextStep]:
 
 
 def _budget_option(verdicts: Sequence[Verdict]) -> str:
-    """Return the option without which a verification would stop at once; empty if none."""
+    """Return --max-runs if a verification would stop at once without it; else an empty text."""
     if sum(verdict.extra_runs for verdict in verdicts) < EXTRA_RUNS * len(verdicts):
         return ""
     unresolved = [verdict for verdict in verdicts if verdict.verdict == "unresolved"]
@@ -222,17 +214,17 @@ def _further_runs(verdict: Verdict) -> int:
 
 
 def _next_step(verdict: Verdict) -> tuple[str, str, bool]:
-    """Return the words, the command without --sweep and --strategy, and whether it names its run already."""
-    # Before all others: runs under way may change the verdict, and so the step.
+    """Return the words, the command without --sweep and --strategy, and whether it names its run."""
+    # First: runs under way may change the verdict.
     if pending := verdict.runs_under_way:
         return f"{format_count(pending, 'run')} queued or running: follow their progress", "ettsweep watch", False
     if verdict.blocked_run_ids:
         return _decide_step(verdict)
     match verdict.verdict:
         case "optimal" if not verdict.fresh_scores:
-            return "rerun it with fresh seeds, which took no part in choosing it", "ettsweep seeds --follow", False
+            return "rerun it with fresh seeds, which did not choose it", "ettsweep seeds --follow", False
         case "optimal" if run := next((run for run in verdict.candidate_runs if run.score is not None), None):
-            return "see how it was trained: its command, and the versions", f"ettsweep show {run.id}", True
+            return "see its command and the versions that trained it", f"ettsweep show {run.id}", True
         case "unresolved":
             return _resolve_step(verdict)
         case "refuted":
@@ -243,7 +235,7 @@ def _next_step(verdict: Verdict) -> tuple[str, str, bool]:
             text = "search an axis: request the grid with a range of lr or wd"
             return text, "", True
     if verdict.reason.code == "out_of_reach":
-        return "widen the ranges, or fix an axis: see the reason below", "", True
+        return "widen the ranges or fix an axis: see the reason below", "", True
     return "train the missing runs, and judge again", VERIFY, False
 
 
@@ -253,11 +245,11 @@ def _resolve_step(verdict: Verdict) -> tuple[str, str, bool]:
     if lacking := runs_text(verdict.reason):
         return lacking, VERIFY, False
     if verdict.reason.code == "edge_above":
-        return "take a step of lr below: no further seeds are planned", "", True
+        return "use the lr one step below: no more seeds are planned", "", True
     return "train the runs that narrow the bound, seed by seed", VERIFY, False
 
 
 def _decide_step(verdict: Verdict) -> tuple[str, str, bool]:
-    """Return the command that helps runs that a person must decide about."""
+    """Return the first command for the runs that a person must decide about."""
     command = shlex.join(verdict.reason.next[0]) if verdict.reason.next else ""
     return f"decide about {format_count(len(verdict.blocked_run_ids), 'run')}: retry, or see why", command, True

@@ -47,15 +47,15 @@ def render(
     Args:
         results: the results folder; links to the folders of runs lead there.
         out: the folder that the page will be in.
-        comparisons: what the page is about, in its order.
+        comparisons: of the page, in its order.
         figures: by key of a verdict and kind.
         runs: all runs of the report.
         studies_by_family: the studies of all sweeps, also of sweeps outside of the report.
         corrupt: reasons why a run's history cannot be read, by run id.
-        figure_files: whether figures are written as files too, to which the page then links.
+        figure_files: whether the page links to files of figures.
     """
     families = [family for comparison in comparisons for family in comparison.families]
-    # Own scripts record what they like: their speed and spikes are no result.
+    # Own scripts record anything: their speed and spikes are no results.
     measured = [comparison for comparison in comparisons if comparison.families[0].study.base.info.records_every_step]
     tried = {family.study.key: outcome_of(results, family.study) for family in families}
     scripts = {name: _read_script(name) for name in ("vega", "theme", "figures", "page")}
@@ -98,7 +98,7 @@ def _heading(comparisons: Sequence[StrategyComparison]) -> str:
 def _environment(results: str) -> Environment:
     from jinja2 import FunctionLoader
 
-    # StrictUndefined raises for a misspelled name in the template, which would print nothing.
+    # StrictUndefined raises for a misspelled name, which would otherwise print nothing.
     environment = Environment(
         loader=FunctionLoader(_read_resource),
         autoescape=True,
@@ -137,7 +137,7 @@ def _content_security_policy(scripts: Iterable[str]) -> str:
 
 
 def _prose_markup(results: str, text: str) -> Markup:
-    """Return a text with its commands, in backticks, as <code>, with --results where the folder is not the default."""
+    """Return a text with commands in backticks as <code>, with --results unless the folder is the default."""
     return Markup("").join(
         Markup("<code>{}</code>").format(span) if is_code else escape(span)
         for span, is_code in _spans(_with_results_option(results, text))
@@ -145,9 +145,9 @@ def _prose_markup(results: str, text: str) -> Markup:
 
 
 def _spans(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield the parts of a text, and whether each is code: that is in backticks, as in Markdown."""
+    """Yield the parts of a text, and whether each is code, in backticks."""
     parts = text.split("`")
-    if len(parts) % 2 == 0:  # one without a partner is a character like others
+    if len(parts) % 2 == 0:  # an unpaired backtick is plain text
         parts[-2:] = ["`".join(parts[-2:])]
     for number, part in enumerate(parts):
         yield part, number % 2 == 1
@@ -156,7 +156,7 @@ def _spans(text: str) -> Iterator[tuple[str, bool]]:
 def _command_markup(results: str, command: str) -> Markup:
     """Return a command for this results folder, each argument in a <span> of its own.
 
-    The style sheet keeps line breaks out of these, so that no option is torn apart.
+    The style sheet does not break lines within a span.
     """
     arguments = _with_results_option(results, f"`{command}`").strip("`").split(" ")
     return Markup(" ").join(Markup("<span>{}</span>").format(argument) for argument in arguments)
@@ -177,7 +177,7 @@ def _confidences(families: Sequence[JudgedFamily]) -> list[str]:
 
 
 def _provenance(families: Sequence[JudgedFamily]) -> list[Row]:
-    """Return the versions that made the report, those that trained the optima, and what is stated of their training."""
+    """Return the versions behind the report and the optima, and the particulars of their training."""
     recorded: dict[str, set[str]] = {}
     for family in families:
         for run in family.optimum[:1]:
@@ -215,13 +215,13 @@ def _ensembles(runs: Sequence[Run]) -> list[Row]:
         return []
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     verb = "was" if len(names) == 1 else "were"
-    text = f"{', '.join(names[:3])}{more} {verb} trained in an ensemble, which rounds differently from a run alone"
+    text = f"{', '.join(names[:3])}{more} {verb} trained in an ensemble, which rounds differently"
     return [{"label": "not bit-exact", "value": text}]
 
 
 # --- data within the page ---------------------------------------------------------------------------------------------
 
-# `</script>` or `<!--` within a text would end or garble the element.
+# `</script>` or `<!--` would end or garble the element.
 _JSON_ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 
 
@@ -232,13 +232,13 @@ def script_json(value: object) -> Markup:
     """
     try:
         text = _dumps(value)
-    except ValueError:  # some number is not finite: most values have none, and are not searched for it
+    except ValueError:  # a rare number that is not finite
         text = _dumps(_nan_to_null(value))
     return Markup(text.translate(_JSON_ESCAPES))
 
 
 def _dumps(value: object) -> str:
-    # allow_nan=False: NaN is no JSON, so one that slipped through must fail here and not in the browser.
+    # NaN is not JSON: fail here rather than in the browser.
     return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
@@ -253,7 +253,7 @@ def _nan_to_null(value: Any) -> Any:
 
 
 def to_columns(rows: Sequence[Mapping[str, Any]]) -> Json:
-    """Return rows as columns, with null for missing values: names and repeated texts are then stored once."""
+    """Return rows as columns, with null for missing values: this stores names and repeated texts once."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {"rows": len(rows), "columns": {name: encode_column([row.get(name) for row in rows]) for name in names}}
 
@@ -263,7 +263,7 @@ def encode_column(values: Sequence[Any]) -> Any:
     if not all(isinstance(value, str) for value in values):
         return list(values)
     texts = {text: index for index, text in enumerate(dict.fromkeys(values))}
-    if len(texts) > len(values) / 2:  # few repetitions: the indices would cost more than they save
+    if len(texts) > len(values) / 2:  # the indices would cost more than they save
         return list(values)
     return {"texts": list(texts), "at": [texts[value] for value in values]}
 

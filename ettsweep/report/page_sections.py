@@ -21,14 +21,14 @@ from ettsweep.study.tried import Outcome
 from ettsweep.study.verdict import Verdict
 
 Row = dict[str, Any]
-"""What the template lays out, by name."""
+"""Values of the template, by name."""
 
 OTHER_METRICS = {
     "best_accuracy": "best accuracy",
     "best_bits": "lowest loss, bits per token",
     "best_bits_per_byte": "lowest loss, bits per byte",
 }
-"""Metrics beside the score that a card has, means over all seeds, with their labels."""
+"""Other metrics on a card, means over all seeds, with their labels."""
 
 SPEED_LABELS = {
     "devices": "devices of a run",
@@ -41,7 +41,7 @@ SPEED_LABELS = {
 """Columns of the table of speed, with their labels."""
 
 DATA_WAIT_LIMIT = 0.1
-"""Share of the time waiting for data from which on the page suggests more loader workers."""
+"""Share of time waiting for data above which the page suggests more loader workers."""
 
 Figures = Mapping[tuple[StudyKey, str], Figure]
 """Figures by key of a verdict and kind; figures of a whole comparison have the key of its first family."""
@@ -75,7 +75,7 @@ Line = tuple[str, str, str]
 
 
 def _score_lines(family: JudgedFamily) -> list[Line]:
-    """Return the score over the search's seeds, which flatter the point that they chose, and over fresh seeds."""
+    """Return the score over the search's seeds, which make the point look better than it is, and over fresh seeds."""
     verdict, metric = family.verdict, family.study.metric
     label, fresh = formats.axis_title_and_factor(metric)[0], list(verdict.fresh_scores.values())
     lines = []
@@ -227,7 +227,7 @@ def best_optimum(verdicts: Sequence[Verdict]) -> str:
         unsearched = all(v.verdict == "unsearched" for v in verdicts)
         return "No axis was searched: both are fixed." if unsearched else "No optimum is verified yet."
     fresh = {v.family: mean_std([*v.fresh_scores.values()]) for v in verified}
-    # All or none: the search's seeds flatter the point that they chose, so the two kinds do not compare.
+    # All or none: the search's seeds make their point look better than it is.
     by_fresh = all(mean is not None for mean, _ in fresh.values())
     metric = verified[0].study.metric
     ranked = sorted(verified, key=lambda v: metric.sort_key(fresh[v.family][0] if by_fresh else v.score))

@@ -1,4 +1,4 @@
-"""Why a verdict is what it is, in words: never more certain than the seeds allow."""
+"""The reason of a verdict in words, and commands that help."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,14 +6,11 @@ from typing import Any
 
 from ettsweep.console import format_count, format_device_hours
 from ettsweep.quantities import (
-    bound_text,
     confidence_text,
     deviation_text,
     difference_text,
     percent_up,
-    probability_text,
     score_text,
-    share_text,
 )
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
@@ -23,88 +20,44 @@ from ettsweep.study.verdict import ScoredPoint, Verdict
 
 
 def reason_text(verdict: Verdict) -> str:
-    """Return why a verdict is what it is, with the commands that help, in backticks."""
-    return "; ".join(filter(None, [_decided_text(verdict), stuck_text(verdict.reason)]))
+    """Return details beyond the answer, and commands in backticks; empty for none."""
+    return "; ".join(filter(None, [_detail_text(verdict.reason), *_stuck_texts(verdict.reason)]))
 
 
-def stuck_text(reason: Reason) -> str:
-    """Return which runs need a person, with the commands that help, in backticks; empty if none does."""
-    return "; ".join(_stuck_texts(reason))
-
-
-def _decided_text(verdict: Verdict) -> str:
-    """Return what decided a verdict, without runs that need a person."""
-    reason, metric = verdict.reason, verdict.study.metric
+def _detail_text(reason: Reason) -> str:
     facts: dict[str, Any] = dict(reason.facts)
-    to_come = "{pending} of {requested} points {asked} are to come".format
     match reason.code:
         case "candidate_to_come":
-            at = f"{facts['point']} is {facts['state']}" if facts["point"] else "no finished point yet"
-            return f"{at}; {to_come(**facts, asked='asked for')}"
-        case "single_point":
-            return "both axes are fixed: a single point has no neighbours"
+            at = f"{facts['point']} is {facts['state']}" if facts["point"] else "no point has finished"
+            return f"{at}; unfinished: {facts['pending']} of {facts['requested']} points"
         case "points_to_come":
-            return to_come(**facts, asked="that were asked for")
+            return f"unfinished: {facts['pending']} of {facts['requested']} points"
         case "neighbours_to_come":
-            return f"{_neighbours_text(facts['count'])} to come"
-        case "neighbours_not_requested":
-            return f"{facts['count']} of {facts['neighbours']} neighbours had not been asked for"
+            return f"unfinished: {format_count(facts['count'], 'neighbour')}"
         case "out_of_reach":
             return (
-                f"the climb stopped {facts['steps']} steps beyond the requested ranges; if the score still improves, "
-                "widen them by requesting the grid again, with --lr-range or --wd-range; otherwise fix the axis that "
-                "does not matter in a separate sweep, with --wd-range fixed --name NAME"
+                "if the score still improves there, request the grid again with a wider --lr-range or --wd-range; if "
+                "not, fix the axis that does not matter in a separate sweep: --wd-range fixed --name NAME"
             )
-        case "diverged":
-            return "it diverged, and a neighbour did not"
-        case "all_diverged":
-            return "all diverged; try a centre with a lower lr"
-        case "better_neighbour":
-            probability = probability_text(facts["probability"])
-            return f"{facts['point']} is better, with a probability of {probability}"
-        case "better_means":
-            return f"{_neighbours_text(facts['count'])} better"
-        case "equal_mean":
-            return "an equal neighbour"
-        case "best_mean":
-            return f"its mean is better than those of all {facts['neighbours']} neighbours"
         case "around_zero":
-            margin = share_text(facts["margin"], metric)
             return (
-                f"its scores are around zero, and {margin} of zero means nothing; state the margin as a difference: "
-                "`score: {margin: difference}` in a grid file, or --margin-is difference for a table"
+                "to state a difference, write `score: {margin: difference}` in a grid file, or pass --margin-is "
+                "difference for a table"
             )
         case "noise_unknown":
             paper = f"; by the paper's comparison of means it is {facts['paper']}" if facts["paper"] else ""
-            return f"noise unknown: {_lack_text(reason, facts)}{paper}"
-        case "within_margin":
-            by_more = f" by more than {bound_text(facts['value'], metric)}" if facts["value"] else ""
-            return f"no neighbour is better{by_more} ({confidence_text(facts['confidence'])} sure)"
+            return f"{_lack_text(facts)}{paper}"
         case "too_few_seeds":
-            bound = f"{bound_text(facts['value'], metric)} ({confidence_text(facts['confidence'])} sure)"
-            missing = runs_text(reason, with_hours=True) or "the missing runs are under way"
-            return (
-                f"it is within {bound}, but {missing}: the candidate and the neighbour that decides must have "
-                f"{facts['seeds']} in common"
-            )
-        case "beyond_margin" | "edge_above":
-            gap = (
-                f"a neighbour may be better by up to {bound_text(facts['value'], metric)} "
-                f"({confidence_text(facts['confidence'])} sure), the margin is {share_text(facts['margin'], metric)}"
-            )
-            needs = runs_text(reason, with_hours=True)
-            if reason.code == "beyond_margin":
-                return f"{gap}; {needs or 'no further run is allowed'}"
-            edge = edge_text(facts["stable"], facts["of_seeds"], facts["may_be_unstable"])
-            needs = needs or "no further seeds are planned: take a step of lr below"
-            return f"{gap}; the candidate is {edge}; {needs}"
+            seeds = f"the candidate and the deciding neighbour must share {facts['seeds']} seeds"
+            return seeds if facts["runs"] else f"{seeds}; the missing runs are under way"
+    return ""
 
 
 def runs_text(reason: Reason, with_hours: bool = False) -> str:
-    """Return which further runs a verdict lacks, and for what; empty if none would help.
+    """Return the runs that a verdict still needs, and their purpose; empty if no run helps.
 
     Args:
-        reason: why the verdict is what it is.
+        reason: of the verdict.
         with_hours: whether to add the device hours, if similar runs were timed.
     """
     facts: dict[str, Any] = dict(reason.facts)
@@ -121,8 +74,8 @@ def runs_text(reason: Reason, with_hours: bool = False) -> str:
 
 
 def edge_text(stable: int, seeds: int, may_be_unstable: float) -> str:
-    """Return what is known of an edge of stability: stable seeds of all, and the share that may be unstable."""
-    from ettsweep.study.stability import CONFIDENCE  # NumPy, which other words should not wait for
+    """Return a note on an edge of stability: the stable seeds, and the share of seeds that may be unstable."""
+    from ettsweep.study.stability import CONFIDENCE  # imports NumPy, which is slow
 
     percent = percent_up(may_be_unstable)
     return (
@@ -131,45 +84,40 @@ def edge_text(stable: int, seeds: int, may_be_unstable: float) -> str:
     )
 
 
-def _lack_text(reason: Reason, facts: Mapping[str, Any]) -> str:
-    if facts["lack"] == "shared_seeds":
-        return "no two points have scores of the same seed, so there is no way to estimate the noise"
+def _lack_text(facts: Mapping[str, Any]) -> str:
     lack = {
-        "seeds": "each point has one score, which may be luck",
-        "repeats": "too few points have several seeds to tell luck from merit",
+        "shared_seeds": "no two points share a seed",
+        "seeds": "each point has one score",
+        "repeats": "too few points have several seeds",
     }[facts["lack"]]
-    needed_seeds = f"{format_count(facts['seeds'], 'more seed')} of the candidate and its neighbours"
-    return f"{lack}; {runs_text(reason, with_hours=True)}: {needed_seeds}"
-
-
-def _neighbours_text(count: int) -> str:
-    """Return a number of neighbours with its verb: `1 neighbour is`, `2 neighbours are`."""
-    return f"{format_count(count, 'neighbour')} {'is' if count == 1 else 'are'}"
+    if facts["lack"] == "shared_seeds":
+        return lack
+    return f"{lack}; the candidate and its neighbours need {format_count(facts['seeds'], 'more seed')} each"
 
 
 def _stuck_texts(reason: Reason) -> Iterator[str]:
-    """Yield which runs a person must decide about, and what the commands do that help."""
+    """Yield the runs that a person must decide about, and the commands that help."""
     if not reason.stuck:
         return
     runs = ", ".join(f"{stuck.run} {stuck.state}" for stuck in reason.stuck[:MAX_NAMED])
-    number = "1 run stands" if len(reason.stuck) == 1 else f"{len(reason.stuck)} runs stand"
-    yield f"{number} still: {runs}{', ...' * (len(reason.stuck) > MAX_NAMED)}"
+    number = "1 run needs" if len(reason.stuck) == 1 else f"{len(reason.stuck)} runs need"
+    yield f"{number} your decision: {runs}{', ...' * (len(reason.stuck) > MAX_NAMED)}"
     if reason.stopped:
         yield reason.stopped
     held = sum(stuck.state == "held" for stuck in reason.stuck)
     for command in reason.next:
         does = f"trains {'it' if len(reason.stuck) - held == 1 else 'them'} again"
         if command[1] == "status":
-            does = "says what lets the held ones start"
+            does = "shows how to start the held ones"
         yield f"`{shlex.join(command)}` {does}"
 
 
 MAX_BETTER_MEANS = 4
-"""Points with a better mean than the candidate's that a sentence names."""
+"""Points that the sentence lists."""
 
 
 def better_means(verdict: Verdict, study_state: StudyState) -> str:
-    """Return why points with a better mean than the candidate's are not the candidate; empty if there are none."""
+    """Explain why points with a better mean are not the candidate; empty if there are none."""
     metric, bound, candidate = verdict.study.metric, verdict.bound, verdict.candidate
     if bound is None or candidate is None or candidate.score is None or bound.posterior is None:
         return ""
@@ -196,16 +144,15 @@ def better_means(verdict: Verdict, study_state: StudyState) -> str:
         texts.append(text)
     more = f"; and {len(better) - MAX_BETTER_MEANS} more" if len(better) > MAX_BETTER_MEANS else ""
     noise = f" (one run is off by {deviation_text(bound.noise.sd, metric)})" * (bound.noise.source != "unknown")
-    better_is = "lower" if metric.mode == "min" else "higher"
     return (
-        f"A {better_is} mean than {score_text(candidate.score, metric)} is not always a better point: "
-        f"{'; '.join(texts)}{more}. Means of few runs may be luck{noise}; the fit weighs all scores around."
+        f"A {'lower' if metric.mode == 'min' else 'higher'} mean than {score_text(candidate.score, metric)} may be "
+        f"luck{noise}: {'; '.join(texts)}{more}. The fit weighs all scores nearby."
     )
 
 
 def _seeds_text(point: ScoredPoint, candidate: ScoredPoint, runs: Mapping[Point, Sequence[Run]]) -> str:
-    """Return over which seeds the mean of a point is, compared to the candidate's."""
+    """Return the seeds of a point's mean, compared to those of the candidate."""
     if point.runs == 1:
-        return "by a single run"
+        return "from a single run"
     own, others = ({run.seed for run in runs[at] if run.state.finished} for at in (point.point, candidate.point))
     return f"over the same {point.runs} seeds" if own == others else f"over {point.runs} other seeds"

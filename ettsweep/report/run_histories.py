@@ -1,4 +1,4 @@
-"""Training histories: the recorded steps of runs, each read once and thinned to what a figure can show."""
+"""Training histories: the recorded steps of runs, each read once and thinned for figures."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -28,10 +28,10 @@ SPIKE_QUANTITIES = {"loss": "loss", "grad": "grad_norm", "accuracy": "val_accura
 """The quantity of each kind of spike in a run's result."""
 
 MAX_ROWS, MIN_ROWS = 200, 10
-"""Limits to the rows that are kept of a run's steps; of its evaluations, half as many are."""
+"""Limits on the rows kept of a run's steps; of its evaluations, half as many."""
 
 MAX_TOTAL_ROWS = 100_000
-"""Rows of steps that the page holds of all runs together."""
+"""Rows of steps on the page, of all runs together."""
 
 Row = tuple[int, float | None, float | None]
 """A step, and the two quantities recorded there."""
@@ -39,11 +39,11 @@ Row = tuple[int, float | None, float | None]
 
 @dataclass(frozen=True)
 class SpikeEvent:
-    """A spike of a run, or where it diverged.
+    """A spike or divergence of a run.
 
     Attributes:
         quantity: the name in `TRAINING` or `EVALUATIONS` that spiked.
-        value: of that quantity there; where the run diverged, its last finite loss.
+        value: of that quantity there; for a divergence, the last finite loss.
         text: a description for people.
     """
 
@@ -61,7 +61,7 @@ class RunHistory:
         training: (step, loss, gradient norm): means since the row before (nats; before clipping).
         columns: names of the metrics of evaluations.
         evaluations: a step with its value of each of these; None where it was not recorded.
-        spikes: those that the run's result counts, and where it diverged.
+        spikes: those of the run's result, and its divergence.
         unit: epoch or step: the unit that curves are drawn over.
         unit_steps: optimizer steps per unit.
     """
@@ -80,8 +80,8 @@ class RunHistories:
     A damaged file is reported once, by a call of `warn`.
 
     Args:
-        rows: of a run's steps that are kept; of its evaluations, half as many are.
-        warn: called with a line for each run whose metrics cannot be used.
+        rows: rows kept of a run's steps; of its evaluations, half as many.
+        warn: called with a line for each run whose metrics cannot be read.
         seeds: how many of a point's runs have curves in figures, lowest seeds first; None for all.
 
     Attributes:
@@ -97,13 +97,13 @@ class RunHistories:
         self._histories: dict[str, RunHistory | None] = {}
 
     def get(self, run: Run) -> RunHistory | None:
-        """Return the thinned history of a run; None where nothing was recorded or it is damaged."""
+        """Return the thinned history of a run; None if nothing was recorded, or it is damaged."""
         if run.id not in self._histories:
             self._histories[run.id] = _build_history(run, self._read_metrics(run), self._rows)
         return self._histories[run.id]
 
     def _read_metrics(self, run: Run) -> Sequence[Json]:
-        # Only a finished run has all its metrics in one file; before, each attempt has its own.
+        # Until a run finishes, each attempt has its own metrics.
         if run.result is None:
             return _unfinished_metrics(run)
         try:
@@ -115,27 +115,24 @@ class RunHistories:
 
 
 def rows_per_run(runs: int) -> int:
-    """Return how many rows to keep of each of so many runs."""
+    """Return how many rows to keep of each run."""
     return max(MIN_ROWS, min(MAX_ROWS, MAX_TOTAL_ROWS // max(1, runs)))
 
 
 def seeds_per_point(runs: int, points: int) -> int | None:
-    """Return of how many runs of each of so many points the page holds curves; None for all.
+    """Return how many runs of each point have curves on the page; None for all.
 
-    All, as long as `MIN_ROWS` of each make no more than `MAX_TOTAL_ROWS`.
+    All have, as long as `MIN_ROWS` of each make at most `MAX_TOTAL_ROWS`.
     """
     most = MAX_TOTAL_ROWS // MIN_ROWS
     return None if runs <= most else max(1, most // max(1, points))
 
 
 def _unfinished_metrics(run: Run) -> Sequence[Json]:
-    """Read the steps of an unfinished run from its latest attempt and from those that this one resumed.
-
-    Damaged lines are skipped.
-    """
+    """Read the steps of an unfinished run from its latest attempt and those it resumed; skip damaged lines."""
     attempt, until, lines = run.dir.latest_attempt(), math.inf, list[Json]()
     while attempt:
-        # An attempt may have run on past the checkpoint that the next one resumed: those steps were trained again.
+        # Steps past the checkpoint that the next attempt resumed were trained again.
         attempt_lines = read_lines(attempt.metrics_path)
         lines = [line for line in attempt_lines if isinstance(step := line.get("step"), int) and step <= until] + lines
         until, attempt = min(until, attempt.resumed_from()[1]), attempt.parent()
@@ -165,7 +162,7 @@ def _build_history(run: Run, lines: Sequence[Json], rows: int) -> RunHistory | N
 
 
 def evaluation_columns(metric: Metric) -> tuple[str, ...]:
-    """Return the columns of metrics.jsonl that are drawn as evaluations: the usual ones, and that of the score."""
+    """Return the columns of metrics.jsonl drawn as evaluations: the usual ones, and the score's."""
     return EVALUATIONS if metric.column in (*TRAINING, *EVALUATIONS) else (*EVALUATIONS, metric.column)
 
 
@@ -173,7 +170,7 @@ def _spike_events(run: Run, lines: Sequence[Json]) -> Iterator[SpikeEvent]:
     """Yield the spikes that a result lists, and its divergence, with the value recorded there."""
     result = run.result or {}
     events = result.get("spike_events")
-    # Most runs have no spikes: skip indexing thousands of lines for them.
+    # Most runs have no spikes, and need no index of their lines.
     at = {line["step"]: line for line in lines if "loss" in line} if events else {}
     evaluated = {line["step"]: line for line in lines if "val_loss" in line} if events else {}
     for event in events if isinstance(events, list) else ():
@@ -206,7 +203,7 @@ def _spike_text(run: Run, event: Json, quantity: str) -> str:
 def _window_means(steps: Sequence[Json], width: int) -> tuple[Row, ...]:
     """Return means over windows of `width` steps, each at its last step.
 
-    Windows start at multiples of `width`, so that the rows of all runs of a family are at the same steps.
+    Windows start at multiples of `width`: the rows of all runs of a family are at the same steps.
     """
     numbers = [int(line["step"]) for line in steps]
     losses, norms = ([line.get(name) for line in steps] for name in TRAINING)

@@ -18,14 +18,14 @@ MAX_ROWS = 300
 """Runs in the table."""
 
 SHOWN_IF_DIFFERENT = ("sweep", "model", "task", "optimizer")
-"""Columns that are left out if all runs agree in them."""
+"""Columns left out if all runs agree in them."""
 
 TEXT_COLUMNS = ("run", *SHOWN_IF_DIFFERENT, "strategy", "state")
 """Columns that are not numbers."""
 
 
 def run_table(runs: Sequence[Run], studies_by_family: StudiesByFamily, results: Path, out: Path) -> dict[str, Any]:
-    """Return the columns of the table, and its rows: cells, and links relative to `out`, so that both can be copied."""
+    """Return the columns of the table, and its rows: cells, and links relative to `out`."""
     shown, url = _best_runs(runs, MAX_ROWS), relative_url(runs_dir(results), out)
     cells = [_cells(run, studies_by_family) for run in shown]
     names = [name for name in dict.fromkeys(name for row in cells for name in row) if _is_telling(name, cells)]
@@ -78,7 +78,7 @@ def _is_telling(name: str, rows: Sequence[dict[str, str]]) -> bool:
 
 
 def relative_url(path: Path, out: Path) -> str:
-    """Return the URL of a folder relative to `out`; absolute where both are on different drives."""
+    """Return the URL of a folder relative to `out`; absolute on another drive."""
     try:
         address = Path(os.path.relpath(path.resolve(), out.resolve())).as_posix()
     except ValueError:  # another drive

@@ -1,4 +1,4 @@
-"""Digits of scores: whether what a program prints can tell differences of the size of a margin apart."""
+"""Digits of scores: do printed scores resolve a margin?"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ MARGIN_SHARE = 0.1
 """Share of the margin that the last digit of a score should not exceed."""
 
 FINE = 1e-9
-"""Share of a score below which its last digit is not worth a word."""
+"""Share of a score below which its last digit needs no warning."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ScoreDigits:
 
     @classmethod
     def of(cls, values: Iterable[float], best: float, metric: Metric, criterion: Criterion) -> "ScoreDigits":
-        """Return them for some values and the best of them."""
+        """Return the digits of some values, given the best of them."""
         margin = criterion.margin_for(metric) * (abs(best) if metric.margin_is == "share" else 1.0)
         step = resolution(values) or 0.0
         return cls(step, margin, step <= FINE * abs(best))

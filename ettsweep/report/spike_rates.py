@@ -27,7 +27,7 @@ class SpikeCounts:
     counts: dict[str, int]
 
     def rates(self, name: str) -> tuple[int | None, float | None, float | None]:
-        """Return a count in all, per run and per 1,000 steps; None where nothing was trained."""
+        """Return a count in all, per run and per 1,000 steps; None if nothing was trained."""
         total = self.counts[name]
         return (
             total if self.runs else None,

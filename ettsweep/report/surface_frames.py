@@ -16,11 +16,11 @@ from ettsweep.study.surface_optimum import SurfaceOptimum, find_optimum, mesh_ov
 from ettsweep.study.verdict import Verdict
 
 CURVE_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "score", "low", "high")
-OPTIMUM_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "score", "lr_variance", "wd_variance", "covariance")
+OPTIMUM_COLUMNS = ("sweep", "family", "lr_steps", "wd_steps", "score", "lr_error", "wd_error")
 
 
 def fitted_surface(verdict: Verdict) -> tuple[Posterior, SurfaceOptimum] | None:
-    """Return the surface behind a verdict and its optimum; None if there is no surface, or no optimum of it."""
+    """Return the surface behind a verdict and its optimum; None if either is missing."""
     posterior = verdict.bound.posterior if verdict.bound else None
     if not (verdict.study.lr.is_even and verdict.study.wd.is_even):
         return None  # steps of the fit are not those of the list
@@ -31,7 +31,7 @@ def fitted_surface(verdict: Verdict) -> tuple[Posterior, SurfaceOptimum] | None:
 def optimum_text(verdict: Verdict) -> str:
     """Return lr and wd of the fitted optimum with standard errors, such as "lr 2^(-6.12 ± 0.20)".
 
-    Empty where there is no surface.
+    Empty without a surface.
     """
     if (surface := fitted_surface(verdict)) is None or verdict.point is None:
         return ""
@@ -66,8 +66,7 @@ def fitted_curve_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
 def optimum_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
     """Return the optimum of each surface, in lattice steps from the candidate.
 
-    Variances and covariance of its position are in steps squared. They are missing where the fit only shows that the
-    optimum lies among the fitted points, or at their edge.
+    Errors are missing if the fit only shows that the optimum lies among the fitted points, or at their edge.
     """
     rows = []
     for verdict in (family.verdict for family in families):
@@ -75,7 +74,8 @@ def optimum_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
             posterior, best = surface
             lr, wd = _lattice_steps(verdict, best.position_D)
             score = _to_scores(verdict, posterior, np.array([best.value]))[0]
-            rows.append((*verdict.key, lr, wd, score, *_position_variances(verdict, best)))
+            errors = (None, None) if best.error is None else _lattice_steps(verdict, best.error)
+            rows.append((*verdict.key, lr, wd, score, *errors))
     return pd.DataFrame(rows, columns=list(OPTIMUM_COLUMNS)).astype(dict.fromkeys(OPTIMUM_COLUMNS[2:], "float64"))
 
 
@@ -100,18 +100,8 @@ def _lattice_steps(verdict: Verdict, at_D: Array) -> tuple[float, float]:
     return lr, wd
 
 
-def _position_variances(verdict: Verdict, best: SurfaceOptimum) -> tuple[float | None, float | None, float | None]:
-    if best.cov_DD is None:
-        return None, None, None
-    free = [not axis.fixed for axis in (verdict.study.lr, verdict.study.wd)]
-    # A fixed axis keeps a variance of 0.
-    cov = np.zeros((2, 2))
-    cov[np.ix_(free, free)] = best.cov_DD
-    return float(cov[0, 0]), float(cov[1, 1]), float(cov[0, 1])
-
-
 def _to_scores(verdict: Verdict, posterior: Posterior, f: Array) -> Array:
-    """Return fitted values as scores: the fit determines them up to a constant, which the mean of all scores sets."""
+    """Return fitted values as scores; the mean of all scores sets the constant that the fit leaves open."""
     layout = posterior.surface.scores
     weight_P = layout.scored_PS.sum(1) / layout.scored_PS.sum()
     level = layout.y_PS.sum() / layout.scored_PS.sum() - weight_P @ posterior.surface.mean_P

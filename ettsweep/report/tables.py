@@ -74,7 +74,7 @@ COUNT_COLUMNS = {"seed", "seeds", "fresh_seeds", "more_runs", "as_good", "runs",
 COUNT_COLUMNS |= {"devices", "ensemble", "corrupt_images"}
 
 LOG2_DECIMALS = 6
-"""Decimals of log2(lr) and log2(wd) in the table of points, whose rows are grouped by them."""
+"""Decimals of log2(lr) and log2(wd) by which the table of points is grouped."""
 
 
 def typed_frame(
@@ -84,9 +84,9 @@ def typed_frame(
     counts: Collection[str] = frozenset(COUNT_COLUMNS),
     others: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
-    """Build a frame with one dtype per column, so that an empty table has the same types as a full one.
+    """Build a frame with one dtype per column; an empty table has the types of a full one.
 
-    Columns that are neither text nor counts nor of a type that `others` states are floats.
+    Columns are floats, except texts, counts, and those that `others` states.
     """
     # Nullable Int64, since unfinished runs have no counts.
     types = {name: "str" if name in text else "Int64" if name in counts else "float64" for name in columns}
@@ -94,7 +94,7 @@ def typed_frame(
 
 
 def strategy_label(strategy: StrategySpec) -> str:
-    """Return the name of a strategy, with its `mlp_factor` where that is not the default."""
+    """Return the name of a strategy, with its `mlp_factor` unless that is the default."""
     suffix = "" if strategy.mlp_factor == "ignore" else f", mlp_factor {strategy.mlp_factor}"
     return strategy_name(strategy.s) + suffix
 
@@ -102,7 +102,7 @@ def strategy_label(strategy: StrategySpec) -> str:
 def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = None) -> pd.DataFrame:
     """Return one row per run, with the names of the sweeps that it belongs to.
 
-    Results are missing where a run is unfinished or diverged. Scores with names of their own have columns at the end.
+    Results are missing if a run is unfinished or diverged. Scores with names of their own have columns at the end.
     """
     more = sorted({run.base.info.metric.name for run in runs} - set(METRIC_COLUMNS))
     rows = []
@@ -130,7 +130,7 @@ def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = 
 
 
 def results_frame(runs: Iterable[Run], columns: Sequence[str]) -> pd.DataFrame:
-    """Return some of `RESULT_COLUMNS` alone, a row for each run in the given order."""
+    """Return only some of `RESULT_COLUMNS`, a row for each run in the given order."""
     return typed_frame([_result_values(run, columns) for run in runs], columns)
 
 
@@ -147,10 +147,10 @@ def _result_values(run: Run, columns: Sequence[str]) -> tuple[Any, ...]:
 def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[JudgedFamily] = ()) -> pd.DataFrame:
     """Return one row per lattice point of a sweep: finished and diverged seeds, mean and deviation of the metrics.
 
-    Only seeds that count for the sweep's verdict enter; fresh seeds, which only the optimum has, are left out. Runs
-    outside of any sweep are grouped by family, under the sweep "-". Standard deviations are the sample's (n - 1), and
-    missing for one seed. Means leave diverged runs out: read them beside `diverged`. Spikes are totals over all
-    finished runs, per run, and per 1,000 of the steps that these trained.
+    Fresh seeds are left out: only seeds that count for the verdict enter. Runs outside of any sweep are grouped by
+    family, under the sweep "-". Standard deviations are the sample's (n - 1), and missing for one seed. Means leave
+    out diverged runs: read them beside `diverged`. Spikes are totals over all finished runs, per run, and per 1,000 of
+    their steps.
 
     Args:
         table: `runs_table` of the same runs.
@@ -174,7 +174,7 @@ def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[Ju
     coordinates = pd.DataFrame(point_rows, columns=["run", "sweep", *axes]).astype(
         {"run": "str", "sweep": "str", **dict.fromkeys(axes, "float64")}
     )
-    # The table has all sweeps of a run in one cell; here a run has a row for each.
+    # One row per sweep of a run.
     work = table.drop(columns="sweep").merge(coordinates, on="run")
     metrics = [*METRIC_COLUMNS, *(str(name) for name in table if name not in RUN_COLUMNS)]
     diverged = work["state"] == "diverged"
@@ -209,7 +209,7 @@ def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[Ju
 
 
 def _ratio(count: pd.Series, of: pd.Series) -> pd.Series:
-    # Missing where nothing was trained, rather than a division by 0.
+    # Avoid a division by 0 if nothing was trained.
     return count.astype("float64") / of.where(of > 0).astype("float64")
 
 
@@ -221,20 +221,20 @@ def optima_table(families: Iterable[JudgedFamily]) -> pd.DataFrame:
     """Return one row per family: verdict, optimum, its bound, and its score over fresh seeds.
 
     Columns:
-        score: the mean over the seeds that count; they chose the point, so this is optimistic.
+        score: the mean over the seeds that count, optimistic since they chose the point.
         fresh_score: the mean over reruns with fresh seeds; missing if one of them diverged.
         score_unit: of score, std, fresh_score, fresh_std and score_lead: nats of a loss, fraction of an accuracy.
         score_lead: how much worse the best neighbour is, by their means; `bound` compares them as fitted.
         lead_share: the same in the unit of bound, margin and noise: a share of the score or a difference.
         bound, margin, confidence: with the confidence, no neighbour is better by more than `bound`; the verdict is
-            optimal where that is within `margin`, and the neighbour that decides shares three seeds with the candidate.
+            optimal if that is within `margin`, and the deciding neighbour shares three seeds with the candidate.
         noise: standard deviation of one run.
         p_best: the probability that the candidate beats all its neighbours.
         more_runs: how many more runs are likely to decide.
         caveat: beside an edge of stability, how many seeds were stable and may not be.
         as_good: how many other points are no worse by more than the margin.
-        recommended_lr, recommended_wd: the point in the middle of those; beside an edge of stability, one a step of lr
-            below the candidate.
+        recommended_lr, recommended_wd: the middle one of those; beside an edge of stability, one step of lr below the
+            candidate.
         loss_spikes, ...: totals over all finished runs of the optimum, per run, and per 1,000 steps.
         lr_wd, timescale_steps, ...: the decay of a step, and 1 / (lr wd) in steps, epochs and tokens (`TimeScale`).
     """
@@ -340,7 +340,7 @@ def to_markdown(frame: pd.DataFrame) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in zip(*columns, strict=True))
 
 
-# A single pass over the text, so that backslashes it adds are not escaped again.
+# A single pass does not escape its own backslashes.
 _LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}",

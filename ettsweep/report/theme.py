@@ -11,7 +11,7 @@ INK = "currentColor"
 FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
 
 ON_BEST = "#111"
-"""Of what is drawn on the colour of the best score, which is bright in any theme."""
+"""Colour of marks on the colour of the best score, which is bright in any theme."""
 
 SPIKE = "#d55e00"
 

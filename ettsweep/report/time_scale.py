@@ -1,4 +1,4 @@
-"""What people hold constant while lr changes: the decay of a step, lr * wd, and the steps that it averages over."""
+"""The decay of a step, lr * wd, which people hold constant while lr changes, and the steps it averages over."""
 
 from typing import NamedTuple
 
@@ -15,10 +15,10 @@ class TimeScale(NamedTuple):
     arXiv 2405.13698).
 
     Attributes:
-        lr_wd: lr * wd, the share by which a step shrinks weights; neither a strategy's factors nor momentum is in it.
-            None where what trains is given no wd.
-        steps: 1 / (lr wd), where momentum multiplies steps (SGD) over as much; None without decay.
-        epochs: the same in epochs; None where their length is unknown.
+        lr_wd: lr * wd, the share by which a step shrinks weights, without a strategy's factors and momentum. None if
+            runs have no wd.
+        steps: 1 / (lr wd), divided by the gain of momentum for SGD; None without decay.
+        epochs: the same in epochs; None if their length is unknown.
         tokens: the same in tokens; None unless all samples are text of one length.
     """
 

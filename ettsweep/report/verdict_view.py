@@ -1,4 +1,4 @@
-"""What a verdict says, decided once: the texts and numbers that terminal, live screen, page, JSON and notebook show."""
+"""The texts and numbers of a verdict, made once for terminal, live screen, page, JSON and notebook."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from ettsweep.quantities import (
     share_text,
     three_digits,
 )
-from ettsweep.report.answer import ANSWERED, answer, paper_sentence
+from ettsweep.report.answer import answer, paper_sentence
 from ettsweep.report.formats import mean_std, standard_error
 from ettsweep.report.notes import (
     NextStep,
@@ -30,14 +30,14 @@ from ettsweep.report.notes import (
     resumed_runs,
     run_notes,
 )
-from ettsweep.report.reason_text import edge_text, reason_text, runs_text, stuck_text
+from ettsweep.report.reason_text import edge_text, reason_text, runs_text
 from ettsweep.runs.point import Point
 from ettsweep.runs.versions import group_by_version
 from ettsweep.study.fresh import CONFIDENCE, FreshComparison, compare_fresh
 from ettsweep.study.study import study_titles
 from ettsweep.study.verdict import MEANS_VERDICTS, Bound, ScoredPoint, Verdict, conflicting_verdicts
 
-if TYPE_CHECKING:  # it imports NumPy, which the words of a verdict should not wait for
+if TYPE_CHECKING:  # imports NumPy, which is slow
     from ettsweep.study.posterior import Difference
 
 MAX_POINTS = 4
@@ -46,33 +46,33 @@ MAX_POINTS = 4
 
 @dataclass(frozen=True)
 class VerdictView:
-    """All that is said of a verdict; views lay it out, and decide nothing.
+    """All texts and numbers of a verdict; views only lay them out.
 
     Attributes:
         key: (sweep, family).
-        title: names the study among those of a command; `label` among the strategies of a sweep.
+        title: the study's name among those of a command; `label` is its name among the strategies of a sweep.
         word: the verdict in one word, which has a colour.
-        answer: in one line which lr and wd to use, and how much better a neighbour may be; `for_paper` is a sentence
-            to cite it, empty unless it is an optimum with a bound.
+        answer: which lr and wd to use, and how much better a neighbour may be; `for_paper` is a sentence to cite it,
+            empty unless it is an optimum with a bound.
         headline: the verdict with its bound, such as `optimal within 2% (95%)`; `brief` is for a narrow column.
-        is_optimal: whether it is what commands look for, and their exit code says.
+        is_optimal: whether commands exit with 0.
         holds: whether no neighbour is better: an optimum, or a tie.
         more_seeds_help: whether further seeds would resolve it.
         point: lr and wd of the candidate, as a pair; empty without one.
         mean: score of the candidate, and `score` with its standard error; empty without one. `score_line` has its name,
             unit and seeds.
-        reason: what decided it, and the runs that need a person, with commands in backticks.
-        shortfall: what the answer does not say of the reason why it is not optimal, such as runs that need a person.
-        fresh: how much worse fresh seeds are, where it is notable; `fresh_is_sure` if chance does not explain it.
+        reason: `shortfall`, or the answer if that says all.
+        shortfall: details why it is not optimal, and the runs that need a person, with commands in backticks.
+        fresh: how much worse fresh seeds are, if notable; `fresh_is_sure` if chance does not explain it.
         evidence: sentences on the bound.
-        notes: sentences on the runs, the score and points around that a reader should know.
+        notes: sentences on the runs, the score and points around.
         path: candidates of the climb, in order.
         has_bound: whether neighbours are compared as fitted.
         neighbours: rows of the table of neighbours, as texts by column; `move` is such as "2 lr, wd / 2", and `refuted`
-            is there if the neighbour refutes the candidate.
+            is set if the neighbour refutes the candidate.
         cells: of the table of verdicts, by column.
         numbers: of the table of optima, by column.
-        data: as JSON data. Keys are an interface for scripts: add to them, never rename.
+        data: JSON data. Scripts rely on its keys: add some, never rename one.
     """
 
     key: tuple[str, str]
@@ -108,7 +108,7 @@ class VerdictView:
 
 
 def make_views(verdicts: Sequence[Verdict]) -> list[VerdictView]:
-    """Return the views of the verdicts of one command, which also know each other."""
+    """Return the views of the verdicts of one command; they note conflicts among sweeps."""
     titles, conflicts = study_titles([verdict.study for verdict in verdicts]), _conflicts(verdicts)
     by_sweep: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
@@ -125,7 +125,7 @@ def make_views(verdicts: Sequence[Verdict]) -> list[VerdictView]:
 
 
 def _make_view(verdict: Verdict, title: str, conflicts: Sequence[str], following: NextStep) -> VerdictView:
-    study, point, reason = verdict.study, verdict.point, reason_text(verdict)
+    study, point, reply, details = verdict.study, verdict.point, answer(verdict), reason_text(verdict)
     fresh, bound = _notable_fresh(verdict), verdict.bound
     is_optimal = verdict.verdict == "optimal"
     beats_all = probability_text(bound.best_probability) if bound and bound.is_noise_known else ""
@@ -136,7 +136,7 @@ def _make_view(verdict: Verdict, title: str, conflicts: Sequence[str], following
         has_wd=study.base.info.has_wd,
         title=title,
         word=verdict.verdict,
-        answer=answer(verdict),
+        answer=reply,
         for_paper=paper_sentence(verdict),
         headline=headline(verdict),
         brief=_brief(verdict),
@@ -147,8 +147,8 @@ def _make_view(verdict: Verdict, title: str, conflicts: Sequence[str], following
         mean="" if verdict.score is None else score_text(verdict.score, study.metric),
         score=_score_with_error(verdict),
         score_line=_score_line(verdict),
-        reason=reason,
-        shortfall="" if is_optimal else stuck_text(verdict.reason) if verdict.reason.code in ANSWERED else reason,
+        reason=details or reply,
+        shortfall="" if is_optimal else details,
         fresh=_fresh_text(fresh) if fresh else "",
         fresh_is_sure=bool(fresh and fresh.is_beyond_chance),
         evidence=tuple(_evidence(verdict, beats_all)),
@@ -158,7 +158,7 @@ def _make_view(verdict: Verdict, title: str, conflicts: Sequence[str], following
         neighbours=tuple(_neighbour_rows(verdict)),
         cells=_cells(verdict, fresh),
         numbers=_numbers(verdict),
-        data=_data(verdict, reason),
+        data=_data(verdict, details or reply),
         next=following,
     )
 
@@ -227,7 +227,7 @@ def _evidence(verdict: Verdict, beats_all: str) -> Sequence[str]:
     source = {"measured": "measured by repeated seeds", "inferred": "inferred from the residuals of the fit"}
     noise = f"{deviation_text(bound.noise.sd, verdict.study.metric)}, {source[bound.noise.source]}"
     return (
-        f"it is better than all its neighbours with a probability of {beats_all}{paper}",
+        f"probability that it beats all its neighbours: {beats_all}{paper}",
         f"noise of a run: {noise} ({bound.noise.dof:.3g} degrees of freedom)",
     )
 
@@ -244,22 +244,22 @@ def _notes(verdict: Verdict, fresh: FreshComparison | None) -> Sequence[str]:
 
 
 def default_margin_text(verdict: Verdict) -> str:
-    """Return what these runs can tell apart if nobody stated a margin; else an empty text."""
+    """Return the smallest gain that these runs can rule out, if you set no margin; else an empty text."""
     bound, metric = verdict.bound, verdict.study.metric
     if bound is None or bound.finest is None:
         return ""
     return (
-        f"you stated no margin, so {share_text(bound.margin, metric)} is used; with this noise, "
+        f"you set no margin, so ettsweep uses {share_text(bound.margin, metric)}; with this noise, "
         f"{format_count(len(verdict.runs), 'run')} can rule out gains above {bound_text(bound.finest, metric)} "
-        f"({confidence_text(bound.confidence)}); set your own with --margin"
+        f"({confidence_text(bound.confidence)}); set yours with --margin"
     )
 
 
 def _bound_notes(verdict: Verdict) -> Sequence[str]:
-    """Return how the noise is known, unless repeated seeds measured it."""
+    """Return the source of the noise, unless repeated seeds measured it."""
     if verdict.bound is None or verdict.bound.noise.source != "inferred":
         return ()
-    return ("one seed per point: the noise is estimated from the surface's residuals",)
+    return ("one seed per point: ettsweep estimates the noise from the residuals of the surface",)
 
 
 def _caveat(bound: Bound) -> str:
@@ -277,7 +277,7 @@ def _outside_text(verdict: Verdict) -> str:
 
 
 def _conflicts(verdicts: Sequence[Verdict]) -> dict[tuple[str, str], list[str]]:
-    """Return, by key, sentences on the other sweeps that judge the same family otherwise, and why they differ."""
+    """Return, by key, sentences on sweeps that judge the same family differently, and why."""
     sentences: dict[tuple[str, str], list[str]] = {}
     for verdict, other, differences in conflicting_verdicts(verdicts):
         first, second = (
@@ -303,24 +303,24 @@ def _fresh_share(fresh: FreshComparison) -> str:
 
 
 def _fresh_text(fresh: FreshComparison) -> str:
-    """Return the difference in a few words, to stand beside the verdict or the mean."""
+    """Return the difference in a few words, for a cell or badge."""
     reference = "fitted" if fresh.is_fitted else "the search's"
     chance_text = "" if fresh.is_beyond_chance else ", maybe by chance"
     return f"{_fresh_share(fresh)} than {reference}{chance_text}"
 
 
 def _fresh_sentence(fresh: FreshComparison) -> str:
-    """Return the difference with what it is compared to, and what it means for the verdict."""
+    """Return the difference, its reference, and what it means for the verdict."""
     verdict, metric = fresh.verdict, fresh.verdict.study.metric
     assert verdict.score is not None
-    fitted = f", and the fit to all scores around {score_text(fresh.expected, metric)}" if fresh.is_fitted else ""
-    reference = "the fit" if fresh.is_fitted else "these"
+    fitted = f", the fit {score_text(fresh.expected, metric)}" if fresh.is_fitted else ""
+    reference = "the fit" if fresh.is_fitted else "the search's"
     by_chance = "more than chance explains" if fresh.is_beyond_chance else "which may be chance"
     return (
-        f"{format_count(len(verdict.fresh_scores), 'fresh seed')} gave {score_text(fresh.mean, metric)}, where "
-        f"the search's seeds gave {score_text(verdict.score, metric)}{fitted}: {_fresh_share(fresh)} than "
-        f"{reference}, {by_chance} ({confidence_text(CONFIDENCE)}); the verdict compares points over the same seeds, "
-        "and does not vouch for the score itself"
+        f"{format_count(len(verdict.fresh_scores), 'fresh seed')} gave {score_text(fresh.mean, metric)}, "
+        f"the search's seeds {score_text(verdict.score, metric)}{fitted}: {_fresh_share(fresh)} than "
+        f"{reference}, {by_chance} ({confidence_text(CONFIDENCE)}); the verdict stands, since it compares points over "
+        "the same seeds"
     )
 
 
@@ -328,7 +328,7 @@ def _fresh_sentence(fresh: FreshComparison) -> str:
 
 
 def _neighbour_rows(verdict: Verdict) -> Iterator[dict[str, str]]:
-    """Yield the neighbours; how much worse one is comes with its error if a bound has compared them."""
+    """Yield the neighbours; `worse_by` has an error if there is a bound."""
     metric = verdict.study.metric
     is_fitted = bool(verdict.bound and verdict.bound.differences)
     for scored, fitted in _compared_neighbours(verdict):
@@ -412,7 +412,7 @@ def _cells(verdict: Verdict, fresh: FreshComparison | None) -> dict[str, Any]:
 
 
 def _fresh_cell(verdict: Verdict, fresh: FreshComparison | None) -> str | None:
-    """Return the mean over fresh seeds and their number, with the difference to the search's where it is notable."""
+    """Return the mean and number of fresh seeds, and a notable difference to the search's."""
     scores = [score for score in verdict.fresh_scores.values() if score is not None]
     if not scores:
         return None
@@ -434,7 +434,7 @@ def _nearest_cell(verdict: Verdict) -> dict[str, Any]:
 
 
 def _numbers(verdict: Verdict) -> dict[str, Any]:
-    """Return the columns of the table of optima that are of the verdict, see `tables.optima_table`."""
+    """Return the verdict's columns of `tables.optima_table`."""
     metric, lead, score = verdict.study.metric, verdict.lead_over_neighbours, verdict.score
     _, std = mean_std([run.score for run in verdict.candidate_runs])
     fresh_mean, fresh_std = mean_std([*verdict.fresh_scores.values()])

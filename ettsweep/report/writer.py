@@ -18,7 +18,7 @@ from ettsweep.study.sweep_store import StudiesByFamily
 from ettsweep.study.verdict import Verdict
 
 MAX_DEFAULT_FIGURES = 60
-"""Figures of a report up to which all are written as files unless told otherwise: some ten seconds of a core."""
+"""Figures that a report also writes as files by default: some ten seconds of a core."""
 
 
 def write_report(
@@ -32,7 +32,7 @@ def write_report(
 ) -> list[Path]:
     """Write tables, report.html and files of its figures into a folder; return the files, report.html first.
 
-    Files that an earlier report wrote there and this one does not are removed.
+    Files of an earlier report that this one does not write are removed.
 
     Args:
         results: the results folder.
@@ -40,13 +40,12 @@ def write_report(
         runs: all runs of the report.
         verdicts: one per family that was requested.
         studies_by_family: the studies of all sweeps, by family.
-        warn: called with a line for each run whose metrics cannot be used, which the page lists too, and if figures
-            are on the page alone.
+        warn: called with a line for each run whose metrics cannot be read, and if figures are not written as files.
         figure_files: whether figures are written as files too; by default if there are at most `MAX_DEFAULT_FIGURES`,
             or an earlier report wrote some there.
 
     Raises:
-        PackageMissingError: figures are asked for as files, and what draws them is not installed.
+        PackageMissingError: `figure_files` is true, and vl-convert is not installed.
         StorageError: a file cannot be written.
     """
     if figure_files:
@@ -59,7 +58,7 @@ def write_report(
     comparisons, points = strategy_comparisons(families), sum(len(family.points) for family in families)
     histories = RunHistories(rows_per_run(len(runs)), warn, seeds_per_point(len(runs), points))
     drawing, figures = FigureBuilder(histories), dict[tuple[StudyKey, str], Figure]()
-    # Texts in Arrow's memory, as pandas has them by default, take long to get in and out of many small frames.
+    # pandas keeps texts in Arrow by default, which is slow for many small frames.
     with pd.option_context("mode.string_storage", "python"):
         for comparison in comparisons:
             figures |= {(key, figure.kind): figure for key, figure in drawing.build(comparison)}
@@ -71,16 +70,16 @@ def write_report(
     elif figure_files is None:
         figure_files = len(figures) <= MAX_DEFAULT_FIGURES or manifest.has_figures
         if not figure_files:
-            warn(f"{len(figures)} figures are on the page alone; --figures writes them as files too")
+            warn(f"the page has {len(figures)} figures; --figures writes them as files too")
     html = page.render(results, out, comparisons, figures, runs, studies_by_family, histories.corrupt, figure_files)
-    # Before the files of figures, which take longest: the page draws its own.
+    # First, since the files of figures take longest.
     write_atomic(out / "report.html", html)
     written = figures.values() if figure_files else ()
     specs = {out / "figures" / figure.name: figure.file_spec for figure in written}
     export_all([(spec, stem) for stem, spec in specs.items() if not manifest.has_figure(stem, spec)])
     paths += [path for stem in specs for path in paths_of(stem)]
     paths.insert(0, out / "report.html")
-    # Last: it removes what an earlier report has shown until now.
+    # Last: until now, the earlier report stays complete.
     manifest.update(paths, specs)
     return paths
 
@@ -101,7 +100,7 @@ class Manifest:
     def __init__(self, out: Path) -> None:
         self._out = out
         content = json_or_empty(out / MANIFEST_NAME)
-        # Whoever edits the list finds the report written anew.
+        # If the list was edited, the report is rewritten.
         self._files, self._figures = (
             part if isinstance(part := content.get(name), dict) else {} for name in ("files", "figures")
         )
@@ -112,7 +111,7 @@ class Manifest:
         return bool(self._figures)
 
     def has_figure(self, stem: Path, spec: str) -> bool:
-        """`True` if the files of a figure are those of a specification already, and as they were written.
+        """`True` if the files of a figure are current and unchanged.
 
         Args:
             stem: path of the files without their suffixes.
@@ -123,9 +122,9 @@ class Manifest:
         )
 
     def update(self, paths: Iterable[Path], specs: Mapping[Path, str]) -> None:
-        """Remove figures and tables that the earlier report wrote and this one did not; record the files of this one.
+        """Remove figures and tables that only the earlier report wrote; record the files of this one.
 
-        Files that were changed since the earlier report stay: they belong to the user.
+        Files that changed since the earlier report stay: they belong to the user.
 
         Args:
             paths: all files of this report.
@@ -143,8 +142,7 @@ class Manifest:
                 is_output = path.parent in (out / "figures", out / "tables") and path.name != ".."
                 if not (is_output and name not in checksums and path.is_file() and sha256_of(path) == checksum):
                     continue
-                # Where a file system ignores case, it may be a file of this report, by the name of a sweep since
-                # renamed.
+                # If the file system ignores case, a renamed sweep may share the file with this report.
                 if not any(path.samefile(new_path) for new_path in written):
                     path.unlink()
         figures = {stem.name: digest(spec) for stem, spec in specs.items()}

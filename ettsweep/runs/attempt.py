@@ -1,4 +1,4 @@
-"""An attempt: one process's try at a run. Only its owner writes into its folder, so a superseded owner does no harm."""
+"""An attempt of one process at a run. Only its owner writes into its folder, so a superseded owner does no harm."""
 
 import contextlib
 import hashlib
@@ -48,13 +48,12 @@ NO_TIME = TimeSpent(0.0, 0.0)
 
 
 class AttemptProgress(NamedTuple):
-    """Progress of a run, with an estimate of the remaining time; None while there is no rate yet.
+    """Progress of a run, and an estimate of the remaining time, None before there is a rate.
 
     Attributes:
         progress: fraction of the steps done, 0 to 1.
         remaining_s: wall-clock seconds until the run is finished.
-        remaining_slot_s: the run's share of these seconds: less than `remaining_s` where its worker trains several runs
-            at once.
+        remaining_slot_s: the run's share of these seconds, less if its worker trains several runs at once.
     """
 
     progress: float
@@ -71,7 +70,7 @@ def device_share(first: Json, last: Json) -> float:
 
 
 class Attempt:
-    """One process's try at a run, numbered from 1, in its own folder; `runs/folder.py` lists the files in it."""
+    """An attempt at a run, numbered from 1, in its own folder; `runs/folder.py` lists its files."""
 
     claim_path = PathBelow("claim.json")
     recorded_path = PathBelow("recorded.jsonl")
@@ -110,8 +109,8 @@ class Attempt:
         """Return whether the owner's process is alive; `unknown` if this machine cannot tell."""
         if owner := self.owner():
             return owner.liveness()
-        # The folder is renamed into place with its claim inside. No claim means a stale view of a network file
-        # system, not a dead owner; a claim that is there and unreadable is damaged.
+        # The folder appears with its claim inside. No claim means a stale view of a network file system, not a dead
+        # owner; an unreadable claim is damaged.
         return "dead" if self.claim_path.exists() else "unknown"
 
     def job(self) -> Json:
@@ -126,7 +125,7 @@ class Attempt:
     def was_requeued(self) -> bool:
         """`True` if the scheduler requeued the job: the next attempt has the same job id and another restart count.
 
-        Then the scheduler ended this attempt, and the run itself is not to blame.
+        Then the scheduler ended this attempt, not the run.
         """
         job, next_job = self.job(), self.next_attempt().job()
         same_id = (job.get("cluster"), job.get("id")) == (next_job.get("cluster"), next_job.get("id"))
@@ -145,7 +144,7 @@ class Attempt:
         write_counter(self.heartbeat_path, count)
 
     def heartbeat_interval_s(self) -> float | None:
-        """Return the interval in seconds at which the owner said it would write heartbeats; None if it said none."""
+        """Return the stated interval of heartbeats in seconds; None if there is none."""
         interval_s = number(self.claim().get("heartbeat_s"))
         return interval_s if interval_s and interval_s > 0 else None
 
@@ -156,7 +155,7 @@ class Attempt:
     # --- events -------------------------------------------------------------------------------------------------------
 
     def record(self, event: Event, content: Json) -> None:
-        """Append an event to events.jsonl; see `runs/folder.py` for what each tells."""
+        """Append an event to events.jsonl; `runs/folder.py` lists them."""
         append_event(self.events_path, event, content, synced=event in ("resumed", "stopped", "failed"))
 
     def _last(self, event: Event) -> Json:
@@ -174,11 +173,11 @@ class Attempt:
         return {"code": digest} if (digest := self.provenance().get("code")) else {}
 
     def execution(self) -> Json:
-        """Return devices, kernels and all else that may change the last bits of the numbers; empty if unknown."""
+        """Return devices, kernels and other causes of different last bits; empty if unknown."""
         return self._last("execution")
 
     def command(self) -> Json:
-        """Return `command`, the words of the user's program that was started, and `packages`; both None if none was.
+        """Return `command`, the words of the started program, and `packages`; both None without one.
 
         `packages` are the versions in the environment of that program.
         """
@@ -193,7 +192,7 @@ class Attempt:
         return self._last("ended")
 
     def facts(self) -> Json:
-        """Return entries of the result that the program itself knows; empty if it has recorded none."""
+        """Return entries of the result that the program recorded; empty for none."""
         return self._last("facts")
 
     # --- lineage and metrics ------------------------------------------------------------------------------------------
@@ -206,7 +205,7 @@ class Attempt:
         """Return the (attempt, step) that this attempt resumed from; (0, 0) for a fresh start."""
         data = self._last("resumed")
         attempt, step = data.get("attempt"), data.get("step")
-        # A parent with a higher number would make the lineage a circle, and `history` recurse for ever.
+        # A parent with a higher number would make `history` recurse for ever.
         if isinstance(attempt, int) and isinstance(step, int) and 0 < attempt < self.number:
             return attempt, step
         return 0, 0
@@ -223,7 +222,7 @@ class Attempt:
             append_text(path, text)
 
     def metrics_copies(self) -> list[Path]:
-        """Return the files with metrics that the run has itself once it is finished."""
+        """Return the files with metrics that a finished run replaces by its own."""
         return [path for path in (self.metrics_path, self.recorded_path) if path.exists()]
 
     def history(self, until: int | None = None, *, every_step: bool = True) -> list[Json]:
@@ -251,7 +250,7 @@ class Attempt:
     def evaluations(self, column: str) -> list[Json]:
         """Return the lines with a metric, of this attempt and of those it resumed from, in order.
 
-        Other lines, which may be some hundred times as many, are not parsed.
+        Other lines, perhaps a hundred times as many, are not parsed.
         """
         number, step = self.resumed_from()
         inherited = Attempt(self.run, number).evaluations(column) if number else []
@@ -286,8 +285,8 @@ class Attempt:
     def estimate_progress(self) -> AttemptProgress:
         """Return the progress of the run and the remaining time at the rate so far.
 
-        The progress is that of the last line written, by this attempt or the one it resumed from. The rate is measured
-        from the first line of this attempt, so that imports and compilation before it do not count.
+        The progress is that of the last line, of this attempt or the one it resumed from. The rate counts from the
+        first line of this attempt, without imports and compilation.
         """
         for path in (self.timings_path, self.metrics_path):
             first, last = first_json_line(path) or {}, last_json_line(path) or {}
@@ -304,15 +303,15 @@ class Attempt:
         return AttemptProgress(parent.progress() if parent else 0.0)
 
     def record_skipped_sample(self, rank: int, text: str) -> None:
-        """Record a sample that process `rank` could not read and left out.
+        """Record an unreadable sample that process `rank` skipped.
 
-        Each rank but the first has a file of its own: it may be on another node.
+        Each rank but the first has its own file, since it may be on another node.
         """
         path = self.path / f"events-{rank}.jsonl" if rank else self.events_path
         append_event(path, "skipped", {"sample": text}, synced=False)
 
     def skipped_samples(self) -> list[str]:
-        """Return the samples left out by any process of this attempt or of those it resumed from, each once."""
+        """Return the samples skipped by any process of this attempt or of those it resumed from, each once."""
         parent = self.parent()
         samples = dict.fromkeys(parent.skipped_samples() if parent else [])  # a dict: a set with an order
         for path in sorted(self.path.glob("events*.jsonl")):
@@ -326,11 +325,11 @@ class Attempt:
         return bool(self.saved_steps())
 
     def saved_steps(self) -> list[int]:
-        """Return the steps of which there are checkpoints, the latest first."""
+        """Return the steps with checkpoints, the latest first."""
         return sorted(self._states(), reverse=True)
 
     def _states(self) -> dict[int, str]:
-        """Return the names of checkpoints, by step: STEP-DIGEST-SIZE, with a digest of the metrics of so many bytes."""
+        """Return the names of checkpoints, by step: STEP-DIGEST-SIZE, with digest and size of the metrics."""
         try:
             names = os.listdir(self.states_path)
         except OSError:
@@ -339,18 +338,18 @@ class Attempt:
         return {int(step): name for step, name in steps if step.isascii() and step.isdigit()}
 
     def state_path(self, step: int) -> Path:
-        """Return the checkpoint after a step: a file or a folder, as the program has written it, or none any more."""
+        """Return the path of the checkpoint after a step, a file or folder, which may be gone."""
         return self.states_path / self._states().get(step, str(step))
 
     def digest_at(self, step: int, *, recorded: bool = False) -> str:
         """Return the digest of the metrics up to a saved state, of this attempt and of those that it resumed from.
 
         Args:
-            step: after which the state was saved.
+            step: of the saved state.
             recorded: whether they are in recorded.jsonl, not in metrics.jsonl.
 
         Raises:
-            CorruptError: they differ from those when it was saved.
+            CorruptError: they have changed since it was saved.
         """
         path, (number, resumed_step) = self.recorded_path if recorded else self.metrics_path, self.resumed_from()
         parent = Attempt(self.run, number)
@@ -377,8 +376,8 @@ class Attempt:
         """Record why the attempt ended without a result, in one line for people; the first reason stands.
 
         Args:
-            kind: an `error` is retried only by `ettsweep retry`; `interrupted` attempts are resumed without asking, and
-                `lost` ones too, up to `MAX_LOST_ATTEMPTS` in a row.
+            kind: only `ettsweep retry` retries an `error`; `interrupted` attempts resume by themselves, as do `lost`
+                ones, up to `MAX_LOST_ATTEMPTS` in a row.
             reason: one line for people.
             details: a traceback, or empty.
             exit_code: of a command that has failed.
@@ -393,7 +392,7 @@ class Attempt:
         return next(iter(read_events(self.events_path, "stopped", "failed")), None)
 
     def mark_retried(self) -> None:
-        """Ignore from now on how the attempt ended; treat an owner whose liveness is unknown as dead."""
+        """From now on, ignore how the attempt ended, and treat an owner of unknown liveness as dead."""
         write_atomic(self.retried_path, "")
 
     def is_retried(self) -> bool:
@@ -401,11 +400,11 @@ class Attempt:
         return self.retried_path.exists()
 
     def mark_lost(self) -> None:
-        """Record that the owner is dead, which its process alone does not tell from everywhere."""
+        """Record that the owner is dead, which cannot be seen from every machine."""
         write_atomic(self.lost_path, "")
 
     def is_given_up(self) -> bool:
-        """`True` if its owner counts as dead, whatever its process says."""
+        """`True` if its owner counts as dead, even if its process seems alive."""
         return self.lost_path.exists() or self.is_retried()
 
     def log(self, line: str) -> None:
@@ -413,7 +412,7 @@ class Attempt:
         append_text(self.log_path, line)
 
     def log_text(self) -> str:
-        """Return the log of the attempt, then what its command printed, and `log_footer`."""
+        """Return the log of the attempt, the output of its command, and `log_footer`."""
         try:
             text = read_file(self.log_path).decode(errors="replace")
         except FileNotFoundError:
@@ -426,7 +425,7 @@ class Attempt:
         return text + self.log_footer()
 
     def log_footer(self) -> str:
-        """Return the lines shown below the log: samples left out, and the reason for a failure."""
+        """Return the lines below the log: skipped samples, and the reason for a failure."""
         left_out = "".join(f"left out: {sample}\n" for sample in sorted(self.skipped_samples()))
         failure = self.failure()
         return left_out + (f"ended: {failure.get('reason')}\n" if failure else "")

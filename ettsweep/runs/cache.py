@@ -1,7 +1,7 @@
-"""Cache finished runs, so that later commands need not read their folders: one SQLite file for each results folder.
+"""Cache finished runs, so later commands need not read their folders: one SQLite file for each results folder.
 
-The file is in the user's cache folder, and may be deleted at any time. A cached run counts only if size, time and inode
-of its result.json have not changed since. A file that is damaged or has another version is rebuilt.
+The file is in the user's cache folder; you may delete it at any time. A cached run counts only if size, time and inode
+of its result.json are unchanged. A file that is damaged or of another version is rebuilt.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ VERSION = 1
 """Version of the tables and lines; a file with another one is rebuilt."""
 
 BUSY_S = 1.0
-"""Seconds to wait for another command that writes; after that, new runs are not cached."""
+"""Seconds to wait for another writer; after that, new runs are not cached."""
 
 UNUSED_S = 90 * 86400.0
 """Seconds after which the file of another results folder is deleted."""
@@ -40,7 +40,7 @@ CREATE TABLE IF NOT EXISTS results(id TEXT PRIMARY KEY, data BLOB) WITHOUT ROWID
 """
 
 Stamp = tuple[int, int, int]
-"""Modification time in ns, inode and size of a file: while they are the same, so is its content."""
+"""Modification time in ns, inode and size of a file: if unchanged, so is its content."""
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
@@ -78,7 +78,7 @@ class KeptRun(NamedTuple):
 
     @property
     def stamp(self) -> Stamp:
-        """The stamp that the run's result had when it was read."""
+        """The stamp of the result when it was read."""
         return self.mtime_ns, self.inode, self.size
 
 
@@ -111,7 +111,7 @@ class RunCache:
 
     def _opened(self) -> sqlite3.Connection:
         if self._database is None:
-            # The screen of `watch` reads in a thread of its own, and only there.
+            # `watch` reads in one thread of its own.
             self._database = sqlite3.connect(self._path, timeout=BUSY_S, check_same_thread=False)
         return self._database
 
@@ -120,7 +120,7 @@ class RunCache:
         if database.execute("PRAGMA user_version").fetchone()[0] != VERSION:
             return
         for data in _intact(database.execute("SELECT data, crc FROM families")):
-            with contextlib.suppress(InputError):  # of a kind or a field that has gone
+            with contextlib.suppress(InputError):  # of a removed kind or field
                 base = validated_spec(loads_fast(data), "kept")
                 self.families[base.family_id] = base, base.info.labels
         lines = _intact(database.execute("SELECT data, crc FROM runs").fetchall())
@@ -130,7 +130,7 @@ class RunCache:
                 self.runs[run.id] = run
 
     def keep(self, runs: Iterable[FinishedRun]) -> None:
-        """Cache some runs, if the file can be written."""
+        """Cache runs, if the file can be written."""
         fresh = list(runs)
         kept = [_kept(run) for run in fresh]
         for _ in range(2):
@@ -166,7 +166,7 @@ class RunCache:
         _discard_unused(self._path)
 
     def result(self, run: KeptRun) -> Json | None:
-        """Return a result; None if the file no longer has it, or it is damaged."""
+        """Return a result; None if it is gone or damaged."""
         with contextlib.suppress(sqlite3.Error, ValueError, TypeError):
             (data,) = self._opened().execute("SELECT data FROM results WHERE id = ?", (run.id,)).fetchone()
             if zlib.crc32(data) == run.crc:
@@ -176,7 +176,7 @@ class RunCache:
         return None
 
     def point(self, run: KeptRun) -> Point:
-        """Return the point of a run: one object for all runs of its family there, since they are few."""
+        """Return the point of a run: one object for all runs of its family there."""
         key = run.family, run.lr, run.wd
         if (point := self._points.get(key)) is None:
             base, _ = self.families[run.family]
@@ -192,7 +192,7 @@ def _kept(run: FinishedRun) -> KeptRun:
 
 
 def _is_broken(error: Exception) -> bool:
-    """Whether the file is at fault; not if another command writes, the disk is full, or the folder is read-only."""
+    """Whether the file is damaged, rather than locked, on a full disk, or read-only."""
     if isinstance(error, sqlite3.OperationalError):
         return error.sqlite_errorcode == sqlite3.SQLITE_ERROR  # other tables or columns
     return isinstance(error, sqlite3.DatabaseError)
@@ -204,7 +204,7 @@ def _intact(rows: Iterable[tuple[bytes, int]]) -> Iterator[bytes]:
 
 
 def _discard_unused(path: Path) -> None:
-    """Delete files beside this one to which nothing was added for long."""
+    """Delete old files beside this one."""
     for other in path.parent.iterdir():
         with contextlib.suppress(OSError):
             if other != path and time.time() - other.lstat().st_mtime > UNUSED_S:

@@ -1,4 +1,4 @@
-"""Where data are: given by the user, or in an environment variable; a trainable names the kinds that it needs."""
+"""Location of data: given by `--data` or an environment variable, by kind of task."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ def data_env(kind: str) -> str:
 
 
 def configured_data(kind: str, data: str | None) -> str | None:
-    """Return the location of a task's data: `data` if given, else the environment variable; None if neither is set."""
+    """Return the location of a task's data: `data` if given, else the environment variable; None if both are unset."""
     if data:
         return expand_home(data)
     with with_source(data_env(kind)):
@@ -21,5 +21,5 @@ def configured_data(kind: str, data: str | None) -> str | None:
 
 
 def resolve_data(data: str) -> str:
-    """Return a value of `--data` as an absolute path; names of data sets on the hub (hfds/...) stay as they are."""
+    """Return a value of `--data` as an absolute path; names of data sets on the hub (hfds/...) stay."""
     return data if data.startswith("hfds/") else str(Path(expand_home(data)).resolve())

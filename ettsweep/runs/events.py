@@ -1,8 +1,7 @@
-"""What happened to an attempt: events.jsonl, a line of JSON for each event, in order.
+"""Events of an attempt: events.jsonl, a line of JSON for each, in order.
 
-Two processes never append at once, since a network file system could lose a line: the worker does before its program
-starts and after that has ended, the program of a Transformer in between. What other commands know of an attempt lies
-beside it.
+Two processes never append at once, since a network file system could lose a line: the worker appends before its program
+starts and after it ends, the program of a Transformer in between. Other commands write files beside it.
 """
 
 import contextlib
@@ -16,13 +15,13 @@ Event = Literal["started", "resumed", "execution", "skipped", "facts", "ended", 
 
 
 def append_event(path: Path, event: Event, content: Json, *, synced: bool) -> None:
-    """Append an event, on a line of its own even if a kill has cut the last one.
+    """Append an event, on its own line even if a kill has cut the last one.
 
     Args:
-        path: of the file, which is made if there is none.
+        path: of the file, created if missing.
         event: its name.
         content: further entries of its line.
-        synced: whether it is on the disk then.
+        synced: whether to sync it to disk.
 
     Raises:
         StorageError: it cannot be written.
@@ -40,7 +39,7 @@ def append_event(path: Path, event: Event, content: Json, *, synced: bool) -> No
 def read_events(path: Path, *events: Event) -> list[Json]:
     """Return the content of all events of these names, in order; lines that a kill has cut are left out.
 
-    Other lines, which may hold the whole diff of a repository, are not parsed.
+    Other lines, which may hold a whole diff, are not parsed.
     """
     try:
         lines = read_file(path).split(b"\n")[:-1]

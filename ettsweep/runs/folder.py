@@ -7,23 +7,23 @@ A results folder holds sweeps/<name>.yaml, the requested sweeps; jobs/<submissio
       cancel.json           a request to stop by `ettsweep cancel`, obeyed at the next step, removed by `retry`
       attempts/0001/        the first attempt; then 0002/ and so on
         claim.json          the owner; there as soon as the folder is
-        events.jsonl        what happened, in order: `started` (code version of the owner; of a command its words, its
-                            folder and the versions that it has), `resumed` (attempt and step), `execution` (devices,
-                            kernels and all else that may change the last bits of the numbers), `skipped` (an
-                            unreadable sample), `facts` (of a Transformer: entries of the result that its program
-                            knows), `ended` (of a command: exit code, first step, peak of memory, what it left, how it
-                            stopped), `stopped` or `failed` (the reason for ending without a result)
+        events.jsonl        events, in order: `started` (code version of the owner; of a command its words, folder and
+                            versions), `resumed` (attempt and step), `execution` (devices, kernels and other causes of
+                            different last bits), `skipped` (an unreadable sample), `facts` (of a Transformer: entries
+                            of the result from its program), `ended` (of a command: exit code, first step, peak of
+                            memory, leftovers, how it stopped), `stopped` or `failed` (the reason for ending without a
+                            result)
         events-1.jsonl      samples that process 1 of the run has skipped
-        recorded.jsonl      of a command: what it appends to the file that ETTSWEEP_METRICS names; until the run is done
-        stop                there once the run is to stop
+        recorded.jsonl      of a command: lines that it appends to ETTSWEEP_METRICS; until the run is done
+        stop                a request to stop
         heartbeat           a counter that the owner increments
         metrics.jsonl       a line for each step, and one for each evaluation after its step; until the run is done
         timings.jsonl       progress and elapsed seconds
-        log.txt             what the worker says of the run
-        output.txt          what its program prints
-        states/             the newest checkpoint that `Run.save` made, a file or folder; its name is the step, the
-                            SHA-256 of the metrics up to it, and their size: 20-9f86...-1234
-      attempts/0001.out       what a command left in out/ that the next attempt did not go on from
+        log.txt             the worker's log of the run
+        output.txt          the output of its program
+        states/             the newest checkpoint of `Run.save`, a file or folder; its name is the step, the SHA-256 of
+                            the metrics up to it, and their size: 20-9f86...-1234
+      attempts/0001.out       the out/ of a command from which the next attempt did not resume
       attempts/0001.retried   `retry` was called after attempt 1
       attempts/0001.lost      the owner of attempt 1 is known to be dead
       out/                  files of a function or a command, the same in all attempts
@@ -31,11 +31,11 @@ A results folder holds sweeps/<name>.yaml, the requested sweeps; jobs/<submissio
       result.json           written last, once: its presence means finished
 
 An attempt's folder is renamed into place with its claim inside, so creating, claiming and taking over are one atomic
-operation. An attempt writes only into its own folder, so an owner that has been superseded cannot do harm; the one that
-finishes a run removes the metrics of all. Whole files are written under a temporary name, synced and renamed; metrics
-and events are appended, and a truncated last line is ignored. Programs in any language write recorded.jsonl, output.txt
-and states, and look at stop, so these are files of their own: no reader must take what the log says for a metric.
-No run has a lock: there are only exclusive creation and rename, which are atomic on NFS too.
+operation. An attempt writes only into its own folder, so a superseded owner cannot do harm; the one that finishes a run
+removes the metrics of all. Whole files are written under a temporary name, synced and renamed; metrics and events are
+appended, and a truncated last line is ignored. Programs in any language write recorded.jsonl, output.txt and states,
+and look at stop, so these are separate files: no reader must take the log for a metric. No run has a lock: there are
+only exclusive creation and rename, which are atomic on NFS too.
 """
 
 import contextlib
@@ -101,7 +101,7 @@ def runs_dir(results: Path) -> Path:
     return results / "runs"
 
 
-SPEC_REMEDY = "the command that asked for the run writes it anew"
+SPEC_REMEDY = "repeat the command that requested the run, which rewrites it"
 
 
 def is_run_id(name: str) -> bool:
@@ -127,7 +127,7 @@ def read_spec(path: Path) -> RunSpec:
 
 
 def _checksum(result: Json) -> str | None:
-    """Return the SHA-256 that result.json carries against edits by hand; None if the content is no canonical JSON."""
+    """Return the checksum of result.json, which reveals edits by hand; None if the content is not canonical JSON."""
     try:
         return hashlib.sha256(canonical(result).encode()).hexdigest()
     except ValueError:  # NaN or infinity, which ettsweep never writes
@@ -135,10 +135,10 @@ def _checksum(result: Json) -> str | None:
 
 
 TRIAL_PREFIX = ".try-"
-"""Beginning of names of folders of trials, in which each folder is a results folder of its own."""
+"""Prefix of folders of trials, whose subfolders are results folders."""
 
 TRIAL_OWNER = "owner.json"
-"""File in it with the process that makes the trial."""
+"""File in it with the process of the trial."""
 
 
 class RunDir:
@@ -156,14 +156,14 @@ class RunDir:
 
     @classmethod
     def create(cls, results: Path, spec: RunSpec) -> "RunDir":
-        """Create the folder and its spec.json if they are not there; rewrite a damaged or moved one."""
+        """Create the folder and its spec.json if missing; rewrite a damaged or moved one."""
         run = cls(runs_dir(results) / spec.run_id)
         with storage_errors(run.path):
             run.path.mkdir(parents=True, exist_ok=True)
         try:
             existing = run.spec()
             outside = fields_outside_id(type(spec))
-            # Such as the folder of the code, which may have moved.
+            # Such as the code's folder, which may have moved.
             is_current = all(getattr(existing, name) == getattr(spec, name) for name in outside)
         except CorruptError:
             is_current = False
@@ -193,10 +193,10 @@ class RunDir:
             raise CorruptError(f"{error}; {SPEC_REMEDY}") from None
 
     def spec_from(self, data: Json) -> RunSpec:
-        """Return the spec that spec.json has.
+        """Return the spec of spec.json.
 
         Raises:
-            CorruptError: it is no spec, or its id is not the folder's name.
+            CorruptError: it is not a spec, or its id is not the folder's name.
         """
         try:
             spec = validated_spec(data, str(self.spec_path))
@@ -223,7 +223,7 @@ class RunDir:
             raise CorruptError(f"{self.result_path}: cannot be read: {error.strerror}; {self._remedy}") from None
 
     def result_from(self, data: bytes) -> Json:
-        """Return the result that result.json has.
+        """Return the result of result.json.
 
         Raises:
             CorruptError: it is truncated or was edited.
@@ -233,7 +233,7 @@ class RunDir:
         except CorruptError as error:
             raise CorruptError(f"{error}; {self._remedy}") from None
         checksum = result.pop("sha256", None)
-        # The id is checked too: a result copied from another run's folder has a valid checksum.
+        # A result copied from another run's folder has a valid checksum, but another id.
         if checksum is None or checksum != _checksum(result) or result.get("run") != self.id:
             raise CorruptError(f"{self.result_path}: not the result that run {self.id} wrote; {self._remedy}")
         return result
@@ -260,7 +260,7 @@ class RunDir:
         return self.attempt(numbers[-1]) if numbers else None
 
     def claim(self, details: Json, after: int) -> Attempt | None:
-        """Create the attempt that follows number `after`, and so become the owner of the run.
+        """Create the attempt after number `after`, and become the owner of the run.
 
         Args:
             details: fields of claim.json beside the process: device, versions, job, ...
@@ -286,11 +286,11 @@ class RunDir:
                 temporary.rename(attempt.path)
             except OSError as error:
                 shutil.rmtree(temporary, ignore_errors=True)
-                # NFS may report an error for a rename that it carried out, when it sent the request twice: the token
+                # NFS may report an error for a rename that it carried out, since it sent the request twice: the token
                 # tells whose claim is in place.
                 is_ours = attempt.path.exists() and attempt.claim().get("token") == token
                 if not is_ours and (error.errno in (errno.EEXIST, errno.ENOTEMPTY) or attempt.path.exists()):
-                    return None  # the folder's existence decides: some file systems report other error numbers
+                    return None  # file systems report different error numbers
                 if not is_ours:
                     raise
         return attempt
@@ -303,7 +303,7 @@ class RunDir:
         """
         if self.result_path.exists():
             return False
-        # Metrics first: once result.json exists, readers verify the metrics against the digest in it.
+        # Metrics first: readers check them against the digest in result.json.
         text = "".join(dumps(line) + "\n" for line in history)
         write_atomic(self.metrics_path, text)
         digest = hashlib.sha256(text.encode()).hexdigest()
@@ -317,13 +317,13 @@ class RunDir:
 
     def _remove_copies(self) -> None:
         """Remove the metrics of a finished run from its attempts."""
-        sync_names(self.path)  # first: else a crash of the machine might leave neither the result nor its metrics
+        sync_names(self.path)  # first, or a crash of the machine might lose result and metrics
         for number in self.attempt_numbers():
             for path in self.attempt(number).metrics_copies():
                 path.unlink()
 
     def history(self, result: Json | None = None) -> list[Json]:
-        """Return the metrics of a finished run, one mapping a line; its result is read unless it is given.
+        """Return the metrics of a finished run, one mapping a line; its result is read unless given.
 
         Raises:
             CorruptError: metrics.jsonl is unreadable or has changed since the result was written.
@@ -337,10 +337,10 @@ class RunDir:
         return lines
 
     def metrics_data(self, result: Json | None = None) -> bytes:
-        """Return the metrics of a finished run as they are in the file, once result and metrics have been checked.
+        """Return the metrics of a finished run as in the file, after a check of result and metrics.
 
         Args:
-            result: as it was read and checked before; None to read it.
+            result: if it was read and checked before; None to read it.
 
         Raises:
             CorruptError: a file is unreadable or has changed since the run finished.
@@ -360,18 +360,15 @@ class RunDir:
             return read_lines(self.metrics_path, holding=f'"{column}"'.encode())
         latest = self.latest_attempt()
         lines = latest.evaluations(column) if latest else []
-        # It may have finished meanwhile, which removes the metrics of its attempts.
+        # If it has finished meanwhile, its attempts have no metrics.
         return self.evaluations(column) if not lines and self.result_path.exists() else lines
 
     def cancel(self) -> None:
-        """Request that the run stop at its next step, whoever trains it now or later."""
+        """Request that the run stop at its next step, now or when it trains again."""
         write_atomic(self.cancel_path, dumps({"process": process_identity().to_json()}))
 
     def give_up(self, number: int) -> None:
-        """Leave the run to another owner: that of attempt `number` is known to be dead, but not by its process.
-
-        A worker would see neither its job nor how long its heart stands still.
-        """
+        """Leave the run to another owner: that of attempt `number` is dead, which a worker could not see itself."""
         attempt = self.attempt(number)
         if number and not attempt.failure() and attempt.liveness() == "unknown":
             with storage_errors(self.path):
@@ -380,14 +377,14 @@ class RunDir:
     def retry(self) -> None:
         """Make the run trainable again: undo a cancellation, ignore failures, delete a damaged result.
 
-        The caller makes sure that nobody trains it: an owner whose liveness is unknown counts as dead from now on.
+        The caller makes sure that it does not train: an owner of unknown liveness counts as dead from now on.
         """
         with storage_errors(self.path):
             self.cancel_path.unlink(missing_ok=True)
             try:
                 if self.result() is not None:
                     self.history()
-                    return  # finished and intact: training again would give the same numbers
+                    return  # finished and intact: training again would be identical
             except CorruptError:
                 for path in (self.result_path, self.metrics_path):
                     path.unlink(missing_ok=True)
@@ -396,13 +393,13 @@ class RunDir:
                 self.attempt(number).mark_retried()
 
     def _set_out_aside(self) -> None:
-        """Have the run begin anew: a checkpoint of its own in out/ would go on without the metrics before it."""
+        """Have the run start over: a checkpoint of its own in out/ would resume without the earlier metrics."""
         out, number = self.path / "out", max(self.attempt_numbers(), default=0)
         if number and out.is_dir() and not out.is_symlink() and any(out.iterdir()):
             out.rename(self.attempt(number).path.with_name(f"{number:04d}.out"))
 
     def status(self, liveness: Liveness | None = None) -> Status:
-        """Derive the status; without `liveness`, only processes of this machine are looked at.
+        """Derive the status; without `liveness`, only from processes of this machine.
 
         A run with a corrupt file is `failed`.
         """
@@ -417,8 +414,7 @@ class RunDir:
             return Status(State.FAILED, str(error), latest.progress() if latest else 0.0), None
         if result is None:
             status = self._unfinished(liveness or LocalLiveness())
-            # Asking the scheduler may take seconds. A run that finished meanwhile, and whose job has ended, would
-            # look interrupted: read again.
+            # The scheduler may take seconds. A run that finished meanwhile would look interrupted: read again.
             return self.status_and_result(liveness) if self.result_path.exists() else (status, None)
         return finished_status(result), result
 
@@ -431,17 +427,17 @@ class RunDir:
 # --- results ----------------------------------------------------------------------------------------------------------
 
 MAX_SEEN = 20
-"""Most names of recorded metrics that a message lists."""
+"""Most names of metrics in a message."""
 
 RECORDED = "recorded"
-"""Entry of the result of a run of own code: how many values each of its metrics has."""
+"""Entry of the result of own code: how many values each metric has."""
 
 TRUSTED_GROUP = "trusted_group"
 """Entry of the result of a run whose worker had --trust-group."""
 
 
 def recorded_counts(result: Mapping[str, Any] | None) -> dict[str, int] | None:
-    """Return how many values each metric of a finished run has; None if that was not noted."""
+    """Return how many values each metric of a finished run has; None if that was not recorded."""
     counts = (result or {}).get(RECORDED)
     return counts if isinstance(counts, dict) and all(isinstance(each, int) for each in counts.values()) else None
 
@@ -455,7 +451,7 @@ def make_result(
         spec: the run.
         history: lines of its metrics.jsonl, from all attempts.
         step: the last one, or the one at which it diverged.
-        attempt: the one that ended it.
+        attempt: its last one.
         spent: time over all attempts.
         diverged: whether it diverged: then it has no score.
 
@@ -470,7 +466,7 @@ def make_result(
         raise InputError(_no_score_reason(spec, history))
     if diverged:
         result["diverged_step"] = step
-    if spec.info.stop_signal:  # the program keeps them by itself
+    if spec.info.stop_signal:  # the program keeps them itself
         result["resumed_step"] = attempt.resumed_from()[1]
     return {
         **result,
@@ -490,5 +486,5 @@ def _no_score_reason(spec: RunSpec, history: Sequence[Json]) -> str:
     seen = list(dict.fromkeys(name for line in history for name in line if name != "step"))
     names = ", ".join(seen[:MAX_SEEN]) + (", ..." if len(seen) > MAX_SEEN else "")
     at = f" at step {metric.take}" if isinstance(metric.take, int) else ""
-    recorded = f"recorded were {names}" if seen else "nothing was recorded"
-    return f"no score: {metric.column} was not recorded{at}; {recorded}"
+    recorded = f"the run recorded {names}" if seen else "the run recorded nothing"
+    return f"no score: {metric.column} is missing{at}; {recorded}"

@@ -1,6 +1,6 @@
-"""The only reader of runs: all that is on disk, each finished run read once, whoever asks.
+"""Read all runs on disk, caching finished ones.
 
-Finished runs are cached in the user's cache folder (`cache.py`), which may be deleted at any time.
+The cache is in the user's cache folder (`cache.py`); you may delete it at any time.
 """
 
 import marshal
@@ -23,36 +23,36 @@ from ettsweep.runs.spec import Labels, RunSpec, family_identity, id_of_run
 from ettsweep.runs.state import Liveness, State, Status, finished_status
 
 MIN_KEPT = 20
-"""New finished runs that are worth a write; fewer are read again by the next command."""
+"""New finished runs that are worth a write; the next command reads fewer again."""
 
 TICK_NS = 5 * 10**9
-"""Age of a folder's last change from which on another change has another time, with clocks that differ by seconds."""
+"""Age at which a folder's next change surely has another time, if clocks differ by seconds."""
 
 MAX_HELD = 10_000
-"""Runs that are read before they are kept: the results of so many take some 80 MB."""
+"""Runs to read before caching them: so many results take some 80 MB."""
 
 
 DONE = Status(State.DONE, "", 1.0)
-"""Of all runs that are done: most are."""
+"""Of all done runs, which most are."""
 
 
 class Run:
     """A run on disk: folder, spec, status, and the result if it is finished.
 
-    Of a run from the cache, spec and result are made when they are asked for.
+    For a cached run, spec and result are made on access.
     """
 
     def __init__(self, folder: RunDir, spec: RunSpec, status: Status, result: Json | None = None) -> None:
         self.id, self.status = folder.id, status
         self.lr, self.wd, self.seed = spec.lr, spec.wd, spec.seed
         self.base = spec
-        """The spec of a run of its family, without regard to point and seed."""
+        """The spec of a run of its family, at any point and seed."""
         self._result = result
         vars(self).update(dir=folder, spec=spec)
 
     @classmethod
     def kept(cls, runs: str, kept: KeptRun, cache: RunCache) -> "Run":
-        """Return a finished run as the cache has it; `runs` is the folder of run folders."""
+        """Return a finished run from the cache; `runs` is the folder of run folders."""
         run = cls.__new__(cls)
         run.id, run.family, run.lr, run.wd, run.seed, state, reason, run.score, run.device_s, *_ = kept
         run.status = DONE if state == State.DONE and not reason else Status(State(state), reason, 1.0)
@@ -74,7 +74,7 @@ class Run:
 
     @property
     def result(self) -> Json | None:
-        """Content of result.json; None if unfinished. Not kept: those of 100,000 runs take half a gigabyte."""
+        """Content of result.json; None if unfinished. Not kept: 100,000 take half a gigabyte."""
         if self._at is None:
             return self._result
         _, cache, kept = self._at
@@ -87,7 +87,7 @@ class Run:
 
     @cached_property
     def labels(self) -> Labels:
-        """Names of its model and its task, of which a family has one object."""
+        """Names of its model and task, one object for a family."""
         return self.base.info.labels
 
     @cached_property
@@ -122,7 +122,7 @@ class RunIndex:
         if run is not None:
             return run.status
         if run_id in self.broken:
-            # The id of a requested run is known without the file, so resuming repairs it.
+            # The id of a requested run is known, so resuming repairs its file.
             return Status(State.INTERRUPTED, "its spec.json is damaged and will be rewritten")
         return Status(State.MISSING)
 
@@ -140,10 +140,10 @@ class RunIndex:
 
 
 class RunReader:
-    """Reads the runs of a results folder, which need not exist, as often as is asked for.
+    """Reads the runs of a results folder, which need not exist, repeatedly.
 
     Attributes:
-        runs: by id, as they were read last.
+        runs: by id, as last read.
         broken: the errors of run folders that cannot be read, by id.
     """
 
@@ -184,7 +184,7 @@ class RunReader:
         if changed_ns and changed_ns == self._listed_ns:
             return self._names
         names = [name for name in folder_names(self._runs_dir) if is_run_id(name)]
-        # What changes as the clock of the file system ticks may bear the same time as what was listed before.
+        # A change within a tick of the file system's clock may have the time of the listing.
         self._listed_ns = changed_ns if time.time_ns() - changed_ns > TICK_NS else 0
         self._names = names
         for name in (self.runs.keys() | self.broken.keys()) - set(names):
@@ -221,7 +221,7 @@ class RunReader:
     def _read_folder(self, run_id: str, stamp: Stamp | None, liveness: Liveness | None) -> Run | None:
         folder, previous = RunDir(self._runs_dir / run_id), self.runs.get(run_id)
         try:
-            # A folder keeps its spec: its name is made from it.
+            # A folder keeps its spec, which its name hashes.
             spec, family = (previous.spec, previous.family) if previous else self._specs.read(folder)
             run = (stamp and self._read_result(folder, spec, family, stamp)) or Run(
                 folder, spec, *folder.status_and_result(liveness)
@@ -243,21 +243,21 @@ class RunReader:
         return Run(folder, spec, finished_status(result), result)
 
     def _release(self) -> None:
-        """Keep the runs that were read since the last time, and let go of their results, which take memory."""
+        """Cache the runs read since the last time, and drop their results from memory."""
         fresh = self._fresh
         self.keep()
         for run_id, finished in fresh.items():
             self.runs[run_id] = self._kept_run(run_id, finished.stamp) or self.runs[run_id]
 
     def keep(self) -> None:
-        """Keep the finished runs that were read since the last time, if there are enough."""
+        """Cache the finished runs read since the last time, if there are enough."""
         if len(self._fresh) >= MIN_KEPT:
             self._cache.keep(self._fresh.values())
             self._fresh = {}
 
 
 class _SpecReader:
-    """Reads specs, of which a family's are validated once: they differ in three numbers."""
+    """Reads specs, and validates those of a family once: they differ in three numbers."""
 
     def __init__(self) -> None:
         self._families: dict[bytes, tuple[RunSpec, dict[str, object], str]] = {}
@@ -270,11 +270,11 @@ class _SpecReader:
         """
         data = folder.spec_data()
         values = _own_values(data)
-        # Version 2: later ones write an object again as a reference, so that equal data may have other bytes.
+        # Version 2: later ones write repeated objects as references, so equal data may differ in bytes.
         key = marshal.dumps([item for item in data.items() if item[0] not in ("lr", "wd", "seed")], 2)
         if values and key in self._families:
             base, identity, family = self._families[key]
-            # Where the id fits, so do the values.
+            # If the id fits, so do the values.
             if id_of_run(identity, *values) == folder.id:
                 return base.with_point(*values), family
         spec = folder.spec_from(data)
@@ -283,7 +283,7 @@ class _SpecReader:
 
 
 def _own_values(data: Json) -> tuple[float, float, int] | None:
-    """Return lr, wd and seed of a run; None if they are not what a spec allows."""
+    """Return lr, wd and seed of a run; None if a spec does not allow them."""
     lr, wd, seed = data.get("lr"), data.get("wd"), data.get("seed")
     if isinstance(lr, float) and isinstance(wd, float) and type(seed) is int and 0 < lr < math.inf > wd >= 0:
         return lr, wd, seed
@@ -305,12 +305,12 @@ def load_run_index(results: Path, liveness: Liveness | None = None) -> RunIndex:
 def group_by_point(runs: Iterable[Run], points: Iterable[Point] = ()) -> dict[Point, list[Run]]:
     """Group the runs of a family by lattice point.
 
-    Coordinates that differ in the last bits, as maps between strategies make them, count as one point: the requested
-    one in `points`, else that of the first run.
+    Coordinates that differ in the last bits, as after maps between strategies, are one point: the requested one in
+    `points`, or else that of the first run.
     """
     lattice_points = dict.fromkeys(points)
     groups: dict[Point, list[Run]] = {}
-    groups_by_point: dict[Point, list[Run]] = {}  # by a run's own point: there are far fewer points than runs
+    groups_by_point: dict[Point, list[Run]] = {}  # by a run's own point, of which there are few
     for run in runs:
         if (group := groups_by_point.get(run.point)) is None:
             point = snap_point(run.point, lattice_points)
@@ -349,6 +349,6 @@ def find_intact_run(run_index: RunIndex, prefix: str) -> Run:
 
 
 def count_states(states: Iterable[State]) -> dict[State, int]:
-    """Count the states that occur: what is done first, what needs a person last."""
+    """Count the states: done ones first, those that need a person last."""
     counts = Counter(states)
     return {state: counts[state] for state in reversed(State) if counts[state]}

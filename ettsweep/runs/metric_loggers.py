@@ -18,7 +18,7 @@ OpenLogger = tuple[Callable[[Mapping[str, float], int], object], Callable[[], ob
 
 
 class MetricLoggers:
-    """The open metric loggers of a run. One that fails gives one warning, and the run goes on without it.
+    """The open metric loggers of a run. One that fails warns once, and the run continues without it.
 
     Args:
         names: keys of `METRIC_LOGGERS`.
@@ -47,7 +47,7 @@ class MetricLoggers:
 
     def write(self, line: Json) -> None:
         """Write one line of metrics.jsonl."""
-        # It has null for values that are not finite, since JSON has no NaN.
+        # Values that are not finite are null in JSON.
         scalars = {name: math.nan if value is None else float(value) for name, value in line.items()}
         step = int(scalars.pop("step"))
         scalars.pop("nonfinite", None)
@@ -67,7 +67,7 @@ class MetricLoggers:
             yield
         except Exception as error:  # whatever the package raises
             self._open_loggers.pop(name, None)
-            self._warn(f"{name}: not written from here on: {short_message(error)}")
+            self._warn(f"{name}: stopped writing: {short_message(error)}")
 
 
 def _open_tensorboard(
@@ -88,12 +88,12 @@ def _open_tensorboard(
 
 
 def _open_wandb(results: Path, run_id: str, config: Json, from_step: int, warn: Callable[[str], None]) -> OpenLogger:
-    """Write a run of Weights & Biases with the run's id; offline in RESULTS/wandb/ if nobody is logged in."""
+    """Write a run of Weights & Biases with the run's id; offline in RESULTS/wandb/ without a login."""
     import wandb
 
     offline = "WANDB_MODE" not in os.environ and not wandb.login(prompt=False, verify=False)
     if offline:
-        warn(f"wandb: nobody is logged in, so it writes offline; `wandb sync {results}/wandb/*{run_id}` uploads")
+        warn(f"wandb: not logged in, so it writes offline; upload with `wandb sync {results}/wandb/*{run_id}`")
     run = wandb.init(
         project=os.environ.get("WANDB_PROJECT", "ettsweep"),
         id=run_id,
@@ -107,7 +107,7 @@ def _open_wandb(results: Path, run_id: str, config: Json, from_step: int, warn: 
             silent=True, console="off", init_timeout=SERVER_TIMEOUT_S, finish_timeout=SERVER_TIMEOUT_S
         ),
     )
-    # wandb's own step must increase; this one may go back, because a resumed run repeats steps.
+    # wandb's own step must increase; a resumed run repeats steps.
     run.define_metric("*", step_metric="step")
     return lambda scalars, step: run.log({"step": step, **scalars}), run.finish
 

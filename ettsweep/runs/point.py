@@ -17,17 +17,17 @@ class Point:
     Points are equal, and have one hash, if their log2 agree to the digits that run ids use.
 
     Attributes:
-        has_wd: whether what trains is given a wd; else nobody is shown one.
+        has_wd: whether the run has a wd; else none is shown.
     """
 
-    # Only `key` is compared: floats that differ in the last bits have one run id, so they must be one point.
+    # Only `key` is compared: floats that differ in the last bits have one run id.
     lr: float = field(compare=False)
     wd: float = field(compare=False)
     has_wd: bool = field(default=True, compare=False, repr=False)
     key: tuple[float | None, float | None] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        # The dataclass is frozen; this is how one sets a derived field.
+        # A frozen dataclass sets a derived field so.
         object.__setattr__(self, "key", (log2(self.lr), log2(self.wd)))
 
     def __iter__(self) -> Iterator[float]:

@@ -1,4 +1,4 @@
-"""The score of a run whose metrics have names of its own, as a grid file states it."""
+"""The score of own code, as stated in a grid file."""
 
 from typing import Annotated, Literal
 
@@ -9,7 +9,7 @@ from ettsweep.schema import NotInId, Positive, StrictModel
 
 HIGHER_IS_BETTER = {"acc", "accuracy", "top1", "f1", "auc", "bleu", "rouge", "map", "miou"}
 LOWER_IS_BETTER = {"loss", "err", "error", "ppl", "perplexity", "nll", "bpb", "mse", "mae", "rmse"}
-"""Words in names of metrics that tell their mode."""
+"""Words in names of metrics that imply their mode."""
 
 
 class AtStep(StrictModel):
@@ -19,7 +19,7 @@ class AtStep(StrictModel):
 
 
 class ScoreSpec(StrictModel):
-    """The score of a run whose metrics have names of its own, as `score:` in a grid file.
+    """The score of own code, `score:` in a grid file.
 
     Attributes:
         name: of the recorded metric.
@@ -44,26 +44,26 @@ class ScoreSpec(StrictModel):
 
 
 def usual_mode(name: str) -> Literal["min", "max"] | None:
-    """Return the mode that the name of a metric tells; None if it tells none, or both."""
+    """Return the mode that the name of a metric implies; None if it implies none, or both."""
     words = set(name.lower().replace("-", "_").replace("/", "_").replace(".", "_").split("_"))
     lower, higher = bool(words & LOWER_IS_BETTER), bool(words & HIGHER_IS_BETTER)
     return None if lower == higher else "min" if lower else "max"
 
 
 def _check_stated(data: object) -> object:
-    """Refuse `step`, and `acc` with min and `loss` with max, a search for the worst, unless the mode ends with `!`."""
+    """Refuse `step`, and modes that seek the worst `acc` or `loss` unless they end with `!`."""
     if not isinstance(data, dict) or not isinstance(name := data.get("name"), str):
         return data
     if name == "step":
-        raise ValueError("name: a metric is expected; `step` counts the steps")
+        raise ValueError("name: a metric is expected, but `step` counts steps")
     mode = data.get("mode")
     if mode in ("min!", "max!"):
         return data | {"mode": mode[:-1]}
     usual = usual_mode(name)
     if usual and mode in ("min", "max") and mode != usual:
-        raise ValueError(f"mode: {mode} of {name} is unusual; {usual} is meant, or write {mode}!")
+        raise ValueError(f"mode: {mode} is unusual for {name}; write {usual}, or {mode}! if you mean it")
     return data
 
 
 StatedScore = Annotated[ScoreSpec, BeforeValidator(_check_stated)]
-"""A score as a person writes it."""
+"""A score as written in a grid file."""

@@ -1,12 +1,12 @@
-"""What a run trains, as data: the recipe, what is known of it, its kind, and the spec of a run with its id.
+"""Recipes, kinds and run specs with their ids, as data.
 
-A recipe holds all that changes the numbers of a run except for strategy, lr, wd and seed; with those four it is a
+A recipe holds everything that changes the numbers of a run except strategy, lr, wd and seed; with those four it is a
 `RunSpec`, and the run id is a hash of that. It is resolved: it holds numbers instead of names, and every default. It
 holds nothing about machines: devices, partitions and worker counts are in a launch profile, so a run has the same id
 wherever it trains.
 
-Nobody but its own kind asks a recipe anything: others read its `RecipeInfo`. What takes more than reading, such as
-checks of a grid file, are the functions of its `Kind`. None of it imports torch or reads samples.
+Only its own kind reads a recipe: others read its `RecipeInfo`, or call functions of its `Kind`, such as checks of a
+grid file. None of it imports torch or reads samples.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -44,19 +44,19 @@ BUILT_IN = "transformer"
 """The kind of grid files without a `run:` block, and of specs that do not name one."""
 
 TRAINING_LOSSES = ("loss", "train_loss", "train/loss")
-"""Names of metrics that are training losses: where one is not finite, the run has diverged."""
+"""Names of metrics that are training losses: if one is not finite, the run has diverged."""
 
 
 # --- what is known of a recipe ----------------------------------------------------------------------------------------
 
 
 class Labels(NamedTuple):
-    """Names of a recipe in tables, on the page and in figures; empty ones are left out there.
+    """Names of a recipe in tables, page and figures; empty ones are not shown.
 
     Attributes:
-        model: what is trained, in a word or two, such as vit-b16 or train.py.
-        task: what it is trained on.
-        data: digits of the data that it is bound to.
+        model: the model or program in a word or two, such as vit-b16 or train.py.
+        task: its task.
+        data: digits of the digest of its data.
     """
 
     model: str
@@ -67,19 +67,19 @@ class Labels(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What is trained on what."""
+        """The model and its task."""
         return f"{self.model} on {self.task}" if self.task else self.model
 
 
 @dataclass(frozen=True)
 class OwnCode:
-    """Code of a user that a run trains with.
+    """User code of a run.
 
     Attributes:
-        digest: of the code, as it enters the id.
+        digest: of the code, part of the id.
         copy: digest of the copy of the project that the run trains in, which counts as `digest`.
         folder: of the grid file, in the project.
-        rule: which files of the project are the code.
+        rule: the files of the project that are the code.
         is_copied: whether the run trains in the copy; else in the project itself.
     """
 
@@ -92,40 +92,37 @@ class OwnCode:
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeInfo:
-    """What planner and views know of a recipe.
+    """Facts about a recipe for planner and views.
 
     Attributes:
         metric: the score that verdicts compare.
         labels: names for people.
         short_name: another name of the model, for `--model`.
         seeded: whether runs of a point differ by their seed; else a point has one run, and noise is unknown.
-        has_wd: whether runs are given a wd; else nobody is shown one.
-        width: what strategies scale lr and wd by; None for one strategy, whose name says nothing to people.
+        has_wd: whether runs have a wd; else none is shown.
+        width: by which strategies scale lr and wd; None for a single strategy, whose name is not shown.
         factor_rule: the optimizer whose learning-rate factors apply.
         steps: number of the last step; None if unknown.
-        may_end_early: whether a run may end before its last step; else it has failed then.
+        may_end_early: whether a run may end before its last step; else it fails then.
         eval_every: steps between evaluations; None if unknown.
         warmup_steps: steps at the beginning in which runs are not compared.
-        records_every_step: whether each step has a line with `loss` in metrics.jsonl, so that a missing one shows
-            damage.
+        records_every_step: whether each step has a line with `loss` in metrics.jsonl: a missing one means damage.
         steps_per_epoch: for the axis of curves; None for an axis of steps.
-        tokens_per_step: tokens that a step is trained on; None unless samples are text, all of one length.
-        samples_name: plural noun of what a step is trained on, for speeds.
+        tokens_per_step: tokens of a step; None unless all samples are text of one length.
+        samples_name: plural noun of the samples of a step, for speeds.
         key: of the recipe; runs with the same key take equally long.
-        momentum_gain: what steps of one direction, decay among them, add up to over lr: 1 unless momentum adds to them.
-        gpus: devices that a run takes on each node; None if it is all the same.
-        nodes: nodes that a run takes; None if it is all the same.
+        momentum_gain: sum of steps in one direction, decay included, over lr: 1 without the gain of momentum.
+        gpus: devices of a run on each node; None for any number.
+        nodes: nodes of a run; None for any number.
         data_kind: name of the data whose location `--data` or a variable gives; empty if it reads none.
         no_data_reason: why `--data` is refused if it reads none.
-        code: the user's code that runs train with; None if all comes with installed packages.
-        kept_outputs: patterns of the files in `out` that are kept where space is made after a run has ended; None for
-            all.
-        resume: who keeps the checkpoints that an interrupted run resumes from: ettsweep, the program in files of this
-            pattern, the program by itself, or nobody.
+        code: the user's code; None if all comes with installed packages.
+        kept_outputs: patterns of the files in `out` to keep when a run ends; None for all.
+        resume: keeper of checkpoints: ettsweep, the program in files of this pattern, the program itself, or none.
         checkpoint_pattern: regular expression of paths of the program's checkpoints, relative to `out`.
-        stop_signal: what stops its program; empty if it is no program of the user's.
+        stop_signal: signal that stops its program; empty without a user's program.
         stop_grace_s: seconds after which a stopped program is killed.
-        particulars: what tables say of how it is trained beside its numbers, by their labels.
+        particulars: further facts of its training for tables, by label.
     """
 
     metric: Metric
@@ -182,19 +179,19 @@ class Recipe(StrictModel):
     spikes: SpikeSpec = SpikeSpec()
 
     written_last: ClassVar[tuple[str, ...]] = ("spikes",)
-    """Fields that files have at the end, after those of the subclass."""
+    """Fields that come last in files, after those of the subclass."""
 
     @model_serializer(mode="wrap")
     def _in_order(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = serialise(self)
         if data.get("trainable") == BUILT_IN:
-            del data["trainable"]  # as before there were others
+            del data["trainable"]  # as before there were other kinds
         last = {name: data.pop(name) for name in self.written_last if name in data}
         return data | last
 
     @property
     def info(self) -> RecipeInfo:
-        """What planner and views know of it."""
+        """Facts for planner and views."""
         info: RecipeInfo | None = self.__dict__.get(_INFO)
         if info is None:
             kind = kind_of(self)
@@ -205,8 +202,8 @@ class Recipe(StrictModel):
         return info
 
     def keep_info(self, info: RecipeInfo) -> None:
-        """Keep what is known of it, since views read it for each run."""
-        self.__dict__[_INFO] = info  # beside its fields: it is in no file, and equal recipes may have it or not
+        """Cache its facts, since views read them for each run."""
+        self.__dict__[_INFO] = info  # beside its fields: not in files, and not compared
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         copy = super().model_copy(update=update, deep=deep)
@@ -222,13 +219,13 @@ _INFO = "_info"
 
 @dataclass(frozen=True)
 class Place:
-    """Where runs are to be trained.
+    """Place where runs train.
 
     Attributes:
         devices: of a run, on all of its nodes.
         memory_bytes: of all of them.
-        owner: names whose memory it is.
-        results: the results folder; None if it is not known yet.
+        owner: name of its owner, for messages.
+        results: the results folder; None if unknown.
     """
 
     devices: int
@@ -240,11 +237,11 @@ class Place:
 SomeRecipe = TypeVar("SomeRecipe", bound=Recipe)
 
 Block = dict[str, Any]
-"""What stands under `run:` in a grid file, or what a file of the built-in trainer has of its recipe."""
+"""The mapping under `run:` in a grid file, or the recipe's keys in a file of the built-in trainer."""
 
 
 def override_block(block: Block, overrides: Sequence[str], location: str) -> tuple[Block, Source]:
-    """Return a block with `key=value` from the command line applied, and where its values come from, for messages."""
+    """Return a block with `key=value` from the command line applied, and the sources of its values, for messages."""
     from ettsweep.config import options_by_key, set_nested, split_override  # YAML: only grid files need it
 
     data = deepcopy(block)
@@ -259,27 +256,27 @@ def _score_alone(recipe: Recipe, history: Sequence[Json], diverged: bool) -> Jso
 
 @dataclass(frozen=True, kw_only=True)
 class Kind(Generic[SomeRecipe]):
-    """Functions of the recipes of a kind. Those with a default are for kinds that need no more.
+    """Functions of the recipes of a kind; some have defaults.
 
     Attributes:
         schema: the recipe: its fields are the keys of a grid file.
-        info: what planner and views know of a recipe.
-        read: (block, overrides, location, folder) -> the recipe that a grid file in a folder describes, with
-            `key=value` for dotted keys of the block; raises InputError with all problems, each after its location.
-        problems: (block, overrides, location) -> those of a block in a file that has other problems, one a line.
-        extra_keys: keys that a block may have beside the fields, to suggest for misspelt ones.
-        check_name: (field, name) -> raises InputError if there is no model or task, as the field says, of that name.
-        check_axes: (recipe, lrs, wds, strategies) -> a note on effects that people rarely want of these lr; raises
-            InputError if training does not depend on lr, or on wd and strategy where they have several values.
-        check: (recipe, place) -> reasons why a run cannot be trained in a place.
-        check_data: (recipe, data, count) -> raises DataMissingError if the data are not where workers look for them;
-            with `count`, also if quick counts say that some are missing.
-        bind: (recipe, data) -> the recipe bound to what it is trained with here, by digests of data or code that enter
-            the id; raises DataMissingError.
-        for_trial: the recipe with shorter runs, as far as it states how, for `ettsweep try`.
+        info: facts about a recipe for planner and views.
+        read: (block, overrides, location, folder) -> the recipe of a grid file in a folder, with `key=value` for dotted
+            keys of the block; raises InputError with all problems, each after its location.
+        problems: (block, overrides, location) -> those of a block in a file with other problems, one a line.
+        extra_keys: further keys of a block, to suggest for misspelt ones.
+        check_name: (field, name) -> raises InputError if there is no model or task, by field, of that name.
+        check_axes: (recipe, lrs, wds, strategies) -> a note on unwanted effects of these lr; raises InputError if
+            training does not depend on lr, or on wd or strategy with several values.
+        check: (recipe, place) -> reasons why a run cannot train in a place.
+        check_data: (recipe, data, count) -> raises DataMissingError if workers cannot find the data; with `count`, also
+            if quick counts miss some.
+        bind: (recipe, data) -> the recipe bound to data or code here, by digests that enter the id; raises
+            DataMissingError.
+        for_trial: the recipe with shorter runs, if it states how, for `ettsweep try`.
         summary: (recipe, history, diverged) -> entries of result.json on metrics, at least the score's, from the lines
             of metrics.jsonl.
-        project_code: the code of the project as it is now; None without own code.
+        project_code: the current code of the project; None without own code.
         with_code: the recipe with other code of its own.
     """
 
@@ -304,7 +301,7 @@ KINDS = {
     "function": "ettsweep.kinds.function:FUNCTION",
     "command": "ettsweep.kinds.command:COMMAND",
 }
-"""Where each `Kind` is: a command imports those that it meets."""
+"""Module and name of each `Kind`, imported on use."""
 
 
 @cache
@@ -342,7 +339,7 @@ def _as_recipe(value: object) -> object:
 
 
 ValidatedRecipe = PlainValidator(_as_recipe)
-"""Validate a field by the kind that it names."""
+"""Validate a field by its kind."""
 
 
 # --- specs of runs ----------------------------------------------------------------------------------------------------
@@ -363,7 +360,7 @@ class StrategySpec(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _standard_has_no_factors(cls, data: object) -> object:
-        """Drop `mlp_factor` from the standard strategy, which has no factors: equal training must have one id."""
+        """Drop `mlp_factor` from the standard strategy, which has no factors: equal runs must have one id."""
         standard = isinstance(data, dict) and data.get("s", 0.0) is None and data.get("mlp_factor") == "include"
         return {**data, "mlp_factor": "ignore"} if standard and isinstance(data, dict) else data
 
@@ -434,7 +431,7 @@ def validated_spec(data: Any, source: str | Source) -> RunSpec:
     """Return the spec that plain data describe, such as the content of spec.json.
 
     Raises:
-        InputError: they do not fit the kind that they name; `source` is named in the message.
+        InputError: they do not fit their kind; the message names `source`.
     """
     schema: type[Recipe] = kind_of(data).schema
     return validate(spec_class(schema), data, source)

@@ -1,4 +1,4 @@
-"""Thresholds of what counts as a spike of a training curve."""
+"""Thresholds for spikes of a training curve."""
 
 from typing import Annotated
 
@@ -11,7 +11,7 @@ class SpikeSpec(StrictModel):
     """Thresholds of the two spike detectors, per step and per evaluation (runs/spikes.py).
 
     Attributes:
-        window_steps: values before a step that it is compared with.
+        window_steps: values before a step, its reference.
         sigmas: standard deviations above their mean that make a spike.
         merge_steps: spike steps at most this far apart are one spike.
         window_evals: evaluations whose median is the baseline.

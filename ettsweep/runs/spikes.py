@@ -21,11 +21,11 @@ MAD_TO_SIGMA = 1.4826
 """Standard deviation over median absolute deviation (MAD) of a normal distribution."""
 
 CONSTANT_TOLERANCE = 1e-10
-"""Relative standard deviation below which a window counts as constant up to rounding: dividing by it would call any
-change a spike (OLMo-core's StabilityMonitor skips such windows too)."""
+"""Relative standard deviation below which a window counts as constant: divided by it, any change would be a spike
+(OLMo-core's StabilityMonitor skips such windows too)."""
 
 THRESHOLD_TOLERANCE = 1e-12
-"""Tolerance, so that a value at a threshold does not exceed it: in floats, 0.97 - 0.96 > 0.01."""
+"""Tolerance, so a value at a threshold does not exceed it: in floats, 0.97 - 0.96 > 0.01."""
 
 CHUNK_WINDOWS = 4096
 """Windows processed at once, to bound memory to a few megabytes."""
@@ -144,7 +144,7 @@ def evaluation_spikes(
             baseline = median(calm[-spec.window_evals :])
             scale = 1.0 if kind == "accuracy" else abs(baseline)
             drop = sign * (baseline - value)
-            # _noise passes over the whole curve: it is computed only after a drop that is large enough.
+            # _noise takes the whole curve: compute it only after a large drop.
             inside = (
                 drop > start * scale + THRESHOLD_TOLERANCE
                 and drop > spec.eval_sigmas * _noise(differences) + THRESHOLD_TOLERANCE
@@ -190,7 +190,7 @@ def count_spikes(history: Sequence[dict[str, Any]], spec: RunSpec) -> dict[str, 
     counts: dict[str, object] = {}
     events: list[dict[str, object]] = []
     for key, name in (("loss", "loss"), ("grad_norm", "grad")):
-        # A step that overflowed was skipped by the loss scaler: its values say nothing of the training.
+        # The loss scaler skipped an overflowed step: its values say nothing of the training.
         values = [None if line.get("overflow") else line.get(key) for line in train]
         jumps = step_spikes(values, spikes, warmup, [line["step"] for line in train])
         counts[f"{name}_spikes"] = len(jumps)

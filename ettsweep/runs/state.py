@@ -1,4 +1,4 @@
-"""The state of a run: never stored, always derived from its folder, its owner's liveness and the scheduler's jobs."""
+"""The state of a run, never stored: derived from its folder, its owner's liveness and the scheduler's jobs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,11 +11,11 @@ from ettsweep.processes import Life, Process
 from ettsweep.runs.attempt import Attempt, AttemptProgress
 
 MAX_LOST_ATTEMPTS = 6
-"""Attempts in a row that start at the same step and are lost or terminated, at which a run counts as failed."""
+"""Lost or terminated attempts in a row from the same step after which a run counts as failed."""
 
 
 class State(StrEnum):
-    """State of a run; never stored. What needs a person comes first, what is finished last."""
+    """State of a run; never stored. States that need a person come first, finished ones last."""
 
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -35,7 +35,7 @@ class State(StrEnum):
 
     @property
     def over(self) -> bool:
-        """`True` if nothing more happens to the run unless a person requests it."""
+        """`True` if only a person can continue the run."""
         return self.finished or self in (State.FAILED, State.CANCELLED)
 
     @property
@@ -45,7 +45,7 @@ class State(StrEnum):
 
     @property
     def pending(self) -> bool:
-        """`True` if the run is to come and ends by itself."""
+        """`True` if the run will finish by itself."""
         return self in (State.RUNNING, State.QUEUED, State.INTERRUPTED, State.MISSING)
 
 
@@ -59,7 +59,7 @@ class StopReason(StrEnum):
 
 
 def foremost(states: Iterable[State]) -> State:
-    """Return the state that stands for several: the first of them in the order of `State`."""
+    """Return the state of several: the first of them in the order of `State`."""
     return min(states, key=ORDER.__getitem__)
 
 
@@ -74,14 +74,14 @@ class Status:
         reason: why it is in this state, for people.
         progress: fraction of the steps done, 0 to 1; 1 for all finished runs, diverged ones too.
         host: node or host that trains it.
-        job: the scheduler's id of the job that trains it, or is going to.
+        job: the scheduler's id of its job.
         remaining_s: seconds until it is finished, at the rate so far.
         remaining_slot_s: the run's share of its worker's time until then; less than `remaining_s` if runs share it.
         worker: the process that trains it.
         slot: name of the worker's slot.
-        attempt: number of the latest attempt that this says something of; 0 if there was none.
+        attempt: number of its latest attempt; 0 if there was none.
         is_unanswered: whether the state is unknown because the scheduler does not answer now.
-        is_stopped: whether it is not started since others of its submission failed the same way.
+        is_stopped: whether it does not start since others of its submission failed the same way.
     """
 
     state: State
@@ -119,22 +119,22 @@ class Owner:
 
 
 class Liveness(Protocol):
-    """Looks up what run folders do not tell: whether owners are alive, and which jobs are going to train a run."""
+    """Looks up facts outside run folders: live owners, and jobs that will train a run."""
 
     def owner(self, attempt: Attempt) -> Owner:
         """Return the liveness of the owner of an attempt that has not recorded an end."""
 
     def job_status(self, run_id: str) -> Status | None:
-        """Return the status of a run that nobody trains, by the submissions that list it; None without one.
+        """Return the status of a run that does not train, by its submissions; None without one.
 
-        Queued: a job is going to train it. Held: a job would, once a person releases it. Unknown: the scheduler does
-        not answer. Cancelled, failed, interrupted: the job ended.
+        Queued: a job will train it. Held: a job will, once a person releases it. Unknown: the scheduler does not
+        answer. Cancelled, failed, interrupted: the job ended.
         """
         return None
 
 
 class LocalLiveness(Liveness):
-    """Liveness of processes on this machine; knows of no jobs."""
+    """Liveness of processes on this machine, without jobs."""
 
     def owner(self, attempt: Attempt) -> Owner:
         """Return whether the process that made the claim is alive."""
@@ -147,7 +147,7 @@ def unseen_reason(owner: Process | None) -> str:
         return "its claim cannot be seen from here yet"
     if owner.has_name_of_this_host:
         return f"claimed on {owner.host}: before its last boot, in a container, or on another machine of that name"
-    return f"claimed on {owner.host}, which cannot be asked from here"
+    return f"claimed on {owner.host}, which cannot be reached from here"
 
 
 # --- state ------------------------------------------------------------------------------------------------------------
@@ -160,16 +160,16 @@ def finished_status(result: Json) -> Status:
 
 
 def unfinished_status(run_id: str, attempts: Sequence[Attempt], cancel_path: Path, liveness: Liveness) -> Status:
-    """Derive the status of an unfinished run; expensive lookups are made only if they decide.
+    """Derive the status of an unfinished run, with expensive lookups only if they matter.
 
     Args:
         run_id: of the run.
         attempts: all of them, the latest first.
         cancel_path: of its cancel.json, which need not exist.
-        liveness: looks up the latest owner if it has recorded no end, and the run's job last: it may ask the scheduler.
+        liveness: looks up the latest owner if it recorded no end, and the run's job last: it may query the scheduler.
     """
-    # The order matters: a run that is being trained is running, even if cancelled; a person's request comes before
-    # failures, and failures before the scheduler's answer, which may still list the run.
+    # The order matters: a training run is running, even if cancelled; a person's request comes before failures, and
+    # failures before the scheduler's answer, which may still list the run.
     latest = attempts[0] if attempts else None
     failure = latest.failure() if latest else None
     is_cancelled = cancel_path.exists()  # read after the end, which a cancelled attempt records
@@ -188,17 +188,17 @@ def unfinished_status(run_id: str, attempts: Sequence[Attempt], cancel_path: Pat
     if failure and failure.get("kind") == "error" and not is_retried:
         return Status(State.FAILED, str(failure.get("reason", "")), pace.progress)
     if count := count_lost(attempts):
-        how = f"got no further: {failure.get('reason')}" if failure else "died without a word"
+        how = f"got no further: {failure.get('reason')}" if failure else "died without an error"
         return Status(State.FAILED, f"{count} attempts {how}; see `ettsweep logs {run_id}`", pace.progress)
     waiting = _waiting_status(liveness.job_status(run_id) or Status(State.INTERRUPTED), failure, bool(latest))
     return replace(waiting, progress=pace.progress)
 
 
 def _waiting_status(job: Status, failure: Json | None, has_attempt: bool) -> Status:
-    """Return the status of a run that nobody trains and that may be trained, given the status of its job."""
+    """Return the status of a run that may train but does not, given the status of its job."""
     state, reason = job.state, job.reason
     if state in (State.QUEUED, State.HELD):
-        reason = "; ".join(filter(None, ["to be resumed" if has_attempt else "", reason]))
+        reason = "; ".join(filter(None, ["to resume" if has_attempt else "", reason]))
     elif state in (State.INTERRUPTED, State.FAILED) and not has_attempt:
         state = State.MISSING
     elif state is State.INTERRUPTED:
@@ -210,8 +210,8 @@ def _waiting_status(job: Status, failure: Json | None, has_attempt: bool) -> Sta
 def count_lost(attempts: Sequence[Attempt]) -> int:
     """Return how many of the latest attempts started from the same step, and were lost or terminated.
 
-    0 below `MAX_LOST_ATTEMPTS`, and if the latest saved a checkpoint: then the run makes progress however often its
-    workers die. Requeued attempts are not counted: the scheduler ended them.
+    0 below `MAX_LOST_ATTEMPTS`, and if the latest saved a checkpoint: then the run makes progress. Requeued attempts
+    do not count: the scheduler ended them.
     """
     if not attempts or attempts[0].has_checkpoint():
         return 0
@@ -219,9 +219,9 @@ def count_lost(attempts: Sequence[Attempt]) -> int:
     for attempt in attempts:
         failure = attempt.failure()
         # A run that signals itself looks like one that others stop.
-        ends_alike = not failure or failure.get("kind") == "lost" or failure.get("reason") == StopReason.TERMINATED
+        is_lost = not failure or failure.get("kind") == "lost" or failure.get("reason") == StopReason.TERMINATED
         # If an earlier attempt started from another step, the run made progress in between.
-        if not ends_alike or attempt.is_retried() or attempt.resumed_from()[1] != from_step:
+        if not is_lost or attempt.is_retried() or attempt.resumed_from()[1] != from_step:
             break
         count += not attempt.was_requeued()
     return count if count >= MAX_LOST_ATTEMPTS else 0

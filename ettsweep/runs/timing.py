@@ -1,8 +1,8 @@
-"""How long runs take and what they cost: only from measured times of runs of the same recipe.
+"""Duration and cost of runs: only from measured times of runs of the same recipe.
 
-Two kinds of seconds count. Device seconds are what a run costs: of each device, the run's share. Worker seconds are how
-long a run keeps its worker from others: of a run on several devices, which work in parallel, the seconds of one. Of K
-runs that a worker trains at once each takes 1/K of both.
+Two kinds of seconds count. Device seconds are the cost of a run: its share of each device. Worker seconds are the time
+that it occupies its worker: on several devices in parallel, the seconds of one. Each of K runs that a worker trains at
+once takes 1/K of both.
 """
 
 import heapq
@@ -17,7 +17,7 @@ from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
 
 MAX_TIMED = 300
-"""Finished runs of a recipe from which an estimate is made; more would change it little."""
+"""Finished runs of a recipe that an estimate uses; more would change it little."""
 
 
 @dataclass
@@ -30,19 +30,19 @@ class RecipeTimes:
 
 
 class RunTimes:
-    """Times of runs that were trained to their end, by recipe: runs of one recipe count as equally long.
+    """Times of runs trained to their end, by recipe: runs of one recipe count as equally long.
 
-    Diverged runs do not count: much of their time may be start-up, which is no measure of their other steps.
+    Diverged runs do not count: much of their time may be start-up.
 
     Args:
-        matches: whether a result counts, such as by the devices it was computed on; by default all do.
+        matches: whether a result counts, such as by its devices; by default all do.
     """
 
     def __init__(self, matches: Callable[[Json], bool] = lambda result: True) -> None:
         self._matches = matches
         self._by_recipe: dict[Hashable, RecipeTimes] = defaultdict(RecipeTimes)
         self._starts_s: deque[float] = deque(maxlen=MAX_TIMED)
-        self._by_family: dict[str, RecipeTimes] = {}  # those of its recipe: to hash a recipe takes long
+        self._by_family: dict[str, RecipeTimes] = {}  # of its recipe: hashing takes long
 
     @classmethod
     def of(cls, run_index: RunIndex, matches: Callable[[Json], bool] = lambda result: True) -> "RunTimes":
@@ -90,12 +90,12 @@ class RunTimes:
         return None if None in device_seconds else sum(seconds or 0.0 for seconds in device_seconds)
 
     def remaining_s(self, specs: Mapping[str, RunSpec], statuses: Mapping[str, Status], at_once: int) -> float | None:
-        """Return the seconds until all running and queued runs are finished; None if unknown, or no worker is there.
+        """Return the seconds until all running and queued runs are finished; None if unknown, or without a worker.
 
         Args:
             specs: by run id.
             statuses: by run id.
-            at_once: number of workers that can train; used if it exceeds the number that do now.
+            at_once: number of workers that can train, if more than train now.
         """
         active = {run: s for run, s in statuses.items() if s.state in (State.RUNNING, State.QUEUED)}
         running = {run: s for run, s in active.items() if s.state is State.RUNNING}
@@ -122,7 +122,7 @@ class RunTimes:
             # Of runs that share a worker, the worker seconds add up.
             busy[s.worker or run] += left[run]
         waiting = [left[run] for run in active if run not in running]
-        # While none trains, workers that are there have yet to start.
+        # While none trains, workers have yet to start.
         return makespan_s(busy.values(), waiting, at_once) + (0.0 if running else self.start_s)
 
 

@@ -1,4 +1,4 @@
-"""Which versions of ettsweep have trained finished runs: those of several may differ in their last bits."""
+"""Versions of ettsweep that trained finished runs: runs of different ones may differ in their last bits."""
 
 from collections.abc import Iterable
 
@@ -15,7 +15,7 @@ def group_by_version(runs: Iterable[Run]) -> dict[str, list[Run]]:
     groups: dict[str, list[Run]] = {}
     for run in runs:
         recorded = (run.result or {}).get("environment") or {}
-        # Results of earlier versions do not have the code, for which files of the attempt are read.
+        # Results of earlier versions lack the code: read the attempt's files.
         if "code" not in recorded and (attempt := _finishing_attempt(run)):
             recorded = _facts(attempt)
         code = f", code {recorded['code'][:8]}" if recorded.get("code") else ""
@@ -26,10 +26,9 @@ def group_by_version(runs: Iterable[Run]) -> dict[str, list[Run]]:
 def find_mixed_versions(runs: Iterable[Run]) -> str:
     """Return a warning if finished runs were trained by different versions of ettsweep, else an empty text.
 
-    The warning names the runs that another version than the most frequent one trained, and what else could change bits
-    between the two.
+    The warning names the runs of other versions than the most frequent one, and further causes of different bits.
     """
-    # The most frequent version is the reference: its members need no listing.
+    # The most frequent version is the reference, and not listed.
     (majority, majority_runs), *others = sorted(group_by_version(runs).items(), key=lambda group: -len(group[1])) or [
         ("", [])
     ]
@@ -42,11 +41,11 @@ def find_mixed_versions(runs: Iterable[Run]) -> str:
         return ""
     groups = ", ".join([f"{len(majority_runs)} trained by {majority}", *descriptions])
     hint = f"`ettsweep show {others[0][1][0].id}` lists the versions of one of them"
-    return f"runs of different versions are compared: {groups}; {hint}"
+    return f"the runs have different versions: {groups}; {hint}"
 
 
 def _facts_without_code(run: Run) -> Json:
-    """Return the recorded facts about a finished run, without its code."""
+    """Return the recorded facts about a finished run, except its code."""
     attempt = _finishing_attempt(run)
     recorded = _facts(attempt) if attempt else {}
     return {key: value for key, value in recorded.items() if key not in ("ettsweep", "code")}
@@ -69,7 +68,7 @@ def _facts(attempt: Attempt) -> Json:
 
 
 def _differences(recorded: Json, current: Json) -> list[str]:
-    """Return a line for each fact that has changed."""
+    """Return a line for each changed fact."""
     return [
         f"{key} was {recorded_value}, is {current.get(key) or 'absent'}"
         for key, recorded_value in recorded.items()

@@ -50,9 +50,8 @@ def check_strategy(s: float | None, optimizer: Optimizer) -> None:
     """
     if optimizer == "muon" and s not in (None, TRANSFER_S):
         raise InputError(
-            f"strategy {strategy_name(s)}: muon has standard and mup alone: neural-tangent factors make up for the "
-            "size of a gradient, element by element, and with them an orthogonalised step, which has one size whatever "
-            "the gradient is, would move outputs as 1/width"
+            f"strategy {strategy_name(s)}: muon supports standard and mup only; neural-tangent factors make up for "
+            "the size of gradients, but muon's steps have a fixed size, so outputs would change as 1/width"
         )
 
 

@@ -1,1 +1,1 @@
-"""The planner's half: grid files, the log2 lattice, what is on disk, what to run next, and the verdict."""
+"""The planner's half: grid files, the log2 lattice, runs on disk, next runs, and the verdict."""

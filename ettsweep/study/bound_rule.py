@@ -29,22 +29,22 @@ FIT_RADIUS = 3
 """Lattice steps from the candidate, along each free axis, within which scores enter its fit."""
 
 FAR_WORSE = tuple(5 * 1.5**k for k in range(10))
-"""How many times as far behind the candidate as its worst neighbour another point may be to enter the fit: the first
-of these at which the noise is known."""
+"""How far behind the candidate a point of the fit may be, in shortfalls of its worst neighbour: the first of these at
+which the noise is known."""
 
 DECIDING_SEEDS = 3
-"""Seeds that a candidate shares with the neighbour that decides before it is called optimal: two that are close to each
-other may be luck, whatever the rest of the surface says."""
+"""Seeds that a candidate must share with the deciding neighbour to be optimal: two close seeds may be luck, whatever
+the surface says."""
 
 MIN_SEEDS_FOR_JUMP = 2
-"""Seeds that a point farther away than a neighbour needs before a climb may jump to it: a single one may be luck."""
+"""Seeds that a point beyond the neighbours needs before a climb may jump to it: a single one may be luck."""
 
 
 class BoundRule(StudyState):
     """The state of a family, judged by the posterior of a surface fitted to its scores."""
 
     def __init__(self, study: Study, runs: Iterable[Run]) -> None:
-        # Kept, since `runs` may be an iterator, and the paper's rule is asked about the same runs.
+        # Kept, since `runs` may be an iterator, and the paper's rule needs the same runs.
         self._all_runs = list(runs)
         super().__init__(study, self._all_runs)
         self.initial_seeds = study.seeds[:1]  # racing adds seeds where they matter
@@ -99,7 +99,7 @@ class BoundRule(StudyState):
         return self._verdict(path[-1], [scored_point.point for scored_point in path[:-1]], passed, True)
 
     def _is_futile_step(self, previous: ScoredPoint, last: ScoredPoint) -> bool:
-        """`True` if a step gains less than the margin and ends where no climb may go on, as on a plateau."""
+        """`True` if a step gains less than the margin and ends where no climb may continue, as on a plateau."""
         neighbour_points = neighbours(last.point, self.study.lr, self.study.wd)
         if not self._any_out_of_reach([point for point in neighbour_points if not self._is_requested(point)]):
             return False
@@ -196,8 +196,7 @@ class BoundRule(StudyState):
     ) -> dict[Position, Mapping[int, float]]:
         """Return the scores without points far worse than the candidate and all of its neighbours, as behind a cliff.
 
-        A process of one variance would take neighbours to differ as much as points on both sides of the cliff do, and
-        luck for merit.
+        With one variance, the process would expect neighbours to differ as much as both sides of the cliff.
         """
         shortfall = {
             position: self.study.metric.worse_by(fmean(by_seed.values()), fmean(scores[self._origin].values()))
@@ -259,7 +258,7 @@ class BoundRule(StudyState):
             return "unresolved", Reason("all_diverged"), None
         # The paper's rule is evaluated as well: tables show both verdicts side by side.
         means_verdict = MeansRule(self.study, self._all_runs).verdict(candidate.point).verdict
-        # Any other verdict says that this rule lacks scores, not how means compare.
+        # Any other verdict means that this rule lacks scores.
         paper = means_verdict if means_verdict in MEANS_VERDICTS else None
         if self._is_around_zero(candidate.point):
             return "unresolved", Reason("around_zero", {"margin": self._margin}), None
@@ -296,7 +295,7 @@ class BoundRule(StudyState):
     def _runs_to_decide(
         self, posterior: Posterior, candidate: ScoredPoint, others: Sequence[Position], max_seeds: float = math.inf
     ) -> list[tuple[Position, int]]:
-        """Return the runs, finished or not, by which candidate and deciding neighbour come to share `DECIDING_SEEDS`.
+        """Return the runs, finished or not, with which candidate and deciding neighbour share `DECIDING_SEEDS`.
 
         There are none if a point may not have so many seeds.
         """
@@ -305,7 +304,7 @@ class BoundRule(StudyState):
         pair = self._origin, posterior.challengers(self._origin, others, self._margin)[0]
         runs = [self._runs.get(self.point_at(position, candidate.point), {}) for position in pair]
         used = [{seed for seed in members if self.is_verdict_seed(seed)} for members in runs]
-        # A run that ended without a score, or needs a person, gets no second; seeds that one of the two has come first.
+        # A run without a score, or that needs a person, gets no second. First come seeds that one of the two has.
         lost = {
             seed for members in runs for seed, run in members.items() if run.score is None and not run.state.pending
         }
@@ -325,7 +324,7 @@ class BoundRule(StudyState):
     def _lack_of_noise(
         self, posterior: Posterior, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]
     ) -> dict[str, object]:
-        """Return what the noise cannot be known without, and which runs would measure it: racing starts with them."""
+        """Return why the noise is unknown, and the runs that measure it: racing starts with them."""
         compared = [self._origin, *self._neighbour_positions(candidate, scored_neighbours)]
         seeds = posterior.seeds_to_measure_noise(compared)
         runs, lack = seeds * len(compared), "repeats" if posterior.has_repeats else "seeds"
@@ -351,7 +350,7 @@ class BoundRule(StudyState):
         if not others:
             value = 0.0  # without neighbours that have a score nothing can be better
         elif noise_is_known:
-            # Stated no finer than what was asked: a race ends there, and whatever is smaller owes that to luck as well.
+            # No finer than the margin: a race ends there, and a smaller bound owes that to luck.
             value = posterior.bound(origin, others, criterion.confidence, margin)
         further_runs = finest = None
         if value and criterion.margin is None:
@@ -391,7 +390,7 @@ class BoundRule(StudyState):
         return [points[p] for p, d in zip(others, differences, strict=True) if d.mean + z * d.error <= margin]
 
     def _recommended(self, posterior: Posterior, candidate: ScoredPoint, plateau: Sequence[Point]) -> Point:
-        """Return the point to take: the central one of the best, but beside an edge of stability a step of lr below."""
+        """Return the recommended point: the central one of the best, or a step of lr below an edge of stability."""
         below = (-1.0, *self._origin[1:])
         if posterior.stability and below in posterior.positions:
             return self.point_at(below, candidate.point)
@@ -420,12 +419,12 @@ class BoundRule(StudyState):
         query = self._bound_query(
             posterior, candidate, self._neighbour_positions(candidate, verdict.neighbours), max_seeds
         )
-        # First what the word `optimal` takes, whatever the bound: the race is then the same at any confidence.
+        # First the seeds that `optimal` needs, whatever the bound: so races are the same at any confidence.
         if posterior.noise.source != "unknown":
             lacking = self._runs_to_decide(posterior, candidate, query.others, query.max_seeds)
             new = [run for run in lacking if run not in query.under_way]
             query = replace(query, under_way=[*query.under_way, *new])
-        # Where the bound is within the margin already, nothing else is wanted.
+        # If the bound is within the margin, no more is needed.
         further = 0 if verdict.reason.code == "too_few_seeds" else max(0, limit - len(query.under_way))
         chosen = [*query.under_way, *next_runs(query, further)]
         return [self.specs([self.point_at(position, candidate.point)], [seed])[0] for position, seed in chosen]
@@ -462,7 +461,7 @@ class BoundRule(StudyState):
 
 
 def seeds_to_decide(posterior: Posterior, candidate: Position, others: Sequence[Position], margin: float) -> int:
-    """Return how many seeds candidate and deciding neighbour lack of `DECIDING_SEEDS` in common."""
+    """Return how many of `DECIDING_SEEDS` common seeds candidate and deciding neighbour lack."""
     if not others:
         return 0
     shared = posterior.shared_seeds(candidate, posterior.challengers(candidate, others, margin)[0])

@@ -1,4 +1,4 @@
-"""The budget of a verification: limits on what it may train, in equal shares of studies; predicted runs in words."""
+"""The budget of a verification, in equal shares of studies, and a forecast of its runs in words."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,16 +9,15 @@ from ettsweep.errors import InputError
 from ettsweep.study.study import Study, StudyKey
 
 EXTRA_RUNS = 100
-"""Runs beyond the requested ones that studies may have if no budget is stated: so many for each, shared by all of a
-command, as one may need more and another fewer."""
+"""Runs beyond the requested ones without a stated budget: so many for each study, shared by those of a command."""
 
 MAX_TRIALS = 2000
-"""Points that are suggested at most where nothing else limits them: `surface` stops by itself, long before."""
+"""Most suggested points without another limit: `surface` stops by itself, long before."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits on what a verification may train; None is no limit.
+    """Limits of a verification; None is no limit.
 
     Attributes:
         runs: new runs in total.
@@ -58,20 +57,20 @@ NO_BUDGET = Budget()
 
 @dataclass(frozen=True)
 class Forecast:
-    """Runs to come until all verdicts stand: as predicted, and as far as the budget allows."""
+    """Runs left until all verdicts stand: predicted, and allowed by the budget."""
 
     likely: int = 0
     at_most: float = 0.0
 
     def __str__(self) -> str:
         if self.at_most <= self.likely:
-            return f"{format_count(self.likely, 'run')} to come"
+            return f"{format_count(self.likely, 'run')} left"
         limit = f", at most {int(self.at_most)}" if self.at_most < math.inf else ""
-        return f"about {format_count(self.likely, 'run')} to come{limit}"
+        return f"about {format_count(self.likely, 'run')} left{limit}"
 
 
 def equal_shares(left: int, wanted: Mapping[StudyKey, float]) -> dict[StudyKey, float]:
-    """Divide the runs that are left between studies, equally; what a study does not want goes to the others.
+    """Divide the runs that are left equally between studies; a study leaves the others what it does not need.
 
     Args:
         left: runs that are left.
@@ -86,5 +85,5 @@ def equal_shares(left: int, wanted: Mapping[StudyKey, float]) -> dict[StudyKey, 
 
 
 def ample_runs(runs: int) -> int:
-    """Return a limit on runs that leaves room where about `runs` are predicted: twice as many, in hundreds."""
+    """Return a limit with room for about `runs` predicted runs: twice as many, in hundreds."""
     return 100 * max(1, math.ceil(2 * runs / 100))

@@ -1,4 +1,4 @@
-"""Two lists of scores, of tables or of sweeps: is one better, by how much, and how many more seeds would tell?"""
+"""Two lists of scores, of tables or sweeps: which is better, by how much, and how many more seeds would decide?"""
 
 import math
 from bisect import bisect_left
@@ -26,16 +26,16 @@ from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import SweepStore, load_sweep_store
 
 Scores = Mapping[int, float | None]
-"""Score by seed, or by number where there are no seeds; None of a run that diverged."""
+"""Score by seed, or by number without seeds; None for a diverged run."""
 
 MIN_SCORES = 2
-"""Fewest scores of a list, or pairs: less says nothing of chance."""
+"""Fewest scores of a list, or pairs: fewer have no spread."""
 
 POWER = 0.75
-"""Share of cases in which as many more seeds as are said suffice, if the difference is what it seems."""
+"""Share of cases in which the forecast of seeds suffices, if the difference is what it seems."""
 
 MAX_SEEDS = 10_000
-"""Seeds beyond which nobody is told a number."""
+"""Largest forecast of seeds."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Comparison:
         verdict: of the first list.
         advantage: by how much its mean is better.
         low, high: the interval of the advantage, at the confidence.
-        pairs: number of seeds that both have, by which they were compared; 0 where the lists were compared as they are.
-        more_seeds: further seeds of each that would tell if the difference is what it seems; None if it is told, or
-            where there would be too many.
+        pairs: number of common seeds by which they were compared; 0 without.
+        more_seeds: further seeds of each that would decide, if the difference is what it seems; None if it is decided,
+            or there would be too many.
         diverged: number of diverged runs of each, which were left out.
     """
 
@@ -65,11 +65,11 @@ class Comparison:
 def compare(first: Scores, second: Scores, mode: Literal["min", "max"], confidence: float, paired: bool) -> Comparison:
     """Compare two lists of scores: by the differences of common seeds, or else by their means.
 
-    A list with diverged runs is called better by nobody: they are left out, and a diverged run ranks last.
+    A list with diverged runs never is the better one: they are left out, and rank last.
 
     Args:
-        first: is said to be better or worse.
-        second: it is compared with.
+        first: the list that is better or worse.
+        second: the reference.
         mode: whether lower or higher is better.
         confidence: of the interval, two-sided.
         paired: whether equal keys are equal seeds.
@@ -81,9 +81,9 @@ def compare(first: Scores, second: Scores, mode: Literal["min", "max"], confiden
     lists = [{seed: sign * score for seed, score in each.items() if score is not None} for each in (first, second)]
     diverged = len(first) - len(lists[0]), len(second) - len(lists[1])
     if min(map(len, lists)) < MIN_SCORES:
-        raise InputError("at least two scores of each are needed, to tell a difference from luck")
+        raise InputError("give at least two scores of each: a single one may be luck")
     common = sorted(lists[0].keys() & lists[1].keys()) if paired else []
-    # Fewer pairs say less than the lists themselves, whatever seeds have in common.
+    # Too few pairs say less than the lists themselves.
     is_paired = len(common) >= max(MIN_SCORES, min(map(len, lists)) / 2)
     # Of both together: zeros at the end of a number are lost.
     step = resolution([*lists[0].values(), *lists[1].values()]) or 0.0
@@ -135,30 +135,30 @@ class _Noise:
     def half_width(self, counts: Sequence[int], confidence: float) -> float:
         """Return half the width of the interval for lists of so many scores each.
 
-        Its degrees of freedom are those of the shorter list, so that it holds whatever the variances and numbers are
-        (Mickey and Brown, 1966): Welch's, of 2 scores beside 30, hold in 87 of 100 cases in place of 95.
+        Its degrees of freedom are those of the shorter list, so it holds for any variances and numbers (Mickey and
+        Brown, 1966). Welch's, for 2 scores beside 30, hold in 87 of 100 cases instead of 95.
         """
         return max(self._least, self.error(counts) * float(stdtrit(min(counts) - 1, (1 + confidence) / 2)))
 
 
 def _more_seeds(noise: _Noise, counts: Sequence[int], advantage: float, confidence: float) -> int | None:
-    """Return how many more seeds of each tell in `POWER` of cases; None beyond `MAX_SEEDS`."""
+    """Return how many more seeds of each decide in `POWER` of cases; None beyond `MAX_SEEDS`."""
 
     def tells(more: int) -> bool:
         numbers = [n + more for n in counts]
         return noise.half_width(numbers, confidence) + float(ndtri(POWER)) * noise.error(numbers) < abs(advantage)
 
-    # More seeds tell the more surely: bisection finds the fewest.
+    # More seeds decide more often: bisection finds the fewest.
     more = bisect_left(range(MAX_SEEDS + 1), True, lo=1, key=tells)
     return more if more <= MAX_SEEDS else None
 
 
 def _notes(side: "Side") -> list[str]:
-    """Return what there is to say of a side: that its scores may be copies."""
+    """Return a warning if the scores of a side may be copies."""
     values = {score for score in side.scores.values() if score is not None}
     if len(values) > 1 or len(side.scores) < MIN_SCORES or not values:
         return [*side.notes]
-    return [*side.notes, f"{side.name}: all seeds have the very same score: does training use its seed?"]
+    return [*side.notes, f"{side.name}: all seeds have identical scores: does training use its seed?"]
 
 
 # --- what is compared -----------------------------------------------------------------------------------------------
@@ -170,13 +170,13 @@ FORM = "SWEEP, SWEEP/STRATEGY or STRATEGY, each alone for its best point or with
 
 @dataclass(frozen=True)
 class Side:
-    """Scores that are compared with others.
+    """One side of a comparison.
 
     Attributes:
         name: for people.
-        scores: by seed, or by number where there are no seeds; None of a run that diverged.
+        scores: by seed, or by number without seeds; None for a diverged run.
         has_seeds: whether they are by seed.
-        notes: what there is to say of them.
+        notes: sentences on them.
         metric: of a sweep; None of a table.
         point: of a sweep.
         fresh: of the best point of a search, the scores of fresh seeds, which did not choose it.
@@ -196,9 +196,8 @@ def read_sides(
 ) -> tuple[Side, Side, Literal["min", "max"]]:
     """Read two lists of scores, and return whether lower or higher is better.
 
-    Each is a table (see `study.score_table`), or else names a point of a sweep in the results folder, by default
-    the best. Best points are compared over fresh seeds where each has some, since those of a search flatter the
-    point that they chose.
+    Each is a table (see `study.score_table`), or a point of a sweep in the results folder, by default the best. Best
+    points are compared over fresh seeds if each has some: those of a search make their point look better than it is.
 
     Args:
         first: as it was typed.
@@ -208,7 +207,7 @@ def read_sides(
         results: folder of the sweeps.
 
     Raises:
-        InputError: neither is there such a file nor such a point, or what is better is not known.
+        InputError: there is no such file or point, or low or high is not known to be better.
         CorruptError: a sweep cannot be read.
     """
     sweep_store: SweepStore | None = None
@@ -233,7 +232,7 @@ def _best(sides: Sequence[Side], stated: Mode | None, columns: Iterable[str]) ->
     """Return whether lower or higher is better: by an option, by sweeps, or else by the names of columns of scores.
 
     Raises:
-        InputError: neither says, or they disagree.
+        InputError: none of these says it, or they disagree.
     """
     metrics = {side.name: side.metric for side in sides if side.metric}
     if len({(metric.column, metric.mode, metric.take) for metric in metrics.values()}) > 1:
@@ -241,7 +240,8 @@ def _best(sides: Sequence[Side], stated: Mode | None, columns: Iterable[str]) ->
         raise InputError(f"they have different scores: {names}")
     for name, metric in metrics.items():
         if stated and metric.mode != stated:
-            raise InputError(f"--{stated}: of {name} the other end is best; leave the option out")
+            better = "low" if metric.mode == "min" else "high"
+            raise InputError(f"--{stated}: {better} scores are better in {name}; leave out the option")
     if best := stated or next((metric.mode for metric in metrics.values()), None):
         return best
     if len(modes := {mode_of(name) for name in columns}) == 1 and (mode := modes.pop()):
@@ -250,13 +250,13 @@ def _best(sides: Sequence[Side], stated: Mode | None, columns: Iterable[str]) ->
 
 
 def _fairly(sides: Sequence[Side]) -> Sequence[Side]:
-    """Return sides with the scores of fresh seeds where best points have them, else with a note on what chose them."""
+    """Return sides with the scores of fresh seeds if all best points have them, else with a note on their seeds."""
     chosen = [side for side in sides if side.fresh is not None]
     if not chosen:
         return sides
     if all(side.fresh is not None and len(side.fresh) >= MIN_SCORES for side in chosen):
         return [side if side.fresh is None else replace(side, scores=side.fresh) for side in sides]
-    note = "over the seeds of its search, which flatter the point that they chose: `ettsweep seeds` trains fresh ones"
+    note = "the seeds of its search chose it, so it looks better than it is: `ettsweep seeds` trains fresh ones"
     return [side if side.fresh is None else replace(side, notes=[f"{side.name}: {note}"]) for side in sides]
 
 
@@ -285,7 +285,7 @@ def _of_sweep(text: str, sweep_store: SweepStore, run_index: RunIndex) -> Side:
 
 
 def _study(text: str, head: str, sweep_store: SweepStore) -> Study:
-    """Return the study of a sweep, or of a strategy where one sweep alone has it.
+    """Return the study of a sweep, or of a strategy that only one sweep has.
 
     Raises:
         InputError: there is none, or several.
@@ -299,7 +299,7 @@ def _study(text: str, head: str, sweep_store: SweepStore) -> Study:
         studies = [study for each in sweep_store.select() for study in each.studies]
         if not _is_strategy(strategy) or sweep != strategy:
             names = f"; sweeps there: {', '.join(sweep_store.sweeps)}" if sweep_store.sweeps else ""
-            raise InputError(f"{text}: neither a file nor, in {sweep_store.results}, a sweep ({FORM}){names}")
+            raise InputError(f"{text}: no such file, and no such sweep in {sweep_store.results} ({FORM}){names}")
     if strategy:
         name = strategy_name(parse_strategy(strategy))
         studies = [study for study in studies if study.strategy == name]

@@ -18,11 +18,11 @@ def sweep_differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -
         sweep_spec: the spec to add.
 
     Returns:
-        A sentence for each difference, by a short label that can end the name of another sweep.
+        A sentence for each difference, by a short label for the name of another sweep.
     """
     first = sweep_specs[0]
     old_fields, new_fields = map(_recipe_fields, (first, sweep_spec))
-    # Grid files have it beside the recipe, but what is trained depends on it as well.
+    # Beside the recipe in grid files, but training depends on it too.
     old_fields["strategy.mlp_factor"], new_fields["strategy.mlp_factor"] = first.mlp_factor, sweep_spec.mlp_factor
     problems = {}
     for key in {**old_fields, **new_fields}:
@@ -46,7 +46,7 @@ def sweep_differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -
             problems[f"{name}-step-{step:g}"] = f"the step of {name} is {old_axis.step:g} there, {step:g} here"
     if problems:
         return problems  # without a common step, centres cannot be compared
-    # Reversed, so that the first centre of a strategy counts: it is the origin of its lattice.
+    # Reversed: the first centre of a strategy counts, the origin of its lattice.
     centres = {name: centre for spec in reversed(sweep_specs) for name, centre in spec.centres.items()}
     for strategy in sweep_spec.centres.keys() & centres.keys():
         old_centre, new_centre = centres[strategy], sweep_spec.centres[strategy]
@@ -57,7 +57,7 @@ def sweep_differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -
         for name, axis, old, new in coordinates:
             if not axis.around(old).is_on_lattice(old, new):
                 label = "fixed at" if axis.fixed else f"in steps of {axis.step:g} in log2 from"
-                # Six digits: centres that print alike would make a puzzling message.
+                # Six digits: both centres must not print the same.
                 problems[f"{name}-{new:.4g}"] = (
                     f"{name} of {strategy} is {label} {format_power(old, 6)} there, {format_power(new, 6)} here"
                 )
@@ -101,7 +101,7 @@ def _axis_label(axis: Axis, values: Sequence[float]) -> str:
 
 
 def _recipe_fields(sweep_spec: SweepSpec) -> dict[str, object]:
-    """Return the fields of a recipe that change numbers, by dotted keys; own code, of which a sweep has one, aside."""
+    """Return the fields of a recipe that change numbers, by dotted keys, except own code."""
     recipe = sweep_spec.recipe
     left_out = {*fields_outside_id(type(recipe)), *(("code",) if recipe.info.code else ())}
     return _flatten(recipe.model_dump(mode="json", exclude=left_out))

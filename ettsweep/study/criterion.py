@@ -93,7 +93,7 @@ class Criterion(StrictModel):
         return {name: (text, other_texts[name]) for name, text in own_texts.items() if text != other_texts[name]}
 
     def describe(self, metric: Metric, reference: "Criterion | None" = None) -> str:
-        """Return the fields that differ from another criterion, by default the default one, such as `margin 5%`."""
+        """Return the fields that differ from another criterion, or from the default one, such as `margin 5%`."""
         fields = self.differing_fields(reference or Criterion(), metric)
         return ", ".join(f"{name} {own_text}" for name, (own_text, _) in fields.items())
 
@@ -112,11 +112,11 @@ class CriterionOptions(StrictModel):
         return self != CriterionOptions()
 
     def for_runs(self, metric: Metric, *, seeded: bool) -> "CriterionOptions":
-        """Return the options for runs with seeds, as they are, or for one run a point: by the paper's rule.
+        """Return the options unchanged for runs with seeds; for one run a point, with the paper's rule.
 
         Raises:
-            InputError: they state the bound, which a single run cannot have, or a share above 1, by which people mean
-                so many percent.
+            InputError: they state a bound, which a single run cannot have, or a share above 1, which is meant as
+                percent.
         """
         if metric.margin_factor == 100 and self.margin is not None and self.margin > 1:
             raise InputError(f"margin: {_meant_percent(self.margin)}")
@@ -124,8 +124,8 @@ class CriterionOptions(StrictModel):
             return self
         if self.rule == "bound":
             raise InputError(
-                "rule: bound needs repeats, and `seeds: none` has one run a point; leave it out: scores are compared "
-                "as they are, by rule: paper"
+                "rule: bound needs repeated seeds, but `seeds: none` has one run a point; leave it out to compare "
+                "scores by rule: paper"
             )
         return self.model_copy(update={"rule": "paper"})
 
@@ -133,7 +133,7 @@ class CriterionOptions(StrictModel):
         """Check that there is a margin, stated or by default.
 
         Raises:
-            InputError: a difference in a unit that nobody but the user knows has none.
+            InputError: there is none: only the user knows the unit of a difference.
         """
         if self.margin is None and metric.margin_factor == 1:
             raise InputError(
@@ -146,7 +146,7 @@ class CriterionOptions(StrictModel):
 
 
 def resolve_criterion(all_options: Iterable[CriterionOptions | None]) -> Criterion:
-    """Return the criterion with each field as stated last, or else its default."""
+    """Return the criterion: each field as stated last, or its default."""
     criterion = Criterion()
     for options in all_options:
         criterion = options.applied_to(criterion) if options else criterion

@@ -1,7 +1,7 @@
-"""Fresh seeds beside a verdict: is the candidate as good over them as the search's seeds have it?
+"""Fresh seeds beside a verdict: is the candidate as good over them as over the search's seeds?
 
-The bound compares points over the same seeds, and says nothing of the level of their scores. The search's seeds chose
-the candidate, so its mean over them is optimistic; the fitted surface is less so, as it weighs all scores around.
+The bound compares points over the same seeds, and says nothing about the level of their scores. The search's seeds
+chose the candidate, so its mean over them is optimistic; the fitted surface is less so, since it weighs all scores.
 
 Shapes: P points, S seeds.
 """
@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 from ettsweep.quantities import as_share
 from ettsweep.study.verdict import Verdict
 
-if TYPE_CHECKING:  # it imports NumPy, which commands without a bound should not wait for
+if TYPE_CHECKING:  # imports NumPy, which is slow
     from ettsweep.study.posterior import Posterior
 
 CONFIDENCE = 0.95
-"""Beyond chance is what chance exceeds in 5 of 100 cases, to both sides together."""
+"""Chance exceeds the limit in 5 of 100 cases, both signs together."""
 
 
 def chance(error: float, dof: float) -> float:
-    """Return how large a difference of this standard error chance makes, of either sign, in 95 of 100 cases."""
-    from scipy.special import stdtrit  # commands without fresh seeds start without it
+    """Return the difference of either sign that chance exceeds in 5 of 100 cases, for a standard error."""
+    from scipy.special import stdtrit  # slow to import
 
     return error * float(stdtrit(dof, (1 + CONFIDENCE) / 2))
 
@@ -37,7 +37,7 @@ class FreshComparison:
         mean: over the fresh seeds.
         expected: the candidate's score by the fitted surface; its mean over the search's seeds without a surface.
         worse_by, error: the difference and its standard error, in the unit of margins.
-        is_beyond_chance: it is larger than chance lets expect (95%).
+        is_beyond_chance: it is larger than chance explains (95%).
         is_fitted: there is a surface.
     """
 
@@ -51,7 +51,7 @@ class FreshComparison:
 
     @property
     def is_notable(self) -> bool:
-        """`True` if the difference is beyond chance, or that of the shown means larger than the margin."""
+        """`True` if the difference is beyond chance, or the shown means differ by more than the margin."""
         metric, score = self.verdict.study.metric, self.verdict.score
         assert score is not None
         shown = as_share(metric.worse_by(self.mean, score), score, metric) or 0.0
@@ -60,10 +60,10 @@ class FreshComparison:
 
 
 def compare_fresh(verdict: Verdict) -> FreshComparison | None:
-    """Compare the candidate's fresh seeds with what the search's seeds say of it.
+    """Compare the candidate's fresh seeds with its search seeds.
 
     The variance of a run over seeds is pooled over the candidate's runs of both kinds. None without fresh seeds, with a
-    diverged run, or with a single run of each kind, which leave the variance unknown.
+    diverged run, or with one run of each kind, since then the variance is unknown.
     """
     fresh = [score for score in verdict.fresh_scores.values() if score is not None]
     searched = [run.score for run in verdict.candidate_runs]
@@ -84,7 +84,7 @@ def compare_fresh(verdict: Verdict) -> FreshComparison | None:
         expected_variance = shape_error**2 + variance / seeds
     difference, error = fmean(fresh_f) - expected, math.sqrt(expected_variance + variance / len(fresh))
     level = math.exp(expected) if is_log else abs(expected)
-    # In log, differences are ratios. A score of 0 has no shares: as a last resort they are those of 1.
+    # In log, differences are ratios. A score of 0 has no shares: take those of 1.
     unit = 1.0 if metric.margin_is == "difference" else level or 1.0
     per_margin = (level if is_log else 1.0) / unit
     return FreshComparison(

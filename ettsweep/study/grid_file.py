@@ -41,13 +41,13 @@ NameOrFields = Annotated[
 PROGRAM_SUFFIXES = (".py", ".sh", ".ipynb", ".jl", ".R")
 
 OWN_PROGRAM = "a grid file with `run: {command: ...}` sweeps it, see docs/own-code.md"
-"""What to do with a program that stands where a model or a grid file is expected."""
+"""Advice if a program is given as a model or grid file."""
 
 NO_SEEDS = "none"
-"""What `seeds` is for code that has none: one run a point."""
+"""Value of `seeds` for code without a seed: one run a point."""
 
 MAX_COUNTED_SEEDS = 32
-"""Largest number that `seeds` may be; a larger one, such as 42, is rather the seed itself."""
+"""Largest number of seeds; a larger one, such as 42, is probably a seed itself."""
 
 MAX_RUNS = 1_000_000
 """Upper limit of runs in a sweep. With ten times as many, commands take minutes and run out of memory."""
@@ -59,10 +59,10 @@ def _built_in() -> Kind[Any]:
 
 
 def counted_seeds(value: object) -> object:
-    """Return the seeds 0 to N - 1 for a number N of seeds, and any other value as it is; 0 is the seed 0.
+    """Return the seeds 0 to N - 1 for a number N of seeds, and any other value unchanged; 0 is the seed 0.
 
     Raises:
-        ValueError: so many seeds are hardly meant.
+        ValueError: the number is probably a seed itself.
     """
     if not isinstance(value, int) or not is_whole(value, 0):
         return value
@@ -74,7 +74,7 @@ def counted_seeds(value: object) -> object:
 
 
 class _Grid(StrictModel):
-    """What all grid files have: a lattice around centres, with strategies, seeds and a criterion.
+    """Keys of all grid files: a lattice around centres, with strategies, seeds and a criterion.
 
     Attributes:
         centre: centre of the ranges for each strategy.
@@ -147,7 +147,7 @@ class _Grid(StrictModel):
                 f"the grid has {runs:,} runs, the limit is {MAX_RUNS:,}; narrow the ranges or lengthen the steps"
             )
         for key, centres in self._stated_centres.items():
-            # wd 0 is allowed where the axis is fixed: no step leads to it or away from it.
+            # wd 0 is allowed on a fixed axis: no step leads to it or away from it.
             if not self.wd.fixed and any(c.wd == 0 for c in centres.values()):
                 raise ValueError(f"{key}: wd 0 has no log2; give a positive wd, or `wd: fixed`")
         return self
@@ -224,9 +224,7 @@ class GridFile(_Grid):
         key = "centre" if optimizer == self._recipe_optimizer else f"centre_{optimizer}"
         centres = _by_s(self._stated_centres[key])
         if key != "centre" and (self.lr.values or self.wd.values):
-            raise InputError(
-                f"lr and wd are lists, which are of {self._recipe_optimizer}; for {optimizer}, give ranges"
-            )
+            raise InputError(f"lists of lr and wd are for {self._recipe_optimizer}; for {optimizer}, give ranges")
         if not centres:
             raise InputError(
                 f"no centre for {optimizer}: `centre` is for {self._recipe_optimizer}, whose lr differ by "
@@ -270,7 +268,7 @@ def _refuse_repeated(names: Iterable[str]) -> None:
         raise ValueError(f"strategy {repeated[0]} is given twice")
 
 
-# `centre_NAME` for every registered optimizer, so that one added to the registry needs no change here.
+# `centre_NAME` for every registered optimizer.
 _OPTIMIZER_CENTRES: dict[str, Any] = {f"centre_{name}": (Centres, Field(default_factory=dict)) for name in OPTIMIZERS}
 _GridFileSchema = create_model("_File", __base__=GridFile, **_OPTIMIZER_CENTRES)
 
@@ -278,8 +276,8 @@ _GridFileSchema = create_model("_File", __base__=GridFile, **_OPTIMIZER_CENTRES)
 def map_centres(names: Sequence[str], stated_centres: Mapping[float | None, Centre], recipe: Recipe) -> Centres:
     """Return the centre of each strategy: the stated one, or else one mapped from another strategy's.
 
-    The map (`strategies.strategy.map_point`) starts from the first stated centre of a strategy with an s; between such
-    strategies it is most accurate. Without any, it starts from the first stated one.
+    The map (`strategies.strategy.map_point`) starts from the first stated centre of a strategy with an s, since it is
+    most accurate between these; without any, from the first stated one.
 
     Args:
         names: strategies.
@@ -308,7 +306,7 @@ def map_centres(names: Sequence[str], stated_centres: Mapping[float | None, Cent
 
 
 def choose_grid_path(grid: Path | None, model: str | None, message: str) -> Path:
-    """Return the grid file that is given, or the one for the model given by --model.
+    """Return the given grid file, or the one for --model.
 
     Raises:
         InputError: not exactly one of them is given, with `message`; or there is no grid file for the model.
@@ -321,15 +319,15 @@ def choose_grid_path(grid: Path | None, model: str | None, message: str) -> Path
 def find_grid(model: str) -> Path:
     """Return the grid file whose `model:` is this name: the user's, in . or ./grids, or else a shipped one.
 
-    Of several, that is the file which has the name too; where no model has it, the file which does.
+    Of several, that is the file with this name; if no `model:` matches, too.
 
     Raises:
         InputError: there is no such model, no such file, or several.
     """
     if Path(model).suffix in (".yaml", ".yml"):
-        raise InputError(f"{model} is no model but a file: leave out --model")
+        raise InputError(f"{model} is a file, not a model: leave out --model")
     if Path(model).suffix in PROGRAM_SUFFIXES:
-        raise InputError(f"{model} is no model but a program: {OWN_PROGRAM}")
+        raise InputError(f"{model} is a program, not a model: {OWN_PROGRAM}")
     try:
         _built_in().check_name("model", model)
     except InputError as error:
@@ -337,7 +335,7 @@ def find_grid(model: str) -> Path:
             return named[0]
         raise InputError(f"{error}; for a program of your own, {OWN_PROGRAM}") from None
     for candidates in (own_grids(), shipped_grids()):
-        # An unreadable file is an error: it may be the model's own, and a shipped grid would replace it unnoticed.
+        # An unreadable file is an error: it may be the model's own, and a shipped grid must not replace it silently.
         paths = [path for path in candidates if read_yaml(path).get("model") == model]
         paths = [path for path in paths if path.stem == model] or paths
         if len(paths) > 1:
@@ -348,7 +346,7 @@ def find_grid(model: str) -> Path:
 
 
 def grid_note(path: Path, model: str | None) -> str:
-    """Return a line that says which grid file is used.
+    """Return a line that names the grid file in use.
 
     Args:
         path: of the grid file.
@@ -382,9 +380,9 @@ def load_sweep_spec(
         InputError: all problems of the file and the options, or there is no centre for the optimizer.
     """
     if path.suffix in PROGRAM_SUFFIXES:
-        raise InputError(f"{path} is no grid file but a program: {OWN_PROGRAM}")
+        raise InputError(f"{path} is a program, not a grid file: {OWN_PROGRAM}")
     data = read_yaml(path)
-    # Names are checked before they go into the file's data: the error is to mention the option, not the file.
+    # Checked before they enter the file's data: the error names the option, not the file.
     with with_source("--strategy"):
         for name in strategies:
             parse_strategy(name)
@@ -404,7 +402,7 @@ def typed_options(
     wd_range: str | None = None,
     seeds: Sequence[int] | int | None = None,
 ) -> dict[Key, str]:
-    """Return the options that are given, as typed, by the keys of a grid file that they set."""
+    """Return the given options, as typed, by the keys that they set."""
     options: dict[Key, str] = {}
     if lr_range is not None:
         options["lr",] = f"--lr-range={lr_range}"
@@ -427,10 +425,10 @@ def make_sweep_spec(
 ) -> SweepSpec:
     """Resolve the content of a grid file, which need not exist yet; arguments are those of `load_sweep_spec`.
 
-    `options` are those that set keys of `data`, for messages.
+    Messages name `options`, which set keys of `data`.
 
     Raises:
-        ValuesAsRangeError: a range has values of lr or wd in place of log2 steps, and nothing else is wrong.
+        ValuesAsRangeError: the only problem is a range of values of lr or wd instead of log2 steps.
         InputError: all problems of the content, or there is no centre for the optimizer.
     """
     centre_overrides = [o for o in overrides if re.match(r"centre(_\w+)?[.=]", o)]
@@ -442,8 +440,8 @@ def make_sweep_spec(
         _check_override(name, run if isinstance(run := data.get("run"), dict) else _built_in().schema.model_fields)
     if not data.keys() & {"run", "model", "task", "recipe"}:
         misplaced = [name for name in KINDS if name in data]
-        hint = f"; {misplaced[0]}: belongs into it, as `run: {{{misplaced[0]}: ...}}`" if misplaced else ""
-        raise InputError(f"{path}: run: or model: is missing, which says what to train{hint}")
+        hint = f"; {misplaced[0]}: belongs into `run:`, as `run: {{{misplaced[0]}: ...}}`" if misplaced else ""
+        raise InputError(f"{path}: add `run:` with your program, or `model:` with one that ships{hint}")
     data = _with_lists(data, path)
     _check_ranges(data, path, overrides, options or {})
     recipe_overrides = [o for o in overrides if o not in centre_overrides and o not in factor_overrides]
@@ -478,8 +476,7 @@ def _with_lists(data: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return the content of a grid file with axes for its lists of lr or wd, whose middle values are the centre.
 
     Raises:
-        InputError: a list has fewer than two different values, or one that is no number above 0; or the centre is
-            stated besides.
+        InputError: a list has fewer than two different values, or one that is not above 0; or the centre is stated too.
     """
     lists = {name: data[name] for name in ("lr", "wd") if isinstance(data.get(name), list)}
     if not lists:
@@ -514,14 +511,12 @@ def _with_lists(data: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _listed_strategy(data: Mapping[str, Any], path: Path) -> str:
-    """Return the strategy in whose lr and wd lists are: the only one, or standard."""
+    """Return the strategy of listed lr and wd: the only one, or standard."""
     strategies = data.get("strategies", "standard")
     names = [strategies] if isinstance(strategies, str) else list(strategies)
     if len(names) == 1 or "standard" in names:
         return str(names[0] if len(names) == 1 else "standard")
-    raise InputError(
-        f"{path}: lists of lr or wd are of one strategy: write `centre: {{{names[0]}: {{}}}}` to say of which"
-    )
+    raise InputError(f"{path}: lists of lr or wd are of one strategy: write `centre: {{{names[0]}: {{}}}}` to name it")
 
 
 def _criterion(grid: _Grid, recipe: Recipe, path: Path) -> CriterionOptions:
@@ -534,9 +529,9 @@ def _built_in_grid(data: dict[str, Any], source: Source, overrides: Sequence[str
     built_in = _built_in()
     if data.get("seeds") == NO_SEEDS:
         raise InputError(
-            f"{source.file}: seeds: none is for code without a seed, and these models have one: seeds: [0]"
+            f"{source.file}: seeds: none is for code without a seed, but these models have one: write seeds: [0]"
         )
-    # Keys of the recipe are suggested for misspelt ones at the top, except those that exist at the top too.
+    # For misspelt keys at the top, keys of the recipe are suggested too.
     recipe_keys = [("recipe", *key) for key in (*keys_of(built_in.schema, data.get("recipe")), *built_in.extra_keys)]
     recipe_keys = [key for key in recipe_keys if key[1] not in _GridFileSchema.model_fields]
     try:
@@ -567,7 +562,7 @@ def _run_grid(data: dict[str, Any], source: Source, overrides: Sequence[str]) ->
         raise InputError(f"{source.file}: run: seeds belongs beside `run:`, not in it")
     if has_no_seed:
         if "seeds" not in kind.schema.model_fields:
-            raise InputError(f"{source.file}: seeds: none is for code without a seed, and runs of {name} have one")
+            raise InputError(f"{source.file}: seeds: none is for code without a seed, but runs of {name} have one")
         block["seeds"] = NO_SEEDS
     recipe: Recipe = kind.read(block, overrides, f"{source.file}: run", Path(source.file).parent)
     if not recipe.info.has_strategies and grid.strategies != ("standard",):
@@ -584,7 +579,7 @@ OPTION_OF_KEY = {
     **{"rule": "--rule", "confidence": "--confidence", "margin": "--margin"},
     "criterion": "--rule, --confidence and --margin",
 }
-"""Option to use instead, for keys that people try to change with --set and that are not part of the recipe."""
+"""Option to use instead of --set, for keys outside the recipe."""
 
 
 def _check_override(override: str, fields: Collection[str]) -> None:
@@ -593,7 +588,7 @@ def _check_override(override: str, fields: Collection[str]) -> None:
     Raises:
         InputError: the key is, or resembles, one that another option sets.
     """
-    from difflib import get_close_matches  # few commands need it, and imports at the top slow down all of them
+    from difflib import get_close_matches  # slow to import, and few commands need it
 
     key, _ = split_override(override)
     first = key.partition(".")[0]
@@ -605,14 +600,14 @@ def _check_override(override: str, fields: Collection[str]) -> None:
 
 
 def _without_misplaced(recipe: object) -> dict[str, Any] | None:
-    """Return a recipe without keys that belong at the top level: their error is reported already."""
+    """Return a recipe without keys of the top level: their error is reported already."""
     if not isinstance(recipe, dict):
         return None
     return {k: v for k, v in recipe.items() if k not in _GridFileSchema.model_fields}
 
 
 def seeds_note(path: Path, option: str | None = None) -> str:
-    """Return what a number of seeds means; empty for a list of seeds.
+    """Explain a number of seeds; empty for a list of seeds.
 
     Args:
         path: a valid grid file.
@@ -627,16 +622,16 @@ def seeds_note(path: Path, option: str | None = None) -> str:
 
 
 def _check_ranges(data: dict[str, Any], path: Path, overrides: Sequence[str], options: Mapping[Key, str]) -> None:
-    """Explain ranges that are given as values of lr or wd; arguments are those of `make_sweep_spec`.
+    """Explain ranges given as values of lr or wd; arguments are those of `make_sweep_spec`.
 
     Raises:
-        ValuesAsRangeError: there are such ranges, and nothing else is wrong.
+        ValuesAsRangeError: the only problems are such ranges.
     """
     value_ranges = {name: value_range for name in ("lr", "wd") if (value_range := ValueRange.parse(data.get(name)))}
     if not value_ranges:
         return
     try:
-        # The centre follows from the rest of the content, which is valid or not whatever these ranges are.
+        # The centre does not depend on these ranges.
         sweep_spec = make_sweep_spec(deepcopy(data) | dict.fromkeys(value_ranges, "fixed"), path, overrides)
     except InputError:
         return
@@ -661,7 +656,7 @@ def parse_range(text: str, option: str, current: object = None) -> object:
     Args:
         text: the value of an option.
         option: its name, for error messages.
-        current: the value in the file, whose step stays if `text` gives none.
+        current: the value in the file; its step stays if `text` gives none.
 
     Raises:
         InputError: it is not a range.

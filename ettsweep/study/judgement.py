@@ -10,10 +10,10 @@ from ettsweep.study.verdict import Verdict
 
 
 def evaluate(study: Study, runs: Iterable[Run]) -> StudyState:
-    """Return the state of a study, which judges it by the rule of its sweep; `runs` are those of its family."""
+    """Return the state of a study under the rule of its sweep; `runs` are those of its family."""
     if study.criterion.rule == "paper":
         return MeansRule(study, runs)
-    from ettsweep.study.bound_rule import BoundRule  # numpy: commands that judge nothing start without it
+    from ettsweep.study.bound_rule import BoundRule  # imports NumPy, which is slow
 
     return BoundRule(study, runs)
 

@@ -20,7 +20,7 @@ PRINTED_TOLERANCE = 8e-3
 
 
 POINT_OPTIONS = Source("run", {("lr",): "--lr", ("wd",): "--wd", ("seed",): "--seed"})
-"""Source of a point and a seed that the command line gives."""
+"""Source of a point and a seed from the command line."""
 
 
 MAX_OFFSET = 64
@@ -31,24 +31,24 @@ Offset = Annotated[float, Field(ge=-MAX_OFFSET, le=MAX_OFFSET)]
 
 
 MAX_UNEVEN = 0.25
-"""Share of a step by which listed values may be off even steps, in log, and still count as even in a fit."""
+"""Share of a step, in log, by which listed values may be off even steps and still count as even."""
 
 LIST_DIGITS = 12
-"""Significant digits of values that are computed beside listed ones: rounding in the last bits would show."""
+"""Significant digits of values computed beside listed ones: else rounding would show."""
 
 
 class Axis(StrictModel):
     """The values of lr or wd of a lattice: even steps in log2 around the centre, or a list.
 
-    Steps are counted along the axis: on a list, from each value to the next. A list goes on beyond its ends by its own
-    pattern, so that 1, 3, 10 is followed by 30, or else by its mean ratio with two digits.
+    Steps are counted along the axis: on a list, from each value to the next. Beyond its ends, a list continues its own
+    pattern, as 30 follows 1, 3, 10; or else its mean ratio, with two digits.
 
     Attributes:
         low, high: the range, as log2 offsets from the centre: multiples of `step`, or the ends of a list.
         step: of the lattice in log2; of a list, the mean step.
-        fixed: whether there is the centre alone.
+        fixed: whether the centre is the only value.
         values: a list, ascending; the centre is its middle, or the lower one of two.
-        factor: between a list and the values of this axis, where a map between strategies scales it.
+        factor: by which a map between strategies has scaled a list.
     """
 
     low: Offset = 0.0
@@ -84,21 +84,26 @@ class Axis(StrictModel):
     @property
     def centre(self) -> float | None:
         """The centre that a list states; None for even steps."""
-        return self._listed((len(self.values) - 1) // 2) if self.values else None
+        return self._listed(self._middle) if self.values else None
+
+    @property
+    def _middle(self) -> int:
+        """Index of a list's centre."""
+        return (len(self.values) - 1) // 2
 
     def around(self, centre: float) -> "Axis":
-        """Return the axis with its list scaled to another centre, as maps between strategies scale it."""
+        """Return the axis with its list scaled to another centre, as by maps between strategies."""
         if not self.values or not centre or self.centre == centre:
             return self
-        return self.model_copy(update={"factor": centre / self.values[(len(self.values) - 1) // 2]})
+        return self.model_copy(update={"factor": centre / self.values[self._middle]})
 
     def offsets(self) -> list[float]:
         """Return the offsets of all values from the centre in log2, ascending; multiples of an even step."""
         if self.fixed:
             return [0.0]
         if self.values:
-            return [math.log2(value / self.values[(len(self.values) - 1) // 2]) for value in self.values]
-        # Bounds need not be multiples of the step here; a grid file's are checked to be.
+            return [math.log2(value / self.values[self._middle]) for value in self.values]
+        # Bounds need not be multiples of the step here, unlike in grid files.
         first, last = math.ceil(self.steps(self.low)), math.floor(self.steps(self.high))
         return [i * self.step for i in range(first, last + 1)]
 
@@ -114,7 +119,7 @@ class Axis(StrictModel):
         return round(distance / self.step, LOG2_DIGITS)  # 0.3 / 0.1 is 2.9999999999999996
 
     def shifted(self, value: float, steps: float) -> float:
-        """Return the value so many steps above another one; between two values of a list, by interpolation."""
+        """Return the value some steps above another; between two values of a list, interpolated."""
         if not self.values:
             return float(value * 2.0 ** (steps * self.step))
         at = self._index(value) + steps
@@ -165,7 +170,7 @@ class Axis(StrictModel):
 
 
 INDEX_TOLERANCE = 1e-6
-"""Share of a step by which a value may be off one of a list and be that: maps between strategies round."""
+"""Share of a step by which a value may be off a listed one and still be it: maps between strategies round."""
 
 DECADES = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0))
 """Patterns of lists that repeat in each decade."""
@@ -188,7 +193,7 @@ def _listed(values: tuple[float, ...], index: int) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _decades(values: tuple[float, ...]) -> tuple[tuple[float, ...], int] | None:
-    """Return the pattern of decades that a list has, and the number of its first value in it; None if it has none."""
+    """Return a list's pattern of decades, and its first value's number in it; None if it has none."""
     exponent = math.floor(math.log10(values[0]) + INDEX_TOLERANCE)
     for pattern in DECADES:
         if len(values) < len(pattern):
@@ -242,7 +247,7 @@ def neighbours(point: Point, lr_axis: Axis, wd_axis: Axis) -> list[Point]:
 
 
 def parse_point(text: str, option: str) -> Point:
-    """Parse `lr,wd`, or `lr` where there is no wd: the value of `option`.
+    """Parse `lr,wd`, or `lr` alone, the value of `option`.
 
     Raises:
         InputError: it is not two numbers, lr positive and wd not negative.
@@ -250,14 +255,14 @@ def parse_point(text: str, option: str) -> Point:
     try:
         lr, wd = map(parse_number, text.split(",") if "," in text else (text, "0"))
     except ValueError:
-        lr, wd = 0.0, 0.0  # refused below, with all other values that are out of range
+        lr, wd = 0.0, 0.0  # refused below
     if not (0 < lr < math.inf and 0 <= wd < math.inf):
         raise InputError(f"{option}: LR,WD is expected, such as 2^-6,0.5, got {text!r}")
     return Point(lr, wd, "," in text)
 
 
 def _in_range(value: float) -> float:
-    """Refuse values that steps and maps could push out of the range of floats."""
+    """Refuse values that steps or maps could push out of the range of floats."""
     if value and not 1e-30 <= value <= 1e30:  # 0 is a valid wd
         raise ValueError(f"a number between 1e-30 and 1e30 is expected, got {value!r}")
     return value
@@ -281,4 +286,4 @@ Centres = dict[str, Centre]
 
 
 PLACEHOLDER_CENTRE = Centre(lr=1e-3, wd=0.0)
-"""A centre for commands that need a grid's data or memory use only, which no centre changes."""
+"""Any centre, for commands that only need a grid's data or memory use."""

@@ -44,7 +44,7 @@ class MeansRule(StudyState):
         No step is taken before all neighbours are finished. So the end of a climb depends only on the requested points
         and their scores, not on who trained them or when.
         """
-        if point is None and not self.study.has_free_axis:  # a single point, which may have no score yet
+        if point is None and not self.study.has_free_axis:  # a single point, perhaps without a score
             point = self.study.centre
         verdict = self._verdict(self._best_requested() if point is None else self.score_point(point), ())
         passed: list[Point] = []
@@ -54,7 +54,7 @@ class MeansRule(StudyState):
         return verdict
 
     def _neighbours_are_known(self, verdict: Verdict) -> bool:
-        """`True` if no neighbour is pending, or one of these is out of reach: then none is trained."""
+        """`True` if no neighbour is pending, or one is out of reach: then none is trained."""
         awaited = [n.point for n in verdict.neighbours if n.state.pending]
         return not awaited or self._any_out_of_reach(point for point in awaited if not self._is_requested(point))
 

@@ -1,4 +1,4 @@
-"""Plan: which of the requested runs to submit, to retry, to keep as they are, or to leave to a person."""
+"""Plan: which requested runs to submit, retry, keep, or leave to a person."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -56,7 +56,7 @@ class Plan:
 
     @property
     def is_unfinished(self) -> bool:
-        """`True` if a run is to be launched, or is running or queued."""
+        """`True` if a run will be launched, or is running or queued."""
         return bool(self.to_launch) or not all(p.state.finished for p in self.keep)
 
 

@@ -18,18 +18,18 @@ from ettsweep.study.stability import Stability
 from ettsweep.study.surface import Array, Position, Surface, fit, point_scores
 
 MEASURED_DOF = 4
-"""Degrees of freedom of repeats from which on they measure the noise."""
+"""Degrees of freedom of repeats that suffice to measure the noise."""
 
 INFERRED_DOF = 8
-"""Degrees of freedom of the residuals of a fit at which the noise counts as known. Residuals need more than repeats do,
-since a surface that fits too closely hides noise."""
+"""Degrees of freedom of residuals that suffice to know the noise: more than of repeats, since a surface that fits too
+closely hides noise."""
 
 ROUGHNESS = 0.07
-"""By how much two points may differ beside the smooth surface, in units of a run's noise: scores hardly show it, and
-a bound far below the noise would rest on a surface that is smoother than real ones."""
+"""How much two points may differ beside the smooth surface, in units of a run's noise. Scores hardly show it, but
+bounds far below the noise would rest on a surface smoother than real ones."""
 
 BISECTIONS = 40
-"""Halvings of the interval that a bound is known to lie in."""
+"""Halvings of the interval around a bound."""
 
 Scores = Mapping[Position, Mapping[int, float]]
 """Finished scores by position and seed."""
@@ -47,7 +47,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class NoiseEstimate:
-    """The noise of a single run, once the common effect of its seed on all points is taken out.
+    """The noise of a single run, without the common effect of its seed on all points.
 
     Attributes:
         sd: standard deviation, in the unit of margins.
@@ -68,9 +68,9 @@ class Posterior:
         positions: positions with scores, the candidate's among them.
         surface: posterior of f at the positions; lower is better.
         is_log: whether logs of the sizes of scores were fitted.
-        unit: that of margins, in f: 1 in log and for differences, the size of the candidate's score for other shares.
+        unit: a margin of 1 in f: 1 in log and for differences, the size of the candidate's score for other shares.
         noise: noise of a single run.
-        stability: what is known of an edge of stability, if one is near; the surface is then that of stable runs.
+        stability: a nearby edge of stability, if any; the surface is then that of stable runs.
     """
 
     positions: tuple[Position, ...]
@@ -82,7 +82,7 @@ class Posterior:
 
     @property
     def is_reliable(self) -> bool:
-        """`True` if the noise is known and no edge is near: only then may the surface predict between the points."""
+        """`True` if the noise is known and no edge is near: only then the surface may predict between the points."""
         return self.noise.source != "unknown" and self.stability is None
 
     def index(self, position: Position) -> int:
@@ -91,7 +91,7 @@ class Posterior:
     def seeds_to_measure_noise(self, positions: Sequence[Position]) -> int:
         """Return how many more seeds, of each of at least two positions, are needed to measure the noise."""
         scores, rows, seeds = self.surface.scores, [self.index(position) for position in positions], 0
-        # This ends: once the positions share a seed, each further one adds degrees of freedom.
+        # This ends: once positions share a seed, each further one adds degrees of freedom.
         while scores.pure_dof < MEASURED_DOF:
             scores, seeds = scores.with_seed(rows), seeds + 1
         return seeds
@@ -122,7 +122,7 @@ class Posterior:
             candidate: position that is compared with the others.
             others: at least one.
             confidence: of the bound.
-            margin: the smallest bound that is stated.
+            margin: the smallest stated bound.
         """
 
         def holds(limit: float) -> bool:
@@ -199,7 +199,7 @@ class Posterior:
         return mean_P[own] - mean_P[rows], scale_Q
 
     def _shifts(self, candidate: Position, others: Sequence[Position]) -> tuple[Array, Array]:
-        """Return what unstable seeds add to these advantages at each edge of stability, [Q, E], and its weight, [E]."""
+        """Return the effect of unstable seeds on advantages at each edge of stability, [Q, E], and its weight, [E]."""
         if self.stability is None:
             return np.zeros((len(others), 1)), np.ones(1)
         shifts = [self.stability.costs(candidate[0]) - self.stability.costs(other[0]) for other in others]
@@ -216,8 +216,8 @@ def fit_posterior(
     Args:
         scores: finished scores by position and seed.
         candidate: position of the candidate, from which positions are counted.
-        metric: whether lower is better, and what a margin is.
-        places: where the positions lie in the fit, if steps are unequal.
+        metric: of the scores.
+        places: positions in the fit, if steps are unequal.
 
     Returns:
         None if the candidate has no score, or one of 0 that has no shares, or no two points share a seed.
@@ -225,7 +225,7 @@ def fit_posterior(
     return _fit_posterior(_table_of(scores, places or {}), candidate, metric)
 
 
-# Cached: each round judges all studies anew, and most tables have not changed since the last one.
+# Cached: each round judges all studies, and most tables have not changed since the last one.
 @lru_cache(maxsize=512)
 def _fit_posterior(table: _Table, candidate: Position, metric: Metric) -> Posterior | None:
     own_scores = next((dict(seeds).values() for position, seeds, _ in table if position == candidate), ())
@@ -254,7 +254,7 @@ def fit_scores(scores: Scores, metric: Metric) -> tuple[Surface, float] | None:
 
 
 def _table_of(scores: Scores, places: Mapping[Position, Position]) -> _Table:
-    # Sorted and hashable: a key of the cache, and the same floats whatever the order of the runs.
+    # Sorted and hashable: a key of the cache, and the same floats for any order of runs.
     items = sorted(scores.items())
     return tuple((position, tuple(sorted(seeds.items())), places.get(position, position)) for position, seeds in items)
 
@@ -266,7 +266,7 @@ def _fit_surface(table: _Table, metric: Metric) -> tuple[Surface, bool] | None:
     is_log = is_fitted_in_log(by_position, metric)
     x_PD = np.array([place for _, _, place in table], dtype=float)
     scores = replace(point_scores(as_fitted(by_position, metric, is_log)), x_PD=x_PD)
-    # Each seed has one score, and its own effect explains that score whatever it is.
+    # Each seed has one score, which its own effect explains.
     return (fit(scores), is_log) if scores.dof > 0 else None
 
 

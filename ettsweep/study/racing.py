@@ -16,22 +16,21 @@ CHALLENGERS = 3
 """Neighbours that get further seeds: those likeliest to be better by more than the margin (LUCB)."""
 
 STABLE_SEEDS = 20
-"""Seeds of a candidate beside an edge of stability after which racing adds no more for its sake: with none unstable,
-at most 14% may be (95%)."""
+"""Most seeds that racing gives a candidate beside an edge of stability: if none is unstable, at most 14% are (95%)."""
 
 MAX_ROUNDS = 30
-"""Rounds after which a plan is not followed further: where it is longer, luck and better neighbours decide."""
+"""Most rounds of a plan: in longer ones, luck and better neighbours decide."""
 
 LIKELY, LOW, HIGH = (1.25, 0.93), (0.7, 0.75), (6.0, 0.85)
-"""Factor and power of the runs of a plan that a race takes: in the median, and in one and nine of ten races, on
-simulated sweeps of all worlds, those included that were never decided (Kaplan and Meier)."""
+"""Runs of a race as a factor and power of those of a plan: in the median, and in one and nine of ten races, on
+simulated sweeps of all worlds, undecided ones included (Kaplan and Meier)."""
 
 PLANNED_CONFIDENCE = 0.95
-"""At which racing turns from neighbours to an edge of stability, whatever the confidence: so the runs of a sweep are
-the first ones of the same sweep at a higher confidence."""
+"""Confidence at which racing turns from neighbours to an edge of stability, whatever the stated one: a higher
+confidence then adds runs to the same race."""
 
 LEAST_GAP = 0.25
-"""Share of the margin by which a neighbour is planned to stay within it at least: nearer, a plan would never end."""
+"""Least share of the margin by which a plan assumes neighbours to stay within it: with less, it might never end."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class BoundQuery:
         Args:
             confidence: of the bound.
             width: factor on all errors.
-            least_gap: margins by which each neighbour is taken to stay within the margin at least.
+            least_gap: margins by which each neighbour is assumed to stay within the margin at least.
         """
         limit = self.posterior.from_margin(self.margin)
         advantage_Q, scale_Q = self.posterior.advantages(self.candidate, self.others)
@@ -80,9 +79,9 @@ class BoundQuery:
 def next_runs(query: BoundQuery, limit: int) -> list[tuple[Position, int]]:
     """Return about `limit` runs, as (position, seed), that narrow the bound; empty if no run is allowed.
 
-    While the noise is unknown, these are one more seed of each compared position that has no run under way; they come
-    together, whatever the limit. Then each challenger gets a seed that it shares with the candidate, in turn. Where
-    only an edge of stability keeps the bound open, the candidate gets seeds.
+    While the noise is unknown, each compared position without a run under way gets one more seed, all at once, whatever
+    the limit. Then each challenger in turn gets a seed that it shares with the candidate. If only an edge of stability
+    keeps the bound open, the candidate gets seeds.
     """
     used = {position: set(query.used_seeds.get(position, ())) for position in (query.candidate, *query.others)}
     for position, seed in query.under_way:
@@ -127,8 +126,8 @@ def _seed_to_share(seed_order: Sequence[int], own: Collection[int], other: Colle
 def runs_needed(query: BoundQuery) -> RunsNeeded | None:
     """Forecast how many further runs answer a query; None if no further run is allowed.
 
-    The plan is to go on in rounds, each of a seed of candidate and open neighbours, with errors that shrink as one over
-    the root of the candidate's seeds and differences that stay as they are.
+    The plan is rounds of one seed for the candidate and open neighbours. It assumes that errors shrink as one over the
+    root of the candidate's seeds, and that differences stay.
     """
     if not next_runs(query, 1):
         return None

@@ -1,4 +1,4 @@
-"""Why a verdict is what it is, as data: `report/reason_text` has the words for it."""
+"""The reason of a verdict, as data: `report/reason_text` has its words."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ Code = Literal[
     "too_few_seeds",
     "within_margin",
 ]
-"""What decided a verdict.
+"""Codes of reasons.
 
     candidate_to_come         the candidate (`point`, in `state`) is not finished, or there is none: null
     single_point              both axes are fixed
@@ -40,12 +40,10 @@ Code = Literal[
     better_means              the means of `count` neighbours are better
     equal_mean, best_mean     a neighbour has the same mean; the candidate's is better than those of `neighbours`
     around_zero               the candidate's scores are around zero, and `margin` is a share of the score
-    noise_unknown             `lack` (shared_seeds, seeds, repeats) keeps the noise from being known; `seeds` more seeds
-                              of candidate and neighbours, in `runs` of `device_s`, would tell; null for
-                              shared_seeds
+    noise_unknown             for want of `lack` (shared_seeds, seeds, repeats); `seeds` more seeds of candidate and
+                              neighbours, in `runs` of `device_s`, measure it; null for shared_seeds
     beyond_margin             the bound (`value` at `confidence`) is beyond the `margin`; about `runs` more, of
-                              `device_s`, would decide (in eight of ten races from, to: `runs_range`); null where none
-                              is allowed
+                              `device_s`, decide (`runs_range`: eight of ten races); null if none is allowed
     edge_above                the same, for a share of seeds that may be unstable at the candidate: `stable` of
                               `of_seeds` were not, and `may_be_unstable` is the share that may be (95%)
     too_few_seeds             it is within the margin, but the candidate and the deciding neighbour, the likeliest to be
@@ -67,14 +65,14 @@ class StuckRun:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a verdict is what it is.
+    """The reason of a verdict.
 
     Attributes:
-        code: what decided it.
+        code: of the reason.
         facts: the numbers behind it, see `Code`.
         stuck: runs that a person must decide about.
-        stopped: why some of these were not started although nobody cancelled them; else empty.
-        next: commands that help with these, the most useful first.
+        stopped: why some of these did not start although they were not cancelled; else empty.
+        next: commands for these, the most useful first.
     """
 
     code: Code

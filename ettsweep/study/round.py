@@ -1,7 +1,7 @@
-"""One round: from what is on disk to verdicts, the runs that come next, and what there is to say.
+"""One round: from runs on disk to verdicts, the next runs, and notes.
 
-`next_round` is a pure function: points that a sampler suggests, verdicts, neighbours and seeds that these lack, within
-a budget. Following, racing, climbing and searching are its rounds, one after the other.
+`next_round` is a pure function: it returns suggested points, verdicts, and the neighbours and seeds that these lack,
+within a budget. Following, racing, climbing and searching repeat it.
 """
 
 import math
@@ -31,21 +31,21 @@ RunsLeft = Mapping[StudyKey, float]
 """How many runs each study may still train."""
 
 MIN_ROUND_S = 10.0
-"""Seconds that a round should keep workers busy: they take half as long to start, so shorter rounds waste time."""
+"""Seconds that a round should keep workers busy: starting takes half as long, so shorter rounds waste time."""
 
 SUGGESTIONS_PER_WORKER = 4
-"""Most suggestions per worker in a round of short runs: each one is made without the scores of those before it."""
+"""Most suggestions per worker in a round of short runs: none knows the scores of those before it."""
 
 RUNS_PER_VERDICT = 10
-"""Runs per study that a search leaves for the verdict: six neighbours and a few more seeds."""
+"""Runs per study that a search leaves for the verdict: six neighbours and some seeds."""
 
 
 @dataclass
 class StudyNeeds:
-    """What the verdict on a study needs next.
+    """Next needs of the verdict on a study.
 
     Attributes:
-        specs: runs to have finished; those that racing chose are the last ones.
+        specs: runs to finish; those that racing chose come last.
         is_racing: racing chooses the runs.
     """
 
@@ -60,7 +60,7 @@ class StudyNeeds:
         return self.verdict.key
 
     def new_runs(self, run_index: RunIndex) -> Sequence[PlannedRun]:
-        """Return the runs to launch that nobody requested."""
+        """Return the runs to launch that were not requested."""
         return make_plan((spec for spec in self.specs if not self.study_state.is_requested(spec)), run_index).to_launch
 
     def predicted_runs(self, run_index: RunIndex) -> int:
@@ -69,21 +69,21 @@ class StudyNeeds:
 
     @property
     def racing_runs(self) -> int:
-        """How many further runs racing is predicted to take; 0 if there is no bound, or no run is allowed."""
+        """Forecast of further runs of racing; 0 if there is no bound, or no run is allowed."""
         forecast = self.verdict.bound.further_runs if self.is_racing and self.verdict.bound else None
         return forecast.likely if forecast else 0
 
 
 @dataclass(frozen=True)
 class Aim:
-    """What a verification goes for, the same in all of its rounds.
+    """Aim of a verification, the same in all of its rounds.
 
     Attributes:
         start: point where each climb starts; None for the study's best point.
         capacity: runs that can train at the same time; racing adds that many per round.
         follows: race, and climb on from better neighbours of `start`.
-        search: suggests points of studies, which are judged once it is done; None without a search.
-        other_studies: of sweeps that are not verified; the runs that they request are not counted as extra runs.
+        search: suggests points of studies, which are judged after it; None without a search.
+        other_studies: of sweeps that are not verified; runs that they request are not extra runs.
     """
 
     start: Point | None = None
@@ -95,13 +95,13 @@ class Aim:
 
 @dataclass(frozen=True)
 class Spent:
-    """What earlier rounds have used up and said.
+    """Runs, notes and limits used up by earlier rounds.
 
     Attributes:
-        rounds: how many there were.
-        planned_ids: of all runs that they planned.
-        extra_ids: of those that were neither requested nor suggested, by sweep and family.
-        paths: of the climbs that they told of.
+        rounds: their number.
+        planned_ids: ids of all runs that they planned.
+        extra_ids: ids of those that were not requested or suggested, by sweep and family.
+        paths: the climbs that they reported.
         exhausted: studies that get no further suggestions.
         is_search_cut_short: whether the budget ended the search of one of them.
     """
@@ -116,18 +116,18 @@ class Spent:
 
 @dataclass(frozen=True)
 class Round:
-    """What is known after a round, what comes next, and what there is to say.
+    """Result of a round: verdicts, next runs, and notes.
 
     Attributes:
         studies: with the points that were suggested for them.
         suggestions: to be recorded in the sweeps of these names before anything is submitted.
         verdicts: one per study.
         plan: the runs that the verdicts need next.
-        forecast: runs to come from this plan on.
-        notes: a line each on what was suggested, and where climbs went.
-        stop_reasons: a line for each study that does not go on.
+        forecast: remaining runs, this plan included.
+        notes: a line for each suggestion and climb.
+        stop_reasons: a line for each study that stops.
         over_budget: runs that the budget kept out of the plan.
-        runs_short: runs that the studies which the budget stopped are predicted to need.
+        runs_short: forecast of the runs that the budget denies studies.
         spent: for the next round.
     """
 
@@ -146,14 +146,14 @@ class Round:
 def next_round(
     studies: Sequence[Study], run_index: RunIndex, budget: Budget = NO_BUDGET, spent: Spent = Spent(), aim: Aim = Aim()
 ) -> Round:
-    """Judge studies from the runs on disk, and plan the runs that their verdicts need next.
+    """Judge studies from the runs on disk, and plan the next runs of their verdicts.
 
     Args:
         studies: as recorded, with the suggestions of earlier rounds.
         run_index: the runs on disk.
-        budget: limits what is trained.
+        budget: of the verification.
         spent: by earlier rounds.
-        aim: what the verification goes for.
+        aim: of the verification.
 
     Raises:
         InputError: a compared point had more seeds than the budget allows before the first round.
@@ -163,7 +163,7 @@ def next_round(
 
 @dataclass
 class _RoundMaker:
-    """Makes one round; what it collects on the way is that of `Round`."""
+    """Makes one round, and collects the fields of `Round`."""
 
     studies: Sequence[Study]
     run_index: RunIndex
@@ -222,19 +222,19 @@ class _RoundMaker:
         )
 
     def _needs(self, study_state: StudyState, verdict: Verdict, exhausted: Collection[StudyKey]) -> StudyNeeds:
-        """Return what a verdict needs next, without the runs that racing will choose."""
-        # While points are suggested for a study, only requested runs are planned: its candidate may still change.
+        """Return the next needs of a verdict, without the runs that racing will choose."""
+        # While a search suggests points, only requested runs are planned: the candidate may still change.
         is_judged = self.aim.search is None or study_state.study.key in exhausted
         specs = study_state.needed_specs(verdict) if is_judged else study_state.pending_specs()
-        # Racing starts once nothing else is missing: an unresolved verdict has all of its neighbours.
-        # Without seeds each further run would be the same.
+        # Racing starts last: an unresolved verdict has all of its neighbours.
+        # Without seeds each further run would be identical.
         can_race = self.aim.follows and is_judged and study_state.study.base.info.seeded
         return StudyNeeds(study_state, verdict, specs, can_race and verdict.verdict == "unresolved")
 
     def _spent_now(
         self, needs: Sequence[StudyNeeds], plan: Plan, verdicts: Sequence[Verdict], suggested: Suggested
     ) -> Spent:
-        """Return what is spent after this round: only runs that are launched use the budget."""
+        """Return the sums after this round: only launched runs use the budget."""
         launched, extra_ids = frozenset(p.id for p in plan.to_launch), dict(self.spent.extra_ids)
         for need in needs:
             new = {run_id: spec for spec in need.specs if (run_id := spec.run_id) in launched}
@@ -252,7 +252,7 @@ class _RoundMaker:
         )
 
     def _budget_left(self, max_runs: int) -> int:
-        """Return how many runs may still be launched; one that is interrupted is paid for when it is resumed."""
+        """Return how many runs may still be launched; an interrupted run counts again when it is resumed."""
         states = (self.run_index.status_of(run_id).state for run_id in self.spent.planned_ids)
         return max_runs - sum(state is not State.INTERRUPTED for state in states)
 
@@ -272,14 +272,14 @@ class _RoundMaker:
                     raise InputError(f"--max-seeds {max_seeds}: {title} already has {number}")
 
     def _batch_size(self, specs: Sequence[RunSpec]) -> int:
-        """Return how many runs like `specs` make up a round: one per worker, or more if they are short."""
+        """Return the runs of a round, given some like them: one per worker, or more if they are short."""
         timed = self._times.total_device_s(specs) if specs else None
         return self.aim.capacity * max(1, math.ceil(MIN_ROUND_S * len(specs) / timed) if timed else 1)
 
     def _climb(self, study_state: StudyState) -> Verdict:
         """Return the verdict at the end of a climb, and note the candidate if the climb has moved on."""
         start = self.aim.start and study_state.resolve_point(self.aim.start)
-        # Without following, a given point is judged itself, whatever is better nearby.
+        # Without following, a given point is judged itself.
         verdict = study_state.verdict(start) if start and not self.aim.follows else study_state.climb(start)
         if self.aim.follows and verdict.point and tuple(verdict.full_path) != self.spent.paths.get(verdict.key):
             self.notes.append(f"{study_titles(self.studies)[verdict.key]}: {_describe_candidate(verdict)}")
@@ -288,7 +288,7 @@ class _RoundMaker:
     def _racing_specs(self, need: StudyNeeds, limit: int, runs_left: float) -> list[RunSpec]:
         """Return the runs under way and about `limit` that racing chooses; record a reason if there are none.
 
-        Also where the study may train no further run: those under way are awaited.
+        If the study may train no further run, those under way are still awaited.
         """
         verdict = need.verdict
         limit = max(1, int(min(limit, need.racing_runs or limit, runs_left)))
@@ -302,10 +302,9 @@ class _RoundMaker:
     # --- the budget ---
 
     def _stop_unaffordable(self, needs: Sequence[StudyNeeds]) -> RunsLeft:
-        """Return how many runs each study may still train; studies that cannot do with their share stop, and get 0.
+        """Return how many runs each study may still train; 0 stops a study whose share is too small.
 
-        The share of a study that stops, or needs no further run, goes to the others, so that the order of studies does
-        not matter.
+        Its share goes to the others, as does that of a study without needs, so the order of studies does not matter.
         """
         active = [need for need in needs if need.is_racing or make_plan(need.specs, self.run_index).is_unfinished]
         while True:
@@ -334,27 +333,27 @@ class _RoundMaker:
         if self.budget.runs is not None:
             runs_left = equal_shares(self._budget_left(self.budget.runs), wanted)
         if self.budget.hours is not None:
-            # Runs that were never timed are not limited, unless nothing is left.
+            # Untimed runs are not limited, unless nothing is left.
             share_s = max(0.0, self._device_s_left(self.budget.hours)) / max(1, len(needs))
             for need in needs:
                 each_s = self._run_s(need.study_state.study)
-                # Rounded, so that the time of 3 runs is not that of 2.9999999999999996.
+                # Rounded: 3 runs are not 2.9999999999999996.
                 affordable = round(share_s / each_s, 6) if each_s else math.inf if share_s > 0 else 0.0
                 runs_left[need.key] = min(runs_left[need.key], affordable)
         return runs_left
 
     def _least_runs(self, need: StudyNeeds) -> int:
-        """Return the fewest runs that a study has to be allowed to go on: its next round must be affordable."""
+        """Return the fewest runs with which a study can continue: its next round must be affordable."""
         return max(len(need.new_runs(self.run_index)), int(need.is_racing))
 
     def _stop(self, need: StudyNeeds, runs_left: float) -> None:
-        """Record why a study does not go on, and leave it the runs that are under way."""
+        """Record why a study stops; its runs under way stay."""
         verdict, study, runs = need.verdict, need.study_state.study, need.predicted_runs(self.run_index)
         self.runs_short += runs
         n_requested = sum(map(len, study.seeds_by_point.values()))
         message = (
             f"{format_count(n_requested, 'run')} {'was' if n_requested == 1 else 'were'} requested, "
-            f"{self._count_extra_runs(need)} more were added, and about {runs} would be needed"
+            f"{self._count_extra_runs(need)} more were added, and about {runs} more are needed"
         )
         if each_s := self._run_s(study):
             message += f", about {format_device_hours(runs * each_s)}"
@@ -363,7 +362,7 @@ class _RoundMaker:
         self.stop_reasons.append(f"{study_titles(self.studies)[verdict.key]}: {message}")
 
     def _cut(self, need: StudyNeeds, runs_left: float) -> None:
-        """Leave out the runs to launch that a study may not train; runs under way stay, and are awaited."""
+        """Drop launches beyond the share of a study; runs under way stay, and are awaited."""
         # Only a stated budget limits requested runs too.
         to_launch = need.new_runs(self.run_index)
         if self.budget.is_limited:
@@ -390,7 +389,7 @@ class _RoundMaker:
     def _suggestion_limit(self) -> int:
         """Return how many new runs may be suggested: the budget, less pending runs and a reserve for verdicts.
 
-        The reserve is dropped if it would take more than half of the budget.
+        There is no reserve if it would take more than half of the budget.
         """
         if not self.budget.is_limited:
             return MAX_TRIALS
@@ -409,7 +408,7 @@ class _RoundMaker:
         return max(0, allowed - waiting)
 
     def _count_extra_runs(self, need: StudyNeeds) -> int:
-        """Return how many runs a study has that nobody requested: on disk, or planned here."""
+        """Return how many runs of a study were not requested: on disk, or planned here."""
         return len(
             # By id: a run planned here may be on disk by now, and would count twice.
             {run.id for run in need.study_state.extra_runs([*self.studies, *self.aim.other_studies])}

@@ -1,7 +1,7 @@
 """Samplers by name: `surface`, and those of Optuna.
 
 Each round, a sampler of Optuna gets a new in-memory study: points with scores are finished trials, points under way are
-running ones. So no state of a sampler is stored: the runs on disk are the only truth.
+running ones. No state of a sampler is stored: it follows from the runs on disk.
 """
 
 import warnings
@@ -32,7 +32,7 @@ MAX_ASKS = 10
 """Attempts to get an unused position from a sampler, before the nearest free one is taken instead."""
 
 CMAES_REPEATS = 10
-"""Repeats of finished trials as CMA-ES's source: it starts from the best tenth of them, and fails if that is none."""
+"""Repeats of finished trials as CMA-ES's source: it starts from the best tenth, and fails if that is empty."""
 
 
 def resolve_trials(name: str, trials: int | None) -> int:
@@ -41,7 +41,7 @@ def resolve_trials(name: str, trials: int | None) -> int:
 
 
 def make_sampler(name: str, seed: int = 0) -> Sampler:
-    """Return the sampler of a name.
+    """Return a sampler by name.
 
     Args:
         name: one of `SAMPLERS`.
@@ -86,7 +86,7 @@ def _ask_optuna(name: str, seed: int, observations: Observations, limit: int) ->
         study = optuna.create_study(sampler=_optuna_sampler(name, seed, len(observations.unavailable), finished))
         # Running trials matter: TPE counts them as bad (constant liar), so suggestions spread out.
         study.add_trials([*finished, *under_way])
-        # No more than are free, or `_nearest_free` would have none to choose from.
+        # No more than are free, or `_nearest_free` would find none.
         while len(chosen) < min(limit, len(observations.free)):
             for _ in range(MAX_ASKS + n_skipped):  # these trials stay running, so the sampler sees its own suggestions
                 params = study.ask(space).params

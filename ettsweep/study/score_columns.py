@@ -1,4 +1,4 @@
-"""Which columns of a table of scores are lr, wd, seed and score, and whether low or high scores are better."""
+"""Find the columns lr, wd, seed and score of a table, and whether low or high scores are better."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -11,7 +11,7 @@ OTHER_NAMES = {
     "wd": r"wd|weight[_ -]?decay",
     "seed": r"(?:random[_ ]?|rng[_ ]?|manual[_ ]?)?seed|random[_ ]?state",
 }
-"""Names that trackers and trainers give columns, without their prefixes, such as `params_` and `config/`."""
+"""Names of columns by trackers and trainers, without prefixes such as `params_` and `config/`."""
 
 LOWER = r"loss|nll|perplexity|ppl|bpb|bits_per_byte|bits|err|error|top1_err|mse|rmse|mae|wer|cer|fid"
 HIGHER = r"acc|accuracy|top_?1|top1|acc1|f1|auc|auroc|bleu|rouge\w*|map|miou|iou|reward|return|recall|precision|r2"
@@ -24,7 +24,7 @@ Mode = Literal["min", "max"]
 
 
 def mode_of(name: str) -> Mode | None:
-    """Return whether low or high values of a metric are better, by its name; None if that does not say."""
+    """Return whether low or high values of a metric are better, by its name; None if that is open."""
 
     def ends_with(pattern: str) -> bool:
         return bool(re.search(rf"(?:^|_)(?:{pattern})(?:_?\d+)?$", _words(name)))
@@ -33,7 +33,7 @@ def mode_of(name: str) -> Mode | None:
 
 
 def columns_like(columns: Collection[str], names: str) -> list[str]:
-    """Return the columns with such a name, whatever its capitals and the prefix that a tracker gives it."""
+    """Return the columns with such a name, in any case and with any prefix of trackers."""
     pattern = re.compile(rf"(?:.*[./]|(?:params|config|hparams|run|trial|job)[_ ])?(?:{names})", re.IGNORECASE)
     return [name for name in columns if names and pattern.fullmatch(name)]
 
@@ -46,15 +46,15 @@ def find_columns(
     Args:
         source: of the table, for messages.
         columns: the names of all.
-        names: those that are stated, by key.
-        keys: what is wanted: lr, wd, seed, score.
-        needed: what there has to be, beside the score.
+        names: stated ones, by key.
+        keys: of the columns to find: lr, wd, seed, score.
+        needed: keys of columns that must exist, beside the score.
 
     Returns:
-        Names by key, where they differ, and a note on those that were guessed.
+        Names by key, where they differ, and a note on guessed ones.
 
     Raises:
-        InputError: there is no such column; one message names all that are missing, with the command that helps.
+        InputError: columns are missing; one message names all, with the options that help.
     """
     found, guessed, missing = dict(names), dict[str, str](), list[str]()
     for key in keys:
@@ -63,7 +63,7 @@ def find_columns(
             continue
         near = [] if key in names else _scores(columns) if key == "score" else columns_like(columns, OTHER_NAMES[key])
         if near:
-            # A trainer logs the lr of a step, too, which decays.
+            # Trainers also log the lr of a step, which decays.
             logged = [name for name in near if not re.match(r"train|metrics", name, re.IGNORECASE)]
             found[key] = guessed[key] = near[0] if key == "score" else min(logged or near, key=len)
         elif key in names or key in (*needed, "score"):

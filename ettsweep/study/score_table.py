@@ -1,4 +1,4 @@
-"""Scores that exist already, in a table; and the study and runs that they make, of which none is trained here."""
+"""Build a study from existing scores in a table, without training."""
 
 import codecs
 import csv
@@ -45,13 +45,13 @@ STANDARD_INPUT = "-"
 STATE_NAMES = "state|status"
 
 FINISHED_STATES = ("finished", "complete", "completed", "succeeded", "success", "done", "diverged")
-"""Values of a column of states whose runs count: of Weights & Biases, MLflow, Optuna, SLURM, ettsweep and others."""
+"""States of runs that count, by Weights & Biases, MLflow, Optuna, SLURM, ettsweep and others."""
 
 ROUNDING = 0.005
-"""Share by which values of lr or wd may differ and be one: three digits of a number say no more."""
+"""Share by which equal values of lr or wd may differ, since tables may have three digits."""
 
 MAX_FILLED = 4
-"""Times as many values as a table has that its even steps may make; with more, its steps are uneven."""
+"""Most values of an even axis, as a multiple of those in the table; with more, its steps are uneven."""
 
 SHOWN = 4
 """Rows that a note lists one by one."""
@@ -61,7 +61,7 @@ SHOWN = 4
 
 
 class Row(NamedTuple):
-    """Values by column, as they were read, and their place in the table, such as line 3."""
+    """Values by column, unparsed, and their place in the table, such as line 3."""
 
     values: Mapping[str, Any]
     place: str
@@ -75,7 +75,7 @@ class ScoreTable:
         source: its path; `-` for standard input.
         rows: the runs.
         names: names of columns by those of `COLUMNS`, where they differ.
-        notes: what there is to say of the rows, for people.
+        notes: sentences on the rows, for people.
     """
 
     source: str
@@ -94,10 +94,10 @@ class ScoreTable:
 
 
 def column_names(stated: Sequence[str], known: Sequence[str]) -> dict[str, str]:
-    """Return the names of columns that are stated as `COLUMN=NAME`.
+    """Return the names of columns stated as `COLUMN=NAME`.
 
     Raises:
-        InputError: it is no such column.
+        InputError: there is no such column.
     """
     names = dict(text.partition("=")[::2] for text in stated)
     for key, name in names.items():
@@ -109,14 +109,13 @@ def column_names(stated: Sequence[str], known: Sequence[str]) -> dict[str, str]:
 def read_table(source: str, names: Mapping[str, str], columns: Sequence[str], needed: Sequence[str] = ()) -> ScoreTable:
     """Read a table: CSV or TSV with a header, objects of JSON, Parquet; or numbers alone, one a line.
 
-    Rows of runs that did not finish are left out where a column `state` or `status` says so, as in exports of
-    Weights & Biases, Optuna and MLflow.
+    Unfinished runs are left out, by a column `state` or `status` as in exports of Weights & Biases, Optuna and MLflow.
 
     Args:
         source: a path; `-` for standard input.
         names: of columns, where they differ from those of `columns`.
-        columns: those that are read, the score last.
-        needed: those that have to be there, beside the score.
+        columns: those to read, the score last.
+        needed: those that must exist, beside the score.
 
     Raises:
         InputError: it cannot be read, or lacks a column.
@@ -147,7 +146,7 @@ def _rows(source: str, data: bytes, score: str) -> Iterator[Row]:
     except UnicodeDecodeError as error:
         text = f"\0{error.start}"
     if "\0" in text:
-        raise InputError(f"{source}: it is no text in UTF-8: save it as CSV in UTF-8, as JSON or as Parquet")
+        raise InputError(f"{source}: not text in UTF-8: save it as CSV in UTF-8, as JSON or as Parquet")
     if text.lstrip().startswith(("{", "[")):
         return _json_rows(source, text)
     return _csv_rows(source, text, score)
@@ -156,7 +155,7 @@ def _rows(source: str, data: bytes, score: str) -> Iterator[Row]:
 def _csv_rows(source: str, text: str, score: str) -> Iterator[Row]:
     """Yield the rows of a table with a header; numbers without a header are scores."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    hint = re.fullmatch(r'"?sep=(.)"?', lines[0].strip(" "))  # Excel's, for itself
+    hint = re.fullmatch(r'"?sep=(.)"?', lines[0].strip(" "))  # Excel's own
     skipped = 1 if hint else 0
     while skipped < len(lines) - 1 and (not lines[skipped].strip() or _is_remark(lines[skipped])):
         skipped += 1
@@ -174,7 +173,7 @@ def _csv_rows(source: str, text: str, score: str) -> Iterator[Row]:
         place = f"line {skipped + reader.line_num}"
         if len(cells) != len(names):
             cure = (
-                "an empty score is that of a run that diverged, and has its comma"
+                "a diverged run has an empty score, but keeps its comma"
                 if len(cells) < len(names)
                 else "write decimals with a point, or separate columns by semicolons"
             )
@@ -223,7 +222,7 @@ def _parquet_rows(source: str, data: bytes) -> Iterator[Row]:
 
 
 def _finished(table: ScoreTable) -> ScoreTable:
-    """Return a table without the runs that did not finish, by its column of states."""
+    """Return a table without unfinished runs, by its column of states."""
     state = next(iter(columns_like(table.columns, STATE_NAMES)), None)
     if state is None:
         return table
@@ -233,7 +232,7 @@ def _finished(table: ScoreTable) -> ScoreTable:
     if not kept:
         raise InputError(
             f"{table.source}: no run has finished: its column {state} is {_some(states)}, never "
-            f"{', '.join(FINISHED_STATES)}; rename it if it says something else"
+            f"{', '.join(FINISHED_STATES)}; rename it if it means something else"
         )
     counts = ", ".join(f"{count} {word}" for word, count in states.most_common())
     places = _some([row.place for row in others])
@@ -246,7 +245,7 @@ def _word(row: Row, name: str) -> str:
 
 
 def _disagreements(table: ScoreTable, columns: Sequence[str]) -> Iterator[str]:
-    """Yield a note on each column whose name is also one of lr, wd or seed, and that has other values."""
+    """Yield a note on each further column for lr, wd or seed that has other values."""
     for key in columns:
         name = table.name(key)
         for other in columns_like(table.columns, OTHER_NAMES.get(key, "")):
@@ -261,7 +260,7 @@ def _disagreements(table: ScoreTable, columns: Sequence[str]) -> Iterator[str]:
 
 
 def _some(names: Collection[str]) -> str:
-    """Return some names with commas between; of many, the first."""
+    """Return names with commas between; of many, the first."""
     listed = list(names)
     return ", ".join(listed[:SHOWN]) + (f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else "")
 
@@ -289,14 +288,14 @@ class Score(NamedTuple):
 def read_scores(source: str, names: Mapping[str, str]) -> tuple[list[Score], ScoreTable]:
     """Read the scores of runs, each lr, wd and seed once, and return them with their table.
 
-    A score that is empty, "diverged", not finite or too large is that of a run that diverged; a note says which are.
+    A score that is empty, "diverged", not finite or too large means a diverged run; a note lists them.
 
     Args:
         source: see `read_table`.
         names: of columns, where they differ from `COLUMNS`.
 
     Raises:
-        InputError: it cannot be read, or a row says something else.
+        InputError: it cannot be read, or a row is wrong.
     """
     table = read_table(source, names, COLUMNS, needed=("lr",))
     for name in map(table.name, ("wd", "seed")):
@@ -323,9 +322,9 @@ def read_scores(source: str, names: Mapping[str, str]) -> tuple[list[Score], Sco
 
 
 def one_value(name: str, values: Collection[float]) -> tuple[dict[float, float], list[str]]:
-    """Return the value that each counts as, since rounding alone parts some, and notes on those that count as another.
+    """Return the value that each counts as, and notes: values that differ only by rounding are one.
 
-    Of values that are one, that with most digits counts, up to six: 0.0009765625, not 0.000977, and 0.3, not 0.1 + 0.2.
+    Of these, the one with most digits counts, up to six: 0.0009765625, not 0.000977, and 0.3, not 0.1 + 0.2.
     """
     groups = list[list[float]]()
     for value in sorted(values):
@@ -346,14 +345,14 @@ def one_value(name: str, values: Collection[float]) -> tuple[dict[float, float],
 
 
 def read_list(source: str, names: Mapping[str, str]) -> tuple[dict[int, float | None], bool, ScoreTable]:
-    """Read a list of scores by seed, None of runs that diverged; whether it has seeds, else numbers; and its table.
+    """Read a list of scores by seed, or else by number, None for diverged runs; whether it has seeds; and its table.
 
     Args:
         source: see `read_table`.
         names: of columns, where they differ from `LIST_COLUMNS`.
 
     Raises:
-        InputError: it cannot be read, or a row says something else.
+        InputError: it cannot be read, or a row is wrong.
     """
     table = read_table(source, names, LIST_COLUMNS)
     has_seeds = (name := table.name("seed")) in table.columns
@@ -415,7 +414,7 @@ def _value(at: str, values: Mapping[str, Any], name: str) -> float | None:
 
 
 class TableRecipe(Recipe):
-    """What is known of runs whose scores are all there is.
+    """Recipe of runs of which only scores are known.
 
     Attributes:
         source: name of the table.
@@ -433,20 +432,20 @@ class TableRecipe(Recipe):
     wd_is_known: Annotated[bool, NotInId()] = True
 
     @property
-    def info(self) -> RecipeInfo:  # they are of no kind: nobody trains them
+    def info(self) -> RecipeInfo:  # they have no kind, since they are not trained
         metric = Metric(self.column, self.mode, self.column, "last", margin_is=self.margin_is)
         return RecipeInfo(metric=metric, labels=Labels(self.source), has_wd=self.wd_is_known)
 
 
 def shown_seed(study: Study, seed: int) -> int:
-    """Return a seed as it is told to whoever trains: those of racing follow on those of the table."""
+    """Return a seed for messages: those of racing continue the table's."""
     return max(study.seeds) + 1 + seed - RACING_SEEDS[0] if seed in RACING_SEEDS else seed
 
 
 def make_study(
     scores: Sequence[Score], recipe: TableRecipe, criterion: Criterion
 ) -> tuple[Study, list[Run], list[str]]:
-    """Return a study of scores, their runs, and a line on each axis whose steps are not even.
+    """Return a study of scores, their runs, and a note on each uneven axis.
 
     Args:
         scores: each lr, wd and seed once.
@@ -465,7 +464,7 @@ def make_study(
     seeds_at: dict[Point, list[int]] = {}
     for score in scores:
         seeds_at.setdefault(Point(score.lr, score.wd, has_wd), []).append(score.seed)
-    # New neighbours are to have the seed that most points have.
+    # New neighbours get the seed that most points have.
     seeds = tuple(seed for seed, _ in Counter(sorted(score.seed for score in scores)).most_common())
     origin = next(iter(seeds_at))
     base = RunSpec.of(recipe, StrategySpec(s=None), origin.lr, origin.wd, seeds[0])
@@ -480,7 +479,7 @@ def make_study(
 
 
 def axis_of(name: str, values: Iterable[float]) -> tuple[Axis, str]:
-    """Return the axis of some values, and a note if it is a list whose steps are not quite even.
+    """Return the axis of some values, and a note if its steps are not quite even.
 
     Raises:
         InputError: 0 is among several values.
@@ -496,15 +495,15 @@ def axis_of(name: str, values: Iterable[float]) -> tuple[Axis, str]:
     step = (logs[-1] - logs[0]) / sum(counts)
     at = [*accumulate(counts, initial=0)]
     off = max(abs(log - logs[0] - number * step) / step for log, number in zip(logs, at, strict=True))
-    # Before a list: it has limits within which a power of 2 is finite.
+    # Before a list: limits keep powers of 2 finite.
     even = validate(Axis, {"low": 0.0, "high": round(step, 2) * at[-1], "step": round(step, 2)}, f"{name} in log2")
     if off < 1e-6 and abs(step - even.step) < 1e-6:
         return even, ""
     if off <= MAX_UNEVEN and at[-1] < MAX_FILLED * len(ordered):
-        # Values that the table leaves out are steps of the list too.
+        # Values missing in the table are steps too.
         by_number = dict(zip(at, ordered, strict=True))
         listed = [by_number.get(k, ordered[0] * 2.0 ** (k * step)) for k in range(at[-1] + 1)]
-        note = f"{name}: values count as evenly spaced (x{2**step:.3g}, off by up to {off:.0%} of a step)"
+        note = f"{name}: ettsweep treats values as evenly spaced (x{2**step:.3g}, off by up to {off:.0%} of a step)"
         return Axis.of(listed), note if off > 1e-3 else ""
     apart = f"x{2 ** min(hops):.3g} to x{2 ** max(hops):.3g}"
     return Axis.of(ordered), f"{name}: steps are uneven ({apart}); neighbours are the next values"

@@ -6,7 +6,7 @@ from ettsweep.runs.spec import MAX_SEED
 from ettsweep.study.study import Study
 
 RACING_SEEDS = range(1_000_000, 1_001_000)
-"""Seeds that racing adds, far above those that people request. All sweeps use one range, so they share these runs."""
+"""Seeds of racing, far above those that people request. All sweeps use one range, so they share these runs."""
 
 
 def is_verdict_seed(study: Study, seed: int) -> bool:
@@ -20,8 +20,8 @@ def seed_order(study: Study) -> list[int]:
 
 
 def fresh_seeds(study: Study, number: int) -> list[int]:
-    """Return seeds for reruns of an optimum: the next ones that are neither the sweep's nor of racing."""
+    """Return seeds for reruns of an optimum: the next ones outside the sweep's and those of racing."""
     first = max(study.seeds) + 1
-    # Beyond the largest allowed seed the count starts again from 0: lower seeds may be free.
+    # Beyond the largest seed, count from 0 again: lower seeds may be free.
     free = (seed for seed in chain(range(first, MAX_SEED + 1), count()) if not is_verdict_seed(study, seed))
     return list(islice(free, number))

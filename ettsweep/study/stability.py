@@ -1,9 +1,9 @@
 """The edge of stability above a candidate: the lr from which on training blows up, which differs by seed.
 
-A few seeds that trained well at the last stable lr say little about the next seed. So where runs a step of lr up
-diverged, or are worse than the surface below them predicts, the edge of a seed, in lattice steps of lr from the
-candidate, is taken as normal around `edge` with the deviation `spread`. The posterior of both is summed over a grid.
-From it follows the share of seeds that are unstable at any lr, and what they cost on average.
+A few seeds that trained well at the last stable lr say little about the next seed. If runs a step of lr up diverged, or
+are worse than the surface below them predicts, the edge of a seed, in lattice steps of lr from the candidate, is normal
+around `edge` with the deviation `spread`. The posterior of both is summed over a grid. It gives the share of seeds that
+are unstable at any lr, and their mean cost.
 
 Shapes: E values of edge and spread, P points.
 """
@@ -32,23 +32,23 @@ SPREADS = (0.1, 0.2, 0.35, 0.6)
 """Spreads of the edge over seeds, in steps of lr, with a prior of 1 / spread."""
 
 DIVERGED_COST = 0.5
-"""Share of the candidate's score that a diverged run is taken to cost: it has no score of its own."""
+"""Assumed cost of a diverged run, as a share of the candidate's score."""
 
 FIT_RADIUS = 2
-"""Steps from the candidate within which points tell what a stable run would score."""
+"""Steps from the candidate within which points predict the score of a stable run."""
 
 CONFIDENCE = 0.95
-"""Of the statement on how many seeds may be unstable."""
+"""Confidence of the share of seeds that may be unstable."""
 
 
 @dataclass(frozen=True)
 class Stability:
-    """What is known of the edge of stability above a candidate.
+    """The edge of stability above a candidate.
 
     Attributes:
         weight_E, edge_E, spread_E: posterior of edge and spread; the weights sum to 1.
         cost: by how much an unstable run is worse, as a difference of f.
-        stable, seeds: seeds of the candidate that were stable, of all.
+        stable, seeds: stable and all seeds of the candidate.
     """
 
     weight_E: Array
@@ -59,11 +59,11 @@ class Stability:
     seeds: int
 
     def costs(self, lr: float) -> Array:
-        """Return what unstable seeds add to the mean of f, at each edge and spread, [E]."""
+        """Return the cost of unstable seeds in the mean of f, at each edge and spread, [E]."""
         return np.asarray(self.cost * ndtr((lr - self.edge_E) / self.spread_E))
 
     def expected_cost(self, lr: float) -> float:
-        """Return what unstable seeds are expected to add to the mean of f."""
+        """Return the expected cost of unstable seeds in the mean of f."""
         return float(self.weight_E @ self.costs(lr))
 
     @property
@@ -85,14 +85,14 @@ def find_edge(
         f: scores as fitted, lower is better, by position and seed.
         diverged: seeds of diverged runs by position.
         least: excess of f below which no run counts as unstable.
-        diverged_cost: what a diverged run counts as, as an excess of f.
+        diverged_cost: of a diverged run, as an excess of f.
 
     Returns:
-        What is known of it, and the unstable runs; None if no run a step of lr above the candidate is unstable.
+        The edge, and the unstable runs; None if no run a step of lr above the candidate is unstable.
     """
     origin = (0.0,) * len(next(iter(f)))
     near = {p: seeds for p, seeds in f.items() if max(map(abs, p)) <= FIT_RADIUS}
-    # Where runs of every lr diverge, it is not for their lr.
+    # If runs of every lr diverge, lr is not the reason.
     columns = {p[1:] for p in near if p[0] <= 0}
     diverged = {p: seeds for p, seeds in diverged.items() if max(map(abs, p)) <= FIT_RADIUS and p[1:] in columns}
     level = median_low(f[origin].values())
@@ -120,7 +120,7 @@ def find_edge(
 def _outliers(below: Mapping[Position, Mapping[int, float]], least: float) -> set[tuple[Position, int]]:
     """Return the runs that stand out from the others of their point by more than `least` and the noise.
 
-    A seed that is worse at every lower lr is a worse seed: that difference is subtracted first.
+    The difference of a seed that is worse at every lower lr is subtracted first.
     """
     off = {(p, seed): y - median_low(seeds.values()) for p, seeds in below.items() for seed, y in seeds.items()}
     lower = defaultdict[int, list[float]](list)
@@ -135,7 +135,7 @@ def _outliers(below: Mapping[Position, Mapping[int, float]], least: float) -> se
 
 
 def _posterior(brackets: Iterable[tuple[float, float]]) -> tuple[Array, Array, Array]:
-    """Return weight, edge and spread, [E] each, given between which lr the edge of each seed lies."""
+    """Return weight, edge and spread, [E] each, given bounds on the edge of each seed."""
     edge_E, spread_E = (x.ravel() for x in np.meshgrid(EDGES, SPREADS, indexing="ij"))
     log_E = -np.log(spread_E)
     for low, high in brackets:
@@ -148,7 +148,7 @@ def _posterior(brackets: Iterable[tuple[float, float]]) -> tuple[Array, Array, A
 def _excesses(
     below: Mapping[Position, Mapping[int, float]], above: Mapping[Position, Mapping[int, float]], least: float
 ) -> Iterator[tuple[tuple[Position, int], float]]:
-    """Yield runs that are worse than the stable surface of lower lr predicts, by more than `least`, and by how much."""
+    """Yield runs that are worse than the stable surface of lower lr predicts by more than `least`, with the excess."""
     if not above or not below or (scores := point_scores(below)).dof < 1:
         return
     surface = fit(scores.with_positions(np.array([*above], dtype=float)))
@@ -161,9 +161,9 @@ def _excesses(
 
 
 def _excess(surface: Surface, row: int, y: float, column: int | None) -> tuple[float, float]:
-    """Return by how much a score exceeds what is predicted for its point, and the standard error of that.
+    """Return the excess of a score over the prediction for its point, and its standard error.
 
-    It is compared with the other scores of its seed, or with all where the seed has none.
+    The prediction is from the other scores of its seed, or from all if there are none.
     """
     scored_PS, y_PS = surface.scores.scored_PS, surface.scores.y_PS
     count_P = scored_PS.sum(1) if column is None else scored_PS[:, column]
@@ -180,7 +180,7 @@ def _brackets(
     diverged: Mapping[Position, Collection[int]],
     unstable: Collection[tuple[Position, int]],
 ) -> list[tuple[float, float]]:
-    """Return, of each seed, its last stable lr and the first unstable one above it, between which its edge lies."""
+    """Return the bounds on the edge of each seed: its last stable lr, and the first unstable one above."""
     votes: dict[int, dict[float, list[bool]]] = defaultdict(lambda: defaultdict(list))
     for position, seeds in f.items():
         for seed in seeds:
@@ -188,7 +188,7 @@ def _brackets(
                 votes[seed][position[0]].append((position, seed) in unstable)
     for position, diverged_seeds in diverged.items():
         for seed in diverged_seeds:
-            votes[seed][position[0]] = [True]  # no spike, whatever the seed's other runs do
+            votes[seed][position[0]] = [True]  # no spike
     brackets = []
     for by_lr in votes.values():
         is_unstable = {lr: 2 * sum(flags) >= len(flags) for lr, flags in by_lr.items()}

@@ -25,11 +25,11 @@ class Study:
         seeds: seeds of each grid point.
         grid_points: points of grids, each requested with all seeds.
         sweep: name of the sweep; empty before it has one.
-        criterion: the rule by which its verdict is given.
+        criterion: of its verdict.
         box: two opposite corners of the ranges in which samplers suggest points; empty without a sampler.
         suggested_points: points that samplers suggested, in order.
-        start: point from which the sampler started; None before it did.
-        stated_seeds: all points with the seeds of each, of a study of scores in a table.
+        start: point from which the sampler started; None before.
+        stated_seeds: for scores in a table, all points with the seeds of each.
     """
 
     base: RunSpec
@@ -63,22 +63,22 @@ class Study:
 
     @property
     def title(self) -> str:
-        """Name of the study for people: sweep, and strategy where there may be several."""
+        """Name of the study for people: sweep, and strategy if there may be several."""
         return f"{self.sweep or self.model} {self.strategy}" if self.has_strategies else self.label
 
     @property
     def has_strategies(self) -> bool:
-        """`True` if its runs state what strategies scale with; else there is one alone, whose name says nothing."""
+        """`True` if there may be several strategies; else the name of the only one says nothing."""
         return self.base.info.has_strategies
 
     @property
     def label(self) -> str:
-        """What tells it from others of its sweep, for people: the strategy, or the sweep's own name."""
+        """Its name among others of its sweep, for people: the strategy, or the sweep's own name."""
         return self.strategy if self.has_strategies else self.sweep or self.model
 
     @property
     def has_free_axis(self) -> bool:
-        """`True` if an axis is not fixed, so that there is something to search."""
+        """`True` if an axis is not fixed."""
         return not (self.lr.fixed and self.wd.fixed)
 
     def is_on_lattice(self, point: Point) -> bool:
@@ -86,9 +86,9 @@ class Study:
         return self.lr.is_on_lattice(self.base.lr, point.lr) and self.wd.is_on_lattice(self.base.wd, point.wd)
 
     def cell(self, point: Point, origin: Point) -> tuple[int, int] | None:
-        """Return the cell of a point, (steps along lr, steps along wd) from `origin`; None off the lattice of that.
+        """Return the cell of a point, (steps along lr, steps along wd) from `origin`; None off its lattice.
 
-        Steps along a fixed axis, which a map between strategies can still shift, are counted in those of the free one.
+        A map between strategies can shift even a fixed axis: its steps count in those of the free one.
         """
         free = self.wd if self.lr.fixed else self.lr
         lr_axis, wd_axis = free, free if self.wd.fixed else self.wd
@@ -140,7 +140,7 @@ class Study:
         """Return the study with `options` applied to its criterion.
 
         Raises:
-            InputError: they ask for a bound, and its runs have no seed; or for a share above 1.
+            InputError: they state a bound, but its runs have no seed; or a share above 1.
         """
         options.for_runs(self.base.info.metric, seeded=self.base.info.seeded)
         return replace(self, criterion=options.applied_to(self.criterion))
@@ -161,7 +161,7 @@ def study_titles(studies: Sequence[Study]) -> dict[tuple[str, str], str]:
     """Return the title of each study by its key; it names the model if the studies have several."""
     has_several_models = len({study.model for study in studies}) > 1
     return {
-        # A sweep named after its model needs no second mention of it.
+        # A sweep named after its model names it already.
         study.key: study.title.replace(study.sweep, f"{study.sweep} {study.model}", 1)
         if has_several_models and study.sweep and study.model != study.sweep
         else study.title
@@ -170,5 +170,5 @@ def study_titles(studies: Sequence[Study]) -> dict[tuple[str, str], str]:
 
 
 def shown_strategy(spec: RunSpec) -> str:
-    """Return the name of a run's strategy, for people; empty where there is one alone."""
+    """Return the name of a run's strategy, for people; empty if there is only one."""
     return strategy_name(spec.strategy.s) if spec.info.has_strategies else ""

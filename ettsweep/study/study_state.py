@@ -18,11 +18,11 @@ from ettsweep.study.study import Study
 from ettsweep.study.verdict import FINAL_VERDICTS, Bound, ScoredPoint, Verdict, VerdictWord, best_point
 
 REACH = 8
-"""Lattice steps that a climb may go beyond the requested ranges. Without an end it may climb forever: the score of very
-short runs, say, keeps improving along wd, which has no effect yet."""
+"""Lattice steps that a climb may go beyond the requested ranges. Without a limit it might climb forever: scores of very
+short runs, say, keep improving along wd, which has no effect yet."""
 
 MAX_NAMED = 3
-"""Stuck runs that are named one by one."""
+"""Stuck runs that a reason lists."""
 
 
 class StudyState(ABC):
@@ -31,7 +31,7 @@ class StudyState(ABC):
     def __init__(self, study: Study, runs: Iterable[Run]) -> None:
         self.study = study
         self._requested_points = study.seeds_by_point
-        # Keyed by requested points: runs of other sweeps may be off by rounding, and still are the same points.
+        # Keyed by requested points: those of other sweeps may differ by rounding.
         is_on_lattice = cache(study.is_on_lattice)  # a point may have thousands of runs
         grouped = group_by_point((run for run in runs if is_on_lattice(run.point)), self._requested_points)
         self._runs = {point: {run.seed: run for run in members} for point, members in grouped.items()}
@@ -57,7 +57,7 @@ class StudyState(ABC):
 
     @abstractmethod
     def racing_specs(self, verdict: Verdict, limit: int, max_seeds: int | None = None) -> list[RunSpec]:
-        """Return about `limit` runs, of up to `max_seeds` seeds per point, that would narrow an open verdict most."""
+        """Return about `limit` runs, of up to `max_seeds` seeds per point, that narrow an open verdict most."""
 
     @abstractmethod
     def _refutation(self, candidate: ScoredPoint, scored_neighbours: Sequence[ScoredPoint]) -> Reason | None:
@@ -80,14 +80,14 @@ class StudyState(ABC):
     ) -> Verdict:
         """Judge the candidate at the end of a path; `passed` are the points compared on the way.
 
-        Where a climb ends, a better neighbour refutes nothing: racing tells the two apart.
+        At the end of a climb, a better neighbour refutes nothing: racing compares the two.
         """
         study = self.study
         scored_neighbours = (
             [self.score_point(p) for p in neighbours(candidate.point, study.lr, study.wd)] if candidate else []
         )
         runs = self._runs.get(candidate.point, {}) if candidate else {}
-        # Fresh seeds are rerun after the verdict; they are shown beside it and never move it.
+        # Fresh seeds are rerun after the verdict, and never change it.
         fresh = {
             seed: run.score
             for seed, run in sorted(runs.items())
@@ -107,7 +107,7 @@ class StudyState(ABC):
         judged, stuck = self._judge(candidate, scored_neighbours, climbed)
         bound = None
         if judged is None:
-            assert candidate is not None  # without one, all that can be said was said
+            assert candidate is not None  # without one, nothing is left to judge
             verdict, reason, bound = self._conclusion(candidate, scored_neighbours)
         else:
             verdict, reason = judged
@@ -128,10 +128,10 @@ class StudyState(ABC):
         return Verdict(study, verdict, reason, candidate, *context, bound, self._runs_under_way, self._extra_run_count)
 
     def resolve_point(self, typed_point: Point, source: str = "--at") -> Point:
-        """Return the lattice point that a user typed, perhaps rounded to three digits; `source` is named in messages.
+        """Return the lattice point that a user typed, perhaps with three digits; messages name `source`.
 
         Raises:
-            InputError: the point is not on the lattice: off a fixed axis, or between two steps; or it lacks a wd.
+            InputError: the point is off the lattice, or lacks a wd.
         """
         study = self.study
         if study.centre.wd and not typed_point.has_wd:
@@ -169,11 +169,11 @@ class StudyState(ABC):
     def steps(self, point: Point, origin: Point | None = None) -> tuple[float, ...]:
         """Return the lattice steps from `origin`, by default the centre, to a point along each free axis."""
         axes, start, at = (self.study.lr, self.study.wd), [*(origin or self.study.centre)], [*point]
-        # Rounded, since positions are dictionary keys and float noise would split equal ones.
+        # Rounded, since positions are dictionary keys.
         return tuple(round(axes[k].distance(at[k], start[k]), 6) for k in self.free_axes)
 
     def point_at(self, steps: Sequence[float], origin: Point | None = None) -> Point:
-        """Return the point that many lattice steps from `origin`, by default the centre; the inverse of `steps`."""
+        """Return the point some lattice steps from `origin`, by default the centre; the inverse of `steps`."""
         start = origin or self.study.centre
         values = [*start]
         for k, number in zip(self.free_axes, steps, strict=True):
@@ -202,13 +202,13 @@ class StudyState(ABC):
     def _judge(
         self, candidate: ScoredPoint | None, scored_neighbours: Sequence[ScoredPoint], climbed: bool
     ) -> tuple[tuple[VerdictWord, Reason] | None, Sequence[Run]]:
-        """Return the verdict with its reason, None if the rule decides, and the stuck runs to name with it.
+        """Return the verdict with its reason, None if the rule decides, and its stuck runs.
 
-        The order of the checks matters: what is wrong with the candidate comes before what is missing around it.
+        The order of the checks matters: problems of the candidate come before missing runs around it.
         """
         counts = {"pending": len(self._pending_points()), "requested": len(self._requested_points)}
         stuck = self._stuck_runs([*scored_neighbours, *([candidate] if candidate else [])])
-        # A study without a free axis is never searched, whatever its single point's state.
+        # A study without a free axis is never searched.
         if candidate is None or (not candidate.state.finished and self.study.has_free_axis):
             at: dict[str, object] = {"point": None}
             if candidate:
@@ -228,7 +228,7 @@ class StudyState(ABC):
             return ("edge", Reason("neighbours_not_requested", facts)), stuck
         if unfinished := sum(not n.state.finished for n in scored_neighbours):
             return ("incomplete", Reason("neighbours_to_come", {"count": unfinished})), stuck
-        # With a diverged candidate everything around it diverged as well: a retry would not help.
+        # If the best point diverged, a retry of its neighbours would not help.
         return None, stuck if candidate.score is not None else ()
 
     def _pending_points(self) -> list[Point]:
@@ -263,8 +263,8 @@ class StudyState(ABC):
         )
 
     def _any_out_of_reach(self, points: Iterable[Point]) -> bool:
-        """`True` if any of these points is more than `REACH` steps beyond the requested ones: no climb goes there."""
-        # Counted from the edges of what was requested: the centre may be far inside, or outside.
+        """`True` if a point is more than `REACH` steps beyond the requested ones, too far for a climb."""
+        # Counted from the edges of the requested ranges: the centre may be far inside, or outside.
         requested_values = list(
             zip(*(point.log2() for point in (*self._requested_points, *self.study.box)), strict=True)
         )
@@ -285,10 +285,10 @@ class StudyState(ABC):
         ]
 
     def _remedies(self, stuck: Sequence[Run]) -> tuple[Command, ...]:
-        """Return the commands that help stuck runs on."""
+        """Return commands for stuck runs."""
         commands, family_options = list[Command](), ("--sweep", self.study.sweep, "--strategy", self.study.strategy)
         if retriable := [run.id for run in stuck if run.state is not State.HELD]:
-            # A few ids are readable; more are selected by the study's options.
+            # A few ids are readable; for more, the study's options select them.
             commands.append(("ettsweep", "retry", *(retriable if len(retriable) <= MAX_NAMED else family_options)))
         if len(retriable) < len(stuck):
             commands.append(("ettsweep", "status", *family_options, "--state", "held"))
@@ -299,7 +299,7 @@ class StudyState(ABC):
     def needed_specs(self, verdict: Verdict) -> list[RunSpec]:
         """Return the runs that a verdict still needs: requested ones first, then candidate and neighbours.
 
-        Empty for an unresolved verdict: only racing helps that (see `racing_specs`).
+        Empty for an unresolved verdict, which only racing helps (see `racing_specs`).
         """
         if pending := self.pending_specs():
             return pending
@@ -310,7 +310,7 @@ class StudyState(ABC):
             [n.point for n in verdict.neighbours if not self._is_requested(n.point)],
         )
         if self._any_out_of_reach(unrequested):
-            # No climb goes on from here, so the neighbours are not trained.
+            # No climb continues here, so the neighbours are not trained.
             return [] if candidate.state.finished else self.specs([candidate.point], self.initial_seeds)
         return self.specs(dict.fromkeys([candidate.point, *verdict.missing_points, *unrequested]), self.initial_seeds)
 
@@ -327,10 +327,10 @@ class StudyState(ABC):
         return len(self.extra_runs())
 
     def extra_runs(self, others: Iterable[Study] = ()) -> list[Run]:
-        """Return existing runs that nobody requested and whose seeds count: all those of climbs and races.
+        """Return existing runs that were not requested and whose seeds count: those of climbs and races.
 
         Args:
-            others: further studies, whose requested runs are none of these.
+            others: further studies, whose requested runs do not count.
         """
         studies = [self.study, *(other for other in others if other.family == self.study.family)]
         return [
@@ -341,10 +341,9 @@ class StudyState(ABC):
         ]
 
     def runs_saved_by_racing(self, verdict: Verdict, others: Iterable[Study] = ()) -> int:
-        """Return how many more runs it takes to give the candidate and each neighbour equal seeds.
+        """Return how many more runs would give the candidate and each neighbour as many seeds as the one with most.
 
-        As many as the one with the most has; what racing spent at other points is subtracted. 0 without a race.
-        `others` are those of `extra_runs`.
+        Runs that racing spent at other points are subtracted. 0 without a race. `others` are those of `extra_runs`.
         """
         compared = [scored_point.point for scored_point in verdict.compared_points]
         climbed = set(verdict.outside)
@@ -359,13 +358,13 @@ class StudyState(ABC):
         return max(0, saved) if raced else 0
 
     def is_requested(self, spec: RunSpec) -> bool:
-        """`True` for a run that is requested, also where its lr and wd differ from the point's by rounding."""
+        """`True` for a requested run, even if its lr and wd differ from the point's by rounding."""
         return self.study.requests(self._canonical_point(spec.point), spec.seed)
 
     def specs(self, points: Iterable[Point], seeds: Sequence[int] | None = None) -> list[RunSpec]:
         """Return the runs of some points, over the study's seeds by default.
 
-        An existing run's own spec is returned, since its lr and wd may differ from the point's by rounding.
+        Existing runs keep their own specs, whose lr and wd may differ from the point's by rounding.
         """
         specs = []
         for point, seed in product(points, seeds or self.study.seeds):

@@ -1,4 +1,4 @@
-"""Suggesting: samplers suggest points of studies, round after round, until none is worth a run or none is left."""
+"""Suggesting: samplers suggest points of studies, round after round, until no point is worth a run or left."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,11 +29,11 @@ class StartPoint:
 
 @dataclass(frozen=True)
 class Suggested:
-    """What a round of a search has suggested.
+    """Suggestions of a round of a search.
 
     Attributes:
         studies: with the points that were suggested for them.
-        suggestions: by sweep, to be recorded before their runs are submitted: a killed search must know its points.
+        suggestions: by sweep; record them before submitting their runs, since a killed search must know its points.
         notes: a line for each study.
         exhausted: studies that get no further suggestions.
         is_cut_short: whether the budget kept a study from getting another point.
@@ -90,7 +90,7 @@ class Search:
             trials_left = self.trials - len(study.suggested_points)
             n_points = min(per_study - under_way, trials_left, max_runs // runs_per_point)
             if trials_left > 0 >= n_points:
-                if not under_way:  # so it is not a lack of workers, but of budget
+                if not under_way:  # the budget is short, not workers
                     is_cut_short = True
                     exhausted |= {study.key}
                 continue
@@ -101,7 +101,7 @@ class Search:
             max_runs -= runs_per_point * len(points)
             notes.append(self._note(study_titles(studies)[study.key], study, points, len(observations.unavailable)))
             exhausted |= set() if points else {study.key}
-            # An empty suggestion is stored too: it says that the sampler gave up, not that trials ran out.
+            # An empty suggestion is stored too: the sampler gave up, trials did not run out.
             if points or trials_left > 0:
                 suggestions.setdefault(study.sweep, []).append(self._suggestion(study, start, points))
             proposed = (*study.suggested_points, *points)
@@ -125,7 +125,7 @@ class Search:
         )
 
     def _note(self, title: str, study: Study, points: Sequence[Point], n_tried: int) -> str:
-        """Return what was suggested for a study, or why nothing was."""
+        """Return a note on the suggestions for a study, or on their end."""
         if points:
             return f"{title}: {self.sampler} suggests {', '.join(map(str, points))}"
         if self.trials > len(study.suggested_points):
@@ -139,9 +139,9 @@ def _as_centre(point: Point) -> Centre:
 
 
 def collect_observations(study_state: StudyState, start: StartPoint) -> Observations:
-    """Return what a sampler may know of a study, with points in the order in which they were requested.
+    """Return the observations of a sampler, with points in the order of request.
 
-    The order is part of it: samplers must see the same observations after a kill as without it.
+    The order matters: samplers must see the same observations after a kill as without.
     """
     study, runs = study_state.study, study_state.runs_by_point()
     scores: dict[LatticePosition, dict[int, float]] = {}
@@ -149,7 +149,7 @@ def collect_observations(study_state: StudyState, start: StartPoint) -> Observat
     for point in dict.fromkeys((*study.seeds_by_point, *runs)):
         point_runs, position = runs.get(point, ()), _to_position(study_state.steps(point))
         if point not in study.seeds_by_point and all(run.state in IDLE for run in point_runs):
-            continue  # requested by another sweep and trained by nobody: it may be suggested here
+            continue  # requested by another sweep only, and not started: it may be suggested here
         unavailable.append(position)
         finished = {run.seed: run.score for run in point_runs if run.state.finished}
         if None in finished.values():

@@ -28,7 +28,7 @@ Position = tuple[float, ...]
 
 WIDTH = 1.3
 """Factor on all errors. Racing stops at a favourable moment, real surfaces differ from the model, and values beyond the
-grid have no weight: with this factor bounds hold as often as stated in results/benchmarks/verdicts.md."""
+grid have no weight. With this factor, bounds hold as often as stated (results/benchmarks/verdicts.md)."""
 
 LENGTH_SCALES = (1.0, 2.0, 4.0)
 """Length scales in lattice steps: from nearly independent neighbours to almost a parabola."""
@@ -47,7 +47,7 @@ NEGLIGIBLE_WEIGHT = 1e-3
 """Components with less than this share of the largest weight are dropped."""
 
 JITTER = 1e-9
-"""Added to the diagonal of k, whose Cholesky factor may not exist in floats otherwise."""
+"""Added to the diagonal of k, or its Cholesky factor may not exist in floats."""
 
 RANK_TOLERANCE = 1e-6
 """Singular values below this are 0: of information matrices, whose entries are of order 1."""
@@ -86,20 +86,20 @@ class PointScores:
         return PointScores(np.vstack([self.x_PD, x_ZD]), scored_PS, y_PS)
 
     def with_seed(self, rows: list[int]) -> "PointScores":
-        """Return the table with one more seed of some points: right in its degrees of freedom, with dummy scores."""
+        """Return the table with one more seed of some points, with dummy scores but right degrees of freedom."""
         new_P1 = np.zeros((len(self.scored_PS), 1))
         new_P1[rows] = 1.0
         return PointScores(self.x_PD, np.hstack([self.scored_PS, new_P1]), np.hstack([self.y_PS, 0 * new_P1]))
 
     def statistics(self) -> tuple[Array, Array, Array, Array]:
-        """Return what the scores say of f under each share of common noise, the effects of seeds projected out.
+        """Return the information on f under each share of common noise, the effects of seeds projected out.
 
         Returns:
             Information matrices of f in units of 1 / sigma^2, [M, P, P]; information times scores, [M, P]; sums of
             squares around the seeds' effects, [M]; log determinants of the scores' covariance, [M].
         """
         is_one_lr = self.x_PD[:, None, 0] == self.x_PD[None, :, 0]
-        # Where no two points have one lr, all shares are the same model.
+        # If no two points have one lr, all shares are the same model.
         share_M = np.array(SHARED_NOISE if is_one_lr.sum() > len(is_one_lr) else SHARED_NOISE[:1])[:, None, None]
         noise_MPP = share_M * is_one_lr + (1 - share_M) * np.eye(len(is_one_lr))
         models, points = len(share_M), len(is_one_lr)
@@ -169,7 +169,7 @@ class Surface:
 
     @property
     def error_of_scale(self) -> float:
-        """The standard deviation of Student's t of unit scale; that of 3 degrees of freedom where there are fewer."""
+        """The standard deviation of Student's t of unit scale; with fewer than 3 degrees of freedom, that of 3."""
         dof = max(self.dof, 3)
         return math.sqrt(dof / (dof - 2))
 
@@ -258,7 +258,7 @@ def _moments(weight_H: Array, mean_HP: Array, within_PP: Array) -> tuple[Array, 
 def _kernels(x: bytes, shape: tuple[int, int]) -> tuple[Array, Array, Array]:
     """Return Cholesky factors of k, [K, P, P], log priors, [K], and length scales, [K, D].
 
-    Positions come as bytes, which can be cached: a climb fits the same positions many times.
+    Positions come as bytes, for the cache: a climb fits the same positions many times.
     """
     x_PD = np.frombuffer(x).reshape(shape)
     length_KD = np.array(list(product(LENGTH_SCALES, repeat=shape[1])))

@@ -13,7 +13,7 @@ from ettsweep.study.posterior import Posterior
 from ettsweep.study.surface import Array, Surface
 
 MESH_STEP = 0.1
-"""Lattice steps between the grid positions of the first search for the optimum, which a parabola then refines."""
+"""Lattice steps of the grid of the first search for the optimum, which a parabola then refines."""
 
 CURVATURE_SPAN = 1.0
 """Lattice steps from the optimum at which curvature is measured: nearer, the posterior of the curvature is wide."""
@@ -47,7 +47,7 @@ def find_optimum(posterior: Posterior) -> SurfaceOptimum | None:
     """Return the optimum of a posterior's surface; None if the surface is not reliable.
 
     The gradient is zero at the optimum, so by the delta method the covariance of its position is
-    H^-1 cov(gradient) H^-1, with the Hessian H of the posterior mean. This needs a Hessian that is well known.
+    H^-1 cov(gradient) H^-1, with the Hessian H of the posterior mean, which must be well known.
     """
     if not posterior.is_reliable:
         return None
@@ -96,7 +96,7 @@ class _Parabola:
         axes = len(at_D)
         near_ZD = CURVATURE_SPAN * np.array(list(product((-1, 0, 1), repeat=axes)), dtype=float)
         pairs = [(a, b) for a in range(axes) for b in range(a, axes)]
-        # x_a x_b, and x_a^2 / 2: so that the coefficients are second derivatives.
+        # x_a x_b, and x_a^2 / 2: the coefficients are second derivatives.
         squares = [near_ZD[:, a] * near_ZD[:, b] / (1 + (a == b)) for a, b in pairs]
         # Linear maps from values of f to the parabola's terms: with them, covariances follow from that of f.
         to_terms = np.linalg.pinv(np.column_stack([np.ones(len(near_ZD)), near_ZD, *squares]))

@@ -1,7 +1,7 @@
-"""What samplers know of a study, and the sampler `surface`: expected improvement under the surface of verdicts.
+"""Observations of samplers, and the sampler `surface`: expected improvement under the surface of verdicts.
 
-A sampler is a pure function of the observations, so a killed search goes on as if nothing had happened: only the
-suggested points are stored. Positions are whole lattice steps from the centre along each free axis.
+A sampler is a pure function of the observations, so a killed search resumes as if nothing had happened: only suggested
+points are stored. Positions are whole lattice steps from the centre along each free axis.
 
 Shapes: P positions of a fit, Q candidates.
 """
@@ -34,15 +34,15 @@ MIN_GAIN = 1.0
 """Expected improvement, in margins, below which a position is not worth a run."""
 
 SHORTLIST_SIZE = 32
-"""Candidates that are compared once pending runs are added: a box may have thousands of positions."""
+"""Candidates left once pending runs are added: a box may have thousands of positions."""
 
 BATCH_SIZE = 128
-"""Candidates whose expected improvement is computed together: it takes their covariance matrix."""
+"""Candidates whose expected improvement is computed together, from their covariance matrix."""
 
 
 @dataclass(frozen=True)
 class Observations:
-    """Everything a sampler knows of a study.
+    """Observations of a study for samplers.
 
     Attributes:
         low, high: opposite corners of the box to suggest from.
@@ -89,7 +89,7 @@ class Observations:
 
 
 Sampler = Callable[[Observations, int], list[LatticePosition]]
-"""Returns up to that many free positions to run at once; none if no further run is worth it."""
+"""Returns up to so many free positions to run at once; none if no run is worth it."""
 
 
 def suggest_by_surface(observations: Observations, limit: int) -> list[LatticePosition]:
@@ -106,7 +106,7 @@ def suggest_by_surface(observations: Observations, limit: int) -> list[LatticePo
     others = (
         position for position in _space_filling(observations, initial) if position not in observations.unavailable
     )
-    # As many diverged runs as initial positions end this phase too: more of the same would not help.
+    # As many diverged runs as initial positions end this phase too.
     if len(observations.scores) < len(initial) and len(observations.diverged) < len(initial):
         return list(islice(others, limit))
     if not observations.scores:  # all diverged: only a lower lr may help
@@ -177,7 +177,7 @@ def _scores_with_diverged(observations: Observations) -> Scores:
     scores: dict[Position, Mapping[int, float]] = dict(observations.scores.items())
     values = [score for scores_by_seed in scores.values() for score in scores_by_seed.values()]
     worst = max(values, key=observations.metric.sort_key)
-    # A seed that other points have: alone with its seed, a score says nothing.
+    # A seed of other points: alone with its seed, a score says nothing.
     seed = min(seed for scores_by_seed in scores.values() for seed in scores_by_seed)
     return scores | {position: {seed: worst} for position in observations.diverged}
 
@@ -204,7 +204,7 @@ def _expected_improvement(mean: Array, sd: Array) -> Array:
 
 
 class _Design:
-    """A fitted surface to which runs can be added, each of which scores as predicted (a kriging believer).
+    """A fitted surface; added runs score as predicted (a kriging believer).
 
     The first `n_pending` of the positions are runs that are under way.
     """
@@ -241,7 +241,7 @@ class _Design:
         return self._positions[chosen]
 
     def _add_run(self, k: int) -> None:
-        # Which seed the run will have is not known: it is compared with the mean over all runs.
+        # The seed of the run is unknown: compare with the mean over all runs.
         contrast_P = -self._run_share_P
         contrast_P[self._n_fitted + k] += 1
         covariance_P: Array = self._cov_PP @ contrast_P

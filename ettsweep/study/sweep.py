@@ -1,4 +1,4 @@
-"""Sweep: all that was requested under one name, entry by entry, as its file lists it."""
+"""Sweep: all requests under one name, entry by entry, as in its file."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -44,8 +44,7 @@ class LaunchSettings(StrictModel):
 
     Attributes:
         profile: a launch profile, by name or by its file.
-        overrides: `KEY=VALUE` for fields of it. Values of environment variables are masked when written, since they may
-            be secrets.
+        overrides: `KEY=VALUE` for fields of it. Values of environment variables may be secrets, and are written masked.
     """
 
     profile: str = "local"
@@ -79,7 +78,7 @@ class SweepEntry(StrictModel):
 
 @dataclass(frozen=True)
 class Sweep:
-    """All that was requested under one name.
+    """All requests under one name.
 
     Attributes:
         name: of the sweep.
@@ -91,17 +90,17 @@ class Sweep:
 
     @cached_property
     def requests(self) -> tuple[SweepSpec, ...]:
-        """Its resolved grid files, in order; they have one recipe, but for own code, and compatible lattices."""
+        """Its resolved grid files, in order: one recipe, except for own code, and compatible lattices."""
         return tuple(entry.asked for entry in self.entries if entry.asked)
 
     @cached_property
     def sweep_specs(self) -> tuple[SweepSpec, ...]:
-        """The same with the last one's recipe: its code, and how it is trained, are those of all."""
+        """The same with the last one's recipe: its code and its settings hold for all."""
         return tuple(request.model_copy(update={"recipe": self.requests[-1].recipe}) for request in self.requests)
 
     @property
     def codes(self) -> list[OwnCode]:
-        """The own code that it names, and has named."""
+        """Its own code, present and past."""
         return [code for request in self.requests if (code := request.recipe.info.code)]
 
     @property
@@ -116,7 +115,7 @@ class Sweep:
 
     @cached_property
     def criterion(self) -> Criterion:
-        """Criterion of its verdicts: each field as stated last, in a grid file or by itself."""
+        """Criterion of its verdicts: each field as stated last."""
         return resolve_criterion(
             options
             for entry in self.entries
@@ -124,13 +123,13 @@ class Sweep:
         )
 
     def criterion_changes(self, options: CriterionOptions | None) -> str:
-        """Return what these options would change in the criterion, for people; empty if nothing."""
+        """Return the changes of the criterion by these options, for people; empty for none."""
         return options.applied_to(self.criterion).describe(self.metric, self.criterion) if options else ""
 
     def latest_spec(self, strategies: Sequence[str] = ()) -> SweepSpec:
-        """Return a spec for some strategies, by default all of the sweep, with the ranges that each had last.
+        """Return a spec for some strategies, by default all of the sweep, with the latest ranges of each.
 
-        Strategies that are new to the sweep get a mapped centre, and the sweep's last ranges.
+        New strategies get a mapped centre, and the sweep's latest ranges.
 
         Raises:
             InputError: there is no such strategy, or the strategies have different ranges.
@@ -150,7 +149,7 @@ class Sweep:
     @cached_property
     def studies(self) -> tuple[Study, ...]:
         """One study for each family, with the points and seeds of all its entries."""
-        # In the order of request: the first seed is the one that suggested points are trained with.
+        # In the order of request: suggested points have the first seed.
         seeds = tuple(dict.fromkeys(seed for sweep_spec in self.sweep_specs for seed in sweep_spec.seeds))
         merged: dict[str, Study] = {}
         for sweep_spec in self.sweep_specs:
@@ -158,7 +157,7 @@ class Sweep:
                 # The first spec's centre stays the origin of the lattice; later centres lie whole steps from it.
                 first = merged.setdefault(study.family, replace(study, seeds=seeds, criterion=self.criterion))
                 points = dict.fromkeys(first.grid_points)
-                # Centres mapped between strategies differ in the last bits: one point must not become two.
+                # Mapped centres differ in the last bits: one point must not become two.
                 points |= dict.fromkeys(snap_point(point, points) for point in study.grid_points)
                 merged[study.family] = replace(first, grid_points=tuple(points), box=study.box or first.box)
         return tuple(
@@ -198,7 +197,7 @@ class Sweep:
                     start = None  # new ranges: the sampler starts afresh
             for suggestion in entry.proposed or ():
                 if suggestion.strategy == strategy:
-                    # A suggestion without a start goes on from the one before.
+                    # A suggestion without a start continues the one before.
                     start = Point(suggestion.start.lr, suggestion.start.wd) if suggestion.start else start
         return start
 
@@ -223,7 +222,7 @@ class Sweep:
         if last.data != sweep_spec.data or self.criterion_changes(sweep_spec.criterion):
             return False
         if last.recipe.info.code and last.recipe != sweep_spec.recipe:
-            return False  # how runs are taken up again, say, or the copy that they train in
+            return False  # such as how runs resume, or the copy that they train in
         studies = {study.family: study for study in self.studies}
         return all(
             (own_study := studies.get(new_study.family))

@@ -19,7 +19,7 @@ class SweepSpec(StrictModel):
 
     Attributes:
         grid: name of the grid file.
-        recipe: what all runs train; with strategy, lr, wd and seed it makes a RunSpec.
+        recipe: of all runs; with strategy, lr, wd and seed it makes a RunSpec.
         mlp_factor: see `StrategySpec`.
         centres: centre of the ranges for each strategy.
         lr, wd: ranges around the centres, or lists.
@@ -49,7 +49,7 @@ class SweepSpec(StrictModel):
         """Return the spec with `options` in place of those of its criterion.
 
         Raises:
-            InputError: they ask for a bound, and its runs have no seed; or for a share above 1.
+            InputError: they state a bound, but its runs have no seed; or a share above 1.
         """
         options.for_runs(self.recipe.info.metric, seeded=self.recipe.info.seeded)
         criterion = options.applied_to(self.criterion or CriterionOptions())
@@ -64,7 +64,7 @@ class SweepSpec(StrictModel):
             base = RunSpec.of(self.recipe, strategy, centre.lr, centre.wd, self.seeds[0])
             lr, wd = self.lr.around(centre.lr), self.wd.around(centre.wd)
             points = tuple(expand(base.point, lr, wd))
-            # With a sampler, the ranges only bound what it may suggest.
+            # With a sampler, the ranges only bound its suggestions.
             grid_points: tuple[Point, ...] = () if self.searched else points
             # `expand` runs from the lowest lr and wd to the highest: these are opposite corners.
             box = (points[0], points[-1]) if self.searched else ()
@@ -90,7 +90,7 @@ class SweepSpec(StrictModel):
         return kind_of(self.recipe).check_axes(self.recipe, lrs, self.wd.offsets(), [*self.centres])
 
     def check_data(self, *, count: bool = False) -> None:
-        """Check that the data of its runs are where workers look for them; with `count`, quickly that they are whole.
+        """Check that workers can find the data of its runs; with `count`, also that they are whole, by quick counts.
 
         Raises:
             DataMissingError: they are missing or do not fit.

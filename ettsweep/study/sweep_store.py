@@ -1,7 +1,7 @@
 """Named sweeps of a results folder, each in one file: sweeps/<name>.yaml.
 
 The file is a list, to which commands append: resolved grid files, suggestions of samplers, criteria, launch profiles.
-It is replaced as a whole, under a lock, so that a reader finds the old list or the new one.
+It is replaced as a whole, under a lock: a reader finds the old list or the new one.
 """
 
 import re
@@ -30,7 +30,7 @@ from ettsweep.study.tried import trial_file
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 LOCK_S = 30.0
-"""Seconds for which a command waits for another that writes the same sweep, which takes milliseconds."""
+"""Seconds to wait for another command that writes the same sweep, which takes milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class SweepStore:
 
 
 StudiesByFamily = Mapping[str, Sequence[Study]]
-"""Studies of some sweeps by family, to look up to which sweeps a run belongs."""
+"""Studies of some sweeps by family, to look up the sweeps of a run."""
 
 
 def group_by_family(studies: Iterable[Study]) -> dict[str, list[Study]]:
@@ -81,8 +81,8 @@ def group_by_family(studies: Iterable[Study]) -> dict[str, list[Study]]:
 def run_sweeps(studies_by_family: StudiesByFamily, family: str, point: Point, seed: int) -> list[str]:
     """Return the names of the sweeps to which a run belongs.
 
-    These are the sweeps that request it. If none does, those on whose lattice it lies: runs beyond the ranges or with
-    fresh seeds are trained by `verify-optimum` and `seeds`, and no file of a sweep mentions them.
+    These are the sweeps that request it, or else those on whose lattice it lies: no file of a sweep mentions the runs
+    of `verify-optimum` and `seeds`.
     """
     studies = studies_by_family.get(family, ())
     requesting = [study.sweep for study in studies if study.requests(point, seed)]
@@ -110,7 +110,7 @@ def runs_of_sweeps(runs: Iterable[Run], sweep_store: SweepStore, names: Sequence
 def split_exclusive_runs(
     runs: Sequence[Run], names: Collection[str], sweep_store: SweepStore
 ) -> tuple[list[Run], dict[str, int]]:
-    """Split runs into those that only the named sweeps use and those that other sweeps use too.
+    """Split runs into those of the named sweeps only, and those of other sweeps too.
 
     Returns:
         The runs that no other sweep uses, and the number of the remaining runs by the name of the other sweep.
@@ -123,7 +123,7 @@ def split_exclusive_runs(
     exclusive_runs = []
     for run in runs:
         users = [study for study in other_studies.get(run.family, ()) if study.requests(run.point, run.seed)]
-        # A run that nobody requests belongs to all sweeps on whose lattice it lies, as in `run_sweeps`.
+        # A run that no sweep requests belongs to all on whose lattice it lies, as in `run_sweeps`.
         if not users and not any(study.requests(run.point, run.seed) for study in own_studies.get(run.family, ())):
             users = [study for study in other_studies.get(run.family, ()) if study.is_on_lattice(run.point)]
         shared_counts.update({study.sweep for study in users})
@@ -135,7 +135,7 @@ def runs_without_sweep(runs: Iterable[Run], sweep_store: SweepStore) -> list[Run
     """Return the runs that belong to no sweep.
 
     Raises:
-        CorruptError: a sweep cannot be read, so that its runs are not known.
+        CorruptError: a sweep cannot be read, so its runs are unknown.
     """
     for problem in sweep_store.broken.values():
         raise CorruptError(problem)
@@ -199,7 +199,7 @@ def _read_sweep(results: Path, name: str) -> Sweep | None:
         if not sweep.requests:
             raise InputError(f"{path}: no entry has a grid")
         first, *others = (request for request in sweep.requests if request.studies())
-        # Merging the studies may raise as well, and here the error can name the file.
+        # Merging the studies may raise too; here the error can name the file.
         assert sweep.studies
     except InputError as error:
         named = str(error) if str(path) in str(error) else f"{path}: {error}"
@@ -214,7 +214,7 @@ def _read_sweep(results: Path, name: str) -> Sweep | None:
 # --- writing --------------------------------------------------------------------------------------------------------
 
 MAX_TOLD = 32
-"""Characters of a difference that a suggested name may have."""
+"""Most characters of a difference in a suggested name."""
 
 
 def find_compatible(sweep_store: SweepStore, name: str, sweep_spec: SweepSpec) -> Sweep | None:
@@ -229,7 +229,7 @@ def find_compatible(sweep_store: SweepStore, name: str, sweep_spec: SweepSpec) -
         raise CorruptError(sweep_store.broken[name])
     sweep = sweep_store.sweeps.get(name)
     if sweep and (problems := sweep_differences(sweep.sweep_specs, sweep_spec)):
-        # The first difference makes a telling name: w64-batch_size-32. A whole command would not.
+        # The first difference makes a short name, such as w64-batch_size-32, unless it is a command.
         first = next(iter(problems))
         free = free_sweep_name(sweep_store, f"{name}-{first}" if len(first) <= MAX_TOLD else name)
         raise SweepNameTakenError(
@@ -247,12 +247,12 @@ def find_compatible(sweep_store: SweepStore, name: str, sweep_spec: SweepSpec) -
 def _same_but_for_case(sweep_store: SweepStore, name: str) -> str:
     """Return the other sweep whose name differs from a new sweep's in case alone; "" if there is none."""
     names = [*sweep_store.sweeps, *sweep_store.broken]
-    # Sweeps that exist beside each other already go on.
+    # Sweeps that exist beside each other stay.
     return "" if name in names else next((other for other in names if other.casefold() == name.casefold()), "")
 
 
 def free_sweep_name(sweep_store: SweepStore, text: str) -> str:
-    """Return a valid name for a new sweep that is like a text."""
+    """Return a valid name for a new sweep, similar to a text."""
     taken_names = {name.casefold() for name in (*sweep_store.sweeps, *sweep_store.broken)}
     return next(name for name in name_candidates(sanitize_name(text)) if name.casefold() not in taken_names)
 
@@ -274,13 +274,13 @@ def check_name(name: str, option: str = "--name") -> str:
 
 
 def extend_sweep(results: Path, name: str, sweep_spec: SweepSpec, launch: LaunchSettings | None = None) -> str:
-    """Make a sweep, or add a spec to it, and where it trains, as far as that adds anything.
+    """Create a sweep, or add a spec and launch settings to it, if they are new.
 
     Args:
         results: the results folder.
         name: of the sweep.
-        sweep_spec: what is added.
-        launch: where its runs train from now on; None for where they have trained.
+        sweep_spec: the spec to add.
+        launch: settings of its runs from now on; None for the current ones.
 
     Returns:
         A line on the change, for people; empty if nothing changed.
@@ -288,25 +288,25 @@ def extend_sweep(results: Path, name: str, sweep_spec: SweepSpec, launch: Launch
     Raises:
         SweepNameTakenError: the sweep of this name has another recipe or lattice.
         CorruptError: it cannot be read.
-        StorageError: it cannot be written, or another command writes it for long.
+        StorageError: it cannot be written, or another command is writing it for too long.
     """
 
     def extend(sweep_store: SweepStore) -> tuple[SweepEntry | None, str]:
         sweep = find_compatible(sweep_store, name, sweep_spec)
         asked = None if sweep and sweep.covers(sweep_spec) else sweep_spec
-        # Masked as in the file: a secret that is given again is no change.
+        # Masked as in the file: the same secret is no change.
         moved = None if launch is None or (sweep and sweep.launch == launch.masked) else launch
         if not (asked or moved):
             return None, ""
         criterion = sweep.criterion_changes(sweep_spec.criterion) if sweep else ""
-        change = f"sweep {name} is {'extended' if sweep else 'made'}"
+        change = f"{'extended' if sweep else 'created'} sweep {name}"
         return SweepEntry(asked=asked, launch=moved), f"{change}; {criterion} from now on" if criterion else change
 
     return _append(results, name, extend)
 
 
 def record_suggestions(results: Path, name: str, suggestions: Sequence[Suggestion]) -> None:
-    """Record suggestions of samplers in a sweep. Do so before submitting their runs, so that a kill loses none.
+    """Record suggestions of samplers in a sweep, before submitting their runs: a kill then loses none.
 
     Raises:
         CorruptError: it cannot be read, or is gone.
@@ -315,7 +315,7 @@ def record_suggestions(results: Path, name: str, suggestions: Sequence[Suggestio
 
     def propose(sweep_store: SweepStore) -> tuple[SweepEntry, str]:
         if name not in {*sweep_store.sweeps, *sweep_store.broken}:
-            raise CorruptError(f"sweep {name} was renamed or deleted meanwhile, and its search ends")
+            raise CorruptError(f"sweep {name} was renamed or deleted meanwhile, so its search ends")
         sweep_store.select([name])
         return SweepEntry(proposed=tuple(suggestions)), ""
 
@@ -347,7 +347,7 @@ def record_criterion(results: Path, names: Iterable[str], options: CriterionOpti
 
 
 def delete_sweep(results: Path, name: str) -> None:
-    """Delete a sweep, also one that cannot be read, with what was tried of it; its runs stay.
+    """Delete a sweep, even an unreadable one, and its trial; its runs stay.
 
     Raises:
         InputError: there is no such sweep.
@@ -365,16 +365,16 @@ def check_exists(sweep_store: SweepStore, name: str) -> None:
 
 
 def _append(results: Path, name: str, make_entry: Callable[[SweepStore], tuple[SweepEntry | None, str]]) -> str:
-    """Append an entry to a sweep, and return what there is to say.
+    """Append an entry to a sweep, and return a note on it.
 
     Args:
         results: the results folder.
         name: of the sweep.
-        make_entry: returns the entry, None for none, and what to say, for the sweeps as they are while no other command
-            writes this one.
+        make_entry: returns the entry, None for none, and the note, given the sweeps while no other command writes this
+            one.
     """
     entry, text = make_entry(load_sweep_store(results))
-    if entry is None:  # as mostly, so that the lock is not waited for
+    if entry is None:  # mostly, and needs no lock
         return text
     path = sweep_file(results, name)
     with _locked(results, name):
@@ -386,7 +386,7 @@ def _append(results: Path, name: str, make_entry: Callable[[SweepStore], tuple[S
 
 
 def _appended(before: str, entry: Json) -> str:
-    """Return the text of a sweep's file with another entry; one that people have edited may have another layout."""
+    """Return the text of a sweep's file with another entry, whatever layout people gave it."""
     entries = [*(parse_yaml(before, "") if before != SWEEP_HEADER else ()), entry]
     text = before + "\n" * (not before.endswith("\n")) + dump_yaml([entry])
     with suppress(InputError):
@@ -400,16 +400,16 @@ def _locked(results: Path, name: str) -> Iterator[None]:
     """Context in which no other command writes the sweep of a name.
 
     Raises:
-        StorageError: the folder cannot be written, or another command writes the sweep for long.
+        StorageError: the folder cannot be written, or another command is writing the sweep for too long.
     """
-    from filelock import SoftFileLock, Timeout  # takes .15 s, which commands that write no sweep do without
+    from filelock import SoftFileLock, Timeout  # takes .15 s
 
     path = sweep_file(results, name)
     with storage_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.with_name(f".{name}.lock")
         try:
-            # A file made exclusively, which is right on NFS too; that of a process that was killed is taken over.
+            # An exclusively created file works on NFS too; that of a killed process is taken over.
             with SoftFileLock(lock, timeout=LOCK_S):
                 yield
         except Timeout:

@@ -1,4 +1,4 @@
-"""What `ettsweep try` saw of a sweep's runs, as it is kept with the sweep: sweeps/<name>.try.json."""
+"""Outcome of `ettsweep try`, kept with the sweep: sweeps/<name>.try.json."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,17 +14,17 @@ from ettsweep.study.study import Study
 TrialState = Literal["ok", "warning", "failed", "absent"]
 
 ResumeClass = Literal["exact", "resumes", "restarts"]
-"""How a killed run goes on: with the numbers of an uninterrupted one, with others, or from the start."""
+"""How a killed run resumes: with the numbers of an uninterrupted one, with others, or from the start."""
 
 
 class Observation(StrictModel):
-    """One thing that a trial looked at.
+    """One observation of a trial.
 
     Attributes:
-        observation: what, in a word.
-        state: `ok`; `warning` if it works, but not as one may expect; `failed` if a sweep would be worth nothing, or
-            fail; `absent` if the trial could not see it.
-        seen: what it saw.
+        observation: its subject, in a word.
+        state: `ok`; `warning` for a surprise; `failed` if a sweep would fail or be worthless; `absent` if the trial
+            could not see it.
+        seen: a sentence on it.
         advice: what to do; empty for nothing.
     """
 
@@ -35,16 +35,16 @@ class Observation(StrictModel):
 
 
 class Outcome(StrictModel):
-    """What a trial saw.
+    """Outcome of a trial.
 
     Attributes:
         version: of the format.
-        family: of the runs that a sweep would train: after a change of code it is another one.
-        made: when, in UTC.
-        seeds_differ: whether two seeds gave different scores, False if all that they recorded is the same; None if that
-            is not known, or the score alone is the same.
+        family: of the sweep's runs; after a change of code it is another one.
+        made: time of the trial, in UTC.
+        seeds_differ: whether two seeds gave different scores, False if all their metrics are identical; None if that is
+            unknown, or only the score is identical.
         repeats: whether one seed gave the same numbers twice; None likewise.
-        resume: how a killed run went on; None likewise.
+        resume: how a killed run resumed; None likewise.
         observations: in order.
     """
 
@@ -58,19 +58,19 @@ class Outcome(StrictModel):
 
     @property
     def state(self) -> TrialState:
-        """The worst of all observations; what could not be looked at counts only beside nothing else."""
+        """The worst state of all observations; `absent` counts only if all are."""
         states = {each.state for each in self.observations}
         return next(state for state in ("failed", "warning", "ok", "absent") if state in states or state == "absent")
 
     @property
     def summary(self) -> str:
-        """The warnings and failures in a line, or that there are none."""
+        """The warnings and failures in a line, or a line that there are none."""
         noted = [each for each in self.observations if each.state in ("failed", "warning")]
         return f"`try`, {self.made}: " + ("; ".join(f"{each.observation}: {each.seen}" for each in noted) or "passed")
 
 
 def write_outcome(results: Path, name: str, outcome: Outcome) -> None:
-    """Keep an outcome with the sweep of a name, which need not exist yet.
+    """Write the outcome for the sweep of a name, which need not exist yet.
 
     Raises:
         StorageError: it cannot be written.
@@ -82,7 +82,7 @@ def write_outcome(results: Path, name: str, outcome: Outcome) -> None:
 
 
 def read_outcome(results: Path, name: str) -> Outcome | None:
-    """Return the latest outcome of the sweep of a name; None if there is none that can be read."""
+    """Return the latest outcome for the sweep of a name; None if there is none, or it is unreadable."""
     path = trial_file(results, name)
     try:
         return validate(Outcome, read_json(path), str(path))
@@ -91,15 +91,13 @@ def read_outcome(results: Path, name: str) -> Outcome | None:
 
 
 def outcome_of(results: Path, study: Study) -> Outcome | None:
-    """Return the outcome of a study's own runs, as they are now; None if they were not tried."""
+    """Return the outcome for a study's current runs; None if they were not tried."""
     outcome = read_outcome(results, study.sweep)
     return outcome if outcome and outcome.family == study.family else None
 
 
 def check_tried(results: Path, name: str, study: Study, grid: str) -> str:
-    """Return a line on the trial of a sweep that is asked for; empty if there is nothing to say.
-
-    The models that ship have tests of their own, and nothing is said of them.
+    """Return a line on the trial of a requested sweep; empty if the trial went well, or for a shipped model.
 
     Args:
         results: the results folder.

@@ -1,4 +1,4 @@
-"""Ranges that people give as values of lr or wd, such as 1e-4:1e-2, where log2 steps from the centre belong."""
+"""Ranges given as values of lr or wd, such as 1e-4:1e-2, instead of log2 steps from the centre."""
 
 import math
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class ValueRange:
         return [max(-limit, min(limit, count)) * self.axis.step for count in counts]
 
     def explain(self, name: str, strategy: str, centre: float, form: str) -> str:
-        """Return what is wrong, and what the range would be.
+        """Return the problem, and the range in log2 steps.
 
         Args:
             name: lr or wd.

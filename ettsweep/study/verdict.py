@@ -14,12 +14,12 @@ from ettsweep.study.compatibility import study_differences
 from ettsweep.study.reason import Reason
 from ettsweep.study.study import Study
 
-if TYPE_CHECKING:  # it imports NumPy, which commands without a bound should not wait for
+if TYPE_CHECKING:  # imports NumPy, which is slow
     from ettsweep.study.posterior import Difference, NoiseEstimate, Posterior
     from ettsweep.study.stability import Stability
 
 VerdictWord = Literal["optimal", "tie", "unresolved", "refuted", "edge", "incomplete", "unsearched"]
-"""What a verdict may be; `tie` is one of the paper's rule alone."""
+"""Words of verdicts; `tie` is only of the paper's rule."""
 
 FINAL_VERDICTS = frozenset({"optimal", "tie", "unsearched"})
 """Verdicts that further runs of the same plan cannot change."""
@@ -67,14 +67,14 @@ class Bound:
         best_probability: posterior probability that the candidate beats all its neighbours.
         differences: by how much each neighbour is worse, in their order; None if it diverged.
         noise: estimate of the noise of one run.
-        stability: beside an edge of stability, what is known of it.
+        stability: the edge of stability beside the candidate, if any.
         plateau: other points that, with the given confidence, are worse than the candidate by at most the margin.
         recommended: the central one of the candidate and the plateau; beside an edge of stability, a step of lr below.
         recommended_value: the bound of that point against its own neighbours; None unless all of them were run.
         paper: verdict of the paper's rule on the candidate; None if it lacks scores.
         further_runs: forecast of the runs that decide it; None if none are needed or allowed.
-        finest: the smallest bound that these runs allow, for who has stated no margin; None if one is stated.
-        posterior: the posterior behind all these numbers; None in examples made by hand.
+        finest: the smallest bound that these runs allow, if no margin is stated; else None.
+        posterior: the posterior behind these numbers; None in examples made by hand.
     """
 
     value: float | None
@@ -94,7 +94,7 @@ class Bound:
 
     @property
     def is_noise_known(self) -> bool:
-        """`True` if the noise of a run was measured or inferred: only then do probabilities mean anything."""
+        """`True` if the noise of a run was measured or inferred, so probabilities mean something."""
         return self.noise.source != "unknown"
 
     @property
@@ -110,17 +110,17 @@ class Verdict:
     Attributes:
         study: the family and sweep.
         verdict: in a word.
-        reason: what decided it, and which commands help, as data.
+        reason: why, and which commands help, as data.
         candidate: best point of the study; None while no point is finished.
         neighbours: points that it must beat.
         fresh_scores: scores of reruns of the candidate with other seeds, by seed; they never change the verdict.
         outside: points beyond the requested ranges.
         path: earlier candidates that a climb passed through, in order.
-        runs: the finished runs that were compared: of candidate and neighbours, with the seeds that count.
+        runs: the compared, finished runs: of candidate and neighbours, with the seeds that count.
         blocked_run_ids: ids of runs that a person must decide about; the reason has the commands.
         bound: bound by the `bound` rule; None until all neighbours have scores.
-        runs_under_way: number of queued and running runs of the study, whatever their seeds.
-        extra_runs: number of runs that nobody requested: those of climbs and races.
+        runs_under_way: number of queued and running runs of the study, of any seed.
+        extra_runs: number of runs that were not requested: those of climbs and races.
     """
 
     study: Study

@@ -27,12 +27,12 @@ def find_starts(
         studies: studies that are searched.
         sweep_store: all named sweeps.
         run_index: all runs.
-        source: a strategy of the same sweep, or a sweep, to start from; without it, any strategy of the same sweep
-            with a verified optimum. Studies without one are left out and start at their centre.
+        source: a strategy of the same sweep, or a sweep, to start from; by default, any strategy of the same sweep with
+            a verified optimum. Studies without one are left out, and start at their centre.
         unverified: accept the best point of the source as well.
 
     Raises:
-        InputError: no such strategy or sweep, or none of its optima can be mapped to a study.
+        InputError: there is no such strategy or sweep, or none of its optima can be mapped to a study.
         CorruptError: the sweep cannot be read.
     """
     if source is None:
@@ -97,7 +97,7 @@ def _nearest_start(study: Study, verdicts: Iterable[Verdict], unverified: bool =
 
     def distance(verdict: Verdict) -> float:
         source_s = verdict.study.base.strategy.s
-        # Strategies without s, which are no member of the s family, come last.
+        # Strategies without s come last.
         return 0.0 if own_s == source_s else 2.0 if own_s is None or source_s is None else abs(own_s - source_s)
 
     return _map_start(min(usable, key=distance), study)
@@ -109,7 +109,7 @@ def _is_usable(verdict: Verdict, unverified: bool) -> bool:
 
 
 def _is_mappable(study: Study, other: Study) -> bool:
-    """`True` if points of one study can be mapped to another: of a size, same optimizer, different family."""
+    """`True` if points of one study can be mapped to another: same size and optimizer, different family."""
     info, other_info = study.base.info, other.base.info
     have_widths = info.has_strategies and other_info.has_strategies
     return have_widths and study.family != other.family and info.labels.optimizer == other_info.labels.optimizer
@@ -144,7 +144,7 @@ def _clip_to_box(study: Study, point: Point) -> Point:
 
 
 def _no_source_reason(source_name: str, verdicts: Sequence[Verdict], study: Study, unverified: bool) -> str:
-    """Return why no verdict can be started from, and what would help."""
+    """Return why a search cannot start from any verdict, and what would help."""
     if not verdicts:
         return f"{source_name}: it has no runs yet"
     verdict_list = ", ".join(f"{v.strategy} is {v.verdict}" for v in verdicts)

@@ -35,7 +35,7 @@ LEGEND = (
     f"or a value misses theory by {VALUE_ERRORS} errors and {KERNEL_ALLOWANCE:g}/C of itself "
     f"(tangent: {CONTRIBUTION_ALLOWANCE:g}/C; C channels a head), "
     "or initial values, factor, decay or a layer are wrong; "
-    "unclear: neither; off by: power of the change less the implied one"
+    "unclear: all else; off by: power of the change less the implied one"
 )
 
 TEXT_NOTE = (
@@ -44,7 +44,7 @@ TEXT_NOTE = (
 )
 
 NOT_COVERED = "not covered"
-"""What tables show of a model that the theory does not cover."""
+"""Cell for quantities of a model that the theory does not cover."""
 
 NOT_IN_ALL_GROUPS = ("initial_shape", "tangent_contribution", "function_change")
 """Quantities that `judge` leaves out of some groups; null in JSON."""
@@ -85,7 +85,7 @@ def show_check(check: CheckResult, form: Format) -> None:
 
 @contextmanager
 def results_folder(folder: Path) -> Iterator[None]:
-    """Create the results folder before training, so that a bad path fails at once; remove it if the body raises.
+    """Create the results folder before training, since a bad path must fail at once; remove it if the body raises.
 
     Raises:
         StorageError: the folder cannot be created.
@@ -97,7 +97,7 @@ def results_folder(folder: Path) -> Iterator[None]:
     # Not only Exception: Ctrl-C must not leave an empty folder either.
     except BaseException:
         with suppress(OSError):
-            folder.rmdir()  # fails if an earlier check's files are in it, which must stay
+            folder.rmdir()  # fails if it has files of an earlier check, which must stay
         raise
 
 
@@ -207,7 +207,7 @@ def _implied_cell(row: Row) -> str:
 
 
 Column = tuple[str, Callable[[Row], str]]
-"""What a column shows: a quantity, and its cell."""
+"""A column: its quantity, and its cell."""
 
 BLOCK_COLUMNS: dict[str, Column] = {
     "kernel": ("kernel", _value_cell),
@@ -256,7 +256,7 @@ def _layer_cells(name: str, rows: Mapping[str, Row]) -> dict[str, str]:
 
 
 def _model_notes(check: CheckResult) -> Iterator[str]:
-    """Yield what `ok` means for text and beyond the theory, and the contact logit, which is not judged."""
+    """Yield notes on `ok` for text and beyond the theory, and the contact logit, which is not judged."""
     if beyond := check.settings["beyond_theory"]:
         yield f"{NOT_COVERED} by the theory: {', '.join(beyond)}; initial values, factors and decay are checked"
         return

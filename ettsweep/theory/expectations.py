@@ -1,4 +1,4 @@
-"""What theory implies at several widths: values at the widest, and powers of the width (docs/theory.md)."""
+"""Predictions of theory at several widths: values at the widest, and powers of the width (docs/theory.md)."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -89,10 +89,10 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Expectations:
-    """What a strategy and an optimizer imply, with a prediction for each width in ascending order.
+    """Predictions for a strategy and an optimizer, for each width in ascending order.
 
     Standard (s is None) is outside the family: its learning rate can absorb one power of the width. That power is
-    taken from the bulk, so that the other groups show by how much they deviate from it.
+    taken from the bulk, and the other groups show their deviation from it.
 
     If the theory does not cover the model (`is_covered`), only initial values, factors and decay are the model's.
     """
@@ -146,7 +146,7 @@ class Expectations:
         curve = [self._order_one_contribution(prediction, group) for prediction in self.predictions]
         value, error = curve[-1]
         if self.s is None:
-            # Standard's factors are not the paper's: the value is computed anew, the curve's shape stays.
+            # Standard's factors are not the paper's: compute the value again, and keep the curve's shape.
             widest = self.predictions[-1]
             raw, factor = mean_over_positions(widest.kernels.tangent[group].value), self.factors(group)[-1]
             scale = tangent_contribution(raw, factor, steps_of(group, self.optimizer), widest.count(group)) / value

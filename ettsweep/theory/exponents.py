@@ -10,7 +10,7 @@ import numpy as np
 from ettsweep.theory.recursion import Array
 
 POWER_TOLERANCE = 0.25
-"""Largest difference from the implied power that counts as ok: half of what a forgotten sqrt(n) makes."""
+"""Largest difference from the implied power that counts as ok: half of that of a forgotten sqrt(n)."""
 
 MAX_POWER_ERROR = POWER_TOLERANCE / 2
 """Largest standard error with which a power can be called ok."""
@@ -72,7 +72,7 @@ def fit_power(widths: Sequence[int], values: Sequence[Sequence[float]], channels
 
 
 def error_floor(widths: Sequence[int], channels: Sequence[int]) -> float:
-    """Return the error that a fitted power keeps however many seeds there are, due to corrections of order 1/C."""
+    """Return the error of a fitted power that no number of seeds reduces, due to corrections of order 1/C."""
     # One seed and no scatter: only the 1/C part of the error is left.
     power = fit_power(widths, [[1.0] for _ in widths], channels)
     assert power is not None
@@ -98,7 +98,7 @@ def log_slope(widths: Sequence[int], values: Sequence[float]) -> float:
 def judge_power(power: Exponent | None, implied: float) -> ExponentTest:
     """Compare a fitted power with the implied one.
 
-    `ok` if they differ by at most a quarter and the error is at most an eighth, so that a fault of half a power would
+    `ok` if they differ by at most a quarter and the error is at most an eighth, since a fault of half a power must
     show. `off` if they differ by more than a quarter and three errors, or if there is no power because a value vanished
     or blew up. Otherwise `unclear`.
     """

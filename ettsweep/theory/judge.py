@@ -1,4 +1,4 @@
-"""Compare measurements at several widths with what a scaling implies: a table of rows, and what is wrong in words."""
+"""Compare measurements at several widths with predictions: a table of rows, and the faults in words."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,7 +63,7 @@ CAUSES = {
     "learning-rate factor": "the learning-rate factor",
     "decay": "the decay of a step, divided by lr wd,",
 }
-"""Words for what is read directly off a network and its optimizer, in the order of findings: faults explain others."""
+"""Words for quantities read off a network and its optimizer, in the order of findings: faults explain others."""
 
 EFFECTS = {
     "tangent contribution": "the contribution to the tangent kernel",
@@ -72,7 +72,7 @@ EFFECTS = {
     "kernel between samples": "the kernel between samples",
     "activation change": "the change of activations in training",
 }
-"""Words for what follows from these."""
+"""Words for their effects."""
 
 WORDS = CAUSES | EFFECTS
 
@@ -81,12 +81,12 @@ Kind = Literal["block", "group", "layers"]
 
 @dataclass(frozen=True)
 class Row:
-    """A judged quantity: what is measured, what theory says, the deviation, the verdict and its sentence.
+    """A judged quantity: its measurement, prediction, deviation, verdict and sentence.
 
     Attributes:
         kind: `block` for a stage of the forward pass, `group` for parameters, `layers` for an exact property.
         name: the stage, the group or the property (`LayerCheck`).
-        quantity: what is measured; of an exact property, the place in the network.
+        quantity: the measured quantity; of an exact property, the place in the network.
         measured: mean over seeds at the widest; None if not finite.
         error: standard error of `measured`.
         predicted: theory's value at the widest; None if theory implies only a power.
@@ -95,7 +95,7 @@ class Row:
         implied: theory's power of the width; None if theory implies none.
         off_by: fitted power minus implied power.
         verdict: whether the measurement agrees. If a group has several tensors, a row is of the one farthest off.
-        sentence: what is wrong with the quantity, without the row's name; empty unless the verdict is `off`.
+        sentence: the fault, without the row's name; empty unless the verdict is `off`.
     """
 
     kind: Kind
@@ -150,7 +150,7 @@ class Judgement:
 
 
 def group_off_by(quantities: Mapping[str, Row]) -> float | None:
-    """Return by how much the power of a group's effect on the outputs differs from the implied one.
+    """Return the difference between measured and implied power of a group's effect on the outputs.
 
     Taken from training if a power was fitted there, otherwise from the tangent kernel.
     """
@@ -164,7 +164,7 @@ def judge_measurements(
     """Compare measurements with expectations: only what the theory covers.
 
     Args:
-        expectations: what theory implies at each width.
+        expectations: predictions at each width.
         measurements: at least one network of each width.
         heads: H, so that C = width / H.
         samples: B, samples of the probe batch.
@@ -369,7 +369,7 @@ class _Judge:
         return self.each_tensor(group, values, judge)
 
     def _effects(self, group: Group) -> Iterator[Row]:
-        """Judge what a group contributes to the tangent kernel, and what its steps change of the outputs."""
+        """Judge a group's contribution to the tangent kernel, and the change of the outputs by its steps."""
         expectations = self.expectations
         counts = {prediction.dims.width: prediction.count(group) for prediction in expectations.predictions}
 
@@ -432,10 +432,10 @@ JudgeTensor = Callable[[ReadValue, Sequence[int]], Row]
 
 
 def _findings(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a line for each fault, causes first, then what is too noisy to judge; nothing if all is ok."""
+    """Yield a line for each fault, causes first, then for noisy quantities; nothing if all is ok."""
     off = [row for row in rows if row.verdict is ExponentTest.OFF]
     causes = [row for row in (*off, *_output_scale(rows)) if row.subject in CAUSES]
-    # What follows from a cause is only listed; it is described in full if no cause is known.
+    # Consequences are only listed; without a known cause, they are described in full.
     if causes:
         yield from _lines(causes)
         excluded = {row.name for row in causes if row.kind == "group"}
@@ -456,7 +456,7 @@ def _findings(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _lines(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a line for each group's row, and one for all stages or places in which the same thing is off."""
+    """Yield a line for each group's row, and one for all stages or places with the same fault."""
     subjects = list(WORDS)
 
     def order(row: Row) -> int:
@@ -504,7 +504,7 @@ def _miss(row: Row) -> str:
 
 
 def _format_apart(measured: float | None, predicted: float | None, digits: int) -> tuple[str, str] | None:
-    """Format two numbers with so many digits, or with more that tell them apart, eight at most; None if none do."""
+    """Format two numbers with some digits, or more, up to eight, until they differ; None if they never do."""
     if measured is None or predicted is None:
         return None
     pairs = ((f"{measured:.{precision}g}", f"{predicted:.{precision}g}") for precision in range(digits, 9))

@@ -6,8 +6,8 @@ Vision: B samples of T patches. Language: B texts of T tokens, for encoder-decod
 positions) as well.
 s is the meta-parameter of a strategy, None for standard.
 
-Nothing here uses the init stds or learning-rate factors of `strategies.factors`, which models are trained with:
-predictions come from the paper's statements in `theory.paper`, so that `check-scaling` is an independent test.
+Nothing here uses the init stds or learning-rate factors of `strategies.factors`, with which models train: predictions
+come from the paper's statements in `theory.paper`, which makes `check-scaling` an independent test.
 """
 
 import math

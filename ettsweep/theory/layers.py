@@ -68,7 +68,7 @@ def _hook_blocks(
 ) -> Iterator[RemovableHandle]:
     """Register hooks that record the residual stream at the stem and after each branch of each block.
 
-    Blocks are numbered as they are called, so that layers which share one are as many.
+    Blocks are numbered by call, so layers that share one count separately.
     """
     calls: list[list[str]] = []  # stages of each block that was called
 
@@ -78,7 +78,7 @@ def _hook_blocks(
         activations.update(dict.fromkeys(names, inputs[0]))  # a branch that is never called adds nothing
         calls.append(stages)
 
-    # Stages after a branch accumulate its update, so that each has the stream up to its own branch.
+    # Stages after a branch accumulate its update: each has the stream up to its own branch.
     def add(module: nn.Module, inputs: object, update: Tensor, *, branch: int) -> None:
         activations.update({name: activations[name] + update for name in calls[-1][branch:]})
 
@@ -89,7 +89,7 @@ def _hook_blocks(
         yield block.register_forward_pre_hook(enter)
         for branch, module in enumerate(block.children()):
             yield module.register_forward_hook(partial(add, branch=branch))
-        # The block's own output overrides the computed sum, so that a fault in the residual connection shows.
+        # The block's own output overrides the computed sum, to show a fault in the residual connection.
         yield block.register_forward_hook(leave)
 
 
@@ -160,7 +160,7 @@ class _Branch:
 def measure_layers(network: Network, probe: Probe) -> dict[LayerCheck, dict[str, float]]:
     """Run a forward pass and measure the exact properties of all layers, by property and location.
 
-    Of models beyond the theory, only those that their architecture states.
+    For models beyond the theory, only those of their architecture.
     """
     values_by_layer: dict[LayerCheck, dict[str, float]] = defaultdict(dict)
     for layer, location, value in (
@@ -172,7 +172,7 @@ def measure_layers(network: Network, probe: Probe) -> dict[LayerCheck, dict[str,
 
 
 def _measure_equations(network: Network, probe: Probe) -> Iterator[LayerMeasurement]:
-    """Yield what the theory's equations say of LayerNorms and blocks."""
+    """Yield the properties of LayerNorms and blocks by the theory's equations."""
     matrix_products, streams = _record(network, probe)
     yield from _measure_layer_norms(network, probe, matrix_products, streams)
     for block, branches in _branches_by_block(probe, matrix_products).items():

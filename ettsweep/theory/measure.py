@@ -36,13 +36,13 @@ def free_bytes() -> int:
 
 
 SAMPLE_SIGNS = ((1, 1, 1, 1), (1, -1, 1, -1), (1, 1, -1, -1), (1, -1, -1, 1))
-"""Signs of the four samples in each backward pass: orthogonal columns, so that cross terms of two samples cancel."""
+"""Signs of the four samples in each backward pass: orthogonal columns cancel cross terms of two samples."""
 
 DECAY_PER_STEP = 2.0**-4
-"""lr wd of the step that measures decay: a power of two, so that 1 - lr wd is exact in fp32."""
+"""lr wd of the step that measures decay: a power of two makes 1 - lr wd exact in fp32."""
 
 STEP_EPS = 2.0**-20
-"""eps of the step that measures it. It is nobody's default, so an eps that the optimizer is not given shows."""
+"""eps of the step that measures it. It is no default, so an eps that does not reach the optimizer shows."""
 
 
 Changes = Sequence[Mapping[str, float]]
@@ -89,7 +89,7 @@ class Measurement:
 
 
 def measure(spec: TransformerRun, probe: Probe, steps: int, *, decay: bool, by_layer: bool) -> Measurement:
-    """Initialise a network, train it for `steps` steps, and return what was measured.
+    """Initialise a network, train it for `steps` steps, and return the measurements.
 
     Args:
         spec: run whose network and optimizer are measured.
@@ -226,7 +226,7 @@ def _lr_factors(
     network: Network, optimizer: torch.optim.Optimizer, spec: TransformerRun
 ) -> dict[Group, tuple[float, ...]]:
     """Return the learning-rate factors of the optimizer's last step."""
-    # Read off the optimizer, not computed from the strategy: a factor that is lost on the way must show.
+    # Read off the optimizer, not computed from the strategy: a lost factor must show.
     by_parameter = {p: group["lr"] / spec.lr for group in optimizer.param_groups for p in group["params"]}
     parameters, factors = dict(network.named_parameters()), dict[Group, tuple[float, ...]]()
     for shape in parameter_shapes(spec.model):
@@ -244,7 +244,7 @@ def function_changes(network: Network, probe: Probe, initial_values: Mapping[str
     # Token ids stay integers, since they index the embedding.
     inputs = tuple(x.double() if x.is_floating_point() else x for x in probe.batch.inputs)
     probe = replace(probe, batch=probe.batch._replace(inputs=inputs))
-    trial = copy.deepcopy(network).double()  # a copy, so that the network itself keeps its trained values
+    trial = copy.deepcopy(network).double()  # a copy: the network keeps its trained values
     trial.load_state_dict(initial_values)
     trial_groups = split_by_group(dict(trial.named_parameters()), probe.model)
     trained_groups = split_by_group(dict(network.named_parameters()), probe.model)
@@ -254,7 +254,7 @@ def function_changes(network: Network, probe: Probe, initial_values: Mapping[str
         for trial_tensor, trained_tensor in zip(trial_tensors, trained_groups[group], strict=True):
             trial_tensor.copy_(trained_tensor)
         changes[group] = rms(logits(trial, probe)[..., probe.trained_K] - initial_outputs)
-        # Restore, so that the next group changes alone.
+        # Restore: the next group changes alone.
         for trial_tensor, initial_tensor in zip(trial_tensors, initial_groups[group], strict=True):
             trial_tensor.copy_(initial_tensor)
     return changes
@@ -268,7 +268,7 @@ def shrinkage(network: Network, spec: TransformerRun) -> dict[Group, tuple[float
     """
     parameters = dict(network.named_parameters())
     for parameter in parameters.values():
-        parameter.fill_(1.0)  # so that 1 - value is the shrinkage
+        parameter.fill_(1.0)  # then 1 - value is the shrinkage
         parameter.grad = torch.zeros_like(parameter)  # None would have the optimizer skip the parameter, decay too
     optimizer = build_optimizer(network, spec.with_point(spec.lr, DECAY_PER_STEP / spec.lr, spec.seed))
     set_lr(optimizer, spec.lr)
@@ -278,7 +278,7 @@ def shrinkage(network: Network, spec: TransformerRun) -> dict[Group, tuple[float
 
 @torch.no_grad()
 def optimizer_eps(network: Network, spec: TransformerRun) -> dict[str, float]:
-    """Return the eps of the optimizer at each parameter, relative to the one that it is given; empty if it has none.
+    """Return the eps of the optimizer at each parameter, relative to the given one; empty if it has none.
 
     Overwrites the network's parameters.
     """
@@ -286,7 +286,7 @@ def optimizer_eps(network: Network, spec: TransformerRun) -> dict[str, float]:
         return {}
     parameters = dict(network.named_parameters())
     for parameter in parameters.values():
-        parameter.zero_()  # so that the new value is the step
+        parameter.zero_()  # then the new value is the step
         parameter.grad = torch.full_like(parameter, STEP_EPS)
     stated = spec.optimizer.model_copy(update={"eps": STEP_EPS})
     optimizer = build_optimizer(network, spec.model_copy(update={"optimizer": stated}))

@@ -28,9 +28,9 @@ class LayerCheck(StrEnum):
     the variance 2/5 of image models' preactivations, and by 3e-6 in text models of width 16.
 
     Attributes:
-        words: what is measured, for people.
+        words: for people.
         exact: the right value.
-        tolerance: how far a measured value may be from it.
+        tolerance: largest distance of a measured value from it.
     """
 
     words: str
@@ -70,7 +70,7 @@ class LayerCheck(StrEnum):
     GRADIENT = "gradient", "the share of networks in which a gradient arrives", 1.0, 0.0
 
     def is_right(self, value: float) -> bool:
-        """Return True if a measured value is the exact one but for rounding; False for nan."""
+        """Return True if a measured value is exact up to rounding; False for nan."""
         return abs(value - self.exact) <= self.tolerance
 
 

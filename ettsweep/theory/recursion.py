@@ -68,7 +68,7 @@ class Recursion:
     ln_eps: float
     activation: Activation
     samples: int
-    # Both are set anew for each pass (`kernels._average_passes`).
+    # Both are set for each pass (`kernels._average_passes`).
     draws: int = 0
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
 

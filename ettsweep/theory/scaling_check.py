@@ -35,7 +35,7 @@ DEFAULT_CHANNELS = (8, 16, 32, 64)
 
 DEFAULT_SEEDS, SEEDS_FOR_SMALL = 3, 12
 SMALL_PARAMETERS = 5_000_000
-"""Models with fewer parameters than this at the widest get more seeds, which cost them seconds."""
+"""Models with fewer parameters than this at the widest get more seeds, at a cost of seconds."""
 
 BYTES_PER_PARAMETER = 22
 """Bytes per parameter, with some slack: values, initial values, gradients and AdamW's two moments in fp32 (20). After
@@ -46,13 +46,13 @@ OVERHEAD_BYTES = 2**29
 _OPTION = "--widths"
 
 TARGET_CHANGE = 0.01
-"""Target rms change of the trained outputs in one step at the narrowest: small, so that changes are linear in lr."""
+"""Target rms change of the trained outputs in one step at the narrowest: small, to be linear in lr."""
 
 MIN_CHANGE, MAX_CHANGE = 1e-4, 0.3
 """Range of that change that a requested learning rate may cause."""
 
 TRIAL_LR = 2.0**-10
-"""Learning rate of the trial step from which one that meets the target is extrapolated."""
+"""Learning rate of the trial step, extrapolated to meet the target."""
 
 LearningRates = Mapping[float | None, float]
 """Learning rate by s: of standard (None), and of the strategy. Each is the same at all widths."""
@@ -125,7 +125,7 @@ def make_check_plan(
     lr: float | None = None,
     depth: int | None = None,
 ) -> CheckPlan:
-    """Fill in the defaults of a check, which depend on the model, and check that it can be carried out.
+    """Fill in the defaults of a check, which depend on the model, and check that it is possible.
 
     Raises:
         InputError: unknown strategy, or one that the optimizer does not have, or widths that the model cannot have or
@@ -149,7 +149,7 @@ def make_check_plan(
     if (floor := error_floor(ascending, [n // model.heads for n in ascending])) > MAX_POWER_ERROR:
         raise InputError(
             f"--widths: {', '.join(map(str, ascending))} determine a power to {floor:.2f} at best, since corrections "
-            f"are of order heads / width; {MAX_POWER_ERROR:g} is needed: use wider ones, or ones farther apart"
+            f"are of order heads / width; {MAX_POWER_ERROR:g} is needed: use wider widths, or widths farther apart"
         )
     widest = small.model_copy(update={"width": ascending[-1]})
     _check_memory(widest, free_bytes)
@@ -286,7 +286,7 @@ def _train_and_measure(
 
 
 def compute_expectations(plan: CheckPlan, probe: Probe) -> Expectations:
-    """Compute what theory implies for the plan's networks on the probe batch."""
+    """Compute predictions for the plan's networks on the probe batch."""
     kernels = load_checkable(plan.model).kernels(plan.models, plan.s, probe.batch)
     predictions = [Prediction.of(model, k) for model, k in zip(plan.models, kernels, strict=True)]
     is_covered = not architecture(plan.model).beyond_theory(plan.model)
@@ -351,7 +351,7 @@ def _learning_rates(plan: CheckPlan, probe: Probe) -> LearningRates:
     """Choose the learning rates of standard and of the strategy.
 
     The strategy's is the requested one, or one that changes the trained outputs by `TARGET_CHANGE` in a step at the
-    narrowest. Standard's follows by `map_point` at the widest, so that both take the same step in the bulk there.
+    narrowest. Standard's follows by `map_point` at the widest: both then take the same step in the bulk.
 
     Raises:
         InputError: the requested lr changes the outputs too much or too little to measure powers.

@@ -1,4 +1,4 @@
-"""What commands on scaling theory are about: a model, its optimizer, and whether factors depend on the MLP's ratio."""
+"""The subject of commands on theory: a model, its optimizer, and whether factors depend on the MLP's ratio."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from ettsweep.trainer.specs import ModelSpec
 
 
 class Subject(NamedTuple):
-    """A model with what scales it."""
+    """A model with its optimizer and factors."""
 
     model: ModelSpec
     optimizer: OptimizerSpec
@@ -31,7 +31,7 @@ def load_subject(model: str | None, grid: Path | None, optimizer: str | None, ml
     """Return the subject that options name: a model by name, or that of a grid file.
 
     Raises:
-        InputError: not exactly one of `model` and `grid` is given, or the one that is given is not valid.
+        InputError: not exactly one of `model` and `grid` is given, or it is not valid.
     """
     if (model is None) == (grid is None):
         raise InputError("give a grid file, --model NAME, or --model WIDTHxDEPTH")
@@ -42,7 +42,7 @@ def load_subject(model: str | None, grid: Path | None, optimizer: str | None, ml
     sweep_spec = load_sweep_spec(grid, start=PLACEHOLDER_CENTRE)
     if (recipe := as_transformer(sweep_spec.recipe)) is None:
         title = sweep_spec.recipe.info.labels.title
-        raise InputError(f"{grid}: its runs are {title}, of which the theory knows nothing")
+        raise InputError(f"{grid}: its runs are {title}, which the theory does not cover")
     own = recipe.optimizer
     if optimizer not in (None, own.kind):
         own = OPTIMIZERS[str(optimizer)].spec(kind=str(optimizer))

@@ -39,7 +39,7 @@ def train(runs: Sequence[Run], ended: Ended) -> None:
 
     given = json.loads(runs[0].environment["ETTSWEEP_SETTINGS"])
     device, world = torch.device(given["device"]), int(os.environ.get("WORLD_SIZE", "1"))
-    torch.set_num_threads(given["slot_threads"])  # the run before may have used fewer
+    torch.set_num_threads(given["slot_threads"])  # the previous run may have used fewer
     settings = RuntimeSettings.of(given, runs[0].data)
     try:
         if len(runs) > 1:
@@ -58,7 +58,7 @@ def train(runs: Sequence[Run], ended: Ended) -> None:
             if not ours:
                 traceback.print_exc()
             sys.stderr.flush()
-            os._exit(code)  # a normal exit would destroy the group, which may hang without a lost peer
+            os._exit(code)  # a normal exit destroys the group, which may hang if a peer is lost
         if not ours:
             raise
         for run in runs:

@@ -34,14 +34,14 @@ def prepare_device(kind: str, gpu: str | None = None, sharers: int = 1, threads:
     """
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # must precede torch's first CUDA call
-        # Inductor's worker processes would receive the signals that SLURM sends to the whole job, and die of them.
+        # SLURM's signals to the whole job would kill Inductor's worker processes.
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
         if "PYTORCH_ALLOC_CONF" not in os.environ:
             os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # micro-batches differ in size
     limit_spinning()
     if names := unbind_threads():
         print(f"{', '.join(names)} ignored: all workers of a machine would compute on the same cores", file=sys.stderr)
-    with signals_blocked(signal.SIGINT):  # torch's import swallows KeyboardInterrupt and would go on with half of numpy
+    with signals_blocked(signal.SIGINT):  # torch's import swallows KeyboardInterrupt and continues with half of numpy
         import torch
 
     torch.set_num_threads(threads)
@@ -57,10 +57,10 @@ def prepare_device(kind: str, gpu: str | None = None, sharers: int = 1, threads:
 
 
 def check_gpu(gpu: str) -> None:
-    """Check that the only GPU that torch sees is the one that this worker is for.
+    """Check that torch sees only the GPU of this worker.
 
-    A number means whatever CUDA takes it for. Of a MIG instance, drivers report its own UUID or that of its card; but
-    its name says that it is one.
+    CUDA decides what a number means. For a MIG instance, drivers report its UUID or that of its card, but its name
+    reveals it.
 
     Raises:
         LaunchError: it is another GPU, which may be another worker's.
@@ -79,10 +79,10 @@ def check_gpu(gpu: str) -> None:
 
 
 def limit_spinning() -> None:
-    """Let OpenMP threads sleep soon while they wait for each other, unless OMP_WAIT_POLICY is set.
+    """Let waiting OpenMP threads sleep soon, unless OMP_WAIT_POLICY is set.
 
-    Spinning threads block cores that other processes compute on: small operators on two threads were a hundred times
-    slower beside work on both cores. Call it before torch is imported, which reads these variables.
+    Spinning threads block cores of other processes: small operators on two threads were a hundred times slower beside
+    work on both cores. Call it before importing torch, which reads these variables.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", OMP_SPIN_COUNT)  # GNU's OpenMP
@@ -92,7 +92,7 @@ def limit_spinning() -> None:
 def keep_freed_memory() -> None:
     """Let malloc keep the memory that a step frees for the next step; no effect without glibc.
 
-    Otherwise each step of a stack maps most of its memory anew, page by page, which took a tenth of its time.
+    Otherwise each step of a stack maps most of its memory again, page by page, in a tenth of its time.
     """
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(M_MMAP_THRESHOLD, 32 * 2**20)

@@ -1,4 +1,4 @@
-"""The recipe of a Transformer; what planner and views know of it is in `kinds.transformer`."""
+"""The recipe of a Transformer; `kinds.transformer` has its facts for planner and views."""
 
 from typing import Annotated, Any, Literal
 
@@ -37,7 +37,7 @@ class TransformerRun(TransformerRecipe, RunSpec):
     @model_validator(mode="before")
     @classmethod
     def _muon_has_one_mlp_factor(cls, data: Any) -> Any:
-        """Drop `mlp_factor` of Muon, whose factors are of the shapes of matrices: equal training must have one id."""
+        """Drop `mlp_factor` for Muon, whose factors follow from shapes of matrices: equal runs must have one id."""
         if isinstance(data, dict) and {"optimizer", "strategy"} <= data.keys():
             optimizer, strategy = data["optimizer"], StrategySpec.model_validate(data["strategy"])
             kind = optimizer.get("kind") if isinstance(optimizer, dict) else getattr(optimizer, "kind", optimizer)

@@ -1,4 +1,4 @@
-"""Schemas of what a Transformer is trained with: model, task, schedule, precision."""
+"""Schemas of a Transformer's training: model, task, schedule, precision."""
 
 import math
 from collections.abc import Iterator
@@ -75,14 +75,14 @@ def indivisible_problems(name: str, value: int, by: str, divisor: int) -> Iterat
 
 
 DEFAULT_DECAY_SHARE = 0.2
-"""Share of a `wsd` run that decays unless it is stated: what Hagele et al. (arXiv 2405.18392) find to be enough."""
+"""Default share of a `wsd` run that decays: enough according to Hagele et al. (arXiv 2405.18392)."""
 
 
 class ScheduleSpec(StrictModel):
     """Linear warmup over `warmup_steps`, then decay to `lr_min`, or to `floor` times the peak, at `total_steps`.
 
-    `stop_step` ends the run early and leaves the learning-rate curve as it is. The model is evaluated every
-    `eval_every` steps and at the end.
+    `stop_step` ends the run early without changing the learning-rate curve. The model is evaluated every `eval_every`
+    steps and at the end.
 
     Attributes:
         decay: `cosine` or `linear` begin after the warmup; `wsd` (warmup, stable, decay) stays at the peak first.
@@ -103,13 +103,13 @@ class ScheduleSpec(StrictModel):
 
     @model_serializer(mode="wrap")
     def _as_before(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what older specs do not have, where it is as in them."""
+        """Leave out newer fields at the values that older specs imply."""
         return without_omitted(self, serialise(self))
 
     @model_validator(mode="before")
     @classmethod
     def _completed(cls, data: object) -> object:
-        """Fill in what follows from the rest: equal training must have one id."""
+        """Fill in derived fields: equal runs must have one id."""
         if not isinstance(data, dict):
             return data
         data = dict(data)
@@ -168,4 +168,4 @@ STEPS_FIELD_OF = {
 """Schedule fields in epochs, which may be fractions, and the fields in steps that they are converted to."""
 
 EPOCH_KEYS = [("schedule", name) for name in STEPS_FIELD_OF]
-"""Their keys, which the schema does not know, for its hints on misspelt keys."""
+"""Their keys, for hints on misspelt keys of the schema."""

@@ -1,6 +1,6 @@
 """Start `ettsweep.trainer` on each device of this node, as torchrun does: `python -m ettsweep.trainer.torchrun`.
 
-torchrun itself would die of a warning that SLURM sends to all processes of a job.
+A warning signal of SLURM to all processes of a job would kill torchrun itself.
 """
 
 from torch.distributed.run import main

@@ -87,13 +87,13 @@ def test_sweeps_and_their_points_are_compared_by_seed(call: Call, tmp_path: Path
     assert (data["verdict"], data["pairs"], data["advantage"]) == ("better", 3, pytest.approx(0.2))
     assert [(row["lr"], row["wd"]) for row in data["scores"]] == [(0.25, 0.25)] * 2
     assert json.loads(call("compare", "b/standard:0.25,0.25", "a", "--format", "json").out)["verdict"] == "worse"
-    assert "flatter the point that they chose" in call("compare", "a", "b").err
+    assert "looks better than it is" in call("compare", "a", "b").err
     assert "flatter" not in call("compare", "a:0.25,0.25", "b:0.25,0.25").err
     assert json.loads(call("compare", "a:0.25,0.25", "a:0.5,0.25", "--format", "json").out)["verdict"] == "better"
     (tmp_path / "hand.csv").write_text("seed,score\n0,2.0\n1,2.02\n2,2.01\n")
     assert json.loads(call("compare", "a", "hand.csv", "--format", "json").out)["pairs"] == 3
     for first, problem in [
-        ("nosuch", "neither a file nor, in results, a sweep"),
+        ("nosuch", "no such file, and no such sweep in results"),
         ("standard", "one of a/standard, b/standard is expected"),
         ("a/mup", "no sweep of results has this strategy"),
         ("a:0.3,0.1", "a:0.3,0.1: lr 0.3 is no point of a"),
@@ -101,6 +101,6 @@ def test_sweeps_and_their_points_are_compared_by_seed(call: Call, tmp_path: Path
     ]:
         assert problem in call("compare", first, "b", code=2).err
     assert (
-        "--max: of a standard at (2^-2, 2^-2) the other end is best" in call("compare", "a", "b", "--max", code=2).err
+        "--max: low scores are better in a standard at (2^-2, 2^-2)" in call("compare", "a", "b", "--max", code=2).err
     )
     assert "--min or --max" in call("compare", "hand.csv", "hand.csv", code=2).err

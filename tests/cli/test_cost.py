@@ -29,7 +29,7 @@ def test_commands_that_train_say_what_it_costs(call: Call, results: Path, tmp_pa
     assert f"3 runs were finished already: {cost(grid)} saved\n" in call(*cases, "--follow").err
 
     verified = call("verify-optimum", "--follow", "--results", results, "--format", "json")
-    assert re.search(rf"about 1 run to come, at most 100: {TIMED}\n", verified.err)
+    assert re.search(rf"about 1 run left, at most 100: {TIMED}\n", verified.err)
     (climbed,) = (run for run in runs_in(results) if run.id not in {run.id for run in grid})
     assert f"1 run trained: {cost([climbed])} in " in verified.err
     assert verified.json[0]["verdict"] == "optimal"

@@ -43,9 +43,9 @@ def test_what_grid_is_told_wins_over_the_file_and_is_kept(
     assert "from now on" not in result.err
     assert criteria(results) == {"w8": Criterion(margin=0.05)}, "a dry run keeps nothing"
     result = call(*grid, "--rule", "paper", "--margin", "1%")
-    assert "sweep w8 is extended; rule paper, margin 1% from now on" in result.err
+    assert "extended sweep w8; rule paper, margin 1% from now on" in result.err
     result = call(*grid, "--name", "other", "--confidence", "90%")
-    assert "sweep other is made\n" in result.err
+    assert "created sweep other\n" in result.err
     assert criteria(results) == {
         "w8": Criterion(rule="paper", margin=0.01),
         "other": Criterion(confidence=0.9, margin=0.05),

@@ -116,7 +116,7 @@ def test_runs_of_other_versions_are_named_in_a_verdict(call: Call, results: Path
         attempt.record("started", {"provenance": origin})
     err = call("verify-optimum", "--dry-run", "--results", results).err
     assert (
-        "w8 standard: runs of different versions are compared: 2 trained by ettsweep 0.9, code aaaa, "
+        "w8 standard: the runs have different versions: 2 trained by ettsweep 0.9, code aaaa, "
         f"{specs[1].run_id} by ettsweep 0.9, code bbbb (there torch was 2.a, is 2.b); "
         f"`ettsweep show {specs[1].run_id} --results {results}` lists" in err
     )

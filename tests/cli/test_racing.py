@@ -72,12 +72,14 @@ def specs(results: Path) -> list[RunSpec]:
 def test_a_mean_alone_is_an_optimum_by_the_papers_rule_only(call: Call, results: Path, request_sweep: Ask) -> None:
     request_sweep(slope=0.1, seeds=[0])
     verify_result = verify(call, results, "--dry-run", "--rule", "paper", code=0)
-    assert verify_result.json[0]["reason"] == "its mean is better than those of all 2 neighbours"
+    assert verify_result.json[0]["reason"] == (
+        "Use lr 0.25, wd 0.25. Its mean is better than those of all 2 neighbours."
+    )
     verify_result = verify(call, results, "--dry-run", code=1)
     assert verify_result.json[0]["verdict"] == "unresolved"
-    assert "noise unknown" in verify_result.json[0]["reason"]
-    text = "; 6 more runs (0.06 device hours) measure the noise: 2 more seeds of the candidate and its neighbours;"
-    assert text in verify_result.json[0]["reason"]
+    assert "each point has one score" in verify_result.json[0]["reason"]
+    assert "6 more runs (0.06 device hours) measure the noise" in verify_result.json[0]["answer"]
+    assert "the candidate and its neighbours need 2 more seeds each" in verify_result.json[0]["reason"]
     assert "by the paper's comparison of means it is optimal" in verify_result.json[0]["reason"]
     assert "trains the seeds that narrow the bounds" in verify_result.err
 

@@ -220,7 +220,7 @@ def test_a_file_that_is_no_text_in_utf_8_is_told(call: Call, tmp_path: Path) -> 
         ),
         ("lr,score,State", [(0.1, 1, "crashed")], "its column State is crashed, never finished, complete"),
         ("PAR1", [], "cannot be read as Parquet"),
-        ("lr,score", [(0.1, 1), (0.2,)], "line 3: 1 cell, the header has 2: an empty score is that of a run that"),
+        ("lr,score", [(0.1, 1), (0.2,)], "line 3: 1 cell, the header has 2: a diverged run has an empty score"),
         ("lr,score", [(0.1, 1), (0.2, 0, 9)], "line 3: 3 cells, the header has 2: write decimals with a point"),
         ("lr,score", [(0.1, '"1,234"')], "line 2: score: a number is expected, got '1,234'"),
         ("lr,score", [(-0.1, 1)], "line 2: lr: a number of at least 0 is expected, got '-0.1'"),

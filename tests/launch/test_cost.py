@@ -162,13 +162,13 @@ def test_the_cost_to_come_is_announced_at_first_and_when_it_has_doubled(results:
         return cost_estimator.describe_estimate(plan, Forecast(likely, at_most))
 
     assert announce([0, 1, 2], 6, 100) == (
-        "about 6 runs to come, at most 100: about 6 device hours, 3 h 0 min on 2 slots "
+        "about 6 runs left, at most 100: about 6 device hours, 3 h 0 min on 2 slots "
         "(measured on 1 run of the same kind)"
     )
     assert announce([3, 4], 9, 98) == "", "2 + 9 are not twice as many as 6"
-    assert announce([5], 8, 96) == "about 8 runs to come, at most 96: about 8 device hours, 4 h 0 min on 2 slots"
+    assert announce([5], 8, 96) == "about 8 runs left, at most 96: about 8 device hours, 4 h 0 min on 2 slots"
     assert announce([6], 18, 95) == "", "it is compared with the last one, 4 + 8"
-    assert announce([7], 19, 19) == "19 runs to come: about 19 device hours, 10 h 0 min on 2 slots"
+    assert announce([7], 19, 19) == "19 runs left: about 19 device hours, 10 h 0 min on 2 slots"
     assert cost_estimator.describe_cost(load_run_index(results)) == ""
 
 

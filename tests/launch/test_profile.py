@@ -329,7 +329,7 @@ def test_a_variable_that_yaml_would_rewrite_is_refused_unless_it_is_quoted(value
         ("{TOKEN: [hunter2]}", "TOKEN: a word or a number on one line is expected"),
         ("{TOKEN: 12.5}", "TOKEN: YAML may not read this number as it is written; put it in quotes"),
         ("{TOKEN: *hunter2}", "found undefined alias"),
-        ("{TOKEN: 2024-12-50}", "a date, a number or a value with !! is none; put quotes around what is meant"),
+        ("{TOKEN: 2024-12-50}", "a date, number or value with !! is not valid; put quotes around it"),
         ("{TOKEN: {hunter2", "expected ',' or '}'"),
     ],
 )

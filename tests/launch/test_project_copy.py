@@ -178,7 +178,7 @@ def test_an_installed_package_of_the_project_is_imported_from_the_copy(
 def test_code_that_all_may_write_to_is_refused_not_copied(project: Path, results: Path, grid: Ask) -> None:
     (project / "factor.py").chmod(0o666)
     said = " ".join(grid(code=2).stderr.split())
-    assert "factor.py can be written by all users, and ettsweep executes it: take that right away (`chmod go-w " in said
+    assert "factor.py can be written by all users, and ettsweep executes it: remove that right (`chmod go-w " in said
     assert not project_copies(results)
 
 
@@ -193,7 +193,7 @@ def test_nothing_of_a_project_that_all_may_write_to_by_now_is_linked_and_execute
     (project / ".git" / "info" / "exclude").write_text("json.py")
     (project / "json.py").write_text("raise SystemExit('of somebody else')")
     said = " ".join(ettsweep("verify-optimum", "--results", results, code=2).stderr.split())
-    assert f"{project} can be written by all users, and ettsweep executes what lies in {project}" in said
+    assert f"{project} can be written by all users, and ettsweep executes files in {project}" in said
     assert not (only_copy(results).root / "json.py").is_symlink()
     with pytest.raises(InputError, match="can be written by all users"):  # as a worker that starts later says
         placed(results, next(iter(runs_in(results))).spec())

@@ -88,8 +88,8 @@ TRUST = "--trust-group"
 
 def test_a_folder_of_a_group_is_read_and_nothing_is_submitted_to_it(group: Group) -> None:
     said = group.ettsweep(A, "grid", group.grid, *LAUNCH, code=2)
-    assert f"{group.folder} can be written by group {GROUP}, and ettsweep executes what lies in" in said
-    assert f"take that right away (`chmod g-w {group.folder}`), or trust the group with --trust-group" in said
+    assert f"{group.folder} can be written by group {GROUP}, and ettsweep executes files in" in said
+    assert f"remove that right (`chmod g-w {group.folder}`), or trust the group with --trust-group" in said
     assert not group.results.exists(), "nothing is recorded"
     group.ettsweep(A, "grid", group.grid, *LAUNCH, "--dry-run")
     subprocess.run(["chmod", "g-w", group.folder], check=True)

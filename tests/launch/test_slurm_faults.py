@@ -390,7 +390,7 @@ def test_a_job_that_is_requeued_and_held_is_replaced_by_cancel_and_retry(
         cluster.run("scontrol", "requeuehold", "State=SpecialExit", first.job_id())
         rows = wait_for(lambda: (r := look(results, "queued", "running", "held")) and both_held(r) and r, "the hold")
     reason = rows[first.run.name]["reason"]
-    assert reason.startswith("to be resumed; job requeued in held state: `scontrol release ")
+    assert reason.startswith("to resume; job requeued in held state: `scontrol release ")
     refused = ettsweep("retry", first.run.name, "--results", results)
     assert f"is held: nothing to retry; {reason}" in refused.stderr
     cancelled = ettsweep("cancel", first.run.name, "--results", results)

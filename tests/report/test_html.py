@@ -90,7 +90,7 @@ def test_the_answer_is_on_the_page(sample: Made) -> None:
     fresh = r"optimal within 2% \(95%\) fresh seeds ([\d.]+) ± ([\d.]+)% worse than fitted"
     ((worse, _),) = re.findall(fresh, text)
     assert 9 < float(worse) < 11
-    assert "2 fresh seeds gave 0.1106, where the search's seeds gave 0.1004" in text
+    assert "2 fresh seeds gave 0.1106, the search's seeds 0.1004" in text
     assert text.count("+17%") == 2, "(lr / 2, wd) of ntk and hybrid; where a bound is known, shares with errors"
     for verdict in sample.verdicts:
         assert verdict.strategy in text
@@ -150,7 +150,10 @@ def test_what_is_known_is_told_with_its_errors(noisy: Made) -> None:
         search_result = re.search(rf"\{100 * difference.mean:+.2f} ± {100 * difference.error:.2f}%", text)
         assert search_result, "in percent of the candidate's loss, with a standard error"
     assert verdict.bound.best_probability > 0.999
-    assert "with a probability of more than 99%; by the paper's comparison of means, it is optimal" in text
+    assert (
+        "Probability that it beats all its neighbours: more than 99%; by the paper's comparison of means, it is optimal"
+        in text
+    )
     assert re.search(r"Noise of a run: [\d.]+%, measured by repeated seeds \(\d+ degrees of freedom\)", text)
     assert "unresolved: noise unknown" in text
     bound = noisy.verdict("hybrid").bound
@@ -173,7 +176,7 @@ def test_speed_is_told_by_medians_and_starving_in_words(sample: Made) -> None:
     assert "standard 29 2 3200 0.02 50% 4% 11.2" in text
     assert "ntk 26 2 3200 0.02 – 34% 11.2" in text
     assert text.count("waits for data during") == 1
-    assert "ntk: the device waits for data during 34% of the time; more trainer.loader_workers" in text
+    assert "ntk: the device waits for data during 34% of the time. Set more trainer.loader_workers" in text
     assert "mup" in text, "which has no runs, and no line"
 
 

@@ -51,7 +51,7 @@ def test_an_open_verdict_says_how_many_runs_it_takes(noisy: Made) -> None:
     assert step("too_few_seeds", runs=2) == NextStep("2 runs are missing", verify)
     assert step("too_few_seeds", runs=1) == NextStep("1 run is missing", verify)
     assert step("beyond_margin", runs=None) == NextStep("train the runs that narrow the bound, seed by seed", verify)
-    assert step("edge_above", runs=None) == NextStep("take a step of lr below: no further seeds are planned")
+    assert step("edge_above", runs=None) == NextStep("use the lr one step below: no more seeds are planned")
     # Nine points with one seed each: a second one of candidate and six neighbours gives 6 degrees of freedom.
     assert steps(noisy)["mup"].text == "7 more runs measure the noise"
 

@@ -17,7 +17,7 @@ from support.drawn_figures import figures_of
 from support.made_sweep import Made, changed, digits_spec, read, search, strategy_of
 
 from ettsweep.report.families import StrategyComparison, judged_families, strategy_comparisons
-from ettsweep.report.formats import point_text
+from ettsweep.report.formats import point_powers
 from ettsweep.report.page import collect_datasets, encode_column, render, script_json, to_columns, without_data
 from ettsweep.report.page_sections import Figures
 from ettsweep.runs.folder import RunDir
@@ -88,7 +88,7 @@ def hexagon(sample: Made, shown_page: Opened, strategy: str, neighbour: int) -> 
     points = sorted({run.point for run in sample.runs if strategy_of(run) == strategy}, key=tuple)
     point = verdict.neighbours[neighbour].point
     on_top = shown_page.page.locator(f"{family(sample, strategy)} figure.map g.mark-symbol.role-mark").last
-    return point_text(point), on_top.locator("path").nth(points.index(point))
+    return point_powers(point), on_top.locator("path").nth(points.index(point))
 
 
 def test_hovering_over_a_hexagon_tells_its_score_error_seeds_state_and_runs(sample: Made, shown_page: Opened) -> None:

@@ -144,7 +144,7 @@ def test_many_figures_are_files_where_they_are_asked_for_and_kept_up_to_date_fro
         return len(files), 'href="figures/' in page, "report --figures" in page
 
     assert write(None) == (0, False, True)
-    assert warnings == ["9 figures are on the page alone; --figures writes them as files too"]
+    assert warnings == ["the page has 9 figures; --figures writes them as files too"]
     assert write(True) == (27, True, False)
     assert write(None) == (27, True, False), "as the report before"
     assert not warnings

@@ -155,7 +155,7 @@ def edited(spec: RunSpec, **changes: object) -> str:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (lambda spec: edited(spec)[:40], "no valid JSON"),
+        (lambda spec: edited(spec)[:40], "not valid JSON"),
         (lambda spec: edited(spec, lr=-1), "lr: input should be greater than 0, got -1"),
         (lambda spec: edited(spec, dropout=0.1), "dropout: unknown key"),
         (lambda spec: edited(spec, lr=spec.lr * 2), "edited by hand"),
@@ -172,7 +172,7 @@ def test_damaged_spec_is_named(
     with pytest.raises(CorruptError, match=expected) as error:
         run.spec()
     assert str(run.spec_path) in str(error.value)
-    assert "the command that asked for the run writes it anew" in str(error.value)
+    assert "repeat the command that requested the run, which rewrites it" in str(error.value)
     assert RunDir.create(run.path.parent.parent, spec).spec() == spec
 
 

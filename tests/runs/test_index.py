@@ -98,7 +98,7 @@ def test_a_broken_folder_is_told_apart_and_waits_to_be_written_anew(
         State.INTERRUPTED,
         "its spec.json is damaged and will be rewritten",
     )
-    assert "the command that asked for the run writes it anew" in run_index.broken[broken.run_id]
+    assert "repeat the command that requested the run, which rewrites it" in run_index.broken[broken.run_id]
 
 
 def test_what_is_no_run_folder_is_passed_over(results: Path, spec: RunSpec) -> None:

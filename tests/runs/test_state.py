@@ -26,7 +26,7 @@ def test_missing_then_queued_then_running_then_done(run: RunDir) -> None:
 def test_owner_that_died_leaves_an_interrupted_run(run: RunDir) -> None:
     attempt = claimed(run, dead_process())
     assert state(run) == (State.INTERRUPTED, "its worker died")
-    assert state(run, run.id) == (State.QUEUED, "to be resumed")
+    assert state(run, run.id) == (State.QUEUED, "to resume")
     attempt.record_failure("interrupted", "terminated")
     assert state(run) == (State.INTERRUPTED, "terminated")
 
@@ -44,7 +44,7 @@ def test_cancellation_is_obeyed_before_it_is_true(run: RunDir) -> None:
 
 def test_owner_on_another_machine_is_unknown(run: RunDir) -> None:
     claimed(run, Process("node7", "its boot", 1, "1"))
-    assert state(run, run.id) == (State.UNKNOWN, "claimed on node7, which cannot be asked from here")
+    assert state(run, run.id) == (State.UNKNOWN, "claimed on node7, which cannot be reached from here")
     assert run.status(StubLiveness(life="alive")).state is State.RUNNING
     assert run.status(StubLiveness(life="dead")).state is State.INTERRUPTED
 
@@ -59,7 +59,7 @@ def test_how_its_job_ended_says_what_became_of_a_run(run: RunDir) -> None:
     attempt = claimed(run, dead_process())
     assert seen(State.INTERRUPTED) == (State.INTERRUPTED, "why", "7_1")
     assert seen(State.INTERRUPTED, "")[1] == "its worker died"
-    assert seen(State.QUEUED) == (State.QUEUED, "to be resumed; why", "7_1")
+    assert seen(State.QUEUED) == (State.QUEUED, "to resume; why", "7_1")
     assert seen(State.UNKNOWN) == (State.UNKNOWN, "why", "7_1")
     assert seen(State.FAILED) == (State.FAILED, "why", "7_1")
     attempt.record_failure("interrupted", "out of time or preempted")
@@ -92,12 +92,12 @@ def test_attempts_lost_in_a_row_are_a_failure_until_retried(run: RunDir) -> None
         claimed(run, owner)
         assert run.status().state is State.INTERRUPTED
     claimed(run, owner)
-    text = f"{MAX_LOST_ATTEMPTS} attempts died without a word; see `ettsweep logs {run.id}`"
+    text = f"{MAX_LOST_ATTEMPTS} attempts died without an error; see `ettsweep logs {run.id}`"
     assert state(run, run.id) == (State.FAILED, text)
     RunDir(run.path).attempt(MAX_LOST_ATTEMPTS).record_failure("lost", "killed by SIGKILL")
     assert state(run, run.id) == (
         State.FAILED,
-        text.replace("died without a word", "got no further: killed by SIGKILL"),
+        text.replace("died without an error", "got no further: killed by SIGKILL"),
     )
     run.retry()
     assert state(run) == (State.INTERRUPTED, "killed by SIGKILL")

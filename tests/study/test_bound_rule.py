@@ -523,11 +523,11 @@ def test_without_a_budget_a_study_may_have_100_extra_runs(
         made = next_round([study], run_index, aim=Aim(follows=True, capacity=1000))
         return len(made.plan.to_launch), str(made.forecast), list(made.stop_reasons)
 
-    assert first_round() == (86, "86 runs to come", [])
+    assert first_round() == (86, "86 runs left", [])
     monkeypatch.setattr("ettsweep.study.round.EXTRA_RUNS", 14)
     taken, _, (reason,) = first_round()
     assert taken == 0
-    assert re.search(r"21 runs were requested, 14 more were added, and .*\b\d+ would be needed", reason)
+    assert re.search(r"21 runs were requested, 14 more were added, and .*\b\d+ more are needed", reason)
 
 
 def test_studies_share_a_budget_equally_in_any_order(search_of: Callable[..., Study]) -> None:

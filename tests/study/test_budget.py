@@ -29,9 +29,9 @@ def test_what_a_study_does_not_want_of_its_equal_share_goes_to_the_others(
 @pytest.mark.parametrize(
     ("forecast", "text"),
     [
-        (Forecast(1, 100), "about 1 run to come, at most 100"),
-        (Forecast(12, 400.7), "about 12 runs to come, at most 400"),
-        (Forecast(12, 12), "12 runs to come"),
+        (Forecast(1, 100), "about 1 run left, at most 100"),
+        (Forecast(12, 400.7), "about 12 runs left, at most 400"),
+        (Forecast(12, 12), "12 runs left"),
     ],
 )
 def test_runs_to_come_are_a_lower_limit_unless_the_budget_is_less(forecast: Forecast, text: str) -> None:

@@ -100,8 +100,8 @@ def test_of_each_part_the_last_statement_counts(make_sweep_spec: Ask, results: P
     record_criterion(results, ["w8"], CriterionOptions(margin=0.01))
     assert criterion(results) == Criterion(rule="paper", margin=0.01, confidence=0.9)
     extended = extend_sweep(results, "w8", make_sweep_spec({"margin": 0.05}))
-    assert extended == "sweep w8 is extended; margin 5% from now on"
+    assert extended == "extended sweep w8; margin 5% from now on"
     assert criterion(results) == Criterion(rule="paper", margin=0.05, confidence=0.9)
     assert extend_sweep(results, "w8", make_sweep_spec({"margin": 0.05})) == "", "that says nothing new"
-    assert extend_sweep(results, "w8", make_sweep_spec(seeds=[0, 1])) == "sweep w8 is extended"
+    assert extend_sweep(results, "w8", make_sweep_spec(seeds=[0, 1])) == "extended sweep w8"
     assert criterion(results) == Criterion(rule="paper", margin=0.05, confidence=0.9), "and that nothing of it"

@@ -74,7 +74,7 @@ def test_without_a_stated_margin_it_is_said_what_the_runs_can_tell() -> None:
     assert verdict.bound is not None
     assert verdict.bound.finest is not None
     assert verdict.bound.finest < 0.01
-    assert "you stated no margin, so 2% is used; with this noise, 7 runs can rule out gains above" in (
+    assert "you set no margin, so ettsweep uses 2%; with this noise, 7 runs can rule out gains above" in (
         default_margin_text(verdict)
     )
     assert bound_of(judged(scores, verdict.bound.finest)) == verdict.bound.finest, "within this margin"

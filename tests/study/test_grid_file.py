@@ -92,9 +92,12 @@ LAUGHS = "".join(f"l{i}: &l{i} [{f'*l{i - 1}, *l{i - 1}' if i else '1'}]\n" for 
     ("text", "message"),
     [
         ("[" * 100_000, "line 1: nested too deeply"),
-        ("a: 1\nb: &b [1, {c: *b}]", "line 2: an alias stands within what it repeats"),
+        ("a: 1\nb: &b [1, {c: *b}]", "line 2: an alias contains itself"),
         (LAUGHS, "line 20: more than 1,000,000 values, aliases counted"),
-        *((text, "a date, a number or a value with !! is none") for text in ("!!bool maybe", "!!int ''", "2024-12-50")),
+        *(
+            (text, "a date, number or value with !! is not valid")
+            for text in ("!!bool maybe", "!!int ''", "2024-12-50")
+        ),
     ],
 )
 def test_a_file_without_end_or_with_a_false_tag_is_refused_at_its_line(text: str, message: str) -> None:

@@ -193,4 +193,4 @@ def test_a_table_of_decades_is_judged_at_its_values(tmp_path: Path) -> None:
         "Use lr 0.0003, wd 0.1. A step up or down in lr (0.0001 or 0.001) or wd (0.01 or 1) gains at most 2% (95%)."
     )
     assert verdict["answer"] == answer
-    assert "lr: values count as evenly spaced (x3.16, off by up to 5% of a step)" in result.stderr
+    assert "lr: ettsweep treats values as evenly spaced (x3.16, off by up to 5% of a step)" in result.stderr

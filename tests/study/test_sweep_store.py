@@ -239,7 +239,7 @@ def test_the_lock_of_a_command_that_was_killed_is_taken_over(make_sweep_spec: As
     )
     assert subprocess.run([sys.executable, "-c", killed, str(lock)], check=False).returncode == -9
     assert lock.exists()
-    assert extend_sweep(results, "w8", make_sweep_spec(seeds=[1])) == "sweep w8 is extended"
+    assert extend_sweep(results, "w8", make_sweep_spec(seeds=[1])) == "extended sweep w8"
     assert not lock.exists()
 
 

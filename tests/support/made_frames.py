@@ -7,7 +7,7 @@ import pandas as pd
 
 from ettsweep.powers import format_power
 from ettsweep.quantities import score_with_error
-from ettsweep.report.formats import point_text
+from ettsweep.report.formats import point_powers
 from ettsweep.report.frames import CURVE_COLUMNS, POINT_COLUMNS, SPIKE_COLUMNS
 from ettsweep.report.run_histories import EVALUATIONS, TRAINING
 from ettsweep.runs.point import Point
@@ -27,7 +27,7 @@ FRESH = 10
 
 def named(steps: Steps) -> str:
     """Return what a point is called that is so many steps from the candidate."""
-    return point_text(CENTRE.moved(*steps))
+    return point_powers(CENTRE.moved(*steps))
 
 
 def points_of(scores: Mapping[Steps, float | None], **columns: Any) -> pd.DataFrame:

@@ -134,8 +134,8 @@ ENDS: dict[str, BaseException] = {
     "KeyboardInterrupt": KeyboardInterrupt(),
     "GeneratorExit": GeneratorExit(),
     "Quits: no more": Quits("no more"),
-    "it left with sys.exit(3)": SystemExit(3),
-    "it left with sys.exit('no luck')": SystemExit("no luck"),
+    "it called sys.exit(3)": SystemExit(3),
+    "it called sys.exit('no luck')": SystemExit("no luck"),
 }
 
 

@@ -14,7 +14,7 @@ from ettsweep.trainer.tasks.registry import TASKS
     ("settings", "expected"),
     [
         (["model.heads=5"], "model: width 64 is not divisible by heads 5; nearest width: 60, 65"),
-        (["model.kv_heads=3"], "model: kv_heads 3 does not divide heads 4; what does: 1, 2, 4"),
+        (["model.kv_heads=3"], "model: kv_heads 3 does not divide heads 4; these do: 1, 2, 4"),
         (["model.head=tide"], "model.head: input should be 'tied' or 'untied', got 'tide'; did you mean 'tied'?"),
         (
             ["model.positions=rotary", "model.width=36", "model.heads=12"],

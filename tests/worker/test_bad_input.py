@@ -36,8 +36,8 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"strategies": {"mup": "--a", "s=1": "--b"}}, "strategies: mup is there twice, under another name"),
     # the score
     ({"score": {"name": "val_loss"}}, "score.mode: is required"),
-    ({"score": {"name": "acc", "mode": "min"}}, "mode: min of acc is unusual; max is meant, or write min!"),
-    ({"score": {"name": "step", "mode": "min"}}, "name: a metric is expected; `step` counts the steps"),
+    ({"score": {"name": "acc", "mode": "min"}}, "mode: min is unusual for acc; write max, or min! if you mean it"),
+    ({"score": {"name": "step", "mode": "min"}}, "name: a metric is expected, but `step` counts steps"),
     # taking it up again
     ({"resume": {}}, "resume: either `checkpoint` with `add` is expected, or `always`"),
     ({"resume": {"checkpoint": CHECKPOINT}}, "add: is missing: what tells the command of a checkpoint"),
@@ -60,7 +60,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"workdir": "nowhere"}, "workdir: there is no folder"),
     ({"code": ["*.cfg"]}, "matches *.cfg"),
     ({"data": ["/nowhere/x"]}, "data: there is no /nowhere/x"),
-    ({"code": ["**.py"]}, "is no pattern"),
+    ({"code": ["**.py"]}, "is not a pattern"),
     ({"code": {"exclude": "/a"}}, "code.exclude: patterns of files beside the grid file are expected, got '/a'"),
     # the rest
     ({"gpus": 2}, "gpus: a run of this sweep takes 2, and the launch profile gives it 1"),
@@ -91,7 +91,7 @@ def test_what_cannot_work_is_told_before_anything_is_submitted(
 
 def test_a_grid_file_where_a_model_is_expected_is_told(tmp_path: Path) -> None:
     done = ettsweep("grid", "--model", "sweep.yaml", "--results", tmp_path / "results", code=2)
-    assert "sweep.yaml is no model but a file: leave out --model" in done.stderr
+    assert "sweep.yaml is a file, not a model: leave out --model" in done.stderr
 
 
 def test_a_program_where_a_model_or_a_grid_file_is_expected_leads_to_the_block(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_strategies_that_would_be_alike_are_told(tmp_path: Path, results: Path, 
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ({"command": "python x {lr} {seed}", "centre": {"lr": 1.0}}, "belongs into it, as `run: {command: ...}`"),
+        ({"command": "python x {lr} {seed}", "centre": {"lr": 1.0}}, "belongs into `run:`, as `run: {command: ...}`"),
         ({"run": {}, "centre": {"lr": 1.0}}, "run: one of "),
         ({"run": {**GOOD, "function": "a:b"}, "centre": {"lr": 1.0}}, "function"),
     ],

@@ -163,7 +163,7 @@ def test_a_run_without_a_score_fails_and_says_what_was_recorded(results: Path, g
     grid("silent")
     run = only_run(results)
     wait_for(lambda: run.status().state is State.FAILED, "its failure")
-    assert run.status().reason == "no score: err was not recorded; recorded were loss, other"
+    assert run.status().reason == "no score: err is missing; the run recorded loss, other"
     assert "working" in run.attempt(1).log_text(), "what it prints is in its log"
 
 

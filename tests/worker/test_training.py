@@ -143,11 +143,11 @@ def test_a_state_whose_metrics_were_changed_is_not_used(results: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("back", "the last one was 2, and steps do not go back"),
+        ("back", "the last one was 2, and steps must not decrease"),
         ("text", "log(..., loss='low'): a number is expected"),
         ("names", "more than 50 names of metrics"),
         ("early save", "metrics of step 9 are recorded"),
-        ("no save", "write made neither a file nor"),
+        ("no save", "write created no file or"),
         ("late", "the state after step 10 is saved: log, then save"),
     ],
 )
@@ -176,7 +176,7 @@ def test_each_life_of_a_job_that_saves_a_later_state_has_made_progress(results: 
 @pytest.mark.parametrize(
     "reason",
     [
-        *("KeyboardInterrupt", "Quits: no more", "it left with sys.exit(3)"),
+        *("KeyboardInterrupt", "Quits: no more", "it called sys.exit(3)"),
     ],
 )
 def test_a_function_that_ends_by_whatever_it_raises_has_failed(results: Path, reason: str) -> None:

@@ -21,7 +21,7 @@ MIN_DIGITS, MAX_DIGITS = 5, 15
 
 
 class Datasets:
-    """The data sets of a figure; its layers refer to them by name, so that several may share one."""
+    """The data sets of a figure; layers refer to them by name, and may share one."""
 
     def __init__(self) -> None:
         self._rows: dict[str, list[dict[str, Any]]] = {}
@@ -29,8 +29,8 @@ class Datasets:
     def add(self, frame: pd.DataFrame) -> Json:
         """Add a frame and return a reference to it, for `data` of a layer.
 
-        Its rows have rounded numbers, and null for missing values. The name is a hash of the content, so that equal
-        frames share one data set across all figures of the page.
+        Its rows have rounded numbers, and null for missing values. The name is a hash of the content: equal frames
+        share one data set across all figures of the page.
         """
         columns = {str(name): _column_values(frame[name]) for name in frame.columns}
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -47,7 +47,7 @@ def _column_values(column: pd.Series) -> list[Any]:
     if pd.api.types.is_float_dtype(column.dtype):
         digits = significant_digits(column)
         return [_rounded(value, digits) for value in column.tolist()]
-    # pd.NA is told first: compared with itself, it has no truth value. NaN differs from itself.
+    # pd.NA first: compared with itself, it has no truth value. NaN differs from itself.
     return [None if value is None or value is pd.NA or value != value else value for value in column.tolist()]
 
 
@@ -68,17 +68,17 @@ def _rounded(value: Any, digits: int) -> float | int | None:
 
 
 def quantitative(field: str, **options: Any) -> Json:
-    """Return the definition of a channel or a line of a tooltip, which has the numbers of a column."""
+    """Return the definition of a channel or tooltip line for a column of numbers."""
     return {"field": field, "type": "quantitative", **options}
 
 
 def nominal(field: str, **options: Any) -> Json:
-    """Return the same for a column of names, without an order."""
+    """Return the same for a column of names."""
     return {"field": field, "type": "nominal", **options}
 
 
 def value_if(condition: Json, value: float | str, otherwise: float | str) -> Json:
-    """Return the definition of a channel that has one of two values; the condition is a `param` or a `test`."""
+    """Return the definition of a channel with two values; the condition is a `param` or a `test`."""
     return {"condition": {**condition, "value": value}, "value": otherwise}
 
 
@@ -105,8 +105,8 @@ def legend_columns(second: int, third: int = 0) -> Json:
 def clipped_range(scores: Sequence[float], lower_is_better: bool, reach: float = 3.0) -> tuple[float, float]:
     """Return (low, high) for a colour or axis scale: from the best score to one not too bad.
 
-    A few awful points would leave one colour to all others, so the worse end is at most `reach` times as far from the
-    best as the median is.
+    The worse end is at most `reach` times as far from the best as the median: a few awful points must not leave one
+    colour to all others.
     """
     best, worst = (min(scores), max(scores)) if lower_is_better else (max(scores), min(scores))
     limit = best + reach * (float(np.median(scores)) - best)

@@ -23,7 +23,7 @@ from ettsweep.report.run_histories import EVALUATIONS, TRAINING, quantity_label
 from ettsweep.report.theme import SPIKE
 
 MAX_OTHER_POINTS = 12
-"""Further points drawn in grey, the best first; more where there are no neighbours."""
+"""Further points drawn in grey, the best first; more if there are no neighbours."""
 
 LOG_TICKS = [
     round(exponent + log_mantissa, 5) for exponent in range(-9, 10) for log_mantissa in (0.0, 0.30103, 0.69897)
@@ -93,7 +93,7 @@ def curves(curves: pd.DataFrame, spikes: pd.DataFrame, points: pd.DataFrame) -> 
 
 
 def _quantity_transform(data: Datasets, runs: pd.DataFrame) -> list[Json]:
-    """Return how the chosen quantity of each run is found: `value` over `t`, the middle of its smoothing bin."""
+    """Return the transforms to the chosen quantity of each run: `value` over `t`, the middle of its smoothing bin."""
     return [
         {"calculate": "datum[quantity]", "as": "value"},
         # Rows of steps have no evaluations, and the reverse.

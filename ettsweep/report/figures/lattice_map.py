@@ -1,4 +1,4 @@
-"""The map of a family's (lr, wd) lattice: hexagons, each of which touches those of its six neighbours."""
+"""The map of a family's (lr, wd) lattice: hexagons that touch those of their six neighbours."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ MAP_PIXELS, MAX_CELL_PIXELS = 600, 62
 """Limits: width of a map without its labels, and distance between hexagons."""
 
 SCORE_PIXELS = 34
-"""Distance between hexagons from which on scores are shown."""
+"""Least distance between hexagons for scores to be shown."""
 
 EQUAL_CONTRAST = 0.435
 """Position on the colour scale, from its dark end, where black and white text have equal contrast, 4.5."""
@@ -249,7 +249,7 @@ class _HexagonMap:
         return left, low, [(*left_end, "wd"), (*right_end, "lr")]
 
     def _axis_labels(self, axis: str, positions: Sequence[int]) -> list[str]:
-        """Return the lr or wd of positions as text; where no point is, extrapolated from two that are."""
+        """Return the lr or wd of positions as text, extrapolated where there is no point."""
         known = dict(zip(self.points[f"{axis}_steps"].astype(int), self.points[axis], strict=True))
         (first, at), *others = ((step, math.log2(value)) for step, value in known.items())
         other, log2 = others[-1]
@@ -283,7 +283,7 @@ def _is_within(index: tuple[int, int], ends: PositionRanges) -> bool:
 def hexagon_xy(lr_steps: Any, wd_steps: Any) -> tuple[Any, Any]:
     """Return x and y of the centre of the hexagon at a lattice position.
 
-    The unit vectors of lr and wd are 60 degrees apart, so that (+1, -1) has length 1 too. The six neighbours of a point
-    are then the six hexagons that touch its own, and (+1, +1) does not touch it.
+    The unit vectors of lr and wd are 60 degrees apart, so (+1, -1) has length 1 too. The six neighbours of a point are
+    then the six hexagons that touch it, and (+1, +1) does not.
     """
     return lr_steps + wd_steps / 2, wd_steps * math.sqrt(3) / 2

@@ -133,8 +133,7 @@ def _fitted_layers(
     mesh = fitted_curve.assign(x=origin + step * fitted_curve[f"{along}_steps"])
     mesh = mesh.assign(**{name: factor * mesh[name] for name in ("score", "low", "high")}, y=factor * mesh["score"])
     best = optimum.assign(x=origin + step * optimum[f"{along}_steps"], y=factor * optimum["score"])
-    # na_action: at the edge of the fitted points the optimum has no variance.
-    error = step * best[f"{along}_variance"].map(math.sqrt, na_action="ignore")
+    error = step * best[f"{along}_error"]
     best = best.assign(left=best["x"] - error, right=best["x"] + error)[["x", "y", "left", "right"]]
     fitted, cross = data.add(mesh[["x", "y", "low", "high"]]), data.add(best)
     return [

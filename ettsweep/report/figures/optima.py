@@ -71,7 +71,7 @@ def seeds(curves: pd.DataFrame, runs: pd.DataFrame) -> Json:
 
 
 def scores(runs: pd.DataFrame) -> Json:
-    """Draw the score of each run of each candidate, with means and standard errors where none diverged.
+    """Draw the score of each run of each candidate, with means and standard errors if none diverged.
 
     Open circles are the search's seeds, which chose the point, so their mean is optimistic; filled ones are fresh.
 
@@ -86,7 +86,7 @@ def scores(runs: pd.DataFrame) -> Json:
     statistics = groups.agg(
         mean=("value", "mean"), error=("value", "sem"), runs=("run", "size"), diverged=("diverged", "sum")
     )
-    # pandas leaves NaN out: a mean over the runs that did not diverge would flatter the point.
+    # pandas leaves NaN out: a mean without the diverged runs would look too good.
     spread, others = statistics[statistics["diverged"] == 0], statistics[statistics["diverged"] > 0]
     spread = spread.assign(low=spread["mean"] - spread["error"], high=spread["mean"] + spread["error"])
     encoding = {
@@ -171,7 +171,7 @@ def _strategy_colours(field: str, domain: list[str], strategies: list[str], lege
 
 
 def drop_lowest_accuracies(curves: pd.DataFrame, accuracy: bool) -> pd.DataFrame:
-    """Drop the lowest quarter of accuracies, the steep beginning, so that the ends fill the axis; keep all losses."""
+    """Drop the lowest quarter of accuracies, the steep beginning, to zoom in on the ends; keep all losses."""
     return curves[curves["value"] >= curves["value"].quantile(0.25)] if accuracy else curves
 
 

@@ -17,7 +17,7 @@ def strategies(points: pd.DataFrame) -> Json:
     """Draw the points of some families, those as good as the candidate within the margin, and the candidates.
 
     A switch maps all points to the coordinates of the standard strategy, by powers of the width. Optima that agree
-    there coincide, so their rings grow and their labels stack upwards.
+    there coincide: their rings grow, and their labels stack upwards.
 
     Args:
         points: rows of `points_frame` of families that differ only in strategy, with wd above 0.

@@ -33,7 +33,7 @@ def train_ensemble(
         runs: the runs.
         device: of this process.
         settings: of the launch profile.
-        ended: told of each run that has ended.
+        ended: called with each run that has ended.
         workers: number of workers that share the memory of this machine.
     """
     spec = spec_of(runs[0])
@@ -52,13 +52,13 @@ def train_ensemble(
 class Ensemble:
     """Trains runs together until all have ended.
 
-    A run that diverges, fails or is stopped leaves the others as they are. Whatever runs share may fail too, such as
-    the memory for all of them. The runs then go on one after the other, so that only a run at fault fails.
+    A run that diverges, fails or stops does not affect the others. If something shared fails, such as memory, the runs
+    continue one after the other, and only a run at fault fails.
 
     Args:
         runs: of one recipe, whose settings are `RuntimeSettings.for_stack`.
         clock: of all runs.
-        ended: told of each run that has ended.
+        ended: called with each run that has ended.
     """
 
     def __init__(self, runs: Sequence[RunInTraining], clock: SharedClock, ended: Ended) -> None:
@@ -83,8 +83,8 @@ class Ensemble:
                 self._stack = None
                 self._check_device()
                 for run in self._active():
-                    run.log(f"trains alone from step {run.trainer.step + 1} on: the stack fails, {error_line(error)}")
-            while active := self._active():  # the last run left, or all if the stack has failed
+                    run.log(f"trains alone from step {run.trainer.step + 1} on: the stack failed, {error_line(error)}")
+            while active := self._active():  # the last run, or all if the stack failed
                 self._clock.begin_round(len(active))
                 self._for_each(active[:1], _train_alone)
         finally:
@@ -96,7 +96,7 @@ class Ensemble:
         return [run for run in self._runs if not run.is_over]
 
     def _for_each(self, runs: Iterable[RunInTraining], act: Callable[[RunInTraining], None]) -> None:
-        """Act on each run that is not over; what one raises ends it, and leaves the others as they are."""
+        """Act on each run that is not over; an error ends only its run."""
         for run in runs:
             if run.is_over:
                 continue
@@ -114,7 +114,7 @@ class Ensemble:
                 self._check_device()
 
     def _check_device(self) -> None:
-        """End this process if the device is broken, before another run is blamed for it; the others are resumed."""
+        """End this process if the device is broken, before another run fails for it; the others resume."""
         if self._runs[0].device.type == "cuda":
             try:
                 torch.cuda.synchronize()
@@ -122,8 +122,8 @@ class Ensemble:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def _take_step(self, active: Sequence[RunInTraining]) -> None:
-        """Take a step of each run, with what follows it; raises if nothing has changed yet."""
-        # Runs that have ended keep computing in vain until half of them have: each size of a stack is traced anew.
+        """Take and process a step of each run; raise if nothing has changed yet."""
+        # Ended runs compute in vain until they are half of the stack: each size is traced again.
         if self._stack is None or 2 * len(active) <= len(self._stack.trainers):
             self._stack = Stack([run.trainer for run in active])
         slices = len(active[0].trainer.share.slices)
@@ -131,7 +131,7 @@ class Ensemble:
         losses, gradients = self._stack.gradients({run.trainer: batches[run.stream] for run in active})
         try:
             updates = self._stack.update(gradients, {run.trainer: run.loop.lr for run in active})
-        except Exception as error:  # some parameters may have taken the step already: no run can go on
+        except Exception as error:  # some parameters may have taken the step: no run can continue
             self._for_each(active, partial(_fail, error))
             return
         self._for_each(active, lambda run: run.loop.record_step(losses[run.trainer], *updates[run.trainer]))
@@ -152,7 +152,7 @@ class Ensemble:
         self._for_each(runs, evaluate)
 
     def _measure_at_once(self, runs: Sequence[RunInTraining]) -> dict[RunInTraining, Tensor]:
-        """Return each run's sums over the validation set; empty if the runs have to be evaluated one by one."""
+        """Return each run's sums over the validation set; empty if each run must evaluate alone."""
         sums: dict[RunInTraining, Tensor] = {}
         if self._stack is None or not self._evaluates_at_once or len(runs) < 2:
             return sums
@@ -167,7 +167,7 @@ class Ensemble:
         except Exception as error:
             self._evaluates_at_once = False
             for run in runs:
-                run.log(f"evaluated alone from step {run.trainer.step} on: the stack fails, {error_line(error)}")
+                run.log(f"evaluated alone from step {run.trainer.step} on: the stack failed, {error_line(error)}")
             return {}
         return sums
 
@@ -190,7 +190,7 @@ def _finish_step(run: RunInTraining) -> None:
 
 
 def _train_alone(run: RunInTraining) -> None:
-    shared = run.stream  # which is some steps ahead once another run has trained alone
+    shared = run.stream  # some steps ahead once another run has trained alone
     run.stream = TrainingStream(run.trainer.task, run.trainer.step + 1, shared.wait_timer, shared.loggers)
     with contextlib.closing(run.stream):
         run.train()

@@ -1,7 +1,7 @@
 """AdamW for all members of a stack at once, on their stacked tensors.
 
-Member by member, a GPU waits for Python to launch clipping, loss scaling and the update of each. Results differ in the
-last bits: norms are summed in another order, and torch's fused kernel, which takes one learning rate, rounds otherwise.
+Member by member, a GPU waits for Python to launch clipping, loss scaling and updates. Results differ in the last bits:
+norms are summed in another order, and torch's fused kernel, which takes one learning rate, rounds differently.
 
 Shapes: K members, P parameters.
 """
@@ -20,8 +20,8 @@ from ettsweep.trainer.training.trainer import Trainer
 class StackedAdamW:
     """Takes the optimizer steps of a stack's members as `Trainer.update` does, within rounding.
 
-    The optimizer state of each member becomes views of stacked tensors, as its parameters are. So checkpoints have
-    every step, and a member that leaves the stack goes on from there. Nothing waits for the device.
+    The optimizer state of each member becomes views of stacked tensors, like its parameters. So checkpoints have every
+    step, and a member that leaves the stack continues from there. Nothing waits for the device.
 
     Args:
         spec: of all members.
@@ -84,7 +84,7 @@ class StackedAdamW:
         """Have torch's own rule raise or lower the loss scales of some members."""
         for trainer, overflow in zip(self._trainers, overflows_K.float().unbind(), strict=True):
             if trainer in trainers:
-                # What unscale_() leaves for update(): itself it needs gradients in the parameters, and more launches.
+                # State that unscale_() leaves for update(), without its gradients in parameters and its launches.
                 state = trainer.scaler._per_optimizer_states[id(trainer.optimizer)]
                 state["found_inf_per_device"] = {self._device: overflow}
                 trainer.scaler.update()
@@ -98,7 +98,7 @@ class StackedAdamW:
         sizes_PK = lr_PK / (1 - spec.beta1**steps_PK)
         roots_PK = (1 - spec.beta2**steps_PK).sqrt()
         scalars = torch.stack([decays_PK, sizes_PK, roots_PK], dim=1).to(factors_K.dtype)
-        # One parameter after the other, which is launched fast enough, so that temporary tensors are small.
+        # One parameter after the other is fast enough, and keeps temporary tensors small.
         for (name, parameter), scalars_3K in zip(self._parameters.items(), scalars, strict=True):
             shape = (-1, *[1] * (parameter.dim() - 1))
             decay, size, root = (scalar_K.view(shape) for scalar_K in scalars_3K)
@@ -116,7 +116,7 @@ class StackedAdamW:
                     torch.where(takes_K.view(shape), tensor, old, out=tensor)
 
     def _to_device(self, values: Sequence[Sequence[float]]) -> Tensor:
-        """Return numbers in float64, as torch's own optimizers have learning rates, on the device."""
+        """Return numbers in float64, like learning rates of torch's optimizers, on the device."""
         pinned = self._device.type == "cuda"  # else the copy would block
         return torch.tensor(values, dtype=torch.float64, pin_memory=pinned).to(self._device, non_blocking=True)
 

@@ -68,7 +68,7 @@ class VmappedModel:
 
 
 def loss_identity(task: Task) -> Hashable:
-    """Return a cache key for the loss of a task: its function without the bound task, so that tasks share a graph."""
+    """Return a cache key for the loss of a task: its unbound function, so tasks share a graph."""
     return getattr(task.loss, "__func__", task.loss)
 
 
@@ -119,7 +119,7 @@ def outputs(
 def call_traced(key: Hashable, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function of tensors through a graph, traced at the first call with this key and these shapes.
 
-    Besides the tensors, everything that the function depends on must be in the key. It cannot branch on tensor values:
+    The key must have everything that the function depends on, besides the tensors. It cannot branch on tensor values:
     vmap raises then. The first call takes more memory than later ones.
     """
     leaves = pytree.tree_leaves(arguments)
@@ -129,7 +129,7 @@ def call_traced(key: Hashable, function: Callable[..., Any], *arguments: Any) ->
         graph.graph.eliminate_dead_code()  # tracing records operations whose results nothing uses
         graph.recompile()
         for node in graph.graph.nodes:
-            node.meta.clear()  # fake tensors and stack traces: megabytes that execution never reads
+            node.meta.clear()  # fake tensors and stack traces: unused megabytes
         while len(_GRAPHS) >= MAX_GRAPHS:
             del _GRAPHS[next(iter(_GRAPHS))]  # dicts keep insertion order
         _GRAPHS[key] = graph

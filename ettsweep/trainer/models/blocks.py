@@ -43,7 +43,7 @@ class Network(nn.Module, ABC):
         """Call a block; with `recompute`, only its inputs are kept for the backward pass."""
         x_BTD: Tensor
         if self.recompute:
-            # Saving the state of random generators costs time, so only where dropout must repeat its mask.
+            # Saving the state of random generators takes time, so only if dropout must repeat its mask.
             x_BTD = checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=self.draws_randomly)
         else:
             x_BTD = block(*inputs)
@@ -90,7 +90,7 @@ class Attention(AttentionBase):
         """Return the branch's output, (B, T, D); tokens attend to those where `mask_B11T` is true (None: all)."""
         B, T, D = x_BTD.shape
         qkv_BTSHC = F.linear(x_BTD, self.qkv).view(B, T, 3, self.heads, D // self.heads)
-        # unbind before transpose, so that autograd stacks the gradients in the layout that the matrix product needs.
+        # unbind before transpose: autograd then stacks the gradients in the layout of the matrix product.
         q_BHTC, k_BHTC, v_BHTC = (part_BTHC.transpose(1, 2) for part_BTHC in qkv_BTSHC.unbind(2))
         dropout = self.dropout if self.training else 0.0
         z_BHTC = self.attend(q_BHTC, k_BHTC, v_BHTC, mask_B11T, dropout, causal=self.causal)
@@ -137,10 +137,10 @@ class Block(nn.Module):
     """Pre-norm Transformer block: attention and MLP.
 
     Args:
-        attention: called with the normalised stream, (B, T, D), and what else the block is called with.
+        attention: called with the normalised stream, (B, T, D), and further arguments of the block.
         mlp: called with the normalised stream.
         ln_eps: eps of LayerNorms.
-        dropout: dropout of what both branches add.
+        dropout: dropout of both branches.
         gain_width: the width, if norms are RMSNorms with a gain, which starts from 0 and is added to 1; None for
             LayerNorms without parameters.
     """
@@ -180,7 +180,7 @@ def normalise(x_BTD: Tensor, gain_D: Tensor | None, eps: float) -> Tensor:
         return layer_norm(x_BTD, eps)
     device_type = gain_D.device.type
     if torch.is_autocast_enabled(device_type):
-        # As weights, which a sharded model gathers so. 1 is added after that, lest it round a small gain away.
+        # In the dtype of weights, as a sharded model gathers them; added before, 1 would round away a small gain.
         gain_D = gain_D.to(torch.get_autocast_dtype(device_type))
     return F.rms_norm(x_BTD, gain_D.shape, 1 + gain_D.to(x_BTD.dtype), eps)
 

@@ -42,8 +42,8 @@ def example_inputs(spec: ModelSpec, batch: int, device: torch.device) -> tuple[T
 def initialise(module: nn.Module, model: ModelSpec, strategy: StrategySpec, seed: int) -> None:
     """Initialise every parameter in place.
 
-    Each parameter has a generator of its own and is drawn in full, in fp32 on the CPU. So values do not depend on the
-    order of parameters, nor on the module's device, dtype or sharding.
+    Each parameter has its own generator and is drawn in full, in fp32 on the CPU. So values do not depend on the order
+    of parameters, or on the module's device, dtype or sharding.
     """
     tensors = dict(module.named_parameters())
     for parameter in parameter_shapes(model):
@@ -77,7 +77,7 @@ def copy_full_values(values: Tensor, tensor: "Tensor | DTensor") -> None:
     if not hasattr(tensor, "to_local"):
         tensor.copy_(values)
         return
-    from torch.distributed.tensor import DTensor  # takes half a second, which only sharded runs should pay
+    from torch.distributed.tensor import DTensor  # takes half a second
 
     assert isinstance(tensor, DTensor)
     mesh, (placement,) = tensor.device_mesh, tensor.placements

@@ -23,12 +23,12 @@ def compile_blocks(model: Network, kind: Hashable, warn: Callable[[str], None]) 
 
     Args:
         model: model whose blocks are compiled in place.
-        kind: what runs must share to share compiled code; code of a run of another kind is discarded.
+        kind: of runs that share compiled code; code of another kind is discarded.
         warn: receives the warning.
     """
     raise_recompile_limits()
     _reset_unless(kind)
-    # DDPOptimizer splits graphs so that gradients are sent during the backward pass. Single blocks are small enough.
+    # DDPOptimizer splits graphs to send gradients during the backward pass. Single blocks are small enough.
     torch._dynamo.config.optimize_ddp = False
     _compile_backward_with_forward()
 
@@ -71,8 +71,8 @@ def _compiler_errors() -> tuple[type[Exception], ...]:
 
 
 def raise_recompile_limits() -> None:
-    """Let the compiler keep `MAX_VERSIONS` versions of a function, as there may be many shapes."""
-    import torch._dynamo  # takes seconds, which only compiled runs should pay
+    """Let the compiler keep `MAX_VERSIONS` versions of a function, for many shapes."""
+    import torch._dynamo  # takes seconds
 
     config = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, MAX_VERSIONS)
@@ -92,7 +92,7 @@ _LAST_KIND: list[Hashable] = []
 
 
 def _reset_unless(kind: Hashable) -> None:
-    """Discard all compiled code unless it is of this kind, so that versions of old runs do not fill the limit."""
+    """Discard all compiled code unless it is of this kind: versions of old runs must not fill the limit."""
     if _LAST_KIND and _LAST_KIND[0] != kind:
         torch._dynamo.reset()
     _LAST_KIND[:] = [kind]
@@ -100,7 +100,7 @@ def _reset_unless(kind: Hashable) -> None:
 
 @cache
 def obstacle(device: torch.device) -> str:
-    """Compile a toy block with its gradients on a device; return why that fails, or "" if it works."""
+    """Compile a toy block with its gradients on a device; return the reason for a failure, or ""."""
     raise_recompile_limits()
     block = nn.Sequential(nn.Linear(8, 8), nn.GELU()).to(device)
     x = torch.ones(2, 8, device=device)

@@ -99,7 +99,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor | None, ...]:
-        # In place, so that torch refuses a second backward pass, whose saved tensors have changed.
+        # In place: torch then refuses a second backward pass, since saved tensors have changed.
         d_h_ND, d_weight_VD = (
             gradient.mul_(d_loss).to(dtype) for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         )

@@ -1,4 +1,4 @@
-"""Parts of today's decoders that the paper's models do not have: rotary positions, grouped keys and values, SwiGLU.
+"""Parts of today's decoders beyond the paper's models: rotary positions, grouped keys and values, SwiGLU.
 
 Shapes: B batch, T tokens, D width, H heads, G heads of keys and values, C channels per head, F hidden units of the MLP.
 """

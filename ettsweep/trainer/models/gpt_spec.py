@@ -56,7 +56,7 @@ class GptSpec(ModelSpec):
     @model_validator(mode="before")
     @classmethod
     def _of_one_form(cls, data: object) -> object:
-        """Leave out `kv_heads` where there are as many as heads: equal training must have one id."""
+        """Leave out `kv_heads` if it equals heads: equal runs must have one id."""
         if isinstance(data, dict) and data.get("kv_heads") == data.get("heads"):
             return {key: value for key, value in data.items() if key != "kv_heads"}
         return data
@@ -67,7 +67,7 @@ class GptSpec(ModelSpec):
         if self.kv_heads and self.heads % self.kv_heads:
             divisors = [count for count in range(1, self.heads + 1) if self.heads % count == 0]
             problems.append(
-                f"kv_heads {self.kv_heads} does not divide heads {self.heads}; what does: "
+                f"kv_heads {self.kv_heads} does not divide heads {self.heads}; these do: "
                 f"{', '.join(map(str, divisors))}"
             )
         if not problems and self.positions == "rotary" and channels(self) % 2:
@@ -110,7 +110,7 @@ def dims(model: GptSpec) -> Dims:
 
 
 def beyond_theory(model: GptSpec) -> tuple[str, ...]:
-    """Return in words what the model has that the theory does not cover, and how it is scaled all the same."""
+    """Return in words the parts of the model beyond the theory, and how they are scaled."""
     return tuple(
         text
         for applies, text in (

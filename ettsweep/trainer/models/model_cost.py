@@ -39,9 +39,9 @@ def checkpoint_bytes(model: ModelSpec, optimizer: OptimizerSpec) -> int:
 
 
 def check_size(model: ModelSpec, optimizer: OptimizerSpec, max_bytes: int = 2**52, owner: str = "any machine") -> None:
-    """Check that a model is not too large to train in the memory of a machine, which the last argument names.
+    """Check that a machine, named by the last argument, has enough memory to train a model.
 
-    The default is more memory than the largest machine has in all.
+    The default is more memory than the largest machine has.
 
     Raises:
         InputError: training needs more memory than that, even without activations.

@@ -55,8 +55,8 @@ def describe_scales(
 ) -> dict[str, Any]:
     """Return the scale table of a model under a named strategy, with the model's name, width and size.
 
-    `output_rescale` is None unless the head is tied to the word embedding. `beyond_theory` lists, in words, what the
-    theory does not cover.
+    `output_rescale` is None unless the head is tied to the word embedding. `beyond_theory` lists, in words, parts that
+    the theory does not cover.
 
     Raises:
         InputError: unknown strategy, or one that the optimizer does not have.
@@ -79,7 +79,7 @@ def parameter_factors(
     """Return (lr_factor, wd_factor) of every parameter by name, in the model's order.
 
     Raises:
-        InputError: the optimizer does not have the strategy, or the model nothing for it to train.
+        InputError: the optimizer does not have the strategy, or nothing to train in the model.
     """
     check_matrices(model, optimizer)
     result = {}
@@ -98,7 +98,7 @@ def matrices(model: ModelSpec) -> dict[str, int]:
 
 
 def check_matrices(model: ModelSpec, optimizer: OptimizerSpec) -> None:
-    """Check that a model has what its optimizer trains.
+    """Check that a model has parameters for its optimizer.
 
     Raises:
         InputError: the optimizer is Muon, and the model has no matrices between its first layer and its head.

@@ -20,7 +20,7 @@ from ettsweep.trainer.specs import ModelSpec
 class Architecture:
     """An architecture that can be trained. Functions take a model, an instance of `spec`.
 
-    Functions that need torch are given as `module:name` and imported on use, so that planning stays fast.
+    Functions that need torch are given as `module:name` and imported on use, which keeps planning fast.
 
     Attributes:
         spec: pydantic class of its models.
@@ -38,7 +38,7 @@ class Architecture:
         draws_randomly: model -> whether a training step draws random numbers.
         can_stack: whether several runs can train as one ensemble (trainer/ensemble/stack.py). Requires that strategies
             do not change the forward pass, and that training draws no random numbers.
-        beyond_theory: model -> what it has that the theory does not cover, in words.
+        beyond_theory: model -> its parts beyond the theory, in words.
         grids: shipped grid that `init` starts from, by preset; that of the preset's name unless given.
     """
 
@@ -163,7 +163,7 @@ def parameter_shapes(model: ModelSpec) -> tuple[Parameter, ...]:
 
 def parameter_count(model: ModelSpec) -> int:
     """Return the number of parameters, extrapolated from depths 1 and 2, since it is linear in the depth."""
-    # Counting all blocks of a depth that a typo made huge would take forever.
+    # Counting all blocks would take forever if a typo made the depth huge.
     one_block, two_blocks = (
         sum(parameter.size for parameter in parameter_shapes(model.model_copy(update={"depth": depth})))
         for depth in (1, 2)
@@ -192,8 +192,7 @@ def short_form(model: ModelSpec) -> str:
 def model_spec(name: str, like: str = "vit-digits") -> ModelSpec:
     """Return a model by name: a preset, or WIDTHxDEPTH, such as 64x4, which is otherwise like the preset `like`.
 
-    Such a model has as many heads as divide its width, of at least as many channels as those of `like` if it is that
-    wide.
+    Its number of heads divides its width; if wide enough, heads have at least as many channels as those of `like`.
 
     Raises:
         InputError: there is no model of that name.

@@ -1,4 +1,4 @@
-"""Where the data of tasks are that come with a package."""
+"""Location of data that come with a package."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,5 +40,5 @@ def digits_file() -> Path:
     folder = Path(package.origin).parent if package and package.origin else Path("sklearn")
     path = folder / "datasets" / "data" / "digits.csv.gz"
     if not path.is_file():
-        raise DataMissingError(f"task digits: {path} is missing: install scikit-learn anew")
+        raise DataMissingError(f"task digits: {path} is missing: reinstall scikit-learn")
     return path

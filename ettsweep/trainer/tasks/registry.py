@@ -1,4 +1,4 @@
-"""The registry of tasks. Code that needs torch or the data is referred to by name, and imported at first use."""
+"""The registry of tasks. Code that needs torch or the data is given by name, and imported at first use."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,14 +45,14 @@ class TaskKind:
         describe_data: (task, data) -> one line on the data; call it after `check_data`.
         load: `module:name` of (task, model, seed, device, BatchShare, LoaderSettings) -> Task; used after `check_data`.
         doctor: `module:function` of (task, model or None, data, number of samples to read or None) -> rows of
-            `ettsweep doctor`; None if no data have to be located.
+            `ettsweep doctor`; None without data to locate.
         train_size: task -> samples of an epoch; None if only the data tell, and curves are then drawn over steps.
         check_counts: (task, model, data) -> raises DataMissingError if a quick count contradicts the spec.
         data_digest: (task, data) -> digest of the data at hand, which binds a run to them as `spec.corpus`; None if
             runs are not bound to data.
         data_changed_message: message of the error if a run resumes on data with another fingerprint; None if it may.
-        data_kind: task -> name of the data whose location has to be given, and of its environment variable; empty if
-            they come with a package.
+        data_kind: task -> name of the data to locate, and of its environment variable; empty if they come with a
+            package.
     """
 
     spec: type[TaskSpec]
@@ -183,17 +183,17 @@ def located_data(task: TaskSpec, data: str | None) -> str | None:
 
 
 def check_data(task: TaskSpec, model: ModelSpec | None = None, data: str | None = None) -> None:
-    """Check that the data of a task are where a worker will look for them, and fit the model if one is given.
+    """Check that workers can find the data of a task, and that they fit the model if one is given.
 
     Raises:
-        DataMissingError: they are missing or do not fit; the message says how to give their location.
+        DataMissingError: they are missing or do not fit; the message explains how to give their location.
         CorruptError: they were edited.
     """
     task_kind(task).check_data(task, model, located_data(task, data))
 
 
 def bind_to_data(task: SomeTask, data: str | None = None) -> SomeTask:
-    """Return the task bound to the data at hand by their digest; unchanged if it is bound, or is of no such kind.
+    """Return the task bound to the data at hand by their digest; unchanged if it is bound, or never is.
 
     Raises:
         DataMissingError: the data are missing.

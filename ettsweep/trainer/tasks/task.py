@@ -1,4 +1,4 @@
-"""The interface between a task and the training loop, and what all tasks share: batches, sampling, classification."""
+"""The interface between a task and the training loop, and shared parts: batches, sampling, classification."""
 
 # B batch, C channels, H height, W width, K classes
 
@@ -48,7 +48,7 @@ class BatchShare:
 
     def validation(self, samples: int, size: int) -> list[range]:
         """Return the indices of this process's validation samples, every `world`-th of all, in slices of `size`."""
-        # Interleaved, so that all processes have work on validation sets of any order and size.
+        # Interleaved: all processes have work on validation sets of any order and size.
         mine = range(self.rank, samples, self.world)
         return [mine[first : first + size] for first in range(0, len(mine), size)]
 
@@ -90,15 +90,14 @@ ComputeContext = Callable[[], contextlib.AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class LoaderSettings:
-    """How samples are loaded; nothing here changes a sample.
+    """How samples are loaded, without effect on the samples.
 
     Attributes:
         workers: number of loader processes; 0 loads in the training process.
-        corrupt: what to do with an image that cannot be decoded.
+        corrupt: treatment of images that cannot be decoded.
         warn: called with a message for each image that is skipped, once per image.
         data: location of the data; None if they come with a package.
-        compute_context: context entered while a task computes on the device, so that this time does not count as
-            data loading.
+        compute_context: context entered while a task computes on the device, which is not data loading.
     """
 
     workers: int = 0
@@ -113,7 +112,7 @@ class Batch(NamedTuple):
 
     Attributes:
         inputs: arguments of the model's forward pass.
-        targets: what the loss compares the outputs with.
+        targets: of the loss.
         share: weight of this micro-batch's mean loss in the loss of its global batch.
     """
 
@@ -123,16 +122,16 @@ class Batch(NamedTuple):
 
 
 class Task(Protocol):
-    """What the training loop needs: batches, loss and validation metrics."""
+    """Interface for the training loop: batches, loss and validation metrics."""
 
     fingerprint: str
-    """Identifies the data and their order, so that a run does not resume on other data; empty for packaged data."""
+    """Identifies the data and their order: no run resumes on other data; empty for packaged data."""
 
     def batches(self, first_step: int) -> Iterator[Batch]:
         """Yield the micro-batches of this process for steps first_step, first_step + 1, ... without end.
 
-        Each step has one for each of `BatchShare.slices`, in that order. A sample depends on (seed, step, position in
-        the global batch) alone: a resumed run sees what an uninterrupted one does, on any number of processes.
+        Each step has one for each of `BatchShare.slices`, in that order. A sample depends only on (seed, step, position
+        in the global batch): a resumed run sees the same samples, on any number of processes.
         """
         ...
 

@@ -1,1 +1,1 @@
-"""Training of one run: step, loop, checkpoints, loggers, several devices. It knows neither sweeps nor schedulers."""
+"""Training of one run: step, loop, checkpoints, loggers, several devices. It knows no sweeps or schedulers."""

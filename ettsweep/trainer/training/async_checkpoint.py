@@ -12,7 +12,7 @@ from ettsweep.trainer.training.distributed import full_tensor, is_sharded
 from ettsweep.trainer.training.trainer import Trainer
 
 LARGE_BYTES = 2**28
-"""Bytes of state from which a checkpoint is written in the background: a disk takes much of a second for them."""
+"""Bytes of state from which a checkpoint is written in the background: they take a disk much of a second."""
 
 
 class AsyncCheckpointWriter:
@@ -28,7 +28,7 @@ class AsyncCheckpointWriter:
         self._copies: dict[str, Tensor] = {}
 
     def save(self, run: Run, trainer: Trainer) -> Callable[[], None]:
-        """Save a run's current state; return a function that waits until it is on disk and raises any error of that.
+        """Save a run's current state; return a function that waits until it is on disk, and raises its error.
 
         All processes of the run must call this: the leader gathers sharded tensors, and writes.
 

@@ -28,7 +28,7 @@ Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
 
 Save = Callable[[Callable[[Path], object]], None]
-"""Saves a state, given what writes it to a path."""
+"""Saves a state, given a function that writes it to a path."""
 
 
 def named_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -96,7 +96,7 @@ class CheckpointState:
         path: file, for messages.
         step: the last step done.
         scaler: state of the loss scaler.
-        skips: steps that it has skipped last, in a row.
+        skips: its last skipped steps in a row.
         tensors: full tensors by name, memory-mapped from disk.
     """
 
@@ -131,7 +131,7 @@ def load_checkpoint(path: Path, run_id: str) -> CheckpointState:
 
 
 def _refusal(error: Exception) -> str:
-    """Return why a checkpoint is refused, without the advice of torch to set weights_only=False: that runs its code."""
+    """Return why a checkpoint is refused, without torch's advice to set weights_only=False, which runs its code."""
     if "weights_only" not in str(error):
         return short_message(error)
     foreign = re.search(r"GLOBAL (\S+)", str(error))

@@ -53,7 +53,7 @@ class ProcessGroup:
 
     @classmethod
     def join(cls, device: torch.device) -> "ProcessGroup":
-        """Join the other processes of a run, as torchrun's variables tell; returns once all have joined.
+        """Join the other processes of a run by torchrun's variables; return once all have joined.
 
         GPUs average gradients through NCCL, CPUs through gloo. Decisions go through gloo between the hosts, which waits
         for no device and notices at once if a process exits.
@@ -129,13 +129,13 @@ class ProcessGroup:
     def broadcast(self, value: Json | None = None) -> Json | None:
         """Return the leader's value in all processes: plain data, or None.
 
-        It is sent as JSON, because unpickling what another process sends could run any code.
+        It is sent as JSON, since unpickling could run any code.
         """
         if self.world_size == 1:
             return value
         text = dumps({"said": value}).encode() if self.is_leader else b""
         with detect_lost_process():
-            size = torch.tensor([len(text)])  # first the length, so that the others can allocate the buffer
+            size = torch.tensor([len(text)])  # first the length, for the others' buffers
             dist.broadcast(size, src=0, group=self.host_group)
             payload = torch.zeros(int(size), dtype=torch.uint8)
             if self.is_leader:
@@ -147,7 +147,7 @@ class ProcessGroup:
     def wrap(self, model: nn.Module) -> nn.Module:
         """Return a module whose backward pass averages gradients over the processes; it shares the model's parameters.
 
-        A sharded model does so itself, and is returned as it is.
+        A sharded model does so itself, and is returned unchanged.
         """
         if self.world_size == 1 or is_sharded(model):
             return model
@@ -166,7 +166,7 @@ class ProcessGroup:
         everyone = self.shard_group or dist.group.WORLD
         assert everyone is not None
         device_type = "cuda" if dist.get_backend() == "nccl" else "cpu"
-        # torch caches communication plans by mesh equality. A trial's mesh gets a unique name, so that none is reused.
+        # torch caches communication plans by mesh equality. A trial's mesh has a unique name: none is reused.
         name = (f"trial {everyone.group_name}",) if self.shard_group else None
         mesh = DeviceMesh.from_group(everyone, device_type, mesh_dim_names=name)
         mixed_precision = MixedPrecisionPolicy(DTYPES.get(precision), torch.float32, cast_forward_inputs=False)
@@ -259,7 +259,7 @@ def detect_lost_process() -> Iterator[None]:
 
 
 def lost_process(error: BaseException) -> LostProcessError | None:
-    """Return the LostProcessError that a torch error stands for; None if no other process was lost."""
+    """Return the LostProcessError for a torch error; None if no other process was lost."""
     text = str(error)
     match = LOST_PEER.search(text)
     lost = match or isinstance(error, dist.DistBackendError | dist.DistNetworkError)

@@ -18,12 +18,12 @@ from ettsweep.trainer.training.stream import SharedClock, TrainingStream, WaitTi
 from ettsweep.trainer.training.trainer import Trainer
 
 DRAIN_S = 5.0
-"""Seconds after which buffered values are written even if few steps are done, so that progress is visible."""
+"""Seconds after which buffered values are written even after few steps, to show progress."""
 
 
 @dataclass(frozen=True)
 class LoopEnd:
-    """How the loop ended at `step`: stopped, diverged, or, if neither, finished."""
+    """How the loop ended at `step`: stopped, diverged, or else finished."""
 
     step: int
     stopped: bool = False
@@ -67,21 +67,21 @@ def train(loop: "TrainingLoop", stream: TrainingStream) -> None:
 
 
 class TrainingLoop:
-    """What a run does between its steps: it records them, notices a divergence, saves, and stops when it is to.
+    """The work of a run between its steps: record them, notice a divergence, save, and stop on request.
 
     All processes of a group do this together. So they agree after each step, between the hosts, on everything that
-    depends on a clock or a signal. Raises what `train` does.
+    depends on a clock or a signal. Raises the errors of `train`.
 
     Args:
         trainer: the run's objects, at the step to continue from.
         logger: receives metrics, timings and checkpoints.
-        settings: give the checkpoint intervals.
+        settings: with the checkpoint intervals.
         timings: see `start_timings`.
         wait_timer: of the training data.
-        run: says whether to stop.
+        run: has requests to stop.
 
     Attributes:
-        end: how the run ended; None while it goes on.
+        end: how the run ended; None before.
         evaluates: whether an evaluation follows the last step.
     """
 
@@ -105,7 +105,7 @@ class TrainingLoop:
         self._stop = self._saves = False
 
     def stop_if_asked(self) -> None:
-        """End the run before its next step if it is to stop."""
+        """End the run before its next step if a stop is requested."""
         self._stop, _, _ = self._poll_processes()
         self._end_if_over()
 
@@ -115,7 +115,7 @@ class TrainingLoop:
         return lr_at(self.trainer.step + 1, self.trainer.spec.lr, self.trainer.spec.schedule)
 
     def record_step(self, loss: Tensor, grad_norm: Tensor, loss_scale: Tensor) -> None:
-        """Record the next step, as `Trainer.train_step` returns it, and decide what follows it."""
+        """Record the next step, from `Trainer.train_step`, and decide what follows."""
         trainer, schedule = self.trainer, self.trainer.spec.schedule
         self._buffer.add(trainer.step + 1, self.lr, loss, grad_norm, loss_scale)
         trainer.step = step = trainer.step + 1
@@ -124,14 +124,14 @@ class TrainingLoop:
         self._saves = (saves or bool(every and step % every == 0)) and step < self._last_step
         self.evaluates = step % schedule.eval_every == 0 or step == self._last_step
         if self.evaluates or self._saves or self._stop or drains or len(self._buffer) >= DRAIN_STEPS:
-            # Drain before a checkpoint: a diverged state must not be saved, nor a step that is not in the metrics.
+            # Drain before a checkpoint: never save a diverged state, or a step that is missing in the metrics.
             try:
                 self._drain()
             except Diverged:
                 self.end, self.evaluates = LoopEnd(self._run.last_step, diverged=True), False
 
     def record_evaluation(self, metrics: Mapping[str, float]) -> None:
-        """Record the evaluation that follows the last step, as `Trainer.evaluate` returns it."""
+        """Record the evaluation after the last step, from `Trainer.evaluate`."""
         step, self.evaluates = self.trainer.step, False
         lr = lr_at(step, self.trainer.spec.lr, self.trainer.spec.schedule)
         self._logger.log(
@@ -143,7 +143,7 @@ class TrainingLoop:
             self.end = LoopEnd(step, diverged=True)
 
     def finish_step(self) -> None:
-        """Save the state after the last step if that is due, and end the run if it is over."""
+        """Save the state after the last step if due, and end the run if it is over."""
         if self.end is not None:
             return
         if self._saves:
@@ -165,7 +165,7 @@ class TrainingLoop:
         """Write the buffered steps.
 
         Raises:
-            Diverged: the run has, at the last step that is recorded then.
+            Diverged: the run has diverged, at the last recorded step.
         """
         if lines := self._buffer.drain():
             self._drained_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""Micro-batch sizes that fit into memory, and the error for one that does not."""
+"""Micro-batch sizes that fit into memory, and the error if one does not."""
 
 import contextlib
 import gc
@@ -24,18 +24,18 @@ from ettsweep.trainer.training.step_timing import now_s
 from ettsweep.trainer.training.trainer import Trainer, empty_network
 
 CPU_ACTIVATION_BYTES = 4 * 2**30
-"""Bytes of activations on the CPU. Fixed, because free memory varies, and with it micro-batch sizes and last bits of
-results; and because Linux kills a process that takes too much instead of refusing the allocation."""
+"""Bytes of activations on the CPU. Fixed, since free memory varies, which changes micro-batch sizes and last bits, and
+since Linux kills a process that takes too much instead of refusing the allocation."""
 
 STATE_BYTES = 16
 """Bytes per parameter in training: value, gradient and two moments in fp32."""
 
 MEMORY_FRACTION = 0.85
-"""Share of a GPU's free memory that may be planned; the rest covers libraries' workspaces and fragmentation."""
+"""Usable share of a GPU's free memory; the rest covers libraries' workspaces and fragmentation."""
 
 
 ENSEMBLE_MEMORY_FRACTION = 0.5
-"""Share of the free memory for the runs of an ensemble; the rest covers what the estimate of each omits."""
+"""Share of the free memory for the runs of an ensemble; the rest covers omissions of the estimate."""
 
 
 @contextlib.contextmanager
@@ -151,13 +151,13 @@ def largest_step(
         sharded: shard the model over the group.
         steps: number of steps; the speed of the last one is returned.
     """
-    device_batch = -(-spec.batch_size // group.world_size)  # the largest share: all processes cut theirs alike
+    device_batch = -(-spec.batch_size // group.world_size)  # the largest share, as all processes use one size
     size = device_batch
     if device.type == "cpu":
         size = even_micro_batch(device_batch, CPU_ACTIVATION_BYTES // activation_bytes(spec.model, recompute=recompute))
     with group.fake_group() if sharded else contextlib.nullcontext(SINGLE_PROCESS) as trial_group:
         while True:
-            # Measured anew for each size, after the memory of the previous trial was released.
+            # Measured for each size, after the memory of the previous trial is released.
             budget = int(MEMORY_FRACTION * available_bytes(device))
             step = _trial_step(spec, device, trial_group, recompute, sharded, size, steps)
             if size == 1 or (step is not None and step.memory_bytes <= budget):
@@ -212,7 +212,7 @@ def even_micro_batch(samples: int, at_most: int) -> int:
 
 
 def fitting_runs(spec: TransformerRun, device: torch.device, micro_batch: int | None, workers: int) -> int:
-    """Return how many runs like this one fit into a worker's memory at once, by an estimate.
+    """Estimate how many runs like this one fit into a worker's memory at once.
 
     Args:
         spec: any of the runs.
@@ -227,7 +227,7 @@ def fitting_runs(spec: TransformerRun, device: torch.device, micro_batch: int | 
 
 
 def available_bytes(device: torch.device) -> int:
-    """Return the free memory of a device; on a CPU what this process holds and may still get."""
+    """Return the free memory of a device; on a CPU, the memory that this process has and may still get."""
     if device.type == "cuda":
         release_memory(device)
         free_bytes, total_bytes = torch.cuda.mem_get_info(device)
@@ -235,13 +235,13 @@ def available_bytes(device: torch.device) -> int:
             torch.cuda.get_per_process_memory_fraction() * total_bytes
         )  # of a worker that shares the device
         return min(free_bytes, share_bytes - torch.cuda.memory_reserved(device))
-    # In a container or a SLURM job the cgroup's limit may be far below the free memory of the machine.
+    # A cgroup's limit may be far below the free memory of the machine.
     free_host_bytes = min(psutil.virtual_memory().available, free_memory())
     return int(free_host_bytes) + int(psutil.Process().memory_info().rss)
 
 
 def release_memory(device: torch.device) -> None:
-    """Return cached GPU memory that this process no longer uses to the device, so that it counts as free."""
+    """Return unused cached GPU memory to the device, where it counts as free."""
     if device.type == "cuda":
         gc.collect()  # modules have reference cycles, so their tensors outlive the last name
         torch.cuda.empty_cache()

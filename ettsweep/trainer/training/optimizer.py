@@ -19,8 +19,8 @@ def build_optimizer(model: nn.Module, spec: TransformerRun) -> torch.optim.Optim
 
     torch multiplies a group's weight_decay by its lr. A group with lr = eta_t * factor and the constant
     weight_decay = wd / factor therefore shrinks by eta_t * wd, which does not depend on the group, as in the
-    equation. Parameters with equal (factor, decay) share a group, so that fused kernels see few groups. The optimizer
-    state exists from the start, so that every checkpoint has the same tensors.
+    equation. Parameters with equal (factor, decay) share a group, so fused kernels see few groups. The optimizer state
+    exists from the start, so every checkpoint has the same tensors.
 
     Args:
         model: already on its device, and sharded if it will be.
@@ -52,7 +52,7 @@ def adamw(model: nn.Module, groups: Groups, spec: AdamWSpec | MuonSpec) -> torch
     result = torch.optim.AdamW(groups, betas=(spec.beta1, spec.beta2), eps=spec.eps, fused=fused)
     for parameter in (parameter for group in result.param_groups for parameter in group["params"]):
         moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
-        # Where torch would create it: fused kernels read the step count on the device, others on the host.
+        # As in torch: fused kernels read the step count on the device, others on the host.
         step_device = parameter.device if fused else "cpu"
         result.state[parameter] = {"step": torch.zeros((), dtype=torch.float32, device=step_device), **moments}
     return result
@@ -67,12 +67,12 @@ def muon(model: nn.Module, groups: Groups, spec: MuonSpec) -> "MuonWithAdamW":
 class MuonWithAdamW(torch.optim.Optimizer):
     """Muon for some parameter groups, AdamW for the others.
 
-    A parameter that fuses matrices (qkv) is orthogonalised matrix by matrix, as if they were parameters of their own. A
-    sharded parameter is gathered for its step, one after the other: a matrix is orthogonalised as a whole.
+    A parameter that fuses matrices (qkv) is orthogonalised matrix by matrix. Sharded parameters are gathered for their
+    step, one after the other, since a matrix is orthogonalised as a whole.
     """
 
     def __init__(self, groups: Groups, rest: torch.optim.AdamW, spec: MuonSpec) -> None:
-        # The groups of the rest are the very ones of its optimizer, so that a new lr is that of both.
+        # The rest's groups are shared with its optimizer, so both have a new lr.
         super().__init__([*groups, *rest.param_groups], {})
         self.state = rest.state
         self._rest = rest
@@ -99,12 +99,12 @@ class MuonWithAdamW(torch.optim.Optimizer):
         optimizer, momentum = self._muons[parameter], self.state[parameter]["momentum_buffer"]
         values, full_gradient, full_momentum = (full_tensor(x) for x in (parameter.detach(), gradient, momentum))
         (settings,) = optimizer.param_groups
-        # Views at each step anew: a stack of runs moves parameters, and a sharded one exists as a whole only here.
+        # New views at each step: a stack of runs moves parameters, and a sharded one is whole only here.
         parts = [x.chunk(group["matrices"]) for x in (values, full_gradient, full_momentum)]
         for matrix, part, part_gradient, part_momentum in zip(settings["params"], *parts, strict=True):
             matrix.data, matrix.grad = part, part_gradient
             optimizer.state[matrix]["momentum_buffer"] = part_momentum
-        # torch multiplies the step, and not the decay, by this root; here the factor of the group has it already.
+        # torch multiplies only the step by this root, which the factor of the group has already.
         own_factor = math.sqrt(max(1.0, parts[0][0].shape[0] / parts[0][0].shape[1]))
         settings["lr"] = group["lr"] / own_factor
         settings["weight_decay"] = group["weight_decay"] * own_factor
@@ -112,7 +112,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         set_full(parameter.data, values)
         set_full(momentum, full_momentum)
         for matrix in settings["params"]:
-            matrix.data, matrix.grad = values.new_empty(0, 0), None  # what was gathered is freed
+            matrix.data, matrix.grad = values.new_empty(0, 0), None  # the gathered tensor is freed
         optimizer.state.clear()
 
 

@@ -1,4 +1,4 @@
-"""How an earlier attempt at a run was trained, and what has changed since then."""
+"""Execution of an earlier attempt at a run, and changes since then."""
 
 from collections.abc import Iterator
 
@@ -15,8 +15,8 @@ from ettsweep.trainer.training.distributed import ProcessGroup
 def previous_execution(run: RunDir, attempt: Attempt, group: ProcessGroup) -> Json:
     """Return the execution record of the newest earlier attempt; empty if there is none.
 
-    Its thread count, micro-batch size and so on keep a resume bit-exact. They do not carry over to another number of
-    processes, so the record is empty in that case too.
+    Its thread count, micro-batch size and so on keep a resume bit-exact. For another number of processes they do not
+    apply, and the record is empty.
     """
     for number in sorted(run.attempt_numbers(), reverse=True):
         if number >= attempt.number:
@@ -28,10 +28,10 @@ def previous_execution(run: RunDir, attempt: Attempt, group: ProcessGroup) -> Js
 
 
 def environment_changes(spec: TransformerRun, attempt: Attempt) -> Iterator[str]:
-    """Yield a warning for each difference to the attempt that this one resumed from, with its consequence.
+    """Yield a warning for each difference to the resumed attempt, with its consequence.
 
     Raises:
-        DataMissingError: the tokens of a text task have changed, so that the run cannot be resumed.
+        DataMissingError: the tokens of a text task have changed, so the run cannot resume.
     """
     earlier = attempt.parent()
     if earlier is None:

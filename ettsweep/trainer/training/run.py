@@ -57,7 +57,7 @@ def train_run(
     settings: RuntimeSettings,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> None:
-    """Train a run by itself, to its end, to a divergence, or until it is to stop; all processes of the group call this.
+    """Train a run by itself, to its end, a divergence or a requested stop; all processes of the group call this.
 
     Args:
         run: the run.
@@ -94,9 +94,9 @@ class RunInTraining:
 
     Attributes:
         run, device: as given.
-        is_over: whether it has ended, in whatever way.
-        trainer, stream: its objects, and its training data; once it is prepared.
-        loop: its steps; once it is started.
+        is_over: whether it has ended in any way.
+        trainer, stream: its objects, and its training data, once prepared.
+        loop: its steps, once started.
     """
 
     trainer: Trainer
@@ -126,11 +126,11 @@ class RunInTraining:
 
         Args:
             streams: of the runs of one recipe that train at once. The run reads one of them, or adds its own.
-            remark: a line for the run's log.
+            remark: a line for its log.
         """
         attempt, group = self._attempt, self._group
         spec = spec_of(self.run)
-        # In an ensemble nothing of it would keep the run's bits, and all runs need the same settings.
+        # An ensemble cannot keep the run's bits, and needs the same settings for all runs.
         previous = {} if self._settings.stack_size > 1 else previous_execution(self._folder, attempt, group)
         self._settings = settings = resolve(spec, self.device, self._settings, group, previous, self._warn)
         torch.set_num_threads(settings.threads or 1)
@@ -151,13 +151,13 @@ class RunInTraining:
             self._record_start(spec)
         if remark:
             self.log(remark)
-        group.all_max(0)  # a barrier with a timeout: a process that failed above must not leave others waiting in NCCL
+        group.all_max(0)  # a barrier with a timeout: after a failure above, others must not wait in NCCL
         with self._explained_errors():
             trainer.network = group.wrap(trainer.model)
             trainer.rebuild_gradient_buckets()
 
     def _join_stream(self, streams: Streams) -> TrainingStream:
-        """Return the run's training data from its next step on, which runs of its seed at that step share."""
+        """Return the run's training data from its next step on, shared by runs of its seed at that step."""
         trainer, settings = self.trainer, self._settings
         key = trainer.spec.seed, trainer.step  # with the step, since a resumed run may start at another one
         if key not in streams:
@@ -197,7 +197,7 @@ class RunInTraining:
             train(self.loop, self.stream)
 
     def finish(self) -> None:
-        """Record what the result has of the trainer."""
+        """Record the trainer's entries of the result."""
         end = self.loop.end
         assert end is not None
         self._logger.finish_saving()
@@ -205,7 +205,7 @@ class RunInTraining:
         if end.stopped:
             self.log(f"stopped at step {end.step}")
             return
-        # No hash for a diverged run: its weights depend on how late the divergence was noticed.
+        # No hash for a diverged run: its weights depend on when the divergence was noticed.
         computes_weights = not end.diverged and (self._group.is_leader or is_sharded(self.trainer.model))
         with self._explained_errors():
             weights = checkpoint.weights_sha256(self.trainer.model) if computes_weights else None
@@ -223,7 +223,7 @@ class RunInTraining:
             self._attempt.record("facts", facts | timings.summary())
 
     def close(self) -> None:
-        """Close what the run has opened."""
+        """Close everything that the run has opened."""
         self._logger.finish_saving()
         self._logger.close()
 
@@ -322,7 +322,7 @@ def open_task(
 def _start_s() -> float:
     """Return the CPU seconds of this process until the first call, at its first training step.
 
-    They are about as many as pass until then on a machine that is free, without waits for a slot or for others.
+    They approximate the time until then on a free machine, without waits for a slot or for others.
     """
     return time.process_time()
 

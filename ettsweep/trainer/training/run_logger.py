@@ -1,4 +1,4 @@
-"""What a process writes of a run that it trains: metrics, timings, checkpoints, lines of text. Only rank 0 does."""
+"""Output of a training run: metrics, timings, checkpoints, lines of text. Only rank 0 writes."""
 
 import contextlib
 import time
@@ -16,7 +16,7 @@ from ettsweep.trainer.training.trainer import Trainer
 
 
 class RunLogger:
-    """Writes what is recorded of a run.
+    """Writes the records of a run.
 
     Attributes:
         metric_loggers: TensorBoard and the like; None before they are opened, and in processes that write nothing.
@@ -34,7 +34,7 @@ class RunLogger:
         """Record lines of metrics.
 
         Raises:
-            Diverged: one of them shows that the run has diverged; those that follow it are left out.
+            Diverged: one of them shows that the run has diverged; later ones are dropped.
             OSError: they cannot be written.
         """
         try:
@@ -67,7 +67,7 @@ class RunLogger:
         Raises:
             OSError: it cannot be written.
         """
-        # Reset before the wait, so that an error is raised once only.
+        # Reset before the wait: raise an error only once.
         if self._wait_for_write is not None:
             wait, self._wait_for_write = self._wait_for_write, None
             wait()
@@ -80,7 +80,7 @@ class RunLogger:
             self.log(f"warning: the last checkpoint was not written: {error_line(error)}")
 
     def log(self, text: str) -> None:
-        """Print a line with date and time; of several runs at once, each has an output of its own."""
+        """Print a line with date and time; each of several runs has its own output."""
         if not self._writes:
             return
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {escape_control(text)}"

@@ -1,4 +1,4 @@
-"""Runtime settings: how a process trains a run, as far as results change by rounding at most.
+"""Runtime settings of a process, which change results by rounding at most.
 
 Settings come from a launch profile. Those left open (None) are resolved for the run and its devices.
 """
@@ -39,13 +39,13 @@ class RuntimeSettings:
     Attributes:
         threads: CPU threads; None uses the number of the previous attempt, or one that suits the work of a step.
         most_threads: upper limit for `threads`.
-        stack_size: runs that train in one stack, which makes operators that many times as large.
+        stack_size: runs in one stack, by which operators are larger.
         checkpoint_every_s: seconds between checkpoints.
         checkpoint_every_steps: steps between checkpoints, in addition.
         micro_batch: samples per forward pass; None uses the previous attempt's size, or the largest that fits.
         loader_workers: processes that load images; 0 loads in the training process.
         compile: use torch.compile; None does on a GPU if the runs are long enough to make up for compilation.
-        alike: runs of one recipe that a process trains one after the other, which share compiled code.
+        alike: runs of one recipe that a process trains one after the other, sharing compiled code.
         activation_checkpointing: recompute activations in the backward pass instead of keeping them; None does for
             models of more than a billion parameters.
         sharded: shard the model over the processes (FSDP2); None does for models of more than a billion parameters.
@@ -76,7 +76,7 @@ class RuntimeSettings:
         """Return the settings of a run in a slot: those of the launch profile, with `auto` left open as None.
 
         Args:
-            given: what the worker says of profile and slot.
+            given: settings of profile and slot from the worker.
             data: path of the task's data; None if they come with a package.
         """
         shared = {field.name for field in fields(cls)}
@@ -103,7 +103,7 @@ class RuntimeSettings:
         }
 
     def for_stack(self, runs: int) -> "RuntimeSettings":
-        """Return the settings of so many runs that train in one stack, with nothing that a stack cannot do."""
+        """Return the settings of some runs in one stack, without anything that a stack cannot do."""
         return replace(self, stack_size=runs, compile=False, activation_checkpointing=False, sharded=False)
 
 
@@ -117,7 +117,7 @@ def resolve(
 ) -> RuntimeSettings:
     """Return the settings with all open values resolved, equal in all processes of the group.
 
-    An explicit setting wins, then the value of the previous attempt (so that a resume is bit-exact), then a default.
+    An explicit setting wins, then the value of the previous attempt (for a bit-exact resume), then a default.
 
     Args:
         spec: the run.
@@ -151,14 +151,14 @@ def resolve(
             recompute=bool(settings.activation_checkpointing),
             sharded=bool(settings.sharded),
         )
-    device_batch = -(-spec.batch_size // group.world_size)  # the largest share: all processes cut theirs alike
+    device_batch = -(-spec.batch_size // group.world_size)  # the largest share, as all processes use one size
     return replace(settings, micro_batch=-group.all_max(-min(size, device_batch))[0])
 
 
 def _threads(spec: TransformerRun, device: torch.device, settings: RuntimeSettings, previous: Json) -> int:
     """Return the number of CPU threads, which changes the last bits of results.
 
-    Small operators are no faster on more threads, so the other cores are left to other workers.
+    Small operators are no faster on more threads, so other cores are for other workers.
     """
     if settings.threads is not None:
         return settings.threads

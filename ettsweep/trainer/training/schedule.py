@@ -9,7 +9,7 @@ def lr_at(step: int, lr: float, schedule: ScheduleSpec) -> float:
     """Return the learning rate of a step; `lr` is the peak.
 
     Linear warmup, lr * step / warmup_steps, then the plateau of `wsd`, then a decay to `lr_min`, or `floor` * lr, at
-    `total_steps`. Steps are counted from 1, so that the first step does not have learning rate 0.
+    `total_steps`. Steps count from 1, so the first step does not have learning rate 0.
     """
     if step <= schedule.warmup_steps:
         return lr * step / schedule.warmup_steps

@@ -1,4 +1,4 @@
-"""The batches that a run trains on, and the seconds that it waits for them."""
+"""The batches of a run, and the seconds that it waits for them."""
 
 import contextlib
 import time
@@ -26,7 +26,7 @@ class SharedClock:
         return self._elapsed_s + (self._clock() - self._updated_s) / self.runs
 
     def begin_round(self, runs: int) -> None:
-        """Begin a round in which so many runs take a step."""
+        """Begin a round in which some runs take a step."""
         # Settle the time so far at the old rate before the rate changes.
         self._elapsed_s, self._updated_s = self(), self._clock()
         self.runs = runs

@@ -1,4 +1,4 @@
-"""The trainer of a run: its network, optimizer and data share, and what a step and an evaluation do with them."""
+"""The trainer of a run: its network, optimizer and data share, and its steps and evaluations."""
 
 import contextlib
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def empty_network(
         model = build_model(spec.model, spec.strategy)
     if sharded:
         group.shard(model, spec.precision)
-    model.to_empty(device=device)  # after sharding, so that no device ever holds the whole model
+    model.to_empty(device=device)  # after sharding: no device ever holds the whole model
     return model
 
 
@@ -85,7 +85,7 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
 
     def seed_dropout(self) -> None:
-        """Seed the next step's dropout by (seed, step, rank), so that a resumed run draws the same."""
+        """Seed the next step's dropout by (seed, step, rank): a resumed run draws the same."""
         if self.model.draws_randomly:
             torch.manual_seed(derive_seed(self.spec.seed, "dropout", self.step + 1, self.share.rank))
 

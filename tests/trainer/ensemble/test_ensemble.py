@@ -222,7 +222,7 @@ def test_runs_whose_stack_fails_go_on_alone_from_their_step(
     calls = calls_of(monkeypatch, Stack, "gradients", breaks_after=9)
     runs = ensemble(specs, [never, stop_at(10), never])
     assert len(calls) == 10
-    assert "trains alone from step 10 on: the stack fails, OutOfMemoryError" in logged(runs[2])
+    assert "trains alone from step 10 on: the stack failed, OutOfMemoryError" in logged(runs[2])
     assert "stopped at step 9" in logged(runs[1])
     assert_close([runs[0], runs[2]], [expected[0], expected[2]])
 
@@ -235,7 +235,7 @@ def test_runs_whose_stack_cannot_be_evaluated_are_evaluated_alone(
     gradients = calls_of(monkeypatch, Stack, "gradients")
     runs = ensemble(specs)
     assert (len(calls), len(gradients)) == (2, 24)
-    assert "evaluated alone from step 8 on: the stack fails, OutOfMemoryError" in logged(runs[0])
+    assert "evaluated alone from step 8 on: the stack failed, OutOfMemoryError" in logged(runs[0])
     assert_close(runs, expected)
 
 

@@ -217,8 +217,8 @@ CENTRE = {"standard": {"lr": 0.02, "wd": 0.1}}
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--strategy", "ntk"], "strategy ntk: muon has standard and mup alone: neural-tangent factors make up for the size"),
-        (["--strategy", "s=0.25"], "strategy s=0.25: muon has standard and mup alone"),
+        (["--strategy", "ntk"], "strategy ntk: muon supports standard and mup only; neural-tangent factors make up for the size"),
+        (["--strategy", "s=0.25"], "strategy s=0.25: muon supports standard and mup only"),
         (["--set", "optimizer.ns_steps=0"], "optimizer.ns_steps: input should be greater than or equal to 1, got 0"),
         (["--set", "optimizer.adamw_lr_ratio=0"], "optimizer.adamw_lr_ratio: input should be greater than 0, got 0"),
     ],

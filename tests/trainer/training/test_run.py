@@ -338,7 +338,7 @@ def test_full_disk_at_a_checkpoint_is_a_clear_failure_and_costs_no_bit(
     disk = small_disk("1m")
     run = train(spec, every_steps=4, folder=disk, poll=fill_at_step(10, disk, free_kib=16, saved=8))
     path = run.attempt(1).states_path
-    full = f"{path}/12: the disk is full; free some space (`ettsweep clean` removes what is no longer needed)"
+    full = f"{path}/12: the disk is full; free some space (`ettsweep clean` removes unneeded files)"
     assert (run.status().state, run.status().reason) == (State.FAILED, full)
     assert f"failed: {full}" in run.attempt(1).log_text()
     assert "Traceback" not in run.attempt(1).log_text()

@@ -47,8 +47,8 @@ def training_crop(task: ImageTask, image_size: int) -> Crop:
 class ResizedCrop:
     """Decodes a random crop of an image, drawn as in timm, and resizes it with torch.
 
-    A large JPEG is decoded at a half, a quarter or an eighth of its size, which libjpeg-turbo does quickly, as long as
-    the crop is then still `DRAFT_MARGIN` times larger than its final size.
+    A large JPEG is decoded at a half, a quarter or an eighth of its size, quickly by libjpeg-turbo, if the crop is then
+    still `DRAFT_MARGIN` times larger than its final size.
     """
 
     def __init__(self, size: int, scale_min: float) -> None:
@@ -119,7 +119,7 @@ def training_transform(task: ImageTask, image_size: int) -> Transform:
 
 
 def _posterize(posterize: Callable[..., Image.Image], image: Image.Image, bits: int, **kwargs: object) -> Image.Image:
-    """Keep the upper bits of each value; black if RandAugment asks for 0 bits, for which Pillow 13 raises an error."""
+    """Keep the upper bits of each value; black for 0 bits, for which Pillow 13 raises an error."""
     return posterize(image, bits, **kwargs) if bits > 0 else Image.new(image.mode, image.size)
 
 
@@ -140,7 +140,7 @@ class Erasing:
 
 
 class _ErasingRecorder:
-    """Stands in for a normalised image in timm's RandomErasing, and records what is written to it."""
+    """Replaces a normalised image in timm's RandomErasing, and records writes."""
 
     dtype = torch.float32
 

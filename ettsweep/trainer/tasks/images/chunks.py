@@ -33,7 +33,7 @@ Item = tuple[int, int]
 """(epoch, index) of a training image; with the seed, they determine its augmentation."""
 
 MAX_REPLACEMENTS = 10
-"""An image is replaced by the next one up to this many times; more undecodable images in a row are no accident."""
+"""Most undecodable images in a row, each replaced by the next: more are no accident."""
 
 RETRY_PAUSES_S = (0.1, 1.0)
 """Pauses before further attempts to read an image, in seconds: file servers restart."""
@@ -55,7 +55,7 @@ class ImageBytes(NamedTuple):
         rectangles: erased rectangles, each as [image, top, left, height, width].
         noise: normalised values of all rectangles, flattened and concatenated.
         labels: [B].
-        problems: images that could not be used.
+        problems: unusable images.
     """
 
     pixels: Tensor
@@ -66,7 +66,7 @@ class ImageBytes(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Normalised images [B, C, H, W] and labels [B] on the device, and the images that could not be used."""
+    """Normalised images [B, C, H, W] and labels [B] on the device, and unusable images."""
 
     images: Tensor
     labels: Tensor
@@ -138,7 +138,7 @@ ImageLoader = TrainingImages | ValidationImages
 def load_chunks(
     images: ImageLoader, order: Iterable[list[Any]], workers: int, *, pinned: bool
 ) -> Generator[ImageBytes]:
-    """Yield a chunk for each list of items, of which there may be endless many. Closing the generator ends the workers.
+    """Yield a chunk for each list of items, perhaps endlessly. Closing the generator ends the workers.
 
     Args:
         images: loads and transforms one image.
@@ -146,7 +146,7 @@ def load_chunks(
         workers: number of loader processes; 0 loads in this process.
         pinned: return page-locked memory, from which a GPU copies asynchronously.
     """
-    # A flag in shared memory, for workers ignore signals. It has no lock that a killed worker could hold for ever.
+    # A flag in shared memory, since workers ignore signals, without a lock that a killed worker could hold.
     stop = torch.zeros(1, dtype=torch.uint8)
     if workers:
         stop.share_memory_()
@@ -163,7 +163,7 @@ def load_chunks(
         try:
             running = [iter(loader)]
         except BaseException:
-            stop.fill_(1)  # else the workers that were started would ignore SIGTERM
+            stop.fill_(1)  # else started workers would ignore SIGTERM
             raise
     end = partial(_stop_workers, running, stop)
     atexit.register(end)  # before multiprocessing waits for its children
@@ -211,8 +211,8 @@ EMPTY_BHWC = torch.empty((0, 1, 1, 3), dtype=torch.uint8)
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
-"""Signals that a terminal or SLURM sends to all processes of a run. Workers ignore them: the training process decides
-when to stop, and still needs chunks for its last step."""
+"""Signals of a terminal or SLURM to all processes of a run. Workers ignore them: the training process decides when to
+stop, and still needs chunks for its last step."""
 
 
 def _start_worker(stop: Tensor, worker: int) -> None:

@@ -91,15 +91,15 @@ def fingerprint(*sources: ImageSource) -> str:
     for source in sources:
         digest.update(repr(source.classes).encode() + source.labels.tobytes())
         for index in range(0, len(source), max(1, len(source) // FINGERPRINT_NAMES)):
-            digest.update(Path(source.name(index)).stem.encode())  # no folders, so that a data set can be moved
+            digest.update(Path(source.name(index)).stem.encode())  # without folders: a data set may move
     return digest.hexdigest()[:12]
 
 
 class Images(Classification):
     """The task of a run on images.
 
-    Augmentation depends on (seed, epoch, image), Mixup on (seed, step, chunk of the global batch): neither depends on
-    the number of processes, the micro-batch or the workers.
+    Augmentation depends on (seed, epoch, image), Mixup on (seed, step, chunk of the global batch), not on the number of
+    processes, the micro-batch or the workers.
 
     Raises:
         PackageMissingError: timm is not installed.
@@ -162,7 +162,7 @@ class Images(Classification):
         for chunk_share in self._chunk_shares:
             images_BCHW, targets, _ = next(chunks)
             if self._mixup is not None:
-                # Seeded by the chunk, so that all processes that share a chunk mix it alike.
+                # Seeded by the chunk: all processes that share it mix it the same way.
                 with self._loading.compute_context(), restored_generators():
                     seed_generators(derive_seed(self._seed, "mixup", step, chunk_share.number))
                     images_BCHW, targets = self._mixup(images_BCHW, targets)
@@ -195,7 +195,7 @@ class Images(Classification):
         """Yield chunks on the device; closing the generator ends the workers.
 
         Raises:
-            DataMissingError: an image cannot be used, and must not be skipped.
+            DataMissingError: an unusable image must not be skipped.
         """
         with closing(load_chunks(images, order, self._loading.workers, pinned=self._device.type == "cuda")) as chunks:
             for chunk in move_to_device(chunks, self._device, self._normalise):

@@ -24,7 +24,7 @@ from ettsweep.trainer.tasks.task import (
 VALIDATION_SLICE = 500
 
 
-# Runs that one process trains share the tensors.
+# Runs of one process share the tensors.
 @cache
 def _split(train_size: int, split_seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return training images, labels, validation images, labels; images are normalised [N, 1, 8, 8], labels [N].
@@ -59,7 +59,7 @@ class Digits(Classification):
     ) -> None:
         super().__init__(spec.label_smoothing)
         self._images, self._labels, val_x, val_y = (t.to(device) for t in _split(spec.train_size, spec.split_seed))
-        # Slices, for indexing with them makes views and copies nothing.
+        # Slices make views, without copies.
         slices = [
             slice(positions.start, positions.stop, positions.step)
             for positions in share.validation(len(val_y), VALIDATION_SLICE)

@@ -95,7 +95,7 @@ def _locate_sides(data: str, task: ImageTask) -> tuple[StoredSide, StoredSide]:
     if not root.is_dir():
         problem = "is a file" if root.exists() else "does not exist"
         raise DataMissingError(f"task {task.name}: {root} {problem}; {takes}")
-    # Users may name the folder itself, or the one that contains it.
+    # Users may name the folder itself, or its parent.
     for original in (root / CIFAR_FOLDERS[task.kind], root) if task.kind in CIFAR_FOLDERS else ():
         if original.name == CIFAR_FOLDERS[task.kind] and original.is_dir():
             return _both_sides("CIFAR's own files", str(original.parent))
@@ -143,7 +143,7 @@ def _find_side(root: Path, side: Side, folders: list[str], files: list[str]) -> 
             if tars := [str(root / name / file) for file in inner_files if file.endswith(".tar")]:
                 return StoredSide(side, _tar_format(tars[0]), tuple(tars))
     for name in SPLITS[side]:
-        # As a whole word, so that "retrain" is not "train".
+        # As a whole word: "retrain" is not "train".
         if tars := [str(root / f) for f in files if f.endswith(".tar") and name in re.findall("[a-z]+", f.lower())]:
             return StoredSide(side, _tar_format(tars[0]), tuple(tars))
     return None
@@ -151,7 +151,7 @@ def _find_side(root: Path, side: Side, folders: list[str], files: list[str]) -> 
 
 def _tar_format(path: str) -> Format:
     """Return whether a tar has labels beside its first images, as a WebDataset shard has them."""
-    with suppress(tarfile.TarError), tarfile.open(path, "r:") as tar:  # what reads it reports a damaged one
+    with suppress(tarfile.TarError), tarfile.open(path, "r:") as tar:  # its reader reports a damaged one
         if any(Path(entry.name).suffix in (".cls", ".json") for entry in islice(tar, SAMPLE_FILES)):
             return "WebDataset shards"
     return "tar files"
@@ -176,7 +176,7 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
 VALIDATION_SHARE = 0.2
-"""Share of the images that `with_own_counts` holds out for validation where there are no others."""
+"""Share of the images that `with_own_counts` holds out if there are no validation images."""
 
 
 class Contents(NamedTuple):

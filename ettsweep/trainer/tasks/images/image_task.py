@@ -64,7 +64,7 @@ class ImageTask(TaskSpec):
     """
 
     named_classes: ClassVar[int | None] = None
-    """Number of classes of the data set that the task is named after."""
+    """Number of classes of the data set of the task's name."""
 
     accepts_any_images: ClassVar[bool] = False
     """`True` if users may train on their own images instead."""
@@ -92,8 +92,8 @@ class ImageTask(TaskSpec):
 
     @property
     def classes(self) -> int | None:
-        """Number of classes; None if only the data tell, which is so for the user's own images."""
-        # No field says whose images they are: the user's own have another size than ImageNet.
+        """Number of classes; None if only the data tell, as for your own images."""
+        # No field marks the user's own images, but they differ from ImageNet in size.
         is_custom = self.accepts_any_images and self.train_size != ImageTask.model_fields["train_size"].default
         return None if is_custom else self.named_classes
 

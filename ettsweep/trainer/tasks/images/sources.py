@@ -33,7 +33,7 @@ class ImageSource(Protocol):
         return len(self.labels)
 
     def name(self, index: int) -> str:
-        """Return a name by which a user can find the image: a path, or file and row."""
+        """Return a name to find the image by: a path, or file and row."""
         ...
 
     def read(self, index: int) -> bytes | NDArray[np.uint8]:
@@ -46,7 +46,7 @@ class ImageSource(Protocol):
 
 
 Crop = Callable[[Image.Image], Image.Image]
-"""Decodes an opened image, and returns the part of it that is used, in RGB."""
+"""Decodes an opened image, and returns the used part of it, in RGB."""
 
 
 def decode_rgb(image: Image.Image) -> Image.Image:
@@ -56,7 +56,7 @@ def decode_rgb(image: Image.Image) -> Image.Image:
 
 
 def decode_reduced(image: Image.Image) -> Image.Image:
-    """Return the image in RGB at reduced size: the fastest way to see whether a file is complete."""
+    """Return the image in RGB at reduced size, the fastest check of a complete file."""
     image.draft("RGB", (1, 1))  # JPEGs are decoded at an eighth of their size; other formats ignore it
     return image.convert("RGB")
 
@@ -134,7 +134,7 @@ def open_source(location: StoredSide, kind: str) -> ImageSource:
 # Both sides of two data sets.
 @lru_cache(maxsize=4)
 def _open_cached_source(location: StoredSide, kind: str, stamps: tuple[tuple[int, int], ...]) -> ImageSource:
-    """Open a source; `stamps` belong to the cache's key, so that changed files are listed again."""
+    """Open a source; `stamps` are part of the cache's key, so changed files are listed again."""
     match location.format:
         case "class folders":
             return FolderSource(location)
@@ -238,7 +238,7 @@ class TableSource(ImageSource):
     """Rows of parquet files, of WebDataset shards or of a data set on the hub, in the order of its files.
 
     `datasets` copies them to its own cache, since none of them has random access. Images stay encoded until `decode`,
-    so that a damaged one is treated as in any other source.
+    which treats a damaged one as in any other source.
     """
 
     def __init__(self, location: StoredSide) -> None:
@@ -255,7 +255,7 @@ class TableSource(ImageSource):
                 _first_available(f"{name}: column", expected, table.column_names)
                 for expected in (IMAGE_COLUMNS, LABEL_COLUMNS)
             )
-            # Only what is needed, else each row would decode all of its columns.
+            # Only the needed columns, else each row would decode all.
             columns = [image, "__url__"] if files else [image]
             rows = table.select_columns(columns).cast_column(image, datasets.Image(decode=False))
             labels, names = table[label][:], getattr(table.features[label], "names", None)

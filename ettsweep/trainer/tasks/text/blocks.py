@@ -16,7 +16,7 @@ Ints = NDArray[np.int64]
 
 
 class Texts(NamedTuple):
-    """Documents one after the other, laid out as arrow lays out two columns of lists: nothing is copied from a file.
+    """Documents one after the other, in arrow's layout of two columns of lists: no copies of a file.
 
     Attributes:
         tokens: token ids of the model, of all documents.
@@ -40,7 +40,7 @@ def token_type(n_vocab: int) -> Any:
 
 
 class TextBlock(NamedTuple):
-    """Consecutive sentences of one document: what a model reads as one text.
+    """Consecutive sentences of one document, one text for a model.
 
     Attributes:
         tokens_T: token ids, without [start] and [end].
@@ -90,7 +90,7 @@ class TextBlocks:
             raise IndexError(index)
         part = int(self._first.searchsorted(index, "right")) - 1
         texts = self._parts[part]
-        # Types stay as they are (int32, then uint32): else numpy would convert all that it searches in each call.
+        # Types stay (int32, then uint32), or numpy would convert all in each call.
         edges = self._edges[index + part : index + part + 2]
         start, end = edges
         document = int(texts.token_offsets.searchsorted(start, "right")) - 1
@@ -105,8 +105,8 @@ class TextBlocks:
 def block_starts(texts: Texts, block_tokens: int) -> NDArray[np.int32]:
     """Return the position of the first token of each block, in order.
 
-    A block has as many whole sentences of one document as fit into `block_tokens`. A sentence that is longer is cut
-    into pieces of `block_tokens`; its last, shorter piece shares a block with the sentences that follow.
+    A block has as many whole sentences of one document as fit into `block_tokens`. A longer sentence is cut into pieces
+    of `block_tokens`; its last, shorter piece shares a block with the next sentences.
     """
     if not len(texts.tokens):
         return np.zeros(0, np.int32)
@@ -131,7 +131,7 @@ def block_starts(texts: Texts, block_tokens: int) -> NDArray[np.int32]:
 
 
 VECTORISE_FROM = 64
-"""With more documents left than this, one array operation for the next block of each is faster than a loop."""
+"""Documents left from which on one array operation for the next block of each is faster than a loop."""
 
 
 def _first_sentences(starts: Ints, ends: Ints, first: Ints, last: Ints, block_tokens: int) -> Ints:
@@ -142,7 +142,7 @@ def _first_sentences(starts: Ints, ends: Ints, first: Ints, last: Ints, block_to
     """
     vectorised = list[Ints]()
     while len(first) > VECTORISE_FROM:
-        # Each pass finds the next block of all documents that have one.
+        # Each pass finds the next block of every document.
         vectorised.append(first)
         first = np.searchsorted(ends, starts[first] + block_tokens, side="right")
         # Documents without a further sentence drop out.
@@ -165,8 +165,8 @@ def _first_sentences(starts: Ints, ends: Ints, first: Ints, last: Ints, block_to
 class TokenWindows:
     """All windows of one side of a corpus, for models that predict the next token; four bytes of memory a document.
 
-    The documents are one stream, with [start] before each. A window has `tokens` tokens and the one after them, which
-    is the first of the next window; what is left at the end is dropped.
+    The documents are one stream, with [start] before each. A window has `tokens` tokens and the one after them, the
+    first of the next window; the rest at the end is dropped.
     """
 
     def __init__(self, parts: Sequence[Texts], tokens: int) -> None:
@@ -201,7 +201,7 @@ class TokenWindows:
 
     def _stream(self, part: int, begin: int, end: int) -> Ints:
         starts = self._starts[part]
-        # `begin` and `end` as int32: else numpy would convert all starts in each call.
+        # `begin` and `end` as int32, or numpy would convert all starts in each call.
         before, until = starts.searchsorted(np.array([begin, end], np.int32))
         stream = np.full(end - begin, START, np.int64)
         is_token = np.ones(end - begin, np.bool_)

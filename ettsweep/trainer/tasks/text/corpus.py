@@ -61,7 +61,7 @@ def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> Texts:
 
 
 def corpus_digest(tokenizer: Tokenizer, sides: Sides, on_bytes_read: Callable[[int], None] | None = None) -> str:
-    """Return the 12 hex digits that identify a corpus; how its documents are spread over files changes nothing."""
+    """Return the 12 hex digits that identify a corpus, however its documents are spread over files."""
     checksums = list[str]()
     for side in SIDES:
         hashes = [hashlib.sha256() for _ in Texts._fields]
@@ -96,7 +96,7 @@ def corpus_from_texts(documents: Sequence[str], tokenizer: Tokenizer, is_val: Se
 
 
 def open_corpus(folder: Path) -> Corpus:
-    """Open a corpus that `ettsweep data text` has written; sizes of its files are compared, `verify` reads them.
+    """Open a corpus of `ettsweep data text`, comparing sizes of its files; `verify` reads them.
 
     Raises:
         DataMissingError: there is no corpus, or it is not finished.
@@ -110,7 +110,7 @@ def read_corpus_tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
     """Return the tokenizer in the folder of a corpus.
 
     Raises:
-        CorruptError: it is missing, or it is not the one that the text was tokenised with.
+        CorruptError: it is missing, or not the tokenizer of the text.
     """
     path = folder / TOKENIZER
     try:
@@ -120,7 +120,7 @@ def read_corpus_tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
     if tokenizer.sha256 != manifest.tokenizer_sha256:
         raise CorruptError(
             f"{path}: is not the tokenizer of this text (it has {tokenizer.bpe_tokens} byte-pair tokens, that one has "
-            f"{manifest.bpe_tokens}); put that one back, or {RETOKENISE_HINT}"
+            f"{manifest.bpe_tokens}); restore that one, or {RETOKENISE_HINT}"
         )
     return tokenizer
 
@@ -146,7 +146,7 @@ def read_sides(folder: Path, manifest: Manifest) -> Sides:
 
 def read_arrow(path: Path) -> list[Texts]:
     """Return the documents of an arrow file as views of its memory, one `Texts` for each of its batches."""
-    import pyarrow as pa  # it reads what `datasets` writes; importing that one takes seconds, and 100 MiB
+    import pyarrow as pa  # reads files of `datasets`, whose import takes seconds and 100 MiB
 
     table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
     columns = zip(table["tokens"].chunks, table["ends"].chunks, strict=True)

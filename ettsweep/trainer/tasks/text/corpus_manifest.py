@@ -24,7 +24,7 @@ sentences are cut."""
 MANIFEST, TOKENIZER, CACHE = "manifest.json", "tokenizer.json", ".ettsweep-cache"
 
 DocumentUnit = Literal["blank-line", "line", "file"]
-"""What counts as a document in a text file: a paragraph between blank lines, a line, or the whole file."""
+"""Documents of a text file: paragraphs between blank lines, lines, or the whole file."""
 
 Count = Annotated[int, Field(ge=0)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -56,10 +56,10 @@ class Shard(StrictModel):
 
 
 class Settings(StrictModel):
-    """What a corpus was made with, beside the names of its inputs.
+    """Settings of a corpus, besides the names of its inputs.
 
     Attributes:
-        tokenizer: checksum of the one that was given, or the size of the one that was trained on the text.
+        tokenizer: checksum of the given one, or size of the one trained on the text.
         val_fraction: requested share of the documents for validation.
         files: digest of paths, sizes and modification times of the input.
     """
@@ -114,7 +114,7 @@ def read_manifest(folder: Path) -> Manifest:
     except OSError as error:
         _raise_missing(folder, error)
     except ValueError as error:
-        raise CorruptError(f"{path}: no valid JSON: {error}; {RETOKENISE_HINT}") from None
+        raise CorruptError(f"{path}: not valid JSON: {error}; {RETOKENISE_HINT}") from None
     version = value.get("version") if isinstance(value, dict) else None
     if version != VERSION:  # before validation: another version has other fields
         raise CorruptError(f"{path}: has version {version!r}, this ettsweep reads version {VERSION}; {RETOKENISE_HINT}")

@@ -63,7 +63,7 @@ def draw_span_lengths(budget: int, mean: float, rng: np.random.Generator) -> Ids
     sums = np.cumsum(lengths)
     last = int(np.searchsorted(sums, budget))
     lengths = lengths[: last + 1].astype(np.int64)
-    # Shortened, so that the sum is exactly the budget.
+    # Shortened: the sum is exactly the budget.
     lengths[-1] -= sums[last] - budget
     return lengths
 
@@ -100,7 +100,7 @@ def insert_masks(tokens: Ids, count: int, mask: int, rng: np.random.Generator) -
     """Insert `count` masks at random positions, before the first and after the last token included."""
     result = np.full(len(tokens) + count, mask, dtype=np.int64)
     token_positions = rng.permutation(len(result))[count:]
-    # Sorted, so that the tokens keep their order.
+    # Sorted: the tokens keep their order.
     result[np.sort(token_positions)] = tokens
     return result
 
@@ -115,7 +115,7 @@ def corrupt(text: WordMarkedText, spec: DenoisingTask, mask: int, max_tokens: in
         tokens, starts = permute_sentences(text, rng)
     else:
         tokens, starts = text.tokens_T, text.starts_T
-    # Rounded first: a product such as 0.07 * 100 = 7.000000000000001 would ask for one word too many.
+    # Rounded first: 0.07 * 100 = 7.000000000000001 would be one word too many.
     budget = math.ceil(round(spec.mask_ratio * int(starts.sum()), 9))
     if budget == 0:
         return tokens
@@ -180,7 +180,7 @@ class Denoising(LanguageTask):
             for text, k in zip(texts, indices, strict=True)
         ]
         target_BT = pad_texts([text.tokens_T for text in texts], self._tokens)
-        # All of the full length, so that shapes never change: a change would recompile the model.
+        # All of full length: a change of shapes would recompile the model.
         return pad_texts(sources, self._tokens), decoder_inputs(target_BT), target_BT
 
 

@@ -1,6 +1,6 @@
 """Find the text that --input names, and load it with `datasets`.
 
-JSON lines are loaded as lines, and parsed by us: the JSON reader of `datasets` turns a number into text where a field
+JSON lines are loaded as lines and parsed here: the JSON reader of `datasets` turns a number into text if a field
 changes its type, and demands the same fields in all lines.
 """
 
@@ -42,13 +42,13 @@ HUB_PREFIX = "hfds/"
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 HUB_FORMATS = ("text", "json", "csv", "parquet", "arrow")
-"""Formats of data sets that hold text; none runs code of theirs."""
+"""Formats of data sets with text; none runs their code."""
 
 UNIT_BYTES = 16 * 2**20
-"""Text that one process tokenises at a time, and that a kill loses."""
+"""Text that one process tokenises at a time, and a kill loses."""
 
 MAX_UNITS = 500
-"""Of more text, units are larger: each is a file that is open at the end."""
+"""Most units, each an open file at the end; more text makes them larger."""
 
 
 class CorpusRequest(NamedTuple):
@@ -60,7 +60,7 @@ class CorpusRequest(NamedTuple):
         tokenizer: folder with the files of a tokenizer; None trains one of `bpe_tokens` tokens on the text.
         val_fraction: share of the documents for validation.
         text_field: column of tables, or key of JSON lines, that holds the text.
-        documents: what counts as a document in a text file.
+        documents: kind of documents in a text file.
         workers: processes that tokenise; None for one per core.
     """
 
@@ -75,7 +75,7 @@ class CorpusRequest(NamedTuple):
 
     @property
     def cache(self) -> Path:
-        """Folder for what is to be kept if the command ends early."""
+        """Folder for work to keep if the command ends early."""
         return self.out / CACHE
 
 
@@ -84,7 +84,7 @@ class Portion(NamedTuple):
 
     Attributes:
         kind: format of the files; `json` are JSON lines.
-        paths: absolute paths. Only of text and JSON lines are there several.
+        paths: absolute paths; several only of text and JSON lines.
         units: number of parts that its documents are tokenised in.
         key: digest of paths, sizes and modification times.
     """
@@ -104,8 +104,8 @@ def import_datasets() -> Any:
     check_installed("data text", "datasets")
     import datasets
 
-    datasets.disable_progress_bars()  # ours shows the progress of all
-    # Else each process makes a semaphore, which is reported as leaked if the process is ended.
+    datasets.disable_progress_bars()  # our bar shows all progress
+    # Else an ended process reports a leaked semaphore.
     datasets.utils.tqdm.set_lock(threading.RLock())
     datasets.utils.logging.set_verbosity(datasets.utils.logging.CRITICAL)  # errors are raised, too
     return datasets
@@ -147,7 +147,7 @@ def find_portions(request: CorpusRequest) -> list[Portion]:
 
 
 def _version(stat: os.stat_result, path: Path, request: CorpusRequest) -> tuple[int, ...]:
-    # What was downloaded into the cache has a new time each time; a revision of the hub has a path of its own.
+    # Downloads have new times, but each revision of the hub has its own path.
     is_downloaded = path.is_relative_to(request.cache.resolve())
     return (stat.st_size,) if is_downloaded else (stat.st_size, stat.st_mtime_ns)
 
@@ -211,11 +211,11 @@ def _data_set_files(text: str, name: str, split: str, cache: Path | None) -> lis
 # --- loading ----------------------------------------------------------------------------------------------------------
 
 ROWS_AS: dict[DocumentUnit, str] = {"blank-line": "paragraph", "line": "line", "file": "document"}
-"""Names that `datasets` has for documents of a text file."""
+"""Names in `datasets` for documents of a text file."""
 
 
 def load(portion: Portion, request: CorpusRequest) -> "datasets.Dataset":
-    """Return a data set of one column: text, or JSON lines. What was loaded before is found in the cache.
+    """Return a data set of one column, text or JSON lines, from the cache if it was loaded before.
 
     Raises:
         InputError: there is no such column, or it is not text.
@@ -235,7 +235,7 @@ def load(portion: Portion, request: CorpusRequest) -> "datasets.Dataset":
     else:
         data = datasets.Dataset.from_file(portion.paths[0])
     if portion.kind != "arrow":
-        # A folder of its own, which is removed when its text is tokenised.
+        # Its own folder, removed once its text is tokenised.
         cache = str(request.cache / portion.key)
         files = [escape(path) for path in portion.paths]
         loader = datasets.load_dataset_builder(builder, data_files=files, cache_dir=cache, **options)
@@ -253,7 +253,7 @@ def load(portion: Portion, request: CorpusRequest) -> "datasets.Dataset":
 
 
 def documents_of(values: Sequence[str | None], kind: Kind, text_field: str) -> list[str]:
-    """Return the documents of rows that were loaded, without white space at both ends; some may be empty.
+    """Return the documents of loaded rows, stripped; some may be empty.
 
     Raises:
         FailedError: a line is not JSON.
@@ -270,7 +270,7 @@ def _json_text(line: str, text_field: str) -> str | None:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
-        raise FailedError(f"no valid JSON ({reason}) in {line[:60]!r}; one object a line is expected") from None
+        raise FailedError(f"not valid JSON ({reason}) in {line[:60]!r}; one object a line is expected") from None
     if not isinstance(value, dict):
         raise FailedError(f"one JSON object a line is expected, got {type(value).__name__}")
     if text_field not in value:
@@ -288,7 +288,7 @@ def _missing_field(name: str, fields: Sequence[str]) -> str:
 
 
 def fault(portion: Portion, request: CorpusRequest, error: Exception) -> EttsweepError:
-    """Return an error that names the file that cannot be loaded or read, and why; of several, each is read again."""
+    """Return an error that names the unreadable file, and why; of several, each is read again."""
     path = portion.paths[0]
     for path in portion.paths if len(portion.paths) > 1 else ():
         try:

@@ -1,4 +1,4 @@
-"""What all objectives on text share: which texts a step and a validation have, loss and metrics.
+"""Shared parts of objectives on text: texts of a step and a validation, loss and metrics.
 
 B texts of a batch, T tokens of a target.
 """
@@ -36,8 +36,8 @@ MAX_CACHED_TEXTS = 2000
 class LanguageTask(ABC):
     """The task of a run on text.
 
-    The order of the texts depends on (seed, epoch), what is drawn for a text on (seed, epoch, index). Validation texts
-    and what is drawn for them are the same for all runs.
+    The order of the texts depends on (seed, epoch), random draws for a text on (seed, epoch, index). Validation texts
+    and their draws are the same for all runs.
 
     Args:
         spec: the task.
@@ -66,7 +66,7 @@ class LanguageTask(ABC):
         self._seed, self._device, self._share = seed, device, share
         self._token_bytes = torch.from_numpy(token_bytes(corpus.tokenizer)).to(device)
         count = min(len(validation), spec.val_blocks)
-        # Evenly spread over the corpus: the first documents alone may all be of one kind.
+        # Evenly spread over the corpus: the first documents may all be of one kind.
         spread_indices = np.arange(count) * len(validation) // count
         self._validation_slices = [
             spread_indices[list(positions)] for positions in share.validation(count, VALIDATION_SLICE)
@@ -92,7 +92,7 @@ class LanguageTask(ABC):
 
     @abstractmethod
     def training_inputs(self, indices: Ids, epoch: int) -> tuple[Ids, ...]:
-        """Return what the model is called with for these training texts, the target last, (B, T)."""
+        """Return the model's arguments for these training texts, the target last, (B, T)."""
 
     @abstractmethod
     def validation_inputs(self, indices: Ids) -> tuple[Ids, ...]:
@@ -154,7 +154,7 @@ def _count_target_tokens(batch: Batch) -> Tensor:
 
 
 def load_corpus(task: TextTask, model: TextModel, loading: LoaderSettings) -> Corpus:
-    """Return the text of a run; `task.corpus` must name the corpus that the run is bound to.
+    """Return the text of a run; `task.corpus` must name its corpus.
 
     Raises:
         InputError: `task.corpus` is missing.

@@ -1,9 +1,9 @@
 """Tokenise text into a corpus on all cores: `ettsweep data text`.
 
 Each process loads a portion of the text with `datasets`, tokenises a unit of it with `map`, and writes the tokens into
-a file whose name is a hash of the input and of the tokenizer. So a command that was killed can be started again: it
-tokenises the units that are missing. At the end all units are split into training and validation text and saved with
-`save_to_disk`. The manifest, which is written last, makes that a corpus, and the cache beside it is removed.
+a file whose name is a hash of the input and of the tokenizer. A killed command can start again, and tokenises the
+missing units. At the end all units are split into training and validation text and saved with `save_to_disk`. Last
+comes the manifest, which completes the corpus, and the cache beside it is removed.
 """
 
 import fcntl
@@ -68,21 +68,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SAMPLE_BYTES = 64 * 2**20
-"""Bytes of text that a byte-pair encoding is trained on, at most."""
+"""Most bytes of text to train a byte-pair encoding on."""
 
 SAMPLE_PORTIONS = 64
-"""Portions of the text that the sample is from, at most: these are loaded beforehand."""
+"""Most portions of the sample, which are loaded beforehand."""
 
 ENCODE_BATCH_BYTES = 2**18
-"""Bytes of text in one call of the encoder, about."""
+"""Approximate bytes of text in one call of the encoder."""
 
 
 class CorpusOutcome(NamedTuple):
-    """A corpus, and the work that it took.
+    """A corpus, and its cost.
 
     Attributes:
-        new_units, kept_units: number of units that were tokenised now, and that an earlier command had finished.
-        moved: whether a document was moved to the side that would have been empty.
+        new_units, kept_units: number of units tokenised now, and by an earlier command.
+        moved: whether a document was moved to an otherwise empty side.
         has_text_files: whether the input has plain text files, not only tables and JSON lines.
     """
 
@@ -96,7 +96,7 @@ class CorpusOutcome(NamedTuple):
 
 
 def check_request(request: CorpusRequest) -> None:
-    """Check the options of a request; all problems are reported at once.
+    """Check the options of a request, and report all problems at once.
 
     Raises:
         InputError: an option is missing, out of range, or contradicts another one.
@@ -120,10 +120,10 @@ def check_request(request: CorpusRequest) -> None:
 def tokenise(
     request: CorpusRequest, confirm_replace: Callable[[Manifest, Settings], None] = lambda _, __: None
 ) -> CorpusOutcome:
-    """Tokenise text into a corpus; units that an earlier command has finished are kept.
+    """Tokenise text into a corpus, keeping finished units of an earlier command.
 
-    If the folder holds a corpus that was made otherwise, or of other files, `confirm_replace` is called with its
-    manifest and with the settings of the new one. If it raises, the old corpus stays.
+    If the folder holds a corpus of other settings or files, `confirm_replace` is called with its manifest and the new
+    settings. If it raises, the old corpus stays.
 
     Raises:
         InputError: an option is invalid, or the text has no such field; the message says what would work.
@@ -158,7 +158,7 @@ def tokenise(
         try:
             manifest, moved = save_corpus(request, settings, [unit.path for unit in units], tokenizer)
         except DataMissingError:
-            shutil.rmtree(request.cache / UNITS)  # finished, and of no use
+            shutil.rmtree(request.cache / UNITS)  # finished, and no longer needed
             raise
         shutil.rmtree(request.cache, ignore_errors=True)
     return CorpusOutcome(
@@ -198,7 +198,7 @@ def existing_manifest(out: Path) -> Manifest | None:
 
 @contextmanager
 def locked_folder(request: CorpusRequest) -> Iterator[None]:
-    """Create and lock the output folder and its cache, which is removed at exit unless it has finished units.
+    """Create and lock the output folder and its cache; remove the cache at exit unless it has finished units.
 
     Raises:
         InputError: it is a file, or a folder of something else.
@@ -211,12 +211,12 @@ def locked_folder(request: CorpusRequest) -> Iterator[None]:
         held = ", ".join(sorted(path.name for path in out.iterdir())[:6])
         raise InputError(f"--out {out}: is not empty and not tokenised text (it holds {held}); choose a new folder")
     with naming_option("--out", out), storage_errors(out):
-        # Inner folders first, in the order in which they can be removed.
+        # Inner folders first, in order of removal.
         new_folders = [folder for folder in (out, *out.parents) if not folder.exists()]
         cache.mkdir(parents=True, exist_ok=True)
         lock = os.open(out, os.O_RDONLY)
     try:
-        with suppress(OSError):  # some file systems have no locks on folders: there, two commands are not noticed
+        with suppress(OSError):  # some file systems cannot lock folders, and do not notice two commands
             try:
                 # The lock ends with the process, even if it is killed.
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -238,7 +238,7 @@ def locked_folder(request: CorpusRequest) -> Iterator[None]:
 
 
 def document_hash(text: str) -> int:
-    """Return a 64-bit hash of a document, which decides on which side it is."""
+    """Return a 64-bit hash of a document, which decides its side."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
 
 
@@ -250,7 +250,7 @@ def val_below(request: CorpusRequest) -> int:
 def _write_tokenizer(
     given: Tokenizer | None, settings: Settings, request: CorpusRequest, portions: Sequence[Portion]
 ) -> Path:
-    """Write the given tokenizer, or one that is trained on a sample unless an earlier command has; return its file."""
+    """Write the given tokenizer, or train one on a sample unless an earlier command did; return its file."""
     path = request.cache / f"tokenizer-{digest([VERSION, settings.model_dump()])}.json"
     if given:
         write_atomic(path, given.to_json())
@@ -282,7 +282,7 @@ def draw_sample(request: CorpusRequest, portions: Sequence[Portion]) -> list[str
 
 
 class Unit(NamedTuple):
-    """The documents that are tokenised at a time: one of `portion.units` parts of a portion.
+    """The documents to tokenise at a time: one of `portion.units` parts of a portion.
 
     Attributes:
         path: file for its tokens. It has no bytes if there are fewer documents than parts.
@@ -294,7 +294,7 @@ class Unit(NamedTuple):
 
 
 def find_units(request: CorpusRequest, portions: Sequence[Portion], tokenizer: Tokenizer) -> list[Unit]:
-    """Return all units, in the order of the text; files are named by all that their content depends on."""
+    """Return all units, in the order of the text; names of files hash everything that decides their content."""
     units = []
     for portion in portions:
         recipe = [VERSION, tokenizer.sha256, request.text_field, request.documents, portion.key, portion.units]
@@ -306,9 +306,9 @@ def find_units(request: CorpusRequest, portions: Sequence[Portion], tokenizer: T
 def tokenise_units(
     units: Sequence[Unit], missing: Sequence[Unit], workers: int, request: CorpusRequest, tokenizer: Path
 ) -> None:
-    """Tokenise the missing units, each in a process; what `datasets` has loaded for finished portions is removed.
+    """Tokenise the missing units, each in a process, and remove files of `datasets` for finished portions.
 
-    The message of an error says how many units are finished, since the next command keeps them.
+    Errors state how many units are finished, since the next command keeps them.
     """
     left = Counter(unit.portion.key for unit in missing)
     try:
@@ -347,7 +347,7 @@ def _kept(units: Sequence[Unit], before: str = "\n") -> str:
 
 
 def _limit_threads() -> None:
-    # One process per core already: threads of the encoder on top would only compete with each other.
+    # One process per core already: further threads of the encoder would only compete.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
@@ -406,10 +406,10 @@ def _cached_tokenizer(path: Path) -> Tokenizer:
 def save_corpus(
     request: CorpusRequest, settings: Settings, files: Sequence[Path], tokenizer: Tokenizer
 ) -> tuple[Manifest, bool]:
-    """Split the tokens of all units into both sides, and turn them into the corpus of the folder in one rename.
+    """Split the tokens of all units into both sides, and make them the corpus of the folder in one rename.
 
     Returns:
-        Its manifest, and whether a document was moved to the side that would have been empty.
+        Its manifest, and whether a document was moved to an otherwise empty side.
     """
     datasets = import_datasets()
     import pyarrow as pa
@@ -453,7 +453,7 @@ def save_corpus(
         saved.rename(out / manifest.digest)
         text = tokenizer.to_json().encode()
         if not (out / TOKENIZER).is_file() or (out / TOKENIZER).read_bytes() != text:
-            (out / MANIFEST).unlink(missing_ok=True)  # so that a manifest is never beside another tokenizer
+            (out / MANIFEST).unlink(missing_ok=True)  # a manifest must never be beside another tokenizer
             write_atomic(out / TOKENIZER, text)
         write_atomic(out / MANIFEST, manifest.model_dump_json(indent=1))
         # After the manifest: until then, the folder holds the earlier corpus.
@@ -467,7 +467,7 @@ def save_corpus(
 def split_threshold(request: CorpusRequest, hashes: "pa.ChunkedArray") -> int:
     """Return the hash below which a document is for validation.
 
-    It is `val_below(request)`, moved as little as needed so that both sides have a document.
+    It is `val_below(request)`, moved just enough for both sides to have a document.
 
     Raises:
         DataMissingError: there is no text, or only one distinct document.
@@ -476,7 +476,7 @@ def split_threshold(request: CorpusRequest, hashes: "pa.ChunkedArray") -> int:
 
     lowest, highest = compute.min_max(hashes).as_py().values()
     if lowest is None:
-        raise DataMissingError(f"{', '.join(request.inputs)}: no text is in there")
+        raise DataMissingError(f"{', '.join(request.inputs)}: it contains no text")
     if lowest == highest:
         finer_unit = "line" if request.documents == "blank-line" else "blank-line or line"
         raise DataMissingError(

@@ -19,8 +19,8 @@ def documents() -> list[str]:
     Raises:
         DataMissingError: this Python has no documentation.
     """
-    pydoc_file()  # raises, where the import below would fail with a less helpful message
-    # A large dictionary, which only this task needs.
+    pydoc_file()  # raises with a better message than the import below
+    # A large dictionary, only for this task.
     from pydoc_data.topics import topics
 
     return without_repeated_paragraphs(topics)

@@ -1,4 +1,4 @@
-"""Digests of the text at hand, and checks that it is the text that a run is bound to. Does not import torch."""
+"""Digests of the text at hand, and checks against the text of a run. Does not import torch."""
 
 import hashlib
 from pathlib import Path
@@ -19,7 +19,7 @@ encoding in `tokenizer.py`, that changes tokens: runs on other tokens need other
 
 
 def data_kind(task: TextTask) -> str:
-    """Return the name of the data whose location is to be given; empty for those that come with Python."""
+    """Return the name of the data to locate; empty for those that come with Python."""
     return "" if reads_pydoc(task) else "text"
 
 
@@ -63,7 +63,7 @@ def text_folder(data: str | None) -> Path:
 
 
 def check_text(task: TextTask, model: ModelSpec | None, data: str | None) -> None:
-    """Check that the text at hand is the one that the task is bound to, and that its vocabulary is the model's.
+    """Check that the text at hand is the task's, and its vocabulary the model's.
 
     Raises:
         DataMissingError: it is missing, it is another text, or the sizes of the vocabularies differ.
@@ -75,7 +75,7 @@ def check_text(task: TextTask, model: ModelSpec | None, data: str | None) -> Non
     folder = text_folder(data)
     manifest = _manifest(folder)
     _check_digest(task, manifest.digest, str(folder))
-    # Before training, where ids beyond the vocabulary would fail in the embedding.
+    # Else ids beyond the vocabulary would fail in the embedding.
     if isinstance(model, TextModel) and manifest.n_vocab != model.vocabulary:
         raise DataMissingError(
             f"task {task.kind}: {folder} was tokenised with a vocabulary of {manifest.n_vocab}, the model has "
@@ -84,7 +84,7 @@ def check_text(task: TextTask, model: ModelSpec | None, data: str | None) -> Non
 
 
 def _manifest(folder: Path) -> "Manifest":
-    from ettsweep.trainer.tasks.text.corpus_manifest import read_manifest  # its schema takes long to make
+    from ettsweep.trainer.tasks.text.corpus_manifest import read_manifest  # its schema is slow to build
 
     return read_manifest(folder)
 

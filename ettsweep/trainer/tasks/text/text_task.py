@@ -11,11 +11,11 @@ from ettsweep.trainer.specs import ModelSpec, TaskSpec, TextModel
 CorpusDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
 
 Source = Literal["pydoc", "tokens"]
-"""Which text: the English documentation that comes with Python (`pydoc_data.topics`), or any that `ettsweep data text`
-has tokenised, whose path is not part of the spec."""
+"""The text: the English documentation of Python (`pydoc_data.topics`), or any tokenised by `ettsweep data text`, whose
+path is not part of the spec."""
 
 DENOISING_KIND: dict[str, str] = {"pydoc": "pydoc", "tokens": "text"}
-"""The kind that ids have of span denoising, by its text: it was the only objective once."""
+"""The kind of span denoising in ids, by its text: it was the only objective once."""
 
 
 class TextTask(TaskSpec):
@@ -51,7 +51,7 @@ class DenoisingTask(TextTask):
     @model_validator(mode="before")
     @classmethod
     def _kind_of_its_text(cls, data: object) -> object:
-        """Turn `{kind: denoise, text: pydoc}` into the kind: equal training must have one id."""
+        """Turn `{kind: denoise, text: pydoc}` into the kind: equal runs must have one id."""
         if not isinstance(data, dict) or not (data.get("kind") == "denoise" or "text" in data):
             return data
         text = data.get("text", "tokens")
@@ -72,7 +72,7 @@ class NextTokenTask(TextTask):
 
 
 def reads_pydoc(task: TextTask) -> bool:
-    """Return whether a task reads Python's documentation, else tokenised text."""
+    """Return whether a task reads Python's documentation, rather than tokenised text."""
     return (task.text if isinstance(task, NextTokenTask) else task.kind) == "pydoc"
 
 

@@ -69,11 +69,11 @@ class Tokenizer:
         vocab: id of each byte-pair token.
         bpe_tokens: number of byte-pair ids, also of those that no token uses.
         n_vocab: size of the model's vocabulary, special tokens included.
-        sha256: checksum of vocabulary and merges, whichever files they came from.
+        sha256: checksum of vocabulary and merges, independent of their files.
     """
 
     def __init__(self, model: models.Model) -> None:
-        # Of the model alone: a tokenizer.json may have special tokens that text is searched for.
+        # Only the model: a tokenizer.json may have special tokens that match text.
         self._encoder = tokenizers.Tokenizer(model)
         # As GPT-2: its regular expression splits words, and no space is put before the first one.
         self._encoder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
@@ -91,7 +91,7 @@ class Tokenizer:
 
     def encode(self, sentences: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         """Return the concatenated token ids of all sentences, and the number of tokens of each sentence."""
-        # The fast variant does not track offsets in the text, which are not needed.
+        # The fast variant does not track offsets in the text.
         encoded = self._encoder.encode_batch_fast(sentences, add_special_tokens=False)
         ids = [encoding.ids for encoding in encoded]
         lengths = np.fromiter(map(len, ids), np.uint32, len(ids))
@@ -113,7 +113,7 @@ class Tokenizer:
 # --- reading and training ---------------------------------------------------------------------------------------------
 
 GPT2_FILE_NAMES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
-"""Names of the vocabulary and of the merges, as Hugging Face and as OpenAI name them."""
+"""Names of vocabulary and merges at Hugging Face and OpenAI."""
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
@@ -134,7 +134,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
                 return _checked(vocab, tokenizers.Tokenizer(model), is_plain=True)
     raise DataMissingError(
         f"tokenizer {path}: expected tokenizer.json, or vocab.json and merges.txt, or encoder.json and vocab.bpe"
-        + ("" if path.is_dir() else "; it is no folder")
+        + ("" if path.is_dir() else "; it is not a folder")
     )
 
 
@@ -149,7 +149,7 @@ def _named_errors(file: Path) -> Iterator[None]:
 
 
 def _checked(file: Path, encoder: tokenizers.Tokenizer, is_plain: bool = False) -> Tokenizer:
-    """Return the tokenizer after a check that its words and merges are GPT-2's, and that it can encode any text."""
+    """Return the tokenizer after a check that it splits and merges like GPT-2's, and can encode any text."""
     data = json.loads(encoder.to_str())
     model, words = data["model"], data["pre_tokenizer"] or {}
     if words.get("type") == "Sequence" and len(words["pretokenizers"]) == 1:
@@ -172,7 +172,7 @@ def _checked(file: Path, encoder: tokenizers.Tokenizer, is_plain: bool = False) 
 
 
 _OTHER_OPTIONS = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
-"""Options of a model that change its tokens, and that GPT-2's does not set."""
+"""Options that change a model's tokens, and that GPT-2's does not set."""
 
 
 def train_bpe(texts: Iterable[str], bpe_tokens: int) -> Tokenizer:
@@ -186,7 +186,7 @@ def train_bpe(texts: Iterable[str], bpe_tokens: int) -> Tokenizer:
         raise InputError(f"byte-pair tokens: at least {LEAST_BPE} are needed, one for each byte, got {bpe_tokens}")
     encoder = tokenizers.Tokenizer(models.BPE())
     encoder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    # All 256 bytes are tokens from the start, so that any text can be encoded.
+    # All 256 bytes are tokens from the start: any text can be encoded.
     trainer = trainers.BpeTrainer(
         vocab_size=bpe_tokens, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
@@ -205,7 +205,7 @@ def train_bpe(texts: Iterable[str], bpe_tokens: int) -> Tokenizer:
 def word_tables(tokenizer: Tokenizer) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return two masks [n_vocab]: tokens that begin with white space, and tokens that are white space only.
 
-    Special tokens are in neither.
+    Both exclude special tokens.
     """
     leads, is_space = (np.zeros(tokenizer.n_vocab, np.bool_) for _ in range(2))
     decoder = decoders.ByteLevel()
@@ -229,7 +229,7 @@ def token_bytes(tokenizer: Tokenizer) -> NDArray[np.int64]:
 def word_starts(tokens: NDArray[Any], leads: NDArray[np.bool_], is_space: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return a mask of the tokens of a sentence that start a word: the first, and those that begin with white space.
 
-    After a token of white space alone, no new word starts: the white space belongs to the word that follows.
+    No new word starts after a token of only white space, which belongs to the next word.
     """
     starts: NDArray[np.bool_] = leads[tokens]
     starts[1:] &= ~is_space[tokens[:-1]]

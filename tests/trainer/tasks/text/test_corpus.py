@@ -89,7 +89,7 @@ def edit(folder: Path, key: str, value: object) -> None:
             CorruptError,
             "tokenizer.json: is not the tokenizer of this text (it has 300",
         ),
-        (lambda f: (f / "manifest.json").write_text("{"), CorruptError, "manifest.json: no valid JSON"),
+        (lambda f: (f / "manifest.json").write_text("{"), CorruptError, "manifest.json: not valid JSON"),
         (lambda f: edit(f, "version", 9), CorruptError, "has version 9, this ettsweep reads version 2"),
         (
             lambda f: edit(f, "shards", [{"side": "train", "name": "../../etc/passwd", "size": 1}]),

@@ -149,7 +149,7 @@ pq.write_table(pa.table({"text": [1, 2]}), PARQUET)
     [
         ("a.md", b"x", InputError, "--input {path}: unsupported format; supported are .txt, .jsonl"),
         ("a.txt", b"fine\n\nno \xff good", FailedError, "{path}: not UTF-8;"),
-        ("a.jsonl", (line("x") * 4 + "{broken\n").encode(), FailedError, "{path}: no valid JSON (Expecting property"),
+        ("a.jsonl", (line("x") * 4 + "{broken\n").encode(), FailedError, "{path}: not valid JSON (Expecting property"),
         ("a.jsonl", b'[{"text": "x"}]', FailedError, "{path}: one JSON object a line is expected, got list"),
         ("a.jsonl", b'{"id": "1", "body": "y"}\n', InputError, "{path}: no field 'text', it has id, body; --text-field id?"),
         ("a.jsonl", (line("x") * 2 + line(3)).encode(), InputError, "{path}: field 'text' is not text but int in "),

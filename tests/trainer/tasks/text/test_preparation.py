@@ -173,7 +173,7 @@ def test_of_few_documents_one_is_on_each_side(tmp_path: Path, make: Make, fracti
 @pytest.mark.parametrize(
     ("content", "options", "kind", "message"),
     [
-        ("", {}, DataMissingError, "a.txt: no text is in there"),
+        ("", {}, DataMissingError, "a.txt: it contains no text"),
         ("one\n\none", {}, DataMissingError, "--documents line, which splits a text file into more documents"),
         ("a\n\nb", {"tokenizer": None}, InputError, "no tokenizer, or two: give either --tokenizer DIR"),
         ("a\n\nb", {"tokenizer": None, "bpe_tokens": 3}, InputError, "--bpe-tokens: at least 256 are needed"),

@@ -139,7 +139,9 @@ def test_other_tokenizers_are_refused_with_the_reason(
 
 
 def test_files_that_are_not_there_broken_or_of_another_model_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DataMissingError, match=r"gone: expected tokenizer\.json, or vocab\.json .*; it is no folder"):
+    with pytest.raises(
+        DataMissingError, match=r"gone: expected tokenizer\.json, or vocab\.json .*; it is not a folder"
+    ):
         read_tokenizer(tmp_path / "gone")
     (tmp_path / "vocab.json").write_text("{}")
     with pytest.raises(DataMissingError, match=r"expected tokenizer\.json, or vocab\.json and merges\.txt"):

@@ -92,6 +92,7 @@ def test_the_environment_has_no_extra(python: Path) -> None:
     assert subprocess.run([python, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_a_script_without_torch_is_swept_to_a_verdict_and_a_report(python: Path, folder: Path) -> None:
     def ettsweep(command: str, code: int = 0) -> str:
         return run(python, folder, command, code).stdout

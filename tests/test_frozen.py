@@ -374,7 +374,7 @@ With the kernels of AVX2 in place of AVX-512, and with those that any CPU can ru
 
 
 @pytest.mark.parametrize(
-    "strategy", ["standard", "mup", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ntk", "hybrid"))]
+    "strategy", ["mup", *(pytest.param(name, marks=pytest.mark.slow) for name in ("standard", "ntk", "hybrid"))]
 )
 def test_a_run_of_the_demo_has_the_numbers_that_it_had(strategy: str) -> None:
     record = recorded("demo")

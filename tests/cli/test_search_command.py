@@ -88,6 +88,7 @@ def test_what_is_finished_is_known_and_not_proposed(call: Call, results: Path, t
     assert len(load_sweep_store(results).sweeps["w8"].sweep_specs) == 1, "a dry run keeps nothing"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process")
 def test_a_search_goes_on_after_its_command_is_killed(
     results: Path, tmp_path: Path, hold_runs: Callable[[int], None]

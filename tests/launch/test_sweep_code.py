@@ -113,6 +113,7 @@ def test_an_edit_of_an_untracked_module_is_named_with_the_ways_on(project: Path,
     assert errs(results) == [1.25, 7.0]
 
 
+@pytest.mark.slow
 def test_code_that_counts_as_equal_trains_the_runs_to_come(project: Path, results: Path, grid: Ask) -> None:
     grid("--follow")
     (project / "factor.py").write_text(OTHER)
@@ -128,6 +129,7 @@ def test_code_that_counts_as_equal_trains_the_runs_to_come(project: Path, result
     grid("--dry-run", lrs=2)  # as it was at first
 
 
+@pytest.mark.slow
 def test_only_grid_and_try_look_at_the_project(project: Path, results: Path, grid: Ask) -> None:
     grid("--follow", "--seeds", "0,1", lrs=3)
     (project / "factor.py").write_text(OTHER)
@@ -161,6 +163,7 @@ def test_a_run_is_retried_with_its_own_code_or_that_of_now(project: Path, result
     assert errs(results) == [1.25, 1.5], "it counts as the code of the sweep"
 
 
+@pytest.mark.slow
 def test_clean_keeps_the_copies_of_sweeps(project: Path, results: Path, grid: Ask) -> None:
     grid("--follow")
     (project / "factor.py").write_text(OTHER)

@@ -150,6 +150,7 @@ def test_a_run_whose_command_is_killed_is_no_failed_one_and_goes_on_exactly(
     assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
 
 
+@pytest.mark.slow
 def test_a_command_that_outlives_worker_and_supervisor_is_ended_by_the_next_attempt(
     tmp_path: Path, results: Path, grid: Ask, let_go: Go
 ) -> None:
@@ -180,6 +181,7 @@ def test_a_command_that_outlives_worker_and_supervisor_is_ended_by_the_next_atte
     assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_resume_starts_again_in_an_empty_folder(
     tmp_path: Path, results: Path, grid: Ask, let_go: Go
 ) -> None:
@@ -225,7 +227,9 @@ def test_a_run_that_fails_right_after_it_resumed_goes_back_to_the_checkpoint_bef
     assert [line["step"] for line in run.history()] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize(("counts_from", "resumes"), [(0, False), (10, False), (1, True)])
+@pytest.mark.parametrize(
+    ("counts_from", "resumes"), [(0, False), pytest.param(10, False, marks=pytest.mark.slow), (1, True)]
+)
 def test_the_first_step_after_a_kill_tells_whether_a_program_goes_on(
     results: Path, grid: Ask, counts_from: int, resumes: bool
 ) -> None:
@@ -273,7 +277,12 @@ def test_a_signal_that_reaches_worker_and_command_at_once_interrupts_the_run(res
 
 @pytest.mark.parametrize(
     ("first", "steps", "state"),
-    [(1, None, State.CANCELLED), (1, 40, State.CANCELLED), (1, 14, State.DONE), (0, 15, State.DONE)],
+    [
+        pytest.param(1, None, State.CANCELLED, marks=pytest.mark.slow),
+        (1, 40, State.CANCELLED),
+        pytest.param(1, 14, State.DONE, marks=pytest.mark.slow),
+        (0, 15, State.DONE),
+    ],
 )
 def test_a_command_that_is_told_to_stop_and_exits_with_0_is_done_only_at_its_last_step(
     results: Path, grid: Ask, first: int, steps: int | None, state: State
@@ -310,11 +319,11 @@ def test_a_stopped_program_and_a_stopped_worker_are_cancelled(results: Path, gri
     ("script", "reason"),
     [
         ("echo no luck >&2; exit 3", "exit code 3: no luck"),
-        ("echo step; exit 134", "exit code 134, SIGABRT: step"),
-        ("echo 'torch.OutOfMemoryError: CUDA out of memory. Tried'; exit 1", "out of GPU memory (exit code 1)"),
+        pytest.param("echo step; exit 134", "exit code 134, SIGABRT: step", marks=pytest.mark.slow),
+        pytest.param("echo 'torch.OutOfMemoryError: CUDA out of memory. Tried'; exit 1", "out of GPU memory (exit code 1)", marks=pytest.mark.slow),
         (says(1, loss=2.0, other=1.0), "no err was recorded; seen: loss, other"),
     ],
-)
+)  # fmt: skip
 def test_a_failure_says_why(results: Path, grid: Ask, script: str, reason: str) -> None:
     grid(shell(script))
     run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
@@ -355,6 +364,7 @@ def test_exit_code_75_asks_to_be_taken_up_again(results: Path, grid: Ask) -> Non
     assert result_of(only_run(results))["attempts"] == 3
 
 
+@pytest.mark.slow
 def test_a_stop_in_the_evaluation_after_the_last_step_is_no_end(results: Path, grid: Ask) -> None:
     script = "if [ $ETTSWEEP_ATTEMPT = 1 ]; then " + says(9, loss=1.0, err=9.0) + "sleep 600; fi; " + says(9, err=0.5)
     grid(shell(script), steps=9, score=SCORE | {"take": "last"})
@@ -366,6 +376,7 @@ def test_a_stop_in_the_evaluation_after_the_last_step_is_no_end(results: Path, g
     assert result_of(run)["score"] == 0.5
 
 
+@pytest.mark.slow
 def test_half_a_line_at_a_stop_is_no_metric_and_no_failure(results: Path, grid: Ask) -> None:
     reader = r"step (?P<step>\d+) err (?P<err>[\d.]+)"
     script = (
@@ -506,6 +517,7 @@ def test_seeds_that_make_no_difference_are_told(results: Path, grid: Ask) -> Non
     assert "points have the very same score: does training use its seed?" in judged.stderr
 
 
+@pytest.mark.slow
 def test_packages_that_runs_of_one_verdict_differ_in_are_named_with_it(
     tmp_path: Path, results: Path, grid: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -526,6 +538,7 @@ def test_packages_that_runs_of_one_verdict_differ_in_are_named_with_it(
     assert "its runs differ in torch (2 with 2.8.0, 2 with 2.9.0), which may change scores" in judged.stderr
 
 
+@pytest.mark.slow
 def test_runs_that_end_elsewhere_and_scores_of_too_few_digits_are_told_with_the_verdict(
     results: Path, grid: Ask
 ) -> None:
@@ -569,6 +582,7 @@ def test_a_run_that_ends_well_before_its_last_step_has_failed(
     assert not early_end(steps=None)
 
 
+@pytest.mark.slow
 def test_runs_that_end_early_fail_and_are_kept_once_they_may(results: Path, grid: Ask) -> None:
     ends = shell("".join(says(step, err=1.0) for step in (7, 8, 9)))
     grid(ends, "--follow", steps=40, code=1)
@@ -601,6 +615,7 @@ def test_outputs_go_but_those_that_are_kept_and_those_of_the_best_point(results:
         assert run.result()
 
 
+@pytest.mark.slow
 def test_the_middle_of_a_long_output_is_left_out_and_its_metrics_are_not(results: Path, grid: Ask) -> None:
     line = "x" * 1023
     flood = f"for i in $(seq 7000); do echo {line}; done; "

@@ -86,6 +86,7 @@ class TestWorkers:
             assert run.attempt(1).read_heartbeat()
             assert result_of(run)["environment"]["code"] == run.attempt(1).provenance()["code"]
 
+    @pytest.mark.slow
     def test_one_run_is_cancelled_another_diverges_and_the_last_goes_on(
         self, grid: Ask, results: Path, held_ensemble: Held
     ) -> None:
@@ -104,6 +105,7 @@ class TestWorkers:
         assert runs[1].status().state is State.CANCELLED
         assert runs[1].attempt(1).failure() == {"kind": "interrupted", "reason": "cancelled", "details": ""}
 
+    @pytest.mark.slow
     def test_an_ensemble_that_is_killed_resumes_alone_or_in_another(
         self, grid: Ask, results: Path, held_ensemble: Held
     ) -> None:

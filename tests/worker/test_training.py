@@ -223,6 +223,7 @@ def test_runs_share_a_process_but_for_what_one_has_left_there(results: Path) -> 
         assert pid("leave_behind", 21, what="nothing") == before, "it is taken back"
 
 
+@pytest.mark.slow
 def test_a_run_that_terminates_its_own_worker_is_given_up_after_some_attempts(results: Path) -> None:
     for _ in range(MAX_LOST_ATTEMPTS):
         run, _, stop = train(results, "signal_worker", last=0)

@@ -72,7 +72,9 @@ def write_long_names(folder: Path, results: Path) -> None:
                 )
 
 
-@pytest.mark.parametrize("command", TABLES)
+@pytest.mark.parametrize(
+    "command", [pytest.param(name, marks=pytest.mark.slow) if name == "doctor" else name for name in TABLES]
+)
 @pytest.mark.usefixtures("undrawn")
 def test_every_table_fits_80_columns_and_breaks_nothing(
     command: str, call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch

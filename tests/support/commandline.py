@@ -292,9 +292,9 @@ def undisturbed(spec: RunSpec) -> RunDir:
     return run
 
 
-def assert_as_if_undisturbed(run: RunDir) -> None:
+def assert_as_if_undisturbed(run: RunDir, train: Callable[[RunSpec], RunDir] = undisturbed) -> None:
     """Compare metrics, byte by byte, and final weights, if any, with those of a run that nothing happened to."""
-    expected = undisturbed(run.spec())
+    expected = train(run.spec())
     assert run.metrics_path.read_bytes() == expected.metrics_path.read_bytes()
     result, reference = run.result(), expected.result()
     assert result is not None
@@ -303,9 +303,9 @@ def assert_as_if_undisturbed(run: RunDir) -> None:
     assert result["score"] == reference["score"]
 
 
-def assert_close_to_undisturbed(run: RunDir) -> None:
+def assert_close_to_undisturbed(run: RunDir, train: Callable[[RunSpec], RunDir] = undisturbed) -> None:
     """Compare all metrics with those of a run that nothing happened to, within rounding: for runs of ensembles."""
-    expected = undisturbed(run.spec()).history()
+    expected = train(run.spec()).history()
     assert [line.keys() for line in run.history()] == [line.keys() for line in expected]
     for line, reference in zip(run.history(), expected, strict=True):
         assert all(math.isclose(value, reference[name], rel_tol=1e-3) for name, value in line.items()), line

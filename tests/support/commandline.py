@@ -133,13 +133,10 @@ def typed(*arguments: object, code: int = 0, **options: Any) -> "subprocess.Comp
     return ended(start(*arguments, **options), code)
 
 
-def at_a_terminal(
-    *arguments: object, answer: str = "", term: str = "xterm", columns: int | None = 400
-) -> tuple[int, str]:
+def at_a_terminal(*arguments: object, answer: str = "", term: str = "xterm", columns: int = 400) -> tuple[int, str]:
     """Return how a command ended at a terminal, and what was seen there; somebody answers its questions."""
     ours, theirs = pty.openpty()
-    env = {key: value for key, value in os.environ.items() if key != "COLUMNS"} | {"TERM": term}
-    env |= {} if columns is None else {"COLUMNS": str(columns)}
+    env = os.environ | {"TERM": term, "COLUMNS": str(columns)}
     process = subprocess.Popen([ETTSWEEP, *map(str, arguments)], stdin=theirs, stdout=theirs, stderr=theirs, env=env)
     os.close(theirs)
     observed, answered = b"", 0

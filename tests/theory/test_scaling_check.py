@@ -51,7 +51,14 @@ def test_a_right_scaling_passes(model: str, strategy: str, optimizer: str) -> No
     assert (judgement.verdict, judgement.findings) == (ExponentTest.OK, ())
 
 
-@pytest.mark.parametrize("name", [name for name, model in SMALLEST.items() if architecture(model).check])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name == "encdec-tiny" else name
+        for name, model in SMALLEST.items()
+        if architecture(model).check
+    ],
+)
 def test_each_architectures_smallest_model_passes(name: str) -> None:
     fields = {} if name.startswith("vit") else {"depth": 1}
     result = check_scaling(planned(model_spec(name), "ntk", seeds=4, steps=2, **fields))
@@ -65,7 +72,7 @@ GROUPED = {"kv_heads": 2, "qk_norm": True, "head": "untied"}
     ("fields", "strategy", "optimizer"),
     [
         ({"norm": "rms", "positions": "rotary", "mlp": "swiglu"}, "ntk", "adamw"),
-        (GROUPED | {"mlp": "swiglu"}, "mup", "muon"),
+        pytest.param(GROUPED | {"mlp": "swiglu"}, "mup", "muon", marks=pytest.mark.slow),
     ],
 )
 def test_of_a_model_beyond_the_theory_only_what_it_covers_is_judged(

@@ -93,6 +93,7 @@ def test_each_sample_of_a_batch_weighs_the_same_however_it_is_cut(make_spec: Mak
         torch.testing.assert_close(moved, move, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_fp16_and_divergence_are_those_of_one_process(train: Train, trained: Trained, make_spec: MakeSpec) -> None:
     half = make_spec(precision="fp16", lr=0.25)
     wild = make_spec(lr=1e3, schedule={"total_steps": 60})

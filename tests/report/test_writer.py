@@ -17,6 +17,7 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.study.verdict import Verdict
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_report_writes_everything_it_returns(sample: Made, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "report"
     before = {p: p.stat().st_mtime_ns for p in sample.results.rglob("*")}

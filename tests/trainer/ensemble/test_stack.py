@@ -73,7 +73,7 @@ def assert_close(make_spec: MakeSpec, rel: float = 1e-5, **shared: Any) -> None:
         ({"optimizer": ADAMW | {"clip_norm": 0.5}}, 20, 1e-4),
         ({"optimizer": SGD}, None, 1e-4),
         ({"optimizer": {"kind": "muon"}, "strategy": {"s": 1.0}}, 20, 1e-4),
-        ({"precision": "bf16"}, None, 0.1),
+        pytest.param({"precision": "bf16"}, None, 0.1, marks=pytest.mark.slow),
         ({"precision": "fp16"}, None, 1e-2),
     ],
 )
@@ -90,6 +90,7 @@ def test_what_was_traced_of_one_task_is_not_taken_for_another(make_spec: MakeSpe
         assert_close(make_spec, task={"label_smoothing": smoothing}, model={"width": 12, "depth": 1}, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_gradients_in_another_layout_are_laid_out_as_parameters_are(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:

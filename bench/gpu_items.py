@@ -266,8 +266,6 @@ def ensemble_grid(folder: Path, small: bool) -> Rows:
 
 
 SHORT = ("--set=schedule.total_steps=8", "--set=schedule.warmup_steps=2", "--set=schedule.eval_every=4")
-LONGER = ("--set=schedule.total_steps=80", "--set=schedule.eval_every=40")
-"""Of small runs of which two are to be met at once."""
 
 
 def grid(results: Path, slots: int, seeds: int, *options: str) -> list[str]:
@@ -304,8 +302,7 @@ def killed_worker(folder: Path, mps: bool, small: bool) -> Rows:
         mps_daemon(Path(temporary_directory)) if mps else nullcontext(),
     ):
         results = Path(temporary_directory, "results")
-        words = grid(results, 2, 1, *(LONGER if small else ()))
-        with subprocess.Popen([*ETTSWEEP, *words], stderr=subprocess.PIPE, text=True) as command:
+        with subprocess.Popen([*ETTSWEEP, *grid(results, 2, 1)], stderr=subprocess.PIPE, text=True) as command:
             while len(training := _training(results)) < 2:
                 if command.poll() is not None:
                     raise RuntimeError(f"no two workers trained at a time: {command.communicate()[1][-500:]}")

@@ -349,7 +349,7 @@ CASES = list(itertools.product(CONDITIONS, COMMANDS))
 CASES = [(condition, name) for condition, name in CASES if not (name == "watch" and "terminal" in condition)]
 
 
-DAILY = ("standard output closed", "locale C", "paths that are not UTF-8")
+DAILY = ("standard output closed", "paths that are not UTF-8")
 
 
 def cases() -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.commandline import PATIENCE_S
+from support.commandline import PATIENCE_S, wait_for
 from support.forks import Forks
 
 from bench import gpu, gpu_items
@@ -106,9 +107,12 @@ def test_what_was_measured_before_a_kill_is_kept_and_not_measured_again(tmp_path
 @pytest.mark.usefixtures("process")
 @pytest.mark.parametrize("item", gpu.items(small=True), ids=lambda item: item.name)
 def test_each_item_measures_numbers(item: gpu.Item, forks: Forks, tmp_path: Path) -> None:
-    rows = tmp_path / "rows"
-    forks.call("bench.gpu_items:main", item.function, json.dumps(item.arguments), str(tmp_path), str(rows))
-    *lines, end = read_lines(rows)
+    rows, log = tmp_path / "rows", tmp_path / "log"
+    rows.touch()
+    log.touch()
+    arguments = (item.function, json.dumps(item.arguments), str(tmp_path), str(rows))
+    forks.start("bench.gpu_items:main", *arguments, env=dict(os.environ), output=log)
+    *lines, end = wait_for(lambda: [*read_lines(rows)] if '"state"' in rows.read_text() else [], item.name)
     lacking = not torch.cuda.is_available() and (item.function == "waits" or bool(item.arguments.get("mps")))
     assert end["state"] == ("not measured" if lacking else "done"), end
     assert bool(lines) != lacking

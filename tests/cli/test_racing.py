@@ -120,6 +120,7 @@ def test_runs_that_a_spent_budget_leaves_interrupted_are_named(call: Call, resul
     assert not (results / "jobs").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process")
 def test_no_point_gets_more_seeds_than_allowed(call: Call, results: Path, request_sweep: Ask) -> None:
     """Once all points have as many, there is no further run."""
@@ -147,6 +148,7 @@ def test_a_race_ends_in_an_optimum_with_seeds_of_its_own(call: Call, results: Pa
     assert {spec.lr for spec in raced} <= {row["lr"], row["lr"] / 2, row["lr"] * 2}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process")
 def test_a_race_goes_on_after_its_command_is_killed(
     results: Path, request_sweep: Ask, tmp_path: Path, hold_runs: Callable[[int], None]

@@ -102,6 +102,7 @@ def test_what_changes_no_code_makes_no_new_run(project: Path, results: Path, gri
     assert runs(lrs=2, code={"exclude": ["notes.txt"]}) == first
 
 
+@pytest.mark.slow
 def test_an_edit_of_an_untracked_module_is_named_with_the_ways_on(project: Path, results: Path, grid: Ask) -> None:
     grid("--follow")
     (project / "factor.py").write_text(OTHER)
@@ -149,6 +150,7 @@ def test_only_grid_and_try_look_at_the_project(project: Path, results: Path, gri
     assert wait_for(run.result, "its result")["score"] < 7
 
 
+@pytest.mark.slow
 def test_a_run_is_retried_with_its_own_code_or_that_of_now(project: Path, results: Path, grid: Ask) -> None:
     (project / "factor.py").write_text(BROKEN)
     grid("--follow", rc=None)

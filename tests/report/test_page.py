@@ -305,6 +305,7 @@ def test_names_in_any_script_and_hostile_ones_are_texts(sample: Made, browser: A
     assert "<img src=x" not in page.read_text()
 
 
+@pytest.mark.slow
 def test_a_script_that_got_in_would_not_run(browser: Any, report: Path, tmp_path: Path) -> None:
     """The policy of the page lets its own scripts run alone."""
     page = tmp_path / "report.html"

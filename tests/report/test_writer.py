@@ -93,6 +93,7 @@ def test_what_an_earlier_report_wrote_is_gone_and_nothing_else(sample: Made, tmp
     assert figures / "vit-digits-hybrid-map.png" in set(first) - left
 
 
+@pytest.mark.slow
 def test_only_figures_that_have_changed_are_drawn_again(
     sample: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

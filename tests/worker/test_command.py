@@ -123,6 +123,7 @@ def in_training(results: Path, step: int = 20) -> tuple[RunDir, Attempt]:
 # --- interrupted ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_whose_worker_is_killed_goes_on_exactly(tmp_path: Path, results: Path, grid: Ask, let_go: Go) -> None:
     """Of one whose worker is told to end, see `test_exact_resume.py`."""
     grid(walk(), resume=RESUME)
@@ -211,6 +212,7 @@ while step < 4:
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_right_after_it_resumed_goes_back_to_the_checkpoint_before(
     tmp_path: Path, results: Path, grid: Ask
 ) -> None:
@@ -297,6 +299,7 @@ def test_a_command_that_is_told_to_stop_and_exits_with_0_is_done_only_at_its_las
     wait_for(lambda: run.status().state is state, "its end")
 
 
+@pytest.mark.slow
 def test_a_stopped_program_and_a_stopped_worker_are_cancelled(results: Path, grid: Ask) -> None:
     grid(shell("trap 'echo saved > {out}/saved; exit 0' TERM; " + says(1, err=1.0) + "while :; do sleep 0.05; done"))
     run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
@@ -392,6 +395,7 @@ def test_half_a_line_at_a_stop_is_no_metric_and_no_failure(results: Path, grid: 
     assert result_of(run)["score"] == 7.5
 
 
+@pytest.mark.slow
 def test_an_attempt_that_ends_before_its_first_metric_loses_none_of_those_before(results: Path, grid: Ask) -> None:
     ends = "case $ETTSWEEP_ATTEMPT in 1) " + says(1, err=0.1) + says(2, err=2.0) + "kill -9 $$;; 2) kill -9 $$;; esac; "
     grid(shell(ends + says(3, err=3.0)), resume={"always": "auto"})
@@ -401,6 +405,7 @@ def test_an_attempt_that_ends_before_its_first_metric_loses_none_of_those_before
     assert [line["step"] for line in run.history()] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_score_follows_the_order_of_steps_whatever_the_order_of_lines(results: Path, grid: Ask) -> None:
     """Of a step that comes twice, the later value counts."""
     lines = says(9, err=2.0) + says(2, err=7.0) + says(5, err=1.0) + says(2, err=3.0)
@@ -458,6 +463,7 @@ def test_a_file_is_written_for_each_run(tmp_path: Path, results: Path, grid: Ask
         }
 
 
+@pytest.mark.slow
 def test_metrics_beyond_fifty_names_are_left_out_and_the_score_never(results: Path, grid: Ask) -> None:
     many = {f"norm_{number}": 1.0 for number in range(60)}
     grid(shell(says(1, **many) + says(2, err=1.0, norm_0=2.0)), metrics=["*"])
@@ -511,6 +517,7 @@ def test_what_changes_the_numbers_is_part_of_the_id_and_nothing_else(tmp_path: P
     assert run_id() != first
 
 
+@pytest.mark.slow
 def test_seeds_that_make_no_difference_are_told(results: Path, grid: Ask) -> None:
     grid(["sh", "-c", f": {{seed}}; {says(1, err='LR')}".replace('"LR"', "{lr}")], "--follow", runs=3, seeds=2)
     judged = ettsweep("verify-optimum", "--dry-run", "--results", results, code=None)
@@ -596,6 +603,7 @@ def test_runs_that_end_early_fail_and_are_kept_once_they_may(results: Path, grid
 # --- what it leaves behind --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_outputs_go_but_those_that_are_kept_and_those_of_the_best_point(results: Path, grid: Ask) -> None:
     script = "cd {out}; mkdir -p states/last; touch states/a states/last/b best.pt log.txt; ln -s / link; "
     script += """echo '[ettsweep] {{"step": 1, "err":' $1 '}}'"""

@@ -94,6 +94,7 @@ def ensemble_of(run: RunDir) -> int:
 
 @pytest.mark.usefixtures("process", "warm")
 class TestWorkers:
+    @pytest.mark.slow
     def test_an_ensemble_is_of_one_process_and_its_runs_are_close_to_runs_alone(
         self, grid: Ask, results: Path, alone: Alone
     ) -> None:

@@ -153,6 +153,7 @@ def test_a_cancelled_run_stops_whether_it_heeds_or_not(results: Path, grid: Ask)
 # --- how runs end -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_ends_the_run_whatever_it_catches(results: Path, grid: Ask) -> None:
     grid("diverging", "--follow")
     result = result_of(only_run(results))

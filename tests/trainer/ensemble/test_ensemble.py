@@ -108,7 +108,9 @@ def calls_of(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, breaks_aft
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "micro_batch"), [({}, None), ({"kind": "sgd", "momentum": 0.9}, 12)], ids=["adamw", "sgd"]
+    ("optimizer", "micro_batch"),
+    [({}, None), pytest.param({"kind": "sgd", "momentum": 0.9}, 12, marks=pytest.mark.slow)],
+    ids=["adamw", "sgd"],
 )
 def test_runs_have_the_numbers_of_runs_alone(
     ensemble: TrainEnsemble,
@@ -135,6 +137,7 @@ def test_runs_have_the_numbers_of_runs_alone(
 # --- leaving --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_leaves_the_others_and_a_stack_shrinks_once_half_have_ended(
     ensemble: TrainEnsemble,
     undisturbed: Undisturbed,

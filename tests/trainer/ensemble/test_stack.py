@@ -74,7 +74,7 @@ def assert_close(make_spec: MakeSpec, rel: float = 1e-5, **shared: Any) -> None:
         ({"optimizer": SGD}, None, 1e-4),
         ({"optimizer": {"kind": "muon"}, "strategy": {"s": 1.0}}, 20, 1e-4),
         pytest.param({"precision": "bf16"}, None, 0.1, marks=pytest.mark.slow),
-        ({"precision": "fp16"}, None, 1e-2),
+        pytest.param({"precision": "fp16"}, None, 1e-2, marks=pytest.mark.slow),
     ],
 )
 def test_runs_train_as_they_would_alone(
@@ -84,6 +84,7 @@ def test_runs_train_as_they_would_alone(
     assert_close(make_spec, micro_batch=micro_batch, rel=rel, **shared)
 
 
+@pytest.mark.slow
 def test_what_was_traced_of_one_task_is_not_taken_for_another(make_spec: MakeSpec) -> None:
     """Nor does a width of 12 matter, with which parameters of a stack do not all begin at a multiple of 64 bytes."""
     for smoothing in (0.0, 0.1):

@@ -80,6 +80,7 @@ def test_all_documents_are_there_once_on_the_side_that_their_hash_says(tmp_path:
     assert names == {"manifest.json", "tokenizer.json", manifest.digest}, "the cache is gone"
 
 
+@pytest.mark.slow
 def test_the_digest_depends_on_the_text_not_on_processes_paths_or_units(
     tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

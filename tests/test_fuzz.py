@@ -30,7 +30,7 @@ from ettsweep import cli
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, runs_dir
 
-COUNT, FIRST = int(os.environ.get("FUZZ", "100")), int(os.environ.get("FUZZ_FROM", "0"))
+COUNT, FIRST = int(os.environ.get("FUZZ", "50")), int(os.environ.get("FUZZ_FROM", "0"))
 AT_ONCE = 25
 PATIENCE_S = 120
 

@@ -107,24 +107,12 @@ def calls_of(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, breaks_aft
     return calls
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "micro_batch"),
-    [({}, None), pytest.param({"kind": "sgd", "momentum": 0.9}, 12, marks=pytest.mark.slow)],
-    ids=["adamw", "sgd"],
-)
 def test_runs_have_the_numbers_of_runs_alone(
-    ensemble: TrainEnsemble,
-    undisturbed: Undisturbed,
-    specs: list[RunSpec],
-    monkeypatch: pytest.MonkeyPatch,
-    optimizer: dict[str, Any],
-    micro_batch: int | None,
+    ensemble: TrainEnsemble, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if optimizer:
-        specs = [TransformerRun.model_validate(spec.model_dump() | {"optimizer": optimizer}) for spec in specs]
     expected = list(map(undisturbed, specs))
     outputs = calls_of(monkeypatch, Stack, "outputs")
-    runs = ensemble(specs, micro_batch=micro_batch)
+    runs = ensemble(specs)
     assert_close(runs, expected)
     slices = len(list(prepare(specs[0], CPU).task.validation()))
     assert len(outputs) == slices * len(curve(runs[0], "val_loss")), "all are evaluated at once"

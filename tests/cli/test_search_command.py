@@ -32,10 +32,10 @@ WIDE: dict[str, Any] = {
 PROPOSED = re.compile(r"^w8 \w+: (\w+) suggests (.*)$", re.MULTILINE)
 
 
-def proposed(results: Path, sweep: str = "w8") -> dict[str, list[float]]:
+def proposed(results: Path) -> dict[str, list[float]]:
     """Return the lr that was proposed for each strategy, first to last, as files have it."""
     collected: dict[str, list[float]] = {}
-    for entry in yaml.safe_load((results / "sweeps" / f"{sweep}.yaml").read_text()):
+    for entry in yaml.safe_load((results / "sweeps" / "w8.yaml").read_text()):
         for proposal in entry.get("proposed") or ():
             collected.setdefault(proposal["strategy"], []).extend(point["lr"] for point in proposal["points"])
     return collected

@@ -111,10 +111,10 @@ def says(step: int, **metrics: object) -> str:
     return f"echo '[ettsweep] {line}'; "
 
 
-def in_training(results: Path, step: int = 20) -> tuple[RunDir, Attempt]:
-    """Wait until a run has a checkpoint of a step, and return its latest attempt."""
+def in_training(results: Path) -> tuple[RunDir, Attempt]:
+    """Wait until a run has a checkpoint of step 20, and return its latest attempt."""
     run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
-    wait_for(lambda: (run.path / "out" / f"ckpt-{step}.json").exists(), "its checkpoint")
+    wait_for(lambda: (run.path / "out" / "ckpt-20.json").exists(), "its checkpoint")
     attempt = run.latest_attempt()
     assert attempt is not None
     return run, attempt

@@ -38,9 +38,9 @@ def batches_of(trainer: Trainer, step: int) -> list[Batch]:
     return list(islice(trainer.task.batches(step), len(trainer.share.slices)))
 
 
-def train_alone(trainer: Trainer, steps: int = STEPS) -> Told:
+def train_alone(trainer: Trainer) -> Told:
     told: Told = []
-    for step in range(1, steps + 1):
+    for step in range(1, STEPS + 1):
         told.append([x.item() for x in trainer.train_step(trainer.spec.lr, iter(batches_of(trainer, step)))])
         trainer.step = step
     return told

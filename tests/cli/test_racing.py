@@ -135,6 +135,7 @@ def test_no_point_gets_more_seeds_than_allowed(call: Call, results: Path, reques
 # --- a race ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process")
 def test_a_race_ends_in_an_optimum_with_seeds_of_its_own(call: Call, results: Path, tmp_path: Path) -> None:
     write_fake_grid(tmp_path / "w8.yaml", criterion={"margin": "20%"}, lr={"range": [-2, 2]})

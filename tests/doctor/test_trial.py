@@ -166,7 +166,8 @@ def test_a_function_is_tried_too(tmp_path: Path, results: Path) -> None:
     assert "of memory" in outcome["of"]["cost"]["seen"]
 
 
-@pytest.mark.parametrize("sent", [["TERM", "HUP"], pytest.param(["INT"], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [["INT"], ["TERM", "HUP"]])
 def test_nothing_is_left_of_a_trial_that_is_interrupted(tmp_path: Path, results: Path, sent: list[str]) -> None:
     """A session that ends sends two signals."""
     grid = write_walk(tmp_path, run={"try": "--slow --steps 5000"})

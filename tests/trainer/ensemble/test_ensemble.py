@@ -243,6 +243,7 @@ def test_an_update_that_fails_fails_all_runs(
 # --- what they share ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_runs_share_the_seconds_that_go_by(
     ensemble: TrainEnsemble, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +256,7 @@ def test_runs_share_the_seconds_that_go_by(
     assert all(0.2 < each.device_s / each.wall_s < 0.3 for each in spent[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_runs_share_one_loader_and_each_names_damaged_images(
     ensemble: TrainEnsemble, train: Train, tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch

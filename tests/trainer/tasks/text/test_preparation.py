@@ -225,6 +225,7 @@ def test_two_commands_do_not_write_to_one_folder(tmp_path: Path, make: Make) -> 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_said_and_what_is_finished_kept(
     tmp_path: Path, make: Make, small_disk: Callable[[str], Path]
 ) -> None:

@@ -509,6 +509,7 @@ def busy_slot() -> Iterator[None]:
     unlock(lock)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("busy_slot")
 def test_doctor_tells_what_works_and_what_does_not(call: Call, results: Path, tmp_path: Path) -> None:
     options = ("--launch-set", "devices=cpu", "--launch-set", "slots=2", "--results", results, "--format", "json")

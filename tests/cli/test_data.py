@@ -241,6 +241,7 @@ def test_a_process_that_is_killed_ends_the_command_which_then_goes_on(folder: Pa
     )
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_finished_and_says_so(folder: Path, long: Options) -> None:
     out = folder / "out"
     process = start(*long, "--out", "out", start_new_session=True)

@@ -269,6 +269,7 @@ with open(os.path.join(options.out, "metrics.jsonl"), "w") as file:
 '''
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process")
 def test_what_is_written_trains_and_has_a_verdict(call: Call, results: Path, tmp_path: Path) -> None:
     (tmp_path / "bowl.py").write_text(BOWL)

@@ -270,6 +270,7 @@ def test_cancelling_a_sweep_leaves_what_another_wants(call: Call, results: Path,
 # --- what is renamed or damaged meanwhile ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process")
 def test_a_sweep_that_is_gone_when_its_command_ends_is_named(
     results: Path, tmp_path: Path, hold_runs: Callable[[int], None]

@@ -107,6 +107,7 @@ def test_all_keys_follow_where_they_are_asked_for(results: Path, spec: RunSpec) 
     assert data["spec"]["model"]["width"] == 8
 
 
+@pytest.mark.slow
 def test_a_terminal_has_colours_unless_nobody_wants_them(
     results: Path, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:

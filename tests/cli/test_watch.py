@@ -73,6 +73,7 @@ def watching(results: Path) -> list[int]:
     return collected
 
 
+@pytest.mark.slow
 def test_a_terminal_that_has_no_screen_gets_no_screen(results: Path) -> None:
     (study,) = ask(results)
     finish_all(results, study)

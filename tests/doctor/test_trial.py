@@ -87,6 +87,7 @@ def test_a_program_without_a_seed_is_swept_with_one_run_a_point(tmp_path: Path, 
     assert "no fresh ones" in ettsweep("seeds", "--results", results, code=2).stderr
 
 
+@pytest.mark.slow
 def test_grid_refuses_seeds_that_do_not_differ_until_the_code_has_changed(tmp_path: Path, results: Path) -> None:
     grid = write_walk(tmp_path, "constant")
     never = ettsweep("grid", grid, "--results", results, "--dry-run", cwd=tmp_path)
@@ -165,6 +166,7 @@ def test_a_function_is_tried_too(tmp_path: Path, results: Path) -> None:
     assert "of memory" in outcome["of"]["cost"]["seen"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [["INT"], ["TERM", "HUP"]])
 def test_nothing_is_left_of_a_trial_that_is_interrupted(tmp_path: Path, results: Path, sent: list[str]) -> None:
     """A session that ends sends two signals."""

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from ettsweep.errors import InputError
 from ettsweep.launch import gpus
@@ -83,13 +82,17 @@ WHOLE_CARDS = [
 
 
 @pytest.mark.parametrize(("value", "expected"), WHOLE_CARDS)
-def test_cards_are_those_that_cuda_shows(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch, value: str, expected: list[str]
-) -> None:
+def test_cards_are_those_that_cuda_shows(driver: Driver, value: str, expected: list[str]) -> None:
     driver(THREE)
     assert cuda_devices(value, listed_cards()) == expected
 
-    # torch's own reading, which was compared with a driver.
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("value", "expected"), WHOLE_CARDS)
+def test_torchs_own_reading_is_the_same(monkeypatch: pytest.MonkeyPatch, value: str, expected: list[str]) -> None:
+    """It was compared with a driver."""
+    import torch
+
     uuids = [A, B, C]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
     parsed: list[Any] = torch.cuda._parse_visible_devices()

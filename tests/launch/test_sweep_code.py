@@ -102,6 +102,7 @@ def test_what_changes_no_code_makes_no_new_run(project: Path, results: Path, gri
     assert runs(lrs=2, code={"exclude": ["notes.txt"]}) == first
 
 
+@pytest.mark.slow
 def test_an_edit_of_an_untracked_module_is_named_with_the_ways_on(project: Path, results: Path, grid: Ask) -> None:
     grid("--follow")
     (project / "factor.py").write_text(OTHER)
@@ -113,6 +114,7 @@ def test_an_edit_of_an_untracked_module_is_named_with_the_ways_on(project: Path,
     assert errs(results) == [1.25, 7.0]
 
 
+@pytest.mark.slow
 def test_code_that_counts_as_equal_trains_the_runs_to_come(project: Path, results: Path, grid: Ask) -> None:
     grid("--follow")
     (project / "factor.py").write_text(OTHER)
@@ -128,6 +130,7 @@ def test_code_that_counts_as_equal_trains_the_runs_to_come(project: Path, result
     grid("--dry-run", lrs=2)  # as it was at first
 
 
+@pytest.mark.slow
 def test_only_grid_and_try_look_at_the_project(project: Path, results: Path, grid: Ask) -> None:
     grid("--follow", "--seeds", "0,1", lrs=3)
     (project / "factor.py").write_text(OTHER)
@@ -147,6 +150,7 @@ def test_only_grid_and_try_look_at_the_project(project: Path, results: Path, gri
     assert wait_for(run.result, "its result")["score"] < 7
 
 
+@pytest.mark.slow
 def test_a_run_is_retried_with_its_own_code_or_that_of_now(project: Path, results: Path, grid: Ask) -> None:
     (project / "factor.py").write_text(BROKEN)
     grid("--follow", rc=None)
@@ -161,6 +165,7 @@ def test_a_run_is_retried_with_its_own_code_or_that_of_now(project: Path, result
     assert errs(results) == [1.25, 1.5], "it counts as the code of the sweep"
 
 
+@pytest.mark.slow
 def test_clean_keeps_the_copies_of_sweeps(project: Path, results: Path, grid: Ask) -> None:
     grid("--follow")
     (project / "factor.py").write_text(OTHER)

@@ -111,10 +111,10 @@ def says(step: int, **metrics: object) -> str:
     return f"echo '[ettsweep] {line}'; "
 
 
-def in_training(results: Path, step: int = 20) -> tuple[RunDir, Attempt]:
-    """Wait until a run has a checkpoint of a step, and return its latest attempt."""
+def in_training(results: Path) -> tuple[RunDir, Attempt]:
+    """Wait until a run has a checkpoint of step 20, and return its latest attempt."""
     run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
-    wait_for(lambda: (run.path / "out" / f"ckpt-{step}.json").exists(), "its checkpoint")
+    wait_for(lambda: (run.path / "out" / "ckpt-20.json").exists(), "its checkpoint")
     attempt = run.latest_attempt()
     assert attempt is not None
     return run, attempt
@@ -123,6 +123,7 @@ def in_training(results: Path, step: int = 20) -> tuple[RunDir, Attempt]:
 # --- interrupted ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_whose_worker_is_killed_goes_on_exactly(tmp_path: Path, results: Path, grid: Ask, let_go: Go) -> None:
     """Of one whose worker is told to end, see `test_exact_resume.py`."""
     grid(walk(), resume=RESUME)
@@ -150,6 +151,7 @@ def test_a_run_whose_command_is_killed_is_no_failed_one_and_goes_on_exactly(
     assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
 
 
+@pytest.mark.slow
 def test_a_command_that_outlives_worker_and_supervisor_is_ended_by_the_next_attempt(
     tmp_path: Path, results: Path, grid: Ask, let_go: Go
 ) -> None:
@@ -180,6 +182,7 @@ def test_a_command_that_outlives_worker_and_supervisor_is_ended_by_the_next_atte
     assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_resume_starts_again_in_an_empty_folder(
     tmp_path: Path, results: Path, grid: Ask, let_go: Go
 ) -> None:
@@ -209,6 +212,7 @@ while step < 4:
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_right_after_it_resumed_goes_back_to_the_checkpoint_before(
     tmp_path: Path, results: Path, grid: Ask
 ) -> None:
@@ -225,7 +229,9 @@ def test_a_run_that_fails_right_after_it_resumed_goes_back_to_the_checkpoint_bef
     assert [line["step"] for line in run.history()] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize(("counts_from", "resumes"), [(0, False), (10, False), (1, True)])
+@pytest.mark.parametrize(
+    ("counts_from", "resumes"), [(0, False), pytest.param(10, False, marks=pytest.mark.slow), (1, True)]
+)
 def test_the_first_step_after_a_kill_tells_whether_a_program_goes_on(
     results: Path, grid: Ask, counts_from: int, resumes: bool
 ) -> None:
@@ -273,7 +279,12 @@ def test_a_signal_that_reaches_worker_and_command_at_once_interrupts_the_run(res
 
 @pytest.mark.parametrize(
     ("first", "steps", "state"),
-    [(1, None, State.CANCELLED), (1, 40, State.CANCELLED), (1, 14, State.DONE), (0, 15, State.DONE)],
+    [
+        pytest.param(1, None, State.CANCELLED, marks=pytest.mark.slow),
+        (1, 40, State.CANCELLED),
+        pytest.param(1, 14, State.DONE, marks=pytest.mark.slow),
+        (0, 15, State.DONE),
+    ],
 )
 def test_a_command_that_is_told_to_stop_and_exits_with_0_is_done_only_at_its_last_step(
     results: Path, grid: Ask, first: int, steps: int | None, state: State
@@ -288,6 +299,7 @@ def test_a_command_that_is_told_to_stop_and_exits_with_0_is_done_only_at_its_las
     wait_for(lambda: run.status().state is state, "its end")
 
 
+@pytest.mark.slow
 def test_a_stopped_program_and_a_stopped_worker_are_cancelled(results: Path, grid: Ask) -> None:
     grid(shell("trap 'echo saved > {out}/saved; exit 0' TERM; " + says(1, err=1.0) + "while :; do sleep 0.05; done"))
     run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
@@ -310,11 +322,11 @@ def test_a_stopped_program_and_a_stopped_worker_are_cancelled(results: Path, gri
     ("script", "reason"),
     [
         ("echo no luck >&2; exit 3", "exit code 3: no luck"),
-        ("echo step; exit 134", "exit code 134, SIGABRT: step"),
-        ("echo 'torch.OutOfMemoryError: CUDA out of memory. Tried'; exit 1", "out of GPU memory (exit code 1)"),
+        pytest.param("echo step; exit 134", "exit code 134, SIGABRT: step", marks=pytest.mark.slow),
+        pytest.param("echo 'torch.OutOfMemoryError: CUDA out of memory. Tried'; exit 1", "out of GPU memory (exit code 1)", marks=pytest.mark.slow),
         (says(1, loss=2.0, other=1.0), "no err was recorded; seen: loss, other"),
     ],
-)
+)  # fmt: skip
 def test_a_failure_says_why(results: Path, grid: Ask, script: str, reason: str) -> None:
     grid(shell(script))
     run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
@@ -355,6 +367,7 @@ def test_exit_code_75_asks_to_be_taken_up_again(results: Path, grid: Ask) -> Non
     assert result_of(only_run(results))["attempts"] == 3
 
 
+@pytest.mark.slow
 def test_a_stop_in_the_evaluation_after_the_last_step_is_no_end(results: Path, grid: Ask) -> None:
     script = "if [ $ETTSWEEP_ATTEMPT = 1 ]; then " + says(9, loss=1.0, err=9.0) + "sleep 600; fi; " + says(9, err=0.5)
     grid(shell(script), steps=9, score=SCORE | {"take": "last"})
@@ -366,6 +379,7 @@ def test_a_stop_in_the_evaluation_after_the_last_step_is_no_end(results: Path, g
     assert result_of(run)["score"] == 0.5
 
 
+@pytest.mark.slow
 def test_half_a_line_at_a_stop_is_no_metric_and_no_failure(results: Path, grid: Ask) -> None:
     reader = r"step (?P<step>\d+) err (?P<err>[\d.]+)"
     script = (
@@ -381,6 +395,7 @@ def test_half_a_line_at_a_stop_is_no_metric_and_no_failure(results: Path, grid: 
     assert result_of(run)["score"] == 7.5
 
 
+@pytest.mark.slow
 def test_an_attempt_that_ends_before_its_first_metric_loses_none_of_those_before(results: Path, grid: Ask) -> None:
     ends = "case $ETTSWEEP_ATTEMPT in 1) " + says(1, err=0.1) + says(2, err=2.0) + "kill -9 $$;; 2) kill -9 $$;; esac; "
     grid(shell(ends + says(3, err=3.0)), resume={"always": "auto"})
@@ -390,6 +405,7 @@ def test_an_attempt_that_ends_before_its_first_metric_loses_none_of_those_before
     assert [line["step"] for line in run.history()] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_score_follows_the_order_of_steps_whatever_the_order_of_lines(results: Path, grid: Ask) -> None:
     """Of a step that comes twice, the later value counts."""
     lines = says(9, err=2.0) + says(2, err=7.0) + says(5, err=1.0) + says(2, err=3.0)
@@ -447,6 +463,7 @@ def test_a_file_is_written_for_each_run(tmp_path: Path, results: Path, grid: Ask
         }
 
 
+@pytest.mark.slow
 def test_metrics_beyond_fifty_names_are_left_out_and_the_score_never(results: Path, grid: Ask) -> None:
     many = {f"norm_{number}": 1.0 for number in range(60)}
     grid(shell(says(1, **many) + says(2, err=1.0, norm_0=2.0)), metrics=["*"])
@@ -500,12 +517,14 @@ def test_what_changes_the_numbers_is_part_of_the_id_and_nothing_else(tmp_path: P
     assert run_id() != first
 
 
+@pytest.mark.slow
 def test_seeds_that_make_no_difference_are_told(results: Path, grid: Ask) -> None:
     grid(["sh", "-c", f": {{seed}}; {says(1, err='LR')}".replace('"LR"', "{lr}")], "--follow", runs=3, seeds=2)
     judged = ettsweep("verify-optimum", "--dry-run", "--results", results, code=None)
     assert "points have identical scores: does training use its seed?" in judged.stderr
 
 
+@pytest.mark.slow
 def test_packages_that_runs_of_one_verdict_differ_in_are_named_with_it(
     tmp_path: Path, results: Path, grid: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -526,6 +545,7 @@ def test_packages_that_runs_of_one_verdict_differ_in_are_named_with_it(
     assert "its runs differ in torch (2 with 2.8.0, 2 with 2.9.0), which may change scores" in judged.stderr
 
 
+@pytest.mark.slow
 def test_runs_that_end_elsewhere_and_scores_of_too_few_digits_are_told_with_the_verdict(
     results: Path, grid: Ask
 ) -> None:
@@ -569,6 +589,7 @@ def test_a_run_that_ends_well_before_its_last_step_has_failed(
     assert not early_end(steps=None)
 
 
+@pytest.mark.slow
 def test_runs_that_end_early_fail_and_are_kept_once_they_may(results: Path, grid: Ask) -> None:
     ends = shell("".join(says(step, err=1.0) for step in (7, 8, 9)))
     grid(ends, "--follow", steps=40, code=1)
@@ -582,6 +603,7 @@ def test_runs_that_end_early_fail_and_are_kept_once_they_may(results: Path, grid
 # --- what it leaves behind --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_outputs_go_but_those_that_are_kept_and_those_of_the_best_point(results: Path, grid: Ask) -> None:
     script = "cd {out}; mkdir -p states/last; touch states/a states/last/b best.pt log.txt; ln -s / link; "
     script += """echo '[ettsweep] {{"step": 1, "err":' $1 '}}'"""
@@ -601,6 +623,7 @@ def test_outputs_go_but_those_that_are_kept_and_those_of_the_best_point(results:
         assert run.result()
 
 
+@pytest.mark.slow
 def test_the_middle_of_a_long_output_is_left_out_and_its_metrics_are_not(results: Path, grid: Ask) -> None:
     line = "x" * 1023
     flood = f"for i in $(seq 7000); do echo {line}; done; "

@@ -49,6 +49,7 @@ def started(results: Path) -> int:
     return sum(len(run.attempt_numbers()) for run in runs_in(results))
 
 
+@pytest.mark.slow
 def test_after_three_that_fail_alike_no_more_start_until_retry(tmp_path: Path, results: Path, grid: Ask) -> None:
     told = grid(NO_DATA, "--follow", code=1)
     assert states(results) == {"cancelled": 5, "failed": 3}
@@ -93,6 +94,7 @@ def test_one_run_starts_first_until_its_first_metric_and_then_all_slots_train(
     wait_for(lambda: states(results) == {"done": 8}, "the end")
 
 
+@pytest.mark.slow
 def test_the_others_do_not_wait_for_a_first_run_whose_worker_was_killed(
     tmp_path: Path, results: Path, grid: Ask
 ) -> None:

@@ -125,6 +125,7 @@ def grid(tmp_path: Path, results: Path) -> Ask:
 # --- interrupted ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_whose_worker_is_told_to_end_goes_on_exactly(
     tmp_path: Path, results: Path, grid: Ask, held: Held
 ) -> None:
@@ -152,6 +153,7 @@ def test_a_cancelled_run_stops_whether_it_heeds_or_not(results: Path, grid: Ask)
 # --- how runs end -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_ends_the_run_whatever_it_catches(results: Path, grid: Ask) -> None:
     grid("diverging", "--follow")
     result = result_of(only_run(results))
@@ -185,6 +187,7 @@ def test_a_worker_of_functions_imports_no_torch(results: Path, grid: Ask) -> Non
     assert result["environment"]["packages"]["torch"] == version("torch"), "though nothing of it was imported"
 
 
+@pytest.mark.slow
 def test_planning_functions_imports_no_torch(tmp_path: Path, grid: Ask, results: Path) -> None:
     grid("torchless", "--dry-run")
     assert_planning_imports_no_torch(tmp_path / "sweep.yaml")

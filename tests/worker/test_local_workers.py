@@ -140,6 +140,7 @@ def test_commands_at_the_same_instant_train_each_run_once_on_the_slots_there_are
     assert all(row["state"] == "done" for row in status(results).values())
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_slot_says_who_has_it(grid: Any, tmp_path: Path, results: Path, hold_runs: Hold) -> None:
     hold_runs(1)
     waiting_results = tmp_path / "waiting"
@@ -287,6 +288,7 @@ def test_the_next_command_uses_the_slot_of_a_dead_worker(grid: Any, results: Pat
     assert_as_if_undisturbed(RunDir(lost.run))
 
 
+@pytest.mark.slow
 def test_of_two_commands_that_follow_one_replaces_a_dead_worker(grid: Any, results: Path, half_dead: Any) -> None:
     _, other = half_dead
     vacancies_result = vacancies(results)
@@ -383,6 +385,7 @@ def test_workers_that_cannot_start_are_an_error_not_a_loop(grid: Any, results: P
     assert [row["state"] for row in status(results).values()] == ["missing"]
 
 
+@pytest.mark.slow
 def test_full_disk_at_the_start_of_a_worker_is_said_by_the_command(
     grid: Any, small_disk: Callable[[str], Path]
 ) -> None:

@@ -35,14 +35,13 @@ class GridOptions:
         ),
     ] = None
     same_numbers: Annotated[
-        bool, typer.Option(help="Treat the edited code as equal: keep the sweep and its finished runs.")
+        bool, typer.Option(help="Treat the edited code as equivalent: keep the sweep and its finished runs.")
     ] = False
 
     def load_spec(self, verdict_options: "VerdictOptions", missing_message: str) -> "tuple[str, SweepSpec, str]":
         """Return the sweep's name, its spec, and notes for the user.
 
-        The notes say which grid file it is, which seeds a number of them means, and what the schedule does to some
-        points.
+        The notes name the grid file, the seeds, and points whose lr the schedule cuts short.
 
         Without a grid file and --model, the error has the text `missing_message`.
 
@@ -85,8 +84,8 @@ class GridOptions:
         }
         if conflicting := [name for name, value in values.items() if value]:
             raise InputError(
-                f"{option} uses an existing sweep as it is: leave out {', '.join(conflicting)}; to extend it, give its "
-                f"grid file or model, with --name"
+                f"{option} uses an existing sweep unchanged: leave out {', '.join(conflicting)}, or pass its grid "
+                "file or model with --name to extend it"
             )
 
 

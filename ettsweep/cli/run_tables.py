@@ -28,7 +28,7 @@ BLOCKED_NAMED = 5
 
 
 def plan_rows(plan: Plan, studies: Sequence[Study]) -> list[dict[str, Any]]:
-    """Return a row for each run of a plan, with the action that the plan takes."""
+    """Return a row for each run of a plan, with the planned action."""
     families = group_by_family(studies)
     actions = {"submit": plan.submit, "retry": plan.retry, "keep": plan.keep, "blocked": plan.blocked}
     return [
@@ -49,7 +49,7 @@ def plan_rows(plan: Plan, studies: Sequence[Study]) -> list[dict[str, Any]]:
 
 
 def _summarised(rows: Sequence[Json]) -> list[Json]:
-    """Return a row for each kind of run in a plan: how many there are, and between which values."""
+    """Return a row for each kind of run in a plan, with their number and the ranges of their values."""
     kinds: dict[tuple[Any, ...], list[Json]] = {}
     for row in rows:
         kinds.setdefault(tuple(row[name] for name in ("action", "sweep", "model", "strategy", "state")), []).append(row)
@@ -87,7 +87,7 @@ def plan_summary(plan: Plan, tense: str, destination: str = "") -> str:
     phrases = [", ".join(phrases) + destination] if phrases else []
     if plan.keep:
         finished = sum(p.state.finished for p in plan.keep)
-        phrases.append(f"{finished} finished, {len(plan.keep) - finished} under way")
+        phrases.append(f"{finished} finished, {len(plan.keep) - finished} in progress")
     if plan.blocked:
         phrases.append(f"{len(plan.blocked)} need a decision")
     # An empty `tense` leaves two blanks in a row: split and join remove them.
@@ -107,7 +107,7 @@ def show_submit_result(submit_result: SubmitResult, form: Format) -> None:
 
 
 def show_plan(submit_result: SubmitResult, form: Format, *, below_table: bool = False) -> None:
-    """Print what a dry run would do; in table format, also the scripts that it would pass to sbatch.
+    """Print the plan of a dry run; in table format, also the scripts that it would pass to sbatch.
 
     With `below_table`, another table was printed before, which is the command's result: other formats print no second
     one.
@@ -127,12 +127,12 @@ def show_plan(submit_result: SubmitResult, form: Format, *, below_table: bool = 
 
 
 def note_submitted(result: VerificationResult) -> None:
-    """Print how many runs were submitted for verdicts, if any. After --follow, the line on costs has said it."""
+    """Print how many runs were submitted for verdicts, if any; after --follow, the line on costs has the number."""
     planned, submit_result = len(result.last.spent.planned_ids), result.submit_result
     if planned and not result.problem:
         if not submit_result.context.follows:
             submitted = f"{format_count(planned, 'run')} submitted{describe_destination(submit_result.folders)}"
-            print_note(f"{submitted}; run this command again when they have finished, or use --follow")
+            print_note(f"{submitted}; run this command again when they have finished, or pass --follow")
         note_failed_starts(submit_result.context.results, submit_result.plan)
 
 
@@ -179,7 +179,7 @@ def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = (), selection: Sequen
     # The reasons of these verdicts already have a command for the run.
     advised = {run for v in verdicts for run in v.blocked_run_ids}
     ids_by_reason: dict[tuple[State, str, bool], list[str]] = {}
-    # A retry would not help the former; the reason of a held one says what does.
+    # A retry would not help the former; the reason of a held one has the remedy.
     to_retry = [
         p.id for p in plan.blocked if not p.status.is_unanswered and p.state is not State.HELD and p.id not in advised
     ]

@@ -87,8 +87,6 @@ def _text(result: "Comparison") -> str:
     if result.advantage < 0:
         low, high, winner = -high, -low, "B"
     verb = "seems" if result.verdict == "unresolved" else "is"
+    relation = f"{winner} {verb} better by {abs(result.advantage):.4g}" if result.advantage else "A and B are equal"
     basis = f"over {result.pairs} common seeds" if result.pairs else "without common seeds"
-    return (
-        f"{result.verdict}: {winner} {verb} better by {abs(result.advantage):.4g} ({low:.4g} to {high:.4g}, "
-        f"{confidence_text(result.confidence)} sure), {basis}"
-    )
+    return f"{result.verdict}: {relation} ({low:.4g} to {high:.4g}, {confidence_text(result.confidence)} sure), {basis}"

@@ -31,6 +31,7 @@ def test_it_says_which_is_better_by_how_much(call: Call, files: tuple[Path, Path
     assert (data["verdict"], data["pairs"]) == ("better", 3)
     assert [row["runs"] for row in data["scores"]] == [3, 3]
     assert "better: A is better" in call("compare", a, b, "--max", "--column", "score=val_loss").err
+    assert "unresolved: A and B are equal" in call("compare", a, a, "--min", "--column", "score=val_loss", code=1).err
 
 
 def test_where_it_is_luck_the_exit_code_says_so(call: Call, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import typer
 
 from ettsweep.cli.options import Grid, Model, Sets, Strategies
 from ettsweep.cli.prompts import suggest_command
-from ettsweep.errors import InputError
+from ettsweep.errors import InputError, nearest_name
 
 if TYPE_CHECKING:
     from ettsweep.cli.options import VerdictOptions
@@ -54,6 +54,9 @@ class GridOptions:
         from ettsweep.study.sweep_store import check_name
 
         path = choose_grid_path(self.grid, self.model, missing_message)
+        others = {} if path.exists() else {other.stem: other for other in path.parent.glob("*.y*ml")}
+        if near := nearest_name(path.stem, others):
+            raise InputError(f"{path}: no such file; did you mean {others[near]}?")
         seeds = None if self.seeds is None else _parse_seeds(self.seeds)
         with suggest_command():
             sweep_spec = load_sweep_spec(

@@ -382,6 +382,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("grid", "give a grid file, or --model NAME"),
         ("grid other.yaml", "other.yaml: no such file"),
+        ("grid grid.yml", "grid.yml: no such file; did you mean grid.yaml?"),
         ("grid --model VIT-DIGITS", "unknown model 'VIT-DIGITS'; did you mean 'vit-digits'?"),
         ("grid --model 64x4", "no grid file has `model: 64x4`; `ettsweep init --model 64x4` writes one"),
         ("grid grid.yaml --strategy NTK", "unknown strategy 'NTK'; did you mean 'ntk'?"),

@@ -171,21 +171,31 @@ def note_unsubmitted(sweep_store: SweepStore, name: str, plan: Plan) -> None:
         )
 
 
-def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = (), selection: Sequence[str] = ()) -> None:
-    """Print the blocked runs, which need a decision, with the command to type unless a verdict's reason has one.
+def note_blocked(
+    plan: Plan, verdicts: Sequence[Verdict] = (), selection: Sequence[str] = (), *, is_told: bool = False
+) -> None:
+    """Print the blocked runs, which need a decision, with the command to type unless another line has it.
 
-    `selection` are the command's own options that select runs, for a suggested `status`.
+    `selection` are the command's own options that select runs, for a suggested `status`. With `is_told`, the progress
+    has printed why runs were not started.
     """
     # The reasons of these verdicts already have a command for the run.
     advised = {run for v in verdicts for run in v.blocked_run_ids}
     ids_by_reason: dict[tuple[State, str, bool], list[str]] = {}
-    # A retry would not help the former; the reason of a held one has the remedy.
+    stopped = {p.spec.family_id for p in plan.blocked if p.status.is_stopped}  # their reason has the command
+    # A retry would not help unanswered runs; the reason of a held one has the remedy.
     to_retry = [
-        p.id for p in plan.blocked if not p.status.is_unanswered and p.state is not State.HELD and p.id not in advised
+        p.id
+        for p in plan.blocked
+        if not p.status.is_unanswered
+        and p.state is not State.HELD
+        and p.id not in advised
+        and p.spec.family_id not in stopped
     ]
     # A full disk may block thousands of runs for one reason: a few examples are enough.
     for p in plan.blocked[:BLOCKED_NAMED]:
-        ids_by_reason.setdefault((p.state, p.reason, p.status.is_unanswered), []).append(p.id)
+        reason = "" if is_told and p.status.is_stopped else p.reason
+        ids_by_reason.setdefault((p.state, reason, p.status.is_unanswered), []).append(p.id)
     for (state, reason, is_unanswered), ids in ids_by_reason.items():
         subject = f"{'run' if len(ids) == 1 else 'runs'} {', '.join(ids)} {'is' if len(ids) == 1 else 'are'} {state}"
         hint = "; try again when it answers" if is_unanswered else ""
@@ -288,7 +298,7 @@ def describe_run(run_index: RunIndex, run_id: str, studies_by_family: StudiesByF
 
 
 def state_note(row: dict[str, Any]) -> str:
-    """Return a short note on where a run trains, how much time is left, and the reason for its state."""
+    """Return a short note on a run's place, remaining time, and the reason of its state."""
     # Many reasons name the job already.
     job = f"job {row['job']}" if row["job"] and str(row["job"]) not in row["reason"] else ""
     location, left = "", ""

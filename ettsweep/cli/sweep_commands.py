@@ -75,7 +75,7 @@ def grid(
         print_note(f"sweep {name} {'exists' if exists else 'would be created'}")
         print_note(f"cannot be submitted yet: {obstacle}" if obstacle else "")
         return
-    note_blocked(submit_result.plan, selection=selection)
+    note_blocked(submit_result.plan, selection=selection, is_told=bool(screen and not screen.is_terminal))
     if not follow:
         note_failed_starts(results, plan)
         if plan.to_launch:

@@ -57,6 +57,7 @@ def test_after_three_that_fail_alike_no_more_start_until_retry(tmp_path: Path, r
     reason = f"not started: {failed}; see `ettsweep logs {rows[0]['run']}`, then `ettsweep retry --sweep sweep`"
     assert {row["reason"] for row in rows if row["state"] == "cancelled"} == {reason}
     assert reason in told
+    assert told.count(failed) == 1
     watched = ettsweep("watch", "--results", results, code=1).stderr.replace(f" --results {results}", "")
     assert reason in watched
     judged = ettsweep("verify-optimum", "--format", "json", "--results", results, code=1)

@@ -78,7 +78,7 @@ def make_app(name: str = "") -> typer.Typer:
     app = typer.Typer(
         name="ettsweep",
         cls=help.Group,
-        help="Tune the learning rate and weight decay of a training script, with a bound on what is left to gain.",
+        help="Tune the learning rate and weight decay of any training script, and see when you can stop.",
         no_args_is_help=True,
         # Rich tracebacks print local variables, which may hold secrets of an environment.
         pretty_exceptions_enable=False,

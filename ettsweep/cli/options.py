@@ -224,7 +224,7 @@ class FamilyOptions:
             if sweep_store.broken:
                 raise CorruptError("no sweep can be read")
             raise InputError(f"{sweep_store.results}: no sweeps yet; `ettsweep grid --model vit-digits` starts one")
-        # First each option by itself: "no study has model X" says more than "no study matches all options".
+        # First each option alone: "no study has model X" is clearer than "no study matches all options".
         self._check_filters("study", chain.from_iterable(sweep_store.studies_by_family.values()))
         selected = self.matching_studies(sweep_store)
         if not selected:
@@ -259,7 +259,7 @@ class FamilyOptions:
         ]
 
     def _filters(self) -> list[tuple[str, str, list[str]]]:
-        """Return (option, what it is of a run or study, accepted values) for each given filter."""
+        """Return (option, kind of name, accepted values) for each given filter."""
         from ettsweep.strategies.strategy import parse_strategy, strategy_name
 
         # "s=0.250" and "s=0.25" are one strategy: compare normalised names.

@@ -31,7 +31,7 @@ def can_show_screen() -> bool:
 
 
 def shell_command(*arguments: str) -> str:
-    """Return an ettsweep command in backquotes, quoted so that a shell reads it as given."""
+    """Return an ettsweep command in backquotes, quoted for a shell."""
     return f"`{shlex.join(['ettsweep', *arguments])}`"
 
 

@@ -1,4 +1,4 @@
-"""The overview that `show` prints: what a run is, its state, and its main numbers."""
+"""The overview of `show`: a run's settings, state and main numbers."""
 
 import shlex
 import shutil
@@ -191,7 +191,7 @@ def _versions(attempts: Sequence[Json]) -> Iterator[Labelled]:
 
 
 def _describe_attempt(attempt: Json) -> str:
-    """Return where an attempt trained, the step it started from, and how it ended."""
+    """Return the place, first step and end of an attempt."""
     location = " ".join(str(attempt[key]) for key in ("host", "slot", "device_name") if attempt.get(key))
     job = attempt.get("job")
     phrases = [

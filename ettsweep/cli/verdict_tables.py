@@ -128,7 +128,7 @@ def show_spikes(families: "Sequence[JudgedFamily]") -> None:
     )
     kinds = nonzero_counts(spikes for _, spikes in spikes_by_view)
     if not kinds:
-        suffix = f", of which {diverged} diverged" if diverged else ""
+        suffix = f", {diverged} diverged" if diverged else ""
         print_note(f"no spikes at the candidates: {format_count(runs, 'run')}{suffix}, {steps:,} steps" if runs else "")
         return
     rows = []

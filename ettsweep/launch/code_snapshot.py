@@ -1,4 +1,4 @@
-"""Code snapshots: copies of the code made at submission, so that edits do not change queued runs.
+"""Code snapshots: copies of the code at submission, which keep edits out of queued runs.
 
     code/<digest>/
       ettsweep/           the package, with the grids that ship with it in _data/

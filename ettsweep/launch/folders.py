@@ -35,7 +35,7 @@ def check_source(recipe: Recipe, source: Path) -> None:
 
 
 def check_results(results: Path) -> None:
-    """Check a results folder: its sweeps state commands and functions.
+    """Check a results folder: its sweeps have commands and functions.
 
     Raises:
         InputError: somebody else may change it.

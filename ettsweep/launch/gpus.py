@@ -1,8 +1,8 @@
 """The GPUs of this machine as the driver lists them, and those that CUDA shows a process; without importing torch.
 
 The rules are those of CUDA's Programming Guide ("CUDA Environment Variables", "Device Enumeration and Properties"), of
-the Multi-Instance GPU User Guide ("CUDA Device Enumeration"), and of torch.cuda, which was compared with a driver
-where the guides say nothing (pytorch/pytorch#92315).
+the Multi-Instance GPU User Guide ("CUDA Device Enumeration"), and, beyond these guides, of torch.cuda, compared with a
+driver (pytorch/pytorch#92315).
 """
 
 import contextlib

@@ -163,7 +163,7 @@ class SchedulerLiveness:
         if problem := self._slurm_problem(submission.cluster, submission.user):
             return Status(State.UNKNOWN, problem, is_unanswered=self._is_unanswered)
         slurm_cache, index = self._slurm_cache, submission.task_index(run_id)
-        # None if neither recorded nor in squeue: sbatch still runs, or the submitter died before it ran.
+        # None if not recorded and not in squeue: sbatch still runs, or the submitter died before.
         array = slurm_cache.arrays.get(submission.name)
         if array is None:
             if submission.submitter_life() == "alive" or submission.array_id():  # or recorded after squeue was asked

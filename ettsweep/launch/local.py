@@ -202,7 +202,7 @@ WORKER_BYTES = 2**28
 
 
 def start_worker(submission: Submission, slot: str) -> Process:
-    """Start the worker of a slot in a session of its own: neither Ctrl-C nor a closed terminal stops it.
+    """Start the worker of a slot in its own session: Ctrl-C and a closed terminal do not stop it.
 
     Raises:
         StorageError: the file of its output cannot be written.

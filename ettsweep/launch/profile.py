@@ -119,8 +119,7 @@ def load_profile(name: str, overrides: Sequence[str] = (), *, is_executed: bool 
     for other, schema in PROFILES.items():
         if misplaced := sorted(data.keys() & schema.model_fields.keys() - PROFILES[kind].model_fields.keys()):
             raise InputError.of(
-                f"{source.of((key,), is_unknown=True)}: {key}: unknown key of kind {kind}; set `kind: {other}`, which "
-                "has it"
+                f"{source.of((key,), is_unknown=True)}: {key}: unknown key of kind {kind}; set `kind: {other}` for it"
                 for key in misplaced
             )
     if misplaced := sorted(data.keys() & TrainerSettings.model_fields.keys()):

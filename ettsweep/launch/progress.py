@@ -99,7 +99,7 @@ class SweepStatus:
 
     @property
     def stop_reason(self) -> str:
-        """Why runs are not started although nobody cancelled them; empty if there are none."""
+        """Why runs do not start, without a cancellation; empty if all do."""
         return next((s.reason for s in self.statuses.values() if s.is_stopped), "")
 
     @property

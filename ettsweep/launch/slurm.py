@@ -354,7 +354,7 @@ class SlurmProfile(Launcher):
         source = f". {shlex.quote(str(folder / VARIABLES_FILE))} || exit  # {', '.join(variables)}"
         # Since SLURM 22.05 srun does not inherit --cpus-per-task, and would bind each worker to one CPU.
         # With --export=NONE for sbatch, srun would withhold the variables that the script exports.
-        # A job ends with the first of its workers that fails where its nodes train a run together.
+        # If nodes train a run together, the first failing worker ends the job.
         srun = [f"--cpus-per-task={cpus}"]
         srun += ["--nodes=1", "--ntasks=1"] if self.devices_per_run > 1 and self.nodes > 1 else []
         srun += ["--export=ALL", f"--kill-on-bad-exit={int(self.devices_per_run > 1)}"]

@@ -81,7 +81,7 @@ class ArrayTask:
 
     @property
     def is_over(self) -> bool:
-        """`True` if it has ended, for whatever reason."""
+        """`True` if it has ended, for any reason."""
         return self.state in END_STATES
 
     @property

@@ -186,7 +186,7 @@ class Submission:
     # --- SLURM ------------------------------------------------------------------------------------------------------
 
     def array_id(self) -> str | None:
-        """Return the id of its SLURM array, or None if nobody has recorded it."""
+        """Return the id of its SLURM array, or None before it is recorded."""
         array = json_or_empty(self.path / "job.json").get("id")
         return array if isinstance(array, str) and array.isdigit() else None
 

@@ -44,12 +44,12 @@ class Metrics(Protocol):
         ...
 
     def notes(self) -> Sequence[str]:
-        """Return what could not be read, and of which metrics the later one of two values counts."""
+        """Return notes on unreadable lines, and on metrics with two values, whose later one counts."""
         ...
 
     @property
     def replaced(self) -> Mapping[str, str]:
-        """What to know of metrics of which a later value has replaced another one, by name."""
+        """Notes on metrics with values that later ones replaced, by name."""
         ...
 
     def seen(self, name: str = "") -> str:
@@ -124,12 +124,12 @@ class OwnMetrics:
         return any(source.is_behind for source in self._sources)
 
     def notes(self) -> list[str]:
-        """Return what could not be read, and of which metrics the later one of two values counts."""
+        """Return notes on unreadable lines, and on metrics with two values, whose later one counts."""
         return [note for source in self._sources for note in source.notes()]
 
     @property
     def replaced(self) -> dict[str, str]:
-        """What to know of metrics of which a later value has replaced another one, by name."""
+        """Notes on metrics with values that later ones replaced, by name."""
         return {name: text for source in self._sources for name, text in source.replaced.items()}
 
     def seen(self, name: str = "") -> str:

@@ -193,7 +193,7 @@ def test_an_unknown_profile_is_refused_with_the_nearest() -> None:
         ("checkpoint_every_s=-1", "checkpoint_every_s: input should be greater than or equal to 0, got -1"),
         (
             "partition=debug",
-            "--launch-set partition=debug: partition: unknown key of kind local; set `kind: slurm`, which has it",
+            "--launch-set partition=debug: partition: unknown key of kind local; set `kind: slurm` for it",
         ),
         ("slosts=2", "--launch-set slosts=2: slosts: unknown key; did you mean slots?"),
         ("environmet.A=2", "--launch-set environmet.A=2: environmet: unknown key; known: checkpoint_every_s, "),
@@ -292,7 +292,7 @@ def test_an_override_that_is_none_is_refused(override: str, message: str) -> Non
     [
         ("time_min=4:00:00", "time_min: input should be a valid integer, got '4:00:00'"),
         ("time=60", "time: unknown key; did you mean time_min?"),
-        ("slots=2", "slots: unknown key of kind slurm; set `kind: local`, which has it"),
+        ("slots=2", "slots: unknown key of kind slurm; set `kind: local` for it"),
         ("gpus=a100:4", "gpus: input should be a valid integer, got 'a100:4'"),
         ("mem_gb=32G", "mem_gb: input should be a valid number, got '32G'"),
         ("account=123", "account: input should be a valid string, got 123"),

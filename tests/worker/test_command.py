@@ -452,7 +452,7 @@ def test_metrics_beyond_fifty_names_are_left_out_and_the_score_never(results: Pa
     assert result_of(run)["score"] == 1.0
     names = {name for line in run.history() for name in line} - {"step"}
     assert names == {"err", *(f"norm_{number}" for number in range(46))}, "the first ones, of four that have a place"
-    assert "warning: more than 50 names of metrics: norm_46 is left out" in run.attempt(1).log_text()
+    assert "warning: more than 50 names of metrics: left out norm_46; see" in run.attempt(1).log_text()
 
 
 def test_a_worker_of_commands_imports_no_torch(results: Path, grid: Ask) -> None:

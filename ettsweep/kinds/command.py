@@ -41,7 +41,7 @@ def _seconds(value: object) -> object:
     if isinstance(value, str):
         return seconds_of(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        raise ValueError(f"a time such as 30s, 5min or 2h is expected, got {value!r}")
+        raise ValueError(f"a time is expected, such as 30s, 5min or 2h, got {value!r}")
     return float(value)
 
 

@@ -61,7 +61,7 @@ def test_a_log_in_a_folder_is_read(call: Call, tmp_path: Path) -> None:
         (["--reader", "timm"], 2, "--reader timm: add the folder or log to read"),
         ([LOG, "--reader", "torchtitan"], 1, "no metric in 66 lines; seen: "),
         (["empty"], 1, "empty: no reader finds a metric; --reader NAME shows why not"),
-        (["empty", "--reader", "timm"], 1, "no file matches **/summary.csv in empty; there is none"),
+        (["empty", "--reader", "timm"], 1, "no file matches **/summary.csv in empty, which has no files"),
         ([LOG, "--reader", r"(?:iter|step) (?P<step>\d+).*loss (?P<loss>\d\S+)"], 1, "two values at step 0"),
     ],
 )

@@ -52,7 +52,7 @@ def test_a_number_has_a_point_and_every_parser_reads_the_same(value: float) -> N
     ],
 )
 def test_what_is_no_placeholder_is_refused(text: str, problem: str) -> None:
-    with pytest.raises(ValueError, match=r"placeholder|brace|multiplied") as caught:
+    with pytest.raises(ValueError, match=r"placeholder|brace|products") as caught:
         parse(text)
     assert problem in str(caught.value)
 

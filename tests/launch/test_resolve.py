@@ -41,7 +41,7 @@ def test_jobs_of_a_retry_have_the_memory_and_the_time_that_it_asks_for(
     ("memory", "time", "problems"),
     [
         ("64", None, ["--more-memory: a size is expected, such as 64G, 500M or 1.5T, got '64'"]),
-        (None, "soon", ["--more-time: a time such as 30s, 5min or 2h is expected, got 'soon'"]),
+        (None, "soon", ["--more-time: a time is expected, such as 30s, 5min or 2h, got 'soon'"]),
         (
             "16G",
             "1h",

@@ -276,7 +276,7 @@ def test_a_document_is_read_when_it_is_whole_and_has_changed(make: Make, run: Pa
     source, path = make("json"), run / "result.json"
     path.write_text('[{"step": 1, "acc": 0.5}, {"st')
     assert source.rows() == []
-    assert "result.json: no valid JSON" in source.seen()
+    assert "result.json: invalid JSON" in source.seen()
     path.write_text('[{"step": 1, "acc": 0.5}, {"step": 2, "acc": 0.75}]')
     assert [row["acc"] for row in source.rows()] == [0.5, 0.75]
     assert source.rows() == []
@@ -333,12 +333,12 @@ def test_what_else_was_seen_is_told(make: Make, run: Path, output: Path) -> None
     source = make("nanogpt")
     assert source.rows() == []
     assert source.seen("val_loss") == "no val_loss in 3,410 lines; seen: loss, lr, val/loss"
-    assert make("csv").seen() == f"no file matches **/*.csv in {run}; there is none"
+    assert make("csv").seen() == f"no file matches **/*.csv in {run}, which has no files"
     (run / "log.csv").write_text("step,loss,lr\n1,2,3\n")
     source = make("csv")
     source.rows()
     assert source.seen("val_loss") == "no val_loss in 1 line of log.csv; seen: loss, lr"
-    assert make("timm").seen() == f"no file matches **/summary.csv in {run}; there are: log.csv"
+    assert make("timm").seen() == f"no file matches **/summary.csv in {run}, which has log.csv"
 
 
 def test_metrics_without_a_step_are_told(make: Make, run: Path) -> None:

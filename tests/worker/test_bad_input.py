@@ -42,18 +42,21 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"resume": {}}, "resume: write either `checkpoint` with `add`, or `always`"),
     ({"resume": {"checkpoint": CHECKPOINT}}, "add is missing, such as `add: '--resume {checkpoint}'`"),
     ({"resume": {"checkpoint": "ckpt", "add": "--r {checkpoint}"}}, "must begin with {out}/"),
-    ({"resume": {"checkpoint": "{out}/(", "add": "--r {checkpoint}"}}, "is no regular expression"),
+    ({"resume": {"checkpoint": "{out}/(", "add": "--r {checkpoint}"}}, "is not a regular expression"),
     ({"resume": {"checkpoint": "{out}/{seed}", "add": "--r {checkpoint}"}}, "write a regular expression after"),
     # stopping
     ({"stop": {"signal": "KILL"}}, "stop.signal"),
-    ({"stop": {"grace": "soon"}}, "a time such as 30s, 5min or 2h is expected, got 'soon'"),
+    ({"stop": {"grace": "soon"}}, "a time is expected, such as 30s, 5min or 2h, got 'soon'"),
     # files and environment
     ({"files": {"conf.yaml": {"from": "conf.yaml", "set": {"a": 1}}}}, "must begin with {out}/"),
     ({"files": {"{out}/c": {"from": "conf.yaml"}}}, "write either `set` or `replace`"),
     ({"files": {"{out}/c": {"from": "train.py", "set": {"a": 1}}}}, "`set` is for YAML, JSON and TOML; use `replace`"),
     ({"files": {"{out}/c": {"from": "none.yaml", "set": {"a": 1}}}}, "none.yaml: cannot be read"),
     ({"env": {"HF_TOKEN": "abc"}}, "HF_TOKEN would be visible on the page and in each run's folder"),
-    ({"files": {"{out}/c": {"from": "train.py", "replace": {"lr=": "{lr}"}}}}, "'lr=' is there 0 times"),
+    (
+        {"files": {"{out}/c": {"from": "train.py", "replace": {"lr=": "{lr}"}}}},
+        "'lr=' must occur once, but occurs 0 times",
+    ),
     ({"env": {"ETTSWEEP_RUN": "x"}}, "env: leave out ETTSWEEP_RUN: ettsweep sets it"),
     ({"env": {"A B": "x"}}, "'A B' is not a name of a variable"),
     # code and data
@@ -120,7 +123,7 @@ def test_a_folder_that_breaks_command_lines_is_told(tmp_path: Path, name: str) -
         axes = {"centre": {"lr": 0.25}, "lr": {"range": [0, 0]}}
         grid.write_text(yaml.safe_dump({"run": GOOD | {"command": command}, **axes}))
         done = ettsweep("grid", grid, "--results", folder, "--launch-set", "slots=1", code=code)
-        assert ("choose another folder" in done.stderr) is (code == 2)
+        assert ("pass another folder" in done.stderr) is (code == 2)
         assert folder.exists() is (code == 0)
 
 

@@ -381,7 +381,7 @@ class RunOptions(FamilyOptions):
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """Options on where runs train, and where their metrics are logged."""
+    """Options for the launch profile and for metric loggers."""
 
     launch: Launch = None
     launch_set: LaunchSets = None

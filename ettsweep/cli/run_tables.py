@@ -137,7 +137,7 @@ def note_submitted(result: VerificationResult) -> None:
 
 
 def describe_destination(folders: Sequence[Path]) -> str:
-    """Return where submissions went, such as " to SLURM as job 7"; "" if there are none."""
+    """Return the destination of submissions, such as " to SLURM as job 7"; "" without any."""
     arrays = [array for folder in folders if (array := read_submission(folder).array_id())]
     if arrays:
         return f" to SLURM as job {', '.join(arrays)}"

@@ -214,7 +214,7 @@ def watch_workers(results: Path, notify: Callable[[str], None]) -> SlurmCache:
 
 
 def remove(waste: list[Waste], slurm_cache: SlurmCache | None = None) -> None:
-    """Remove what `find_waste` returned, given the same heartbeats, except what is in use again.
+    """Remove the files of `find_waste`, given the same heartbeats, except those in use again.
 
     Raises:
         StorageError: a file or folder cannot be removed.

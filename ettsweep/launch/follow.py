@@ -44,7 +44,7 @@ class CommandContext:
     Attributes:
         results: the results folder.
         data: given paths of data sets, by kind of task.
-        dry_run: only show what would be submitted.
+        dry_run: only show the plan.
         console: for the progress of followed runs; None leaves them in the background.
         title: shown before the progress.
         studies: studies of the runs' sweeps, to name these.
@@ -121,7 +121,7 @@ def execute_plan(
     Args:
         plan: the runs to launch and to keep.
         context: how to carry it out.
-        launcher: where the runs train.
+        launcher: of the runs.
         rounds: make the plan of the next round; by default it is for the same runs.
 
     Raises:
@@ -316,7 +316,7 @@ def verify_rounds(rounds: Rounds, context: CommandContext, launcher: Launcher) -
     Args:
         rounds: before the first one.
         context: how to carry out the plans.
-        launcher: where the runs train.
+        launcher: of the runs.
 
     Raises:
         InputError: its start is not a point of a study, or a point has more seeds than its budget allows.

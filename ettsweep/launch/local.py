@@ -240,7 +240,7 @@ def respawn_worker(vacancy: VacantSlot) -> bool:
 
     Raises:
         LaunchError: it could not be started.
-        InputError: others may change what it would execute.
+        InputError: others may change its code.
         StorageError: the submission cannot be written.
     """
     submission, slot = read_submission(vacancy.submission.path), vacancy.slot

@@ -151,7 +151,7 @@ def plan_grid(sweep_spec: SweepSpec, context: CommandContext, launcher: Launcher
     Args:
         sweep_spec: the resolved grid.
         context: how the command carries out the plan.
-        launcher: where the runs train.
+        launcher: of the runs.
 
     Raises:
         InputError: a run cannot be trained with these settings.
@@ -225,7 +225,7 @@ def plan_retries(
     Args:
         runs: the chosen runs.
         context: how the command carries out the plan.
-        launcher: where the runs train.
+        launcher: of the runs.
         notify: receives a line for each watched heartbeat, which takes a while, and one on code.
         new_code: treat code as it is now as that of the runs and their sweeps.
 

@@ -58,7 +58,7 @@ def search_rounds(
     Args:
         target: the studies to search.
         context: how to carry out the rounds.
-        launcher: where the runs train.
+        launcher: of the runs.
         search: suggests the points.
         budget: limits the trained runs.
     """

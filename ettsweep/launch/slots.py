@@ -40,7 +40,7 @@ class Slot:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Slot":
-        """Build a slot from what `dataclasses.asdict` returned for it."""
+        """Build a slot from the dict of `dataclasses.asdict`."""
         return cls(**data | {"others": tuple(cls.from_json(other) for other in data.get("others", ()))})
 
 

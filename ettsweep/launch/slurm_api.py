@@ -326,7 +326,7 @@ def expected_start(script: str) -> str:
     except subprocess.TimeoutExpired:
         raise SlurmUnavailableError(f"sbatch did not answer within {TIMEOUT_S:.0f} s") from None
     except LaunchError as error:
-        # --test-only also refuses what would wait for nodes that are down at present; sbatch itself would queue it.
+        # --test-only also refuses jobs that would wait for broken nodes; sbatch itself would queue them.
         if "configuration is not available" in str(error) and has_down_nodes():
             return str(error).removeprefix("sbatch refuses: ")
         raise

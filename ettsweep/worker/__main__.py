@@ -35,7 +35,7 @@ def run_in_slot(folder: Path, slot_name: str) -> int:
 
     Raises:
         LaunchError: this process imports code other than the submission's.
-        InputError: others may change what it executes.
+        InputError: others may change its code.
     """
     submission = read_submission(folder)
     check_submission(submission)
@@ -79,7 +79,7 @@ def run_task(folder: Path) -> int:
 
     Raises:
         LaunchError: this is not an array task, or it imports code other than the submission's.
-        InputError: others may change what it executes.
+        InputError: others may change its code.
     """
     job = SlurmJob.current()
     stop_source = StopSource()

@@ -19,8 +19,8 @@ def compare(
     first: Annotated[
         str,
         typer.Argument(
-            help="Scores: a table (CSV, TSV, JSON, Parquet), or a number a line; or a sweep, SWEEP/STRATEGY or "
-            "STRATEGY: its best point, or with :LR,WD another one.",
+            help="Scores: a table (CSV, TSV, JSON, Parquet) or a file with one number per line. Or the best point of "
+            "SWEEP, SWEEP/STRATEGY or STRATEGY; add :LR,WD for another point.",
             metavar="A",
             parser=parse_location,
         ),
@@ -28,7 +28,7 @@ def compare(
     second: Annotated[
         str,
         typer.Argument(
-            help="Scores that they are compared with.",
+            help="Scores to compare with, in the same forms.",
             metavar="B",
             parser=parse_location,
         ),
@@ -44,8 +44,8 @@ def compare(
 ) -> None:
     """Compare two lists of scores, sweeps or points.
 
-    It reports which is better and by how much, with an interval, and how many more seeds would decide it. Seeds that
-    both have are paired. The exit code is 0 if one is better beyond chance, else 1. Sweeps need no --min or --max.
+    Reports which is better, by how much, with an interval, and how many more seeds would decide it. Pairs common seeds.
+    Sweeps need no --min or --max. The exit code is 0 if one is better beyond chance, else 1.
     """
     from ettsweep.study.compare import compare as compare_scores
     from ettsweep.study.compare import read_sides, summary
@@ -58,7 +58,7 @@ def compare(
     a, b, best = read_sides(first, second, names, mode, results)
     for side in (a, b):
         if sum(score is not None for score in side.scores.values()) < 2:
-            raise InputError(f"{side.name}: at least two scores are needed, to tell a difference from luck")
+            raise InputError(f"{side.name}: needs at least two scores, to estimate the noise")
     result = compare_scores(a.scores, b.scores, best, stated, a.has_seeds and b.has_seeds)
     rows = [
         summary(side.name, side.scores) | (side.point.to_json() if side.point else {"lr": None, "wd": None})
@@ -71,24 +71,22 @@ def compare(
     print_note(_text(result))
     if any(result.diverged):
         counts = " and ".join(f"{n} of {name}" for n, name in zip(result.diverged, "AB", strict=True) if n)
-        print_note(f"diverged runs are left out: {counts}; what has some is not called better")
+        print_note(f"diverged runs are left out: {counts}; a side with diverged runs cannot win")
     if result.more_seeds:
         seeds = format_count(result.more_seeds, "more seed")
-        print_note(f"if the difference is what it seems, {seeds} of each would tell")
+        print_note(f"{seeds} of each would decide it, if the true difference is as measured")
     if result.verdict == "unresolved":
         raise typer.Exit(1)
 
 
 def _text(result: "Comparison") -> str:
-    """Return what a comparison says, with what it rests on."""
+    """Return the result of a comparison in a line."""
     from ettsweep.quantities import confidence_text
 
     low, high, winner = result.low, result.high, "A"
     if result.advantage < 0:
         low, high, winner = -high, -low, "B"
     verb = "seems" if result.verdict == "unresolved" else "is"
+    relation = f"{winner} {verb} better by {abs(result.advantage):.4g}" if result.advantage else "A and B are equal"
     basis = f"over {result.pairs} common seeds" if result.pairs else "without common seeds"
-    return (
-        f"{result.verdict}: {winner} {verb} better by {abs(result.advantage):.4g} ({low:.4g} to {high:.4g}, "
-        f"{confidence_text(result.confidence)} sure), {basis}"
-    )
+    return f"{result.verdict}: {relation} ({low:.4g} to {high:.4g}, {confidence_text(result.confidence)} sure), {basis}"

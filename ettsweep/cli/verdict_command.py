@@ -1,4 +1,4 @@
-"""The command on scores that somebody has already: verdict."""
+"""The command verdict: judge a table of scores."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -29,7 +29,7 @@ def verdict(
             help="Name of a column: lr=learning_rate, wd=, seed= or score=; repeatable.", metavar="COLUMN=NAME"
         ),
     ] = None,
-    runs: Annotated[int, typer.Option(min=0, help="Name at most this many runs that would tell more.")] = 6,
+    runs: Annotated[int, typer.Option(min=0, help="List at most this many runs that narrow the bound most.")] = 6,
     rule: Annotated[
         Literal["bound", "paper"], typer.Option(help="Rule for an optimum: a confidence bound, or the paper's means.")
     ] = "bound",
@@ -38,7 +38,7 @@ def verdict(
     ] = None,
     margin: Annotated[
         str | None,
-        typer.Option(help="By how much a neighbour may be better, such as 2% of the score.", metavar="SHARE"),
+        typer.Option(help="How much better a neighbour may be, such as 2% of the score.", metavar="SHARE"),
     ] = None,
     margin_is: Annotated[
         Literal["share", "difference"], typer.Option(help="Whether a margin is a share of the score or a difference.")
@@ -47,8 +47,8 @@ def verdict(
 ) -> None:
     """Judge a table of scores that you have.
 
-    Which lr and wd are best, how much better could a neighbour be, and which runs would tell more? Nothing is trained
-    or kept. The exit code is 0 if the verdict is "optimal", else 1.
+    Which lr and wd are best, how much better could a neighbour be, and which runs would narrow that bound? It trains
+    and keeps nothing. The exit code is 0 if the verdict is "optimal", else 1.
     """
     from ettsweep.cli.verdict_tables import note_verdicts, score_note, show_answers, show_families
     from ettsweep.report.verdict_view import make_views
@@ -69,7 +69,7 @@ def verdict(
     title = "standard input" if source == STANDARD_INPUT else Path(source).name
     mode = mode_of(table.name("score")) if lowest is None else "min" if lowest else "max"
     if mode is None:
-        raise InputError(f"{source}: add --min or --max: is a low or a high {table.name('score')} better?")
+        raise InputError(f"{source}: is a low or a high {table.name('score')} better? Add --min or --max")
     recipe = TableRecipe(source=title, column=table.name("score"), mode=mode, margin_is=margin_is)
     options = VerdictOptions(rule, confidence, margin).criterion_options().for_runs(recipe.info.metric, seeded=True)
     options.check_default(recipe.info.metric)
@@ -91,7 +91,7 @@ def verdict(
     note_verdicts([view])
     print_note(f"for a paper: {view.for_paper}" if view.for_paper else "")
     if following and form is Format.TABLE:
-        print_note("runs that would tell most:")
+        print_note("runs that narrow the bound most:")
         print_table(following, form)
     print_note(score_note([study]))
     if not view.is_optimal:

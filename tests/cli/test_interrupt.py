@@ -93,7 +93,7 @@ def test_ctrl_c_leaves_the_runs_that_a_command_follows(
         assert process.stdout is not None
         process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    assert "interrupted; the runs go on: `ettsweep watch" in ended(process, 130).stderr
+    assert "interrupted; the runs keep running: `ettsweep watch" in ended(process, 130).stderr
     os.kill(worker, signal.SIGCONT)
     wait_for(lambda: runs_in(results)[0].status().state is State.DONE, "the end of the run")
 
@@ -129,7 +129,7 @@ def test_a_run_that_is_trained_here_is_stopped_and_gone_on_with_by_the_same_comm
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert "interrupted" in out
-    assert err.endswith("ettsweep: interrupted; the same command resumes from the last checkpoint\n")
+    assert err.endswith("ettsweep: interrupted; run the same command to resume from the last checkpoint\n")
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     (run,) = runs_in(results)
     assert run.status().state is State.DONE

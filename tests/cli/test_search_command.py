@@ -155,11 +155,11 @@ def test_a_search_starts_from_the_best_point_of_a_cheaper_recipe_that_nobody_has
     ("options", "message"),
     [
         ("w8.yaml --sampler tpee", "unknown sampler 'tpee'"),
-        ("w8.yaml --lr-range fixed", "lr and wd are both fixed: there is nothing to search"),
+        ("w8.yaml --lr-range fixed", "nothing to search: lr and wd are both fixed"),
         ("w8.yaml --unverified", "--unverified needs --from STRATEGY or --from SWEEP"),
         ("w8.yaml --from standard", "--from standard: this is the strategy being searched"),
         ("w8.yaml --from mup", "--from mup: strategy mup: it has no runs yet"),
-        ("--sweep w8 --lr-range=-1:1", "--sweep uses an existing sweep as it is: leave out --lr-range"),
+        ("--sweep w8 --lr-range=-1:1", "--sweep uses an existing sweep unchanged: leave out --lr-range"),
         ("--sweep nobody", "unknown sweep 'nobody'"),
         ("", "give a grid file, --model NAME, or --sweep NAME"),
     ],
@@ -187,7 +187,7 @@ def test_a_command_with_a_start_goes_on_when_it_is_repeated(
     call(*values, "--trials", 1, "--max-runs", 1, code=1)
     assert proposed(results)["ntk"] == [5.0]
     result = call(*values, "--trials", 2, "--dry-run", code=None)
-    assert "--from standard is ignored: the search has already started" in result.err
+    assert "ignored --from standard: the search has already started" in result.err
     (study,) = (study for study in load_sweep_store(results).sweeps["w8"].studies if study.strategy == "ntk")
     assert study.start == Point(5.0, 0.01)
     assert call(*values[:-2], "--from", "nobody", "--results", results, code=2).err.startswith(

@@ -44,8 +44,8 @@ def test_the_terminal_is_left_as_it_was(method: str | signal.Signals, code: int,
             terminal.press(method)
         for_result = terminal.wait_for(f"^ended with {code}")
         assert "here before" in for_result
-        assert ("detached; the runs go on" in for_result) == (code == 0)
-        assert ("interrupted; the runs go on" in for_result) == (code == 130)
+        assert ("detached; the runs keep running" in for_result) == (code == 0)
+        assert ("interrupted; the runs keep running" in for_result) == (code == 130)
         assert terminal.modes() == before
         terminal.type(f"stty -a | cmp - {results}/stty && echo same as before")
         terminal.wait_for("^same as before")

@@ -141,8 +141,8 @@ def test_whoever_hides_all_gpus_by_a_mistake_is_not_sent_to_the_cpu(
     with pytest.raises(InputError) as error:
         LocalProfile().resolve_slots()
     assert str(error.value) == (
-        f"CUDA_VISIBLE_DEVICES={value}: CUDA shows no GPU by that: a repeated entry hides all, and an invalid one hides "
-        "itself and those after it; `nvidia-smi -L` lists 3, and `--launch-set devices=cpu` needs none"
+        f"CUDA_VISIBLE_DEVICES={value} hides all 3 GPUs of `nvidia-smi -L`: a repeated entry hides all, an invalid one "
+        "itself and those after it; correct it, or pass `--launch-set devices=cpu`"
     )
     assert {slot.device for slot in LocalProfile(devices="cpu").resolve_slots()} == {"cpu"}
 

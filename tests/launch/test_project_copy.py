@@ -143,7 +143,7 @@ def test_a_path_out_of_the_project_is_refused_with_what_would_work(
     (tmp_path / "data").mkdir()
     told = grid(code=2, command=[sys.executable, "train.py", "{lr}", "{seed}", "--data=../data"]).stderr
     assert (
-        "command: ../data leads out of the project, of which runs train in a copy: write an absolute path, such as "
+        "command: ../data leads out of the project, and runs train in a copy of it: write an absolute path, such as "
         f"{tmp_path / 'data'}, or `snapshot: false`" in " ".join(told.split())
     )
     grid("--dry-run", command=[sys.executable, "train.py", "{lr}", "{seed}", "--data=../data"], snapshot=False)
@@ -269,5 +269,5 @@ def test_a_path_beside_the_project_that_a_copy_lacks_is_told(
     (run,) = runs_in(results)
     reason = run.status().reason
     assert "Error: " in reason
-    hint = name and f"{project.parent / name} lies outside of it: use this absolute path, or `snapshot: false`"
+    hint = name and f"{project.parent / name} is outside of it; use this absolute path, or `snapshot: false`"
     assert hint in reason if hint else "copy" not in reason

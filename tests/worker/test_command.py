@@ -223,8 +223,8 @@ def test_a_run_that_fails_right_after_it_resumed_goes_back_to_the_checkpoint_bef
     told = [str((run.attempt(number).failure() or {}).get("reason")) for number in run.attempt_numbers()]
     assert told[0].startswith("killed by SIGKILL")
     assert "exit code 1: FileNotFoundError" in told[1]
-    assert told[1].endswith("it had just resumed from checkpoint s3, and goes back to the one before")
-    assert "checkpoint s3 is not used: attempt 2 failed right after it had resumed from it" in run.attempt(3).log_text()
+    assert told[1].endswith("it had just resumed from checkpoint s3; next, it resumes from the one before")
+    assert "skipped checkpoint s3: attempt 2 failed right after it resumed from it" in run.attempt(3).log_text()
     assert run.attempt(3).resumed_from()[1] == 2
     assert [line["step"] for line in run.history()] == [1, 2, 3, 4]
 
@@ -254,7 +254,7 @@ def test_a_cancelled_run_is_killed_with_all_below_where_it_does_not_heed(results
     wait_for(lambda: run.status().state is State.CANCELLED, "its end")
     assert not processes_of(run)
     assert run.attempt(1).failure() == {"kind": "interrupted", "reason": "cancelled", "details": ""}
-    assert "has not left after 1 s, and is killed" in run.attempt(1).log_text()
+    assert "did not stop within 1 s: killed" in run.attempt(1).log_text()
 
 
 def test_a_command_that_is_told_to_stop_may_save_first(tmp_path: Path, results: Path, grid: Ask) -> None:
@@ -324,7 +324,7 @@ def test_a_stopped_program_and_a_stopped_worker_are_cancelled(results: Path, gri
         ("echo no luck >&2; exit 3", "exit code 3: no luck"),
         pytest.param("echo step; exit 134", "exit code 134, SIGABRT: step", marks=pytest.mark.slow),
         pytest.param("echo 'torch.OutOfMemoryError: CUDA out of memory. Tried'; exit 1", "out of GPU memory (exit code 1)", marks=pytest.mark.slow),
-        (says(1, loss=2.0, other=1.0), "no err was recorded; seen: loss, other"),
+        (says(1, loss=2.0, other=1.0), "the run recorded no err, but loss, other"),
     ],
 )  # fmt: skip
 def test_a_failure_says_why(results: Path, grid: Ask, script: str, reason: str) -> None:
@@ -348,9 +348,7 @@ def test_a_command_that_cannot_resume_is_told_which_job_would_be_long_enough(res
         profile = SlurmProfile(kind="slurm", time_min=240)
         work = WorkList([run], Slot("0-0", "cpu", None, 1), profile, {}, warned, LocalLiveness(), {})
         train_together([(run, attempt)], work, Programs())
-    told = (
-        f"; without `resume` it starts again from the beginning: `ettsweep retry {run.id} --more-time 8h` lets it end"
-    )
+    told = f"; without `resume` it starts over: `ettsweep retry {run.id} --more-time 8h` gives it more time"
     assert (attempt.failure() or {})["reason"] == f"out of time or preempted{told}"
 
 
@@ -471,7 +469,7 @@ def test_metrics_beyond_fifty_names_are_left_out_and_the_score_never(results: Pa
     assert result_of(run)["score"] == 1.0
     names = {name for line in run.history() for name in line} - {"step"}
     assert names == {"err", *(f"norm_{number}" for number in range(46))}, "the first ones, of four that have a place"
-    assert "warning: more than 50 names of metrics: norm_46 is left out" in run.attempt(1).log_text()
+    assert "warning: more than 50 names of metrics: left out norm_46; see" in run.attempt(1).log_text()
 
 
 def test_a_worker_of_commands_imports_no_torch(results: Path, grid: Ask) -> None:
@@ -632,7 +630,7 @@ def test_the_middle_of_a_long_output_is_left_out_and_its_metrics_are_not(results
     assert run.history() == [{"step": 1, "err": 2.0}, {"step": 2, "err": 1.0}]
     output = run.attempt(1).output_path.read_text()
     assert (output.startswith("begin\n"), output.endswith("end\n")) == (True, True)
-    assert "MiB are left out here]" in output
+    assert "MiB left out here]" in output
     assert 11 * 2**20 < len(output) < 11.1 * 2**20
 
 

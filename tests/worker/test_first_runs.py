@@ -54,10 +54,11 @@ def test_after_three_that_fail_alike_no_more_start_until_retry(tmp_path: Path, r
     told = grid(NO_DATA, "--follow", code=1)
     assert states(results) == {"cancelled": 5, "failed": 3}
     rows = list(status(results).values())
-    failed = "3 runs failed the same way: exit code 4: no data for 0"
+    failed = "3 runs failed with the same error: exit code 4: no data for 0"
     reason = f"not started: {failed}; see `ettsweep logs {rows[0]['run']}`, then `ettsweep retry --sweep sweep`"
     assert {row["reason"] for row in rows if row["state"] == "cancelled"} == {reason}
     assert reason in told
+    assert told.count(failed) == 1
     watched = ettsweep("watch", "--results", results, code=1).stderr.replace(f" --results {results}", "")
     assert reason in watched
     judged = ettsweep("verify-optimum", "--format", "json", "--results", results, code=1)

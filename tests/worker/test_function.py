@@ -218,7 +218,7 @@ def test_a_score_is_the_best_the_last_or_that_at_a_step(
     [
         ({"function": "walk:mian"}, "unknown function 'mian'; did you mean 'main'?"),
         ({"function": "wlak:main"}, "there is no module wlak"),
-        ({"function": "main"}, "MODULE:NAME is expected, such as mypackage.train:main, got 'main'"),
+        ({"function": "main"}, "MODULE:NAME such as mypackage.train:main is expected, got 'main'"),
         ({"with": {"stepz": 3}}, "with.stepz: main in"),
         ({"code": ["*.cfg"]}, "code: no file in"),
     ],
@@ -243,7 +243,7 @@ def test_a_parameter_of_a_function_is_set_by_its_name(tmp_path: Path, results: P
     assert score == "err_last"
     for override, problem in {
         "evry=7": "main in .*walk.py has no such parameter; it takes every, heeds, pause, steps",
-        "steps=5": "`run:` and `with:` both have steps; --set with.steps=5 sets the function's",
+        "steps=5": "`run:` and `with:` both have steps; for the function's, pass --set with.steps=5",
     }.items():
         refused = ettsweep("grid", tmp_path / "sweep.yaml", "--set", override, "--results", results, code=2)
         assert re.search(problem, refused.stderr)

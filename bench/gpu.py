@@ -93,9 +93,9 @@ def items(small: bool) -> list[Item]:
     for strategy, precision in product(("standard", "hybrid", "mup"), ("bf16", "fp16")):
         mapping = {"strategy": strategy, "precision": precision, "resume": False}
         add(f"vit-b16 run, {strategy}, {precision}", "vit_run", **mapping)
-    kinds = dict[str, Item]()
-    for item in created:
-        kinds.setdefault(item.name.partition(",")[0], item)
+    kinds = dict[tuple[object, ...], Item]()
+    for item in created:  # of small ones, the model is the same for all that a function measures
+        kinds.setdefault((item.function, *(item.arguments.get(key) for key in ("other", "kind", "mps"))), item)
     return [*kinds.values()] if small else created
 
 

@@ -420,7 +420,7 @@ def main() -> int:
     add("--off", type=_at_least(0), help="start this many steps off the best point, not at the centre")
     add("--rule", choices=("bound", "paper"), help="judge by this rule alone")
     add("--confidence", metavar="SHARE", help="of a bound: 0.95, or 95%%")
-    add("--margin", metavar="SHARE", help="by how much a neighbour may be better: 0.02, or 2%%, of a loss")
+    add("--margin", metavar="SHARE", help="how much better a neighbour may be: 0.02, or 2%%, of a loss")
     add("--max-runs", type=_at_least(0), default=300, help="race up to this many runs a sweep")
     add("--max-seeds", type=_at_least(1), help="race with at most this many seeds a point")
     add("--seed", type=_at_least(0), default=0, help="of all draws")

@@ -208,6 +208,7 @@ def test_real_groups_limit_a_process(nested_groups: list[Path], tmp_path: Path) 
         assert json.loads(run_in(nested_groups, *separate, *count))[:2] == [1, 0.5]
 
 
+@pytest.mark.slow
 def test_a_command_that_the_system_kills_for_want_of_memory_says_so(
     nested_groups: list[Path], tmp_path: Path, results: Path
 ) -> None:

@@ -92,6 +92,7 @@ def test_the_environment_has_no_extra(python: Path) -> None:
     assert subprocess.run([python, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_a_script_without_torch_is_swept_to_a_verdict_and_a_report(python: Path, folder: Path) -> None:
     def ettsweep(command: str, code: int = 0) -> str:
         return run(python, folder, command, code).stdout
@@ -121,11 +122,14 @@ def test_a_script_without_torch_is_swept_to_a_verdict_and_a_report(python: Path,
     ettsweep("compare a.csv b.csv --min")
 
 
+@pytest.mark.slow
 def test_a_search_needs_no_extra(python: Path, folder: Path) -> None:
     run(python, folder, "search sweep.yaml --sampler tpe --trials 2 --launch-set slots=2 --follow --max-runs 3", 1)
 
 
-@pytest.mark.parametrize(("command", "needs"), [("grid", "torch"), ("train", "sklearn")])
+@pytest.mark.parametrize(
+    ("command", "needs"), [("grid", "torch"), pytest.param("train", "sklearn", marks=pytest.mark.slow)]
+)
 def test_what_needs_an_extra_says_so_in_a_sentence(python: Path, folder: Path, command: str, needs: str) -> None:
     message = run(python, folder, f"{command} --model vit-digits", 1).stderr
     assert f"needs {needs}, which is not installed: pip install 'ettsweep[train]'" in message

@@ -129,7 +129,7 @@ RESUME = {"checkpoint": r"{out}/ckpt-(?P<step>\d+)\.json", "add": "--resume {che
     ("script", "options", "block"),
     [
         (PRINTING, OPTIONS, {"resume": RESUME}),
-        (CALLING_RUN, "", {"uses": "env"}),
+        pytest.param(CALLING_RUN, "", {"uses": "env"}, marks=pytest.mark.slow),
     ],
     ids=["files of its own", "saves with run"],
 )
@@ -158,6 +158,7 @@ def test_a_command(
     assert run.metrics_path.read_bytes() == undisturbed_metrics(tmp_path, run)
 
 
+@pytest.mark.slow
 def test_a_transformer(tmp_path: Path, results: Path, hold_runs: Callable[[int], None]) -> None:
     hold_runs(1)
     small = {key: GRID[key] for key in ("model", "task", "recipe", "strategies")}

@@ -23,10 +23,9 @@ DOCS = ROOT / "docs" / "own-code.md"
 slow = pytest.mark.slow
 ALL = [
     "shell",
-    "config",
     *(
         pytest.param(name, marks=slow)
-        for name in ("command", "function", "hydra", "torchrun", "lightning", "transformers", "open_clip")
+        for name in ("config", "command", "function", "hydra", "torchrun", "lightning", "transformers", "open_clip")
     ),
 ]
 

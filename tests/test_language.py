@@ -145,6 +145,7 @@ def test_text_that_no_run_could_train_on_is_refused_before_anything_is_submitted
     assert f"the run needs the text {text}, but {tmp_path}/tokens is" in refusal(*sets(**{"task.corpus": f"'{text}'"}))
 
 
+@pytest.mark.slow
 def test_text_that_changes_after_tokenisation_ends_a_run_with_its_name(tmp_path: Path, results: Path) -> None:
     write_text(tmp_path / "text")
     tokenise(tmp_path)

@@ -13,7 +13,7 @@ def six_around(lr: float, wd: float) -> set[tuple[float, float]]:
     return {(2 * lr, wd), (lr, 2 * wd), (2 * lr, wd / 2), (lr / 2, 2 * wd), (lr, wd / 2), (lr / 2, wd)}
 
 
-@pytest.mark.usefixtures("process")
+@pytest.mark.usefixtures("process", "undrawn")
 def test_from_a_grid_file_to_a_report(tmp_path: Path, results: Path) -> None:
     grid = write_fake_grid(
         tmp_path / "small.yaml",

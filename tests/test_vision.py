@@ -80,6 +80,6 @@ def test_data_that_no_run_could_train_on_are_refused_before_anything_is_submitte
     assert message in ettsweep(*values, code=1, cwd=tmp_path).stderr
     assert not results.exists()
     assert (
-        f"before it can be submitted: task images: {tmp_path}/{message}"
+        f"cannot be submitted yet: task images: {tmp_path}/{message}"
         in ettsweep(*values, "--dry-run", cwd=tmp_path).stderr
     )

@@ -74,11 +74,11 @@ COMMANDS: dict[str, Callable[..., None]] = {
 
 
 def make_app(name: str = "") -> typer.Typer:
-    """Return the command line, with all commands or that of a name: typer makes a parser of each that it is given."""
+    """Return the command line with all commands or, since typer needs time for each, with the named one only."""
     app = typer.Typer(
         name="ettsweep",
         cls=help.Group,
-        help="Tune the learning rate and weight decay of a training script, with a bound on what is left to gain.",
+        help="Tune the learning rate and weight decay of any training script, and see when you can stop.",
         no_args_is_help=True,
         # Rich tracebacks print local variables, which may hold secrets of an environment.
         pretty_exceptions_enable=False,
@@ -97,7 +97,7 @@ def make_app(name: str = "") -> typer.Typer:
 
 
 def _run_app() -> None:
-    # The first word decides: an option before a command, such as --help, may ask for all of them.
+    # An option before a command, such as --help, may need all of them.
     name = next((word for word in sys.argv[1:2] if word in COMMANDS), "")
     try:
         make_app(name)()
@@ -115,13 +115,13 @@ def _run_app() -> None:
         print_note(f"ettsweep: {missing_text('this', module)}")
         sys.exit(1)
     finally:
-        sys.stdout.flush()  # at exit it would be too late to say that it cannot be written
+        sys.stdout.flush()  # at exit, an error of writing could not be reported any more
 
 
 def main() -> None:
     """Run the command line. An `EttsweepError` or `OSError` becomes a message and an exit code, without a traceback."""
     if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # so that `ettsweep status | head` ends quietly
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `ettsweep status | head` ends quietly
     from ettsweep.processes import unbind_threads
 
     unbind_threads()  # before a command imports torch and starts workers

@@ -46,7 +46,7 @@ def data_text(
     text_field: Annotated[str, typer.Option(help="Field with the text in JSON lines and tables.")] = "text",
     documents: Annotated[
         Literal["blank-line", "line", "file"],
-        typer.Option(help="What a document is in text files: a block between blank lines, a line, or a file."),
+        typer.Option(help="Documents of text files: blocks between blank lines, lines, or whole files."),
     ] = "blank-line",
     workers: Annotated[int | None, typer.Option(min=1, help="Number of processes; by default one per core.")] = None,
     yes: Yes = False,
@@ -54,7 +54,7 @@ def data_text(
 ) -> None:
     """Tokenise text for the task `text`, on all cores.
 
-    The same command resumes after an interruption. It asks before it replaces a different corpus.
+    Run it again to resume. It asks before it replaces a different corpus.
     """
     from ettsweep.doctor.text_corpus import CorpusRequest, prepare_corpus
 

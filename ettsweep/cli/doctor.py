@@ -26,7 +26,7 @@ def doctor(
     data: Data = None,
     model: Model = None,
     set_: Sets = None,
-    task: Annotated[str | None, typer.Option(help="Task of --data, unless a grid defines it.")] = None,
+    task: Annotated[str | None, typer.Option(help="Task of --data, if no grid states it.")] = None,
     images: Annotated[int | None, typer.Option(min=1, help="Decode at most this many images of --data.")] = None,
     fit: Annotated[bool, typer.Option("--fit", help="Find the largest micro-batch of --model that fits.")] = False,
     form: Form = Format.TABLE,
@@ -34,9 +34,9 @@ def doctor(
 ) -> None:
     """Check this machine, a data set or a cluster.
 
-    It checks torch, slots and the results folder; with a SLURM profile, the resources of the cluster. With --data, it
-    reads the whole data set: format and counts, each image, each token of text. With --model and --fit, it finds the
-    largest micro-batch; with --model and a SLURM profile, it checks that a job has time to save a checkpoint.
+    Checks torch, slots and the results folder, and the resources of the cluster of a SLURM profile. --data reads the
+    whole data set: format, counts, each image, each token. --model with --fit finds the largest micro-batch. --model
+    with a SLURM profile checks that a job has time to save a checkpoint.
     """
     from ettsweep.doctor.data_check import examine_data, resolve_requirement
     from ettsweep.doctor.image_check import shorten_rows

@@ -7,7 +7,7 @@ import typer
 
 from ettsweep.cli.options import Grid, Model, Sets, Strategies
 from ettsweep.cli.prompts import suggest_command
-from ettsweep.errors import InputError
+from ettsweep.errors import InputError, nearest_name
 
 if TYPE_CHECKING:
     from ettsweep.cli.options import VerdictOptions
@@ -35,14 +35,13 @@ class GridOptions:
         ),
     ] = None
     same_numbers: Annotated[
-        bool, typer.Option(help="Treat the edited code as equal: keep the sweep and its finished runs.")
+        bool, typer.Option(help="Treat the edited code as equivalent: keep the sweep and its finished runs.")
     ] = False
 
     def load_spec(self, verdict_options: "VerdictOptions", missing_message: str) -> "tuple[str, SweepSpec, str]":
         """Return the sweep's name, its spec, and notes for the user.
 
-        The notes say which grid file it is, which seeds a number of them means, and what the schedule does to some
-        points.
+        The notes name the grid file, the seeds, and points whose lr the schedule cuts short.
 
         Without a grid file and --model, the error has the text `missing_message`.
 
@@ -55,6 +54,9 @@ class GridOptions:
         from ettsweep.study.sweep_store import check_name
 
         path = choose_grid_path(self.grid, self.model, missing_message)
+        others = {} if path.exists() else {other.stem: other for other in path.parent.glob("*.y*ml")}
+        if near := nearest_name(path.stem, others):
+            raise InputError(f"{path}: no such file; did you mean {others[near]}?")
         seeds = None if self.seeds is None else _parse_seeds(self.seeds)
         with suggest_command():
             sweep_spec = load_sweep_spec(
@@ -85,8 +87,8 @@ class GridOptions:
         }
         if conflicting := [name for name, value in values.items() if value]:
             raise InputError(
-                f"{option} uses an existing sweep as it is: leave out {', '.join(conflicting)}; to extend it, give its "
-                f"grid file or model, with --name"
+                f"{option} uses an existing sweep unchanged: leave out {', '.join(conflicting)}, or pass its grid "
+                "file or model with --name to extend it"
             )
 
 

@@ -1,4 +1,4 @@
-"""The help of commands: commands and options in sections, and values called by what they are."""
+"""The help of commands: commands and options in sections, values with telling names."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,13 +21,13 @@ OPTIONS = {
     "How long": ("max_runs", "max_seeds", "max_hours", "follow", "dry_run"),
     "Output": ("form", "version", "install_completion", "show_completion", "help"),
 }
-"""Parameters by section; all others say what a command works on, and come first."""
+"""Parameters by section; all others select the input, and come first."""
 
 TYPE = re.compile(r"<(?:list\[)?(?:str|int|float|Path)(?: range)?\]?>")
-"""What typer calls a value that has no other name."""
+"""Typer's names of values without a name of their own."""
 
 FEWEST = 9
-"""Options of a command from which on they have sections."""
+"""A command with at least so many options has them in sections."""
 
 
 class Command(TyperCommand):

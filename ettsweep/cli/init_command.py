@@ -37,7 +37,7 @@ def init(
 
     if command is not None:
         if model is not None:
-            raise InputError("--command and --model: give one of them")
+            raise InputError("pass either --command or --model")
         own = read_command(command)
         path = _path_for(own.name, out)
         text, notes = command_template(own, path)
@@ -46,7 +46,7 @@ def init(
         text, notes = model_template(model or "vit-digits", path)
     with naming_option("--out", path.parent):
         if not write_atomic(path, text, exclusive=not force):
-            raise InputError(f"{path} exists already: --force overwrites it, --out FILE writes another file")
+            raise InputError(f"{path} already exists: pass --force to overwrite it, or --out FILE for another file")
     for line in notes:
         print_note(line)
 
@@ -61,7 +61,7 @@ def _path_for(name: str, out: Path | None) -> Path:
 
     path = out or Path(f"{name}.yaml")
     if path.is_dir():
-        raise InputError(f"--out: {path} is a folder; name a file in it, such as {path / name}.yaml")
+        raise InputError(f"--out: {path} is a folder; pass a file, such as {path / name}.yaml")
     for filename in (path.stem, path.name):  # the stem becomes the default name of the sweep
         check_name(filename, "--out")
     return path

@@ -33,7 +33,7 @@ def list_sweeps(
     if context.invoked_subcommand:
         for option in ("form", "results"):
             if (source := context.get_parameter_source(option)) and source.name == "COMMANDLINE":
-                raise InputError(f"put the options of `sweeps {context.invoked_subcommand}` after its name")
+                raise InputError(f"put options after `sweeps {context.invoked_subcommand}`")
         return
     from ettsweep.cli.verdict_tables import sweep_row
     from ettsweep.launch.follow import read_run_index
@@ -49,14 +49,14 @@ def list_sweeps(
     # With nothing readable the command fails; with something, problems are only noted.
     if sweep_store.broken and not sweep_store.sweeps:
         raise CorruptError(
-            f"{results}: {format_count(len(sweep_store.broken), 'sweep')} cannot be read, and there are no others"
+            f"{results}: cannot read {format_count(len(sweep_store.broken), 'sweep')}, and there are no others"
         )
     print_note("" if sweep_store.sweeps else f"{results}: no sweeps yet; `ettsweep grid --model vit-digits` starts one")
 
 
 @app.command("delete")
 def delete(names: Names, yes: Yes = False, results: ExistingResults = DEFAULT_RESULTS) -> None:
-    """Delete sweeps. Their runs stay, and serve other sweeps; `clean --unused-runs` removes those of no sweep."""
+    """Delete sweeps, and keep their runs. `clean --unused-runs` removes runs of no sweep."""
     from ettsweep.launch.follow import read_run_index
     from ettsweep.runs.state import State
     from ettsweep.study.sweep_store import check_exists, delete_sweep, load_sweep_store, runs_of_sweeps
@@ -64,17 +64,17 @@ def delete(names: Names, yes: Yes = False, results: ExistingResults = DEFAULT_RE
     sweep_store = load_sweep_store(results)
     for name in names:
         check_exists(sweep_store, name)
-    # Of a sweep that cannot be read, the runs are not known.
+    # The runs of a broken sweep are unknown.
     readable = [name for name in names if name in sweep_store.sweeps]
     runs = runs_of_sweeps(read_run_index(results).runs.values(), sweep_store, readable) if readable else []
     states = State.QUEUED, State.HELD, State.RUNNING
     if active := sum(run.state in states for run in runs):
         cancel_command = shell_command("cancel", *repeat_option("--sweep", readable))
-        print_note(f"{format_count(active, 'run')} will be trained all the same: {cancel_command} prevents it")
-    confirm(f"delete {', '.join(names)}? Runs stay.", yes)
+        print_note(f"{format_count(active, 'run')} will still train: {cancel_command} stops that")
+    confirm(f"delete {', '.join(names)} and keep the runs?", yes)
     for name in dict.fromkeys(names):
         delete_sweep(results, name)
-        print_note(f"sweep {name} is deleted")
+        print_note(f"deleted sweep {name}")
     if runs:
-        subject = f"{format_count(len(runs), 'run')} {'stays' if len(runs) == 1 else 'stay'}"
-        print_note(f"{subject}: `ettsweep clean --unused-runs` removes those that no other sweep needs")
+        subject = f"kept {format_count(len(runs), 'run')}"
+        print_note(f"{subject}: `ettsweep clean --unused-runs` removes those of no other sweep")

@@ -36,15 +36,15 @@ def require_folder(results: Path) -> Path:
     """Return the results folder of a command that reads it.
 
     Raises:
-        InputError: it does not exist, or is no folder.
+        InputError: it does not exist, or is not a folder.
     """
     if results.is_dir():
         return results
     if results.exists():
-        raise InputError(f"{results.resolve()} is not a folder; --results DIR selects another one")
+        raise InputError(f"--results: {results.resolve()} is not a folder")
     raise InputError(
-        f"no results yet: {results.resolve()} does not exist; `ettsweep grid --model vit-digits` starts a sweep there, "
-        "--results DIR selects another folder"
+        f"no results yet: {results.resolve()} does not exist; `ettsweep grid --model vit-digits` starts a sweep "
+        "there, or pass --results DIR for another folder"
     )
 
 
@@ -69,7 +69,7 @@ ExistingResults = Annotated[Path, _results_option(require_folder)]
 Grid = Annotated[Path | None, typer.Argument(help="Grid file.", parser=parse_path, metavar="GRID", show_default=False)]
 Model = Annotated[
     str | None,
-    typer.Option("--model", help="Model; uses its grid file, or the one of that name."),
+    typer.Option("--model", help="Model or name of a grid; uses its grid file."),
 ]
 Strategies = Annotated[
     list[str] | None,
@@ -111,7 +111,7 @@ Lowest = Annotated[
     bool | None,
     typer.Option(
         "--min/--max",
-        help="Whether low or high scores are better; the metric's name may say it.",
+        help="Whether low or high scores are better, if the metric's name does not say.",
         show_default=False,
     ),
 ]
@@ -122,7 +122,7 @@ TrustGroup = Annotated[
     typer.Option(
         "--trust-group",
         envvar=TRUST_VARIABLE,
-        help="Run what lies in folders of other users, or that a group can write to.",
+        help="Run code in folders of other users, or in folders that a group can write to.",
         callback=_trust_group,
     ),
 ]
@@ -184,7 +184,7 @@ class FamilyOptions:
 
     @property
     def as_arguments(self) -> list[str]:
-        """The given options as command-line arguments, so that a suggested command selects the same families."""
+        """The given options as command-line arguments, for a suggested command that selects the same families."""
         values_by_option = {
             "--sweep": self.sweep,
             "--model": self.model,
@@ -200,7 +200,7 @@ class FamilyOptions:
         from ettsweep.study.sweep_store import load_sweep_store
 
         sweep_store = load_sweep_store(results)
-        # A sweep that --sweep names and that cannot be read is an error, raised by `sweeps`.
+        # `sweeps` raises for a broken sweep that --sweep names.
         for name, problem in {} if self.sweep else sweep_store.broken.items():
             print_note(f"sweep {name} is left out: {problem}")
         return sweep_store
@@ -226,13 +226,13 @@ class FamilyOptions:
             if sweep_store.broken:
                 raise CorruptError("no sweep can be read")
             raise InputError(f"{sweep_store.results}: no sweeps yet; `ettsweep grid --model vit-digits` starts one")
-        # First each option by itself: "no study has model X" says more than "no study matches all options".
+        # First each option alone: "no study has model X" is clearer than "no study matches all options".
         self._check_filters("study", chain.from_iterable(sweep_store.studies_by_family.values()))
         selected = self.matching_studies(sweep_store)
         if not selected:
             available = ", ".join(f"{s.sweep} {s.model} {s.strategy} ({s.family})" for s in studies)
             filters = " ".join(f"{option} {name}" for option, _, names in self._filters() for name in names)
-            raise InputError(f"{filters}: no study matches all of these; available: {available}")
+            raise InputError(f"no study matches all of {filters}; available: {available}")
         return selected
 
     def matching_studies(self, sweep_store: "SweepStore") -> "list[Study]":
@@ -261,7 +261,7 @@ class FamilyOptions:
         ]
 
     def _filters(self) -> list[tuple[str, str, list[str]]]:
-        """Return (option, what it is of a run or study, accepted values) for each given filter."""
+        """Return (option, kind of name, accepted values) for each given filter."""
         from ettsweep.strategies.strategy import parse_strategy, strategy_name
 
         # "s=0.250" and "s=0.25" are one strategy: compare normalised names.
@@ -281,7 +281,7 @@ class FamilyOptions:
                 if not any(_matches(member, attribute, [name]) for member in one_per_family):
                     near = nearest_name(name, available) if attribute == "model" else None
                     meant = f"did you mean {near!r}? Available" if near else "available"
-                    hint = f"{meant}: {', '.join(available)}" if available else "there is none yet"
+                    hint = f"{meant}: {', '.join(available)}" if available else "there are none yet"
                     raise InputError(f"{option} {name}: no {kind} matches; {hint}")
 
     def _select(self, items: Sequence[RunOrStudy]) -> list[RunOrStudy]:
@@ -310,7 +310,7 @@ def _matches(item: "Run | Study", attribute: str, names: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Options that name a model for commands on scaling theory, with what scales it."""
+    """Options that name a model and its scaling for commands on scaling theory."""
 
     grid: Grid = None
     model: Annotated[str | None, typer.Option(help="Model name, or WIDTHxDEPTH.")] = None
@@ -328,7 +328,7 @@ class ModelOptions:
         """Return the model, its optimizer, and whether factors depend on M.
 
         Raises:
-            InputError: Not exactly one of a grid file and --model is given, or the one that is given is not valid.
+            InputError: None or both of a grid file and --model are given, or the given one is not valid.
         """
         from ettsweep.theory.subject import load_subject
 
@@ -378,12 +378,12 @@ class RunOptions(FamilyOptions):
     def require_selection(self, all_: bool) -> None:
         """Raise InputError if nothing is selected and --all is not given."""
         if not self and not all_:
-            raise InputError("select runs: by id, --sweep, --family, --strategy, --model or --state, or with --all")
+            raise InputError("select runs by id, --sweep, --family, --strategy, --model or --state, or pass --all")
 
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """Options on where runs train, and where their metrics are logged."""
+    """Options for the launch profile and for metric loggers."""
 
     launch: Launch = None
     launch_set: LaunchSets = None
@@ -418,21 +418,21 @@ class LaunchOptions:
         return choose_launch(self.launch, overrides, sweeps, is_new=is_new)
 
     def launcher(self, sweeps: "Sequence[Sweep]", *, is_executed: bool) -> "AnyProfile":
-        """Return what starts the runs of some sweeps; raises as `settings` and `load_profile` do."""
+        """Return the launcher of the runs of some sweeps; raises as `settings` and `load_profile` do."""
         from ettsweep.launch.profile import load_profile
 
         launch = self.settings(sweeps)
         return load_profile(launch.profile, launch.overrides, is_executed=is_executed)
 
     def settings_of_grid(self, sweep_store: "SweepStore", name: str) -> "LaunchSettings":
-        """Return where the runs of a grid train, as the sweep of this name or, if it is new, as all other sweeps do."""
+        """Return where the runs of a grid train: as those of the sweep of this name or, if it is new, of all others."""
         own = sweep_store.sweeps.get(name)
         return self.settings([own] if own else sweep_store.select(), is_new=own is None)
 
 
 @dataclass(frozen=True)
 class BudgetOptions:
-    """Limits on what a command may submit by itself."""
+    """Limits of the runs that a command may submit by itself."""
 
     max_runs: Annotated[int | None, typer.Option(min=0, help="Submit at most this many runs.")] = None
     max_seeds: Annotated[int | None, typer.Option(min=1, help="Train at most this many seeds per point.")] = None
@@ -451,7 +451,7 @@ class BudgetOptions:
 
 @dataclass(frozen=True)
 class VerdictOptions:
-    """Options of the criterion for an optimum. Those not given stay as they are in the sweep or the grid file."""
+    """Options of the criterion for an optimum; the sweep or the grid file has the values of all others."""
 
     rule: Annotated[
         Literal["bound", "paper"] | None,
@@ -464,8 +464,8 @@ class VerdictOptions:
     margin: Annotated[
         str | None,
         typer.Option(
-            help="By how much a neighbour may be better: 2% of the score. For a shipped model's accuracy, 0.2% is 0.2 "
-            "percentage points; with score: {margin: difference}, 0.2 is a difference. Saved in the sweep.",
+            help="How much better a neighbour may be, such as 2% of the score. For the accuracy of a shipped model, "
+            "0.2% is 0.2 percentage points. With score: {margin: difference}, 0.2 is a difference. Saved in the sweep.",
             metavar="SHARE",
         ),
     ] = None
@@ -491,6 +491,6 @@ class VerdictOptions:
         """Return a copy of `sweep_spec` whose criterion has these options in place of the grid file's.
 
         Raises:
-            InputError: An option is not valid, or asks for a bound of runs that have no seed.
+            InputError: An option is not valid, or selects the rule bound for runs without a seed.
         """
         return sweep_spec.with_criterion(self.criterion_options())

@@ -32,4 +32,4 @@ def _parse_power(text: str) -> float:
     try:
         return parse_number(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a number; expected something like 0.01 or 2^-6") from None
+        raise typer.BadParameter(f"{text!r} is not a number such as 0.01 or 2^-6") from None

@@ -31,7 +31,7 @@ def can_show_screen() -> bool:
 
 
 def shell_command(*arguments: str) -> str:
-    """Return an ettsweep command in backquotes, quoted so that a shell reads it as given."""
+    """Return an ettsweep command in backquotes, quoted for a shell."""
     return f"`{shlex.join(['ettsweep', *arguments])}`"
 
 
@@ -41,13 +41,13 @@ def repeat_option(option: str, values: Iterable[str]) -> list[str]:
 
 
 def runs_go_on(selection: Sequence[str]) -> str:
-    """Return the message for a user who leaves a command while its runs go on."""
-    return f"the runs go on: {shell_command('watch', *selection)} shows them"
+    """Return the message on Ctrl-C while runs keep running."""
+    return f"the runs keep running: {shell_command('watch', *selection)} shows them"
 
 
 @contextlib.contextmanager
 def detach_on_interrupt(follows: bool = True, selection: Sequence[str] = ()) -> Iterator[None]:
-    """On Ctrl-C in a command that follows runs, say that the submitted runs keep running.
+    """On Ctrl-C in a command that follows runs, report that submitted runs keep running.
 
     The message suggests `watch` with the options that selected the runs.
 
@@ -64,7 +64,7 @@ def detach_on_interrupt(follows: bool = True, selection: Sequence[str] = ()) -> 
 
 @contextlib.contextmanager
 def suggest_command() -> Iterator[None]:
-    """If a sweep's name is taken, or a range is in values, add the same command with options that work to the error."""
+    """If a sweep's name is taken, or a range has values, add the same command with options that work to the error."""
     try:
         yield
     except SweepNameTakenError as error:
@@ -86,7 +86,7 @@ def _this_command(options: Mapping[str, str]) -> str:
                 # "--name x" takes two arguments, "--name=x" one.
                 del arguments[index : index + 1 + (argument == option)]
                 break
-        # A value such as -1:1 could be taken for an option.
+        # A value such as -1:1 would look like an option.
         arguments += [f"{option}={value}"] if value.startswith("-") else [option, value]
     return shlex.join(["ettsweep", *arguments])
 
@@ -95,7 +95,7 @@ def confirm(question: str, yes: bool) -> None:
     """Ask for confirmation unless --yes is given.
 
     Raises:
-        typer.Exit: The answer is no; exit code 1.
+        typer.Exit: The answer was no; exit code 1.
         InputError: There is no answer, such as without a terminal.
         KeyboardInterrupt: The user pressed Ctrl-C.
     """
@@ -108,6 +108,6 @@ def confirm(question: str, yes: bool) -> None:
         sys.stderr.write("\n")  # the question's line has no end yet
         if isinstance(abort.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from None
-        raise InputError("no answer; --yes skips this question") from None
+        raise InputError("no answer; pass --yes to skip this question") from None
     if not confirmed:
         raise typer.Exit(1)

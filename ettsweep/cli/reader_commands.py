@@ -1,4 +1,4 @@
-"""The command read: which readers ship, and what they see."""
+"""The command read: list readers, and show the metrics that they find."""
 
 import shlex
 from pathlib import Path
@@ -17,7 +17,7 @@ def read(
     path: Annotated[
         Path | None,
         typer.Argument(
-            help="A run's folder, or a log; without one, the readers that ship are listed.",
+            help="A run's folder or a log; leave it out to list all readers.",
             metavar="[FOLDER_OR_LOG]",
             parser=parse_path,
             show_default=False,
@@ -26,8 +26,8 @@ def read(
     reader: Annotated[
         str | None,
         typer.Option(
-            help="Reader: a name that `ettsweep read` lists, a pattern with named groups, or a YAML file; by default "
-            "all are tried.",
+            help="Reader: a name from the list of `ettsweep read`, a pattern with named groups, or a YAML file; by "
+            "default all readers.",
             metavar="NAME_OR_PATTERN",
         ),
     ] = None,
@@ -38,7 +38,7 @@ def read(
     Nothing is trained. The exit code is 1 if it finds none, or cannot tell training from validation.
     """
     if path is None and reader is not None:
-        raise InputError(f"--reader {reader}: name the folder or log that it is to read")
+        raise InputError(f"--reader {reader}: add the folder or log to read")
     if path is None:
         from ettsweep.readers.looking import reader_rows
 
@@ -70,11 +70,11 @@ def _show_all(path: Path, form: Format) -> None:
     if not any(each.rows for each in found):
         problems = "; ".join(each.problem for each in found)
         raise FailedError(
-            f"{path}: no reader sees a metric{f': {problems}' if problems else ''}; --reader NAME says what that one "
-            r"sees, --reader 'step (?P<step>\d+).*val loss (?P<val_loss>\S+)' reads lines of your own"
+            f"{path}: no reader finds a metric{f': {problems}' if problems else ''}; --reader NAME shows why not, "
+            r"--reader 'step (?P<step>\d+).*val loss (?P<val_loss>\S+)' reads lines of your own"
         )
     rows = overview(found)
     texts = [row | {key: listed(row[key], 6) for key in ("files", "metrics")} for row in rows]
     print_table(texts, form, data=rows)
     name = next(each.reader.name for each in found if each.rows)
-    print_note(f"`ettsweep read {shlex.quote(str(path))} --reader {name}` shows the values that one of them sees")
+    print_note(f"`ettsweep read {shlex.quote(str(path))} --reader {name}` shows the values that it finds")

@@ -71,7 +71,7 @@ def status(
         for r in sorted(runs, key=run_sort_key)
     ]
     if form in (Format.TABLE, Format.MARKDOWN):
-        # A column with one value in all rows tells nothing; CSV and JSON always have the same columns.
+        # Only tables leave out columns with one value: CSV and JSON always have the same columns.
         omitted = {"sweep"} if len({row["sweep"] for row in rows}) == 1 else set()
         omitted |= set() if any(run.base.info.has_strategies for run in runs) else {"strategy"}
         columns = [column for column in STATUS_COLUMNS if column not in omitted]
@@ -86,11 +86,11 @@ def status(
             print_note("no runs yet; `ettsweep grid --model vit-digits` starts some")
         vacant = SchedulerLiveness(results).vacant_slots([r.id for r in runs if r.state is State.QUEUED])
         if slots := ", ".join(v.slot for v in vacant if v.died):
-            print_note(f"no worker in {slots}: it died; a command that follows or requests the runs starts another")
+            print_note(f"no worker in {slots}: it died; a command that follows or requests the runs starts a new one")
         idle = [r for r in runs if r.state in (State.INTERRUPTED, State.MISSING)]
         if idle:
             waiting = f"{format_count(len(idle), 'run')} {'waits' if len(idle) == 1 else 'wait'}"
-            print_note(f"{waiting} for a worker: the command that requested them starts one, and so does")
+            print_note(f"{waiting} for a worker: start one with the command that requested them, or with")
             states_present = sorted({r.state.value for r in idle})
             retry_command = shell_command("retry", *run_options.as_arguments, *repeat_option("--state", states_present))
             print_note(retry_command + idle_reason(results, idle))
@@ -106,7 +106,7 @@ def watch(
     """Show progress, verdicts and events live.
 
     `q` or Ctrl-C leaves, and runs keep running. In a terminal this is a full screen; `?` lists its keys. Elsewhere it
-    prints a line of progress now and then, until all runs have ended.
+    prints lines of progress until all runs have ended.
     """
     sweep_store = family_options.load(results)
 
@@ -133,7 +133,7 @@ def watch(
     if sweep_status is None or not sweep_status.is_over:
         print_note(f"detached; {runs_go_on(family_options.as_arguments)}")
         return
-    if sys.stderr.isatty():  # elsewhere the summary was the last line of progress already
+    if sys.stderr.isatty():  # otherwise the summary was the last line of progress
         print_note(sweep_status.summary())
     if sweep_status.unfinished_count:
         print_note(f"{shell_command('status', *family_options.as_arguments)} lists the runs that have not finished")
@@ -156,7 +156,7 @@ def logs(
 
     if follow:
         if attempt is not None:
-            raise InputError("--follow prints all new attempts: leave out --attempt")
+            raise InputError("leave out --attempt: --follow prints all new attempts")
         _follow_log(results, find_intact_run(read_run_index(results), run))
         return
     # A broken run folder has logs too, so only the id is needed.
@@ -220,7 +220,7 @@ def cancel(
 ) -> None:
     """Stop runs after their current step.
 
-    `retry` resumes them from their last checkpoint, if there is one.
+    `retry` resumes them from their last checkpoint.
     """
     from ettsweep.launch.cancellation import cancel_runs as cancel_runs
     from ettsweep.launch.cancellation import cancellable
@@ -244,11 +244,11 @@ def retry(
     *,
     run_options: RunOptions,
     all_: Annotated[
-        bool, typer.Option("--all", help="Retry all runs that failed, were cancelled, or wait for a worker.")
+        bool, typer.Option("--all", help="Retry all runs that failed, were cancelled or wait for a worker.")
     ] = False,
     new_code: Annotated[
         bool,
-        typer.Option("--new-code", help="Train with the project as it is now: its code counts as that of the runs."),
+        typer.Option("--new-code", help="Train with the project as it is now, and treat its code as that of the runs."),
     ] = False,
     more_memory: Annotated[
         str | None,
@@ -279,7 +279,7 @@ def retry(
     selected = run_options.runs(run_index, sweep_store)
     runs = retryable(selected, by_id=bool(run_options.run))
     confirm(f"retry {len(runs)} runs?", yes or len(runs) < 2)
-    # Unless options say otherwise, runs train where their sweeps do, on the same data.
+    # By default, runs train where their sweeps do, on the same data.
     studies = run_options.studies_of_runs(runs, sweep_store)
     sweeps = sweep_store.select(list({study.sweep for study in studies})) if studies else []
     launch = with_more(launch_options.settings(sweeps), more_memory, more_time)
@@ -295,11 +295,11 @@ def retry(
 
 def clean(
     unused_runs: Annotated[
-        bool, typer.Option("--unused-runs", help="Remove runs that belong to no sweep too, with their results.")
+        bool, typer.Option("--unused-runs", help="Also remove runs of no sweep, with their results.")
     ] = False,
     outputs: Annotated[
         bool,
-        typer.Option("--outputs", help="Remove what finished runs wrote, but for `keep:` and for the best points."),
+        typer.Option("--outputs", help="Also remove files of finished runs, except `keep:` and those of best points."),
     ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -308,7 +308,7 @@ def clean(
 ) -> None:
     """Remove checkpoints and files that nothing needs.
 
-    Results stay, unless you pass --unused-runs.
+    It keeps results, unless you pass --unused-runs.
     """
     from ettsweep.launch.cleanup import RUN_OF_NO_SWEEP, find_waste, remove, watch_workers
 
@@ -379,7 +379,7 @@ def train(
             if value is not None
         ]
         if conflicting:
-            raise InputError(f"--spec FILE describes the whole run: leave out {' and '.join(conflicting)}")
+            raise InputError(f"leave out {' and '.join(conflicting)}: --spec FILE describes the whole run")
         spec = read_spec(spec_file)
         if spec_file.parent.name == spec.run_id:  # of a results folder, which may have a copy of its code
             others = spec_file.absolute().parent.parent.parent
@@ -387,7 +387,7 @@ def train(
         spec = find_intact_run(read_run_index(require_folder(results)), run).spec
     else:
         source = choose_grid_path(
-            parse_path(run) if run else None, model, "give a grid file or a run id, --model NAME, or --spec FILE"
+            parse_path(run) if run else None, model, "pass a grid file, a run id, --model NAME or --spec FILE"
         )
         spec, data = resolve_run(source, strategy, set_ or [], lr, wd, seed, data)
         note = grid_note(source, model)
@@ -403,7 +403,7 @@ def train(
         check_source(spec, source.absolute())
     check_folders(results, [spec])
     ensure_copies(results, [spec], others)
-    RunDir.create(results, spec)  # a folder that cannot be written is an error before anything is announced
+    RunDir.create(results, spec)  # an unwritable folder is an error before anything is announced
     print_note(note)
     account = CostEstimator(profile)
     # force_ids: a run that failed or was cancelled is blocked otherwise.
@@ -414,12 +414,12 @@ def train(
     status(run_options=RunOptions(run=[spec.run_id]), results=results)
     # Ctrl-C is the usual way to stop.
     if state is State.INTERRUPTED:
-        raise StoppedError("interrupted; the same command resumes from the last checkpoint")
+        raise StoppedError("interrupted; run the same command to resume from the last checkpoint")
     raise typer.Exit(0 if state is State.DONE else 1)
 
 
 def _note_skipped(requested: "list[Run]", handled: Collection[str], outcome: str) -> None:
-    """Print, for each run given by id that was not handled, its state and why."""
+    """Print the state and its reason of each run that is given by id and was not handled."""
     from ettsweep.runs.state import State
 
     for run in requested:

@@ -1,4 +1,4 @@
-"""The overview that `show` prints: what a run is, its state, and its main numbers."""
+"""The overview of `show`: a run's settings, state and main numbers."""
 
 import shlex
 import shutil
@@ -85,7 +85,7 @@ def read_history(run: Run) -> list[Json]:
     """Return the metrics of a run so far, one record per logged step.
 
     Raises:
-        CorruptError: The metrics cannot be read or do not have the format that a run writes.
+        CorruptError: The metrics cannot be read or do not have the format that runs write.
     """
     latest = run.dir.latest_attempt()
     try:
@@ -97,7 +97,7 @@ def read_history(run: Run) -> list[Json]:
             else []
         )
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise CorruptError("metrics.jsonl does not have the format that a run writes: the file was edited") from None
+        raise CorruptError("metrics.jsonl was edited: it does not have the format that runs write") from None
     return [line for line in lines if isinstance(line, dict) and _step(line) is not None]
 
 
@@ -159,7 +159,7 @@ def _best(run: Run, history: Sequence[Json]) -> Iterator[Labelled]:
         reached = min(step for step, so_far in best_by_step.items() if so_far == best)
         yield "best", f"{score.name} {format_cell(best)} at step {reached}"
     if run.result is not None and run.score is None:
-        yield "best", "no score: it ranks below all runs that have one"
+        yield "best", "no score: ranks below all runs with one"
 
 
 def _speed(run: Run) -> Iterator[Labelled]:
@@ -191,7 +191,7 @@ def _versions(attempts: Sequence[Json]) -> Iterator[Labelled]:
 
 
 def _describe_attempt(attempt: Json) -> str:
-    """Return where an attempt trained, the step it started from, and how it ended."""
+    """Return the place, first step and end of an attempt."""
     location = " ".join(str(attempt[key]) for key in ("host", "slot", "device_name") if attempt.get(key))
     job = attempt.get("job")
     phrases = [

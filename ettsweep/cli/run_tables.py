@@ -30,7 +30,7 @@ BLOCKED_NAMED = 5
 
 
 def plan_rows(plan: Plan, studies: Sequence[Study]) -> list[dict[str, Any]]:
-    """Return a row for each run of a plan, with the action that the plan takes."""
+    """Return a row for each run of a plan, with the planned action."""
     families = group_by_family(studies)
     actions = {"submit": plan.submit, "retry": plan.retry, "keep": plan.keep, "blocked": plan.blocked}
     return [
@@ -50,7 +50,7 @@ def plan_rows(plan: Plan, studies: Sequence[Study]) -> list[dict[str, Any]]:
 
 
 def _summarised(rows: Sequence[Json]) -> list[Json]:
-    """Return a row for each kind of run in a plan: how many there are, and between which values."""
+    """Return a row for each kind of run in a plan, with their number and the ranges of their values."""
     kinds: dict[tuple[Any, ...], list[Json]] = {}
     for row in rows:
         kinds.setdefault(tuple(row[name] for name in ("action", "sweep", "model", "strategy", "state")), []).append(row)
@@ -88,7 +88,7 @@ def plan_summary(plan: Plan, tense: str, destination: str = "") -> str:
     phrases = [", ".join(phrases) + destination] if phrases else []
     if plan.keep:
         finished = sum(p.state.finished for p in plan.keep)
-        phrases.append(f"{finished} finished, {len(plan.keep) - finished} under way")
+        phrases.append(f"{finished} finished, {len(plan.keep) - finished} in progress")
     if plan.blocked:
         phrases.append(f"{len(plan.blocked)} need a decision")
     # An empty `tense` leaves two blanks in a row: split and join remove them.
@@ -108,7 +108,7 @@ def show_submit_result(submit_result: SubmitResult, form: Format) -> None:
 
 
 def show_plan(submit_result: SubmitResult, form: Format, *, below_table: bool = False) -> None:
-    """Print what a dry run would do; in table format, also the scripts that it would pass to sbatch.
+    """Print the plan of a dry run; in table format, also the scripts that it would pass to sbatch.
 
     With `below_table`, another table was printed before, which is the command's result: other formats print no second
     one.
@@ -128,17 +128,17 @@ def show_plan(submit_result: SubmitResult, form: Format, *, below_table: bool = 
 
 
 def note_submitted(result: VerificationResult) -> None:
-    """Print how many runs were submitted for verdicts, if any. After --follow, the line on costs has said it."""
+    """Print how many runs were submitted for verdicts, if any; after --follow, the line on costs has the number."""
     planned, submit_result = len(result.last.spent.planned_ids), result.submit_result
     if planned and not result.problem:
         if not submit_result.context.follows:
             submitted = f"{format_count(planned, 'run')} submitted{describe_destination(submit_result.folders)}"
-            print_note(f"{submitted}; run this command again when they have finished, or use --follow")
+            print_note(f"{submitted}; run this command again when they have finished, or pass --follow")
         note_failed_starts(submit_result.context.results, submit_result.plan)
 
 
 def describe_destination(folders: Sequence[Path]) -> str:
-    """Return where submissions went, such as " to SLURM as job 7"; "" if there are none."""
+    """Return the destination of submissions, such as " to SLURM as job 7"; "" without any."""
     arrays = [array for folder in folders if (array := read_submission(folder).array_id())]
     if arrays:
         return f" to SLURM as job {', '.join(arrays)}"
@@ -172,21 +172,31 @@ def note_unsubmitted(sweep_store: SweepStore, name: str, plan: Plan) -> None:
         )
 
 
-def note_blocked(plan: Plan, verdicts: Sequence[Verdict] = (), selection: Sequence[str] = ()) -> None:
-    """Print the blocked runs, which need a decision, with the command to type unless a verdict's reason has one.
+def note_blocked(
+    plan: Plan, verdicts: Sequence[Verdict] = (), selection: Sequence[str] = (), *, is_told: bool = False
+) -> None:
+    """Print the blocked runs, which need a decision, with the command to type unless another line has it.
 
-    `selection` are the command's own options that select runs, for a suggested `status`.
+    `selection` are the command's own options that select runs, for a suggested `status`. With `is_told`, the progress
+    has printed why runs were not started.
     """
     # The reasons of these verdicts already have a command for the run.
     advised = {run for v in verdicts for run in v.blocked_run_ids}
     ids_by_reason: dict[tuple[State, str, bool], list[str]] = {}
-    # A retry would not help the former; the reason of a held one says what does.
+    stopped = {p.spec.family_id for p in plan.blocked if p.status.is_stopped}  # their reason has the command
+    # A retry would not help unanswered runs; the reason of a held one has the remedy.
     to_retry = [
-        p.id for p in plan.blocked if not p.status.is_unanswered and p.state is not State.HELD and p.id not in advised
+        p.id
+        for p in plan.blocked
+        if not p.status.is_unanswered
+        and p.state is not State.HELD
+        and p.id not in advised
+        and p.spec.family_id not in stopped
     ]
     # A full disk may block thousands of runs for one reason: a few examples are enough.
     for p in plan.blocked[:BLOCKED_NAMED]:
-        ids_by_reason.setdefault((p.state, p.reason, p.status.is_unanswered), []).append(p.id)
+        reason = "" if is_told and p.status.is_stopped else p.reason
+        ids_by_reason.setdefault((p.state, reason, p.status.is_unanswered), []).append(p.id)
     for (state, reason, is_unanswered), ids in ids_by_reason.items():
         subject = f"{'run' if len(ids) == 1 else 'runs'} {', '.join(ids)} {'is' if len(ids) == 1 else 'are'} {state}"
         hint = "; try again when it answers" if is_unanswered else ""
@@ -288,7 +298,7 @@ def describe_run(run_index: RunIndex, run_id: str, studies_by_family: StudiesByF
 
 
 def state_note(row: dict[str, Any]) -> str:
-    """Return a short note on where a run trains, how much time is left, and the reason for its state."""
+    """Return a short note on a run's place, remaining time, and the reason of its state."""
     # Many reasons name the job already.
     job = f"job {row['job']}" if row["job"] and str(row["job"]) not in row["reason"] else ""
     location, left = "", ""

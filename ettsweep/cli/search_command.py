@@ -1,4 +1,4 @@
-"""The command search: a sampler suggests points, and the optimum that it finds is verified."""
+"""The command search: let a sampler suggest points, and verify the optimum."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,7 +56,7 @@ def search(
         ),
     ] = None,
     unverified: Annotated[
-        bool, typer.Option("--unverified", help="With --from, start from the best point even if it is not verified.")
+        bool, typer.Option("--unverified", help="With --from, accept a best point that is not verified.")
     ] = False,
     budget_options: BudgetOptions,
     verdict_options: VerdictOptions,
@@ -71,7 +71,7 @@ def search(
 ) -> None:
     """Let a sampler choose the points, and submit their runs.
 
-    It suggests points within the ranges of a grid file, trains them, and verifies the optimum. The same command resumes
+    It suggests points within the ranges of a grid file, trains them, and verifies the optimum. Run it again to resume
     an interrupted search.
     """
     from ettsweep.cli.verdict_tables import show_verification
@@ -111,14 +111,14 @@ def search(
     start_points = find_starts(target.studies, target.sweep_store, run_index, source, unverified=unverified)
     new = [study for study in target.studies if not study.suggested_points]
     # Starting points matter only before the first suggestion.
-    print_note("" if new or source is None else f"--from {source} is ignored: the search has already started")
+    print_note("" if new or source is None else f"ignored --from {source}: the search has already started")
     # Creates or extends the sweep; which runs to train is decided round by round.
     changes.append(check_tried(results, name, studies[0], sweep_spec.grid))
     _, obstacle = plan_grid(sweep_spec, context, launcher)
     if not dry_run:
         changes.append(record_grid(results, name, sweep_spec, launch))
     print_note("\n".join(filter(None, changes)))
-    print_note(f"before it can be submitted: {obstacle}" if obstacle else "")
+    print_note(f"cannot be submitted yet: {obstacle}" if obstacle else "")
     print_note(notes)
     print_note(profile_note(launch.profile))
     print_note(_changed_ranges(sweep_store.sweeps[name].studies if name in sweep_store.sweeps else [], target.studies))
@@ -151,7 +151,8 @@ def _changed_ranges(before: "Sequence[Study]", now: "Sequence[Study]") -> str:
 
     studies_before = {study.key: study for study in before if study.box}
     return "\n".join(
-        f"{study.title} has new search ranges: {describe_box(study)}; before, {describe_box(studies_before[study.key])}"
+        f"{study.title} has new search ranges: {describe_box(study)} instead of "
+        f"{describe_box(studies_before[study.key])}"
         for study in now
         if study.key in studies_before and studies_before[study.key].box != study.box
     )

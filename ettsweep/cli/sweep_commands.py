@@ -73,14 +73,14 @@ def grid(
     if dry_run:
         exists = name in load_sweep_store(results).sweeps
         print_note(f"sweep {name} {'exists' if exists else 'would be created'}")
-        print_note(f"before it can be submitted: {obstacle}" if obstacle else "")
+        print_note(f"cannot be submitted yet: {obstacle}" if obstacle else "")
         return
-    note_blocked(submit_result.plan, selection=selection)
+    note_blocked(submit_result.plan, selection=selection, is_told=bool(screen and not screen.is_terminal))
     if not follow:
         note_failed_starts(results, plan)
         if plan.to_launch:
             verify_hint = f"{shell_command('verify-optimum', *selection)} judges them"
-            print_note(f"they train in the background: {shell_command('watch', *selection)} shows them, {verify_hint}")
+            print_note(f"training in the background: {shell_command('watch', *selection)} shows it, {verify_hint}")
     note_unsubmitted(load_sweep_store(results), name, plan)
     if not submit_result.succeeded:
         raise typer.Exit(1)
@@ -91,7 +91,7 @@ def verify_optimum(
     family_options: FamilyOptions,
     at: Annotated[
         str | None,
-        typer.Option(help="Judge this point, not the best one; with --follow, start from it.", metavar="LR,WD"),
+        typer.Option(help="Judge this point instead of the best one; with --follow, start from it.", metavar="LR,WD"),
     ] = None,
     budget_options: BudgetOptions,
     verdict_options: VerdictOptions,
@@ -104,8 +104,8 @@ def verify_optimum(
 ) -> None:
     """Judge each best point, and submit the missing runs.
 
-    With --follow, it moves to better neighbours and adds seeds until each verdict is final. Without a budget, families
-    share 100 runs for each, beyond the requested ones.
+    With --follow, it moves to better neighbours and adds seeds until each verdict is final. By default it trains up to
+    100 runs per family beyond the requested ones.
     """
     from ettsweep.cli.verdict_tables import show_verification
     from ettsweep.launch.follow import CommandContext, Rounds, verify_rounds
@@ -128,7 +128,7 @@ def verify_optimum(
     point = None if at is None else parse_point(at, "--at", [*studies[0].axes])
     budget = budget_options.budget(studies)
     if not dry_run:
-        # --rule, --confidence and --margin are saved, so that later commands judge the same way.
+        # --rule, --confidence and --margin are saved: later commands judge the same way.
         print_note(record_criterion(results, dict.fromkeys(study.sweep for study in studies), criterion_options))
     selection = family_options.as_arguments
     with detach_on_interrupt(context.follows, selection=selection):
@@ -151,9 +151,9 @@ def seeds(
     form: Form = Format.TABLE,
     results: ExistingResults = DEFAULT_RESULTS,
 ) -> None:
-    """Submit each optimum again, over fresh seeds.
+    """Rerun each optimum over fresh seeds.
 
-    Their mean is free of the luck that picked the point.
+    The seeds that picked a point make it look better than it is; fresh seeds do not.
     """
     from ettsweep.cli.run_tables import note_blocked, plan_summary, show_plan
     from ettsweep.cli.verdict_tables import note_answers, show_verdicts
@@ -179,7 +179,7 @@ def seeds(
         print_note("" if follow else plan_summary(plan, ""))
         show_verdicts(make_views(judge(studies, read_run_index(results))), form)
     title = study_titles(studies)
-    print_note(f"not rerun, since not verified: {', '.join(title[v.key] for v in unverified)}" if unverified else "")
+    print_note(f"skipped, since not verified: {', '.join(title[v.key] for v in unverified)}" if unverified else "")
     note_blocked(submit_result.plan, selection=family_options.as_arguments)
     raise typer.Exit(1 if unverified or submit_result.plan.blocked else 0)
 
@@ -199,7 +199,7 @@ def report(
         bool | None,
         typer.Option(
             "--figures/--no-figures",
-            help="Whether figures are files too; by default up to 60 are, and where the report before wrote some.",
+            help="Also write figures as files; by default up to 60, or if the previous report did.",
             show_default=False,
         ),
     ] = None,
@@ -208,7 +208,7 @@ def report(
 ) -> None:
     """Write tables, figures and one HTML page.
 
-    Tables are CSV and Parquet, that of optima also Markdown and LaTeX; figures are PNG, SVG and PDF. It replaces the
+    Tables are CSV and Parquet, the optima also Markdown and LaTeX. Figures are PNG, SVG and PDF. It replaces the
     previous report.
     """
     from ettsweep.cli.verdict_tables import show_spikes, show_verdicts
@@ -227,7 +227,7 @@ def report(
         with naming_option("--optuna", optuna):
             print_note(write_journal(optuna, studies, run_index))
     verdicts = judge(studies, run_index)
-    # Verdicts may rest on runs outside the selection: the report must show these too.
+    # Verdicts may use runs outside the selection, and the report must show these too.
     runs = with_verdict_runs(family_options.runs(run_index, sweep_store), verdicts)
     # If the folder cannot be written, the error suggests --out.
     with naming_option("--out", folder):

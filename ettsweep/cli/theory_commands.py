@@ -41,7 +41,7 @@ def map_(
     from ettsweep.study.lattice import POINT_OPTIONS, Centre
 
     if [width, model_options.model, model_options.grid].count(None) != 2:
-        raise InputError("a width is needed: give one of --width N, --model NAME, --model WIDTHxDEPTH and a grid file")
+        raise InputError("pass a width: --width N, --model NAME, --model WIDTHxDEPTH or a grid file")
     # The checks of a grid's centre apply: finite, positive lr.
     point = validate(Centre, {"lr": lr, "wd": wd}, POINT_OPTIONS)
     factors: Optimizer = model_options.optimizer or "adamw"
@@ -62,7 +62,7 @@ def scales(
 ) -> None:
     """Print the scales of a model's parameter groups.
 
-    These are shape, initial standard deviation, and factors of learning rate and weight decay.
+    Shape, initial standard deviation, and factors of learning rate and weight decay.
     """
     _check_lr(lr)
     data = model_options.load().scales(strategy, lr)
@@ -78,7 +78,7 @@ def scales(
 
 def _check_lr(lr: float | None) -> None:
     if lr is not None and not 0 < lr <= 1e30:
-        raise InputError(f"--lr: a number between 0 and 1e30 is expected, got {lr}")
+        raise InputError(f"--lr: must be between 0 and 1e30, got {lr}")
 
 
 def check_scaling(
@@ -108,15 +108,15 @@ def check_scaling(
 ) -> None:
     """Train networks of several widths; compare with theory.
 
-    One row per block: its kernel at the largest width (mean over tokens, and between samples) with the predicted one,
-    and the powers of the width with which kernel and change of activations scale. One row per parameter group: its
-    contribution to the tangent kernel at the largest width, the powers of that contribution, of the change of outputs
-    by this group alone, of its initial std and its learning-rate factor, and its decay divided by lr wd. The exit code
-    is 0 if all rows are ok.
+    A row per block has its kernel at the largest width (mean over tokens, and between samples), measured and predicted.
+    It also has the powers of the width with which kernel and change of activations scale. A row per parameter group has
+    its contribution to the tangent kernel at the largest width, and that power of the width. It also has the powers of
+    the change of outputs by this group alone, of its initial std and of its learning-rate factor, and its decay divided
+    by lr wd. The exit code is 0 if all rows are ok.
     """
     from ettsweep.processes import signals_blocked
 
-    with signals_blocked(signal.SIGINT):  # a Ctrl-C during the import of torch would be lost
+    with signals_blocked(signal.SIGINT):  # the import of torch would swallow a Ctrl-C
         from ettsweep.theory.check_tables import results_folder, show_check, write_check
         from ettsweep.theory.measure import free_bytes
         from ettsweep.theory.scaling_check import check_scaling as run_check

@@ -1,4 +1,4 @@
-"""The command try: five short runs at a sweep's centre show whether it can be trusted."""
+"""The command try: check a script with five short runs at a sweep's centre."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,7 +31,7 @@ def try_(
     """Check your script with five short runs.
 
     Does it start, use its seed, resume and stop, and what will the sweep cost? The runs train at the centre, as those
-    of the sweep will, and the result is kept with the sweep. The exit code is 1 if a check failed.
+    of the sweep will. ettsweep keeps the result with the sweep. The exit code is 1 if a check failed.
     """
     from ettsweep.doctor.try_sweep import try_sweep
     from ettsweep.launch.profile import load_profile
@@ -58,4 +58,4 @@ def _show(outcome: "Outcome", kept: Path | None, sweep: str, form: Format) -> No
     data = {"sweep": sweep, "kept": str(kept) if kept else None, **outcome.model_dump(exclude={"version"})}
     print_table(rows, form, data=data)
     if kept:
-        print_note(f"{kept} keeps the runs of the trial, with what they printed, until `ettsweep clean`")
+        print_note(f"the runs of the trial and their logs are in {kept}; `ettsweep clean` removes them")

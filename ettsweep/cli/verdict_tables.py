@@ -55,7 +55,7 @@ def score_note(studies: Sequence[Study]) -> str:
 
 
 def show_verdicts(views: Sequence[VerdictView], form: Format) -> None:
-    """Print a row per verdict, and what there is to know of them."""
+    """Print answers, a row per verdict, and notes."""
     data = [view.data for view in views] if form is Format.JSON else None
     show_answers(views, form)
     show_families([view.cells for view in views], views, form, data)
@@ -63,7 +63,7 @@ def show_verdicts(views: Sequence[VerdictView], form: Format) -> None:
 
 
 def show_answers(views: Sequence[VerdictView], form: Format) -> None:
-    """Print the answers, if a person reads them: equal ones once, each after the titles that it is of."""
+    """Print the answers for people: equal ones once, each after the titles of its families."""
     if form is not Format.TABLE:
         if form is not Format.JSON:  # which has them
             note_answers(views)
@@ -83,7 +83,7 @@ def note_answers(views: Sequence[VerdictView]) -> None:
 
 
 def note_verdicts(views: Sequence[VerdictView]) -> None:
-    """Print why verdicts are not optimal, and what else there is to know, once for all families that share it."""
+    """Print why verdicts are not optimal, and notes, once for all families that share them."""
     _note_once((view.shortfall, view.title) for view in views)
     _note_once((note, view.title) for view in views for note in view.notes)
 
@@ -107,11 +107,11 @@ def show_families(rows: Sequence[Row], views: Sequence[VerdictView], form: Forma
     def number(*columns: str) -> int:
         return len({tuple(view.cells[column] for column in columns) for view in views})
 
-    # With one model, sweep and strategy identify a row; else model and family are needed.
+    # With one model, sweep and strategy identify a row.
     ambiguous = number("model") > 1 or number("sweep", "strategy") < len(views)
     omitted = set() if ambiguous else {"family", "model"}
     omitted |= {"sweep"} if number("sweep") < 2 else set()
-    # Scripts that state no width have one strategy: its name says nothing.
+    # Scripts without a width have only one strategy.
     omitted |= {"strategy"} if form is Format.TABLE and not any(view.has_strategies for view in views) else set()
     omitted |= {"optimizer"} if number("optimizer") < 2 else set()
     columns = [c for c in dict.fromkeys(c for row in rows for c in row) if c not in omitted]
@@ -128,7 +128,7 @@ def show_spikes(families: "Sequence[JudgedFamily]") -> None:
     )
     kinds = nonzero_counts(spikes for _, spikes in spikes_by_view)
     if not kinds:
-        suffix = f", of which {diverged} diverged" if diverged else ""
+        suffix = f", {diverged} diverged" if diverged else ""
         print_note(f"no spikes at the candidates: {format_count(runs, 'run')}{suffix}, {steps:,} steps" if runs else "")
         return
     rows = []
@@ -151,7 +151,7 @@ def show_spikes(families: "Sequence[JudgedFamily]") -> None:
 def show_verification(
     result: VerificationResult, budget: Budget, form: Format, command: Sequence[str], selection: Sequence[str] = ()
 ) -> int:
-    """Print verdicts, what was submitted for them, and why training stopped; return the exit code.
+    """Print verdicts, submitted runs, and why training stopped; return the exit code.
 
     The exit code is 0 if all verdicts are "optimal", else 1. `command` are the arguments of the command that continues,
     `selection` the options that select its studies.
@@ -170,17 +170,16 @@ def show_verification(
         note_submitted(result)
     over_budget = last.over_budget
     if over_budget and not last.stop_reasons:
-        verb = "is" if len(over_budget) == 1 else "are"
-        print_note(f"{format_count(len(over_budget), 'more run')} {verb} needed than {budget} allows")
+        print_note(f"{budget} is too low: the verdicts need {format_count(len(over_budget), 'more run')}")
     for reason in last.stop_reasons:
         print_note(f"{reason}: stopped")
     is_cut_short = context.follows and last.spent.is_search_cut_short
     print_note(
-        f"the search is not complete: {budget} allows no further point" if is_cut_short and budget.is_limited else ""
+        f"the search is incomplete: {budget} allows no further point" if is_cut_short and budget.is_limited else ""
     )
     if context.follows and (last.runs_short or is_cut_short or over_budget):
         runs_short = max(last.runs_short, len(over_budget))
-        print_note(f"{shell_command(*command, '--max-runs', str(ample_runs(runs_short)))} goes on")
+        print_note(f"to continue: {shell_command(*command, '--max-runs', str(ample_runs(runs_short)))}")
     _note_interrupted(over_budget)
     # Without --follow, these need another command.
     if context.console is None and any(view.more_seeds_help for view in views):
@@ -203,7 +202,7 @@ def _note_interrupted(over_budget: Sequence[PlannedRun]) -> None:
 
 
 def note_saved_runs(rounds: Rounds, run_index: RunIndex) -> None:
-    """Print how many runs racing has saved, of all verdicts together, and compared to what."""
+    """Print how many runs adaptive seeding has saved over all verdicts, compared with equal seeds."""
     others = [*rounds.studies, *rounds.aim.other_studies]
     saved = sum(
         evaluate(v.study, run_index.family_runs(v.family)).runs_saved_by_racing(v, others)
@@ -220,7 +219,7 @@ def note_saved_runs(rounds: Rounds, run_index: RunIndex) -> None:
 
 
 def _modified_s(path: Path) -> float:
-    """Return when a file was modified; 0 if there is none, such as one of a sweep that was renamed meanwhile."""
+    """Return when a file was modified; 0 if it is missing, as after a rename of its sweep."""
     try:
         return path.stat().st_mtime
     except OSError:

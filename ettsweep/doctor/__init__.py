@@ -1,1 +1,1 @@
-"""What works here: the machine, a cluster, data sets, and how much fits into memory."""
+"""Checks of the machine, a cluster, data sets, memory, and a user's script."""

@@ -20,8 +20,8 @@ class DoctorCheck:
 
     Attributes:
         name: what was checked.
-        state: `ok`; `warning` if it works, but not as one may expect; `absent` if it is missing and optional; `failed`
-            if nothing can be trained with it.
+        state: `ok`; `warning` if it works with a surprise; `absent` if it is missing and optional; `failed` if no run
+            can train with it.
         detail: facts if it works, else the reason.
     """
 
@@ -34,11 +34,11 @@ def run_check(name: str, probe: Callable[[], str], failure_state: CheckState = "
     """Run a probe and return its text as an `ok` row, or its error as a row with state `failure_state`."""
     try:
         return DoctorCheck(name, "ok", probe())
-    except Exception as error:  # any error is a finding: the other checks must still run
+    except Exception as error:  # report any error, and run the other checks
         return DoctorCheck(name, failure_state, short_message(error))
 
 
-@cache  # importing torch takes seconds, and several checks need it
+@cache  # importing torch takes seconds
 def torch_facts() -> dict[str, str]:
     """Return PyTorch's `version`, GPU names as `devices`, `cpu` capability and CUDA or ROCm version as `gpu`.
 
@@ -56,7 +56,7 @@ def torch_facts() -> dict[str, str]:
 
 
 def try_compiler(device: str) -> str:
-    """Compile a toy block for a device and return how long it took, in words.
+    """Compile a toy block for a device, and return a text with the time.
 
     Raises:
         RuntimeError: it cannot be compiled.
@@ -72,7 +72,7 @@ def try_compiler(device: str) -> str:
 
 
 def _run_python(code: str, fallback: str) -> str:
-    """Run Python code in a new process, where a broken torch does no harm, and return its last line of output."""
+    """Return the last output line of Python code in a new process, safe from a broken torch."""
     process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, encoding="utf-8", errors="replace"
     )

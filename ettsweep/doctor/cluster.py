@@ -1,4 +1,4 @@
-"""Check a SLURM cluster: its partitions and limits, and what a launch profile would get. Nothing is submitted."""
+"""Check a SLURM cluster, its limits, and the resources of a launch profile. Nothing is submitted."""
 
 import os
 import pwd
@@ -18,7 +18,7 @@ from ettsweep.launch.slurm import Array, SlurmProfile, placeholder_folder
 
 
 def examine_cluster(results: Path, profile: SlurmProfile) -> list[DoctorCheck]:
-    """Return checks of the cluster, and of what a profile would get there."""
+    """Return checks of the cluster and of a profile."""
     try:
         config, partitions, nodes = slurm_api.configuration(), inventory.partitions(), inventory.nodes()
     except SlurmUnavailableError as error:
@@ -45,7 +45,7 @@ def _partition_row(
     config: dict[str, str],
 ) -> DoctorCheck:
     partition_nodes = [node for node in nodes if node.partition == partition.name]
-    # Jobs are preempted by those of partitions that share nodes with theirs, and have a higher tier.
+    # Partitions of a higher tier that share nodes preempt jobs.
     node_names = {node.name for node in partition_nodes}
     sharing_partitions = {node.partition for node in nodes if node.name in node_names}
     preempting = [
@@ -73,7 +73,7 @@ def _partition_row(
 
 
 def _describe_preemption(partition: inventory.Partition, preempting: Sequence[str], config: dict[str, str]) -> str:
-    """Return what preempts the jobs of a partition, and what happens to them.
+    """Return a text on the preemption of jobs of a partition.
 
     Args:
         partition: the partition.
@@ -117,9 +117,9 @@ QOS_FIELDS = ("name", "maxjobspu", "maxsubmitpu", "maxwall", "gracetime", "preem
 
 
 def _accounting_rows(config: dict[str, str]) -> list[DoctorCheck]:
-    """Return whether accounting answers, and the limits of the user's accounts and QOS."""
+    """Return checks of the accounting, and of the limits of the user's accounts and QOS."""
     age = config.get("MinJobAge", "300 sec")
-    consequence = f"why a job ended is not known once SLURM forgets it (MinJobAge, {age}); everything else works"
+    consequence = f"reasons of ended jobs are lost once SLURM forgets them (MinJobAge, {age}); all else works"
     if config.get("AccountingStorageType", "").endswith(("/none", "(null)")):
         return [DoctorCheck("accounting", "absent", f"off: {consequence}")]
     user = _user()
@@ -178,7 +178,7 @@ def _profile_rows(
     *,
     has_start_time: bool,
 ) -> list[DoctorCheck]:
-    """Return what `sbatch --test-only` does not say: limits that it does not check, and why it gives no start time."""
+    """Return limits that `sbatch --test-only` does not check, and reasons of a missing start time."""
     requested = profile.partition or os.environ.get("SBATCH_PARTITION")
     names = requested.split(",") if requested else [p.name for p in partitions if p.is_default]
     rows = _time_limit_rows(profile, [p for p in partitions if p.name in names])
@@ -199,17 +199,17 @@ def _time_limit_rows(profile: SlurmProfile, chosen: Sequence[inventory.Partition
     limit_text = ", ".join(f"partition {name} allows {format_minutes(limit)}" for name, limit in limits.items())
     max_min = max(limits.values())
     hint = f"time_min={int(max_min)}" if max_min >= 1 else "another partition"
-    detail = f"{profile.time_min}: {limit_text}; SLURM accepts such a job and never starts it; what would work: {hint}"
+    detail = f"{profile.time_min}: {limit_text}; SLURM would accept the job and never start it; set {hint}"
     return [DoctorCheck("time_min", "warning" if profile.qos else "failed", detail)]  # a QOS may lift the limit
 
 
 def _unmet_requests(profile: SlurmProfile, nodes: Sequence[inventory.Node], partition_names: str) -> list[DoctorCheck]:
-    """Return which requests of a job no node can meet: sbatch has the same message for all of them."""
+    """Return the requests of a job that no node can meet: sbatch has one message for all of them."""
     cpus, mem_mb = profile.workers * profile.cpus, round(1024 * (profile.mem_gb or 0))
     max_cpus, max_mb, max_gpus = (max(getattr(node, field) for node in nodes) for field in ("cpus", "mem_mb", "gpus"))
     times = f" x {profile.workers} GPUs" if profile.workers > 1 else ""
     hint = "" if max_gpus else "; gpus=0 trains on the CPU"
-    # Each request is tested alone first: the message names the option to change.
+    # First each request by itself: the message names the option to change.
     failures = [
         DoctorCheck(option, "failed", f"{request}: no node of {partition_names} has more than {maximum}")
         for option, is_unmet, request, maximum in (
@@ -225,26 +225,26 @@ def _unmet_requests(profile: SlurmProfile, nodes: Sequence[inventory.Node], part
     if len(fitting_nodes) < profile.nodes:
         verb = "has" if len(fitting_nodes) == 1 else "have"
         nodes_text = f"{format_count(len(fitting_nodes), 'node')} of {partition_names} {verb}"
-        detail = f"{profile.nodes}: {nodes_text} all that a job asks for on each"
+        detail = f"{profile.nodes}: {nodes_text} enough resources for a job"
         return [DoctorCheck("nodes", "failed", detail)]
-    # Broken nodes come back: the job waits for them, which is no failure.
+    # The job waits until broken nodes return, which is not a failure.
     if sum(not n.is_broken for n in fitting_nodes) < profile.nodes:
         return [
             DoctorCheck(
-                "nodes", "warning", f"those of {partition_names} that are large enough are down or drained: jobs wait"
+                "nodes", "warning", f"all large enough nodes of {partition_names} are down or drained: jobs wait"
             )
         ]
     return []
 
 
 def _warning_time_row(profile: SlurmProfile, config: dict[str, str]) -> DoctorCheck | None:
-    # KillWait reads `30 sec`: the time from SIGTERM to SIGKILL that each job gets without a warning.
+    # KillWait, such as `30 sec`, is the time from SIGTERM to SIGKILL of jobs without a warning.
     kill_wait = config.get("KillWait", "").split()
     wait_s = int(kill_wait[0]) if kill_wait and kill_wait[0].isdigit() else 0
     if profile.warn_s > wait_s:
         return None
-    comparison = f"{profile.warn_s} s before the end is no longer than KillWait ({wait_s} s), which a job has anyway"
-    return DoctorCheck("warn_s", "warning", f"{comparison}: a checkpoint may not be written in time; 120 is usual")
+    comparison = f"{profile.warn_s} s before the end is not above KillWait ({wait_s} s), which each job has anyway"
+    return DoctorCheck("warn_s", "warning", f"{comparison}: too short for some checkpoints; 120 is usual")
 
 
 def _gpu_torch_row(profile: SlurmProfile) -> DoctorCheck | None:
@@ -256,15 +256,15 @@ def _gpu_torch_row(profile: SlurmProfile) -> DoctorCheck | None:
         return None
     if facts["gpu"]:
         return None
-    detail = f"{profile.gpus}, but torch {facts['version']} is built without GPUs: runs would fail"
+    detail = f"{profile.gpus}, but torch {facts['version']} has no GPU support: runs would fail"
     return DoctorCheck("gpus", "warning", detail)
 
 
 LOCAL_FILE_SYSTEMS = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "squashfs"}
-"""File systems of local disks, which other nodes do not see unless they are exported."""
+"""File systems of local disks, which other nodes see only if they are exported."""
 
 NODE_LOCAL_FOLDERS = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
-"""Folders that are usually local to each node, whatever their file system."""
+"""Folders that are usually local to each node."""
 
 
 def _shared_folder_row(results: Path) -> DoctorCheck | None:
@@ -273,18 +273,18 @@ def _shared_folder_row(results: Path) -> DoctorCheck | None:
     kind, mount = file_system(folder)
     if not kind:
         return None
-    # Each node has its own such folders under the same path, so the path alone looks right.
+    # Each node has its own such folder under the same path.
     if kind in ("tmpfs", "ramfs") or any(folder.is_relative_to(path) for path in NODE_LOCAL_FOLDERS):
-        detail = f"{folder} ({kind} at {mount}): each node has its own, so jobs would not find it"
+        detail = f"{folder} ({kind} at {mount}): each node has its own; jobs would not find it"
         return DoctorCheck("shared folder", "warning", detail)
     if kind in LOCAL_FILE_SYSTEMS:
-        detail = f"{folder} ({kind} at {mount}) is a local disk of this machine: do the nodes see it under this path?"
+        detail = f"{folder} ({kind} at {mount}) is a local disk: check that nodes see it under this path"
         return DoctorCheck("shared folder", "warning", detail)
     return DoctorCheck("shared folder", "ok", f"{folder} ({kind} at {mount}); nodes must see it under this path")
 
 
 def file_system(folder: Path) -> tuple[str, str]:
-    """Return the type and mount point of a folder's file system; both empty if they cannot be determined."""
+    """Return the type and mount point of a folder's file system, both empty if unknown."""
     match = "", ""
     try:
         mounts = psutil.disk_partitions(all=True)

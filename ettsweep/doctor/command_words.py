@@ -1,4 +1,4 @@
-"""The words of a user's own command: which are lr, wd, seed and the folder that it writes to."""
+"""Find lr, wd, seed and the output folder in the words of a command."""
 
 import ast
 import math
@@ -23,18 +23,18 @@ NAMES = {
         *("work_dir", "workdir", "log_dir", "logdir", "default_root_dir", "dump_folder"),
     ),
 }
-"""Names of options by the placeholder that stands for their value; dotted names may end with them."""
+"""Names of options by placeholder; dotted names may end with them."""
 
 _OPTION = re.compile(r"(?s)([-+]*[A-Za-z_][\w.-]*)=(.*)")
-"""--name=value, or name=value as Hydra has it."""
+"""--name=value, or name=value as for Hydra."""
 
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 _ENVIRONMENT = re.compile(r"(?s)([A-Za-z_]\w*)=(.*)")
 
 NO_LR = (
-    "--command: no number of lr in the command; `--lr 3e-4`, `--learning-rate=3e-4`, `optim.lr=3e-4` have one; if a "
-    "file or the code sets it, see `files` and `uses: env` in docs/own-code.md"
+    "--command: has no number of lr, such as `--lr 3e-4`, `--learning-rate=3e-4` or `optim.lr=3e-4`; if a file or the "
+    "code sets it, see `files` and `uses: env` in docs/own-code.md"
 )
 
 
@@ -43,9 +43,9 @@ class OwnCommand:
     """A command with placeholders in place of its values.
 
     Attributes:
-        words: with {lr}, {wd}, {seed} and {out} in place of their values; other braces are doubled.
+        words: with {lr}, {wd}, {seed} and {out} for their values, and other braces doubled.
         numbers: the values of lr, wd and seed; several of a sweep file.
-        out: the folder that stood in place of {out}; None for none.
+        out: the folder in place of {out}; None without one.
         env: variables that stood before the command.
         score: metric and mode, if a sweep file states them.
     """
@@ -63,7 +63,7 @@ class OwnCommand:
 
     @property
     def name(self) -> str:
-        """What it trains, in a word, for the name of a file."""
+        """One word for it, for the name of a file."""
         scripts = [Path(word).stem for word in self.words if word.endswith((".py", ".sh"))]
         modules = [word for flag, word in zip(self.words, self.words[1:], strict=False) if flag == "-m"]
         return [*scripts, *(module.rpartition(".")[2] for module in modules), Path(self.words[0]).name][0]
@@ -73,10 +73,10 @@ def read_command(text: str) -> OwnCommand:
     """Find lr, wd, seed and the output folder in a command, or in a sweep file of Weights & Biases.
 
     Args:
-        text: the command as one types it in a shell, or the name of a YAML file.
+        text: the command as typed in a shell, or the name of a YAML file.
 
     Raises:
-        InputError: it needs a shell, has no number of lr, or has several values where one is expected.
+        InputError: it needs a shell, has no number of lr, or has several values instead of one.
     """
     try:
         words = split_words(text.replace("\\\n", " "))
@@ -102,20 +102,20 @@ def read_command(text: str) -> OwnCommand:
     for placeholder, values in found.items():
         if len(set(values.values())) > 1:
             raise InputError(
-                f"--command: {' and '.join(values)} would be {{{placeholder}}}; leave one in the command, and add the "
-                f"others to the file that is written, such as {'{lr*0.1}' if placeholder == 'lr' else '{out}/more'}"
+                f"--command: {' and '.join(values)} would all be {{{placeholder}}}; keep one in the command, and add "
+                f"the others to the new file, such as {'{lr*0.1}' if placeholder == 'lr' else '{out}/more'}"
             )
     single = {name: next(iter(values.values())) for name, values in found.items()}
     numbers |= {name: (value,) for name, value in single.items() if isinstance(value, float)}
     if "lr" not in numbers and (options := _lr_options(words)):
-        raise InputError(f"--command: no number of lr in the command; the program has {', '.join(options)}: add one")
+        raise InputError(f"--command: has no number of lr; add one of the program's options {', '.join(options)}")
     _check_numbers(numbers, names_in(replaced))
     out = single.get("out")
     return OwnCommand(tuple(replaced), numbers, None if out is None else str(out), env, score)
 
 
 def joined(words: Sequence[str]) -> str:
-    """Return the words as one text that is split into them again; placeholders need no quotes."""
+    """Return the words as one text for a shell; placeholders need no quotes."""
     return " ".join(word if re.fullmatch(r"[\w@%+=:,./{}\[\]-]+", word) else shlex.quote(word) for word in words)
 
 
@@ -123,7 +123,7 @@ def _check_numbers(numbers: Mapping[str, Sequence[float]], placeholders: set[str
     if "lr" not in numbers:
         raise InputError(NO_LR)
     if "wd" in placeholders and "wd" not in numbers:
-        raise InputError("--command: write the number of wd that the search begins with in place of {wd}")
+        raise InputError("--command: replace {wd} by the number at which the search begins")
     if min(numbers["lr"]) <= 0:
         raise InputError(f"--command: lr: a positive number is expected, got {min(numbers['lr']):g}")
     if min(numbers.get("wd", (0,))) < 0:
@@ -150,7 +150,7 @@ def _placeholder_of(option: str) -> str | None:
 
 
 def _value(placeholder: str, text: str) -> str | float | None:
-    """Return the number, or the folder, that a placeholder can replace; None if it is no value of that kind."""
+    """Return the number or folder that a placeholder can replace; None for other values."""
     number = float(text) if _NUMBER.fullmatch(text) else math.nan
     if placeholder != "out":
         return number if math.isfinite(number) else None
@@ -162,7 +162,7 @@ def _value(placeholder: str, text: str) -> str | float | None:
 
 
 def _lr_options(words: Sequence[str]) -> list[str]:
-    """Return the options of a Python program that look like one of lr, with their defaults, read from its source."""
+    """Return the options of a Python program that look like lr, with their defaults, from its source."""
     paths = [word if word.endswith(".py") else f"{word.replace('.', '/')}.py" for word in words]  # or after -m
     found = dict[str, str]()
     for path in map(Path, paths):
@@ -188,7 +188,7 @@ def _lr_options(words: Sequence[str]) -> list[str]:
 
 
 def _escaped(word: str) -> str:
-    """Return a word with its braces doubled, unless it has placeholders already."""
+    """Return a word with doubled braces, unless it has placeholders."""
     try:
         parse(word)
     except ValueError:
@@ -202,17 +202,17 @@ def _escaped(word: str) -> str:
 def _sweep_file(
     data: Mapping[str, Any], file: str
 ) -> tuple[list[str], dict[str, Sequence[float]], dict[str, str] | None]:
-    """Return the command that a sweep file of Weights & Biases starts, ranges by placeholder, and metric and mode.
+    """Return the command of a sweep file of Weights & Biases, ranges by placeholder, and metric and mode.
 
     Raises:
-        InputError: it is none, or has what a command cannot say.
+        InputError: it is not such a file, or has features that a command lacks.
     """
     parameters, command = data.get("parameters"), data.get("command", ["${interpreter}", "${program}", "${args}"])
     is_list = isinstance(command, list) and all(isinstance(each, str) for each in command)
     if not (isinstance(parameters, dict) and is_list and data.keys() & {"program", "command"}):
         raise InputError(
-            f"{file}: a sweep file of Weights & Biases is expected, with program and parameters; or write the "
-            "command itself, such as --command 'python train.py --lr 3e-4'"
+            f"{file}: not a sweep file of Weights & Biases, with program and parameters; or pass a command, such as "
+            "--command 'python train.py --lr 3e-4'"
         )
     arguments, numbers = list[str](), dict[str, Sequence[float]]()
     for name, parameter in parameters.items():
@@ -223,7 +223,7 @@ def _sweep_file(
             numbers[placeholder] = values
             arguments.append(f"{name}={{{placeholder}}}")
         else:
-            raise InputError(f"{file}: parameters: {name} has several values; ettsweep searches lr and wd: give one")
+            raise InputError(f"{file}: parameters: {name} has several values; keep one: ettsweep searches lr and wd")
     meanings = {
         "${env}": [],
         "${interpreter}": ["python"],
@@ -233,7 +233,7 @@ def _sweep_file(
     }
     words = [word for each in command for word in meanings.get(each, [each])]
     if unknown := [word for word in words if "${" in word or not word]:
-        raise InputError(f"{file}: command: {unknown[0] or '${program}'} is not understood; write the command itself")
+        raise InputError(f"{file}: command: {unknown[0] or '${program}'} is unknown; pass the command itself")
     metric = data.get("metric")
     if not (isinstance(metric, dict) and "name" in metric):
         return words, numbers, None

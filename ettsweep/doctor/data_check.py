@@ -1,4 +1,4 @@
-"""Check a data set: choose the task and model that it is for, and run the task's own checks."""
+"""Check a data set: choose its task and model, and run the task's checks."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,35 +19,35 @@ from ettsweep.trainer.tasks.text.corpus_manifest import is_corpus
 
 
 class DataRequirement(NamedTuple):
-    """The task that a data set is for, and the model that reads it; None for any model."""
+    """The task of a data set, and the model that reads it; None for any model."""
 
     task: TaskSpec
     model: ModelSpec | None
 
 
 def resolve_requirement(data: str, grid: SweepSpec | None, sets: Sequence[str], task: str | None) -> DataRequirement:
-    """Return the task and model that a data set is checked against: of a grid, else a task by name, else a guess.
+    """Return the task and model of a data set: of a grid, else a task by name, else a guess.
 
     Raises:
-        InputError: the options contradict each other, there is no such task, or its data come with a package.
+        InputError: the options contradict each other, the task is unknown, or its data come with a package.
     """
     if task is not None and (grid or sets):
-        raise InputError("--task NAME cannot be combined with a grid file, --model or --set: a grid has its own task")
+        raise InputError("leave out --task: a grid file, --model or --set has its own task")
     if grid:
         if (recipe := as_transformer(grid.recipe)) is None:
-            raise InputError(f"{grid.recipe.info.labels.title} is no model of the built-in trainer")
+            raise InputError(f"{grid.recipe.info.labels.title} is not a model of the built-in trainer")
         requirement = DataRequirement(recipe.task, recipe.model)
     elif sets:
-        raise InputError("--set changes a grid: give a grid file, or --model NAME")
+        raise InputError("--set needs a grid: give a grid file, or --model NAME")
     else:
         requirement = DataRequirement(_fitted_task(data) if task is None else task_spec(task), None)
     if not task_kind(requirement.task).data_kind(requirement.task):
-        raise InputError(f"--data: task {requirement.task.name} comes with a package and has no other data")
+        raise InputError(f"leave out --data: task {requirement.task.name} has its data from a package")
     return requirement
 
 
 def _fitted_task(data: str) -> TaskSpec:
-    """Return the task that data at hand seem to be for, with their own numbers of images."""
+    """Return a guess of the data's task, with their own numbers of images."""
     path = resolve_data(data)
     guess = task_spec("text" if is_corpus(Path(path)) else guess_task(data))
     if isinstance(guess, ImageTask) and guess.accepts_any_images:
@@ -60,8 +60,8 @@ def examine_data(requirement: DataRequirement, data: str, samples: int | None = 
     """Return the checks of a task on a data set.
 
     Args:
-        requirement: task and model that the data are for.
-        data: where the data set is.
+        requirement: task and model of the data.
+        data: path of the data set.
         samples: number of samples to check, evenly spread; None for all.
     """
     doctor = task_kind(requirement.task).doctor

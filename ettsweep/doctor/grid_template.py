@@ -1,4 +1,4 @@
-"""Commented grid files to begin with: for a model that ships, or for a user's own command."""
+"""Commented grid files to begin with, for a shipped model or a user's command."""
 
 import math
 import os
@@ -25,14 +25,14 @@ from ettsweep.study.grid_file import load_sweep_spec, make_sweep_spec
 from ettsweep.trainer.models.registry import ARCHITECTURES, model_spec
 
 SHIPPED_GRIDS = {name: entry.grids.get(name, name) for entry in ARCHITECTURES.values() for name in entry.presets}
-"""Shipped grid that a template is made of, by model."""
+"""Shipped grids to make templates of, by model."""
 
 COMMAND_TEMPLATE = Template(
     r"""
 # Written by `ettsweep init --command`. `ettsweep try FILE` checks the program, `ettsweep grid FILE` trains it.
 # docs/own-code.md has all keys of run, docs/readers.md those of a reader.
 run:
-  # Split as by a shell, without one; each run has its own {lr}, {wd}, {seed} and folder {out}.
+  # No shell reads it; each run has its own {lr}, {wd}, {seed} and folder {out}.
   command: $command
 $more
   # code: [conf.yaml]                   # further files whose changes make new runs
@@ -42,38 +42,37 @@ $more
 centre: $centre
 lr: $lr                                 # log2 from the centre, multiples of the step; or fixed
 wd: $wd
-seeds: $seeds                           # the first ones; more are added to the runs that decide the verdict
-criterion: {margin: 2%}                 # by how much a neighbour may be better; also rule, confidence
+seeds: $seeds                           # at first; ettsweep adds more where they narrow the bound
+criterion: {margin: 2%}                 # how much better a neighbour may be; also rule, confidence
 """.lstrip()
 )
 
 TODO = {
     "seed": "TODO: {seed} is missing: add an option that sets it, or write `seeds: none`",
-    "reader": "reader: jsonl                       # `ettsweep read FOLDER` shows what each reader sees",
-    "score": "TODO: the metric that verdicts compare, such as score: {name: val_loss, mode: min}",
+    "reader": "reader: jsonl                       # `ettsweep read FOLDER` lists the metrics of each reader",
+    "score": "TODO: the metric to compare, such as score: {name: val_loss, mode: min}",
 }
-"""Lines for what is missing."""
+"""Lines for missing values."""
 
 MISSING = {
-    "seed": "no seed in the command: add an option that sets it, such as --seed {seed}, or write `seeds: none` for one "
-    "run a point, without a bound",
-    "wd": "no wd in the command: add an option that sets it to search it too",
-    "out": "no output folder in the command: add an option that sets it, with {out}, or runs may overwrite each "
-    "other's files",
+    "seed": "no seed in the command: add an option, such as --seed {seed}, or write `seeds: none` for one run a point "
+    "and no bound",
+    "wd": "no wd in the command: to search it too, add an option for it",
+    "out": "no output folder in the command: add an option with {out}, or runs may overwrite each other's files",
 }
-"""What to do about placeholders that a command lacks."""
+"""Advice on missing placeholders of a command."""
 
 
 # --- models that ship -------------------------------------------------------------------------------------------------
 
 
 def model_template(model: str, path: Path) -> tuple[str, list[str]]:
-    """Return the shipped grid for a model, and a line for each thing to know and do; write nothing.
+    """Return the shipped grid for a model, and lines of advice; write nothing.
 
-    Models that have none get that of a model of their kind, with the centre for their width.
+    Other models get the grid of a model of their kind, with the centre for their width.
 
     Raises:
-        InputError: there is no such model.
+        InputError: the model is unknown.
     """
     base = model if model in SHIPPED_GRIDS else "vit-digits"
     width = model_spec(model, like=base).width
@@ -98,7 +97,7 @@ def _mapped_centres(block: str, optimizer: str, base_width: int, width: int) -> 
     """Return a block of centres for another width, in powers of two; any other text as it is."""
     if (head := re.match(r"centre(?:_(\w+))?:", block)) is None:
         return block
-    # Optimizers scale differently with the width: the centres of each need its own factors.
+    # Optimizers scale differently with the width.
     factors = OPTIMIZERS[head[1] or optimizer].factor_rule
 
     def mapped(line: re.Match[str]) -> str:
@@ -114,7 +113,7 @@ def _mapped_centres(block: str, optimizer: str, base_width: int, width: int) -> 
 
 
 def command_template(command: OwnCommand, path: Path) -> tuple[str, list[str]]:
-    """Return the text of a grid file for a command, and a line for each thing to know and do; write nothing.
+    """Return the text of a grid file for a command, and lines of advice; write nothing.
 
     Raises:
         InputError: all problems of the command.
@@ -139,28 +138,26 @@ def command_template(command: OwnCommand, path: Path) -> tuple[str, list[str]]:
     text = COMMAND_TEMPLATE.substitute(
         {name: _one_line_yaml(value) for name, value in values.items()}, more="\n".join(more)
     )
-    # All else is checked before these are known.
+    # Check all else before these are known.
     stand_ins = {"score": {"name": "val_loss", "mode": "min"}} | ({"uses": "env"} if "seed" in lacks else {})
     data = parse_yaml(text, str(path))
     runs = len(make_sweep_spec(data | {"run": stand_ins | data["run"]}, path).specs())
     notes = [f"wrote {path}: {format_count(runs, 'run')} to begin with", *(MISSING[name] for name in lacks)]
     if reader and score:
-        notes.append(f"reader {reader} sees {score['name']} in {command.out}")
+        notes.append(f"reader {reader} finds {score['name']} in {command.out}")
     if not score:
-        notes.append(
-            f"no score: name it in {path}; `ettsweep read FOLDER` shows what readers see in a run made by hand"
-        )
+        notes.append(f"no score: set it in {path}; `ettsweep read FOLDER` lists the metrics of a run of yours")
     if 0 in command.numbers.get("wd", ()):
-        notes.append("wd 0 has no log2: without another value, wd is fixed")
+        notes.append("wd 0 has no log2: wd is fixed unless you set another value")
     first, file = f"fill in each TODO of {path}, then " if "TODO" in text else "", shlex.quote(str(path))
-    notes.append(f"{first}`ettsweep try {file}` checks the program in minutes, `ettsweep grid {file}` trains it")
+    notes.append(f"{first}`ettsweep try {file}` checks the program, `ettsweep grid {file}` trains the grid")
     return text, notes
 
 
 def _find_metrics(command: OwnCommand) -> tuple[str | None, dict[str, str] | None]:
-    """Return a reader that sees a validation metric in the output of a run made by hand, and that metric as the score.
+    """Return a reader that finds a validation metric in a user's run, and that metric as the score.
 
-    Of several, a loss is taken. A score that the command states is taken as it is.
+    Of several, prefer a loss. Keep a score that the command states.
     """
     score = dict(command.score) if command.score else None
     for look in looks(Path(command.out)) if command.out and Path(command.out).is_dir() else ():
@@ -184,7 +181,7 @@ def _axis(numbers: Sequence[float]) -> tuple[str | float, object]:
         power = format_power(positive[0])
         return power if "^" in power else positive[0], {"range": [-2, 2], "step": 1}
     middle = round((low + high) / 2)
-    # Rounded: log2 of a power of two is no whole number on every machine.
+    # Round: on some machines, log2 of a power of two is not a whole number.
     bounds = [math.floor(round(low - middle, 9)), math.ceil(round(high - middle, 9))]
     return f"2^{middle}", {"range": bounds, "step": 1}
 

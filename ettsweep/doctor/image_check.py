@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from ettsweep.trainer.tasks.images.sources import ImageSource
 
 IMAGES_PER_TASK = 64
-"""Images per task of the process pool: a compromise between overhead and progress."""
+"""Images per task of the process pool, for little overhead and frequent progress."""
 
 TABLE_ROWS = 20
-"""Unreadable images that the table lists; JSON and CSV list all."""
+"""Most unreadable images in the table; JSON and CSV list all."""
 
 IMAGE_ROW = "image"
 """Name of the rows of unreadable images."""
@@ -47,8 +47,8 @@ class ImageReading(NamedTuple):
     """The result of decoding images.
 
     Attributes:
-        images: number of images that were decoded or failed to.
-        wall_s: seconds that it took.
+        images: number of decoded and failed images.
+        wall_s: duration in seconds.
         unreadable: the images that failed.
         stopped: why decoding ended early; empty if it did not.
     """
@@ -63,9 +63,9 @@ def examine_images(task: ImageTask, model: ModelSpec | None, data: str, images: 
     """Return checks of an image data set: format, contents, classes, sizes, decoding, and each unreadable image.
 
     Args:
-        task: task that the data are for.
-        model: model with the number of classes that is needed; None for the task's own number.
-        data: where the data set is.
+        task: of the data.
+        model: model with the number of classes; None for the task's own number.
+        data: path of the data set.
         images: number of images to decode, evenly spread; None for all.
     """
     classes = model.classes if isinstance(model, ImageModel) else task.classes
@@ -81,7 +81,7 @@ def examine_images(task: ImageTask, model: ModelSpec | None, data: str, images: 
     rows = [DoctorCheck("form", "ok", _describe_form(sides))]
     wrong = mismatches(task, classes, contents(train), contents(val))
     rows += [DoctorCheck("contents", "failed", line) for line in wrong]
-    # Mismatches with the task are listed one by one above; classes and sizes are facts, and always shown.
+    # Mismatches with the task have rows above; classes and sizes always have one.
     rows.append(DoctorCheck("classes", "ok", f"{len(train.classes)}: {_abbreviate(train.classes)}"))
     rows += [
         DoctorCheck(f"{name} images", "ok", str(len(source)))
@@ -128,8 +128,8 @@ def _decoding_rows(sources: "Sequence[ImageSource]", images: int | None) -> list
         if is_too_many:
             consequence = "too many to train without"
         elif n_unread:
-            # A file that cannot be read may be a fault of the disk: training must not go on without it.
-            consequence = f"a run fails at those that cannot even be read, {n_unread} of them"
+            # An unreadable file may be a fault of the disk: training must not continue without it.
+            consequence = f"a run fails at the {n_unread} of them that cannot even be read"
         detail = f"{len(reading.unreadable)} of {reading.images} cannot be: {consequence}{rate}"
         rows.append(DoctorCheck("unreadable", "failed" if is_too_many or n_unread else "warning", detail))
     for number, reason, _ in sorted(reading.unreadable):
@@ -139,7 +139,7 @@ def _decoding_rows(sources: "Sequence[ImageSource]", images: int | None) -> list
 
 
 def shorten_rows(rows: list[DoctorCheck]) -> list[DoctorCheck]:
-    """Return the rows that a table shows: only the first unreadable images, and how many more there are."""
+    """Return the rows of a table: only the first unreadable images, and the number of others."""
     images = [row for row in rows if row.name == IMAGE_ROW]
     if len(images) <= TABLE_ROWS:
         return rows
@@ -164,7 +164,7 @@ def decode_all(sources: "Sequence[ImageSource]", chosen: Sequence[int]) -> Image
     start_s = time.monotonic()
     batches = [chosen[k : k + IMAGES_PER_TASK] for k in range(0, len(chosen), IMAGES_PER_TASK)]
     try:
-        # Forked, since sending a million file names to each process takes long.
+        # Fork: sending a million file names to each process takes long.
         with open_pool(cores(), "fork", _sources.extend, sources) as pool:
             size = {pool.submit(_find_unreadable, batch): len(batch) for batch in batches}
             with progress("decoding", len(chosen)) as advance:
@@ -172,10 +172,10 @@ def decode_all(sources: "Sequence[ImageSource]", chosen: Sequence[int]) -> Image
                     unreadable += future.result()
                     images += size[future]
                     advance(size[future])
-    except KeyboardInterrupt:  # decoding a large data set takes minutes: what was found so far is worth showing
+    except KeyboardInterrupt:  # show the results of minutes of decoding
         stopped = "interrupted"
     except BrokenProcessPool:
-        stopped = "a process died (of an image, or for lack of memory)"
+        stopped = "a process died (from an image, or for lack of memory)"
     return ImageReading(images, time.monotonic() - start_s, unreadable, stopped)
 
 

@@ -1,6 +1,6 @@
-"""Check this machine, and what a launch profile would get: one row per check, each by trying it.
+"""Check this machine and a launch profile, a row for each check.
 
-Nothing is submitted, and no files are left behind.
+It submits nothing and leaves no files.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ def examine(
         results: the results folder.
         profile: name of a launch profile, or its file.
         launch_set: `KEY=VALUE` changes to the profile.
-        required: task and location of a data set that must exist; others are reported as absent if missing.
+        required: task and location of a data set that must exist; others may be absent.
     """
     loaded, row = _load_profile(profile, launch_set)
     cluster_profile = loaded if loaded and loaded.kind == "slurm" else None
@@ -66,7 +66,7 @@ def examine(
             continue
         if required and kind and task_kind(required[0]).data_kind(required[0]) == kind:
             task, data = required
-        # Packaged data must always be there; other data are only needed by those who train on them.
+        # Packaged data must exist; users need other data only to train on them.
         is_required = not kind or data is not None
         rows.append(
             run_check(f"data {task.name}", partial(_check_data, task, data), "failed" if is_required else "absent")
@@ -76,12 +76,12 @@ def examine(
         try:
             rows += examine_cluster(results, cluster_profile)
         except Exception as error:  # versions and sites of SLURM print in different formats
-            rows.append(DoctorCheck("cluster", "failed", f"its answers cannot be parsed: {error!r}"))
+            rows.append(DoctorCheck("cluster", "failed", f"cannot parse its answers: {error!r}"))
     return rows
 
 
 def _describe_machine() -> str:
-    """Return the cores and the memory that processes here can have, with what limits them."""
+    """Return a text on cores and memory of processes here, with their limits."""
     memory, machine = memory_bytes() / GIB, machine_bytes() / GIB
     limited = f": cgroup limit of {machine:.1f}" if memory < machine else ""
     return f"{count_cores()}; {memory:.1f} GiB of memory{limited}"
@@ -93,7 +93,7 @@ def _describe_torch() -> str:
 
 
 def _compiler_rows(profile: AnyProfile | None) -> Iterator[DoctorCheck]:
-    """Yield a check of `torch.compile`, if runs use it here: on a GPU, or because the profile says so."""
+    """Yield a check of `torch.compile`, if runs use it here: on a GPU, or by the profile."""
     try:
         has_gpu = bool(torch_facts()["devices"])
         gpu = has_gpu and not (profile and profile.run_devices().kind == "cpu")
@@ -107,7 +107,7 @@ def _compiler_rows(profile: AnyProfile | None) -> Iterator[DoctorCheck]:
 
 
 def _load_profile(name: str, launch_set: Sequence[str]) -> tuple[AnyProfile | None, DoctorCheck]:
-    """Return the profile, None if it is invalid, and a row on what it requests."""
+    """Return the profile, None if it is invalid, and a row on its requests."""
     row_name = f"profile {name}"
     try:
         loaded = load_profile(name, launch_set)
@@ -121,13 +121,13 @@ def _check_writable(results: Path) -> str:
     with storage_errors(folder):
         if not os.access(folder, os.W_OK):
             raise PermissionError(13, "Permission denied")
-        # A hard link creates a claim only if none exists; some network and FUSE file systems have no hard links.
+        # Claims need hard links, which some network and FUSE file systems lack.
         probe, link = folder / f".ettsweep-doctor-{os.getpid()}", folder / f".ettsweep-doctor-{os.getpid()}.link"
         write_atomic(probe, "")
         try:
             link.hardlink_to(probe)
         except OSError as error:
-            raise StorageError(f"{folder}: has no hard links ({error.strerror}), which results need") from error
+            raise StorageError(f"{folder} has no hard links ({error.strerror}); pass another --results") from error
         finally:
             link.unlink(missing_ok=True)
             probe.unlink()
@@ -135,7 +135,7 @@ def _check_writable(results: Path) -> str:
 
 
 def _check_runs(results: Path) -> str:
-    """Read all finished runs anew, whatever was kept of them, and return their number.
+    """Read all finished runs from disk, without a cache, and return their number.
 
     Raises:
         CorruptError: files of some have changed since they finished.
@@ -151,7 +151,7 @@ def _check_runs(results: Path) -> str:
             damaged.append(str(error))
     if damaged:
         raise CorruptError(f"{format_count(len(damaged), 'run')} with damaged files; the first: {damaged[0]}")
-    return f"{format_count(count, 'finished run')}, as they were written"
+    return f"{format_count(count, 'finished run')}, unchanged"
 
 
 def _check_grids() -> str:
@@ -176,7 +176,7 @@ def _slurm_version() -> str:
 
 
 def examine_saving(results: Path, sweep_spec: SweepSpec, name: str, launch_set: Sequence[str]) -> Iterator[DoctorCheck]:
-    """Yield a check whether a SLURM job has time to save a grid's model after its warning; none for small models."""
+    """Yield a check that a SLURM job has time to save a grid's model after its warning, except for small models."""
     if (spec := transformer_run(sweep_spec.studies()[0].base)) is None:
         return
     try:
@@ -190,34 +190,34 @@ def examine_saving(results: Path, sweep_spec: SweepSpec, name: str, launch_set: 
     try:
         bytes_per_s = _write_bytes_per_s(existing_folder(results))
     except EttsweepError as error:
-        yield DoctorCheck(row_name, "warning", f"the time to write it cannot be measured: {error}")
+        yield DoctorCheck(row_name, "warning", f"cannot measure the time to write it: {error}")
         return
     takes_s = n_bytes / bytes_per_s
     duration = (
-        f"{n_bytes / GIB:.1f} GiB take some {takes_s:.0f} s, by {bytes_per_s / 1e6:.0f} MB/s of a short write here"
+        f"{n_bytes / GIB:.1f} GiB take about {takes_s:.0f} s, at {bytes_per_s / 1e6:.0f} MB/s of a short write here"
     )
     if takes_s <= warning_s:
-        yield DoctorCheck(row_name, "ok", f"{duration}; a job is warned {warning_s} s before its end")
+        yield DoctorCheck(row_name, "ok", f"{duration}; jobs get a warning {warning_s} s before their end")
     else:
-        remedy = f"--launch-set warn_s={math.ceil(2 * takes_s)} leaves time"
+        remedy = f"pass --launch-set warn_s={math.ceil(2 * takes_s)}"
         yield DoctorCheck(
-            row_name, "warning", f"{duration}: longer than the {warning_s} s of a job that is warned; {remedy}"
+            row_name, "warning", f"{duration}, but jobs get a warning {warning_s} s before their end; {remedy}"
         )
 
 
 SMALL_BYTES = 2**28
-"""Checkpoints below this size take a second or so, and are not checked."""
+"""Size in bytes below which checkpoints take a second or so, and need no check."""
 
 
 def _write_bytes_per_s(folder: Path) -> float:
-    """Return the speed at which a file is written and synced in a folder."""
+    """Return the speed of writing and syncing a file in a folder, in bytes per second."""
     probe, data = folder / f".ettsweep-doctor-{os.getpid()}", os.urandom(2**26)
     try:
         began_s = time.perf_counter()
         write_atomic(probe, data)
         return len(data) / (time.perf_counter() - began_s)
     finally:
-        with contextlib.suppress(OSError):  # a folder that cannot be written may fail here as well
+        with contextlib.suppress(OSError):  # an unwritable folder may also fail here
             probe.unlink()
 
 
@@ -225,13 +225,13 @@ def _write_bytes_per_s(folder: Path) -> float:
 
 
 def examine_fit(sweep_spec: SweepSpec, name: str, launch_set: Sequence[str]) -> Iterator[DoctorCheck]:
-    """Yield the largest micro-batch of a grid's model that fits into a device, without and with checkpointing.
+    """Yield the largest micro-batch of a grid's model that fits on a device, without and with checkpointing.
 
-    A SLURM profile is tried on the first device of this machine; from a login node, run it with srun.
+    With a SLURM profile, try the first device of this machine; from a login node, run it with srun.
     """
     base = sweep_spec.studies()[0].base
     if (spec := transformer_run(base)) is None:
-        raise InputError(f"--fit is for models of the built-in trainer, and {base.info.labels.title} is none")
+        raise InputError(f"--fit needs a model of the built-in trainer; {base.info.labels.title} is not one")
     profile = load_profile(name, launch_set)
     slot = (profile.resolve_slots() or LocalProfile().resolve_slots())[0]
     device = prepare_device(slot.device, slot.gpu, slot.sharers, slot.threads)
@@ -245,7 +245,7 @@ def examine_fit(sweep_spec: SweepSpec, name: str, launch_set: Sequence[str]) -> 
     settings = RuntimeSettings(sharded=None if requested == "auto" else requested)
     sharded = bool(resolve_by_size(spec.model, settings, group).sharded)
     device_name = environment(device)["device_name"] if device.type == "cuda" else "this machine"
-    local_batch = -(-spec.batch_size // group.world_size)  # rounded up: the largest share of a device
+    local_batch = -(-spec.batch_size // group.world_size)  # round up: the largest share of a device
     sample, row_name = task_kind(spec.task).sample, f"fit {model_name(spec.model)} {spec.precision}"
     row_name += f", sharded over {group.world_size} devices" if sharded else ""
     for recompute in (False, True):
@@ -254,7 +254,7 @@ def examine_fit(sweep_spec: SweepSpec, name: str, launch_set: Sequence[str]) -> 
             spec, device, group, recompute=recompute, sharded=sharded, steps=2
         )  # the first step is slower
         if step is None:
-            yield DoctorCheck(row_name, "failed", f"a single {sample} does not fit into {device_name}{option}")
+            yield DoctorCheck(row_name, "failed", f"a single {sample} does not fit on {device_name}{option}")
             continue
         memory = f"{step.memory_bytes / GIB:.1f} GiB of {device_name}" if step.memory_bytes else device_name
         speed = f"{step.samples_per_s:,.1f} {sample}s/s"

@@ -1,4 +1,4 @@
-"""What a trial shows: eight observations, each with what was seen and what to do."""
+"""Eight observations of a trial, each with facts and advice."""
 
 import math
 import shutil
@@ -19,29 +19,29 @@ from ettsweep.study.criterion import Criterion
 from ettsweep.study.tried import Observation, Outcome, ResumeClass, TrialState
 
 Seen = tuple[TrialState, str, str]
-"""State, what was seen, and what to do; empty for nothing."""
+"""State, facts and advice; empty without advice."""
 
 ROUNDING, MAX_RATIO = 1e-4, 3.0
-"""Two seeds are one where one seed differs from itself by less than the first, a share of the score as rounding may
-leave it, and another seed from it by no more than the second times that."""
+"""Two seeds count as one if a repeat of a seed differs by less than the first, a share of the score that rounding may
+cause, and another seed by at most the second times that."""
 
 MAX_NAMED = 5
-"""Files of the code that are named one by one."""
+"""Most files of the code listed by name."""
 
 FREE_SHARE = 0.8
-"""Share of the free space, or memory, above which a sweep is too large for comfort."""
+"""Share of free space or memory above which to warn."""
 
 
 def conclude(record: Record, family: str, runs: int, criterion: Criterion, profile: Launcher, results: Path) -> Outcome:
-    """Return what a trial shows.
+    """Return the observations of a trial.
 
     Args:
-        record: what happened in it.
+        record: of the trial.
         family: of the runs of the sweep.
-        runs: that the sweep asks for.
+        runs: of the sweep.
         criterion: of the sweep.
-        profile: where they would train.
-        results: where they would be kept.
+        profile: their launch profile.
+        results: their results folder.
     """
     seen = {
         "start": _start(record),
@@ -72,8 +72,7 @@ def conclude(record: Record, family: str, runs: int, criterion: Criterion, profi
 def seeds_differ(record: Record) -> bool | None:
     """Return whether two seeds gave different scores.
 
-    None if that is not known, or there are none; also if only the score is the same, of all that was recorded: in a
-    short trial it may not have moved yet.
+    None if unknown, or without seeds; also if only the score is identical: in a short trial it may not have moved yet.
     """
     if not (record.base.info.seeded and _all_done(record.alone, record.other)):
         return None
@@ -82,12 +81,12 @@ def seeds_differ(record: Record) -> bool | None:
 
 
 def repeats_itself(record: Record) -> bool | None:
-    """Return whether one seed gave the same numbers twice, of all that was recorded; None if that is not known."""
+    """Return whether a seed recorded identical numbers twice; None if unknown."""
     return not _unrepeated(record) if _all_done(record.alone, record.again) else None
 
 
 def resume_class(record: Record) -> ResumeClass | None:
-    """Return how a killed run resumed; None if that is not known."""
+    """Return how a killed run resumed; None if unknown."""
     if record.base.info.resume == "none":
         return "restarts"
     resumed = record.resumed
@@ -103,7 +102,7 @@ def _all_done(*runs: TrialRun | None) -> bool:
 
 
 def _differing(record: Record) -> list[str]:
-    """Return the names of what differs between two seeds by more than rounding, the score first."""
+    """Return the metrics that differ between two seeds by more than rounding, the score first."""
     has_twin, found = _all_done(record.alone, record.again), []
     for name in _recorded(record.alone, record.other):
         apart = _distance(record.alone, record.other, name)
@@ -114,15 +113,15 @@ def _differing(record: Record) -> list[str]:
 
 
 def _unrepeated(record: Record) -> list[str]:
-    """Return the names of what one seed did not repeat, the score first."""
+    """Return the metrics that a seed did not repeat, the score first."""
     return [name for name in _recorded(record.alone, record.again) if _distance(record.alone, record.again, name)]
 
 
 def _unlike_alone(record: Record) -> list[str]:
-    """Return the names of what a killed run recorded otherwise than one that never was, the score first.
+    """Return the metrics that differ between a killed and an uninterrupted run, the score first.
 
-    What one seed does not repeat tells nothing, unless it is the score. A training loss may be a mean since the program
-    has started, which the kill has cut: beside a score that moves, and is the same, it tells nothing either.
+    Ignore metrics that a seed does not repeat, except the score. A training loss may be a mean since the program
+    started, which the kill cut: ignore it beside a moving score that is identical.
     """
     resumed, alone, score, unlike = record.resumed, record.alone, record.base.info.metric.column, list[str]()
     assert resumed is not None
@@ -145,14 +144,14 @@ def _unlike_alone(record: Record) -> list[str]:
 
 
 def _recorded(one: TrialRun | None, other: TrialRun | None) -> list[str]:
-    """Return the names of what two runs recorded, the score first, without times."""
+    """Return the metrics of two runs, the score first, without times."""
     assert one is not None
     assert other is not None
     return [one.spec.info.metric.column, *sorted({*one.other_metrics, *other.other_metrics})]
 
 
 def _distance(one: TrialRun | None, other: TrialRun | None, name: str) -> float:
-    """Return by how much curves of a metric differ at most, as a share of its largest value; infinity if steps do."""
+    """Return the largest difference of two curves, as a share of the largest value; infinity if steps differ."""
     assert one is not None
     assert other is not None
     ours, theirs = one.curve_of(name), other.curve_of(name)
@@ -174,16 +173,16 @@ def _start(record: Record) -> Seen:
     if alone is None:
         return "failed", record.problems.get("alone", "no run"), ""
     if not alone.is_done and alone.status.state is not State.DIVERGED and alone.end.get("code") != 0:
-        advice = "run the command by hand in the same shell; `setup` of a launch profile prepares the job's"
+        advice = "run the command in the same shell; for a job's shell, see `setup` of a launch profile"
         return "failed", alone.status.reason, advice
     if both:
-        seen = f"one run alone trains; of two at once, one is {both[0].status.state}: {both[0].status.reason}"
-        return "failed", seen, "each run needs its own files, below {out}, and its own ports"
+        seen = f"one run trains, but of two at once, one is {both[0].status.state}: {both[0].status.reason}"
+        return "failed", seen, "give each run its own files, below {out}, and its own ports"
     return "ok", f"it trains in {alone.wall_s:.1f} s{_code(record.whole)}", ""
 
 
 def _code(spec: RunSpec) -> str:
-    """Return which files are the code of the runs, as the end of a sentence; empty without own code."""
+    """Return the files of the runs' code, as the end of a sentence; empty without own code."""
     project = kind_of(spec).project_code(spec)
     if project is None:
         return ""
@@ -199,7 +198,7 @@ def _score(record: Record, criterion: Criterion) -> Seen:
     if alone is None or not alone.is_done:
         if alone is None or alone.end.get("code") != 0:
             return "absent", "no run has ended", ""
-        advice = "change `reader:` or `score:` in the grid file; `ettsweep read FOLDER` shows what each reader sees"
+        advice = "change `reader:` or `score:` in the grid file; `ettsweep read FOLDER` lists metrics by reader"
         return "failed", alone.status.reason, advice
     values = [value for value in alone.curve.values() if value is not None]
     best = (min if metric.mode == "min" else max)(values)
@@ -216,7 +215,7 @@ def _seeds(record: Record) -> Seen:
     """Do two seeds differ? Else each repeat is a copy."""
     alone, other, name = record.alone, record.other, record.base.info.metric.column
     if not record.base.info.seeded:
-        return "ok", "none, as the grid file says: one run a point, and no bound", ""
+        return "ok", "none, by the grid file: one run a point, and no bound", ""
     if alone is None or other is None or not _all_done(alone, other):
         return _untried(record, "again", record.other)
     if differing := _differing(record):
@@ -224,39 +223,39 @@ def _seeds(record: Record) -> Seen:
             by = _percent(_distance(alone, other, name))
             return "ok", f"{alone.spec.seed} and {other.spec.seed} differ, by up to {by} of the score", ""
         why = "is too coarse" if len(set(alone.curve.values())) > 1 else "has not moved yet"
-        seen = f"two seeds differ in {_listed(differing)}, but give the same {name}: it {why} in so short a trial"
+        seen = f"two seeds differ in {_listed(differing)}, but not in {name}: it {why} in so short a trial"
         return "warning", seen, "make the runs of `try` longer, or print more digits of the score"
     advice = "pass {seed} to the program, or write `seeds: none` for one run a point"
     if not alone.other_metrics:
         advice += f"; if {name} has not moved yet, record the training loss too"
-    return "failed", "two seeds give the same numbers: repeats would be copies, and the bound would be wrong", advice
+    return "failed", "two seeds give identical numbers: repeats would be copies, and the bound would be wrong", advice
 
 
 def _repeat(record: Record) -> Seen:
-    """Does one seed agree with itself? If not, that is fine."""
+    """Does a seed agree with itself? If not, that is fine."""
     if not _all_done(record.alone, record.again):
         return _untried(record, "again", record.again)
     if not (unrepeated := _unrepeated(record)):
-        return "ok", "one seed gives the same numbers twice", ""
+        return "ok", "one seed gives identical numbers twice", ""
     by = _percent(_distance(record.alone, record.again, unrepeated[0]))
     return (
         "ok",
-        f"one seed gives other numbers the second time ({_listed(unrepeated)}, by up to {by}), which is fine",
+        f"one seed gives different numbers twice ({_listed(unrepeated)}, by up to {by}), which is fine",
         "",
     )
 
 
 def _resume(record: Record) -> Seen:
-    """How does a run resume that was killed after a checkpoint?"""
+    """Does a run resume after a kill?"""
     if record.base.info.resume == "none":
-        return "ok", "restarts: without `resume`, an interrupted run starts over", "set `resume` if it has checkpoints"
+        return "ok", "restarts: an interrupted run starts over, without `resume`", "set `resume` if it has checkpoints"
     resumed, alone = record.resumed, record.alone
     if resumed is None or alone is None:
         return _untried(record, "resumed")
     kind, at = resume_class(record), f"resumed at step {resumed.from_step}"
     if kind is None:
-        seen = f"killed after a checkpoint and resumed, it is {resumed.run.status.state}: {resumed.run.status.reason}"
-        advice = "if its checkpoint was not whole yet, let `resume` match the file that is written last, as in "
+        seen = f"after a kill and a resume, the run is {resumed.run.status.state}: {resumed.run.status.reason}"
+        advice = "if its checkpoint was incomplete, let `resume` match the file that is written last, as in "
         advice += "'{out}/(?P<checkpoint>checkpoint-(?P<step>\\d+))/trainer_state.json'; the trial's folder has the log"
         return "failed", seen, advice
     if kind == "restarts":
@@ -264,44 +263,52 @@ def _resume(record: Record) -> Seen:
         again = "" if resumed.first_step is None else f" at step {resumed.first_step}"
         return "warning", f"restarts: {where}, it starts over{again}", "load the checkpoint, or leave out `resume`"
     if kind == "exact":
-        return "ok", f"exact: {at}, it goes as an uninterrupted run", ""
+        return "ok", f"exact: {at}, it matches an uninterrupted run", ""
     if repeats_itself(record) is False:
-        return "ok", f"resumes: {at}; one seed does not repeat itself, so `exact` cannot be told", ""
+        return "ok", f"resumes: {at}; a seed does not repeat its numbers, so `exact` cannot be checked", ""
     unlike = _listed(_unlike_alone(record))
-    seen = f"resumes: {at}, it has other numbers than an uninterrupted run ({unlike})"
+    seen = f"resumes: {at}, its numbers differ from an uninterrupted run ({unlike})"
     return "warning", seen, "save random state, optimizer and position in the data with the weights"
 
 
 def _stop(record: Record) -> Seen:
-    """Told to stop, does it save within its grace?"""
+    """After a request to stop, does it save within its grace?"""
     if (stopped := record.stopped) is None:
         return _untried(record, "stopped")
     info = record.base.info
     name = info.stop_signal or ("`run.should_stop`" if info.code else "a stop")
     if stopped.was_killed and info.stop_signal:
         advice = "save and exit at the signal, or once $ETTSWEEP_STOP exists; or set a longer `stop: {grace:}`"
-        return "warning", f"{name} does not end it within its grace of {info.stop_grace_s:g} s, so it is killed", advice
+        return (
+            "warning",
+            f"{name} does not stop it within {info.stop_grace_s:g} s of grace: ettsweep kills it",
+            advice,
+        )
     if stopped.has_saved is False:
-        seen = f"{name} ends it in {stopped.stop_s:.1f} s, without a checkpoint: steps since the last one are lost"
+        seen = f"{name} stops it in {stopped.stop_s:.1f} s, without a checkpoint: steps since the last one are lost"
         return "warning", seen, "save at the signal"
-    return "ok", f"{name} ends it in {stopped.stop_s:.1f} s{', with a checkpoint' if stopped.has_saved else ''}", ""
+    return "ok", f"{name} stops it in {stopped.stop_s:.1f} s{', with a checkpoint' if stopped.has_saved else ''}", ""
 
 
 def _processes(record: Record) -> Seen:
-    """Is nothing left running?"""
+    """Do all processes end?"""
     if record.alone is None:
         return _untried(record, "alone")
     if record.still_there:
-        return "failed", f"still running after their runs: {_listed(record.still_there)}", "end what the program starts"
+        return (
+            "failed",
+            f"still running after their runs: {_listed(record.still_there)}",
+            "end its processes",
+        )
     ended = [run for run in (record.alone, record.again, record.other) if run]
     if left := sorted({str(name) for run in ended for name in run.end.get("left") or ()}):
-        advice = "wait for what the program starts: its last output may be cut short"
-        return "warning", f"it leaves {_listed(left)} running at its end, and ettsweep kills that", advice
-    return "ok", "nothing is left running", ""
+        advice = "wait for processes that the program starts: their last output may be lost"
+        return "warning", f"it leaves {_listed(left)} running, which ettsweep kills", advice
+    return "ok", "all processes end", ""
 
 
 def _cost(record: Record, runs: int, profile: Launcher, results: Path) -> Seen:
-    """Seconds, memory and disk of a run, and so what the sweep will cost."""
+    """Seconds, memory and disk of a run, and the cost of the sweep."""
     done = [run for run in (record.alone, record.again, record.other) if run and run.is_done]
     if not done:
         return _untried(record, "alone", record.alone)
@@ -309,21 +316,21 @@ def _cost(record: Record, runs: int, profile: Launcher, results: Path) -> Seen:
     state: TrialState = "ok"
     at_most = "at most " if alone.step_s is None and record.base != record.whole else ""
     if whole_s is None:
-        parts = [f"this short run takes {alone.wall_s:.3g} s; a whole one is not known"]
-        advice.append("with `steps:` in the grid file, `try` can tell what the sweep will cost")
+        parts = [f"this short run takes {alone.wall_s:.3g} s; the time of a whole one is unknown"]
+        advice.append("set `steps:` in the grid file for an estimate")
     else:
         parts = [f"a run takes {at_most}{whole_s:.3g} s"]
         if record.base != record.whole:
             parts[0] += f", by {alone.last_step} of its {record.whole.info.steps} steps"
         if at_most:
-            advice.append("let the trial record twice, half a second apart: then start-up counts once")
+            advice.append("record twice in the trial, half a second apart: then start-up counts once")
     if memory := max(run.memory_bytes for run in done):
         parts.append(f"{_size(memory)} of memory")
         at_once = min(runs, len(profile.resolve_slots()))
         if at_once * memory > FREE_SHARE * memory_bytes():
             state = "warning"
             need = f"{at_once} at once need {_size(at_once * memory)} of {_size(memory_bytes())}"
-            advice.append(f"{need}: --launch-set slots=N")
+            advice.append(f"{need}: pass --launch-set slots=N")
     if whole_s is not None:
         device_s = whole_s * alone.device_s / (alone.wall_s or 1.0)
         parts.append(f"{format_count(runs, 'run')} {at_most}{describe_runs(profile, [device_s] * runs, 0.0)}")
@@ -331,14 +338,14 @@ def _cost(record: Record, runs: int, profile: Launcher, results: Path) -> Seen:
     parts.append(f"disk: {_size(disk)} a run, {_size(disk * runs)} for all, of {_size(free)} free")
     if disk * runs > FREE_SHARE * free:
         state = "warning"
-        advice.append("`keep:` and `ettsweep clean --outputs` make space, or fewer checkpoints")
+        advice.append("make space with `keep:` and `ettsweep clean --outputs`, or write fewer checkpoints")
     return state, "; ".join(parts), "; ".join(advice)
 
 
 def _whole_s(record: Record, run: TrialRun) -> float | None:
-    """Return the seconds that a whole run takes; None if that is not known.
+    """Return the seconds of a whole run; None if unknown.
 
-    The start of the program counts once, or for each step if it cannot be told from them.
+    The start of the program counts once or, if it is unknown, with each step.
     """
     if record.base == record.whole:
         return run.wall_s
@@ -349,7 +356,7 @@ def _whole_s(record: Record, run: TrialRun) -> float | None:
 
 
 def _untried(record: Record, part: str, run: TrialRun | None = None) -> Seen:
-    """Return what stands for something that could not be looked at, with the reason."""
+    """Return the observation of a check that could not be made, with the reason."""
     ended = f"a run is {run.status.state}: {run.status.reason}" if run and not run.is_done else "the first run failed"
     return "absent", record.problems.get(part, ended), ""
 

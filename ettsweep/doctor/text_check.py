@@ -1,4 +1,4 @@
-"""Check tokenised text for a task: format, counts, tokenizer, vocabulary, and and the digest of all tokens."""
+"""Check tokenised text for a task: format, counts, tokenizer, vocabulary, and the digest of all tokens."""
 
 from pathlib import Path
 
@@ -14,10 +14,10 @@ def examine_text(task: TextTask, model: ModelSpec | None, data: str, samples: in
     """Return checks of a tokenised corpus: format, text, training and validation parts, vocabulary, tokenizer, shards.
 
     Args:
-        task: task that the text is for.
+        task: of the text.
         model: model whose vocabulary it must match; None for any.
         data: folder of the corpus.
-        samples: not used: all files are read, since a digest covers all.
+        samples: not used: a digest covers all files.
     """
     folder = Path(data)
     try:
@@ -38,7 +38,7 @@ def examine_text(task: TextTask, model: ModelSpec | None, data: str, samples: in
 def _text_row(task: TextTask, manifest: Manifest) -> DoctorCheck:
     if task.corpus in (None, manifest.digest):
         return DoctorCheck("text", "ok", manifest.digest)
-    return DoctorCheck("text", "failed", f"the grid is for the text {task.corpus}, this is {manifest.digest}")
+    return DoctorCheck("text", "failed", f"the grid needs the text {task.corpus}, this is {manifest.digest}")
 
 
 def _describe_counts(counts: Counts) -> str:
@@ -65,7 +65,7 @@ def _check_tokenizer(folder: Path, manifest: Manifest) -> str:
     from ettsweep.trainer.tasks.text.corpus import read_corpus_tokenizer
 
     tokenizer = read_corpus_tokenizer(folder, manifest)
-    return f"byte-level BPE with {tokenizer.bpe_tokens} tokens, the one that the text was tokenised with"
+    return f"byte-level BPE with {tokenizer.bpe_tokens} tokens, that of the text"
 
 
 def _check_shards(folder: Path, manifest: Manifest) -> str:

@@ -1,4 +1,4 @@
-"""Preparation of a corpus for tasks on text: a question before another one is replaced, a table, and a summary."""
+"""Prepare a corpus for tasks on text: a question before replacing another one, a table, and a summary."""
 
 import math
 import shlex
@@ -17,16 +17,16 @@ __all__ = ["CorpusRequest", "prepare_corpus"]
 def prepare_corpus(
     request: CorpusRequest, confirm_replacement: Callable[[str], None]
 ) -> tuple[list[dict[str, Any]], Json, str]:
-    """Tokenise text; return the rows of a table on the corpus, the same as data, and a summary in a line.
+    """Tokenise text; return the rows of a table, the same as data, and a summary line.
 
-    `confirm_replacement` is called with a warning before another corpus is replaced; it raises to keep it.
+    Before it replaces another corpus, it calls `confirm_replacement` with a warning, which may raise.
     """
     replaced: list[str] = []
 
     def confirm(existing: Manifest, settings: Settings) -> None:
         reason = differing_options(request, existing, settings) or "made from files that have changed since"
         confirm_replacement(
-            f"{request.out} holds corpus {existing.digest}, {reason}; runs that use it cannot resume without it"
+            f"{request.out} has corpus {existing.digest}, {reason}; runs that use it cannot resume without it"
         )
         replaced.append(existing.digest)
 
@@ -38,7 +38,7 @@ def prepare_corpus(
 
 
 def differing_options(request: CorpusRequest, existing: Manifest, settings: Settings) -> str:
-    """Return what options an existing corpus was made with, of those that differ; empty if none does."""
+    """Return the options of an existing corpus that differ; empty without any."""
     differences = [] if request.inputs == existing.inputs else [f"--input {text}" for text in existing.inputs]
     for name in ("val_fraction", "text_field", "documents"):
         if getattr(settings, name) != (value := getattr(existing.settings, name)):
@@ -59,17 +59,16 @@ def corpus_rows(manifest: Manifest) -> list[dict[str, str | int]]:
 
 
 MIN_VAL_BLOCKS = 32
-"""With fewer validation blocks than this, the summary recommends a larger share."""
+"""With fewer validation blocks, the summary recommends a larger share."""
 
 
 def corpus_summary(request: CorpusRequest, outcome: CorpusOutcome, replaced: str | None) -> str:
-    """Return lines on the work done, on properties of the corpus that matter for training, and on the next command."""
+    """Return lines on the work, on properties of the corpus that matter for training, and the next command."""
     manifest = outcome.manifest
     lines = [_work_line(outcome)]
     if outcome.moved:
         lines.append(
-            f"few documents: --val-fraction {request.val_fraction} would leave one side empty, so one document was "
-            "moved to it"
+            f"few documents: --val-fraction {request.val_fraction} would leave one side empty, so it got one document"
         )
     if manifest.skipped:
         verb = "was" if manifest.skipped == 1 else "were"
@@ -91,7 +90,7 @@ def corpus_summary(request: CorpusRequest, outcome: CorpusOutcome, replaced: str
             "too few for a precise val_loss: use a larger --val-fraction"
         )
     if replaced:
-        lines.append(f"replaces corpus {replaced}: runs that were trained on it cannot resume")
+        lines.append(f"replaced corpus {replaced}: runs on it cannot resume")
     lines.append(f"{request.out}: corpus {manifest.digest}, vocabulary {manifest.n_vocab}")
     options = f"--data {shlex.quote(str(request.out))} --set model.vocabulary={manifest.n_vocab}"
     lines.append(f"next: `ettsweep grid --model gpt2 {options}`, or another model of text")

@@ -1,7 +1,7 @@
-"""A trial of what trains a sweep: five short runs at its centre, launched as all runs are, in a folder of their own.
+"""A trial of a sweep's program: five short runs at its centre, launched as all runs, in their own folder.
 
-One run alone; then one of the same seed and one of another, at once; then one that is killed after its first checkpoint
-and resumed; then one that is told to stop. What they show is in `observations`.
+First one run; then one of the same seed and one of another, at once; then one that is killed after its first checkpoint
+and resumed; then one that gets the signal to stop. `observations` judges them.
 """
 
 import contextlib
@@ -34,16 +34,16 @@ from ettsweep.worker.checkpoints import newest_checkpoint
 from ettsweep.worker.program import processes_of, processes_of_session
 
 POLL_S = 0.02
-"""Seconds between looks at files of a run."""
+"""Seconds between reads of a run's files."""
 
 STATUS_S = 0.2
-"""Seconds between looks at who is alive."""
+"""Seconds between checks of owners."""
 
 MIN_TIMED_S = 0.5
-"""Seconds between the first and the last record of a run from which the time of a step is known."""
+"""Least seconds between the first and the last record of a run to compute the time of a step."""
 
 LEAVING_S = 120.0
-"""Seconds for which runs of a trial that ends early are waited for."""
+"""Seconds to wait for runs of a trial that ends early."""
 
 # fmt: off
 OF_THE_MACHINE = {
@@ -52,20 +52,20 @@ OF_THE_MACHINE = {
     "flops", "tflops", "util", "mem", "memory",
 }
 # fmt: on
-"""Words in names of metrics that differ from run to run, whatever is trained: `samplesPerSecond`, `step_time`."""
+"""Words in names of metrics that always differ from run to run: `samplesPerSecond`, `step_time`."""
 
 
 @dataclass(frozen=True)
 class TrialRun:
-    """A run of a trial, as it ended.
+    """An ended run of a trial.
 
     Attributes:
         spec: the run.
         status: its state, with the reason.
         history: its metrics.
-        end: how the program of its last attempt ended, see `Attempt.end`.
-        wall_s, device_s: seconds that it took.
-        step_s: seconds that a step took, start-up aside; None if the records do not tell.
+        end: of the program of its last attempt, see `Attempt.end`.
+        wall_s, device_s: its duration and device time in seconds.
+        step_s: seconds of a step, without start-up; None if unknown.
         memory_bytes: peak of its largest process; 0 if unknown.
         disk_bytes: size of its folder.
     """
@@ -82,22 +82,22 @@ class TrialRun:
 
     @property
     def curve(self) -> dict[int, float | None]:
-        """The score at each step at which it was recorded."""
+        """The recorded scores by step."""
         return self.curve_of(self.spec.info.metric.column)
 
     def curve_of(self, name: str) -> dict[int, float | None]:
-        """Return a metric at each step at which it was recorded."""
+        """Return the recorded values of a metric by step."""
         return {line["step"]: line[name] for line in self.history if name in line}
 
     @property
     def other_metrics(self) -> list[str]:
-        """The names of what was recorded besides the score, but for times, speeds and memory."""
+        """The recorded metrics besides the score, without times, speeds and memory."""
         names = {name for line in self.history for name in line} - {"step", self.spec.info.metric.column}
         return sorted(name for name in names if OF_THE_MACHINE.isdisjoint(_words(name)))
 
     @property
     def last_step(self) -> int:
-        """The last step that it recorded; 0 for none."""
+        """The last recorded step; 0 for none."""
         return max((line["step"] for line in self.history), default=0)
 
     @property
@@ -106,9 +106,9 @@ class TrialRun:
 
 
 def _words(name: str) -> list[str]:
-    """Return the words of a name, in small letters: of `eval/step_time_s` and of `evalStepTimeS`, four.
+    """Return the words of a name in small letters: four of `eval/step_time_s` and `evalStepTimeS`.
 
-    What `TFLOPs` is in one is a word, too.
+    `TFLOPs` is one word.
     """
     apart = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name)
     return re.findall(r"[^\W\d_]+", f"{name} {apart}".lower())
@@ -119,9 +119,9 @@ class Resumed:
     """A run that was killed and resumed.
 
     Attributes:
-        run: as it ended.
-        from_step: step of the checkpoint that it resumed from; None for the start.
-        first_step: first step that it recorded then; None if none.
+        run: of the trial.
+        from_step: step of its checkpoint; None for the start.
+        first_step: first recorded step after it; None if none.
     """
 
     run: TrialRun
@@ -131,12 +131,12 @@ class Resumed:
 
 @dataclass(frozen=True)
 class Stopped:
-    """A run that was told to stop.
+    """A run that got the signal to stop.
 
     Attributes:
-        stop_s: seconds that it took to leave.
-        was_killed: whether its grace was over before.
-        has_saved: whether it left a checkpoint then; None if it has none at all.
+        stop_s: seconds until it ended.
+        was_killed: whether its grace ended before.
+        has_saved: whether it saved a checkpoint then; None if it has none at all.
     """
 
     stop_s: float
@@ -146,17 +146,17 @@ class Stopped:
 
 @dataclass
 class Record:
-    """What happened in a trial; what is None was not tried, or `problems` says why not.
+    """The record of a trial; None for runs that were not made, with a reason in `problems`.
 
     Attributes:
         base: the run at the centre, shortened for the trial.
-        whole: the same as the sweep asks for it.
+        whole: the same run, as long as in the sweep.
         alone: the first run.
         again, other: of the same seed, and of another one, at once.
         resumed: killed and resumed.
-        stopped: told to stop.
-        still_there: names of processes of runs that are still there after all.
-        problems: why something could not be tried, by the name of the field.
+        stopped: got the signal to stop.
+        still_there: names of processes that outlived all runs.
+        problems: reasons of missing runs, by field.
     """
 
     base: RunSpec
@@ -174,12 +174,12 @@ class Trial:
     """A trial of the runs of a study.
 
     Args:
-        whole: the run at the centre, as the sweep asks for it.
-        other_seed: another seed than its own.
-        profile: where it trains.
+        whole: the run at the centre, as long as in the sweep.
+        other_seed: a seed other than its own.
+        profile: its launch profile.
         data: paths of data sets by kind of task.
-        folder: an empty folder, which all machines see that train.
-        notify: receives a line on what is under way.
+        folder: an empty folder that all training machines see.
+        notify: receives lines on its progress.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class Trial:
         notify: Callable[[str], None] = lambda text: None,
     ) -> None:
         base = kind_of(whole).for_trial(whole)
-        # For kinds whose checkpoints are made by the profile: one before the end.
+        # For kinds whose checkpoints depend on the profile: one before the end.
         often = {"checkpoint_every_steps": max(1, base.info.steps // 4)} if base.info.steps else {}
         self._profile = profile.model_copy(update=often)
         self._data, self._folder, self._notify = data, folder, notify
@@ -202,12 +202,12 @@ class Trial:
         self.record = Record(base, whole)
 
     def run(self) -> Record:
-        """Carry out the trial, as far as its first run trains; none of its runs is left when it returns or raises."""
+        """Carry out the trial, unless its first run fails; end all of its runs before it returns or raises."""
         steps = (
             ("alone", "one run alone", self._train_alone),
-            ("again", "the same seed again, and another one at once", self._train_two),
-            ("resumed", "a run that is killed and resumed", self._kill_one),
-            ("stopped", "a run that is told to stop", self._stop_one),
+            ("again", "the same seed again, with another seed at once", self._train_two),
+            ("resumed", "a run to kill and resume", self._kill_one),
+            ("stopped", "a run to stop", self._stop_one),
         )
         try:
             for number, (part, subject, step) in enumerate(steps, 1):
@@ -247,8 +247,8 @@ class Trial:
         self._kill(run)
         self._wait(results, spec, goes_on=False)
         if run.result_path.exists():
-            raise LaunchError("it ended before it could be killed: longer runs would tell")
-        run.retry()  # whatever SLURM says of its job now or later: that it was cancelled, or just that it has ended
+            raise LaunchError("it ended before ettsweep could kill it: make the runs of `try` longer")
+        run.retry()  # SLURM may report the job as cancelled or ended, now or later
         self._launch("killed", spec)
         self._wait(results, spec)
         attempt = run.latest_attempt()
@@ -270,9 +270,9 @@ class Trial:
         stop_s, ended = time.monotonic() - told_s, self._ended(results, spec)
         is_at_end = ended.end.get("code") == 0 and ended.last_step >= alone.last_step
         if run.result_path.exists() or is_at_end:
-            raise LaunchError("it came to its end before it could be told to stop: longer runs would tell")
+            raise LaunchError("it ended before ettsweep could stop it: make the runs of `try` longer")
         attempt = run.latest_attempt()
-        if attempt and attempt.stop_path.exists():  # a checkpoint from before would have been made without it
+        if attempt and attempt.stop_path.exists():  # an older checkpoint does not count
             saved_ns = max(saved_ns, attempt.stop_path.stat().st_mtime_ns)
         has_saved = _saved_ns(run, spec) > saved_ns if has_checkpoints else None
         self.record.stopped = Stopped(ended.end.get("stop_s") or stop_s, bool(ended.end.get("was_killed")), has_saved)
@@ -285,19 +285,19 @@ class Trial:
         with storage_errors(results):
             results.mkdir(exist_ok=True)
         plan = make_plan(specs, read_run_index(results, self._slurm_cache), {spec.run_id for spec in specs})
-        submit(results, plan, self._profile, self._data, one_first=False)  # two at once are what is tried
+        submit(results, plan, self._profile, self._data, one_first=False)  # two at once
         return results
 
     def _wait(self, results: Path, spec: RunSpec, *, goes_on: bool = True) -> None:
-        """Wait until a run is over, or nobody has it any more.
+        """Wait until a run is over, or has no owner any more.
 
         Raises:
-            LaunchError: it should go on, and its workers have ended.
+            LaunchError: it is unfinished, and its workers have ended.
         """
         status = self._watch(results, spec, lambda: False)
         if goes_on and status and not status.state.over:
             why = status.reason or submissions(results)[-1].last_output()
-            raise LaunchError(f"the run did not end, it is {status.state}: {why}")
+            raise LaunchError(f"the run is unfinished and {status.state}: {why}")
 
     def _wait_until(self, results: Path, spec: RunSpec, condition: Callable[[], bool], event: str) -> None:
         """Wait for a condition.
@@ -310,7 +310,7 @@ class Trial:
             raise LaunchError(f"it was {status.state} before {event}{reason}")
 
     def _watch(self, results: Path, spec: RunSpec, condition: Callable[[], bool]) -> Status | None:
-        """Wait until a condition holds, and return None, or until the run is left, and return its status."""
+        """Wait until a condition holds, and return None, or until the run is over, and return its status."""
         run, looked_s, told = _run_dir(results, spec), 0.0, ""
         while not condition():
             if time.monotonic() - looked_s >= STATUS_S:
@@ -328,18 +328,18 @@ class Trial:
         return run.status(SchedulerLiveness(results, self._slurm_cache))
 
     def _can_be_resumed(self, run: RunDir) -> bool:
-        """Whether a run has left what its next attempt resumes from."""
+        """Whether a run has a checkpoint for its next attempt."""
         spec, alone = self.record.base, self.record.alone
         if spec.info.resume in ("ettsweep", "files"):
             return _saved_ns(run, spec) > 0
-        # A program that finds its own: half of the way should do.
+        # A program that finds its own checkpoints: half of the steps should do.
         assert alone is not None
         steps = list(alone.curve)
         half = steps[(len(steps) - 1) // 2]
         return any(line["step"] >= half for line in run.evaluations(spec.info.metric.column))
 
     def _kill(self, run: RunDir) -> None:
-        """Kill the worker of a run, and with it all that it has started: its job, or its process here."""
+        """Kill the worker of a run with all of its processes: its job, or its process here."""
         attempt = run.latest_attempt()
         if attempt is None:
             return
@@ -350,7 +350,7 @@ class Trial:
                 os.kill(owner.pid, signal.SIGKILL)
 
     def _look_at_memory(self, run: RunDir) -> None:
-        """Keep the peak of the worker's memory, which is that of a run without a program of its own."""
+        """Keep the peak of the worker's memory, for a run without its own program."""
         attempt = run.latest_attempt()
         if attempt and (owner := attempt.owner()) and owner.liveness() == "alive":
             with contextlib.suppress(OSError, ValueError, IndexError):
@@ -384,7 +384,7 @@ class Trial:
     # --- the end ---
 
     def _end(self) -> None:
-        """Stop what is left of its runs, and wait until no worker is left."""
+        """Stop unfinished runs, and wait for the end of all workers."""
         parts = [path for path in sorted(self._folder.iterdir()) if path.is_dir()]
         for results in parts:
             with contextlib.suppress(EttsweepError):
@@ -403,7 +403,7 @@ class Trial:
         )
 
     def _processes(self) -> list[str]:
-        """Return the names of processes on this machine that belong to runs of the trial."""
+        """Return the names of processes of the trial's runs on this machine."""
         pids, names = set[int](), list[str]()
         for run in (RunDir(path) for path in self._folder.glob("*/runs/*")):
             owners = [run.attempt(number).owner() for number in run.attempt_numbers()]
@@ -420,8 +420,8 @@ def _run_dir(results: Path, spec: RunSpec) -> RunDir:
 
 
 def _saved_ns(run: RunDir, spec: RunSpec) -> int:
-    """Return when the newest checkpoint of a run was made, in ns of its file system; 0 if there is none."""
-    with contextlib.suppress(FileNotFoundError):  # a newer one may take its place
+    """Return the time of the newest checkpoint of a run, in ns of its file system; 0 without one."""
+    with contextlib.suppress(FileNotFoundError):  # a newer one may replace it
         if spec.info.resume == "files":
             newest = newest_checkpoint(run.path / "out", spec.info.checkpoint_pattern)
             return newest.path.stat().st_mtime_ns if newest else 0
@@ -438,7 +438,7 @@ def _has_begun(run: RunDir) -> bool:
 
 
 def _step_s(attempt: Attempt) -> float | None:
-    """Return the seconds that a step took after the first record; None if there is one, or they came at once."""
+    """Return the seconds of a step after the first record; None with one record, or if they came at once."""
     first, last = first_json_line(attempt.timings_path) or {}, last_json_line(attempt.timings_path) or {}
     try:
         steps, wall_s = last["step"] - first["step"], last["wall_s"] - first["wall_s"]

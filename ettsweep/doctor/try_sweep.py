@@ -1,4 +1,4 @@
-"""`ettsweep try`: a trial of a sweep's runs, from its spec to the outcome that is kept with it."""
+"""`ettsweep try`: the trial of a sweep, from its spec to the stored outcome."""
 
 import contextlib
 import shutil
@@ -29,18 +29,18 @@ def try_sweep(
     notify: Callable[[str], None],
     notes: Iterable[str] = (),
 ) -> tuple[Outcome, Path | None]:
-    """Try what trains the runs of a sweep, at the centre of its first strategy, and keep what was seen.
+    """Try a sweep's program at the centre of its first strategy, and keep the observations.
 
     Args:
         results: the results folder.
-        name: of the sweep, which need not exist yet.
-        sweep_spec: as the sweep asks for it, with code and data resolved.
-        launcher: where its runs train.
-        notify: receives a line on what is under way.
-        notes: lines that it receives first, once the project is copied.
+        name: of the sweep, which need not exist.
+        sweep_spec: of the sweep, with code and data resolved.
+        launcher: of its runs.
+        notify: receives lines on progress.
+        notes: first lines, once the project is copied.
 
     Returns:
-        What was seen, and the folder with the runs of the trial, which is kept if something failed.
+        The observations, and the folder of the trial's runs, kept if a check failed.
 
     Raises:
         InputError: a run cannot be trained with the launch profile.
@@ -72,7 +72,7 @@ def try_sweep(
 
 @contextlib.contextmanager
 def _interrupted_by_signals() -> Iterator[None]:
-    """Have TERM and the end of the terminal interrupt as Ctrl-C does, once, so that no run is left."""
+    """Let TERM and the end of the terminal interrupt like Ctrl-C, once: no run may be left."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         for each in numbers:  # a session that ends sends both

@@ -1,1 +1,1 @@
-"""What runs train, a module for each kind: schema of its recipe, what planner and views know of it, its checks."""
+"""Kinds of runs, a module each: schema of the recipe, facts for planner and views, checks."""

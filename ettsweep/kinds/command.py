@@ -1,4 +1,4 @@
-"""The recipe of a run that a command trains: what a grid file says of it, how it is checked, what its identity is."""
+"""The recipe of a run by a command: its block in a grid file, its checks, its identity."""
 
 import os
 import re
@@ -25,15 +25,15 @@ from ettsweep.units import seconds_of
 SECRET = re.compile(
     r"(^|_)(\w*TOKENS?|\w*KEYS?|\w*SECRETS?|PASS(WORD|WD)?|PAT|CREDENTIALS?)(_|\d|$)", re.IGNORECASE | re.ASCII
 )
-"""Names of environment variables that hold what nobody else may see."""
+"""Names of environment variables with secrets."""
 
 RESERVED_VARIABLES = ("ETTSWEEP_", "SLURM_", "CUDA_VISIBLE_DEVICES")
-"""Beginnings of names of environment variables that are set for each run."""
+"""Prefixes of environment variables that ettsweep sets for each run."""
 
 SCRIPT_SUFFIXES = (".py", ".sh", ".jl", ".R", ".pl", ".lua")
 
 INTERPRETERS = ("python", "bash", "sh", "torchrun", "accelerate", "uv", "env", "srun", "deepspeed", "Rscript", "julia")
-"""Beginnings of first words of a command that say nothing of what it trains."""
+"""Prefixes of first words of a command that do not name the program."""
 
 
 def _seconds(value: object) -> object:
@@ -46,11 +46,11 @@ def _seconds(value: object) -> object:
 
 
 def _words(value: object) -> object:
-    """Return the words of a command that is written as one text."""
+    """Return the words of a command in one text."""
     if isinstance(value, str):
         return split_words(value)
     if not (isinstance(value, list | tuple) and all(isinstance(each, str | int | float) for each in value)):
-        raise ValueError(f"a command is expected, as one text or a list of words, got {value!r}")
+        raise ValueError(f"a command as one text or a list of words is expected, got {value!r}")
     return [each if isinstance(each, str) else written(each) for each in value]
 
 
@@ -66,17 +66,17 @@ def _normal_folder(path: str) -> str:
 
 
 def _by_strategy(value: object) -> object:
-    """Return words by the names that strategies have elsewhere: `s=1` is mup."""
+    """Return words by the usual names of strategies: `s=1` is mup."""
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
         raise ValueError(
-            "words by strategy are expected, such as {mup: --use-mup}; the list of strategies belongs beside `run:`"
+            "write words by strategy, such as {mup: --use-mup}; the list of strategies belongs beside `run:`"
         )
     try:
         by_name = [(strategy_name(parse_strategy(name)), words or []) for name, words in value.items()]
     except InputError as error:
         raise ValueError(str(error)) from None
     if twice := [name for name, count in Counter(name for name, _ in by_name).items() if count > 1]:
-        raise ValueError(f"{' and '.join(twice)} is there twice, under another name")
+        raise ValueError(f"{' and '.join(twice)} occurs twice, under two names")
     return dict(by_name)
 
 
@@ -87,13 +87,13 @@ WordsByStrategy = Annotated[dict[str, Words], BeforeValidator(_by_strategy)]
 
 
 class Resume(StrictModel):
-    """How a command is told to go on where an earlier attempt stopped.
+    """How to resume a command.
 
     Attributes:
-        checkpoint: a path that begins with `{out}/`; what follows is a regular expression, whose group `step` is the
-            number of the step. The checkpoint with the highest number is taken.
-        add: words that are appended where there is one, with {checkpoint} and {step}.
-        always: words that are appended to each attempt but the first, for a program that finds its own checkpoints.
+        checkpoint: `{out}/` and a regular expression, whose group `step` is the number of the step. The highest number
+            wins.
+        add: words to append if there is a checkpoint, with {checkpoint} and {step}.
+        always: words to append to all attempts but the first, for a program that finds its own checkpoints.
     """
 
     checkpoint: str | None = None
@@ -103,35 +103,35 @@ class Resume(StrictModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if bool(self.always) == bool(self.checkpoint):
-            raise ValueError("resume: either `checkpoint` with `add` is expected, or `always`")
+            raise ValueError("resume: write either `checkpoint` with `add`, or `always`")
         if self.checkpoint is None:
             return self
         if not self.add:
-            raise ValueError("resume: add: is missing: what tells the command of a checkpoint")
+            raise ValueError("resume: add is missing, such as `add: '--resume {checkpoint}'`")
         if not self.checkpoint.startswith("{out}/"):
-            raise ValueError(f"checkpoint: a path that begins with {{out}}/ is expected, got {self.checkpoint!r}")
+            raise ValueError(f"checkpoint: must begin with {{out}}/, got {self.checkpoint!r}")
         try:
             re.compile(self.pattern)
         except re.error as error:
-            raise ValueError(f"checkpoint: {self.pattern!r} is no regular expression: {error}") from None
+            raise ValueError(f"checkpoint: {self.pattern!r} is not a regular expression: {error}") from None
         if found := re.search(r"\{([a-z]\w*)\}", self.pattern):
-            raise ValueError(f"checkpoint: {found[0]}: after {{out}}/ a regular expression is expected")
+            raise ValueError(f"checkpoint: {found[0]}: write a regular expression after {{out}}/")
         names_in(self.add, (*PLACEHOLDERS, *RESUME_PLACEHOLDERS))
         return self
 
     @property
     def pattern(self) -> str:
-        """The regular expression of paths of checkpoints, relative to the run's folder."""
+        """The regular expression of checkpoints, relative to the run's folder."""
         return (self.checkpoint or "").removeprefix("{out}/")
 
 
 class Stop(StrictModel):
-    """How a command is stopped.
+    """How to stop a command.
 
     Attributes:
-        signal: what is sent to its leader, which saves and leaves.
-        grace: seconds after which all of its processes are killed.
-        silent: seconds without output or metrics after which it has failed; None for no limit.
+        signal: for its leader, which saves and exits.
+        grace: seconds until ettsweep kills all of its processes.
+        silent: seconds without output or metrics until it fails; None for no limit.
     """
 
     signal: Literal["TERM", "INT", "HUP", "USR1", "USR2"] = "TERM"
@@ -144,7 +144,7 @@ class Data(StrictModel):
 
     Attributes:
         paths: of files and folders, or patterns.
-        digest: of large files, `sampled` of both ends, or `full`.
+        digest: of large files, `sampled` from both ends, or `full`.
     """
 
     paths: Patterns = ()
@@ -156,24 +156,24 @@ def _data(value: object) -> object:
 
 
 class CommandRecipe(OwnCodeRecipe):
-    """A command that is started for each run, with its placeholders replaced.
+    """A command for each run, with its placeholders replaced.
 
     Attributes:
         argv: the words of the command.
-        reader: what finds metrics in its files or its output; None where it writes them itself, see docs/own-code.md.
-        metrics: patterns of names of further metrics that are kept.
-        resume: how it is taken up again; None to start again from the beginning.
-        stop: how it is stopped.
+        reader: finds metrics in its files or its output; None if it writes them for ettsweep, see docs/own-code.md.
+        metrics: patterns of further metrics to keep.
+        resume: how to resume it; None to start over.
+        stop: how to stop it.
         env: environment variables.
-        files: files that are written for each run, by path.
-        workdir: where it runs, relative to `folder`.
-        data: digest of its data, empty if none are named.
-        data_rule: which files are its data, and what their digest is of.
-        strategies: words that are appended under a strategy.
+        files: files to write for each run, by path.
+        workdir: its working directory, relative to `folder`.
+        data: digest of its data; empty without any.
+        data_rule: the files and digest of its data.
+        strategies: words to append under a strategy.
         uses: `env` if it reads lr, wd and seed from the environment.
         gpus: devices of a run on each node.
         nodes: nodes of a run.
-        trial: words that `ettsweep try` appends, so that a run of it is short.
+        trial: words of `ettsweep try` that shorten a run.
     """
 
     trainable: Literal["command"] = "command"
@@ -198,30 +198,30 @@ class CommandRecipe(OwnCodeRecipe):
     def _check_env(cls, env: dict[str, str]) -> dict[str, str]:
         for name in env:
             if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-                raise ValueError(f"env: {name!r} is no name of a variable")
+                raise ValueError(f"env: {name!r} is not a name of a variable")
             if SECRET.search(name):
                 raise ValueError(
-                    f"env: {name} would be on the page and in the folder of each run; set it in the shell, or under "
-                    "`environment` of a launch profile"
+                    f"env: {name} would be visible on the page and in each run's folder; set it in your shell, or "
+                    "under `environment` of a launch profile"
                 )
             if name.startswith(RESERVED_VARIABLES):
-                raise ValueError(f"env: {name} is set for each run")
+                raise ValueError(f"env: leave out {name}: ettsweep sets it for each run")
         return env
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not self.argv:
-            raise ValueError("command: the words of a command are expected, got none")
+            raise ValueError("command: is empty")
         self.check_names(names_in(self.texts()))
         names_in(self.trial)
         for path, file in self.files.items():
             if not path.startswith("{out}/") or ".." in Path(path).parts:
-                raise ValueError(f"files: {path}: a path that begins with {{out}}/ is expected")
+                raise ValueError(f"files: {path}: must begin with {{out}}/")
             names_in(file.texts())
         return self
 
     def check_names(self, names: Collection[str], under: str = "") -> None:
-        """Check that runs of other lr and seeds are not alike, maybe under some strategy.
+        """Check that runs of different lr and seeds differ, under each strategy.
 
         Raises:
             ValueError: they are.
@@ -229,14 +229,14 @@ class CommandRecipe(OwnCodeRecipe):
         if self.uses != "env":
             for name in ("lr", "seed") if self.seeds is None else ("lr",):
                 if name not in names:
-                    none = "; `seeds: none` beside `run:`, that it has none" if name == "seed" else ""
+                    none = ", or `seeds: none` beside `run:`" if name == "seed" else ""
                     raise ValueError(
-                        f"command: {{{name}}} occurs nowhere{under}, so that runs of another {name} would be alike; "
-                        f"`uses: env` says that it is read from ETTSWEEP_{name.upper()}{none}"
+                        f"command: {{{name}}} is missing{under}: runs of different {name} would be identical; add it, "
+                        f"or write `uses: env` if the program reads ETTSWEEP_{name.upper()}{none}"
                     )
 
     def texts(self, strategies: Collection[str] | None = None) -> Iterator[str]:
-        """Yield all texts with placeholders but those for taking a run up again; of all strategies, or some."""
+        """Yield all texts with placeholders except `resume`, of all strategies or some."""
         yield from self.argv
         for strategy, words in self.strategies.items():
             if strategies is None or strategy in strategies:
@@ -248,7 +248,7 @@ class CommandRecipe(OwnCodeRecipe):
 
     @property
     def program(self) -> str:
-        """What is trained, in a word: the script, or else the first word of the command."""
+        """A word for the program: the script, or else the first word of the command."""
         for word in self.argv:
             if word.endswith(SCRIPT_SUFFIXES):
                 return Path(word).name
@@ -261,11 +261,11 @@ class CommandRecipe(OwnCodeRecipe):
 
     @property
     def run_folder(self) -> Path:
-        """Where the command runs."""
+        """The working directory of the command."""
         return Path(self.folder, self.workdir)
 
     def data_digest(self) -> str:
-        """Return the digest of its data as they are now; empty if none are named.
+        """Return the present digest of its data; empty without any.
 
         Raises:
             DataMissingError: some are missing.
@@ -274,7 +274,7 @@ class CommandRecipe(OwnCodeRecipe):
         return data_digest(rule.paths, Path(self.folder), whole=rule.digest == "full") if rule.paths else ""
 
     def data_change(self) -> str:
-        """Return how its data have changed since the run was requested; empty if they have not."""
+        """Return how its data have changed since the request of the run; empty if they have not."""
         try:
             data = self.data_digest() if self.code else ""
         except DataMissingError as error:
@@ -317,14 +317,14 @@ def _info(recipe: CommandRecipe) -> RecipeInfo:
 
 
 def _bind(recipe: CommandRecipe, data: str | None) -> CommandRecipe:
-    if recipe.code:  # a sweep's: it has its code, whatever the project has now
+    if recipe.code:  # of a sweep: it keeps its code
         return recipe
     code = _project_code(recipe)
     if recipe.snapshot:
         for name in _named(recipe):
             if os.path.isabs(name) and os.path.relpath(name, code.folder) in code.files:  # noqa: PTH117
                 raise InputError(
-                    f"command: {name} lies in the project, of which runs train in a copy: write "
+                    f"command: {name} is in the project, and runs train in a copy of it: write "
                     f"{os.path.relpath(name, recipe.run_folder)}, or `snapshot: false`"
                 )
     return recipe.model_copy(update={"code": code.digest, "trains_in": code.digest, "data": recipe.data_digest()})
@@ -349,7 +349,7 @@ def _project_code(recipe: CommandRecipe) -> ProjectCode:
 
 
 def _code_folders(recipe: CommandRecipe) -> tuple[Path, ...]:
-    """Return further folders that some of the code lies in."""
+    """Return further folders of the code."""
     above = [word for word in _named(recipe) if ".." in word]
     rule = recipe.code_rule
     patterns = [*_sources(recipe), *rule.add, *rule.only, *_reader_file(recipe)]
@@ -361,7 +361,7 @@ def _code_folders(recipe: CommandRecipe) -> tuple[Path, ...]:
 
 
 def _named(recipe: CommandRecipe) -> list[str]:
-    """Return the files that the command names, as it does: `FILE`, `--config=FILE`, or in a text for a shell."""
+    """Return the files of the command: `FILE`, `--config=FILE`, or in a text for a shell."""
     words = [word for words in (recipe.argv, *recipe.strategies.values()) for word in words]
     names = dict.fromkeys(name for word in words for name in re.split(r"[\s'\"=:;,|&()<>]+", word))
     return [name for name in names if name and os.path.isfile(recipe.run_folder / name)]  # noqa: PTH113
@@ -372,7 +372,7 @@ def _sources(recipe: CommandRecipe) -> list[str]:
 
 
 def _reader_file(recipe: CommandRecipe) -> list[str]:
-    """Return the name of the file of its reader, if it has one of its own."""
+    """Return the name of its reader's file, if there is one."""
     return [recipe.reader] if isinstance(recipe.reader, str) and recipe.reader.endswith((".yaml", ".yml")) else []
 
 
@@ -394,22 +394,22 @@ def _check_program(recipe: CommandRecipe) -> None:
     """Check that the first word of the command is a program here.
 
     Raises:
-        InputError: it is none.
+        InputError: it is not.
     """
     first = recipe.argv[0]
     found = shutil.which(first) if "/" not in first else shutil.which(str(recipe.run_folder / first))
     if not found and "{" not in first:
         script = recipe.run_folder / first
         if script.is_file():
-            raise InputError(f"command: {first} is not executable: chmod +x it, or write [bash, {first}, ...]")
+            raise InputError(f"command: {first} is not executable: use chmod +x, or write [bash, {first}, ...]")
         raise InputError(f"command: there is no program {first} here (PATH is {os.environ.get('PATH', '')})")
 
 
 def _check_reader(recipe: CommandRecipe) -> None:
-    """Check that there is such a reader of metrics, and that it may see the score.
+    """Check that the reader exists, and may find the score.
 
     Raises:
-        InputError: there is none, or it cannot.
+        InputError: it does not, or cannot.
     """
     if recipe.reader is None:
         return
@@ -418,14 +418,14 @@ def _check_reader(recipe: CommandRecipe) -> None:
     names, score = reader_of(recipe.reader, Path(recipe.folder)).group_names(), recipe.score.name
     if names is not None and score not in names:
         known = ", ".join(sorted(names)) or "none"
-        raise InputError(f"score: {score} is no metric of the reader; its groups are {known}")
+        raise InputError(f"score: the reader has no group {score}, only {known}")
 
 
 def _check_files(recipe: CommandRecipe) -> None:
-    """Check that scripts which the command names are there, and that files can be written for a run.
+    """Check that scripts of the command exist, and that files can be written for a run.
 
     Raises:
-        InputError: one is not, or cannot.
+        InputError: one does not, or cannot.
     """
     folder = Path(recipe.folder)
     for word in recipe.argv:
@@ -441,7 +441,7 @@ def _check_files(recipe: CommandRecipe) -> None:
 
 
 def _check_inside(recipe: CommandRecipe, key: str, name: str, folder: Path) -> None:
-    """Check that a name relative to a folder does not lead out of what runs get a copy of.
+    """Check that a name relative to a folder does not lead out of the copied project.
 
     Raises:
         InputError: it does.
@@ -451,8 +451,8 @@ def _check_inside(recipe: CommandRecipe, key: str, name: str, folder: Path) -> N
         return
     if not path.is_relative_to(project_root(Path(recipe.folder), _code_folders(recipe))):
         raise InputError(
-            f"{key}: {name} leads out of the project, of which runs train in a copy: write an absolute path, "
-            f"such as {path}, or `snapshot: false`"
+            f"{key}: {name} leads out of the project, and runs train in a copy of it: write an absolute path, such as "
+            f"{path}, or `snapshot: false`"
         )
 
 
@@ -460,20 +460,20 @@ def _check_axes(recipe: CommandRecipe, values: Mapping[str, Sequence[float]], st
     told = recipe.uses == "env" or "strategy" in names_in(recipe.texts())
     if not told and len({recipe.strategies.get(name, ()) for name in strategies}) < len(strategies):
         raise InputError(
-            f"strategies: {{strategy}} occurs nowhere, so that runs under {' and '.join(strategies)} would be alike; "
-            "have it in the command, or say under `run:` what is appended to it: `strategies: {mup: --use-mup}`"
+            f"strategies: runs under {' and '.join(strategies)} would be identical; put {{strategy}} into the "
+            "command, or words to append under `run:`, such as `strategies: {mup: --use-mup}`"
         )
     for name in strategies:
         try:
             recipe.check_names(names_in(recipe.texts([name])), f" under {name}")
         except ValueError as error:
             raise InputError(str(error)) from None
-    # By the words of each strategy that has some, else by what all have.
+    # By the words of each strategy with some, else by the common words.
     told = all("wd" in names_in(recipe.texts([strategy])) for strategy in recipe.strategies or [""])
     if len(set(values.get("wd", ()))) > 1 and recipe.uses != "env" and not told:
         raise InputError(
-            "command: {wd} occurs nowhere, so that runs of different wd would be alike; leave out the range of wd, "
-            "or say `uses: env`"
+            "command: {wd} is missing: runs of different wd would be identical; leave out the range of wd, or write "
+            "`uses: env`"
         )
     return ""
 
@@ -481,10 +481,7 @@ def _check_axes(recipe: CommandRecipe, values: Mapping[str, Sequence[float]], st
 def _check(recipe: CommandRecipe, place: Place) -> list[str]:
     results = str(place.results.resolve()) if place.results else ""
     if "out" in names_in(recipe.texts()) and (found := re.search(r"[\s=]", results)):
-        return [
-            f"--results: {{out}} would lie below {results!r}, and a path with {found[0]!r} breaks what splits words "
-            "and what takes key=value: choose another folder"
-        ]
+        return [f"--results: {results!r} has {found[0]!r}, which breaks commands with {{out}}: pass another folder"]
     return []
 
 

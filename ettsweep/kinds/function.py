@@ -25,13 +25,13 @@ from ettsweep.schema import NotInId, canonical, locating
 
 
 class FunctionRecipe(OwnCodeRecipe):
-    """A function that is called with a `Run` (`ettsweep/run.py`) and the fields under `with:`.
+    """A function, to call with a `Run` (`ettsweep/run.py`) and the fields under `with:`.
 
     Attributes:
         function: module and name, such as `mypackage.train:main`.
         arguments: values of its further parameters.
-        trial: arguments that differ in `ettsweep try`, so that a run of it is short.
-        folder: where the module is imported from, in front of all installed ones.
+        trial: arguments that shorten a run of `ettsweep try`.
+        folder: of the module, before all installed ones.
     """
 
     trainable: Literal["function"] = "function"
@@ -44,11 +44,11 @@ class FunctionRecipe(OwnCodeRecipe):
         module, colon, name = self.function.partition(":")
         parts = [*module.split("."), *name.split(".")]
         if not colon or not all(part.isidentifier() for part in parts):
-            raise ValueError(f"function: MODULE:NAME is expected, such as mypackage.train:main, got {self.function!r}")
+            raise ValueError(f"function: MODULE:NAME such as mypackage.train:main is expected, got {self.function!r}")
         try:
             canonical(self.arguments)
         except (TypeError, ValueError):
-            raise ValueError("with: texts, numbers, lists and mappings are expected") from None
+            raise ValueError("with: must be texts, numbers, lists and mappings") from None
         return self
 
     # --- its code ---
@@ -58,7 +58,7 @@ class FunctionRecipe(OwnCodeRecipe):
         """File of the function's module, found without importing it.
 
         Raises:
-            DataMissingError: it is not there.
+            DataMissingError: it is missing.
         """
         module = self.function.partition(":")[0]
         relative = Path(*module.split("."))
@@ -66,13 +66,13 @@ class FunctionRecipe(OwnCodeRecipe):
             for path in (Path(folder, relative).with_suffix(".py"), Path(folder, relative, "__init__.py")):
                 if path.is_file():
                     return path
-        raise DataMissingError(f"function: there is no module {module} in {self.folder}, nor among installed ones")
+        raise DataMissingError(f"function: there is no module {module} in {self.folder} or among installed ones")
 
     def check_signature(self) -> None:
-        """Check that the module has the function, and that it takes the arguments, without importing it.
+        """Check, without an import, that the module has the function, and that it takes the arguments.
 
         Raises:
-            InputError: there is no such module, it has not, or does not.
+            InputError: the module or the function is missing, or does not take the arguments.
         """
         name = self.function.partition(":")[2]
         try:
@@ -89,7 +89,7 @@ class FunctionRecipe(OwnCodeRecipe):
         if name not in functions:
             if (names := _bound_names(tree)) is not None and name.partition(".")[0] not in names:
                 raise InputError(f"function: {path}: {unknown_name('function', name, functions)}")
-            return  # it is imported there, or made in another way: the call will tell
+            return  # imported or made there: the call will show
         spec = functions[name].args
         positional = [argument.arg for argument in (*spec.posonlyargs, *spec.args)]
         known = {*positional[1:], *(argument.arg for argument in spec.kwonlyargs)}
@@ -109,7 +109,7 @@ class FunctionRecipe(OwnCodeRecipe):
 
 
 def _bound_names(tree: ast.Module) -> set[str] | None:
-    """Return the names that a module binds; None if it imports all names of another one."""
+    """Return the names of a module; None if it imports all names of another one."""
     names = set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -137,7 +137,7 @@ def _read(block: Block, overrides: Sequence[str], location: str, folder: Path) -
 
 
 def _under_with(block: dict[str, Any], override: str) -> str:
-    """Return `key=value` for a parameter of the function as one for `with:`, any other as it is.
+    """Return `key=value` with the prefix `with.` if it is for a parameter of the function.
 
     Raises:
         InputError: both `run:` and `with:` have the key.
@@ -147,13 +147,13 @@ def _under_with(block: dict[str, Any], override: str) -> str:
         return f"with.{override}"
     if isinstance(parameters, dict) and key in parameters:
         raise InputError(
-            f"--set {override}: `run:` and `with:` both have {key}; --set with.{override} sets the function's"
+            f"--set {override}: `run:` and `with:` both have {key}; for the function's, pass --set with.{override}"
         )
     return override
 
 
 def _bind(recipe: FunctionRecipe, data: str | None) -> FunctionRecipe:
-    if recipe.code:  # a sweep's: it has its code, whatever the project has now
+    if recipe.code:  # of a sweep: it keeps its code
         return recipe
     digest = _project_code(recipe).digest
     return recipe.model_copy(update={"code": digest, "trains_in": digest})

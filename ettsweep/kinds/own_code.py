@@ -1,4 +1,4 @@
-"""What recipes of functions and of commands share: a stated score, the code of a project, a stated width."""
+"""The common parts of recipes of functions and commands: score, code of a project, width."""
 
 import os
 import re
@@ -25,8 +25,8 @@ class InFile:
     """Mark a field that a grid file states under another key, in another form, or not at all.
 
     Attributes:
-        key: under `run:`; None if grid files do not state it.
-        form: type as which a person writes it, if it is another one.
+        key: under `run:`; None if grid files do not have it.
+        form: type in grid files, if it differs.
     """
 
     key: str | None
@@ -34,20 +34,20 @@ class InFile:
 
 
 class OwnCodeRecipe(Recipe):
-    """A recipe of anybody's code.
+    """A recipe of a user's code.
 
     Attributes:
-        score: what verdicts compare.
-        last_step: number of the last step, if it is known.
-        ends_early: whether a run may end before its last step; else it has failed then.
-        width, factors: what strategies map lr and wd by; without a width there is one strategy.
+        score: of verdicts.
+        last_step: number of the last step, if known.
+        ends_early: whether a run may end before its last step, instead of failing.
+        width, factors: for maps of lr and wd between strategies; without a width there is one strategy.
         code: digest of the code.
-        trains_in: digest of the copy of the project that runs train in: `code`, or one that counts as equal.
-        code_rule: which files of the project are the code.
+        trains_in: digest of the project's copy for runs: `code`, or equivalent code.
+        code_rule: the files of the code.
         folder: of the grid file.
-        keep: patterns of files in a run's `out` that `clean --outputs` leaves; None for all.
-        snapshot: whether runs train in a copy of the project, not in the project itself.
-        seeds: `none` if it has no seed, so that a point has one run; stated beside `run:` in a grid file.
+        keep: patterns of files in a run's `out` that `clean --outputs` keeps; None for all.
+        snapshot: whether runs train in a copy of the project.
+        seeds: `none` without a seed, for one run a point; beside `run:` in a grid file.
     """
 
     score: Annotated[ScoreSpec, InFile("score", form=StatedScore)]
@@ -69,7 +69,7 @@ SomeRecipe = TypeVar("SomeRecipe", bound=OwnCodeRecipe)
 
 @cache
 def block_schema(recipe: type[OwnCodeRecipe]) -> type[StrictModel]:
-    """Return the schema of what stands under `run:`, by the fields of a recipe."""
+    """Return the schema of the block `run:`, by the fields of a recipe."""
     fields: dict[str, Any] = {}
     for name, info in recipe.model_fields.items():
         mark = next((mark for mark in info.metadata if isinstance(mark, InFile)), InFile(name))
@@ -83,7 +83,7 @@ def block_schema(recipe: type[OwnCodeRecipe]) -> type[StrictModel]:
 def read_stated(
     schema: type[SomeRecipe], block: Block, overrides: Sequence[str], location: str, folder: Path
 ) -> tuple[SomeRecipe, Source]:
-    """Return the recipe that a grid file in a folder states, and where its values come from; see `Kind.read`."""
+    """Return the recipe of a grid file in a folder, and the sources of its values; see `Kind.read`."""
     data, source = override_block(block, overrides, location)
     stated = validate(block_schema(schema), data, source)
     return validate(schema, {**dict(stated), "folder": str(folder.resolve())}, source), source
@@ -93,7 +93,7 @@ def read_stated(
 
 
 def common_info(recipe: OwnCodeRecipe) -> dict[str, Any]:
-    """Return the fields of `RecipeInfo` that all recipes of own code have."""
+    """Return the common fields of `RecipeInfo` of own code."""
     return {
         "metric": recipe.score.metric,
         "seeded": recipe.seeds is None,
@@ -107,7 +107,7 @@ def common_info(recipe: OwnCodeRecipe) -> dict[str, Any]:
 
 
 def with_code(recipe: SomeRecipe, code: OwnCode) -> SomeRecipe:
-    """Return a recipe with code of other digests, or in another folder."""
+    """Return a recipe with other digests of code, or in another folder."""
     return recipe.model_copy(update={"code": code.digest, "trains_in": code.copy, "folder": str(code.folder)})
 
 
@@ -120,7 +120,7 @@ def summary(recipe: OwnCodeRecipe, history: Sequence[Json], diverged: bool) -> J
 
 
 def early_end(info: RecipeInfo, history: Sequence[Json]) -> str:
-    """Return that a run has ended before its last step, and what to do; empty if it has not, or may."""
+    """Return a text if a run ended before its last step, with advice; empty if it did not, or may."""
     if info.steps is None or info.may_end_early or is_last(history, info.steps):
         return ""
     last = max((line["step"] for line in history), default=0)
@@ -128,14 +128,14 @@ def early_end(info: RecipeInfo, history: Sequence[Json]) -> str:
 
 
 def is_last(history: Sequence[Json], last_step: int) -> bool:
-    """Whether metrics reach the last step: the next ones would have come at it or later, if it did not count from 0."""
+    """Whether metrics reach the last step: the next ones would come at it or later, unless steps count from 0."""
     steps: list[int] = sorted({line["step"] for line in history}) or [0]
-    # Of the last few: evaluations may come between. A single one is a step of its own size.
+    # Of the last few: evaluations may come between.
     every = max((after - before for before, after in pairwise(steps[-4:])), default=max(1, steps[-1]))
     return steps[-1] + every >= last_step
 
 
 def folders_of(folder: Path, names: Iterable[str]) -> tuple[Path, ...]:
-    """Return the folders that files lie in, by names or patterns relative to a folder; absolute ones are left out."""
+    """Return the folders of files, by names or patterns relative to a folder, without absolute ones."""
     fixed = (re.split(r"[*?\[]", name)[0] for name in names if not Path(name).is_absolute())
     return tuple(Path(os.path.normpath(folder / f"{name}_")).parent for name in fixed)

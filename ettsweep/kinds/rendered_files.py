@@ -1,4 +1,4 @@
-"""Files that are written for each run of a command: copies with settings or texts replaced."""
+"""Files for each run of a command: copies with replaced settings or texts."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -17,12 +17,12 @@ Syntax = Literal["json", "yaml", "toml"]
 
 
 class RenderedFile(StrictModel):
-    """A file that is written for each run.
+    """A file for each run.
 
     Attributes:
-        source: what it is a copy of, relative to the grid file; `from:` in a grid file.
+        source: the original, relative to the grid file; `from:` in a grid file.
         set: values by dotted keys, of a file in YAML, JSON or TOML.
-        replace: texts that are put in place of others, each of which must be there exactly once.
+        replace: new texts by old ones, which must occur exactly once.
     """
 
     source: Annotated[str, Field(alias="from")]
@@ -34,7 +34,7 @@ class RenderedFile(StrictModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if bool(self.set) == bool(self.replace):
-            raise ValueError(f"files: {self.source}: either `set` or `replace` is expected")
+            raise ValueError(f"files: {self.source}: write either `set` or `replace`")
         if self.set and self.syntax is None:
             raise ValueError(f"files: {self.source}: `set` is for YAML, JSON and TOML; use `replace`")
         if self.syntax == "toml" and None in self.set.values():
@@ -48,7 +48,7 @@ class RenderedFile(StrictModel):
         return by_suffix.get(Path(self.source).suffix.lower())
 
     def texts(self) -> Iterator[str]:
-        """Yield the texts that may have placeholders."""
+        """Yield the texts with placeholders."""
         yield from (value for value in self.set.values() if isinstance(value, str))
         yield from self.replace.values()
 
@@ -56,7 +56,7 @@ class RenderedFile(StrictModel):
         """Return the content for a run.
 
         Raises:
-            InputError: the source cannot be read, or a text is not in it exactly once.
+            InputError: the source cannot be read, or does not have a text exactly once.
         """
         path = folder / self.source
         try:
@@ -69,7 +69,7 @@ class RenderedFile(StrictModel):
         for key, value in self.set.items():
             _set(data, path, key, rendered_value(value, values) if isinstance(value, str) else value)
         if self.syntax == "json":
-            return json.dumps(data, indent=1, ensure_ascii=False) + "\n"  # paths as others write and find them
+            return json.dumps(data, indent=1, ensure_ascii=False) + "\n"  # paths like those of others
         if self.syntax == "toml":
             import tomlkit
 
@@ -81,7 +81,7 @@ class RenderedFile(StrictModel):
     def _replaced(self, path: Path, text: str, values: Mapping[str, Value]) -> str:
         for old, new in self.replace.items():
             if (found := text.count(old)) != 1:
-                raise InputError(f"files: {path}: {old!r} is there {found} times, and must be exactly once")
+                raise InputError(f"files: {path}: {old!r} must occur once, but occurs {found} times")
             text = text.replace(old, rendered(new, values))
         return text
 
@@ -92,12 +92,12 @@ def _parsed(path: Path, text: str, syntax: Syntax | None) -> dict[str, Any]:
     except ValueError as error:
         raise InputError(f"files: {path}: {error}") from None
     if not isinstance(data, dict):
-        raise InputError(f"files: {path}: a mapping is expected")
+        raise InputError(f"files: {path}: is not a mapping")
     return data
 
 
 def _read(path: Path, text: str, syntax: Syntax | None) -> Any:
-    # The libraries of YAML and TOML: only such files need them.
+    # Only YAML and TOML files need their libraries.
     if syntax == "json":
         return json.loads(text)
     if syntax == "toml":
@@ -115,5 +115,5 @@ def _set(data: dict[str, Any], path: Path, key: str, value: Setting) -> None:
     for parent in parents:
         data = data.setdefault(parent, {})
         if not isinstance(data, dict):
-            raise InputError(f"files: {path}: {key} cannot be set, since {parent} is no mapping")
+            raise InputError(f"files: {path}: cannot set {key}, since {parent} is not a mapping")
     data[last] = value

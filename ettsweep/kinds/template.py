@@ -1,4 +1,4 @@
-"""Placeholders of a command, such as {lr}: what stands for them, and how their values are written."""
+"""Placeholders of a command, such as {lr}, and their values as text."""
 
 import re
 import shlex
@@ -12,10 +12,10 @@ PLACEHOLDERS = ("lr", "wd", "seed", "out", "id", "strategy", "devices")
 """Placeholders of every run."""
 
 RESUME_PLACEHOLDERS = ("checkpoint", "step")
-"""Placeholders of what is added when a run is taken up again."""
+"""Placeholders of words that resume a run."""
 
 SCALED = ("lr", "wd")
-"""Placeholders that may be multiplied by numbers: {lr*0.1}."""
+"""Placeholders of products: {lr*0.1}."""
 
 _NUMBER = re.compile(r"\d+(\.\d*)?([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?")
 
@@ -24,7 +24,7 @@ Value = str | int | float
 
 @dataclass(frozen=True)
 class Placeholder:
-    """A placeholder of a text: a name, and a factor where it is a product."""
+    """A placeholder of a text: a name, and the factor of a product."""
 
     name: str
     factor: float = 1.0
@@ -50,11 +50,11 @@ def parse(text: str, known: tuple[str, ...] = PLACEHOLDERS) -> tuple[str | Place
         elif character == "{":
             end = text.find("}", at)
             if end < 0:
-                raise ValueError(f"{text!r}: a brace is not closed; {{{{ stands for one that is no placeholder")
+                raise ValueError(f"{text!r}: a brace is not closed; for a literal brace, write {{{{")
             parts += [*filter(None, [plain]), _placeholder(text[at + 1 : end], known)]
             plain, at = "", end + 1
         elif character == "}":
-            raise ValueError(f"{text!r}: a brace is not opened; }}}} stands for one that is no placeholder")
+            raise ValueError(f"{text!r}: a brace is not opened; for a literal brace, write }}}}")
         else:
             plain, at = plain + character, at + 1
     return *parts, *filter(None, [plain])
@@ -71,11 +71,13 @@ def _placeholder(inside: str, known: tuple[str, ...]) -> Placeholder:
     if not factors and name in known:
         return Placeholder(name)
     if factors and len(names) == 1 and names[0] in known:
-        raise ValueError(f"{{{inside}}}: only lr and wd can be multiplied, by numbers")
+        raise ValueError(f"{{{inside}}}: only products of lr or wd with numbers work")
     near = nearest_name(inside, known)
     hint = f"; did you mean {{{near}}}?" if near else "."
     listed = ", ".join(f"{{{each}}}" for each in known)
-    raise ValueError(f"there is no placeholder {{{inside}}}{hint} Known are {listed}, {{lr*0.1}}; {{{{ for a brace")
+    raise ValueError(
+        f"there is no placeholder {{{inside}}}{hint} Known: {listed}, {{lr*0.1}}; for a literal brace, write {{{{"
+    )
 
 
 def names_in(texts: Iterable[str], known: tuple[str, ...] = PLACEHOLDERS) -> set[str]:
@@ -90,7 +92,7 @@ def rendered(text: str, values: Mapping[str, Value]) -> str:
 
 
 def rendered_value(text: str, values: Mapping[str, Value]) -> Value:
-    """Return the value of a text that is one placeholder alone, a number where it is one; else the rendered text."""
+    """Return the value of a text that is one placeholder, as a number if possible; else the rendered text."""
     parts = parse(text, tuple(values))
     if len(parts) == 1 and isinstance(parts[0], Placeholder):
         return parts[0].value(values)
@@ -98,7 +100,9 @@ def rendered_value(text: str, values: Mapping[str, Value]) -> Value:
 
 
 def written(value: Value) -> str:
-    """Return a value as text that every parser reads alike: a float has a point, 1e-05 is a text to YAML."""
+    """Return a value as text that all parsers read the same way: YAML needs a point in floats, and reads 1e-05 as a
+    text.
+    """
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, float):
@@ -120,14 +124,14 @@ SHELL_ONLY = {
     "*": "a pattern",
     "~": "a home folder",
 }
-"""What only a shell understands, outside of quotes."""
+"""Characters that need a shell, outside of quotes."""
 
 
 def split_words(command: str) -> list[str]:
-    """Return the words of a command, split as a shell would; none starts one.
+    """Return the words of a command, split as by a shell.
 
     Raises:
-        ValueError: a quote is not closed, or it has what only a shell understands.
+        ValueError: a quote is not closed, or it needs a shell.
     """
     try:
         words = shlex.split(command)
@@ -137,8 +141,8 @@ def split_words(command: str) -> list[str]:
         raise ValueError("a command is expected, got nothing")
     if found := next(_shell_only(command), None):
         raise ValueError(
-            f"{found} ({SHELL_ONLY[found]}) needs a shell, and none is started; quote it, or write "
-            f"[bash, -o, pipefail, -c, {_yaml_quoted(command)}]"
+            f"{found} ({SHELL_ONLY[found]}) needs a shell; quote it, or write [bash, -o, pipefail, -c, "
+            f"{_yaml_quoted(command)}]"
         )
     return words
 

@@ -1,4 +1,4 @@
-"""Transformers of the built-in trainer: what planner and views know of them, and their checks."""
+"""Transformers of the built-in trainer: facts for planner and views, and checks."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ from ettsweep.trainer.tasks.registry import (
 )
 
 TRIAL_STEPS = 100
-"""Steps of a run of `ettsweep try`: enough for a few checkpoints, few enough for a large model."""
+"""Steps of a run of `ettsweep try`: enough for some checkpoints, even of a large model."""
 
 
 def _info(recipe: TransformerRecipe) -> RecipeInfo:
@@ -46,15 +46,15 @@ def _info(recipe: TransformerRecipe) -> RecipeInfo:
         warmup_steps=schedule.warmup_steps,
         records_every_step=True,
         steps_per_epoch=None if kind.train_size is None else steps_per_epoch(task, recipe.batch_size),
-        # A source and its target are padded, by how much only the data tell; windows of decoders are full.
+        # Padding of sources and targets depends on the data; windows of decoders are full.
         tokens_per_step=recipe.batch_size * model.tokens
         if isinstance(model, TextModel) and not model.reads_source
         else None,
         samples_name=f"{kind.sample}s",
-        # torch adds the decay to the gradient of SGD. Adam and Muon take averages, and decay apart from them.
+        # torch adds the decay to SGD's gradient. Adam and Muon decay apart from their averages.
         momentum_gain=1 / (1 - optimizer.momentum) if isinstance(optimizer, SgdSpec) else 1.0,
         data_kind=kind.data_kind(task),
-        no_data_reason=f"task {task.kind} has its data from a package, and reads no other{hint}",
+        no_data_reason=f"task {task.kind} has its data from a package and reads no other{hint}",
     )
 
 
@@ -102,7 +102,7 @@ def _summary(recipe: TransformerRecipe, history: Sequence[Json], diverged: bool)
     result: Json = {}
     for name, select in (("accuracy", max), ("loss", min), ("bits", min), ("bits_per_byte", min)):
         if name == "bits_per_byte" and not any(f"val_{name}" in line for line in evaluations):
-            continue  # of text alone, and not recorded from its first day on
+            continue  # only of text, and missing in old runs
         values = [line.get(f"val_{name}") for line in evaluations]
         result[f"best_{name}"] = select((value for value in values if value is not None), default=None)
         result[f"final_{name}"] = values[-1] if values and not diverged else None

@@ -20,17 +20,17 @@ def resolve_recipe(block: Block, overrides: Sequence[str], location: str) -> Tra
     """Return the validated recipe of a grid file.
 
     Args:
-        block: what stands under `recipe:`, with model and task, each a name or a mapping of fields.
+        block: the block `recipe:`, with model and task, each a name or a mapping of fields.
         overrides: `key=value` for dotted keys of the recipe.
         location: the file, for error messages.
 
     Raises:
-        InputError: an unknown name or key, or a value that the schema refuses.
+        InputError: an unknown name or key, or an invalid value.
     """
     source, model, task = Source(location, options_by_key(overrides)), block["model"], block["task"]
     with locating(source):
         data = {
-            **deepcopy(block),  # overrides change it in place, and `_check_lengths` needs the file's schedule
+            **deepcopy(block),  # overrides change it, and `_check_lengths` needs the file's
             "model": model_spec(model).model_dump() if isinstance(model, str) else dict(model),
             "task": task_spec(task).model_dump() if isinstance(task, str) else dict(task),
         }
@@ -42,10 +42,10 @@ def resolve_recipe(block: Block, overrides: Sequence[str], location: str) -> Tra
 
 
 def recipe_problems(block: Block, overrides: Sequence[str], location: str) -> list[str]:
-    """Return the problems of the recipe in a file that has other problems, so that a user sees all of them at once.
+    """Return the problems of the recipe in a file with other problems: a user sees all at once.
 
-    Arguments are those of `resolve_recipe`, unchecked. Names of models and tasks, and schedules in epochs, are replaced
-    by valid placeholders: they cannot be resolved before the other problems are fixed.
+    Arguments are those of `resolve_recipe`, unchecked. Valid placeholders replace names of models and tasks, and
+    schedules in epochs, which need the other problems fixed first.
     """
     if not block:
         return []
@@ -62,7 +62,7 @@ def recipe_problems(block: Block, overrides: Sequence[str], location: str) -> li
             data["schedule"] = _PLACEHOLDER_SCHEDULE
         validate(TransformerRecipe, data, Source(location, options_by_key(overrides)), EPOCH_KEYS)
     except InputError as error:
-        # A line for each problem, so that they can be listed with those of the rest of the file.
+        # A line for each problem, to list them with those of the rest of the file.
         return str(error).splitlines()
     return []
 
@@ -80,8 +80,8 @@ def _epochs_to_steps(schedule: object, file_schedule: object, data: dict[str, An
         source: of the data, for messages.
 
     Raises:
-        InputError: another part of the recipe is invalid, a value is not a number of epochs or less than a step, or
-            lengths contradict each other.
+        InputError: another part of the recipe is invalid, a value is not a number of epochs or below a step, or lengths
+            contradict each other.
     """
     if not isinstance(schedule, dict):
         return schedule
@@ -92,22 +92,20 @@ def _epochs_to_steps(schedule: object, file_schedule: object, data: dict[str, An
 
 
 def _in_steps(schedule: dict[str, Any], steps: int, source: Source) -> dict[str, Any]:
-    """Return the fields of a schedule, with those in epochs of so many steps converted."""
+    """Return the fields of a schedule, with epochs converted to steps."""
     converted = {name: value for name, value in schedule.items() if name not in STEPS_FIELD_OF}
     for name, field in STEPS_FIELD_OF.items():
         if name not in schedule:
             continue
         value, at = schedule[name], f"{source.of(('schedule', name))}: schedule"
-        # bool is a subclass of int: YAML's `yes` would be one epoch.
+        # bool is a subclass of int: `yes` would be one epoch.
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e9:
             raise InputError(f"{at}.{name}: a number of epochs is expected, got {value!r}")
-        if field in converted:  # else the order of the keys would decide
-            raise InputError(f"{at}: {name} and {field} set the same value; give one of them")
+        if field in converted:  # else the order of keys would decide
+            raise InputError(f"{at}: {name} and {field} set the same value; drop one")
         converted[field] = round(value * steps)
         if not converted[field] and name != "warmup_epochs":
-            raise InputError(
-                f"{at}.{name}: at least one step is expected, which is {1 / steps:.3g} epochs, got {value:g}"
-            )
+            raise InputError(f"{at}.{name}: must be at least one step, which is {1 / steps:.3g} epochs, got {value:g}")
     return converted
 
 
@@ -119,11 +117,11 @@ def _steps_per_epoch(schedule: dict[str, Any], data: dict[str, Any], source: Sou
     """Return the steps of an epoch; 1 for a schedule that has no epochs.
 
     Raises:
-        InputError: another part of the recipe is invalid, or only the data tell.
+        InputError: another part of the recipe is invalid, or it depends on the data.
     """
     if not _has_epochs(schedule):
         return 1
-    # Steps per epoch depend on task and batch size, so these have to be valid first.
+    # Steps per epoch depend on task and batch size.
     recipe = validate(TransformerRecipe, data | {"schedule": _PLACEHOLDER_SCHEDULE}, source, EPOCH_KEYS)
     with locating(source):
         return steps_per_epoch(recipe.task, recipe.batch_size)
@@ -159,18 +157,18 @@ def _check_lengths(schedule: dict[str, Any], converted: dict[str, Any], file_sch
     problem = f"schedule: {length('warmup_epochs')} must be below {length('epochs')}"
     shortening = [o for k, o in source.options.items() if k in (("schedule", "epochs"), ("schedule", "total_steps"))]
     if shortening and (share := _warmup_share(file_schedule)) is not None:
-        # The option alone is the cause: in the file, the warm-up is shorter than the run.
+        # The option is the cause: the file's warm-up is shorter than the run.
         if "epochs" in schedule:
             remedy = f"--set schedule.warmup_epochs={float(share) * schedule['epochs']:.4g}"
         else:
             remedy = f"--set schedule.warmup_steps={int(share * total)}"
-        raise InputError(f"{shortening[-1]}: {problem}; {remedy} keeps the share that the file has")
+        raise InputError(f"{shortening[-1]}: {problem}; pass {remedy} for the file's share")
     if in_epochs:
         raise InputError(f"{source.of(('schedule',))}: {problem}")
 
 
 def _warmup_share(schedule: object) -> Fraction | None:
-    """Return the warm-up as a share of the run; None if it is none, or has other units than the run."""
+    """Return the warm-up as a share of the run; None if it is not one, or in other units than the run."""
     fields = schedule if isinstance(schedule, dict) else {}
     for keys in (("epochs", "warmup_epochs"), ("total_steps", "warmup_steps")):
         total, warmup = map(fields.get, keys)
@@ -180,7 +178,7 @@ def _warmup_share(schedule: object) -> Fraction | None:
 
 
 def apply_override(data: dict[str, Any], override: str) -> None:
-    """Set `a.b=value` in nested plain data, in place; the schema validates key and value later."""
+    """Set `a.b=value` in nested plain data; the schema validates key and value later."""
     set_nested(data, *(pair := split_override(override)))
     *parents, last = pair[0].split(".")
     if parents == ["schedule"]:

@@ -1,1 +1,1 @@
-"""Launching: profiles, what starts workers by them, and what becomes of runs."""
+"""Launching: profiles, the launchers that start workers, and the progress of runs."""

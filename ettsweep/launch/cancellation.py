@@ -1,4 +1,4 @@
-"""Cancel runs, and withdraw the jobs of SLURM that have nothing left to train."""
+"""Cancel runs, and withdraw SLURM jobs without runs left to train."""
 
 import contextlib
 import os
@@ -41,43 +41,42 @@ def cancel_runs(results: Path, runs: Sequence[Run]) -> Iterator[str]:
 
     Raises:
         StorageError: a run folder cannot be written.
-        SlurmUnavailableError: SLURM does not answer; the runs are cancelled all the same, and a later command withdraws
-            the jobs.
+        SlurmUnavailableError: SLURM does not answer; the runs are cancelled, and a later command withdraws the jobs.
     """
     ids = {run.id for run in runs}
     jobs = [s for s in submissions(results) if s.kind == "slurm" and not ids.isdisjoint(s.runs)]
-    # First of all: after a kill, or without an answer of SLURM, the next command withdraws the jobs.
+    # First: if this command is killed or SLURM does not answer, the next command withdraws the jobs.
     for submission in jobs:
         submission.request_withdrawal()
     for run in runs:
         run.dir.cancel()
         if (worker := run.status.worker) and worker.liveness() == "alive":
             with contextlib.suppress(OSError):  # another user's, or gone by now
-                os.kill(worker.pid, signal.SIGCONT)  # one that is stopped would not hear of it
-    # Again: another command may have carried out the request before the runs were cancelled.
+                os.kill(worker.pid, signal.SIGCONT)  # a stopped process would miss the cancellation
+    # Again: another command may have withdrawn jobs before the runs were cancelled.
     for submission in jobs:
         submission.request_withdrawal()
     yield f"{format_count(len(runs), 'run')} cancelled"
     if running := sum(run.state is State.RUNNING for run in runs):
-        # Whether with a checkpoint is up to a user's own code.
+        # The user's code decides whether it saves a checkpoint.
         yield f"{running} of them {'stops at its' if running == 1 else 'stop at their'} next step"
-    # Last: without an answer of SLURM the runs must be cancelled all the same.
+    # Last: the runs must be cancelled even if SLURM does not answer.
     if message := withdraw_jobs(results):
         yield message
     if others := {submission.user for submission in jobs if not submission.is_withdrawable}:
         yield (
-            f"waiting jobs of user {', '.join(sorted(others))} stay until a command of theirs that submits or cancels "
-            "withdraws them; they would find nothing to train"
+            f"only user {', '.join(sorted(others))} can withdraw their waiting jobs, which have no runs left: their "
+            "next command that submits or cancels does"
         )
 
 
 def withdraw_jobs(results: Path) -> str:
-    """Carry out all requests to withdraw jobs of this user: cancel those that would find no run to train.
+    """Cancel waiting jobs of this user that would find no run to train, for all requests so far.
 
-    Running jobs are left to their workers, which see the cancellation and save first.
+    Running jobs end by themselves: their workers see the cancellation and save first.
 
     Returns:
-        A line for people; empty if there was nothing to withdraw.
+        A line for people; empty without jobs to withdraw.
 
     Raises:
         SlurmUnavailableError: SLURM does not answer, or refuses; the request stays for the next command.
@@ -104,6 +103,6 @@ def withdraw_jobs(results: Path) -> str:
                     path.unlink(missing_ok=True)
     message = f"{format_count(withdrawn_count, 'waiting job')} withdrawn from SLURM" if withdrawn_count else ""
     if problems:
-        later = "the next command that submits or cancels withdraws waiting jobs of cancelled runs"
+        later = "waiting jobs of cancelled runs remain: the next command that submits or cancels withdraws them"
         raise SlurmUnavailableError("; ".join(filter(None, [message, *dict.fromkeys(problems), later])))
     return message

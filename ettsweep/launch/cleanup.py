@@ -27,11 +27,11 @@ from ettsweep.study.sweep_store import load_sweep_store, runs_without_sweep
 
 @dataclass(frozen=True)
 class Waste:
-    """A file or folder that nothing needs any more.
+    """A file or folder to remove.
 
     Attributes:
         path: the file or folder.
-        reason: why it can go.
+        reason: why nothing needs it.
         size: in bytes.
     """
 
@@ -47,17 +47,16 @@ RUN_OF_NO_SWEEP = "run of no sweep"
 def find_waste(
     results: Path, slurm_cache: SlurmCache | None = None, *, unused_runs: bool = False, outputs: bool = False
 ) -> list[Waste]:
-    """Return what `clean` removes; it contains nothing that a live worker could touch.
+    """Return the files and folders that `clean` removes; a live worker uses none of them.
 
     Args:
         results: the results folder.
-        slurm_cache: heartbeats so far: workers that cannot be seen are alive while theirs may beat.
-        unused_runs: return whole runs of no sweep too.
-        outputs: return what finished runs have written, too, but for what their recipes keep and for the runs of each
-            sweep's candidate.
+        slurm_cache: heartbeats so far; a worker elsewhere counts as alive while its heart may beat.
+        unused_runs: also return whole runs of no sweep.
+        outputs: also return files that finished runs wrote, except those that recipes keep and runs of candidates.
 
     Raises:
-        CorruptError: with `unused_runs` or `outputs`, a sweep cannot be read, so that its runs are not known.
+        CorruptError: with `unused_runs` or `outputs`, a sweep cannot be read, and its runs are unknown.
     """
     liveness = SchedulerLiveness(results, slurm_cache)
     unused = _unused_runs(results, liveness) if unused_runs else set()
@@ -68,9 +67,9 @@ def find_waste(
         path = runs_dir(results) / name
         if path.is_symlink():
             continue
-        # Only folders that ettsweep names so: users may keep their own beside them.
+        # Users may keep folders of other names beside them.
         if name in unused:
-            # Attempts can be emptied by their owners alone, who may be others.
+            # Attempts may belong to other users, who alone can empty them.
             if all(map(_is_removable, [path, *path.glob("attempts/*/")])):
                 waste.append(_measure_waste(path, RUN_OF_NO_SWEEP))
         elif path.is_dir() and is_run_id(name):
@@ -86,7 +85,7 @@ def find_waste(
     waste += _ended_trials(results)
     if outputs:
         waste += _unneeded_outputs(results, liveness)
-    # Temporary files may belong to a live worker, and cannot be told apart.
+    # Temporary files may belong to a live worker.
     if not live_folders:
         patterns = "sweeps/.*.tmp", "runs/.*.tmp", "jobs/.*.tmp"
         leftovers = sorted(path for pattern in patterns for path in results.glob(pattern))
@@ -95,7 +94,7 @@ def find_waste(
 
 
 def _ended_trials(results: Path) -> Iterator[Waste]:
-    """Yield the folders that trials have left: for a person to look at, or since they were killed."""
+    """Yield the folders of trials that ended: kept for the user after a failure, or left by a kill."""
     for folder in sorted(results.glob(f"{TRIAL_PREFIX}*")):
         owner = Process.from_json(json_or_empty(folder / TRIAL_OWNER))
         parts = [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
@@ -136,7 +135,7 @@ def _is_at(run: Run, points: Sequence[Point]) -> bool:
 
 
 def _unkept(folder: Path, out: Path, patterns: Sequence[str]) -> list[Path]:
-    """Return what no pattern matches below a folder: whole folders where all of it goes."""
+    """Return the paths below a folder that no pattern matches, as whole folders if possible."""
     unkept, is_whole = list[Path](), True
     for path in sorted(folder.iterdir()):
         name = path.relative_to(out).as_posix()
@@ -164,7 +163,7 @@ def _unused_snapshots(results: Path, liveness: SchedulerLiveness) -> dict[Path, 
 
 
 def _is_removable(path: Path) -> bool:
-    """`True` if this user may empty a folder: in a shared results folder, some may be another's.
+    """`True` if this user may empty a folder: a shared results folder has those of other users.
 
     A link, which ettsweep never makes, may lead anywhere.
     """
@@ -172,7 +171,7 @@ def _is_removable(path: Path) -> bool:
 
 
 TEMPORARY = (".*.tmp", "attempts/.*.tmp", "attempts/*/.*.tmp", "attempts/*/states/.*.tmp")
-"""What a kill may leave in the folder of a run."""
+"""Names of files that a kill may leave in the folder of a run."""
 
 
 def _run_waste(run: RunDir, liveness: SchedulerLiveness, any_live: bool) -> Iterator[Waste]:
@@ -190,12 +189,12 @@ def _run_waste(run: RunDir, liveness: SchedulerLiveness, any_live: bool) -> Iter
         # The last attempt has the log and timings of the result.
         for attempt in attempts[:-1]:
             if _is_removable(attempt.path):
-                yield _measure_waste(attempt.path, "attempt of a finished run that another one finished")
+                yield _measure_waste(attempt.path, "attempt of a run that another attempt finished")
         for attempt in attempts[-1:]:
             if attempt.has_checkpoint() and _is_removable(attempt.path):
                 yield _measure_waste(attempt.states_path, "checkpoint of a finished run")
             for path in attempt.metrics_copies() if _is_removable(attempt.path) else ():
-                yield _measure_waste(path, "metrics that the finished run has itself")
+                yield _measure_waste(path, "metrics that the finished run also has")
 
 
 def _measure_waste(path: Path, reason: str) -> Waste:
@@ -209,20 +208,20 @@ def _measure_waste(path: Path, reason: str) -> Waste:
 
 
 def watch_workers(results: Path, notify: Callable[[str], None]) -> SlurmCache:
-    """Watch the hearts of workers that cannot be seen, on machines with the name of this one: see `watch_hearts`."""
+    """Watch the hearts of hidden workers on machines with this machine's name, see `watch_hearts`."""
     run_ids = folder_names(runs_dir(results))
     return watch_hearts(results, run_ids, notify, of_this_name=True)
 
 
 def remove(waste: list[Waste], slurm_cache: SlurmCache | None = None) -> None:
-    """Remove what `find_waste` returned, given the same heartbeats, except what is in use again.
+    """Remove the files of `find_waste`, given the same heartbeats, except those in use again.
 
     Raises:
         StorageError: a file or folder cannot be removed.
     """
     unused: set[str] | None = None
     for item in waste:
-        # Time has passed since `find_waste`, perhaps for the user's answer: check again.
+        # The user may have taken minutes to confirm: check again.
         submission = try_read_submission(item.path)
         if submission and SchedulerLiveness(submission.results, slurm_cache).is_live(submission):
             continue

@@ -1,9 +1,9 @@
-"""Code snapshots: copies of the code made at submission, so that edits do not change queued runs.
+"""Code snapshots: copies of the code at submission, which keep edits out of queued runs.
 
     code/<digest>/
       ettsweep/           the package, with the grids that ship with it in _data/
-      provenance.json     where that code came from
-    code/.<digest>.<owner>.json           a process that took the snapshot, and may be about to submit from it
+      provenance.json     its repository, commit and edits
+    code/.<digest>.<owner>.json           a process that may be about to submit from the snapshot
     code/.<digest>.<owner>.<token>.tmp    a snapshot being written
 
 The digest covers relative paths and contents, so equal code is copied once. `<digest>/` comes first on PYTHONPATH.
@@ -28,7 +28,7 @@ from ettsweep.shipped_files import shipped
 
 
 def take_snapshot(results: Path) -> Path:
-    """Copy the imported package into the results folder unless it has an equal copy; return the path of the snapshot.
+    """Copy the imported package into the results folder, unless an equal copy is there; return its path.
 
     `clean` keeps it while this process lives and has not released it, and while a live submission uses it.
 
@@ -46,7 +46,7 @@ def take_snapshot(results: Path) -> Path:
 
 
 def reserve_snapshot(results: Path, digest: str) -> tuple[Path, Path]:
-    """Return the folder of a snapshot, which may exist, and one to make it in before it is renamed.
+    """Return the folder of a snapshot, which may exist, and a temporary folder to make it in.
 
     From here on `clean` leaves the snapshot alone, see `take_snapshot`.
 
@@ -63,9 +63,9 @@ def reserve_snapshot(results: Path, digest: str) -> tuple[Path, Path]:
 
 
 def release_snapshots(results: Path) -> None:
-    """Withdraw the notes of this process: what it submitted says itself which snapshot it uses.
+    """Remove the notes of this process: its submissions name the snapshots that they use.
 
-    A note that stays behind, as after a reboot, would keep its snapshot as long as its process may live elsewhere.
+    A note left behind, as after a reboot, would keep its snapshot while its process may live elsewhere.
     """
     for note in code_dir(results.resolve()).glob(f".*.{_owner_id()}.json"):
         note.unlink(missing_ok=True)
@@ -91,7 +91,7 @@ def snapshot_files(package: Path) -> dict[str, bytes]:
         for path in sorted(shipped("grids").glob("*.yaml")):
             files[f"_data/grids/{path.name}"] = path.read_bytes()
     except OSError as error:
-        raise LaunchError(f"{error.filename}: cannot be copied into a snapshot: {error.strerror}") from error
+        raise LaunchError(f"cannot copy {error.filename} into a snapshot: {error.strerror}") from error
     return files
 
 
@@ -102,7 +102,7 @@ def _write_snapshot(temporary: Path, folder: Path, files: Mapping[str, bytes], o
             path = temporary / "ettsweep" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-            # Synced before the rename: after a crash a snapshot is complete or absent.
+            # Synced before the rename: after a crash, a snapshot is complete or absent.
             sync(path)
         (temporary / PROVENANCE_FILE).write_text(json.dumps(origin, indent=1) + "\n", encoding="utf-8")
         sync(temporary / PROVENANCE_FILE)
@@ -110,7 +110,7 @@ def _write_snapshot(temporary: Path, folder: Path, files: Mapping[str, bytes], o
 
 @contextlib.contextmanager
 def moving_into_place(temporary: Path, folder: Path) -> Iterator[None]:
-    """Context in which a snapshot is made in a folder, which then gets its name in one rename.
+    """Context that makes a snapshot in a temporary folder, and then renames it.
 
     If another process was faster, its equal copy is kept.
     """
@@ -126,7 +126,7 @@ def moving_into_place(temporary: Path, folder: Path) -> Iterator[None]:
 
 
 def _repair(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Rewrite files of a snapshot that were edited or purged: some sites delete files that were not read for weeks."""
+    """Rewrite edited or purged files of a snapshot: some sites delete files that nobody reads for weeks."""
     for name, content in files.items():
         path = folder / "ettsweep" / name
         with storage_errors(path):

@@ -1,4 +1,4 @@
-"""Estimated and actual cost of runs, only from measured times of runs of the same recipe."""
+"""Estimated and actual cost of runs, from measured times of runs of the same recipe only."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -37,7 +37,7 @@ def describe_runs(profile: Launcher, device_s: Sequence[float], start_s: float) 
     if not (placed := profile.at_once(len(device_s))):
         return text
     at_once, placement = placed
-    # Device seconds are summed over the devices of a run, which work in parallel.
+    # Device seconds count each of a run's parallel devices.
     wall_s = start_s + makespan_s([], [seconds / profile.devices_per_run for seconds in device_s], at_once)
     return f"{text}, {format_duration(wall_s)} {placement}"
 
@@ -51,7 +51,7 @@ STOPPED_STATES = (State.FAILED, State.CANCELLED)
 
 @dataclass
 class CostEstimator:
-    """Describes what the runs of a command will cost, plan by plan, and at the end what they have cost.
+    """Describes the cost of a command's runs: estimated before each plan, actual at the end.
 
     Attributes:
         profile: launch profile of the runs.
@@ -73,23 +73,23 @@ class CostEstimator:
         """Return the device seconds that an unfinished run has used since it was planned."""
         latest = run.dir.latest_attempt()
         progress, fraction_before = run.status.progress, 1 - self._fraction_left[run.id]
-        # Progress counts from step 0: the part before the plan was paid by an earlier command.
+        # Progress counts from step 0: an earlier command paid for the part before the plan.
         return latest.time_spent().device_s * max(0.0, 1 - fraction_before / progress) if latest and progress else 0.0
 
     def describe_estimate(self, plan: Plan, forecast: Forecast | None = None) -> str:
         """Return a line on the cost of a plan's runs that no earlier plan launched; empty if there are none.
 
-        With a forecast it is about all runs to come, without cost until these are twice as many as announced last.
+        With a forecast, it covers all future runs, and has their cost only if these have doubled since the last line.
         """
         runs = plan.run_index.runs
         is_first = self._already_finished is None
-        # Only the first plan counts: what later ones keep was trained by this command.
+        # Only the first plan counts: later ones keep runs of this command.
         if self._already_finished is None:
             self._already_finished = tuple(runs[p.id] for p in plan.keep if p.state.finished)
         new = [p for p in plan.to_launch if p.id not in self._fraction_left]
         if not new:
             return ""
-        # Recorded before training: afterwards the checkpoint no longer says where the run began.
+        # Recorded before training, while the checkpoint still has the step at which the run begins.
         self._fraction_left |= {p.id: fraction_left(runs[p.id].dir) if p.id in runs else 1.0 for p in new}
         head = f"{format_count(len(new), 'run')} {'in this round' if self.in_rounds else 'to train'}"
         count = len(new)
@@ -105,7 +105,7 @@ class CostEstimator:
     def _describe_device_hours(
         self, planned: Sequence[PlannedRun], run_index: RunIndex, count: int, *, terse: bool
     ) -> str:
-        """Return the device hours of runs, their wall time if known, and on how many runs the estimate is based.
+        """Return the device hours of runs, their wall time if known, and the number of runs behind the estimate.
 
         If `count` is larger than their number, it is for that many such runs.
         """
@@ -129,7 +129,7 @@ class CostEstimator:
         return f"{text} (measured on {format_count(timed, 'run')} of the same kind)"
 
     def describe_cost(self, run_index: RunIndex) -> str:
-        """Return a line on what the launched runs have cost, and what runs that were finished before have saved.
+        """Return a line on the cost of the launched runs, and on savings by runs that were finished before.
 
         Runs that another command trained meanwhile are part of its cost, not of this one's.
         """
@@ -152,8 +152,8 @@ class CostEstimator:
                 f"{label}: {format_device_hours(device_s)} in {format_duration(self.clock() - self._began_s)}"
             )
         if others:
-            sentences.append(f"{format_count(len(others), 'run')} trained by another command")
-        # A round always keeps the runs of its candidate: that is no saving.
+            sentences.append(f"another command trained {format_count(len(others), 'run')}")
+        # Each round keeps the runs of its candidate, which saves nothing.
         if (reused := self._already_finished) and not self.in_rounds:
             subject = f"{format_count(len(reused), 'run')} {'was' if len(reused) == 1 else 'were'} finished already"
             sentences.append(f"{subject}: {format_device_hours(sum(run.device_s for run in reused))} saved")
@@ -161,8 +161,8 @@ class CostEstimator:
 
 
 def _runs_of_others(runs: Iterable[Run]) -> set[str]:
-    """Return the ids of runs whose latest attempt another command made, or submitted to the worker that did."""
-    submitters: dict[Path, Process | None] = {}  # a submission has the ids of all its runs: read each once
+    """Return the ids of runs whose latest attempt is by another command or its workers."""
+    submitters: dict[Path, Process | None] = {}  # read each submission once: it has the ids of all its runs
     others = set()
     for run in runs:
         if (latest := run.dir.latest_attempt()) is None:
@@ -183,9 +183,9 @@ def _runs_of_others(runs: Iterable[Run]) -> set[str]:
 
 
 def cost_so_far(runs: Iterable[Run], studies_by_family: StudiesByFamily) -> str:
-    """Return a line on what finished runs have cost, and what sharing runs between sweeps has saved.
+    """Return a line on the cost of finished runs, and on savings by sharing runs between sweeps.
 
-    A run that several sweeps requested would otherwise have been trained once for each.
+    Without sharing, each sweep would have trained its own copy of a run.
 
     Args:
         runs: the runs to sum over.
@@ -197,7 +197,7 @@ def cost_so_far(runs: Iterable[Run], studies_by_family: StudiesByFamily) -> str:
     shared = [(run, sweeps) for run in finished if (sweeps := _count_sweeps(run, studies_by_family)) > 1]
     if shared:
         saved_s = sum((sweeps - 1) * run.device_s for run, sweeps in shared)
-        line += f"; {len(shared)} of them for several sweeps: {format_device_hours(saved_s)} saved"
+        line += f"; sweeps share {len(shared)} of them, which saved {format_device_hours(saved_s)}"
     return line
 
 

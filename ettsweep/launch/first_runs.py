@@ -1,7 +1,7 @@
-"""Three alike, then no more: one run of a submission starts first, and after three equal failures no more start.
+"""One run of a submission starts first, and after three failures with the same error no more start.
 
-All of it follows from what the workers of a submission have left in run folders. So nothing has to be undone after a
-kill, and workers on all machines come to the same answer as the commands that only look.
+The answer follows from run folders alone. So a kill leaves nothing to undo, and workers on all machines agree with
+commands that only look.
 """
 
 import contextlib
@@ -18,10 +18,10 @@ from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 
 MAX_ALIKE = 3
-"""Runs that fail the same way before one has finished, after which no more start: one fails by its lr, or by chance."""
+"""Failures with the same error, before any run has finished, after which no more start: one may be due to its lr."""
 
 PATIENCE_S = 60.0
-"""Seconds that a worker waits for the first metric of another run: wrong paths, options and modules fail sooner."""
+"""Seconds that a worker waits for another run's first metric: wrong paths, options and modules fail sooner."""
 
 NUMBERS = re.compile(r"[-+]?(?<![^\W\d])[^\W\d]*\d(?:[\w.]|(?<=[eE])[-+])*")
 """Numbers and words with digits: a program's last line may have its seed, its lr, a time, an address or a run id."""
@@ -29,11 +29,11 @@ NUMBERS = re.compile(r"[-+]?(?<![^\W\d])[^\W\d]*\d(?:[\w.]|(?<=[eE])[-+])*")
 
 @dataclass(frozen=True)
 class FirstRuns:
-    """What the first runs of a submission have shown.
+    """The state of the first runs of a submission.
 
     Attributes:
-        stop_reason: why no more runs start, for people, with the command that starts them; empty if they do.
-        ahead: the run that starts first, as long as it has recorded no metric; None if no run waits for another.
+        stop_reason: why no more runs start, and the command that starts them; empty if they do.
+        ahead: the run that starts first, until it records a metric; None if no run waits.
         started: how many runs have started and have not failed.
     """
 
@@ -43,16 +43,16 @@ class FirstRuns:
 
     @property
     def wait_reason(self) -> str:
-        """Which run the others wait for, for people; empty if they do not."""
+        """Text on the run that the others wait for; empty if they do not."""
         return f"waits for the first metric of run {self.ahead}" if self.ahead and self.started == 1 else ""
 
 
 def read_first_runs(*submissions: Submission, until_stop: bool = False) -> FirstRuns:
-    """Read what the first runs of some submissions have shown, as if these were one.
+    """Read the state of the first runs of some submissions, as if these were one.
 
     Args:
         submissions: the submissions.
-        until_stop: leave out runs that have got further, since jobs that have left by then do not return.
+        until_stop: leave out runs that have got further: jobs that left before do not return.
     """
     alike: dict[tuple[object, str], list[tuple[str, str]]] = {}
     furthest = furthest_failed = -1
@@ -91,13 +91,14 @@ def _stop_reason(alike: Sequence[tuple[str, str]], submission: Submission) -> st
     (run,) = submission.run_dirs([run_id])
     with contextlib.suppress(CorruptError):
         code = run.spec().info.code
-        if code and code.copy not in ("", NO_CODE):  # else a retry would train the copy from before the edit
-            retry += "`, or after an edit of the code `" + shlex.join(["ettsweep", "retry", "--new-code", *selection])
-    return f"not started: {len(alike)} runs failed the same way: {reason}; see `ettsweep logs {run_id}`, then `{retry}`"
+        if code and code.copy not in ("", NO_CODE):  # else a retry would train the old copy
+            retry += "`, or after editing your code `" + shlex.join(["ettsweep", "retry", "--new-code", *selection])
+    seen = f"{len(alike)} runs failed with the same error: {reason}; see `ettsweep logs {run_id}`"
+    return f"not started: {seen}, then `{retry}`"
 
 
 def _own_attempt(run: RunDir, submission: Submission) -> Attempt | None:
-    """Return the latest attempt at a run that a worker of a submission has made; None if there is none."""
+    """Return the latest attempt of a submission's workers at a run; None without any."""
     attempts = (run.attempt(number) for number in reversed(run.attempt_numbers()))
     return next((attempt for attempt in attempts if attempt.claim().get("submission") == submission.path.name), None)
 
@@ -116,18 +117,18 @@ class Gate:
         self._claimed = set[str]()
 
     def look(self) -> None:
-        """Look what has become of the first runs."""
+        """Read the state of the first runs."""
         first_runs = read_first_runs(self._submission)
         if first_runs.ahead != self._first_runs.ahead:
             self._since_s = self._clock()
         self._first_runs = first_runs
 
     def note_claim(self, run: RunDir) -> None:
-        """Note that this worker trains a run: what it trains together with the first run does not wait for it."""
+        """Note that this worker trains a run: runs that it trains with the first one do not wait."""
         self._claimed.add(run.id)
 
     def is_stopped(self, run: RunDir) -> bool:
-        """`True` if a run is not to be started, since too many failed the same way."""
+        """`True` if too many runs failed with the same error to start this one."""
         return bool(self._first_runs.stop_reason) and self._submission.is_unproven(run.id)
 
     def may_start(self, run: RunDir) -> bool:

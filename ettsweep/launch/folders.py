@@ -1,4 +1,4 @@
-"""The folders from which a submission executes something, each checked by the one rule of `ownership`."""
+"""The folders with code of a submission, each checked by `ownership`."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,7 +10,7 @@ from ettsweep.runs.spec import Recipe, RunSpec
 
 
 def check_folders(results: Path, specs: Iterable[RunSpec]) -> None:
-    """Check, before runs are submitted or trained, that nobody else may change what they execute.
+    """Check, before runs are submitted or trained, that only this user may change their code.
 
     Raises:
         InputError: somebody else may.
@@ -21,7 +21,7 @@ def check_folders(results: Path, specs: Iterable[RunSpec]) -> None:
 
 
 def check_source(recipe: Recipe, source: Path) -> None:
-    """Check that nobody else may change the file that states what runs of a user's own code execute.
+    """Check that only this user may change the file that states the command or function of runs.
 
     Args:
         recipe: of the file.
@@ -35,7 +35,7 @@ def check_source(recipe: Recipe, source: Path) -> None:
 
 
 def check_results(results: Path) -> None:
-    """Check a results folder, in which sweeps say what is executed.
+    """Check a results folder: its sweeps have commands and functions.
 
     Raises:
         InputError: somebody else may change it.
@@ -47,7 +47,7 @@ def check_results(results: Path) -> None:
 
 
 def check_submission(submission: Submission) -> None:
-    """Check, before a worker starts and when it has, that nobody else may change what it executes.
+    """Check, before and after a worker starts, that only this user may change its code.
 
     Raises:
         InputError: somebody else may.

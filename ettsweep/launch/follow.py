@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 RETRY_FIRST_S, RETRY_LAST_S = 5.0, 60.0
-"""Shortest and longest wait between attempts to submit while the scheduler does not answer; doubled each time."""
+"""Shortest and longest wait in seconds between attempts to submit to a silent scheduler; it doubles each time."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class CommandContext:
 
     Attributes:
         results: the results folder.
-        data: paths of data sets by kind of task, as far as given.
-        dry_run: only show what would be submitted.
-        console: follow the runs, with their progress on this console; None leaves them in the background.
+        data: given paths of data sets, by kind of task.
+        dry_run: only show the plan.
+        console: for the progress of followed runs; None leaves them in the background.
         title: shown before the progress.
-        studies: studies of the sweeps that the runs belong to, if these are to be named.
-        notify: receives each line on what is done, and on what it will cost and has cost.
+        studies: studies of the runs' sweeps, to name these.
+        notify: receives lines on actions and costs.
     """
 
     results: Path
@@ -67,13 +67,13 @@ class CommandContext:
 
 @dataclass(frozen=True)
 class SubmitResult:
-    """What became of a plan.
+    """The outcome of a plan.
 
     Attributes:
-        plan: what was submitted, or would be in a dry run; if it was followed, what is left of it.
-        context: the context that it was carried out in.
+        plan: submitted runs, or those of a dry run; after following, the rest.
+        context: its context.
         folders: the submissions, if it was not followed.
-        batch_scripts: what a dry run would pass to sbatch.
+        batch_scripts: scripts that a dry run would pass to sbatch.
     """
 
     plan: Plan
@@ -83,7 +83,7 @@ class SubmitResult:
 
     @property
     def succeeded(self) -> bool:
-        """`True` if all followed runs are finished; if they were not followed, if no run's state is unknown."""
+        """`True` if all followed runs are finished or, without following, if no run's state is unknown."""
         if self.context.follows:
             return not (self.plan.blocked or self.plan.to_launch)
         return self.context.dry_run or not any(p.state is State.UNKNOWN for p in self.plan.blocked)
@@ -100,10 +100,10 @@ def read_run_index(results: Path, slurm_cache: SlurmCache | None = None) -> RunI
 
 
 def read_index_to_plan(context: CommandContext, is_wanted: Callable[[Run], bool]) -> RunIndex:
-    """Read all runs on disk once it is known of those that are wanted whether somebody has them.
+    """Read all runs on disk, once the owners of the requested ones are known to be alive or dead.
 
-    After a reboot only a still heart says that nobody does. A command that follows, and so waits anyway, watches hearts
-    on all machines; others only those on machines with the name of this one. A dry run waits for nothing.
+    After a reboot, a run has no owner only if its heartbeat has stopped. A command that follows watches hearts on all
+    machines, others only those on machines with this machine's name. A dry run waits for nothing.
     """
     run_index = read_run_index(context.results)
     if context.dry_run:
@@ -116,22 +116,22 @@ def read_index_to_plan(context: CommandContext, is_wanted: Callable[[Run], bool]
 def execute_plan(
     plan: Plan, context: CommandContext, launcher: Launcher, rounds: "Rounds | None" = None
 ) -> SubmitResult:
-    """Submit a plan, and follow it to its end if the context says so; a dry run only shows what would be submitted.
+    """Submit a plan, and follow it to its end if the context says so; a dry run only shows it.
 
     Args:
         plan: the runs to launch and to keep.
         context: how to carry it out.
-        launcher: where the runs train.
+        launcher: of the runs.
         rounds: make the plan of the next round; by default it is for the same runs.
 
     Raises:
         StorageError: the results folder cannot be written.
-        LaunchError: no worker could be started, or workers ended without starting a run.
+        LaunchError: no worker started, or workers ended without starting a run.
     """
     cost_estimator = CostEstimator(launcher, in_rounds=rounds is not None)
     forecast = rounds.last.forecast if rounds and rounds.last and context.follows else None
     context.notify(cost_estimator.describe_estimate(plan, forecast))
-    # Slots of dead workers go to the runs that are queued already, before new ones are submitted.
+    # Slots of dead workers go to queued runs before new ones are submitted.
     vacancies = SchedulerLiveness(context.results).vacant_slots([p.id for p in plan.keep if p.state is State.QUEUED])
     if context.dry_run:
         context.notify(f"{format_count(len(vacancies), 'idle slot')} would get a new worker" if vacancies else "")
@@ -149,7 +149,7 @@ def execute_plan(
 
 
 class _Follower:
-    """Submits, waits and plans again until no run is left that a worker could take."""
+    """Submits, waits and plans again until a worker could take no further run."""
 
     def __init__(
         self,
@@ -166,21 +166,21 @@ class _Follower:
             context.results, studies_by_family=group_by_family(context.studies), reader=self._reader
         )
         self._respawner = WorkerRespawner(RELAUNCH_S, context.notify)
-        # Counted per attempt number: a run that did start has a new number, and so a new budget.
+        # Counted per attempt number: a run that started has a new number and a new budget.
         self._submission_counts: Counter[tuple[str, int]] = Counter()
         self._folders: list[Path] = []
 
     def follow(self, plan: Plan) -> Plan:
         """Follow a plan and those of later rounds; return the last one.
 
-        This ends: a dead worker is replaced, but a run whose attempts keep dying fails.
+        This ends: ettsweep replaces dead workers, but a run whose attempts keep dying fails.
         """
         if not plan.all_runs:
             return plan
-        # Of all requested runs: one that is blocked now may become startable later.
+        # Of all requested runs: a blocked one may become startable later.
         all_specs = [p.spec for p in plan.all_runs]
         while True:
-            # A replanned round does not wait for blocked runs, which need a person; otherwise they are watched too.
+            # A replanned round does not wait for blocked runs, which need a person.
             watched = [p.spec for p in plan.to_launch + plan.keep] if self._rounds else all_specs
             self._monitor.watch(watched)
             self._submit(plan)
@@ -202,8 +202,8 @@ class _Follower:
             self._context.notify(self._cost_estimator.describe_estimate(plan, forecast))
 
     def _without_stopped(self, plan: Plan) -> Plan:
-        """Return the plan of a further round without runs to launch if the first ones failed the same way."""
-        # Each round is a submission, which may have fewer runs than it takes.
+        """Return the plan of a further round, without runs to launch if the first ones failed with the same error."""
+        # A round is a submission, and may be too small to fail three times.
         reason = read_first_runs(*map(read_submission, self._folders)).stop_reason if plan.to_launch else ""
         self._context.notify(reason)
         return replace(plan, submit=(), retry=()) if reason else plan
@@ -218,12 +218,12 @@ class _Follower:
         """Check that submissions start runs.
 
         Raises:
-            LaunchError: all runs that could start have been submitted as often as they may be.
+            LaunchError: all startable runs were submitted the maximum number of times.
         """
         attempts = _launch_attempts(self._context.results, make_plan(watched, run_index))
         if attempts and all(self._submission_counts[run] >= self._launcher.max_submissions for run in attempts):
             last_output = read_submission(self._folders[-1]).last_output()
-            raise LaunchError(f"the workers ended without starting a run: {last_output}")
+            raise LaunchError(f"workers ended without starting a run: {last_output}")
 
 
 def _launch_attempts(results: Path, plan: Plan) -> list[tuple[str, int]]:
@@ -262,11 +262,11 @@ class Rounds:
 
     Attributes:
         studies: as they are recorded; a search adds points to them.
-        budget: limits what is trained.
-        aim: what the verification goes for.
+        budget: limits the trained runs.
+        aim: the goal of the verification.
         spent: by the rounds so far.
-        reload: returns the studies as they are on disk now, with suggestions of other commands.
-        record: records the suggestions of a round in a sweep, before they are run: a kill would lose them.
+        reload: returns the studies as on disk now, with suggestions of other commands.
+        record: records the suggestions of a round in a sweep, before a kill could lose them.
         last: the last round; None before the first.
     """
 
@@ -279,7 +279,7 @@ class Rounds:
     last: Round | None = None
 
     def advance(self, run_index: RunIndex, notify: Callable[[str], None]) -> Round:
-        """Return the next round from the runs on disk, once its suggestions are recorded and its notes are told."""
+        """Return the next round from the runs on disk; record its suggestions and print its notes first."""
         made = next_round(self.reload(self.studies), run_index, self.budget, self.spent, self.aim)
         for sweep, suggestions in made.suggestions.items():
             self.record(sweep, suggestions)
@@ -291,12 +291,12 @@ class Rounds:
 
 @dataclass
 class VerificationResult:
-    """What became of a verification.
+    """The outcome of a verification.
 
     Attributes:
         rounds: the last of them has the verdicts.
         submit_result: result of its last plan.
-        problem: why its only round could not be submitted; its verdicts are valid all the same.
+        problem: why its only round could not be submitted; its verdicts are still valid.
     """
 
     rounds: Rounds
@@ -311,15 +311,15 @@ class VerificationResult:
 
 
 def verify_rounds(rounds: Rounds, context: CommandContext, launcher: Launcher) -> VerificationResult:
-    """Judge studies and submit the runs that their verdicts lack: one round, or all rounds if the context follows.
+    """Judge studies and submit missing runs: one round, or all rounds if the context follows.
 
     Args:
         rounds: before the first one.
         context: how to carry out the plans.
-        launcher: where the runs train.
+        launcher: of the runs.
 
     Raises:
-        InputError: its start is no point of a study, or a point has more seeds than its budget allows.
+        InputError: its start is not a point of a study, or a point has more seeds than its budget allows.
     """
     capacity = 1 if context.dry_run else launcher.capacity()
     rounds = replace(rounds, aim=replace(rounds.aim, capacity=capacity, follows=context.follows))
@@ -332,6 +332,6 @@ def verify_rounds(rounds: Rounds, context: CommandContext, launcher: Launcher) -
     except LaunchError as problem:
         if context.follows:
             raise
-        # Unfollowed, the verdicts of runs that are finished are worth showing in spite of the error.
+        # Without following, show the verdicts on finished runs in spite of the error.
         return VerificationResult(rounds, SubmitResult(first.plan, context), problem)
     return VerificationResult(rounds, submit_result)

@@ -1,8 +1,8 @@
 """The GPUs of this machine as the driver lists them, and those that CUDA shows a process; without importing torch.
 
 The rules are those of CUDA's Programming Guide ("CUDA Environment Variables", "Device Enumeration and Properties"), of
-the Multi-Instance GPU User Guide ("CUDA Device Enumeration"), and of torch.cuda, which was compared with a driver
-where the guides say nothing (pytorch/pytorch#92315).
+the Multi-Instance GPU User Guide ("CUDA Device Enumeration"), and, beyond these guides, of torch.cuda, compared with a
+driver (pytorch/pytorch#92315).
 """
 
 import contextlib
@@ -17,12 +17,12 @@ from pathlib import Path
 
 from ettsweep.errors import InputError
 
-NO_MPS_NOTE = "in turn, since no daemon of NVIDIA's MPS runs (nvidia-cuda-mps-control -d starts one)"
+NO_MPS_NOTE = "in turn, since NVIDIA's MPS daemon is not running (nvidia-cuda-mps-control -d starts it)"
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 HIDES_ALL = ("", "-1", "none", "nodevfiles")
-"""Values of CUDA_VISIBLE_DEVICES by which users and SLURM hide all GPUs; others that do are mistakes."""
+"""Values of CUDA_VISIBLE_DEVICES by which users and SLURM hide all GPUs; other such values are mistakes."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Card:
 
     @property
     def devices(self) -> dict[str, str]:
-        """What a process can use, one of them at a time: the MIG instances or the card, with the names in torch."""
+        """The devices of which a process can use one: the MIG instances or the card, with their names in torch."""
         return {uuid: f"{self.name} {name}" for uuid, name in self.instances.items()} or {self.uuid: self.name}
 
 
@@ -87,7 +87,7 @@ def driver_version() -> str:
 
 
 def _nvidia_smi(*arguments: str) -> str:
-    """Return what the driver's tool prints; empty if there is none, or if it fails."""
+    """Return the output of the driver's tool; empty if it is missing or fails."""
     try:
         command = ["nvidia-smi", *arguments]
         completed = subprocess.run(
@@ -102,14 +102,13 @@ def _nvidia_smi(*arguments: str) -> str:
 
 
 def visible_gpus() -> list[str]:
-    """Return the GPUs that this process may use, by UUID if the driver reports it: a worker can train on each.
+    """Return the GPUs that this process may use, by UUID if the driver reports it.
 
-    A UUID names the same card whatever CUDA_VISIBLE_DEVICES is, so all commands agree on its slot. CUDA shows a process
-    one MIG instance at most. But each worker is shown one device alone, so all instances can be used at once.
+    A UUID names the same card for any CUDA_VISIBLE_DEVICES, so all commands agree on its slot. CUDA shows a process at
+    most one MIG instance, but each worker needs only one, so workers can use all of them at once.
 
     Raises:
-        InputError: CUDA_VISIBLE_DEVICES hides all GPUs, but not by a value that is meant to; or it has numbers, and
-            their order is not known.
+        InputError: CUDA_VISIBLE_DEVICES hides all GPUs by mistake, or has numbers whose order is unknown.
     """
     cards, value = listed_cards(), os.environ.get(VISIBLE)
     if value is None:
@@ -117,8 +116,8 @@ def visible_gpus() -> list[str]:
     visible = cuda_devices(value, cards)
     if not visible and value.strip().lower() not in HIDES_ALL:
         raise InputError(
-            f"{VISIBLE}={value}: CUDA shows no GPU by that: a repeated entry hides all, and an invalid one hides "
-            f"itself and those after it; `nvidia-smi -L` lists {len(cards)}, and `--launch-set devices=cpu` needs none"
+            f"{VISIBLE}={value} hides all {len(cards)} GPUs of `nvidia-smi -L`: a repeated entry hides all, an "
+            "invalid one itself and those after it; correct it, or pass `--launch-set devices=cpu`"
         )
     return visible
 
@@ -147,7 +146,7 @@ def cuda_devices(value: str, cards: Sequence[Card]) -> list[str]:
 def visible_entries(value: str) -> list[str]:
     """Return the entries of CUDA_VISIBLE_DEVICES that CUDA reads: numbers, or UUIDs of the kind of the first.
 
-    Text behind a number is ignored. Another entry ends the list, and one that is repeated hides all.
+    CUDA ignores text behind a number. An invalid entry ends the list, and a repeated one hides all.
     """
     prefix = next((prefix for prefix in ("GPU-", "MIG-") if value.startswith(prefix)), "")
     entries: list[str] = []
@@ -181,7 +180,7 @@ def _sort_as_cuda(cards: Sequence[Card]) -> list[Card]:
     """Return the cards as CUDA numbers them: by bus or, which is the default, fastest first.
 
     Raises:
-        InputError: the cards differ, and torch does not say which are the fastest.
+        InputError: the cards differ, and torch does not report which are the fastest.
     """
     if os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({card.name for card in cards}) == 1:
         return list(cards)
@@ -189,8 +188,8 @@ def _sort_as_cuda(cards: Sequence[Card]) -> list[Card]:
     uuids = _torch_uuids()
     if set(uuids) != set(by_uuid):
         raise InputError(
-            f"{VISIBLE}={os.environ.get(VISIBLE)}: the GPUs of this machine differ, and torch does not say how CUDA "
-            "numbers them; set CUDA_DEVICE_ORDER=PCI_BUS_ID for the numbers of nvidia-smi, or name GPUs by UUID"
+            f"{VISIBLE}={os.environ.get(VISIBLE)}: the GPUs of this machine differ, and torch does not report CUDA's "
+            "numbers; set CUDA_DEVICE_ORDER=PCI_BUS_ID for the numbers of nvidia-smi, or use UUIDs"
         )
     return [by_uuid[uuid] for uuid in uuids]
 

@@ -1,4 +1,4 @@
-"""What a launch profile is and does, here (`local`) or on a cluster (`slurm`): the one interface of both launchers."""
+"""The interface of launch profiles, for this machine (`local`) and clusters (`slurm`)."""
 
 import os
 import shlex
@@ -50,14 +50,14 @@ class RunDevices:
 
 
 class Launcher(StrictModel):
-    """A launch profile: on which machines, with how many workers and how runs train; it never changes their results.
+    """A launch profile: machines, number of workers, and settings of training that never change results.
 
     Attributes:
         checkpoint_every_s: seconds between checkpoints.
         checkpoint_every_steps: steps between checkpoints, in addition.
-        heartbeat_s: seconds between heartbeats, which tell observers that can see neither the process nor the
-            scheduler that a run is alive. On a shared file system without close-to-open consistency, keep it above a
-            third of the time for which old contents may be read.
+        heartbeat_s: seconds between heartbeats, which show that a run is alive to observers without access to the
+            process or scheduler. On a shared file system without close-to-open consistency, keep it above a third of
+            the time for which readers may see old contents.
         snapshot: train from a copy of the code made at submission.
         devices_per_run: GPUs, or CPU slots, that train one run together.
         trainer: how Transformers train.
@@ -72,7 +72,7 @@ class Launcher(StrictModel):
     trainer: TrainerSettings = Field(default_factory=TrainerSettings)
 
     max_submissions: ClassVar[int]
-    """Submissions of a run that never starts before a command gives up."""
+    """Times that a command submits a run that never starts before it gives up."""
 
     def check_counts(self) -> None:
         """Check that no count is absurd for this machine, if runs train on it.
@@ -84,9 +84,9 @@ class Launcher(StrictModel):
     # --- what there is to train on ---
 
     def resolve_slots(self) -> list[Slot]:
-        """Return the slots of this machine, none where a scheduler gives out devices.
+        """Return the slots of this machine; none for a scheduler.
 
-        Each lists the others that train its runs with it.
+        Each lists the other slots that train its runs with it.
 
         Raises:
             InputError: they do not exist.
@@ -98,12 +98,12 @@ class Launcher(StrictModel):
         """Return the devices that train a run.
 
         Raises:
-            InputError: they are this machine's, and do not exist.
+            InputError: this machine does not have them.
         """
 
     @abstractmethod
     def capacity(self) -> int:
-        """Return how many runs train in parallel; a guess where only the scheduler decides."""
+        """Return how many runs train in parallel; a guess if only the scheduler decides."""
 
     @abstractmethod
     def at_once(self, runs: int) -> tuple[int, str] | None:
@@ -111,14 +111,14 @@ class Launcher(StrictModel):
 
     @abstractmethod
     def memory_limit(self) -> tuple[int, str]:
-        """Return the memory in bytes that a run can have at most, and a label of what provides it."""
+        """Return the most memory of a run in bytes, and the name of its devices."""
 
     @abstractmethod
     def describe(self) -> str:
-        """Return what workers get, for people."""
+        """Return a description of the workers."""
 
     def warning_s(self) -> int | None:
-        """Return how many seconds before its end a worker is told to save; None if nothing ends it."""
+        """Return how many seconds before its end a worker gets the signal to save; None without a limit."""
         return None
 
     def sets_variable(self, variable: str) -> bool:
@@ -133,17 +133,17 @@ class Launcher(StrictModel):
 
     @abstractmethod
     def memory_advice(self, run_id: str, workers: int) -> str:
-        """Return what would give a run more memory, which trains beside those of other workers."""
+        """Return advice on more memory for a run beside those of other workers."""
 
     def time_advice(self, run_id: str) -> str:
-        """Return the command that gives a run more time; empty if nothing limits it."""
+        """Return the command that gives a run more time; empty without a limit."""
         return ""
 
     # --- launching ---
 
     @abstractmethod
     def check_nodes(self, nodes: int) -> None:
-        """Check that a run can have so many nodes.
+        """Check that a run can have this number of nodes.
 
         Raises:
             InputError: it cannot.
@@ -151,7 +151,7 @@ class Launcher(StrictModel):
 
     @abstractmethod
     def check(self, results: Path, runs: Sequence[PlannedRun], *, dry_run: bool = False) -> None:
-        """Check that runs could be started. A dry run asks no scheduler: this machine may have none.
+        """Check that runs could start. A dry run asks no scheduler: this machine may have none.
 
         Raises:
             InputError: a device, or the folder of slots, does not exist; or a path cannot be used.
@@ -169,7 +169,7 @@ class Launcher(StrictModel):
         Args:
             results: the results folder.
             runs: the runs, in order.
-            content: of submission.json, without what the launcher knows.
+            content: of submission.json, without the launcher's own entries.
 
         Raises:
             LaunchError: no worker could be started; the message has SLURM's own.
@@ -183,7 +183,7 @@ def worker_command(python: str, folder: Path) -> str:
 
 
 def code_environment(code: str, python_path: object) -> dict[str, str]:
-    """Return the variables that make Python import the package from a snapshot; none without a snapshot."""
+    """Return the variables that make Python import the package from a snapshot."""
     if not code:
         return {}
     path = os.pathsep.join([code, *([str(python_path)] if python_path else [])])

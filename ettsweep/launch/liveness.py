@@ -1,7 +1,6 @@
-"""Liveness of runs: which owners are alive, and which jobs will take a run.
+"""Liveness of runs: which owners are alive, and which jobs will claim a run.
 
-Processes of this host are asked first, then SLURM, then heartbeats. SLURM's answers are kept in a `SlurmCache` between
-polls; here they are only interpreted.
+Processes of this host come first, then SLURM, then heartbeats. A `SlurmCache` keeps SLURM's answers between polls.
 """
 
 import os
@@ -27,7 +26,7 @@ NO_ANSWER = "SLURM does not answer"
 
 
 class SchedulerLiveness:
-    """Liveness of the runs in a results folder at one instant; built anew for each poll."""
+    """Liveness of the runs in a results folder at one instant; make one for each poll."""
 
     def __init__(self, results: Path, slurm_cache: SlurmCache | None = None) -> None:
         self._results = results
@@ -54,7 +53,7 @@ class SchedulerLiveness:
 
     def owner(self, attempt: Attempt) -> Owner:
         """Return whether the owner of an unfinished attempt is alive."""
-        # The process itself is the best evidence, then SLURM; heartbeats are the last resort.
+        # The process is the best evidence, then SLURM, then heartbeats.
         process, job = attempt.owner(), attempt.job()
         if process is None:
             return Owner(attempt.liveness(), reason=unseen_reason(None))
@@ -70,7 +69,7 @@ class SchedulerLiveness:
 
     def _owner_by_slurm(self, attempt: Attempt, job: Json, submission: Submission | None, host: str) -> Owner:
         if problem := self._slurm_problem(str(job.get("cluster", "")), submission.user if submission else None):
-            # A heartbeat proves life; its absence proves nothing, as SLURM may know better.
+            # A heartbeat proves life; its absence proves nothing.
             is_beating = self._slurm_cache.heartbeat_life(attempt) == "alive"
             return Owner("alive", host) if is_beating else Owner("unknown", host, problem, self._is_unanswered)
         task = self._slurm_cache.tasks.get(str(job.get("id")))
@@ -85,16 +84,16 @@ class SchedulerLiveness:
             return Owner("dead", host)
         # A waiting task with the same restart count: squeue was asked before it started.
         is_listed = task.is_active or task.is_waiting
-        return Owner("alive" if is_listed else "unknown", host, f"SLURM says that job {task.id} is {task.state}")
+        return Owner("alive" if is_listed else "unknown", host, f"SLURM reports job {task.id} as {task.state}")
 
     @property
     def _is_unanswered(self) -> bool:
         return bool(self._slurm_cache.slurm_error)
 
     def _slurm_problem(self, cluster: str, user: str | None) -> str:
-        """Return why SLURM cannot be asked about a user's jobs on a cluster; empty if it can."""
+        """Return why SLURM cannot report a user's jobs on a cluster; empty if it can."""
         if not self._slurm_queried:
-            # Asked at most once per instance, so that all runs are judged by the same answer.
+            # One query per instance: all runs are judged by the same answer.
             self._slurm_cache.refresh(self._slurm)
             self._slurm_queried = True
         if self._slurm_cache.slurm_error:
@@ -105,19 +104,19 @@ class SchedulerLiveness:
             self._slurm_cache.slurm_error = str(error)
             return f"{NO_ANSWER}: {error}"
         if cluster != local_cluster:
-            return f"cluster {cluster} cannot be asked from here, which is {local_cluster}"
+            return f"this machine is on cluster {local_cluster} and cannot query {cluster}"
         if user in (None, str(os.getuid())):
             return ""
-        # Jobs that squeue hides would look as if they had ended.
+        # Hidden jobs would look ended.
         hidden = slurm_api.hides_jobs_of_others() or user not in slurm_api.known_users([str(user)])
         return f"SLURM does not show the jobs of user {user} here" if hidden else ""
 
     # --- jobs of runs -----------------------------------------------------------------------------------------------
 
     def job_status(self, run_id: str) -> Status | None:
-        """Return the status of a run that nobody trains, from the submissions that list it; None if none says anything.
+        """Return the status of a run without an owner, from the submissions that list it; None if none is relevant.
 
-        A job that will take the run comes first, then one that may, then a held one, then the newest submission.
+        A job that will claim the run comes first, then one that may, then a held one, then the newest submission.
         """
         listing = self._submissions_by_run.get(run_id, [])
         first_runs = self._read_first_runs(listing[-1], run_id) if listing else FirstRuns()
@@ -134,7 +133,7 @@ class SchedulerLiveness:
         return status
 
     def _why_left(self, submission: Submission, run_id: str) -> str:
-        """Return why a job has left a run to nobody, if too many failed the same way before another got further."""
+        """Return why a job left a run unclaimed, if too many failed with the same error before one got further."""
         if submission.kind == "local" or not submission.is_unproven(run_id):
             return ""
         if not submission.worker_report(f"{submission.task_index(run_id)}-0").get("leaving"):
@@ -144,7 +143,7 @@ class SchedulerLiveness:
         return self._stops[submission.path]
 
     def _read_first_runs(self, submission: Submission, run_id: str) -> FirstRuns:
-        """Return what the first runs of a submission say about another one."""
+        """Return the status of a run by the first runs of its submission."""
         if not submission.is_unproven(run_id):
             return FirstRuns()
         if submission.path not in self._first_runs:
@@ -164,12 +163,12 @@ class SchedulerLiveness:
         if problem := self._slurm_problem(submission.cluster, submission.user):
             return Status(State.UNKNOWN, problem, is_unanswered=self._is_unanswered)
         slurm_cache, index = self._slurm_cache, submission.task_index(run_id)
-        # None if neither recorded nor in squeue: sbatch still runs, or the submitter died before it ran.
+        # None if not recorded and not in squeue: sbatch still runs, or the submitter died before.
         array = slurm_cache.arrays.get(submission.name)
         if array is None:
             if submission.submitter_life() == "alive" or submission.array_id():  # or recorded after squeue was asked
                 return Status(State.QUEUED, "being submitted")
-            return Status(State.INTERRUPTED, "its submission was cut short")
+            return Status(State.INTERRUPTED, "its submission was interrupted")
         id_ = f"{array}_{index}"
         task = slurm_cache.tasks.get(id_) or slurm_cache.history(id_, self._slurm)
         if task is None or task.name != submission.name:  # SLURM reuses ids; names are unique
@@ -177,15 +176,15 @@ class SchedulerLiveness:
         if task.is_held:
             reason = task.reason or task.state
             by = " by an administrator" if reason == "JobHeldAdmin" else ""
-            return Status(State.HELD, f"{reason}: `scontrol release {id_}`{by}, or `cancel` and `retry`", job=id_)
+            return Status(State.HELD, f"{reason}: run `scontrol release {id_}`{by}, or `cancel` and `retry`", job=id_)
         if task.is_waiting:
             start = f"expected to start {task.start.replace('T', ' ')}" if task.start else ""
-            # Such a job exceeds a limit of its partition or QOS, and waits for ever.
+            # The job exceeds a limit of its partition or QOS, and waits for ever.
             if re.search(r"TimeLimit|WallDuration", task.reason):
                 start = "can never start: `cancel` it, lower time_min, then `retry`"
             return Status(State.QUEUED, ", ".join(filter(None, [task.reason, start])), job=id_)
         if task.is_active:
-            # Its workers take no more runs, so this job is no reason to wait.
+            # Its workers claim no more runs.
             if submission.all_leaving(index, task.restarts):
                 return Status(State.INTERRUPTED, f"job {id_} is ending", job=id_)
             activity = "is ending" if task.state == "COMPLETING" else f"runs on {task.node}" if task.node else "starts"
@@ -197,7 +196,7 @@ class SchedulerLiveness:
     def _has_workers(self, submission: Submission) -> bool:
         """`True` if a local submission has workers, or may have some on a host that cannot be seen from here.
 
-        An unreachable owner that `retry` has given up, or whose heart stands still, does not count: it would keep the
+        An unreachable owner does not count if `retry` has given it up or its heartbeat has stopped: it would keep the
         whole list queued for ever.
         """
         slots = submission.live_slots()
@@ -217,20 +216,20 @@ class SchedulerLiveness:
         )
 
     def _worker_life(self, worker: Process, heart: Heart) -> Life:
-        """Return whether a worker that cannot be seen lives."""
+        """Return whether a hidden worker is alive."""
         if heart.heartbeat_interval_s() is None and worker.is_of_another_boot:
             # Without a heart, as in submissions of older versions or those that a power cut ended at their start, its
-            # list would stay queued for ever. If it lives after all, on another machine, no run is trained twice: each
-            # is claimed.
+            # list would stay queued for ever. If it lives on another machine, claims still prevent training a run
+            # twice.
             return "dead"
         return self._slurm_cache.heartbeat_life(heart)
 
     def undecided_hearts(self, run_ids: Collection[str], *, of_this_name: bool = False) -> list[Heart]:
-        """Return the hearts that decide who has some runs, and that were not watched for long enough to tell.
+        """Return the hearts that decide who has some runs, and that need more watching.
 
         Args:
             run_ids: ids of the runs.
-            of_this_name: only those of processes whose machine has the name of this one.
+            of_this_name: only those of processes on machines with this machine's name.
         """
         hearts: list[tuple[Process | None, Heart]] = []
         for run_id in run_ids:
@@ -255,10 +254,10 @@ class SchedulerLiveness:
         ]
 
     def _forgotten_status(self, submission: Submission, index: int, id_: str) -> Status:
-        """Return the status of a task that neither the controller nor the accounting database knows.
+        """Return the status of a task that is unknown to the controller and the accounting database.
 
-        SLURM keeps nothing about a single task that is cancelled while it waits. A task that has started is in the
-        accounting database, and its worker has left a report.
+        SLURM forgets a single task that is cancelled while it waits. A started task is in the accounting database, and
+        its worker has left a report.
         """
         if self._slurm_cache.history_error:
             return Status(State.INTERRUPTED, f"job {id_} has ended; {self._slurm_cache.history_error}", job=id_)
@@ -269,10 +268,10 @@ class SchedulerLiveness:
         return Status(State.INTERRUPTED, f"job {id_} has ended", job=id_)
 
     def withdrawable_jobs(self, submission: Submission) -> list[str]:
-        """Return the ids of a submission's jobs that have not started, and wait only for cancelled or finished runs.
+        """Return the ids of a submission's jobs that wait, and have only cancelled or finished runs.
 
         Raises:
-            SlurmUnavailableError: SLURM cannot be asked about its jobs, or they are being submitted.
+            SlurmUnavailableError: SLURM cannot report its jobs, or they are being submitted.
         """
         if problem := self._slurm_problem(submission.cluster, submission.user):
             raise SlurmUnavailableError(problem)
@@ -283,7 +282,7 @@ class SchedulerLiveness:
         for index in dict.fromkeys(map(submission.task_index, submission.runs)):
             task = self._slurm_cache.tasks.get(f"{array}_{index}")
             runs = submission.run_dirs(submission.task_runs(index))
-            # A job that still has an unfinished run of another sweep stays.
+            # Keep a job with an unfinished run of another sweep.
             is_waiting_job = task and task.name == submission.name and task.is_waiting
             if is_waiting_job and all(run.cancel_path.exists() or run.result_path.exists() for run in runs):
                 job_ids.append(f"{array}_{index}")
@@ -313,7 +312,7 @@ class SchedulerLiveness:
         return slots
 
     def is_live(self, submission: Submission) -> bool:
-        """`True` if a submission has workers, will have, or may have: then nothing of it may be deleted."""
+        """`True` if a submission has or may get workers: then keep all of it."""
         if submission.kind == "local":
             return self._has_workers(submission)
         if self._slurm_problem(submission.cluster, submission.user):
@@ -338,7 +337,7 @@ def _ended_status(task: slurm_api.ArrayTask, submission: Submission, run_id: str
         return Status(State.INTERRUPTED, f"job {task.id}: timed out; {more_time(run_id, time_min)}", job=task.id)
     report = submission.worker_report(f"{submission.task_index(run_id)}-0")
     if task.state == "FAILED" and (number(report.get("idle_lives")) or 0) >= MAX_IDLE_LIVES:
-        reason = f"job {task.id} had no time for a single step in {MAX_IDLE_LIVES} starts"
+        reason = f"job {task.id} started {MAX_IDLE_LIVES} times without time for a single step"
         return Status(State.INTERRUPTED, f"{reason}; {more_time(run_id, time_min)}", job=task.id)
     if task.state == "FAILED":
         return Status(State.INTERRUPTED, f"job {task.id} failed ({task.reason})", job=task.id)
@@ -350,24 +349,24 @@ def _ended_status(task: slurm_api.ArrayTask, submission: Submission, run_id: str
 def watch_hearts(
     results: Path, run_ids: Collection[str], notify: Callable[[str], None], *, of_this_name: bool
 ) -> SlurmCache:
-    """Watch the hearts that decide who has some runs until each has changed or stood still for too long.
+    """Watch the hearts that decide who has some runs until each has beaten or been silent for too long.
 
     Args:
         results: the results folder.
         run_ids: ids of the runs.
-        notify: receives a line if that takes a while.
-        of_this_name: watch only processes whose machine has the name of this one.
+        notify: receives a line if this takes long.
+        of_this_name: watch only processes on machines with this machine's name.
 
     Returns:
-        What was seen, for a `SchedulerLiveness`.
+        The observed heartbeats, for a `SchedulerLiveness`.
     """
     slurm_cache, is_first = SlurmCache(), True
     while hearts := SchedulerLiveness(results, slurm_cache).undecided_hearts(run_ids, of_this_name=of_this_name):
         if is_first:
             longest_s = MISSED_BEATS * max(heart.heartbeat_interval_s() or 0.0 for heart in hearts)
             notify(
-                "runs were claimed by processes that cannot be seen from here (before the last boot, in a container or "
-                f"on another machine): watching their heartbeats, up to {longest_s:g} s"
+                "processes that this machine cannot see have claimed runs (before the last boot, in a container or "
+                f"elsewhere): watching their heartbeats, up to {longest_s:g} s"
             )
         is_first = False
         time.sleep(HEARTBEAT_POLL_S)

@@ -1,4 +1,4 @@
-"""The launcher of this machine: slots, a worker in each, and new workers for slots whose workers died."""
+"""The launcher of this machine: a worker in each slot, and new workers for dead ones."""
 
 import contextlib
 import os
@@ -59,16 +59,16 @@ class LocalProfile(Launcher):
     def _check_fields(self) -> Self:
         if isinstance(self.devices, list) and (repeated := [n for n in self.devices if self.devices.count(n) > 1]):
             raise ValueError(
-                f"devices: GPU {repeated[0]} is named twice; workers_per_device=2 has two workers share each GPU"
+                f"devices: GPU {repeated[0]} occurs twice; for two workers on each GPU, set workers_per_device=2"
             )
         if self.workers_per_device > 1 and self.slots != "auto":
-            raise ValueError("slots and workers_per_device both set the number of workers: give only one of them")
+            raise ValueError("slots and workers_per_device both set the number of workers: drop one of them")
         if self.devices_per_run > 1 and self.workers_per_device > 1:
             raise ValueError("workers_per_device: must be 1 with devices_per_run > 1: each device has its own worker")
         return self
 
     def resolve_slots(self) -> list[Slot]:
-        # Left-over slots that do not fill a group stay unused.
+        # Slots that do not fill a group remain unused.
         singles, devices_per_run = self._single_device_slots(), self.devices_per_run
         if len(singles) < devices_per_run:
             hint = "" if self.slots == "auto" else f" (slots={self.slots}; {devices_per_run} are needed)"
@@ -82,7 +82,7 @@ class LocalProfile(Launcher):
 
     def memory_limit(self) -> tuple[int, str]:
         k = self.devices_per_run
-        # A generous bound: the largest GPU, even if `devices` names smaller ones.
+        # A generous bound: the largest GPU, even if `devices` has smaller ones.
         if self.devices != "cpu" and visible_gpus() and (largest := gpu_bytes()):
             return k * largest, f"{format_count(k, 'GPU')} of this machine" if k > 1 else "a GPU of this machine"
         return memory_bytes(), "this machine"
@@ -92,13 +92,13 @@ class LocalProfile(Launcher):
         counts = {name: getattr(self, name) for name in ("slots", "threads", "workers_per_device")}
         counts["trainer.loader_workers"] = self.trainer.loader_workers
         limits = dict.fromkeys(counts, core_count * MAX_PER_CORE)
-        # Each worker imports torch, so memory limits their number before the cores do.
+        # Each worker imports torch: memory limits their number before cores do.
         limits["slots"] = min(limits["slots"], max(core_count, memory // WORKER_BYTES))
         exceeded = {name: limit for name, limit in limits.items() if is_whole(counts[name], limit + 1)}
         if exceeded:
             machine = f"this machine has {format_count(core_count, 'core')} and {memory / GIB:.0f} GiB"
             raise InputError.of(
-                f"{name}: {counts[name]} are too many: {machine}; {limit} at most" for name, limit in exceeded.items()
+                f"{name}: at most {limit}, got {counts[name]}: {machine}" for name, limit in exceeded.items()
             )
 
     def capacity(self) -> int:
@@ -139,7 +139,8 @@ class LocalProfile(Launcher):
     def check_nodes(self, nodes: int) -> None:
         if nodes > 1:
             raise InputError(
-                f"nodes: a run of this sweep takes {nodes}, and the launch profile has none but this machine"
+                f"nodes: a run of this sweep needs {nodes}, but this launch profile has only this machine; pass "
+                "--launch with a SLURM profile"
             )
 
     def check(self, results: Path, runs: Sequence[PlannedRun], *, dry_run: bool = False) -> None:
@@ -147,7 +148,7 @@ class LocalProfile(Launcher):
         lock_dir()
 
     def start(self, results: Path, runs: Sequence[PlannedRun], content: Json) -> list[Path]:
-        # More workers than runs would only start, find nothing and end.
+        # Workers beyond the number of runs would find nothing.
         slots = sort_free_first(self.resolve_slots())[: len(runs)]
         if max(slot.sharers for slot in slots) > 1 and not mps_is_running():
             print_note(f"workers compute on a GPU {NO_MPS_NOTE}")
@@ -164,9 +165,7 @@ class LocalProfile(Launcher):
         gpus = [] if self.devices == "cpu" else visible_gpus()
         if isinstance(self.devices, list):
             if missing := [index for index in self.devices if index >= len(gpus)]:
-                raise InputError(
-                    f"devices: there is no GPU {missing[0]}; {len(gpus)} found here (`devices: cpu` uses none)"
-                )
+                raise InputError(f"devices: no GPU {missing[0]} here, found {len(gpus)}; `devices: cpu` uses none")
             gpus = [gpus[index] for index in self.devices]
         workers_per_gpu = self.workers_per_device
         worker_count = (len(gpus) * workers_per_gpu or core_count) if self.slots == "auto" else self.slots
@@ -174,18 +173,18 @@ class LocalProfile(Launcher):
         if not gpus:
             if workers_per_gpu > 1:
                 raise InputError(
-                    f"workers_per_device: there is no GPU here; slots={workers_per_gpu * core_count} is for the CPU"
+                    f"workers_per_device: no GPU here; for the CPU, set slots={workers_per_gpu * core_count}"
                 )
             return [Slot(f"cpu-{k}", "cpu", None, threads) for k in range(worker_count)]
-        # Ranks of one run on the same GPU would fight for its memory, and NCCL refuses them.
+        # NCCL refuses ranks of one run on the same GPU.
         if self.devices_per_run > 1 and worker_count > len(gpus):
             shared = f"{worker_count} workers cannot share {format_count(len(gpus), 'GPU')}"
-            raise InputError(f"slots: {shared} where devices_per_run is {self.devices_per_run}")
+            raise InputError(f"slots: {shared} if devices_per_run is {self.devices_per_run}")
         return [_gpu_slot(gpus, k, worker_count, threads) for k in range(worker_count)]
 
 
 def _gpu_slot(gpus: Sequence[str], worker: int, worker_count: int, threads: int) -> Slot:
-    """Return the slot of one of `worker_count` workers, which are dealt to the GPUs in turn."""
+    """Return the slot of one of `worker_count` workers, assigned to the GPUs in turn."""
     gpu, rank_on_gpu = gpus[worker % len(gpus)], worker // len(gpus)
     sharers = len(range(worker % len(gpus), worker_count, len(gpus)))
     # The name becomes a file name; UUIDs of MIG devices can contain slashes.
@@ -194,23 +193,23 @@ def _gpu_slot(gpus: Sequence[str], worker: int, worker_count: int, threads: int)
 
 
 MAX_PER_CORE = 64
-"""Most workers or threads per core; more can only be a typing error."""
+"""Most workers or threads per core; more must be a typing error."""
 
 WORKER_BYTES = 2**28
-"""Lower bound on the memory of a worker: what importing torch takes."""
+"""Lower bound on the memory of a worker in bytes: that of an import of torch."""
 
 # --- workers --------------------------------------------------------------------------------------------------------
 
 
 def start_worker(submission: Submission, slot: str) -> Process:
-    """Start the worker of a slot in a session of its own: neither Ctrl-C nor a closed terminal stops it.
+    """Start the worker of a slot in its own session: Ctrl-C and a closed terminal do not stop it.
 
     Raises:
         StorageError: the file of its output cannot be written.
         LaunchError: it cannot be started.
     """
     command = f"{worker_command(shlex.quote(sys.executable), submission.path)} --slot {shlex.quote(slot)}"
-    # The output needs a file before the process id that names it exists.
+    # The output needs a file before its process id is known.
     output = submission.path / f"{uuid.uuid4().hex}_log.out"
     with storage_errors(output):
         log = output.open("ab")
@@ -226,7 +225,7 @@ def start_worker(submission: Submission, slot: str) -> Process:
             )
     except OSError as error:
         output.unlink(missing_ok=True)
-        raise LaunchError(f"{submission.path}: worker could not be started: {error}") from error
+        raise LaunchError(f"{submission.path}: cannot start the worker: {error}") from error
     with storage_errors(output):
         output.rename(submission.path / f"{worker.pid}_0_log.out")
     return process_identity(worker.pid)
@@ -241,7 +240,7 @@ def respawn_worker(vacancy: VacantSlot) -> bool:
 
     Raises:
         LaunchError: it could not be started.
-        InputError: others may change what it would execute.
+        InputError: others may change its code.
         StorageError: the submission cannot be written.
     """
     submission, slot = read_submission(vacancy.submission.path), vacancy.slot
@@ -250,7 +249,7 @@ def respawn_worker(vacancy: VacantSlot) -> bool:
     moved_path = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     with storage_errors(path):
         try:
-            path.rename(moved_path)  # a rename succeeds in only one of several commands that see the dead worker
+            path.rename(moved_path)  # only one of several commands can rename the report
         except FileNotFoundError:
             if vacancy.died:
                 return False
@@ -259,11 +258,11 @@ def respawn_worker(vacancy: VacantSlot) -> bool:
             if last_worker and last_worker.liveness() != "dead":  # another command has started it already
                 return False
             new_worker = start_worker(submission, slot)
-            # Only now: the new worker writes a report of its own.
+            # Not earlier: the new worker writes its own report.
             moved_path.unlink(missing_ok=True)
         finally:
             with contextlib.suppress(FileNotFoundError):
-                # Without a new worker the dead one's report returns, so that its slot still counts as vacant.
+                # Without a new worker, restore the old report: the slot still counts as vacant.
                 moved_path.rename(path)
     names = [str(each.get("name")) for each in submission.slots]
     pairs = zip(names, submission.workers(), strict=False)
@@ -272,7 +271,7 @@ def respawn_worker(vacancy: VacantSlot) -> bool:
 
 
 def respawn_workers(vacancies: Collection[VacantSlot]) -> str:
-    """Start a worker in each slot; return a line on how many were started, empty for none."""
+    """Start a worker in each slot; return a line with their number, empty for none."""
     worker_count = sum(map(respawn_worker, vacancies))
     if not worker_count:
         return ""
@@ -283,12 +282,12 @@ def respawn_workers(vacancies: Collection[VacantSlot]) -> str:
 class WorkerRespawner:
     """Replaces workers that die while their runs are followed.
 
-    A worker that died before it claimed a run is not replaced, and no slot gets more than `MAX_RESPAWNS`: on a broken
-    device each would cost a run.
+    It does not replace a worker that died before it claimed a run, and no slot gets more than `MAX_RESPAWNS`: on a
+    broken device, each would cost a run.
 
     Attributes:
-        after_s: seconds for which a slot must have been vacant.
-        notify: receives a line on what was done.
+        after_s: seconds that a slot must be vacant first.
+        notify: receives a line on new workers.
         clock: monotonic seconds.
     """
 
@@ -299,17 +298,17 @@ class WorkerRespawner:
     _respawn_counts: Counter[tuple[Path, str]] = field(default_factory=Counter)
 
     def poll(self, vacancies: Collection[VacantSlot]) -> None:
-        """Start workers in those of the vacant slots that have been vacant for long enough."""
+        """Start workers in slots that have been vacant for long enough."""
         now_s = self.clock()
         vacant = {(v.submission.path, v.slot): v for v in vacancies if v.died}
-        # A slot that has a worker again loses its time, so it starts afresh if that one dies.
+        # The time of a slot restarts once it has a worker.
         self._vacant_since_s = {key: self._vacant_since_s.get(key, now_s) for key in vacant}
         due = [
             key
             for key in vacant
             if now_s - self._vacant_since_s[key] >= self.after_s and self._respawn_counts[key] < MAX_RESPAWNS
         ]
-        # Counted before the start: a slot whose worker cannot be started must not be tried for ever.
+        # Count before the start: a worker that cannot start must not be tried for ever.
         self._respawn_counts.update(due)
         try:
             self.notify(respawn_workers([vacant[key] for key in due]))

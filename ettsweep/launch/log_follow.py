@@ -14,11 +14,11 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State, Status
 
 FINAL_LINES_S = 2.0
-"""Most seconds to wait for the last log lines of a run that is over: its owner may live on to train others."""
+"""Most seconds to wait for the last log lines of an ended run: its owner may live on to train others."""
 
 
 class LogFollower:
-    """Reads what was added to a run's log since the last read."""
+    """Reads new text of a run's log."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
@@ -30,11 +30,11 @@ class LogFollower:
         text = ""
         for number in [number for number in self._run.attempt_numbers() if number >= self._number]:
             if number > self._number:
-                # A new attempt: the previous one has ended, so nothing more comes.
+                # A new attempt: the previous one has ended.
                 text += self.read_ending() + f"== attempt {number}\n"
                 self._number, self._offsets = number, {}
             for path, data in self._read_bytes():
-                # A line still being written waits for the next read, as it may end within a UTF-8 character.
+                # Leave an incomplete line for the next read: it may end within a UTF-8 character.
                 lines = data[: data.rfind(b"\n") + 1]
                 self._offsets[path] = self._offsets.get(path, 0) + len(lines)
                 text += as_on_screen(lines.decode(errors="replace"))
@@ -50,11 +50,11 @@ class LogFollower:
         return nothing + text + attempt.log_footer()
 
     def _read_bytes(self) -> Iterator[tuple[Path, bytes]]:
-        """Yield what is new in the log, and in what a command has printed."""
+        """Yield new text of the log and of the command's output."""
         attempt = self._run.attempt(self._number)
         for path in (attempt.log_path, attempt.output_path):
             with contextlib.suppress(OSError), os.fdopen(open_regular(path), "rb") as file:
-                # By bytes, not characters: decoding starts anew with each read.
+                # By bytes, not characters: each read decodes afresh.
                 file.seek(self._offsets.get(path, 0))
                 yield path, file.read()
 
@@ -68,7 +68,7 @@ def follow_log(
         monitor: polls the run.
         run: folder of the run.
         write: receives new log text.
-        notify: receives a line on what the run waits for, whenever that changes.
+        notify: receives a line when the reason to wait changes.
     """
     follower, last_wait_message = LogFollower(run), ""
     while True:
@@ -88,7 +88,7 @@ def follow_log(
 
 
 def _drain(run: RunDir, follower: LogFollower, write: Callable[[str], None]) -> None:
-    """Pass on what the owner of an ended run still logs, until the owner is dead or `FINAL_LINES_S` have passed."""
+    """Pass on the last lines of an ended run, until its owner is dead or `FINAL_LINES_S` have passed."""
     attempt, deadline_s = run.latest_attempt(), time.monotonic() + FINAL_LINES_S
     while attempt and attempt.liveness() != "dead" and time.monotonic() < deadline_s:
         time.sleep(POLL_S)
@@ -97,8 +97,8 @@ def _drain(run: RunDir, follower: LogFollower, write: Callable[[str], None]) -> 
 
 
 def _describe_wait(run_id: str, status: Status) -> str:
-    """Return a line on what a run that is not in training waits for."""
+    """Return a line on why a run waits."""
     reason = f": {status.reason}" if status.reason else ""
     if status.state in (State.INTERRUPTED, State.MISSING):
-        return f"run {run_id} is {status.state}{reason}; it waits for a worker: `ettsweep retry {run_id}` starts one"
+        return f"run {run_id} is {status.state}{reason}; no worker has it: `ettsweep retry {run_id}` starts one"
     return f"run {run_id} is {status.state}{reason}; its log follows once it trains"

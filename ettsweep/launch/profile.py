@@ -1,4 +1,4 @@
-"""Launch profiles: which one runs train with, read, changed by options, checked; `local` and `slurm` carry it out."""
+"""Launch profiles: choose, read, override and check them."""
 
 import math
 import os
@@ -25,16 +25,16 @@ PROFILES: dict[str, type[LocalProfile] | type[SlurmProfile]] = {"local": LocalPr
 def choose_launch(
     profile: str | None, overrides: Sequence[str], sweeps: Sequence[Sweep], *, is_new: bool = False
 ) -> LaunchSettings:
-    """Return where runs train: as options say, and else as the runs of their sweeps did last.
+    """Return where runs train: by options, else as the last runs of their sweeps.
 
     Args:
-        profile: as typed, a name or a file; None if it is not given.
-        overrides: `key=value` as typed, for fields of it, or of that of the sweeps.
-        sweeps: to which the runs belong, or, for a new sweep, all others.
-        is_new: whether they are others, which then need not agree.
+        profile: a name or a file, as typed.
+        overrides: `key=value` as typed, for its fields or those of the sweeps' profile.
+        sweeps: of the runs or, for a new sweep, all others.
+        is_new: whether they are others, which may differ.
 
     Raises:
-        InputError: the sweeps were launched differently, so the user must choose.
+        InputError: the sweeps were launched differently, and the user must choose.
     """
     if profile is not None:
         path = profile_file(profile)
@@ -61,10 +61,10 @@ def choose_launch(
 
 
 def with_more(launch: LaunchSettings, more_memory: str | None, more_time: str | None) -> LaunchSettings:
-    """Return where runs train in jobs with more memory or time, if texts say how much.
+    """Return where runs train, with more memory or time if texts state an amount.
 
     Raises:
-        InputError: a text is no amount, or no more than the profile has anyway, or runs train on this machine.
+        InputError: a text is not an amount, or is not above the profile's, or runs train on this machine.
     """
     profile, overrides, problems = load_profile(launch.profile, launch.overrides), [], []
     for option, text, field, read in (
@@ -74,14 +74,14 @@ def with_more(launch: LaunchSettings, more_memory: str | None, more_time: str | 
         if text is None:
             continue
         if not hasattr(profile, field):
-            raise InputError(f"{option} {text}: these runs train on this machine; only jobs of SLURM have a limit")
+            raise InputError(f"{option} {text}: these runs train on this machine; only SLURM jobs have a limit")
         try:
             amount = read(text)
         except ValueError as error:
             problems.append(f"{option}: {error}")
             continue
         if (had := getattr(profile, field)) is not None and amount <= had:
-            problems.append(f"{option} {text}: is no more than {field}: {had:g} of the launch profile")
+            problems.append(f"{option} {text}: must be above {field}: {had:g} of the launch profile")
         overrides.append(f"{field}={amount:g}")
     if problems:
         raise InputError.of(problems)
@@ -97,10 +97,10 @@ def load_profile(name: str, overrides: Sequence[str] = (), *, is_executed: bool 
     Args:
         name: a file, or a name.
         overrides: changes to it.
-        is_executed: whether its `setup` is to be executed, so that nobody else may change it.
+        is_executed: whether its `setup` will be executed, and others must not be able to change it.
 
     Raises:
-        InputError: no such profile, or unknown keys or invalid values; or somebody else may change it.
+        InputError: no such profile, unknown keys or invalid values; or somebody else may change it.
     """
     path = find_profile(name)
     if is_executed and path.parent != shipped("launch"):
@@ -110,21 +110,21 @@ def load_profile(name: str, overrides: Sequence[str] = (), *, is_executed: bool 
         _apply_override(data, override)
     source = Source(str(path), options_by_key(overrides, "--launch-set"))
     kind = data.get("kind", "local")
-    # Without `kind` the profile counts as local, and each SLURM field would be reported as an unknown key.
+    # Without `kind` the profile counts as local, and each SLURM field would be an unknown key.
     slurm_only = sorted(set(data) & (set(SlurmProfile.model_fields) - set(LocalProfile.model_fields)))
     if "kind" not in data and slurm_only:
-        raise InputError(f"{source.file}: kind: is required; `kind: slurm` has {', '.join(slurm_only)}")
+        raise InputError(f"{source.file}: kind: missing; add `kind: slurm`, which has {', '.join(slurm_only)}")
     if not isinstance(kind, str) or kind not in PROFILES:
         raise InputError(f"{source.of(('kind',))}: kind: {unknown_name('kind', str(kind), PROFILES)}")
     for other, schema in PROFILES.items():
         if misplaced := sorted(data.keys() & schema.model_fields.keys() - PROFILES[kind].model_fields.keys()):
             raise InputError.of(
-                f"{source.of((key,), is_unknown=True)}: {key}: unknown key of kind {kind}; `kind: {other}` has it"
+                f"{source.of((key,), is_unknown=True)}: {key}: unknown key of kind {kind}; set `kind: {other}` for it"
                 for key in misplaced
             )
     if misplaced := sorted(data.keys() & TrainerSettings.model_fields.keys()):
         raise InputError.of(
-            f"{source.of((key,), is_unknown=True)}: {key}: is a key of the block trainer; write trainer.{key}"
+            f"{source.of((key,), is_unknown=True)}: {key}: belongs to the block trainer; write trainer.{key}"
             for key in misplaced
         )
     profile = validate(PROFILES[kind], data, source)
@@ -143,11 +143,11 @@ def read_profile(kind: str, data: dict[str, Any], source: str) -> AnyProfile:
 
 
 def _apply_override(data: dict[str, Any], override: str) -> None:
-    # Sweeps store overrides with masked values; the mask must not become the value.
+    # Sweeps mask stored values, and a mask must not become a value.
     if override.startswith("environment") and override.endswith(f"={HIDDEN_VALUE}"):
         raise InputError(
-            f"--launch-set {override}: the value is not kept with a sweep, as it may be a secret; give it again, or "
-            f"name a profile that has it with --launch"
+            f"--launch-set {override}: sweeps do not store this value, which may be a secret; pass it again, or a "
+            "profile with it by --launch"
         )
     key, value = split_override(override, "--launch-set", "slots=4", rf"{NAME}(\..+)?")
     first, _, subkey = key.partition(".")
@@ -156,10 +156,10 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
         return
     inner = data.setdefault(first, {})
     if not isinstance(inner, dict):
-        raise InputError(f"--launch-set {hide_secrets(override)}: {first} has no parts; {first}=value sets it")
+        raise InputError(f"--launch-set {hide_secrets(override)}: {first} has no parts; write {first}=value")
     if first == "trainer":
         set_nested(inner, subkey, value)
-    else:  # names with dots are told as they are
+    else:  # names with dots stay whole
         inner[subkey] = value
 
 
@@ -191,7 +191,7 @@ def find_profile(name: str) -> Path:
 
 
 def profile_note(name: str) -> str:
-    """Return a line that says which launch profile is used; empty for the shipped one of this machine."""
+    """Return a line on the launch profile; empty for the shipped one of this machine."""
     path, shipped_path = find_profile(name), shipped("launch") / f"{name}.yaml"
     note = describe_choice("launch profile", path, shipped_path if shipped_path.is_file() else None)
     # The default, which says nothing new.

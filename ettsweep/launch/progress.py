@@ -31,7 +31,7 @@ POLL_REST_FACTOR = 5
 """After a poll, wait at least this many times as long as it took, to spare a slow file system."""
 
 RELAUNCH_S = 20.0
-"""Seconds that a run without a job or worker waits, while others train, before it is submitted again."""
+"""Seconds that a run without a job or worker waits, while others train, until ettsweep submits it again."""
 
 MAX_ROWS = 16
 """Most runs in the table."""
@@ -45,11 +45,11 @@ class SweepStatus:
     """Status of runs at one instant.
 
     Attributes:
-        statuses: by run id; finished runs may be left out, and counted instead.
-        remaining_s: estimated seconds until all are finished; None if nothing runs, or no run was timed yet.
-        slurm_error: why SLURM does not answer; empty if it does or is not needed.
+        statuses: by run id; finished runs may only be counted.
+        remaining_s: estimated seconds until all are finished; None without running or timed runs.
+        slurm_error: why SLURM does not answer; empty if it does or has no part.
         vacant_slots: slots of this machine whose workers died while runs wait for them.
-        is_undecided: whether a heart is watched that will decide who has a run.
+        is_undecided: whether a watched heart will decide who has a run.
         finished: number of finished runs that `statuses` leaves out, by state.
     """
 
@@ -68,7 +68,7 @@ class SweepStatus:
     @property
     def is_over(self) -> bool:
         """`True` if certainly no run is queued or running."""
-        # While SLURM is silent, or a heart has not been watched for long enough, an unknown run may be training.
+        # While SLURM is silent or hearts are being watched, an unknown run may be training.
         is_open = self.slurm_error or self.is_undecided
         active_states = (State.QUEUED, State.RUNNING, *([State.UNKNOWN] if is_open else []))
         return not any(s.state in active_states for s in self.statuses.values())
@@ -100,12 +100,12 @@ class SweepStatus:
 
     @property
     def stop_reason(self) -> str:
-        """Why runs are not started although nobody cancelled them; empty if there are none."""
+        """Why runs do not start, without a cancellation; empty if all do."""
         return next((s.reason for s in self.statuses.values() if s.is_stopped), "")
 
     @property
     def idle_slots(self) -> str:
-        """Which slots are idle because their workers died; empty if none is."""
+        """Text on slots whose workers died; empty without any."""
         slots = ", ".join(v.slot for v in self.vacant_slots if v.died)
         return f"no worker in {slots}: it died" if slots else ""
 
@@ -137,7 +137,7 @@ def format_duration(seconds: float) -> str:
 
 
 class ProgressMonitor:
-    """Polls the status of runs; the result of a finished run is read only once.
+    """Polls the status of runs; reads the result of a finished run only once.
 
     Args:
         results: the results folder.
@@ -173,7 +173,7 @@ class ProgressMonitor:
         liveness = SchedulerLiveness(self._results, self.slurm_cache)
         statuses = {}
         for run_id in self.specs:
-            # A finished run stays so: not even looking at it keeps polls of large sweeps cheap.
+            # Polls of large sweeps are cheap: they do not look at finished runs.
             status = self._finished.get(run_id)
             if status is None:
                 run = self._reader.read_run(run_id, liveness)
@@ -217,7 +217,7 @@ def _progress_row(monitor: ProgressMonitor, sweep_status: SweepStatus, run_id: s
 
 
 def render_progress(monitor: ProgressMonitor, sweep_status: SweepStatus, title: str, width: int) -> "RenderableType":
-    """Return what `--follow` shows at a terminal: a progress bar with the remaining time, and a table of runs."""
+    """Return the display of `--follow` at a terminal: a progress bar with the remaining time, and a table of runs."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -236,7 +236,7 @@ def render_progress(monitor: ProgressMonitor, sweep_status: SweepStatus, title: 
     )
     row_ids = [run_id for run_id, s in statuses.items() if s.state is State.RUNNING]
     row_ids += [run_id for run_id, s in statuses.items() if s.state in (State.FAILED, State.HELD, State.UNKNOWN)]
-    if len(row_ids) < MAX_ROWS:  # room for what the next runs wait for
+    if len(row_ids) < MAX_ROWS:  # room for the reasons of waiting runs
         # One row per reason, for the first run that has it: `reversed` lets the first win.
         queued = {s.reason: run_id for run_id, s in reversed(statuses.items()) if s.state is State.QUEUED and s.reason}
         row_ids += reversed(queued.values())
@@ -259,13 +259,13 @@ def follow_progress(
     relaunch: bool = True,
     on_poll: Callable[[SweepStatus], None] = lambda sweep_status: None,
 ) -> SweepStatus:
-    """Show the progress of runs until none is queued or running: live on a terminal, else as a line now and then.
+    """Show the progress of runs until none is queued or running: live on a terminal, else as lines.
 
     Args:
         monitor: polls the runs.
         title: shown before the progress.
-        console: where to show it.
-        relaunch: return early if a run has waited for a worker for `RELAUNCH_S`, so that it can be submitted again.
+        console: for the display.
+        relaunch: return early if a run has waited for a worker for `RELAUNCH_S`, to submit it again.
         on_poll: called with each status; may stop runs or start workers.
 
     Returns:
@@ -274,7 +274,7 @@ def follow_progress(
     from rich.live import Live
 
     printed_s, printed, busy_s = 0.0, "", time.monotonic()
-    # Refreshed only after a poll: rich's own refresh thread would redraw the same numbers.
+    # Refresh after polls only: rich's thread would redraw the same numbers.
     screen = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
     with screen or contextlib.nullcontext():
         while True:
@@ -292,7 +292,7 @@ def follow_progress(
             on_poll(sweep_status)
             if not sweep_status.needs_worker:
                 busy_s = time.monotonic()
-            # Not at once: another worker may still take the waiting run.
+            # Not at once: another worker may still claim the waiting run.
             elif relaunch and time.monotonic() - busy_s >= RELAUNCH_S:
                 return sweep_status
             time.sleep(max(POLL_S, POLL_REST_FACTOR * poll_s))

@@ -1,11 +1,11 @@
-"""Copies of users' projects: what runs train in, so that edits change none that wait or are asked for later.
+"""Copies of users' projects: runs train in them, and later edits change no run.
 
     code/<digest>/
-      project.json    the folder that was copied, that of the grid file in it, and the digest of each file of the code
+      project.json    the folder of the project and of its grid file, and the digest of each file of the code
       project/        the copy
 
-Copied are the files of the code, see `ettsweep.project_code`. All else, such as data, outputs and large files, is
-linked.
+ettsweep copies the files of the code, see `ettsweep.project_code`, and links all else, such as data, outputs and large
+files.
 """
 
 import contextlib
@@ -37,9 +37,9 @@ class ProjectCopy:
 
     Attributes:
         path: its folder in `code/`.
-        project: the folder that was copied, to which links lead.
+        project: the original, to which links lead.
         place: path of the grid file's folder, relative to the project.
-        files: digests of the contents of its code, by paths relative to the grid file's folder.
+        files: digests of its code, by paths relative to the grid file's folder.
     """
 
     path: Path
@@ -57,12 +57,12 @@ class ProjectCopy:
         return self.root / self.place
 
     def changed_files(self) -> list[str]:
-        """Return the files that are no longer what was copied: some sites delete files that were not read for weeks."""
+        """Return the files that were edited or deleted since: some sites delete files that nobody reads for weeks."""
         return [name for name, digest in self.files.items() if _digest(self.folder / name) != digest]
 
 
 def ensure_copies(results: Path, recipes: Iterable[Recipe], other_results: Path | None = None) -> None:
-    """Copy the projects of recipes, unless the copies that they train in are there.
+    """Copy the projects of recipes, if copies are missing.
 
     Args:
         results: the results folder.
@@ -71,7 +71,7 @@ def ensure_copies(results: Path, recipes: Iterable[Recipe], other_results: Path 
 
     Raises:
         StorageError: the results folder cannot be written.
-        LaunchError: a copy is not there, and the project has other code now.
+        LaunchError: a copy is missing, and the project has other code now.
         InputError: others may have written its code, or may write to a folder of the project.
     """
     for code, recipe in {code: recipe for recipe in recipes if (code := recipe.info.code)}.items():
@@ -86,14 +86,14 @@ def ensure_copies(results: Path, recipes: Iterable[Recipe], other_results: Path 
         assert project is not None
         if project.digest != code.copy:
             raise LaunchError(
-                f"code {code.copy}: there is no copy of it in {results}, and {code.folder} has other code now: "
-                "`ettsweep retry --new-code` trains with it, or `ettsweep grid` under another --name"
+                f"code {code.copy}: {results} has no copy of it, and {code.folder} has other code now; train with "
+                "that by `ettsweep retry --new-code`, or by `ettsweep grid` with another --name"
             )
         take_copy(results, project)
 
 
 def _is_whole(results: Path, recipe: Recipe, code: OwnCode) -> bool:
-    """Whether a copy has all of its files; then what is new in the project, and is no code, is linked.
+    """Whether a copy has all of its files; if so, link new files of the project that are not code.
 
     Raises:
         InputError: others may write where links of the copy lead.
@@ -101,7 +101,7 @@ def _is_whole(results: Path, recipe: Recipe, code: OwnCode) -> bool:
     copy = find_copy(results, code.copy)
     if copy is None or copy.changed_files():
         return False
-    reserve_snapshot(results, code.copy)  # `clean` leaves it alone from here on
+    reserve_snapshot(results, code.copy)  # from here on, `clean` keeps it
     _check_project(copy)
     now = None
     with contextlib.suppress(EttsweepError):  # the project may be gone
@@ -120,7 +120,7 @@ def take_copy(results: Path, code: ProjectCode) -> None:
         LaunchError: a file cannot be read.
         InputError: others may have written one.
     """
-    _check_files(code)  # a copy would be this user's own, whoever wrote the original
+    _check_files(code)  # a copy would hide that another user wrote the original
     results, place = results.resolve(), os.path.relpath(code.folder, code.root)
     folder, temporary = reserve_snapshot(results, code.digest)
     try:
@@ -134,8 +134,8 @@ def take_copy(results: Path, code: ProjectCode) -> None:
                 write_atomic(temporary / PROJECT_FILE, dumps(content))
     except OSError as error:
         raise LaunchError(
-            f"{error.filename or code.root}: cannot be copied: {error.strerror}; `snapshot: false` under `run:` has "
-            "runs train in the project itself"
+            f"cannot copy {error.filename or code.root}: {error.strerror}; to train in the project itself, set "
+            "`snapshot: false` under `run:`"
         ) from error
 
 
@@ -146,7 +146,7 @@ def _check_files(code: ProjectCode) -> None:
 
 
 def _check_project(copy: ProjectCopy) -> None:
-    """Check the folders of the project: what a copy only links, such as modules that git ignores, lies in them."""
+    """Check the folders of the project: a copy links into them, for example to modules that git ignores."""
     _check_folders(copy.project / copy.place, copy.files)
 
 
@@ -158,7 +158,7 @@ def _check_folders(folder: Path, names: Iterable[str]) -> None:
 def _write(root: Path, code: ProjectCode, place: str, results: Path) -> None:
     for name, digest in code.files.items():
         source, path = code.folder / name, Path(os.path.normpath(root / place / name))
-        # Untouched files keep their times: Python's caches of compiled code go by them.
+        # Keep the times of unchanged files: Python's caches of compiled code compare them.
         if _digest(path) == digest:
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -167,7 +167,7 @@ def _write(root: Path, code: ProjectCode, place: str, results: Path) -> None:
             shutil.copy2(source, temporary)
             temporary.chmod(stat.S_IMODE(temporary.stat().st_mode) & ~OTHERS_WRITE)
             if _digest(temporary) != digest:
-                raise LaunchError(f"{source}: was edited while it was copied; repeat the command")
+                raise LaunchError(f"{source}: you edited it while ettsweep copied it; run the command again")
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -176,7 +176,7 @@ def _write(root: Path, code: ProjectCode, place: str, results: Path) -> None:
 
 
 def _link_others(copy: Path, root: Path, files: Iterable[str], place: str, results: Path) -> None:
-    """Link what is not copied to where it lies."""
+    """Link all paths that are not copied to the originals."""
     copied = {os.path.normpath(os.path.join(place, name)) for name in files}  # noqa: PTH118
     folders = {Path(place), *Path(place).parents, *(parent for name in copied for parent in Path(name).parents)}
     for folder in folders:
@@ -187,7 +187,7 @@ def _link_others(copy: Path, root: Path, files: Iterable[str], place: str, resul
         (copy / folder).mkdir(parents=True, exist_ok=True)
         for entry in entries:
             name = folder / entry.name
-            # Results have the copies: who looks through all folders would go in circles.
+            # Results contain the copies: searches through folders would loop.
             if name in folders or str(name) in copied or entry.name == "__pycache__" or entry.is_relative_to(results):
                 continue
             target, link = entry, copy / name
@@ -212,11 +212,11 @@ def _digest(path: Path) -> str:
 
 
 def placed(results: Path, recipe: AnyRecipe) -> AnyRecipe:
-    """Return a recipe with its folder in the copy that it trains in.
+    """Return a recipe with its folder in its copy.
 
     Raises:
-        InputError: there is no such copy, or others may have changed it, or may write to the project; or it trains in
-            the project, which has been edited since.
+        InputError: the copy is missing, or others may change it or the project; or it trains in the project, which was
+            edited since.
     """
     code = recipe.info.code
     if code is not None and code.copy == NO_CODE:
@@ -226,7 +226,7 @@ def placed(results: Path, recipe: AnyRecipe) -> AnyRecipe:
     copy = find_copy(results, code.copy)
     if code.is_copied:
         if copy is None:
-            raise InputError(f"code {code.copy}: there is no copy of it in {code_dir(results)}: request the run again")
+            raise InputError(f"code {code.copy}: {code_dir(results)} has no copy of it; request the run again")
         check_folder(copy.path, whole=True)
         _check_project(copy)
         moved: AnyRecipe = kind_of(recipe).with_code(recipe, replace(code, folder=copy.folder))
@@ -237,12 +237,12 @@ def placed(results: Path, recipe: AnyRecipe) -> AnyRecipe:
     if now.digest != code.copy:
         edits = now.differences(copy.files, code.rule, code.rule) if copy else ()
         edited = f": {', '.join(edits)}" if edits else ""
-        raise InputError(f"the code in {code.folder} has changed since the run was requested{edited}; restore it")
+        raise InputError(f"you edited the code in {code.folder} after you requested the run{edited}; restore it")
     return recipe
 
 
 def missing_in_copy(folder: Path, text: str) -> str:
-    """Return, for a message, that an error names a path or module beside the project, which its copy lacks.
+    """Return advice if an error names a path or module beside the project, which its copy lacks.
 
     Args:
         folder: where the program runs, perhaps in a copy.
@@ -258,10 +258,10 @@ def missing_in_copy(folder: Path, text: str) -> str:
     paths += [root.parent / f"{name}{end}" for name in modules for end in ("", ".py")]
     for path in paths:
         original = Path(os.path.normpath(copy.project / os.path.relpath(path, root)))
-        with contextlib.suppress(OSError, ValueError):  # a word that is no path, or a folder of others
+        with contextlib.suppress(OSError, ValueError):  # not a path, or a folder of others
             if not (path.is_relative_to(root) or path.exists()) and original.exists():
                 return (
-                    f"runs train in a copy of the project, and {original} lies outside of it: use this absolute path, "
+                    f"runs train in a copy of the project, and {original} is outside of it; use this absolute path, "
                     "or `snapshot: false` under `run:`"
                 )
     return ""
@@ -271,7 +271,7 @@ def missing_in_copy(folder: Path, text: str) -> str:
 
 
 def find_copy(results: Path, digest: str) -> ProjectCopy | None:
-    """Return the copy with a digest, as a file may state it; None if there is none."""
+    """Return the copy with a digest, which a file may state; None without one."""
     path = code_dir(results) / digest
     return _read(path) if digest.isalnum() and is_project_copy(path) else None
 
@@ -282,7 +282,7 @@ def project_copies(results: Path) -> list[ProjectCopy]:
 
 
 def find_unused_copies(results: Path, used: Sequence[OwnCode]) -> list[Path]:
-    """Return the folders of copies that no code names."""
+    """Return the folders of copies that no code uses."""
     named = {digest for code in used for digest in (code.digest, code.copy)}
     return [each.path for each in project_copies(results) if each.path.name not in named]
 

@@ -1,4 +1,4 @@
-"""What a command asks for, resolved and planned: a grid, fresh seeds, retries, or one run."""
+"""Resolve and plan requests: a grid, fresh seeds, retries, or one run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -39,19 +39,19 @@ def resolve_request(
     same_numbers: bool = False,
     notify: Callable[[str], None] = lambda text: None,
 ) -> SweepSpec:
-    """Return a grid's spec with its corpus and its code resolved, as the sweep of a name takes it.
+    """Return a grid's spec for the sweep of a name, with its corpus and its code resolved.
 
     Args:
         sweep_spec: the grid's.
         results: the results folder.
         name: of the sweep, which need not exist.
-        data: path of the data set; None for the grid's, or else the sweep's.
-        same_numbers: own code that has changed counts as that of the sweep.
+        data: path of the data set; by default the grid's, else the sweep's.
+        same_numbers: treat changed code as that of the sweep.
         notify: receives a line on the code.
 
     Raises:
-        SweepNameTakenError: the sweep of this name has another spec; under another name this one would be valid.
-        DataMissingError: its runs depend on data that are missing.
+        SweepNameTakenError: the sweep of this name has another spec; another name would work.
+        DataMissingError: data of its runs are missing.
     """
     sweep_store = load_sweep_store(results)
     sweep = sweep_store.sweeps.get(name)
@@ -85,12 +85,12 @@ def absolute_data_path(data: str, recipe: Recipe) -> str:
 
 
 def data_paths(sweeps: Sequence[Sweep], data: str | None, *, check: bool) -> dict[str, str]:
-    """Return the paths of the data of more runs of sweeps, by kind of task.
+    """Return the paths of the data of sweeps, by kind of task.
 
     Args:
-        sweeps: to which the runs belong.
-        data: path of the data set; None for that of each sweep.
-        check: whether they must be there: a dry run may be on another machine.
+        sweeps: of the runs.
+        data: path of the data set; by default that of each sweep.
+        check: whether they must exist: a dry run may be on another machine.
 
     Raises:
         DataMissingError: a data set is missing.
@@ -138,24 +138,24 @@ RETRY_STATES = (State.FAILED, State.CANCELLED, State.INTERRUPTED, State.MISSING)
 """States of runs that `retry` selects by default."""
 
 RETRY_NAMED_STATES = (*RETRY_STATES, State.UNKNOWN, State.DONE, State.DIVERGED)
-"""States of runs that `retry` accepts by run id: unknown owners are given up only on demand, and a finished run may
-have lost its metrics."""
+"""States of runs that `retry` accepts by run id: it gives up unknown owners only on demand, and a finished run may have
+lost its metrics."""
 
 
 def plan_grid(sweep_spec: SweepSpec, context: CommandContext, launcher: Launcher) -> tuple[Plan, str]:
     """Return the plan for the runs of a grid.
 
-    For a search, the run at each study's centre stands for all that may be suggested. In a dry run, what would prevent
-    submission is returned as text beside the plan; SLURM is not asked.
+    For a search, check the run at each study's centre only. A dry run returns obstacles to submission as text beside
+    the plan, and does not ask SLURM.
 
     Args:
         sweep_spec: the resolved grid.
         context: how the command carries out the plan.
-        launcher: where the runs train.
+        launcher: of the runs.
 
     Raises:
         InputError: a run cannot be trained with these settings.
-        DataMissingError: the data are missing, or are not those that the runs need.
+        DataMissingError: the data are missing, or are not those of the runs.
         LaunchError: SLURM refuses the profile, or does not answer.
     """
     specs = sweep_spec.specs() or [study.base for study in sweep_spec.studies()]
@@ -164,7 +164,7 @@ def plan_grid(sweep_spec: SweepSpec, context: CommandContext, launcher: Launcher
     plan = make_plan(specs, run_index)
     check_resources([planned.spec for planned in plan.to_launch], launcher)
     try:
-        # What cannot be submitted must fail before anything is recorded.
+        # Fail before anything is recorded.
         check_plan(context.results, plan, launcher, dry_run=context.dry_run)
         # A plan with nothing to launch can be shown without the data.
         if plan.to_launch or not context.dry_run:
@@ -177,7 +177,7 @@ def plan_grid(sweep_spec: SweepSpec, context: CommandContext, launcher: Launcher
 
 
 def record_grid(results: Path, name: str, sweep_spec: SweepSpec, launch: LaunchSettings) -> str:
-    """Record a grid, and where it trains, in the sweep of a name, with the code that it trains in.
+    """Record a grid, its launch settings and its code in the sweep of a name.
 
     Returns:
         A line on how the sweep changed.
@@ -190,9 +190,7 @@ def record_grid(results: Path, name: str, sweep_spec: SweepSpec, launch: LaunchS
 def plan_seeds(studies: Sequence[Study], context: CommandContext, count: int) -> tuple[Plan, list[Verdict]]:
     """Return the plan that reruns each verified optimum over fresh seeds, and the verdicts without an optimum."""
     if without := [study.title for study in studies if not study.base.info.seeded]:
-        raise InputError(
-            f"{', '.join(without)}: `seeds: none` says that its runs have no seed, so there are no fresh ones"
-        )
+        raise InputError(f"{', '.join(without)}: no fresh seeds, since the grid file has `seeds: none`")
     families = {study.family for study in studies}
     run_index = read_index_to_plan(context, lambda run: run.family in families)
     specs: list[RunSpec] = []
@@ -220,24 +218,24 @@ def plan_retries(
     *,
     new_code: bool = False,
 ) -> tuple[Plan, list[Run]]:
-    """Retry runs that failed or whose owner shows no sign of life, from their last checkpoint.
+    """Retry runs that failed or whose owner seems dead, from their last checkpoint.
 
-    A run whose state has changed since the user chose it is skipped. Return the plan, and the runs found alive.
+    Skip runs whose state has changed since. Return the plan, and the runs found alive.
 
     Args:
         runs: the chosen runs.
         context: how the command carries out the plan.
-        launcher: where the runs train.
-        notify: receives a line for each run whose heartbeat is watched, which takes a while, and one on own code.
-        new_code: own code as it is now counts as that of the runs, and of their sweeps.
+        launcher: of the runs.
+        notify: receives a line for each watched heartbeat, which takes a while, and one on code.
+        new_code: treat code as it is now as that of the runs and their sweeps.
 
     Raises:
-        InputError, LaunchError: they cannot be submitted; then they stay unchanged.
+        InputError, LaunchError: they cannot be submitted, and remain unchanged.
     """
     unknown = [run for run in runs if run.state is State.UNKNOWN]
     for run in unknown:
         notify(f"run {run.id}: {run.status.reason}; watching its heartbeat")
-    # A beating heart proves life where neither the process nor SLURM can be asked.
+    # A heartbeat proves life if the process and SLURM are out of reach.
     beating = watch_heartbeats([run.dir for run in unknown])
     alive = [run for run in unknown if run.id in beating]
     run_index = read_run_index(context.results)  # runs may have changed while the user decided
@@ -248,8 +246,8 @@ def plan_retries(
         bases |= _with_new_code(context.results, chosen, bases)
     specs = [_as_now(run.spec, bases.get(run.family)) for run in chosen]
     if not new_code and any(run.base.info.code for run in chosen):
-        notify("they train with the code of their sweep; --new-code takes the project as it is now")
-    # Before any run is reset: an error must leave all of them as they were.
+        notify("the runs train with the code of their sweep; pass --new-code for the project as it is now")
+    # Before any run is reset: an error must leave all unchanged.
     ensure_copies(context.results, specs)
     check_plan(context.results, make_plan(specs, run_index, force_ids=ids), launcher)
     for run in chosen:
@@ -258,13 +256,13 @@ def plan_retries(
 
 
 def _as_now(spec: RunSpec, base: RunSpec | None) -> RunSpec:
-    """Return a spec with all that is in no id as its sweep has it: the copy that it trains in, how it stops."""
+    """Return a spec with settings outside of its id as in its sweep: its copy, and how it stops."""
     names = fields_outside_id(type(spec)) if base else ()
     return spec.model_copy(update={name: getattr(base, name) for name in names})
 
 
 def _with_new_code(results: Path, runs: Sequence[Run], bases: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
-    """Have the project as it is now count as the code of runs, and of their sweeps; return specs by family.
+    """Treat the project as it is now as the code of runs and their sweeps; return specs by family.
 
     Raises:
         DataMissingError: a file of it is missing.

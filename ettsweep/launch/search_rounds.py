@@ -1,4 +1,4 @@
-"""Search: train what a sampler suggests, round after round, until verdicts are final or it suggests no more."""
+"""Search: train the suggestions of a sampler, round by round, until verdicts are final or it has none."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from ettsweep.study.sweep_store import SweepStore, load_sweep_store, record_sugg
 
 @dataclass(frozen=True)
 class SearchTarget:
-    """What is searched: the studies of a sweep spec, in the sweep that it creates or extends."""
+    """The studies of a search, in the sweep that it creates or extends."""
 
     name: str
     sweep_spec: SweepSpec
@@ -25,7 +25,7 @@ class SearchTarget:
 
     @classmethod
     def create(cls, name: str, sweep_spec: SweepSpec, sweep_store: SweepStore) -> "SearchTarget":
-        """Return the target of a compatible sweep spec, as if it were already recorded under its name."""
+        """Return the target of a compatible sweep spec, as if it were already recorded."""
         return cls(name, sweep_spec, with_spec(sweep_store, name, sweep_spec))
 
     @property
@@ -58,15 +58,15 @@ def search_rounds(
     Args:
         target: the studies to search.
         context: how to carry out the rounds.
-        launcher: where the runs train.
+        launcher: of the runs.
         search: suggests the points.
-        budget: limits what is trained.
+        budget: limits the trained runs.
     """
     studies = target.studies
     others = [study for study in target.sweep_store.studies if study.sweep != target.name]
     exhausted = {study.key for study in studies if target.sweep.is_exhausted(study.strategy, search.sampler)}
     rounds = Rounds(studies, budget, Aim(search=search, other_studies=others), Spent(exhausted=frozenset(exhausted)))
-    # In a dry run the sweep is not on disk: nothing is recorded or read back.
+    # A dry run records nothing: the sweep is not on disk.
     if not context.dry_run:
         # Another command may search the same sweep at the same time.
         rounds = replace(rounds, reload=target.reload, record=partial(record_suggestions, context.results))

@@ -1,8 +1,8 @@
 """Slots: a worker trains only while it holds the lock of its slot, which the kernel releases when the worker dies.
 
-A lock file names its holder for those who wait. Whether it is held, only the lock itself says.
-Slots alternate between submissions: the next process that waits for a slot holds a second lock, its turn. The worker
-that has the slot sees that after a run, gives way once it has trained for a while, and waits itself.
+A lock file names its holder for waiting processes, but only the lock shows that it is held. Slots alternate between
+submissions: the next waiting process holds a second lock, its turn. The worker in the slot sees that after a run,
+releases the slot once it has trained for a while, and waits itself.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ class Slot:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Slot":
-        """Build a slot from what `dataclasses.asdict` returned for it."""
+        """Build a slot from the dict of `dataclasses.asdict`."""
         return cls(**data | {"others": tuple(cls.from_json(other) for other in data.get("others", ()))})
 
 
@@ -56,7 +56,7 @@ def make_lock_dir() -> Path:
     status = folder.lstat()
     # /tmp is open to all: another user could plant a folder or a link under this name.
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise StorageError(f"{folder}: belongs to another user; remove it, or set {SLOTS_ENV} to a folder of yours")
+        raise StorageError(f"{folder}: belongs to another user; set {SLOTS_ENV} to a folder of yours")
     return folder
 
 
@@ -71,8 +71,8 @@ def lock_slot(slot: Slot, results: Path, *, wait: bool = True) -> Lock | None:
 
     Args:
         slot: the slot.
-        results: results folder that is recorded in the lock files, for those who wait.
-        wait: wait until all of them are free.
+        results: results folder to record in the lock files, for waiting processes.
+        wait: wait until all are free.
 
     Raises:
         StorageError: another user owns the folder of locks, or it cannot be created.
@@ -94,7 +94,7 @@ def lock_slot(slot: Slot, results: Path, *, wait: bool = True) -> Lock | None:
 
 def _lock_file(path: Path, *, wait: bool) -> int | None:
     """Lock a file; return its descriptor, or None if another process has it locked."""
-    # Opened anew each time: an flock belongs to the open file, and lives as long as it.
+    # Open it each time: an flock lives as long as its open file.
     with naming_option(SLOTS_ENV, path), storage_errors(path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -118,7 +118,7 @@ def unlock(lock: Lock) -> None:
 
 
 def lock_paths(slot: Slot) -> list[Path]:
-    """Return the lock files of a slot in a fixed order, so that no two processes wait for each other."""
+    """Return the lock files of a slot in a fixed order, which prevents deadlocks."""
     return [lock_dir() / f"{name}.lock" for name in sorted({member.name for member in (slot, *slot.others)})]
 
 
@@ -142,7 +142,7 @@ class HeldSlot:
 
     Attributes:
         name: of the slot.
-        process: the holder; None if it has not recorded itself, or died and left the lock to a child process.
+        process: the holder; None if it has not recorded itself, or has left the lock to a child process.
         results: results folder whose runs it trains.
     """
 
@@ -161,13 +161,13 @@ def held_slots(paths: Iterable[Path]) -> list[HeldSlot]:
 
 
 def _read_holder(path: Path) -> HeldSlot | None:
-    """Return the holder of a lock, or None if it is free; a lock file alone may be left over from a dead process."""
+    """Return the holder of a lock, or None if it is free; a dead process may have left its file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would block
     except (OSError, ValueError):
         return None
     try:
-        # A shared lock, so that several observers do not take each other for holders.
+        # A shared lock: observers must not look like holders.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         with contextlib.suppress(ValueError, AttributeError):
@@ -182,6 +182,6 @@ def _read_holder(path: Path) -> HeldSlot | None:
 
 
 def sort_free_first(slots: Sequence[Slot]) -> list[Slot]:
-    """Return the slots sorted so that those that are free now come first."""
+    """Return the slots, free ones first."""
     make_lock_dir()
     return sorted(slots, key=lambda slot: bool(held_slots(lock_paths(slot))))

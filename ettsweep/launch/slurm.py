@@ -1,4 +1,4 @@
-"""The launcher of SLURM: a submission is one array, each of its tasks a job whose workers train runs of the list."""
+"""The launcher for SLURM: a submission is an array, and each task is a job whose workers train runs of the list."""
 
 import contextlib
 import os
@@ -36,7 +36,7 @@ from ettsweep.study.plan import PlannedRun
 def _one_line(value: str) -> str:
     """Reject text that would end a line of the batch script."""
     if not value or not value.isprintable():
-        raise ValueError(f"text on one line is expected, got {value!r}")
+        raise ValueError(f"must be on one line, got {value!r}")
     return value
 
 
@@ -44,7 +44,7 @@ SingleLine = Annotated[str, AfterValidator(_one_line)]
 
 
 def _expand_path(value: object) -> object:
-    """Expand `~` where a value is a path, as of `output`; without a slash it may be a comment or an account."""
+    """Expand `~` of paths, as of `output`; without a slash it may be a comment or an account."""
     return home_expanded(value) if isinstance(value, str) and "/" in value else value
 
 
@@ -56,9 +56,9 @@ SbatchValue = Annotated[
 
 
 def _check_variables(value: object) -> object:
-    """Reject invalid variables, with messages that do not contain their values."""
+    """Reject invalid variables, without their values in messages."""
     if not isinstance(value, dict):
-        raise ValueError("names with their values are expected, such as {NCCL_SOCKET_IFNAME: ib0}")
+        raise ValueError("must be names with values, such as {NCCL_SOCKET_IFNAME: ib0}")
     if problems := [problem for name, entry in value.items() if (problem := _find_problem(name, entry))]:
         raise ValueError("; ".join(problems))
     return value
@@ -66,12 +66,12 @@ def _check_variables(value: object) -> object:
 
 def _find_problem(name: object, value: object) -> str:
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-        return f"{str(name).partition('=')[0]!r} is not a variable name"
+        return f"{str(name).partition('=')[0]!r} is not a name of a variable"
     # 1.10 would become 1.1, and 1e3 become 1000.0.
     if isinstance(value, float):
-        return f"{name}: YAML may not read this number as it is written; put it in quotes"
+        return f"{name}: put the number in quotes, since YAML may change it"
     if not isinstance(value, str | int) or not (value == "" or str(value).isprintable()):
-        return f"{name}: a word or a number on one line is expected"
+        return f"{name}: must be a word or a number on one line"
     return ""
 
 
@@ -81,7 +81,7 @@ Variables = Annotated[
     PlainSerializer(lambda variables: dict.fromkeys(variables, HIDDEN_VALUE)),
     Field(repr=False),
 ]
-"""Values by name; serialised or printed, it shows the names only."""
+"""Values by name; it prints and serialises the names only."""
 
 
 FIELD_BY_OPTION = {
@@ -102,7 +102,7 @@ DEFAULT_PARALLEL_JOBS = 16
 VARIABLES_FILE = "environment.sh"
 
 BLOCK_WARNING = 'hold=; env --block-signal=USR2 true 2>/dev/null && hold="env --block-signal=USR2"'
-"""Shell command that blocks SIGUSR2 until the worker handles it; a warning before that would kill the job."""
+"""Shell command that blocks SIGUSR2 until the worker handles it; an earlier warning would kill the job."""
 
 REQUEUE_SCRIPT = """code=$?
 # A worker that could not ask SLURM to start this job again has left a note.
@@ -122,7 +122,7 @@ exit $code
 """
 """End of the batch script, which requeues the job if its worker could not.
 
-Outside a container there is scontrol, and the script can retry while the controller does not answer."""
+Outside a container the script has scontrol, and can retry while the controller does not answer."""
 
 
 class SlurmProfile(Launcher):
@@ -130,21 +130,21 @@ class SlurmProfile(Launcher):
 
     Attributes:
         partition, account, qos, constraint: as for sbatch; the site's default if not given.
-        time_min: time limit of a job in minutes. A longer run continues in further jobs.
+        time_min: time limit of a job in minutes. Longer runs continue in further jobs.
         nodes: nodes of a job.
         gpus: GPUs of a job on each node, with one worker each. Each worker trains one run at a time, or all of them
             train one run together (see devices_per_run). 0 trains on the CPU, with one worker per node.
         cpus: CPUs of a worker.
         mem_gb: memory of a job on each node, in GiB; the site's default if not given.
-        max_parallel: jobs of one array that run at the same time; only limited by the site if not given.
+        max_parallel: jobs of one array that run at the same time; by default only the site limits them.
         runs_per_job: runs of a job, trained one after another (or in parallel on its GPUs).
         setup: shell commands before the workers start, such as `module load cuda`.
-        environment: environment variables of the job; their values are stored in one file that only its owner can read.
+        environment: environment variables of the job; only their owner can read the file with the values.
         sbatch: further options of sbatch by their long names; true for a flag.
-        python: command that starts Python on a node, such as `singularity exec image.sif python`; the submitter's
-            Python if not given.
-        warn_s: seconds before the time limit at which a job is signalled to save and to continue in the next one; SLURM
-            may send the signal up to a minute earlier.
+        python: command that starts Python on a node, such as `singularity exec image.sif python`; by default the
+            submitter's Python.
+        warn_s: seconds before the time limit at which SLURM signals a job to save and to continue in the next one; the
+            signal may come up to a minute earlier.
     """
 
     kind: Literal["slurm"]
@@ -169,35 +169,36 @@ class SlurmProfile(Launcher):
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
-        # srun starts all workers of a job alike, so they form either one group or none.
+        # srun starts all workers of a job the same way: they form one group or none.
         if self.devices_per_run not in (1, self.nodes * self.workers):
             raise ValueError(
-                f"devices_per_run: a job has {self.nodes * self.workers} workers (nodes x gpus), which train a run "
-                f"each (1) or one run together ({self.nodes * self.workers}), got {self.devices_per_run}"
+                f"devices_per_run: must be 1 or {self.nodes * self.workers}, got {self.devices_per_run}: the "
+                f"{self.nodes * self.workers} workers of a job (nodes x gpus) train a run each, or one run together"
             )
         early_s = 60 if self.time_min > 1 else 0  # SLURM may signal this much earlier
         if self.warn_s + early_s >= 60 * self.time_min:
             raise ValueError(
-                f"warn_s: {self.warn_s} s before the end of a job of {self.time_min} min may be before its start"
+                f"warn_s: {self.warn_s} s is too long for jobs of {self.time_min} min: SLURM may signal a minute "
+                "earlier still"
             )
         for command in self.setup:
-            # sbatch reads its options only above the first command, and would ignore this one.
+            # sbatch reads options only above the first command.
             if command.startswith("#SBATCH"):
-                raise ValueError(f"setup: {command!r} is an option of sbatch: it belongs under sbatch")
+                raise ValueError(f"setup: {command!r} is an option of sbatch: put it under sbatch")
         for option in self.sbatch:
             if not re.fullmatch(r"[a-z][a-z0-9-]*", option):
                 raise ValueError(f"sbatch: {option!r} is not a long option of sbatch, such as mail-type")
             if fields := [
                 field for sbatch_option, field in FIELD_BY_OPTION.items() if sbatch_option.startswith(option)
             ]:
-                raise ValueError(f"sbatch: {option} is set by the profile's field {fields[0]}")
+                raise ValueError(f"sbatch: {option}: set the profile's field {fields[0]} instead")
             # sbatch accepts any unique prefix of an option.
             if any(sbatch_option.startswith(option) for sbatch_option in RESERVED_OPTIONS):
-                raise ValueError(f"sbatch: {option} is set by ettsweep itself")
+                raise ValueError(f"sbatch: leave out {option}: ettsweep sets it")
         return self
 
     def sets_variable(self, variable: str) -> bool:
-        """`True` if the profile itself sets an environment variable, for example to a copy of the data on the node."""
+        """`True` if the profile sets an environment variable, for example to a copy of the data on the node."""
         return variable in self.environment or any(variable in command for command in self.setup)
 
     @property
@@ -241,7 +242,7 @@ class SlurmProfile(Launcher):
         facts = [
             f"a job: {format_count(self.nodes, 'node')} with {', '.join(per_node)}; {format_minutes(self.time_min)}",
             f"runs a job: {self.runs_per_job}",
-            f"starts {self.python or sys.executable}, which must exist on the nodes (only a job can check that)",
+            f"starts {self.python or sys.executable}, which must exist on the nodes",
         ]
         return "; ".join(facts)
 
@@ -262,7 +263,7 @@ class SlurmProfile(Launcher):
     def check_nodes(self, nodes: int) -> None:
         if nodes != self.nodes and (nodes != 1 or self.devices_per_run > 1):
             raise InputError(
-                f"nodes: a run of this sweep takes {nodes}, and the launch profile has jobs of {self.nodes}: "
+                f"nodes: a run of this sweep needs {nodes}, but jobs of the launch profile have {self.nodes}: pass "
                 f"--launch-set nodes={nodes}"
             )
 
@@ -285,11 +286,11 @@ class SlurmProfile(Launcher):
             try:
                 folders.append(self._submit(results, array, content))
             except LaunchError as error:
-                # Nothing was submitted: the plain error is enough.
+                # Nothing was submitted.
                 if not folders:
                     raise
                 submitted_count = sum(len(each.runs) for each in arrays[: len(folders)])
-                message = f"{submitted_count} of {len(runs)} runs were submitted, and then: {error}"
+                message = f"submitted only {submitted_count} of {len(runs)} runs: {error}"
                 raise type(error)(message) from None
         return folders
 
@@ -301,7 +302,7 @@ class SlurmProfile(Launcher):
         """
         # sbatch replaces %j and the like in the paths of its output files.
         if "%" in str(folder := placeholder_folder(results)):
-            raise InputError(f"{folder}: SLURM replaces % in paths; choose another folder with --results")
+            raise InputError(f"{folder}: SLURM replaces % in paths; pass another folder by --results")
         size = max_tasks * self.runs_per_job
         chunks = [runs[n : n + size] for n in range(0, len(runs), size)]
         # Arrays run side by side, so they share the limit.
@@ -314,7 +315,7 @@ class SlurmProfile(Launcher):
 
     def _submit(self, results: Path, array: "Array", content: Json) -> Path:
         """Record a submission under a unique job name, run sbatch, and record the id of the array."""
-        # Unique, so that the jobs can be found even if sbatch never returns their id.
+        # A unique name finds the jobs even if sbatch never returns their id.
         name = f"{array.name}.{uuid.uuid4().hex[:8]}"
         array_content = {
             "runs": [each.id for each in array.runs],
@@ -349,11 +350,11 @@ class SlurmProfile(Launcher):
         # A run that divides its devices itself has all of each node, and its one worker the first node.
         workers, cpus = (1, self.cpus * self.workers) if self.devices_per_run > 1 else (self.workers, self.cpus)
         variables = self._variables(code)
-        # The script itself is shown, and SLURM may archive it: the values of variables are in a file.
+        # Users and SLURM's archive see the script: keep the values of variables in a file.
         source = f". {shlex.quote(str(folder / VARIABLES_FILE))} || exit  # {', '.join(variables)}"
         # Since SLURM 22.05 srun does not inherit --cpus-per-task, and would bind each worker to one CPU.
         # With --export=NONE for sbatch, srun would withhold the variables that the script exports.
-        # A job ends with the first of its workers that fails where its nodes train a run together.
+        # If nodes train a run together, the first failing worker ends the job.
         srun = [f"--cpus-per-task={cpus}"]
         srun += ["--nodes=1", "--ntasks=1"] if self.devices_per_run > 1 and self.nodes > 1 else []
         srun += ["--export=ALL", f"--kill-on-bad-exit={int(self.devices_per_run > 1)}"]
@@ -379,7 +380,7 @@ class SlurmProfile(Launcher):
             # One output file per worker, and its errors beside the lines that led to them.
             stderr_to_stdout=True,
             wckey=None,  # type: ignore[arg-type]
-            # A failed setup command ends the job, instead of training without the module or data.
+            # A failed setup command ends the job: do not train without the module or data.
             setup=[BLOCK_WARNING, *([source] if variables else []), *(f"{{ {line}\n}} || exit" for line in self.setup)],
             srun_args=srun,
             additional_parameters={"requeue": True, **{k: v for k, v in self.sbatch.items() if v is not False}},
@@ -426,18 +427,18 @@ class Array:
             next(iter(models)) if len(models) == 1 else "sweep",
             next(iter(strategies)) if len(strategies) == 1 else f"{len(strategies)}-strategies",
         ]
-        # A unique suffix follows; squeue shows the beginning.
+        # squeue shows the beginning; a unique suffix follows.
         return re.sub(r"[^\w.=-]+", "_", "-".join(components))[:60]
 
 
 def _recover_array(submission: Submission, error: LaunchError) -> str:
-    """Return the id of an array that sbatch has not told; it is found by its unique name.
+    """Return the id of an array that sbatch did not print, found by its unique name.
 
     Raises:
-        LaunchError: there is none; the submission is deleted.
+        LaunchError: the jobs do not exist; deletes the submission.
         SubmissionUnknownError: SLURM does not answer.
     """
-    # If squeue fails too, nothing is known: the submission stays, and is looked up later.
+    # If squeue fails too, keep the submission and look it up later.
     with contextlib.suppress(SlurmUnavailableError):
         for task in slurm_api.queue([submission.user]).values():
             if task.name == submission.name:
@@ -447,9 +448,9 @@ def _recover_array(submission: Submission, error: LaunchError) -> str:
             shutil.rmtree(submission.path, ignore_errors=True)
             raise error
     submission.record_unanswered()
-    raise SubmissionUnknownError(f"{error}; the next command looks whether the jobs were made") from error
+    raise SubmissionUnknownError(f"{error}; the next command checks whether the jobs exist") from error
 
 
 def placeholder_folder(results: Path) -> Path:
-    """Return the placeholder path of a submission that has no name yet."""
+    """Return the placeholder path of a submission without a name."""
     return jobs_dir(results.resolve()) / "XXXXXXXX"

@@ -1,7 +1,7 @@
 """SLURM's commands, run in a fixed environment, with their answers as plain data.
 
-Nothing is decided here. One `squeue` covers all jobs of ettsweep; `sacct` tells how jobs ended that the controller has
-forgotten. A command without an answer raises SlurmUnavailableError with SLURM's message, unless documented otherwise.
+One `squeue` covers all jobs of ettsweep; `sacct` has the ends of jobs that the controller has forgotten. A command
+without an answer raises SlurmUnavailableError with SLURM's message, unless documented otherwise.
 """
 
 import contextlib
@@ -38,13 +38,13 @@ END_REASONS = {
     "DEADLINE": "its deadline passed",
     "REVOKED": "revoked by the federation",
 }
-"""Job states that end a job without anyone's request, as text."""
+"""Job states of unrequested ends, as text."""
 
 END_STATES = {*END_REASONS, "COMPLETED", "CANCELLED", "FAILED", "LAUNCH_FAILED", "RECONFIG_FAIL"}
-"""States of jobs that are over. Nothing is concluded from a state in none of these sets."""
+"""States of ended jobs. States in none of these sets mean nothing."""
 
 IGNORED_VARIABLES = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
-"""Environment variables by which a user changes the output of the commands, or the cluster that they query."""
+"""Environment variables that change the output of the commands, or the cluster that they query."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ArrayTask:
         id: such as 123_4.
         name: job name; unique to a submission.
         state: SLURM's state without details: CANCELLED, not CANCELLED by 0.
-        reason: why it waits, as SLURM puts it; the exit code if it has failed.
+        reason: why it waits, in SLURM's words; the exit code if it has failed.
         node: node on which it runs or ran.
         start: when it started or is expected to, by the cluster's clock; empty if unknown.
         restarts: how often SLURM has restarted it.
@@ -76,12 +76,12 @@ class ArrayTask:
 
     @property
     def is_held(self) -> bool:
-        """`True` if it waits until somebody releases it."""
+        """`True` if it is held."""
         return self.state in HOLD_STATES or (self.is_waiting and bool(HOLD_REASON.search(self.reason)))
 
     @property
     def is_over(self) -> bool:
-        """`True` if it has ended, for whatever reason."""
+        """`True` if it has ended, for any reason."""
         return self.state in END_STATES
 
     @property
@@ -111,9 +111,9 @@ def run_command(*command: str) -> str:
             encoding="utf-8",
         )
     except FileNotFoundError:
-        raise SlurmNotInstalledError(f"{command[0]} is not on this machine") from None
+        raise SlurmNotInstalledError(f"{command[0]} is not installed on this machine") from None
     except subprocess.TimeoutExpired:
-        raise SlurmUnavailableError(f"{command[0]} gave no answer in {TIMEOUT_S:.0f} s") from None
+        raise SlurmUnavailableError(f"{command[0]} did not answer within {TIMEOUT_S:.0f} s") from None
     except OSError as error:
         raise SlurmUnavailableError(f"{command[0]}: {error.strerror}") from None
     # For an unknown user squeue prints an error and no jobs, and exits 0.
@@ -125,7 +125,7 @@ def run_command(*command: str) -> str:
 
 
 def clean_message(stderr: str) -> str:
-    """Return SLURM's error message without the program and function names before each line."""
+    """Return SLURM's error message without program and function names."""
     prefix = r"^(\w+(?: error)?: )?(?:error: |fatal: )*(?:slurm\w*: )*"
     lines = [re.sub(prefix, "", line).strip() for line in stderr.splitlines()]
     messages = list(dict.fromkeys(line for line in lines if line))
@@ -135,7 +135,7 @@ def clean_message(stderr: str) -> str:
 
 
 MAX_MESSAGE_LINES = 4
-"""Most lines of an error message that are repeated to the user."""
+"""Most lines of an error message for the user."""
 
 
 def queue(users: Iterable[str]) -> dict[str, ArrayTask]:
@@ -195,7 +195,7 @@ def configuration() -> dict[str, str]:
 
 def hides_jobs_of_others() -> bool:
     """`True` if SLURM shows this user only their own jobs."""
-    # PrivateData=jobs hides them without an error: an empty answer would look like ended jobs.
+    # PrivateData=jobs hides them without an error: hidden jobs would look ended.
     return os.getuid() != 0 and "jobs" in configuration().get("PrivateData", "").split(",")
 
 
@@ -279,7 +279,7 @@ def is_being_preempted(job: str) -> bool | None:
 # --- sbatch ---------------------------------------------------------------------------------------------------------
 
 CONNECTION_LOST = re.compile(r"timed out|unable to contact|connect|zero bytes|message receive", re.IGNORECASE)
-"""Messages of sbatch when the connection to the controller broke, so that the jobs may exist all the same."""
+"""Messages of sbatch after a broken connection to the controller: the jobs may still exist."""
 
 RESERVED_OPTIONS = {
     *("array", "job-name", "output", "error", "open-mode", "signal", "requeue", "no-requeue", "wrap", "test-only"),
@@ -303,13 +303,13 @@ def submit_script(path: Path) -> str:
         SlurmUnavailableError: the connection broke, or sbatch does not print the id: the jobs may exist.
         LaunchError: sbatch refuses the script, or cannot be run.
     """
-    # Without a time limit: a busy controller may take minutes, and accepts the jobs all the same.
+    # Without a time limit: a busy controller may take minutes and still accept the jobs.
     completed = _run_sbatch(path.read_bytes(), str(path))
     # A site's banner may have other numbers, of other jobs too.
     if ids := re.findall(r"^\s*(?:sbatch: )?Submitted batch job (\d+)\b", completed.stdout, re.MULTILINE):
         return str(ids[-1])
     output = completed.stdout.strip()[:200]
-    raise SlurmUnavailableError(f"sbatch: no line `Submitted batch job ID` in the output {output!r}")
+    raise SlurmUnavailableError(f"sbatch printed no line `Submitted batch job ID`, but {output!r}")
 
 
 def expected_start(script: str) -> str:
@@ -320,20 +320,20 @@ def expected_start(script: str) -> str:
         LaunchError: sbatch refuses the script.
     """
     if shutil.which("sbatch") is None:
-        raise SlurmNotInstalledError("sbatch is not on this machine; `--launch local` trains here")
+        raise SlurmNotInstalledError("sbatch is not installed on this machine; to train here, pass `--launch local`")
     try:
         return clean_message(_run_sbatch(script_bytes(script), "--test-only", timeout_s=TIMEOUT_S).stderr)
     except subprocess.TimeoutExpired:
-        raise SlurmUnavailableError(f"sbatch gave no answer in {TIMEOUT_S:.0f} s") from None
+        raise SlurmUnavailableError(f"sbatch did not answer within {TIMEOUT_S:.0f} s") from None
     except LaunchError as error:
-        # --test-only also refuses what would wait for nodes that are down at present; sbatch itself would queue it.
+        # --test-only also refuses jobs that would wait for broken nodes; sbatch itself would queue them.
         if "configuration is not available" in str(error) and has_down_nodes():
             return str(error).removeprefix("sbatch refuses: ")
         raise
 
 
 def _run_sbatch(script: bytes, argument: str, timeout_s: float | None = None) -> "subprocess.CompletedProcess[str]":
-    # A file, not a pipe: a command ends at once where it writes to a program that has not read all.
+    # A file, not a pipe: sbatch may end before it has read all of it.
     with tempfile.TemporaryFile() as file:
         file.write(script)
         file.seek(0)
@@ -348,7 +348,7 @@ def _run_sbatch(script: bytes, argument: str, timeout_s: float | None = None) ->
                 errors="replace",
             )
         except OSError as error:
-            raise LaunchError(f"sbatch cannot be run: {error.strerror or error}") from error
+            raise LaunchError(f"cannot run sbatch: {error.strerror or error}") from error
     message = clean_message(completed.stderr)
     if completed.returncode and CONNECTION_LOST.search(message):
         raise SlurmUnavailableError(f"sbatch: {message}")
@@ -363,7 +363,7 @@ def script_bytes(script: str) -> bytes:
 
 
 def sbatch_command(script: str) -> list[str]:
-    """Return the command that submits a script so that the script's own options apply.
+    """Return the command that submits a script with the script's own options.
 
     sbatch prefers SBATCH_* variables to the script's options, and passes variables of a surrounding job to the new one.
     """
@@ -373,7 +373,7 @@ def sbatch_command(script: str) -> list[str]:
     options |= RESERVED_OPTIONS  # the script has --requeue, and SBATCH_NO_REQUEUE would win
     variables = {_SBATCH_VARIABLES.get(option, "SBATCH_" + option.upper().replace("-", "_")) for option in options}
     inherited = ("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_", "PMI_")
-    # Without these sbatch would not find or not authenticate to its controller.
+    # sbatch needs these to find its controller and authenticate.
     exempt = {"SLURM_CONF", "SLURM_JWT"}
     hidden = [name for name in os.environ if name in variables or (name.startswith(inherited) and name not in exempt)]
     return ["env", *(f"--unset={name}" for name in sorted(hidden)), "sbatch"]

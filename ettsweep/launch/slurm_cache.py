@@ -1,7 +1,7 @@
-"""What a process remembers between polls: SLURM's answers, and the heartbeats that it has seen.
+"""Memory between polls: SLURM's answers, and observed heartbeats.
 
-A single poll makes one call of squeue for all jobs. A process that polls on asks less often while nothing changes, and
-can tell a heart that beats from one that stands still.
+A poll calls squeue once for all jobs. A process that keeps polling asks less often while nothing changes, and notices
+whether a heart beats.
 """
 
 import math
@@ -25,14 +25,14 @@ QUERY_MIN_S, QUERY_MAX_S = 1.0, 30.0
 
 
 class Heart(Protocol):
-    """What its owner gives a heartbeat: an attempt, or the slot of a worker."""
+    """An attempt, or the slot of a worker."""
 
     @property
     def heartbeat_path(self) -> Path:
         """File with the counter."""
 
     def heartbeat_interval_s(self) -> float | None:
-        """Return the interval at which the owner said it would write heartbeats; None if it said none."""
+        """Return the promised interval of heartbeats in seconds; None without a promise."""
 
     def read_heartbeat(self) -> str:
         """Return the text of the counter."""
@@ -40,17 +40,17 @@ class Heart(Protocol):
 
 @dataclass
 class SlurmCache:
-    """SLURM's answers and observed heartbeats, kept between polls.
+    """SLURM's answers and observed heartbeats.
 
     Attributes:
         clock: monotonic seconds; never compared with those of another machine.
         next_query_s, query_interval_s: time of the next query to the controller, and the wait before it.
-        recorded_arrays: array id of each submission in the last query, by job name; None if not yet recorded.
+        recorded_arrays: array id of each submission in the last query, by job name; None before it is recorded.
         tasks: the controller's answer, by job id.
         arrays: array id by job name, as recorded or as the controller reported.
         slurm_error: why the controller did not answer; empty if it did.
         ended_tasks, next_history_s, history_error: the same for the accounting database.
-        heartbeats: by file: the last heartbeat, since when it is the last, and whether it was seen to change.
+        heartbeats: by file: the last heartbeat, its age, and whether it was seen to change.
     """
 
     clock: Callable[[], float] = time.monotonic
@@ -66,10 +66,10 @@ class SlurmCache:
     heartbeats: dict[Path, tuple[str, float, bool]] = field(default_factory=dict)
 
     def refresh(self, submissions: Sequence[Submission]) -> None:
-        """Query the jobs of submissions, if the wait is over or the last query did not cover all of them."""
+        """Query the jobs of submissions, if the wait is over or the last query lacked some."""
         # A submission is named before sbatch runs, and its array id is recorded before a job of it claims a run.
         recorded = {s.name: s.array_id() for s in submissions}
-        # A submission that was recorded since the last query makes its answer too old.
+        # A new submission outdates the last answer.
         all_covered, now_s = recorded.items() <= self.recorded_arrays.items(), self.clock()
         if all_covered and now_s < self.next_query_s:
             return
@@ -82,7 +82,7 @@ class SlurmCache:
         self.arrays = {task.name: id_.partition("_")[0] for id_, task in self.tasks.items()}
         self.arrays |= {name: array for name, array in recorded.items() if array}
         unchanged = all_covered and previous == (self._own_tasks(submissions), self.slurm_error)
-        # Many commands may poll one controller: it must not be asked more often than it has news.
+        # Many commands may poll one controller: do not ask more often than it has news.
         self.query_interval_s = min(QUERY_MAX_S, 2 * self.query_interval_s) if unchanged else QUERY_MIN_S
         self.recorded_arrays, self.next_query_s = recorded, now_s + self.query_interval_s
 
@@ -91,14 +91,13 @@ class SlurmCache:
         return {id_: task for id_, task in self.tasks.items() if task.name in names}
 
     def history(self, id_: str, submissions: Sequence[Submission]) -> slurm_api.ArrayTask | None:
-        """Return how a task ended that the controller has forgotten; None if unknown.
+        """Return the end of a task that the controller has forgotten; None if unknown.
 
-        The accounting database is slower than the controller: it is queried rarely, and then for all unfinished
-        submissions at once.
+        The accounting database is slow: ask it rarely, and for all unfinished submissions at once.
         """
         now_s = self.clock()
         if id_ not in self.ended_tasks and now_s >= self.next_history_s:
-            # Set before the query, so that a failing database is not asked at each poll either.
+            # Set before the query: a failing database must not be asked at each poll.
             self.next_history_s = now_s + QUERY_MAX_S
             try:
                 arrays = sorted(
@@ -111,20 +110,20 @@ class SlurmCache:
                 }
                 self.history_error = ""
             except SlurmUnavailableError as error:
-                self.history_error = f"why is not known: {error}"
+                self.history_error = f"reason unknown: {error}"
         return self.ended_tasks.get(id_)
 
     def heartbeat_life(self, heart: Heart) -> Life:
         """Return "alive" if a heartbeat has changed, "dead" if it has not for too long, else "unknown"."""
         count, now_s = heart.read_heartbeat(), self.clock()
-        # Compared by content, never by time stamps: clocks of nodes and file servers differ.
+        # Compare contents, never time stamps: clocks of nodes and file servers differ.
         last, since_s, has_beaten = self.heartbeats.get(heart.heartbeat_path, (count, now_s, False))
         if count != last:
             last, since_s, has_beaten = count, now_s, True
         self.heartbeats[heart.heartbeat_path] = (last, since_s, has_beaten)
         interval_s = heart.heartbeat_interval_s()
         if interval_s is None:
-            return "unknown"  # this owner promised no heartbeat
+            return "unknown"  # no promised heartbeat
         if now_s - since_s >= MISSED_BEATS * interval_s:
             return "dead"
         return "alive" if has_beaten else "unknown"

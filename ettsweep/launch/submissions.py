@@ -1,4 +1,4 @@
-"""Submissions on disk: which runs each lists, and what its workers report.
+"""Submissions on disk: their lists of runs and the reports of their workers.
 
 A folder jobs/<submission>/ holds
 - submission.json: written once, before anything starts: the ordered list of runs, those of families that have
@@ -48,7 +48,7 @@ from ettsweep.processes import Life, Process
 from ettsweep.runs.folder import RunDir, is_run_id, jobs_dir, runs_dir
 
 MAX_IDLE_LIVES = 6
-"""Starts of a job in a row without a single training step after which the job is not requeued any more."""
+"""Consecutive starts of a job without a training step, after which ettsweep does not requeue it."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Submission:
         user: uid of the user who owns the jobs.
         cluster: SLURM cluster that has the jobs.
         sweeps: names of the sweeps that its runs were requested for.
-        unproven: ids of the runs whose families had finished none, in order: the first of them starts first.
+        unproven: ids of runs of families without a finished run; the first starts first.
     """
 
     path: Path
@@ -86,7 +86,7 @@ class Submission:
 
     @property
     def results(self) -> Path:
-        """The results folder that contains it."""
+        """Its results folder."""
         return self.path.parent.parent
 
     def run_dirs(self, ids: Iterable[str]) -> list[RunDir]:
@@ -108,7 +108,7 @@ class Submission:
     # --- local ------------------------------------------------------------------------------------------------------
 
     def workers(self) -> list[Process | None]:
-        """Return the processes started for local workers; the submitter stands for each until they are recorded."""
+        """Return the processes of local workers; the submitter counts as each until they are recorded."""
         workers = json_or_empty(self.path / "workers.json").get("workers")
         if not isinstance(workers, list):
             return [self.submitter] * len(self.slots)
@@ -120,10 +120,10 @@ class Submission:
         write_atomic(self.path / "workers.json", dumps(content))
 
     def live_workers(self) -> list[Process]:
-        """Return the local workers that still look for runs, or may do so on a host that cannot be seen from here.
+        """Return the local workers that still look for runs, or may do so on a hidden host.
 
-        A worker that has started is known by its own report; before that by the process that was started for it, and
-        before that by the submitter. A worker that has read its list for the last time reports it, and is left out.
+        A started worker has its own report; before, its process counts, and before that the submitter. It omits workers
+        that report having read their list for the last time.
         """
         return [worker for worker, _, _ in self.live_slots()]
 
@@ -131,7 +131,7 @@ class Submission:
         """Return each live local worker with its slot and its report."""
         live = []
         for slot, starter in zip(self.slots, self.workers(), strict=False):
-            # A report outlives its worker: the process in it says whether this worker lives.
+            # A report outlives its worker: check the process.
             report = self.worker_report(str(slot.get("name")))
             worker = Process.from_json(report.get("process")) or starter
             if worker and not report.get("leaving") and worker.liveness() != "dead":
@@ -141,10 +141,10 @@ class Submission:
     def vacant_slots(self) -> list["VacantSlot"]:
         """Return the slots whose workers are dead while other workers of this submission live.
 
-        If all workers are dead there are none: the runs are interrupted, and are submitted again. Submissions of other
-        users have none either.
+        Without live workers there are none: the runs are interrupted, and need a new submission. Nor for submissions of
+        other users.
         """
-        # Only the owner of the submission may start its workers: others would run under the wrong user.
+        # Workers must run under the owner of the submission.
         with contextlib.suppress(OSError):
             if self.path.lstat().st_uid != os.getuid():
                 return []
@@ -154,39 +154,39 @@ class Submission:
             worker = Process.from_json(report.get("process")) or starter
             if worker and worker.liveness() == "dead":
                 slots.append(VacantSlot(self, name, died=bool(report.get("claimed") and not report.get("leaving"))))
-        # Checked last: a worker that died meanwhile only makes this list empty, which is safe.
+        # Check last: if a worker died meanwhile, this list is empty, which is safe.
         return slots if self.live_workers() else []
 
     def worker_heart(self, worker: str) -> "WorkerHeart":
-        """Return the heart of a local worker."""
+        """Return a local worker's heart."""
         interval_s = number(self.profile.get("heartbeat_s"))
         return WorkerHeart(self.path / f"worker-{worker}.heartbeat", interval_s or 0.0)
 
     def count_active_workers(self) -> int:
-        """Return the number of local workers that hold their slots, and so can train a run."""
+        """Return the number of local workers that hold their slots."""
         return sum(bool(report) and not report.get("waits") for _, _, report in self.live_slots())
 
     def wait_reason(self) -> str:
-        """Return which slots local workers wait for and who holds them; empty if a worker does not wait."""
+        """Return the slots that local workers wait for, with their holders; empty if a worker does not wait."""
         locations = []
         for worker, slot, report in self.live_slots():
             if not isinstance(locks := report.get("waits"), list):
                 return ""
-            # Locks are local to a host: those of another host cannot be inspected here.
+            # Locks of another host are invisible here.
             if worker.liveness() == "unknown":
                 locations.append(f"slot {slot.get('name')} of {worker.host}")
             else:
                 locations += [
                     str(lock) for lock in held_slots(Path(str(path)) for path in locks) if lock.process != worker
                 ][:1]
-        suffix = f", or one of {len(locations) - 1} more" if len(locations) > 1 else ""
-        apart = f"another folder in {SLOTS_ENV} has slots of its own"
-        return f"waits for its turn in {locations[0]}{suffix} ({apart})" if locations else ""
+        suffix = f", and {len(locations) - 1} more" if len(locations) > 1 else ""
+        apart = f"for separate slots, set {SLOTS_ENV} to another folder"
+        return f"waits for {locations[0]}{suffix} ({apart})" if locations else ""
 
     # --- SLURM ------------------------------------------------------------------------------------------------------
 
     def array_id(self) -> str | None:
-        """Return the id of its SLURM array, or None if nobody has recorded it."""
+        """Return the id of its SLURM array, or None before it is recorded."""
         array = json_or_empty(self.path / "job.json").get("id")
         return array if isinstance(array, str) and array.isdigit() else None
 
@@ -196,19 +196,19 @@ class Submission:
         write_atomic(self.path / "job.json", dumps({"id": array}), exclusive=True)
 
     def record_unanswered(self) -> None:
-        """Record that SLURM did not answer the submitter: whether there is an array can only be found by its name."""
+        """Record that SLURM did not answer the submitter: only its name can find the array."""
         write_atomic(self.path / "unanswered", "")
 
     def submitter_life(self) -> Life:
         """Return the liveness of a submitter that still waits for the array's id; "dead" if none does."""
-        # From here on the jobs answer for the submission, or nobody does.
+        # From here on, only the jobs matter.
         if self.submitter is None or self.array_id() is not None or (self.path / "unanswered").exists():
             return "dead"
         return self.submitter.liveness()
 
     def request_withdrawal(self) -> None:
         """Request that jobs that wait only for cancelled or finished runs be withdrawn."""
-        # A file for each request: one that is made while SLURM answers another must stay.
+        # A file for each request: one made while SLURM answers another must stay.
         write_atomic(self.path.with_name(f"{self.path.name}.withdraw-{uuid.uuid4().hex}"), "")
 
     @property
@@ -236,7 +236,7 @@ class Submission:
         return self.runs[first : first + self.runs_per_job]
 
     def request_requeue(self, index: int, restart: int, *, certain: bool) -> None:
-        """Leave a note that asks the batch script to requeue this job: always, or only if it is being preempted."""
+        """Leave a note for the batch script to requeue this job: always, or only if it is being preempted."""
         write_atomic(self.path / f"{'again' if certain else 'preempted'}-{index}-{restart}", "")
 
     def all_leaving(self, index: int, restarts: int) -> bool:
@@ -262,7 +262,7 @@ class Submission:
 
     def _task_reports(self, index: int, restarts: int) -> list[Json]:
         reports = [self.worker_report(f"{index}-{rank}") for rank in range(self.workers_per_job)]
-        # Reports of an earlier start of the same job say nothing about the present one.
+        # Ignore reports of an earlier start of the same job.
         return [report if report.get("restart") == restarts else {} for report in reports]
 
     # --- workers ----------------------------------------------------------------------------------------------------
@@ -272,13 +272,13 @@ class Submission:
         return self.path / f"worker-{worker}.json"
 
     def worker_report(self, worker: str) -> Json:
-        """Return the report of a worker; empty if it has not started or its file cannot be read."""
+        """Return the report of a worker; empty before its start, or if its file cannot be read."""
         return json_or_empty(self.report_path(worker))
 
     def last_output(self) -> str:
         """Return the last line that a worker printed, with the path of its output.
 
-        On a full disk workers cannot even print why they end.
+        On a full disk, workers cannot print the reason of their end.
         """
         for path in sorted(self.path.glob("*_log.out")):
             lines: list[str] = []
@@ -294,7 +294,7 @@ class Submission:
 
 @dataclass(frozen=True)
 class WorkerHeart:
-    """The heart of a local worker, whose file the submitter makes: older submissions promised none."""
+    """The heart of a local worker; the submitter makes its file, except in older submissions."""
 
     heartbeat_path: Path
     interval_s: float
@@ -317,7 +317,7 @@ class VacantSlot:
     """A slot of a live submission whose worker is dead.
 
     Attributes:
-        died: the worker died between claiming a run and finishing its list; otherwise it was told to stop, or may
+        died: the worker died between claiming a run and finishing its list; otherwise it stopped on request, or may
             never have worked.
     """
 
@@ -335,13 +335,13 @@ def read_submission(folder: Path) -> Submission:
     try:
         content = read_json(folder / "submission.json")
     except FileNotFoundError:
-        raise CorruptError(f"{folder}: has no submission.json") from None
+        raise CorruptError(f"{folder}: submission.json is missing") from None
     kind, runs = content.get("kind", "local"), content.get("runs")
-    # Ids become paths below runs/: one such as `../x` must not pass.
+    # Ids become paths below runs/: refuse `../x`.
     if not isinstance(runs, list) or not all(isinstance(run, str) and is_run_id(run) for run in runs):
         raise CorruptError(f"{folder / 'submission.json'}: lists no runs")
     if kind not in ("local", "slurm"):
-        raise CorruptError(f"{folder / 'submission.json'}: is of the unknown kind {kind!r}")
+        raise CorruptError(f"{folder / 'submission.json'}: unknown kind {kind!r}")
     profile, data, slots = content.get("profile"), content.get("data"), content.get("slots")
     sweeps = content.get("sweeps")
     unproven = frozenset(listed) if isinstance(listed := content.get("unproven"), list) else frozenset()
@@ -369,22 +369,22 @@ def write_submission(results: Path, content: Json) -> Submission:
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir()
-    # First of all files: a folder without it counts as unreadable, and its jobs would find no list.
+    # First: a folder without it is unreadable, and its jobs would find no list.
     write_atomic(folder / "submission.json", json.dumps(content))
     return read_submission(folder)
 
 
 def next_name(results: Path) -> str:
-    """Return a unique name for a new submission: a number above all existing ones, and a random suffix.
+    """Return a unique name for a submission: a number above all existing ones, and a random suffix.
 
-    Submissions are ordered by number, not by time: clocks and time zones of login nodes differ.
+    Numbers, not times, order submissions: clocks and time zones of login nodes differ.
     """
     last = max((_submission_number(folder) for folder in submission_folders(results)), default=0)
     return f"{last + 1:06d}-{uuid.uuid4().hex[:8]}"
 
 
 def _submission_number(folder: Path) -> int:
-    """Return the number of a submission folder; 0 for a folder of another name, so that it counts as the oldest."""
+    """Return the number of a submission folder; 0, the oldest, for a folder of another name."""
     return int(match[1]) if (match := _FOLDER_NAME.fullmatch(folder.name)) else 0
 
 

@@ -1,4 +1,4 @@
-"""Submission: create the run folders of a plan, record the list of runs on disk, and have a launcher start workers."""
+"""Submission: create the run folders of a plan, record their list, and have a launcher start workers."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain, islice, zip_longest
@@ -34,20 +34,20 @@ def submit(
     Args:
         results: the results folder.
         plan: runs to launch.
-        profile: where and how they train.
-        data: paths of data sets by kind of task, as far as given.
-        sweeps: names of the sweeps that the runs belong to.
-        one_first: whether one run of families that have finished none starts first, see `first_runs`.
+        profile: their launch profile.
+        data: given paths of data sets, by kind of task.
+        sweeps: names of their sweeps.
+        one_first: whether one run of families without a finished run starts first, see `first_runs`.
 
     Raises:
         LaunchError: no worker could be started; the message has SLURM's own.
-        InputError: others may change what would be executed.
+        InputError: others may change the code.
     """
     if not plan.to_launch:
         return []
     specs = [planned.spec for planned in plan.to_launch]
     check_folders(results, specs)
-    # Paths are resolved now, on the submitting machine: workers may start in another folder.
+    # Resolve paths now: workers may start in another folder.
     kinds = dict.fromkeys(
         kind for spec in specs if (kind := spec.info.data_kind) and not profile.sets_variable(data_env(kind))
     )
@@ -75,9 +75,9 @@ def submit(
 
 
 def _first_in_front(plan: Plan) -> tuple[tuple[PlannedRun, ...], list[str]]:
-    """Return the runs to launch, and the ids of those whose families have finished none, both with the first in front.
+    """Return the runs to launch, and the ids of those of families without a finished run, the first ones in front.
 
-    The first are of different points, from the middle outwards: all seeds of one point may fail.
+    The first have different points, from the middle outwards: all seeds of one point may fail.
     """
     proven = {run.family for run in plan.run_index.runs.values() if run.state.finished}
     by_point: dict[Point, list[PlannedRun]] = {}
@@ -95,8 +95,8 @@ def check_plan(results: Path, plan: Plan, profile: Launcher, *, dry_run: bool = 
 
     Raises:
         InputError: a device of the profile or the folder of slots does not exist, a batch is smaller than
-            `devices_per_run`, a model does not fit into memory, runs cannot be trained in such a results folder, or
-            others may change what would be executed.
+            `devices_per_run`, a model does not fit into memory, the results folder is not suitable, or others may
+            change the code.
         LaunchError: SLURM refuses the profile, or does not answer.
     """
     if not plan.to_launch:
@@ -111,7 +111,7 @@ def check_resources(specs: Sequence[RunSpec], profile: Launcher, results: Path |
     """Check that runs can be trained on the devices of a profile, and in a results folder if it is given.
 
     Raises:
-        InputError: a model is too large for their memory, or they cannot share a run, or the folder does not do.
+        InputError: a model is too large for their memory, they cannot share a run, or the folder is not suitable.
     """
     for spec in {spec.info.key: spec for spec in specs}.values():
         info, place = spec.info, Place(profile.devices_per_run, *profile.memory_limit(), results)
@@ -122,7 +122,7 @@ def check_resources(specs: Sequence[RunSpec], profile: Launcher, results: Path |
         if info.gpus and place.devices != (needed := info.gpus * (info.nodes or 1)):
             product = "" if info.nodes == 1 else f" ({info.nodes} nodes x {info.gpus})"
             raise InputError(
-                f"gpus: a run of this sweep takes {needed}{product}, and the launch profile gives it {place.devices}: "
+                f"gpus: a run of this sweep needs {needed}{product}, but the launch profile has {place.devices}: pass "
                 f"--launch-set devices_per_run={needed}"
             )
         if problems := kind_of(spec).check(spec, place):

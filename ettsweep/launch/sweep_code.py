@@ -1,4 +1,4 @@
-"""The code of a sweep that is requested again: the project as it is now is compared with the copy that it trains in."""
+"""The code of an existing sweep: compare the project as it is now with the sweep's copy."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from ettsweep.study.sweep import Sweep
 from ettsweep.study.sweep_spec import SweepSpec
 
 MAX_NAMED = 5
-"""Edited files that are named one by one."""
+"""Most edited files listed in a message."""
 
 
 def with_code_of(
@@ -26,14 +26,14 @@ def with_code_of(
     *,
     same_numbers: bool = False,
 ) -> tuple[SweepSpec, str]:
-    """Return a request with the code that its sweep has, or takes, and a line on it for people.
+    """Return a request with the code of its sweep, and a line on it for people.
 
     Args:
-        sweep: which the request extends; None if it makes one.
+        sweep: to extend; None for a new one.
         sweep_spec: the request.
         results: the results folder.
         free_name: for another sweep.
-        same_numbers: whether the code as it is now counts as that of the sweep.
+        same_numbers: whether to treat the code as it is now as that of the sweep.
 
     Raises:
         SweepNameTakenError: files were edited, and the sweep has finished runs.
@@ -48,7 +48,7 @@ def with_code_of(
         if same_numbers or not edits:
             digest = sweep.codes[-1].digest
             if edits:
-                note = f"; it counts as the code of sweep {sweep.name}, whose runs train with it from now on"
+                note = f"; sweep {sweep.name} trains with it from now on"
         else:
             note = _new_code_note(sweep, results, edits, free_name)
     recipe = kind.with_code(sweep_spec.recipe, replace(code, digest=digest, copy=project.digest))
@@ -56,7 +56,7 @@ def with_code_of(
 
 
 def _new_code_note(sweep: Sweep, results: Path, edits: Sequence[str], free_name: str) -> str:
-    """Return what to say where a sweep takes new code, since none of its runs has finished.
+    """Return a line on a sweep that takes new code, since none of its runs has finished.
 
     Raises:
         SweepNameTakenError: one has.
@@ -66,32 +66,32 @@ def _new_code_note(sweep: Sweep, results: Path, edits: Sequence[str], free_name:
     named = ", ".join(edits[:MAX_NAMED]) + (f" and {len(edits) - MAX_NAMED} more" if edits[MAX_NAMED:] else "")
     if any(run.state.finished for run in runs):
         raise SweepNameTakenError(
-            f"sweep {sweep.name} has finished runs, and its code has changed: {named}. If all numbers stay the same, "
-            "--same-numbers goes on with it; `code: {exclude: [...]}` under `run:` leaves out what is no code",
+            f"you edited the code of sweep {sweep.name}, which has finished runs: {named}. If the edit changes no "
+            "number, pass --same-numbers; if a file is not code, exclude it by `code: {exclude: [...]}` under `run:`",
             free_name,
         )
-    left = f"; {format_count(len(runs), 'unfinished run')} of the code before no longer belong to it" if runs else ""
+    left = f"; it drops {format_count(len(runs), 'unfinished run')} of the old code" if runs else ""
     active = [run.id for run in runs if run.state in (State.RUNNING, State.QUEUED)]
-    stop = f": `ettsweep cancel {' '.join(active)}` stops what still trains" if active else ""
-    return f"; sweep {sweep.name} takes it as it is now: {named}{left}{stop}"
+    stop = f": `ettsweep cancel {' '.join(active)}` stops those in training" if active else ""
+    return f"; sweep {sweep.name} takes the edited code: {named}{left}{stop}"
 
 
 def _edits(sweep: Sweep, results: Path, recipe: Recipe, project: ProjectCode) -> list[str]:
-    """Return what has changed in the project since the sweep's copy was made; empty for code that the sweep has had."""
+    """Return the changes of the project since the sweep's copy; empty for code that the sweep has had."""
     before, now = sweep.codes[-1], recipe.info.code
     known = {digest for each in sweep.codes if each.digest == before.digest for digest in (each.digest, each.copy)}
     if now is None or project.digest in known:
         return []
     copy = find_copy(results, before.copy)
     if copy is None and before.copy != NO_CODE:
-        return ["its copy is gone, so that no file can be compared"]
+        return ["its copy is gone, and no file can be compared"]
     return project.differences(copy.files if copy else {}, before.rule, now.rule)
 
 
 def _count(project: ProjectCode) -> str:
     if not project.files:
         return (
-            f"code of the runs: no file of {project.root}, so edits make no new runs. Each attempt records the version "
+            f"code of the runs: no file of {project.root}: edits make no new runs. Each attempt records the version "
             "of an installed program"
         )
     return f"code of the runs: {format_count(len(project.files), 'file')} of {project.root}"

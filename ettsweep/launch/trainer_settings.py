@@ -1,4 +1,4 @@
-"""How the shipped trainer trains: the block `trainer` of a launch profile."""
+"""Settings of the built-in trainer: the block `trainer` of a launch profile."""
 
 from typing import Annotated, Literal, Self
 
@@ -17,21 +17,21 @@ Switch = Annotated[
 
 
 class TrainerSettings(StrictModel):
-    """How Transformers are trained, as far as it changes their numbers by rounding at most.
+    """Settings of training that change numbers by rounding at most.
 
     Attributes:
-        ensemble: most runs of one recipe that a worker trains at once, by one vectorised call. Their numbers differ
-            from those of runs alone by rounding.
+        ensemble: most runs of one recipe that a worker trains at once in one vectorised call; numbers differ from
+            single runs by rounding.
         micro_batch: samples that one device processes at once; gradients are accumulated over the rest of its share
             of the batch. `auto` takes what fits into the device's memory.
         loader_workers: image-loading processes per worker; `auto` is one per CPU of a worker with a GPU, else none.
-        compile: use torch.compile; `auto` does on a GPU if a compiler is installed and the runs of a worker are long
-            enough to make up for compilation.
+        compile: use torch.compile; `auto` does on a GPU if a compiler is installed and a worker's runs are long enough
+            to pay for it.
         activation_checkpointing: recompute activations in the backward pass instead of storing them; `auto` does for
             models with more than a billion parameters.
         sharded: shard the model and the optimizer state over the `devices_per_run` devices; `auto` does for models
             with more than a billion parameters.
-        corrupt_images: `skip` leaves out an image that cannot be decoded and logs its name; `fail` ends the run.
+        corrupt_images: for an image that cannot be decoded, `skip` logs its name and `fail` ends the run.
         log: where metrics are logged in addition to the run folder.
         peak_tflops: peak of one device in the precision used; needed for the utilisation of unlisted devices.
     """
@@ -50,5 +50,5 @@ class TrainerSettings(StrictModel):
     def _check_ensemble(self) -> Self:
         for name in ("compile", "activation_checkpointing", "sharded"):
             if self.ensemble > 1 and getattr(self, name) is True:
-                raise ValueError(f"ensemble: {self.ensemble} excludes {name}: true; drop one of the two")
+                raise ValueError(f"ensemble: {self.ensemble} and {name}: true exclude each other; drop one")
         return self

@@ -1,1 +1,1 @@
-"""Readers: how metrics are taken from the files and the output of a trainer that knows nothing of ettsweep."""
+"""Readers: find metrics in files and output of trainers that do not know ettsweep."""

@@ -1,4 +1,4 @@
-"""Entries: what a row, a line or an event says, after a reader has chosen and renamed its metrics."""
+"""Entries: the chosen and renamed metrics of a row, a line or an event."""
 
 import math
 import re
@@ -11,20 +11,20 @@ from typing import Any, NamedTuple
 from ettsweep.readers.numbers import MAX_STEP, has_any_comma, metric_value, step_number, words
 from ettsweep.readers.reader import COUNTED, Reader
 
-OTHER_STEPS = "`step: NAME` names another, `step: counted` numbers the rows"
+OTHER_STEPS = "set another with `step: NAME`, or number the rows with `step: counted`"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Metrics of a step, as one row, line or event has them.
+    """Metrics of a step, in one row, line or event.
 
     Attributes:
         step: of all of them.
         values: by name; they may be nan or infinite.
         path: of the file.
-        kind: what lines of the same origin have in common, so that training and validation are told apart.
-        where: for messages: the file and the line without its end.
-        epoch: that the line has beside a step which counts something else; None if it has none.
+        kind: the common text of lines of one origin, to separate training and validation.
+        where: for messages: the file and the line.
+        epoch: of the line, beside a step; None without one.
         is_epoch: whether the step counts epochs; None if it is the number of the line.
         wall_s: when it was written, in seconds; 0 if unknown.
     """
@@ -41,15 +41,15 @@ class Entry:
 
 @dataclass
 class Sightings:
-    """What was seen while reading, for messages.
+    """Observations of a read, for messages.
 
     Attributes:
         records: number of lines, rows or events.
         names: of all numbers, chosen or not, in the order in which they came.
-        without_step: names of numbers that had no step.
-        fractions: metrics with a step that is a fraction, with what is wrong.
-        problems: what could not be read, by file.
-        pattern: which pattern of the reader was searched last.
+        without_step: names of numbers without a step.
+        fractions: metrics whose step is a fraction, with the problem.
+        problems: of reading, by file.
+        pattern: number of the reader's last pattern.
     """
 
     records: int = 0
@@ -61,19 +61,19 @@ class Sightings:
 
 
 MAX_NAMES = 1000
-"""Names that are remembered for messages: a trainer may put a number into them."""
+"""Most names for messages: a trainer may put a number into them."""
 
 _EPOCH = re.compile(r"(?:.*[/._ ])?epoch", re.IGNORECASE)
 _RANKS = ("rank", "local_rank", "global_rank")
 
 
 class Shaper:
-    """Makes entries of records in the way that a reader says; one for each file.
+    """Makes entries of the records of a file, by a reader.
 
     Args:
-        reader: says what the step is, and what the metrics are.
+        reader: defines step and metrics.
         path: of the file, relative to the run's folder.
-        sightings: collects what is seen.
+        sightings: collects observations.
     """
 
     def __init__(self, reader: Reader, path: str, sightings: Sightings) -> None:
@@ -88,8 +88,8 @@ class Shaper:
 
         Args:
             record: its columns or keys, with their values.
-            line: as it stands in the file, for messages and patterns.
-            alone: it is the one record of its file, and needs no step.
+            line: of the file, for messages and patterns.
+            alone: whether it is the only record of its file, and needs no step.
         """
         self.sightings.records += 1
         pairs = list(record)
@@ -114,7 +114,7 @@ class Shaper:
             yield Entry(step, values, self.path, f"{number}{kind}", where, epoch, is_epoch)
 
     def _step(self, record: Mapping[str, Any], *, alone: bool) -> tuple[str, object]:
-        """Return the column of the step and what it has; None if the record has none."""
+        """Return the column of the step and its value; None without one."""
         if self._path_step is not None:
             return "", self._path_step
         if self.reader.step == (COUNTED,):
@@ -126,31 +126,31 @@ class Shaper:
         return "", 1 if alone else None
 
     def number(self, value: object) -> float | None:
-        """Return a number; None for anything else, of which `sightings` have those that may be two numbers."""
+        """Return a number; None for anything else; note an ambiguous one in `sightings`."""
         number = metric_value(value)
         if number is None and isinstance(value, str) and has_any_comma(value):
-            problem = f"{value} is left out: its comma may be a decimal one, or stand between thousands"
+            problem = f"left out {value}: its comma may be a decimal one, or separate thousands"
             self.sightings.problems[self.path] = problem
         return number
 
     def step_of(self, given: object, chosen: Iterable[Mapping[str, float]], where: str) -> int | None:
-        """Return a step; None if it is no whole number, which `sightings` has then.
+        """Return a step; None if it is not a whole number, with a note in `sightings`.
 
-        A fraction is an error of its metrics: others of them may have whole ones, and would be left alone.
+        A fraction is an error of its metrics: else their other values, with whole steps, would count alone.
         """
         number = step_number(given)
         if number is not None and number.is_integer() and 0 <= number <= MAX_STEP:
             return int(number)
-        problem = f"{where}: the step {given!r} is no whole number"
+        problem = f"{where}: the step {given!r} is not a whole number"
         if number is not None and 0 < number < MAX_STEP:
             for name in (name for values in chosen for name in values):
                 self.sightings.fractions.setdefault(name, f"{problem}; {OTHER_STEPS}")
         else:
-            self.sightings.problems[self.path] = f"{problem}, so this is left out"
+            self.sightings.problems[self.path] = f"{problem}; left out"
         return None
 
     def prefix(self, line: str, texts: Mapping[str, str] | None = None) -> str:
-        """Return what `split` puts before the names of a line or record."""
+        """Return the prefix by `split` for the names of a line or record."""
         split = self.reader.split
         if isinstance(split, str):
             text = (texts or {}).get(split, "").strip()
@@ -162,7 +162,7 @@ class Shaper:
         return ""
 
     def chosen(self, numbers: Iterable[tuple[str, float]], prefix: str) -> list[dict[str, float]]:
-        """Return the metrics among some numbers, by their new names; another value of a name comes in the next dict."""
+        """Return the metrics among some numbers, by their new names; a second value of a name is in the next dict."""
         chosen: list[dict[str, float]] = []
         for name, value in numbers:
             full = self.reader.rename.get(name, name)
@@ -189,7 +189,7 @@ def matches(globs: Iterable[str], *names: str) -> bool:
 
 
 _family = cache(words)
-"""Of a path: equal for files of the same kind, such as version_0 and version_1."""
+"""Makes paths of the same kind equal, such as version_0 and version_1."""
 
 
 def _is_same(value: float, other: float) -> bool:
@@ -199,20 +199,20 @@ def _is_same(value: float, other: float) -> bool:
 class Conflicts:
     """Finds metrics with two values at one step.
 
-    Those of lines of two kinds are of training and of validation: without a `split`, the later one would win by chance.
-    Those of one kind are of a run that was resumed, of a progress bar or of several processes: the later one counts.
-    So it does of files that differ by a number in their names, such as version_0 and version_1.
+    Two kinds of lines are training and validation: without a `split`, the later value would win by chance. Within one
+    kind, of a resumed run, a progress bar or several processes, the later value counts. So it does for files whose
+    names differ by a number, such as version_0 and version_1.
     """
 
     def __init__(self) -> None:
         self.found: dict[str, str] = {}
-        """What is wrong, by name."""
+        """Problems by name."""
         self._kinds: dict[str, dict[tuple[str, str], _Kind]] = {}
         self._replaced: dict[str, tuple[int, str]] = {}
         self._firsts: dict[str, Entry] = {}
 
     def add(self, entry: Entry) -> None:
-        """Look at the next entry."""
+        """Check the next entry."""
         family = _family(entry.path)
         for name, value in entry.values.items():
             self._compare_steps(name, entry)
@@ -229,15 +229,15 @@ class Conflicts:
                         lines = f"a line such as {entry.where!r}"
                     self.found.setdefault(
                         name,
-                        f"{name} has two values at step {entry.step}, {values}, in {lines}: "
-                        "tell training, validation and ranks apart with `split`, or with a pattern that matches one",
+                        f"{name} has two values at step {entry.step}, {values}, in {lines}: separate training, "
+                        "validation and ranks with `split`, or with a pattern for one of them",
                     )
                 elif (entry.epoch or 0) > (other.epoch or 0) and other.epoch is not None and not is_later_file:
                     self.found.setdefault(
                         name,
                         f"{name} has two values at step {entry.step}, {values}, of epochs {other.epoch} and "
-                        f"{entry.epoch}, in lines such as {entry.where!r}: steps begin anew in each epoch; "
-                        "`step: counted` numbers the rows, or read the epoch as the step",
+                        f"{entry.epoch}, in lines such as {entry.where!r}: steps restart in each epoch; number the "
+                        "rows with `step: counted`, or use the epoch as the step",
                     )
                 else:
                     count, first = self._replaced.get(name, (0, f"{values} at step {entry.step}"))
@@ -249,17 +249,17 @@ class Conflicts:
                 del kinds[next(iter(kinds))]
 
     def _compare_steps(self, name: str, entry: Entry) -> None:
-        """Find a metric whose steps are epochs in some lines, and not in others."""
+        """Find a metric whose steps are epochs in some lines only."""
         first = self._firsts.setdefault(name, entry) if entry.is_epoch is not None else entry
         if first.is_epoch is not entry.is_epoch:
             self.found.setdefault(
                 name,
-                f"{name} has epochs as its steps in some lines, and other steps in others, such as {first.where!r} "
-                f"and {entry.where!r}: tell them apart with `split`, or with a pattern that matches one of them",
+                f"{name} has epochs as steps in some lines, and other steps in others, such as {first.where!r} and "
+                f"{entry.where!r}: separate them with `split`, or with a pattern for one of them",
             )
 
     def replaced(self) -> Iterator[tuple[str, str]]:
-        """Yield the metrics of which a later value has replaced another one, and how often that happened."""
+        """Yield notes on metrics with values that later ones replaced, and how often."""
         for name, (count, first) in self._replaced.items():
             more = f" and {count - 1:,} more" if count > 1 else ""
             yield name, f"{name} has two values at one step, {first}{more}: the later one counts"
@@ -267,7 +267,7 @@ class Conflicts:
 
 @dataclass
 class _Kind:
-    """The latest entries with a metric by step, in lines of one kind, with such a line."""
+    """The latest entries of a metric by step, in lines of one kind, with such a line."""
 
     values: dict[int, "_Value"] = field(default_factory=dict)
     where: str = ""
@@ -286,4 +286,4 @@ class _Value(NamedTuple):
 
 
 MAX_KINDS, MAX_STEPS = 20, 10_000
-"""Kinds of lines of a metric that are compared, since more are lines of free text, and latest steps of each."""
+"""Most kinds of lines of a metric to compare, since more are free text, and latest steps of each."""

@@ -1,4 +1,4 @@
-"""TensorBoard's event files: records with checksums, of which the scalars are read."""
+"""Scalars of TensorBoard's event files, which are records with checksums."""
 
 import struct
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ Field = tuple[int, int | bytes]
 
 
 class Scalar(NamedTuple):
-    """A number of a step; `wall_s` is when it was written, in seconds since 1970."""
+    """A number of a step; `wall_s` is the time of its record, in seconds since 1970."""
 
     wall_s: float
     step: int
@@ -21,19 +21,19 @@ class Scalar(NamedTuple):
 
 
 def records(data: bytes, where: str) -> Iterator[tuple[int, bytes | None]]:
-    """Yield the end and the content of each whole record; one that is still being written is left.
+    """Yield the end and the content of each complete record; leave an unfinished one.
 
     A record is its length (8 bytes) with its checksum (4), and its content with its checksum. A damaged content is
     None.
 
     Raises:
-        MetricsError: the checksum of a length is wrong, so that nothing tells where the next record begins.
+        MetricsError: the checksum of a length is wrong, and the next record cannot be found.
     """
     start = 0
     while start + 12 <= len(data):
         (length,) = struct.unpack_from("<Q", data, start)
         if not _is_whole(data[start : start + 8], data[start + 8 : start + 12]):
-            raise MetricsError(f"{where}: a checksum is wrong: the file is damaged, or no event file of TensorBoard")
+            raise MetricsError(f"{where}: wrong checksum: the file is damaged, or not an event file of TensorBoard")
         end = start + 12 + length + 4
         if end > len(data):
             return
@@ -43,7 +43,7 @@ def records(data: bytes, where: str) -> Iterator[tuple[int, bytes | None]]:
 
 
 CHECKED_BYTES = 4096
-"""Longer records, of images and histograms, are not checked: it would take long, and they have no scalars."""
+"""Size in bytes above which records are not checked: those are images and histograms, without scalars."""
 
 
 def _is_whole(content: bytes, checksum: bytes) -> bool:
@@ -76,7 +76,7 @@ def scalars(event: bytes) -> Iterator[Scalar]:
     (wall_s,) = struct.unpack("<d", _bytes(parts.get(1, bytes(8))))
     step = parts.get(2, 0)
     if isinstance(step, int) and step >= 2**63:
-        step -= 2**64  # as loggers give it to what belongs to no step
+        step -= 2**64  # loggers use it for values without a step
     for number, value in fields(_bytes(parts.get(5, b""))):
         if number == 1:
             inner = dict(fields(_bytes(value)))
@@ -106,7 +106,7 @@ def _bytes(value: int | bytes) -> bytes:
 
 
 def fields(message: bytes) -> Iterator[Field]:
-    """Yield the fields of a message of Protocol Buffers; a damaged rest is left out."""
+    """Yield the fields of a message of Protocol Buffers, without a damaged rest."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)

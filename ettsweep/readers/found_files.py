@@ -1,4 +1,4 @@
-"""Which files of a run a reader reads: by globs, inside the run's folder."""
+"""Find the files of a run for a reader, by globs inside the run's folder."""
 
 import os
 import re
@@ -9,14 +9,14 @@ from pathlib import Path
 from ettsweep.files import open_regular
 
 MAX_ENTRIES = 50_000
-"""Files and folders of a run that are looked at in each search."""
+"""Most files and folders of a search."""
 
 
 def found_files(out: Path, globs: Sequence[str]) -> dict[str, Path]:
     """Return the files that match globs, by their paths relative to `out`.
 
     They come in natural order: version_2 before version_10.
-    Links that lead outside of `out` are left out, and so are second names of a file.
+    It leaves out links that lead outside of `out`, and second names of a file.
     """
     patterns = [_pattern(glob) for glob in globs]
     depth = max((10_000 if "**" in glob else glob.count("/") for glob in globs), default=0)
@@ -31,7 +31,7 @@ def found_files(out: Path, globs: Sequence[str]) -> dict[str, Path]:
 
 
 def _names(root: str, depth: int) -> Iterator[str]:
-    """Yield the relative paths of what is in a folder, without entering links."""
+    """Yield the relative paths in a folder, without following links."""
     count, folders = 0, [("", 0)]
     while folders:
         folder, level = folders.pop()
@@ -39,7 +39,7 @@ def _names(root: str, depth: int) -> Iterator[str]:
             with os.scandir(os.path.join(root, folder)) as entries:  # noqa: PTH118
                 listed = sorted(entries, key=lambda entry: entry.name)
         except OSError:
-            continue  # gone by now, or not to be read
+            continue  # gone by now, or unreadable
         for entry in listed:
             count += 1
             if count > MAX_ENTRIES:
@@ -83,9 +83,9 @@ def is_match(glob: str, name: str) -> bool:
 
 
 def open_found(path: Path) -> int:
-    """Open a file, and return its descriptor; a link that has taken its place is not followed.
+    """Open a file, and return its descriptor; do not follow a link.
 
     Raises:
-        OSError: it cannot be opened, or is no file.
+        OSError: it cannot be opened, or is not a file.
     """
     return open_regular(path, os.O_RDONLY | os.O_NOFOLLOW)

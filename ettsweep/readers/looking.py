@@ -1,4 +1,4 @@
-"""What readers see in a run made by hand: a folder, or the log of a command."""
+"""Find metrics in a user's run: a folder, or the log of a command."""
 
 import glob
 import math
@@ -16,21 +16,21 @@ from ettsweep.readers.registry import named_reader, reader_names
 from ettsweep.readers.source import MetricSource, listed
 
 LOGS = ("*.log", "*.out", "*.txt", "*.err")
-"""Files directly in a folder that may be the output of its command."""
+"""Files in a folder that may be the output of its command."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """What a reader sees.
+    """The findings of a reader.
 
     Attributes:
-        reader: that looked.
-        rows: as `MetricSource.rows` returns them.
-        files: that it read; the log by its name.
-        seen: why there is no metric, and what there is instead.
-        problem: why it cannot read on; empty for none.
-        conflicts: metrics that have two values at one step, or fractions as steps, with what was seen.
-        notes: what else was left out or replaced.
+        reader: of the findings.
+        rows: of `MetricSource.rows`.
+        files: that it read.
+        seen: why it finds no metric, and other findings.
+        problem: why it cannot read on; empty without one.
+        conflicts: metrics with two values at one step, or fractions as steps, with texts.
+        notes: on values that were left out or replaced.
     """
 
     reader: Reader
@@ -43,7 +43,7 @@ class Look:
 
     @property
     def metrics(self) -> dict[str, dict[int, float]]:
-        """Values by name and step; of a step that comes twice, the later one."""
+        """Values by name and step; the later one of two."""
         metrics: dict[str, dict[int, float]] = {}
         for row in self.rows:
             for name, value in row.items():
@@ -53,14 +53,14 @@ class Look:
 
 
 def look(reader: Reader, path: Path) -> Look:
-    """Return what one reader sees.
+    """Return the findings of a reader.
 
     Args:
-        reader: whose own files are read in a folder; a file is read as if it were one of them.
+        reader: reads its own files in a folder, or a file like one of them.
         path: a run's folder, or a file.
 
     Raises:
-        InputError: there is nothing, or several files of the folder may be the output.
+        InputError: the path is missing, or several files of the folder may be the output.
     """
     if not path.exists():
         raise InputError(f"{path}: there is no such folder or file")
@@ -70,16 +70,16 @@ def look(reader: Reader, path: Path) -> Look:
     if len(found) > 1:
         logs = ", ".join(name for each in found for name in each.files)
         raise InputError(
-            f"{path}: {reader.name or 'the pattern'} sees metrics in {logs}; give one of these files instead"
+            f"{path}: {reader.name or 'the pattern'} finds metrics in {logs}; pass one of these files instead"
         )
     return found[0] if found else next(_looks_at_folder(reader, path))
 
 
 def looks(path: Path) -> list[Look]:
-    """Return what each reader sees, of those that see a metric or a problem.
+    """Return the findings of readers with a metric or a problem.
 
     Raises:
-        InputError: there is nothing.
+        InputError: the path is missing.
     """
     if not path.exists():
         raise InputError(f"{path}: there is no such folder or file")
@@ -92,14 +92,14 @@ def looks(path: Path) -> list[Look]:
 
 
 def _may_read(reader: Reader, path: Path) -> bool:
-    """Return whether a file has a name that a reader looks for; the output may have any, but that of an event file."""
+    """Return whether a file's name matches a reader; the output may have any name but that of an event file."""
     name = path.resolve().as_posix().lstrip("/")
     globs = [each if each.startswith("**/") else f"**/{each}" for each in reader.files if each != OUTPUT]
     return any(is_match(each, name) for each in globs) or (OUTPUT in reader.files and "tfevents" not in path.name)
 
 
 def _look_at_file(reader: Reader, path: Path) -> Look:
-    path = path.resolve()  # whoever names a link means what it leads to
+    path = path.resolve()  # a user's link means its target
     if OUTPUT in reader.files:
         return _look(reader.model_copy(update={"files": (OUTPUT,)}), path.parent, path)
     return _look(reader.model_copy(update={"files": (glob.escape(path.name),), "which": "all"}), path.parent, None)
@@ -127,10 +127,10 @@ def _look(reader: Reader, out: Path, log: Path | None) -> Look:
 
 
 def summary(metrics: dict[str, dict[int, float]]) -> list[Json]:
-    """Return a row for each metric: how many values, at which steps, the first, last, lowest and highest.
+    """Return a row for each metric: number of values, steps, and the first, last, lowest and highest value.
 
-    Values that are not finite are counted in `nonfinite`, and None in place of `first` or `last`. `resolution` is the
-    step between values as they are printed.
+    `nonfinite` counts values that are not finite; as `first` or `last` they are None. `resolution` is the step between
+    printed values.
     """
     return [_summary_row(name, values) for name, values in sorted(metrics.items())]
 
@@ -157,7 +157,7 @@ def _finite(value: float) -> float | None:
 
 
 def overview(all_looks: Iterable[Look]) -> list[Json]:
-    """Return a row for each reader that sees something."""
+    """Return a row for each reader with findings."""
     return [
         {
             "reader": each.reader.name,
@@ -172,10 +172,10 @@ def overview(all_looks: Iterable[Look]) -> list[Json]:
 
 
 def _clash(conflicts: dict[str, str]) -> str:
-    return f"steps or values not told apart: {listed(sorted(conflicts), 5)}" if conflicts else ""
+    return f"ambiguous steps or values: {listed(sorted(conflicts), 5)}" if conflicts else ""
 
 
 def reader_rows() -> list[Json]:
-    """Return a row for each reader that ships or is installed."""
+    """Return a row for each reader."""
     keys = ("name", "kind", "about", "beware", "repository", "commit")
     return [{key: getattr(named_reader(name), key) for key in keys} for name in reader_names()]

@@ -1,4 +1,4 @@
-"""Numbers as trainers write them: as numbers or as text, not finite, with commas between thousands."""
+"""Parse numbers of trainers: numbers or text, not finite, with commas between thousands."""
 
 import math
 import re
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}((,\d{3})+\.\d+|(,\d{3}){2,})")
-"""Commas between thousands beyond doubt: 1,234.5 and 1,234,567, while 1,234 may be 1.234."""
+"""Clear commas between thousands: 1,234.5 and 1,234,567; but 1,234 may be 1.234."""
 
 _WHOLE_THOUSANDS = re.compile(r"[1-9]\d{0,2}([,_'\xa0\u202f]\d{3})+")
 _STEP_REST = re.compile(r"(,\d{3})+(?![\d.,])")
@@ -39,12 +39,12 @@ def _from_text(text: str) -> float:
 
 
 def has_any_comma(text: str) -> bool:
-    """Return whether a text is a number whose comma may be a decimal one, or stand between thousands."""
+    """Return whether a text is a number whose comma may be a decimal one, or separate thousands."""
     return bool(_DECIMAL_COMMA.fullmatch(text.strip().rstrip(".,;")))
 
 
 def whole_number(match: re.Match[str], group: str) -> str | None:
-    """Return what a group has, with the rest of its number if its pattern cuts that: 1,500, of which digits are 1."""
+    """Return the text of a group, with the rest of its number if the pattern cuts it: 1,500, not 1."""
     text, end = match[group], match.end(group)
     if not text or not text[-1].isdigit():
         return text
@@ -56,10 +56,10 @@ def whole_number(match: re.Match[str], group: str) -> str | None:
 
 
 def decimal_points(cells: Sequence[str]) -> list[str]:
-    """Return the cells of a row with points for decimal commas: of a table whose columns are separated by semicolons.
+    """Return the cells of a row with points for decimal commas, for tables with semicolons between columns.
 
     Raises:
-        ValueError: the row has numbers with points too.
+        ValueError: the row also has numbers with points.
     """
     comma = next(filter(_DECIMAL_COMMA.fullmatch, cells), None)
     point = next(filter(_DECIMAL_POINT.fullmatch, cells), None)
@@ -69,25 +69,25 @@ def decimal_points(cells: Sequence[str]) -> list[str]:
 
 
 def step_number(value: object) -> float | None:
-    """Return the number of a step, which may have any mark between its thousands, since it is a whole one."""
+    """Return the number of a step, with any mark between its thousands."""
     if isinstance(value, str) and _WHOLE_THOUSANDS.fullmatch(value.strip()):
         return float(re.sub(r"\D", "", value))
     return metric_value(value)
 
 
 MAX_STEP = 2**53
-"""Larger ones are no exact floats, and nobody's."""
+"""Larger steps are not exact floats."""
 
 
 def words(text: str) -> str:
-    """Return the words of a text without its numbers and bars, so that lines of one kind are equal; ranks stay."""
+    """Return the words of a text without numbers and bars, but with ranks: equal for lines of one kind."""
     return " ".join([*_WORD.findall(_ANY.sub(" ", text)), *_RANK.findall(text)])
 
 
 def resolution(values: Iterable[float]) -> float | None:
-    """Return the step between values as they are printed: 1e-4 for 3.2782 and 3.28; None without a finite one.
+    """Return the step between printed values: 1e-4 for 3.2782 and 3.28; None without a finite one.
 
-    The values with the most decimals count, since zeros at the end of a number are lost: give all of a curve.
+    The most decimals count, since trailing zeros are lost: pass all values of a curve.
     """
     exponents = [_last_decimal(value) for value in values if math.isfinite(value)]
     return float(Decimal(1).scaleb(min(exponents))) if exponents else None

@@ -14,15 +14,15 @@ from ettsweep.readers.reader import COUNTED
 
 
 class LineParser(Protocol):
-    """Makes entries of the lines of a file, one after the other; it keeps what earlier lines said, such as a header."""
+    """Makes entries of the lines of a file in turn; remembers earlier lines, such as a header."""
 
     def entries(self, line: str) -> Iterator[Entry]:
-        """Yield what a line says; it is without its end."""
+        """Yield the entries of a line without its end."""
         ...
 
 
 class CsvParser:
-    """Rows below a header, which may come again, with other columns, after a resume."""
+    """Rows below a header; after a resume, another header may follow."""
 
     def __init__(self, shaper: Shaper) -> None:
         self._shaper = shaper
@@ -62,7 +62,7 @@ class CsvParser:
             yield from self._shaper.of_record(zip(self._header, cells, strict=False), line)
 
     def _is_header(self, cells: list[str]) -> bool:
-        """Return whether a row has names in place of numbers."""
+        """Return whether a row has names instead of numbers."""
         return cells == self._header or (
             len(cells) > 1 and all(cell and metric_value(cell) is None for cell in cells) and self._has_step(cells)
         )
@@ -75,25 +75,24 @@ class CsvParser:
         cells[0] = cells[0].lstrip("# ")
         if not self._has_step(cells):
             raise MetricsError(
-                f"{self._shaper.path}: no column {' or '.join(self._shaper.reader.step)}; "
-                f"there are {', '.join(cells)}. "
-                "`step: NAME` names the column of the step, `step: counted` numbers the rows"
+                f"{self._shaper.path}: no column {' or '.join(self._shaper.reader.step)} among {', '.join(cells)}; "
+                "set the column with `step: NAME`, or number the rows with `step: counted`"
             )
         self._header = cells
 
 
 MAX_CELL_LINES = 100
-"""Lines of one cell; a quotation mark that is never closed must not swallow the file."""
+"""Most lines of one cell: an unclosed quotation mark must not swallow the file."""
 
 
 class JsonLinesParser:
-    """A JSON object a line, or after a pattern in lines of other text."""
+    """A JSON object per line, or after a pattern in other text."""
 
     def __init__(self, shaper: Shaper) -> None:
         self._shaper = shaper
 
     def entries(self, line: str) -> Iterator[Entry]:
-        """Yield the entry of an object; lines that have none are skipped."""
+        """Yield the entry of an object; skip lines without one."""
         after = self._shaper.sightings.pattern = self._shaper.reader.after or ""
         match = re.search(after, line) if after else None
         if after and not match:
@@ -103,14 +102,14 @@ class JsonLinesParser:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
             if text.lstrip().startswith("{"):
-                self._shaper.sightings.problems[self._shaper.path] = f"no valid JSON, {error}: {line[:200]}"
+                self._shaper.sightings.problems[self._shaper.path] = f"invalid JSON, {error}: {line[:200]}"
             return
         if isinstance(value, dict):
             yield from self._shaper.of_record(flat(value).items(), line)
 
 
 def flat(value: Mapping[str, Any], prefix: str = "", depth: int = 0) -> dict[str, Any]:
-    """Return an object with the keys of nested ones joined by points; lists are left out."""
+    """Return an object with the keys of nested ones joined by points, without lists."""
     pairs: dict[str, Any] = {}
     for key, inner in value.items():
         if isinstance(inner, dict) and depth < 5:
@@ -121,7 +120,7 @@ def flat(value: Mapping[str, Any], prefix: str = "", depth: int = 0) -> dict[str
 
 
 class PatternParser:
-    """Lines that patterns are searched in."""
+    """Lines to search for patterns."""
 
     def __init__(self, shaper: Shaper) -> None:
         self._shaper = shaper
@@ -192,7 +191,7 @@ def _metric_groups(match: re.Match[str]) -> Iterator[tuple[str, str]]:
 
 
 MAX_PATTERN_LINE = 2_000
-"""Characters of a line in which patterns are searched: a dump of a tensor must not take minutes."""
+"""Characters of a line to search: a dump of a tensor must not take minutes."""
 
 RECENT_LINES = 200
 LINE_PARSERS: dict[str, Callable[[Shaper], LineParser]] = {
@@ -206,8 +205,8 @@ def document_entries(text: str, shaper: Shaper) -> Iterator[Entry]:
     """Yield the entries of a JSON document.
 
     Raises:
-        ValueError: it is no JSON, as it is while it is being written.
-        MetricsError: it has no list where the reader says that there is one.
+        ValueError: it is not JSON, as during a write.
+        MetricsError: the reader's list is missing.
     """
     try:
         document = json.loads(text)
@@ -218,7 +217,7 @@ def document_entries(text: str, shaper: Shaper) -> Iterator[Entry]:
         rows = rows.get(key) if isinstance(rows, dict) else None
         if rows is None:
             keys = ", ".join(document) if isinstance(document, dict) else "none"
-            raise MetricsError(f"{shaper.path}: no {shaper.reader.rows}; keys: {keys}")
+            raise MetricsError(f"{shaper.path}: no key {shaper.reader.rows} among {keys}")
     records = rows if isinstance(rows, list) else [rows]
     for record in records:
         if isinstance(record, dict):

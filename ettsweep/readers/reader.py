@@ -1,4 +1,4 @@
-"""The schema of a reader: which files a trainer writes, in which form, and which of their numbers are metrics."""
+"""The schema of a reader: files of a trainer, their form, and their metrics."""
 
 import re
 from typing import Annotated, Any, Literal, Self
@@ -10,10 +10,10 @@ from ettsweep.schema import ListOfOne, StrictModel
 Kind = Literal["csv", "jsonl", "json", "regex", "tensorboard"]
 
 OUTPUT = "output"
-"""Stands in `files` for what the command printed, to standard output and standard error."""
+"""In `files`: the command's standard output and error."""
 
 COUNTED = "counted"
-"""Stands in `step` for the number of the row or of the matching line, from 1 on."""
+"""In `step`: the number of the row or of the matching line, from 1."""
 
 STEP_NAMES = ("step", "_step", "global_step", "iteration", "iter", "num_updates", "epoch")
 """Names under which trainers write the step, the finest first."""
@@ -31,7 +31,7 @@ def _compiles(pattern: str) -> str:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"no regular expression: {error}") from None
+        raise ValueError(f"not a regular expression: {error}") from None
     return pattern
 
 
@@ -40,31 +40,30 @@ Names = Annotated[tuple[str, ...], ListOfOne, Field(strict=False)]
 
 
 class Reader(StrictModel):
-    r"""How metrics are taken from what a trainer leaves.
+    r"""How to find metrics in the files of a trainer.
 
     Attributes:
         name: of the reader.
-        about: what it reads, in words.
+        about: description for people.
         kind: form of the files.
         files: globs relative to the run's folder, where `**/` is any number of folders; or `output`.
         which: of several files: `all`, in the order of their names, version_2 before version_10; the `newest`, by the
-            `global_step` at its beginning, or else its time; or `one`, so that several are an error.
-        step: columns, keys (`.` between nested ones) or tags of the step; the first that a row has counts. `counted`
+            `global_step` at its beginning, or else its time; or `one`, which makes several an error.
+        step: columns, keys (`.` between nested ones) or tags of the step; the first present one counts. `counted`
             numbers the rows. A pattern has a group `step` instead.
         step_in_path: pattern whose first group is the step, in the path of the file.
         rows: of kind json, the key of a list of objects; empty if the document is one, or a list.
-        after: of kind jsonl, a pattern: the object starts where it ends, and lines without it are not read.
-        patterns: of kind regex. Each is searched in each line. Its named groups are metrics, or `name` and
-            `value`, of which a line may have several. `step` is the step; a pattern without it takes the last step that
-            was read, else lines of the same metrics are counted.
-        metrics: globs of the names that are metrics.
-        skip: globs of names that are not.
+        after: of kind jsonl, a pattern before the object; lines without it are skipped.
+        patterns: of kind regex, for each line. Named groups are metrics, or `name` and `value`, several times a line.
+            `step` is the step; without it, the last step counts, else the number of lines with the same metrics.
+        metrics: globs of names of metrics.
+        skip: globs of other names.
         rename: new names, by old.
-        split: how training and validation are told apart where both have the same names: a column or key whose
-            text becomes a prefix of the names (`val_loss`), or a mapping of prefixes to patterns of path or line.
+        split: separates training and validation with the same names: a column or key whose text becomes a prefix of the
+            names (`val_loss`), or a mapping of prefixes to patterns of path or line.
         repository: of the trainer.
-        commit: of the trainer, at which its format was looked at.
-        beware: what a person should know before comparing these numbers.
+        commit: of the trainer with this format.
+        beware: a warning for people who compare these numbers.
     """
 
     name: str = ""
@@ -100,14 +99,14 @@ class Reader(StrictModel):
         return self
 
     def group_names(self) -> set[str] | None:
-        """Return the names of its metrics where its patterns tell them all; None if what is read does."""
+        """Return the names of its metrics if its patterns have them all; None if they depend on files."""
         groups = {name for pattern in self.patterns for name in re.compile(pattern).groupindex}
         if self.kind != "regex" or self.split or {"name", "value"} & groups:
             return None
         return {self.rename.get(name, name) for name in groups - {"step"}}
 
     def _misplaced(self) -> list[str]:
-        """Return what is given though files of this kind have no use for it."""
+        """Return the problems of keys that this kind does not use."""
         uses = {"rows": ("json",), "after": ("jsonl",), "patterns": ("regex",)}
         wrong = [
             f"{key} is for kind {kinds[0]}"
@@ -122,7 +121,7 @@ class Reader(StrictModel):
 
     def _bad_files(self) -> list[str]:
         if OUTPUT in self.files and self.kind in ("json", "tensorboard"):
-            return [f"files: the output is no file of kind {self.kind}"]
+            return [f"files: the output is not a file of kind {self.kind}"]
         wrong = [glob for glob in self.files if glob.startswith("/") or ".." in glob.split("/")]
         return [f"files: {glob!r} leads outside of the run's folder" for glob in wrong]
 
@@ -133,11 +132,11 @@ class Reader(StrictModel):
             return ["patterns is required"]
         groups = [set(re.compile(pattern).groupindex) for pattern in self.patterns]
         wrong = [
-            f"patterns: {pattern!r} has {'only one of name and value' if names else 'no named group'}; a metric is "
-            "(?P<val_loss>...), the step (?P<step>...), or both (?P<name>...) and (?P<value>...)"
+            f"patterns: {pattern!r} has {'only one of name and value' if names else 'no named group'}; write a metric "
+            "as (?P<val_loss>...), or as (?P<name>...) and (?P<value>...), and the step as (?P<step>...)"
             for pattern, names in zip(self.patterns, groups, strict=True)
             if not names or len(names & {"name", "value"}) == 1
         ]
         if not wrong and set().union(*groups) == {"step"}:
-            wrong.append("patterns: only the step is read, no metric; a metric is (?P<val_loss>...)")
+            wrong.append("patterns: has only a step; write a metric as (?P<val_loss>...)")
         return wrong

@@ -1,4 +1,4 @@
-"""The registry of readers: those that ship, and those that a grid file describes."""
+"""The registry of readers: shipped ones, and those of grid files."""
 
 import re
 from functools import cache
@@ -11,10 +11,10 @@ from ettsweep.readers.reader import OUTPUT, Reader
 from ettsweep.schema import Source, validate
 
 DATA = Path(__file__).parent / "data"
-"""Folder of the readers that ship: NAME.yaml."""
+"""Folder of shipped readers: NAME.yaml."""
 
 PRIMITIVES = ("csv", "jsonl", "json", "stdout", "tensorboard")
-"""Readers of a form, not of a trainer."""
+"""Readers of forms of files, not of trainers."""
 
 
 def reader_names() -> tuple[str, ...]:
@@ -29,7 +29,7 @@ def named_reader(name: str) -> Reader:
     """Return a reader by name.
 
     Raises:
-        InputError: there is none.
+        InputError: the name is unknown.
     """
     if name not in reader_names():
         raise InputError(
@@ -41,13 +41,12 @@ def named_reader(name: str) -> Reader:
 
 
 def reader_of(value: object, folder: Path = Path(), source: str | Source = "reader") -> Reader:
-    r"""Return the reader that a grid file or an option gives.
+    r"""Return the reader of a grid file or an option.
 
     Args:
-        value: name of a reader; pattern with named groups that is searched in the output, such as
-            `step (?P<step>\d+).*val loss (?P<val_loss>\S+)`; name of a file (.yaml) with the fields of a reader; or a
-            mapping of them.
-        folder: that the file's name is relative to.
+        value: name of a reader; pattern with named groups for the output, such as `step (?P<step>\d+).*val loss
+            (?P<val_loss>\S+)`; name of a file (.yaml) with the fields of a reader; or a mapping of them.
+        folder: of the file's name.
         source: of the value, for messages.
 
     Raises:
@@ -63,13 +62,13 @@ def reader_of(value: object, folder: Path = Path(), source: str | Source = "read
     if isinstance(value, str):
         if re.search(r"[\\()*+?\[\]]", value):
             raise InputError(
-                f"{value!r} is the name of no reader, and as a pattern it needs named groups, such as "
+                f"{value!r} is not the name of a reader, and as a pattern it needs named groups, such as "
                 "(?P<val_loss>\\S+)"
             )
         return named_reader(value)
     if isinstance(value, dict):
         return _validated(value, source)
-    raise InputError(f"the name of a reader, a pattern or a mapping is expected, got {value!r}")
+    raise InputError(f"must be the name of a reader, a pattern or a mapping, got {value!r}")
 
 
 def _validated(data: dict[str, Any], source: str | Source) -> Reader:

@@ -1,4 +1,4 @@
-"""The metrics of a run while its trainer writes them: polled, read once, in order."""
+"""Poll the metrics of a run while its trainer writes them, in order."""
 
 import codecs
 import math
@@ -23,15 +23,15 @@ from ettsweep.readers.tail import Lines, Tail, Whole
 
 
 class MetricSource:
-    """Metrics that a reader takes from a run's files and its output.
+    """Metrics of a run's files and its output, by a reader.
 
     Args:
-        reader: what is read, and how.
+        reader: of the metrics.
         out: the run's folder; it need not exist yet.
-        output: file with what the command printed; None if there is none.
-        only: globs of the metrics that are wanted; all by default.
-        strict: globs of those of which two values at one step, of training and of validation, are an error; all that
-            are wanted by default. Of others, `conflicts` and `notes` have them.
+        output: file with the command's output; None without one.
+        only: globs of wanted metrics; all by default.
+        strict: globs of metrics for which two values at one step, of training and validation, are an error; by default
+            all wanted ones. `conflicts` and `notes` have those of others.
     """
 
     def __init__(
@@ -51,38 +51,38 @@ class MetricSource:
 
     @property
     def conflicts(self) -> dict[str, str]:
-        """What is wrong with metrics that have two values at a step, or a fraction as their step, by name."""
+        """Problems of metrics with two values at a step, or a fraction as their step, by name."""
         fractions = {name: v for name, v in self._sightings.fractions.items() if self._is_wanted(name)}
         return fractions | self._conflicts.found
 
     @property
     def replaced(self) -> dict[str, str]:
-        """What to know of metrics of which a later value has replaced another one, by name."""
+        """Notes on metrics with values that later ones replaced, by name."""
         return dict(self._conflicts.replaced())
 
     def notes(self) -> list[str]:
-        """Return what could not be read, and of which metrics the later one of two values counts."""
+        """Return notes on unreadable lines, and on metrics with two values, whose later one counts."""
         problems = [f"{path}: {problem}" for path, problem in self._sightings.problems.items()]
         notes = [*problems, *dict.fromkeys(self.conflicts.values()), *list(self.replaced.values())[:MAX_REPLACED]]
         others = list(self.replaced)[MAX_REPLACED:]
-        return notes + ([f"so it is with {listed(others)}"] if others else [])
+        return notes + ([f"the same holds for {listed(others)}"] if others else [])
 
     @property
     def names(self) -> list[str]:
-        """Names of all numbers that were seen, sorted, whether they are metrics or not."""
+        """Sorted names of all numbers, metrics or not."""
         return sorted(self._sightings.names)
 
     @property
     def files(self) -> list[str]:
-        """Files that were read, relative to the run's folder; `output` is the output."""
+        """Read files, relative to the run's folder; `output` is the output."""
         return [stream.label for stream in self._streams.values()]
 
     def begin(self, step: int | None = None) -> None:
-        """Take what is in the files by now as the work of earlier attempts, which `rows` leaves out.
+        """Treat present contents of files as those of earlier attempts: `rows` leaves them out.
 
         Args:
-            step: at which the run is taken up again; 0 from its beginning. Later steps that a rewritten file has again
-                are new then; None: only what differs is new.
+            step: at which the run resumes; 0 from its beginning. Later steps of a rewritten file count as new; None:
+                only changed ones do.
         """
         for _ in self._entries(final=True, until_s=math.inf):
             pass
@@ -92,21 +92,21 @@ class MetricSource:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the last call of `rows` had no time for all that there was."""
+        """Whether time ran out in the last call of `rows`."""
         return any(stream.is_behind for stream in self._streams.values())
 
     def rows(self, *, final: bool = False, limit_s: float = math.inf) -> list[Json]:
-        """Return what was written since the last call, in order: `{"step": 100, "val_loss": 3.21}`.
+        """Return new metrics in order: `{"step": 100, "val_loss": 3.21}`.
 
-        A step may come twice, after a resume: the later row counts. Values may be nan or infinite.
+        After a resume, a step may come twice: the later row counts. Values may be nan or infinite.
 
         Args:
-            final: the command has ended, so that a last line without its end is whole.
-            limit_s: seconds after which no more is read: a program may print faster than it is read.
+            final: the command has ended, and a last line without its end is complete.
+            limit_s: seconds of reading: a program may print faster.
 
         Raises:
-            MetricsError: a pattern takes too long, steps are fractions, several files match where one is expected, or
-                training and validation are not told apart.
+            MetricsError: a pattern takes too long, steps are fractions, several files match instead of one, or training
+                and validation are mixed.
         """
         rows = []
         for entry in self._entries(final=final, until_s=time.monotonic() + limit_s):
@@ -122,7 +122,7 @@ class MetricSource:
         return self._only is None or matches(self._only, name)
 
     def seen(self, name: str = "") -> str:
-        """Return why there is no metric `name`, or none at all, and what there is instead; for messages."""
+        """Return why the metric `name`, or any, is missing, and other findings; for messages."""
         if not self._streams:
             return self._no_file()
         problems = "".join(f"; {path}: {problem}" for path, problem in self._sightings.problems.items())
@@ -147,12 +147,12 @@ class MetricSource:
             return "no output was kept"
         globs = [glob for glob in self.reader.files if glob != OUTPUT]
         there = listed(list(found_files(self.out, ["**/*"])))
-        return f"no file matches {' or '.join(globs)} in {self.out}; there {f'are: {there}' if there else 'is none'}"
+        return f"no file matches {' or '.join(globs)} in {self.out}, which has {there or 'no files'}"
 
     # --- files ---
 
     def _entries(self, *, final: bool, until_s: float) -> Iterator[Entry]:
-        """Yield the new entries of all files; events by the time at which they were written."""
+        """Yield the new entries of all files, events by time."""
         entries = (
             entry for stream, path in self._polled() for entry in stream.poll(path, final=final, until_s=until_s)
         )
@@ -168,7 +168,7 @@ class MetricSource:
         if self.reader.which == "one" and len(found) > 1:
             first = next(iter(found))
             raise MetricsError(
-                f"{len(found)} files match {' or '.join(self.reader.files)}: {listed(found)}; name one, such as "
+                f"{len(found)} files match {' or '.join(self.reader.files)}: {listed(found)}; choose one, such as "
                 f"reader: {{kind: {self.reader.kind}, files: {first}}}"
             )
         if self.reader.which == "newest" and found:
@@ -186,14 +186,14 @@ class MetricSource:
 
 
 DOCUMENT_LIMIT_S = 60.0
-"""Seconds of computing for a whole JSON document, which may be large."""
+"""Most seconds for a JSON document, which may be large."""
 
 MAX_REPLACED = 3
-"""Metrics of which notes say which values were replaced; others are named."""
+"""Most metrics with notes on replaced values; others are listed."""
 
 
 def _how_far(path: Path) -> tuple[int, int]:
-    """Return the `global_step` of a state, -1 if it names none at its beginning, and its time, which a copy loses."""
+    """Return the `global_step` at the beginning of a state, else -1, and its time, which a copy loses."""
     try:
         with os.fdopen(open_found(path), "rb") as file:
             step = re.search(rb'"global_step": *(\d{1,18})\b', file.read(HEAD_BYTES))
@@ -206,7 +206,7 @@ HEAD_BYTES = 4096
 
 
 def listed(names: Collection[str], most: int = 20) -> str:
-    """Return names with commas between; of many, the first."""
+    """Return names with commas, the first ones of many."""
     shown = list(names)[:most]
     return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
 
@@ -225,11 +225,11 @@ def numbers_in(lines: Collection[str]) -> list[str]:
 
 
 class _Known:
-    """Which entries of a file were read, so that those of a rewritten one are not read twice."""
+    """The read entries of a file, to read those of a rewritten one only once."""
 
     def __init__(self) -> None:
         self._hashes, self._steps = array("q"), array("q")
-        self._at: int | None = None  # where a rewritten file is compared; None while entries are only added
+        self._at: int | None = None  # position in a rewritten file; None while entries are only added
 
     def restart(self) -> None:
         self._at = 0
@@ -240,7 +240,7 @@ class _Known:
             del self._hashes[first:], self._steps[first:]
 
     def is_new(self, entry: Entry) -> bool:
-        """Return whether the next entry was not read before, and remember it."""
+        """Return whether the next entry is new, and remember it."""
         # As text, in which nan is equal to itself.
         value = hash((entry.step, repr(sorted(entry.values.items()))))
         if self._at is not None:
@@ -261,7 +261,7 @@ class _Content(Protocol):
 
     @property
     def recent(self) -> Collection[str]:
-        """The last lines that said nothing."""
+        """The last lines without metrics."""
         ...
 
 
@@ -274,7 +274,7 @@ class _LineContent:
 
     def entries(self, data: bytes, *, final: bool) -> Iterator[Entry]:
         if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and b"\0" in data:
-            raise MetricsError(f"{self._path}: it is text in UTF-16: write it in UTF-8")
+            raise MetricsError(f"{self._path}: is in UTF-16: write it in UTF-8")
         for line in self._lines.of(data, final=final):
             yield from self._parser.entries(line)
 
@@ -298,13 +298,13 @@ class _EventContent:
                 yield from self._of_event(event)
         except MetricsError as error:
             self._is_damaged = True
-            self._shaper.sightings.problems[self._shaper.path] = f"{error}; what follows it is left out"
+            self._shaper.sightings.problems[self._shaper.path] = f"{error}; left out the rest of the file"
         self._rest = b"" if self._is_damaged else data[start:]
 
     def _of_event(self, event: bytes | None) -> Iterator[Entry]:
         shaper = self._shaper
         if event is None:
-            shaper.sightings.problems[shaper.path] = "a checksum is wrong: a damaged event is left out"
+            shaper.sightings.problems[shaper.path] = "left out a damaged event: its checksum is wrong"
             return
         for wall_s, step, tag, value in scalars(event):
             shaper.sightings.records += 1
@@ -314,7 +314,7 @@ class _EventContent:
 
 
 class _Stream:
-    """A file that is polled."""
+    """A polled file."""
 
     def __init__(self, reader: Reader, sightings: Sightings) -> None:
         self.label, self.is_behind = "", False
@@ -328,7 +328,7 @@ class _Stream:
         return self._content.recent if self._content else ()
 
     def poll(self, path: Path, *, final: bool, until_s: float) -> Iterator[Entry]:
-        """Yield the entries that are new, as far as there is time."""
+        """Yield new entries until time runs out."""
         self.is_behind = False
         try:
             new = (
@@ -336,7 +336,7 @@ class _Stream:
             )
             yield from filter(self.known.is_new, new)
         except FileNotFoundError:
-            pass  # it is written anew, or was listed before it was removed
+            pass  # it is being rewritten, or was removed
         except OSError as error:
             self._sightings.problems[self.label] = error.strerror or str(error)
 
@@ -358,7 +358,7 @@ class _Stream:
                 return
 
     def _document(self, path: Path) -> Iterator[Entry]:
-        """Yield the entries of a JSON document, if it has changed; while it is being written, it is tried again."""
+        """Yield the entries of a JSON document, if it has changed; retry while it is being written."""
         if (data := self._whole.read(path)) is None:
             return
         self.known.restart()
@@ -367,7 +367,7 @@ class _Stream:
                 shaper = Shaper(self._reader, self.label, self._sightings)
                 entries = list(document_entries(data.decode("utf-8-sig", "replace"), shaper))
         except ValueError as error:
-            self._sightings.problems[self.label] = f"no valid JSON: {error}"
+            self._sightings.problems[self.label] = f"invalid JSON: {error}"
             return
         self._sightings.problems.pop(self.label, None)
         yield from entries

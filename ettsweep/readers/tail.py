@@ -1,4 +1,4 @@
-"""Tails: what was added to a file since it was last read, and whether it was replaced or rewritten instead."""
+"""Tails of files: text added since the last read, or a note that the file was replaced or rewritten."""
 
 import errno
 import hashlib
@@ -13,14 +13,14 @@ from ettsweep.readers.found_files import open_found
 
 FINGERPRINT_BYTES = 1024
 SETTLED_S = 2.0
-"""A file that was changed so recently may change again without a new time or size, so that it is looked at again."""
+"""Read a file again within this time after a change: another change may keep time and size."""
 
 
 @dataclass
 class Tail:
-    """A file that grows: each call gives the bytes that are new, and says whether they start again at its beginning.
+    """A growing file: each call returns new bytes, and whether they start at its beginning.
 
-    A file is read anew if it is another one, became shorter, or no longer has what was read: loggers rewrite files.
+    It reads a file again if it was replaced, became shorter, or changed before the end: loggers rewrite files.
     """
 
     offset: int = 0
@@ -30,7 +30,7 @@ class Tail:
     _path: Path = field(default_factory=Path)
 
     def read(self, path: Path, most: int) -> tuple[bool, bytes]:
-        """Return whether reading starts again, and the new bytes, but not more than some number.
+        """Return whether reading starts again, and new bytes up to a limit.
 
         Raises:
             OSError: it cannot be read, see `open_found`.
@@ -56,7 +56,7 @@ class Tail:
             return restarted, data
 
     def _marks_of(self, descriptor: int) -> tuple[bytes, bytes]:
-        """Return the first bytes of the file and the last ones that were read."""
+        """Return the first bytes of the file and the last read ones."""
         start = max(0, self.offset - 64)
         return os.pread(descriptor, min(self.offset, FINGERPRINT_BYTES), 0), os.pread(
             descriptor, self.offset - start, start
@@ -65,13 +65,13 @@ class Tail:
 
 @dataclass
 class Whole:
-    """A file that is rewritten as a whole: each call gives its content, if that has changed."""
+    """A rewritten file: each call returns its content, if it has changed."""
 
     _stamp: tuple[object, ...] = ()
     _digest: bytes = b""
 
     def read(self, path: Path) -> bytes | None:
-        """Return the content; None if it is as it was.
+        """Return the content; None if unchanged.
 
         Raises:
             OSError: it cannot be read, see `open_found`, or is too large.
@@ -97,9 +97,9 @@ MAX_LINE_BYTES = 2**22
 
 
 class Lines:
-    """Makes lines of bytes that come in pieces: without ends, colours and a byte order mark.
+    """Makes lines, without ends, colours and a byte order mark, from pieces of bytes.
 
-    A carriage return ends a line too: a progress bar that overwrites itself is several lines. The last one waits for
+    A carriage return also ends a line: a progress bar that overwrites itself is several lines. The last line waits for
     its end.
     """
 
@@ -108,7 +108,7 @@ class Lines:
         self._is_first = True
 
     def of(self, data: bytes, *, final: bool = False) -> list[str]:
-        """Return the lines that are whole with some more bytes; with `final`, the last one is whole as it is."""
+        """Return the lines that more bytes complete; with `final`, also the last one."""
         *lines, self._rest = _ENDS.split(self._rest + data)
         if final or len(self._rest) > MAX_LINE_BYTES:
             lines.append(self._rest)

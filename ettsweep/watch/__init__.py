@@ -1,1 +1,1 @@
-"""The full-screen view of `ettsweep watch`: a watcher polls a results folder, an application shows it."""
+"""The screen of `ettsweep watch`: a watcher polls a results folder, an application shows it."""

@@ -32,7 +32,7 @@ MIN_REST_S, MAX_REST_S = 1.5, 60.0
 """Seconds between polls."""
 
 REST_FACTOR = 20
-"""Rest after a poll, in multiples of its time: a screen that is open all day takes a few percent of a core."""
+"""Rest after a poll, in multiples of its time: an open screen takes a few percent of a core."""
 
 TERMINAL_CHECK_S = 1.0
 """Seconds between checks whether the terminal still exists."""
@@ -41,7 +41,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Table(DataTable[Text]):
-    """A table of rows with keys: the selected row stays selected when others come and go."""
+    """A table of rows with keys: it keeps the selection when rows come and go."""
 
     @property
     def selected_key(self) -> str:
@@ -50,22 +50,22 @@ class Table(DataTable[Text]):
 
     @property
     def hidden_count(self) -> int:
-        """Number of rows that are not in view."""
+        """Number of rows out of view."""
         return max(0, self.row_count - (self.scrollable_content_region.height - self.header_height))
 
     def show(self, rows: Mapping[str, Row]) -> None:
-        """Show rows, without columns that are empty in all of them."""
+        """Show rows, without empty columns."""
         selected, place, offset = self.selected_key, self.cursor_row, self.scroll_offset
         columns = next(iter(rows.values()), {})
         names = [name for name in columns if any(row[name] for row in rows.values())]
         self.clear(columns=True)
         for name in names:
-            # Stated, since the table measures columns only after it was drawn.
+            # Set the width: the table measures columns only after drawing.
             width = max(len(name), *(row[name].cell_len for row in rows.values()))
             self.add_column(Text(name, justify=columns[name].justify), width=width)
         for key, row in rows.items():
             self.add_row(*(row[name] for name in names), key=key)
-        # If the selected row is gone, that which took its place is selected.
+        # If the selected row is gone, select the row in its place.
         self.move_cursor(row=[*rows].index(selected) if selected in rows else place)
         self.scroll_to(*offset, animate=False)
 
@@ -79,7 +79,7 @@ class WatchScreen(App[None]):
         exit_signal: The signal that ended the application; None if a key did.
     """
 
-    # Textual's palette offers actions that make no sense here, such as changing the theme.
+    # Textual's palette has useless actions, such as changing the theme.
     ENABLE_COMMAND_PALETTE = False
     CSS_PATH = "screen.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -111,14 +111,14 @@ class WatchScreen(App[None]):
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        """Start polling, and let signals exit as `q` does, so that the terminal is restored."""
+        """Start polling, and let signals exit like `q`, which restores the terminal."""
         # Signal handlers can be set in the main thread only.
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 asyncio.get_running_loop().add_signal_handler(number, self._exit_on_signal, number)
         self._events.border_title = " events "
         self._events.display = False
-        # Before the first view, so that arrow keys work at once.
+        # Before the first view: arrow keys work at once.
         self._family_table.focus()
         self._draw()
         # A daemon: the process may exit while a read from a hanging network file system blocks this thread.
@@ -131,30 +131,30 @@ class WatchScreen(App[None]):
     # --- polling ----------------------------------------------------------------------------------------------------
 
     def _poll(self) -> None:
-        """Poll and rest in proportion to the time that this took; in a thread, so that slow reads delay no keys."""
+        """Poll, and rest in proportion; in a thread, since slow reads must not delay keys."""
         view = View()
         while self.is_running:
             is_first, began_s = view.status is None, time.monotonic()
-            self._poll_now.clear()  # before reading, so that a request during the read leads to another one
+            self._poll_now.clear()  # before reading: a request during the read leads to another one
             try:
                 for view in self._watcher.poll():
                     self.call_later(self._show, view)
                     if not self.is_running:
                         return
             except Exception as error:
-                # Before the first view, an error is one of the user's options or the folder: retrying would not help.
+                # Before the first view, the options or the folder are wrong: retrying would not help.
                 if view.status is None or not isinstance(error, OSError | EttsweepError):
                     self.call_later(self._fail, error)
                     return
                 reason = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
-                problem = f"{reason}; showing the last readable state"
+                problem = f"{reason}; this is the last readable state"
                 self.call_later(self._show, replace(view, problems=(problem, *view.problems)))
             # The first poll reads all runs: the next ones are much faster.
             rest_s = MIN_REST_S if is_first else REST_FACTOR * (time.monotonic() - began_s)
             self._poll_now.wait(min(MAX_REST_S, max(MIN_REST_S, rest_s)))
 
     def _show(self, view: View) -> None:
-        if view != self.view:  # drawing takes longer than reading what has not changed
+        if view != self.view:  # drawing takes longer than reading
             self.view = view
             self._draw()
 
@@ -176,7 +176,7 @@ class WatchScreen(App[None]):
         self.call_after_refresh(self._show_titles)
 
     def _draw(self) -> None:
-        """Show the view in all panels; before the first one, a single line on the progress of reading."""
+        """Show the view in all panels; before the first one, a line on the progress of reading."""
         view, results = self.view, str(self._results)
         if view.status is None:
             self._head.update(Text.assemble((view.progress, "bold"), (f"  {format_cell(results)}", "dim")))
@@ -194,12 +194,12 @@ class WatchScreen(App[None]):
         self._show_family()
 
     def _show_titles(self) -> None:
-        """Say what is not in view, now that the sizes are known."""
+        """Show how many rows are out of view, now that sizes are known."""
         table = self._family_table
-        hidden = f", {table.hidden_count} of them not in view" if table.hidden_count else ""
+        hidden = f", {table.hidden_count} out of view" if table.hidden_count else ""
         table.border_title = f" families: {table.row_count}{hidden} "
         if family := self.family:
-            part = "" if self._lattice.is_whole else ", a part of it"
+            part = "" if self._lattice.is_whole else ", in part"
             self._middle.border_title = f" {format_cell(family.title)}: lr across, wd up{part} "
 
     @property
@@ -220,7 +220,7 @@ class WatchScreen(App[None]):
         return len(self.screen_stack) < 2 or action not in ("log", "cancel", "help")
 
     def action_interrupt(self) -> None:
-        """Leave as by the signal that a terminal sends where it is not in raw mode."""
+        """Exit by the signal that a terminal sends outside of raw mode."""
         self._exit_on_signal(signal.SIGINT)
 
     def action_help(self) -> None:
@@ -236,7 +236,7 @@ class WatchScreen(App[None]):
             self._notify_user("no run is selected")
 
     def _is_over(self, run: Run) -> bool:
-        """`True` if a run logs nothing more until it is requested again."""
+        """`True` if a run logs no more until it is requested again."""
         status = self.view.status.statuses.get(run.id) if self.view.status else None  # of unfinished runs
         return status is None or status.state.over
 
@@ -255,7 +255,7 @@ class WatchScreen(App[None]):
         self.push_screen(ConfirmDialog(format_cell(f"cancel run {run_title(run)}?")), on_answer)
 
     def _cancel(self, run: Run) -> None:
-        """Cancel a run; called in a thread of its own, since SLURM may take minutes to answer."""
+        """Cancel a run; in its own thread, since SLURM may take minutes to answer."""
         try:
             message = "; ".join(cancel_runs(self._results, [run]))
         except EttsweepError as error:
@@ -269,14 +269,14 @@ class WatchScreen(App[None]):
 
 
 def _exit_without_terminal() -> None:
-    """Exit the process once its terminal is gone: Textual would wait forever to write its last lines there."""
+    """Exit once the terminal is gone: Textual would wait for ever to write its last lines."""
     while os.isatty(0):
         time.sleep(TERMINAL_CHECK_S)
     os._exit(128 + signal.SIGHUP)
 
 
 def show_screen(results: Path, selector: Selector) -> SweepStatus | None:
-    """Run the application until the user leaves it; return the last status of the runs, None before the first poll.
+    """Run the application until the user exits; return the last status of the runs, None before the first poll.
 
     Raises:
         EttsweepError: No run or study matches, or the results folder cannot be read.

@@ -16,7 +16,7 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.watch.lattice_view import LEGEND
 
 MAX_LOG_LINES = 5000
-"""Lines of a log that can be scrolled back."""
+"""Lines of a log to scroll back."""
 
 POLL_S = 0.5
 
@@ -45,8 +45,8 @@ l, enter    follow the log of the selected run; q returns
 c           cancel the selected run, after confirmation
 q, ctrl-c   quit; the runs keep running
 
-The lattice has a row for each wd, shifted by half a cell per step,
-so that the six neighbours of a point touch it. Lighter colours are
+The lattice has a row for each wd, shifted by half a cell per step:
+the six neighbours of a point touch it. Lighter colours are
 better scores. A verdict followed by ... is out of date: runs have
 finished since.
 
@@ -57,7 +57,7 @@ finished since.
 
 
 class HelpScreen(ModalScreen[None]):
-    """Explains the keys and the signs of the lattice."""
+    """Help on the keys and the signs of the lattice."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "dismiss", "back")]
 
@@ -66,7 +66,7 @@ class HelpScreen(ModalScreen[None]):
 
 
 class LogScreen(Screen[None]):
-    """The log of a run as it is written, in the folder `run`; a callback says whether the run has ended."""
+    """The log of a run in the folder `run`, as it grows; a callback returns whether the run has ended."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,l", "dismiss", "back", key_display="q")]
 
@@ -89,13 +89,13 @@ class LogScreen(Screen[None]):
         """Show new lines and, once the run has ended, the rest."""
         if self._ended:
             return
-        self._ended = self._is_over()  # before reading: lines written in between are read too
+        self._ended = self._is_over()  # before reading: include lines written in between
         text = self._follower.read_new_lines() + (self._follower.read_ending() if self._ended else "")
         if text:
             self.app.call_from_thread(self._write, text)
 
     def _write(self, text: str) -> None:
         log = self.query_one(RichLog)
-        # Logs may hold control characters that would change the terminal.
+        # Control characters of logs would change the terminal.
         for line in escape_control(text).splitlines()[-MAX_LOG_LINES:]:
             log.write(Text(line))

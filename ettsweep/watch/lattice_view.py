@@ -1,6 +1,6 @@
-"""A lattice drawn with characters: a row for each wd, shifted by half a cell per step, so that neighbours touch.
+"""A lattice in characters: a row for each wd, shifted by half a cell per step to make neighbours touch.
 
-A cell shows its score or a sign for its state, and by colour how good it is: it can be read without colours.
+A cell shows its score or a sign for its state, and its colour shows how good it is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,31 +33,31 @@ STATE_SIGNS = {
 LEGEND = """\
 [ ] candidate  ( ) neighbour
 ● finished     ▸ training
-○ queued       · to come
+○ queued       · not yet run
 × diverged     ⊘ cancelled
 ! needs you    ? unknown"""
 
 COLOURS = ("#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725")
-"""Viridis, as in the report, the best last. Lightness grows throughout, so colour-blind users can read it too."""
+"""Viridis, as in the report, the best last. Its lightness grows, which colour-blind users see too."""
 
 DARK_COLOURS = 4
-"""The first so many colours are dark: white text is legible on them, black on the others."""
+"""Number of dark colours, the first ones, with white text; the others have black text."""
 
 SHADE_REACH = 3.0
-"""Distance of the worst shade from the best score at most, in multiples of the median's distance; see `shades`."""
+"""Largest distance of the worst shade from the best score, in multiples of the median's; see `shades`."""
 
 DETAILS_WIDTH = 31
-"""Characters that the lattice leaves for the details beside it, at least."""
+"""Least characters for the details beside the lattice."""
 
 CELL_SIZES = (*(Size(max(8, 3 * height // 2 * 2), height) for height in range(12, 0, -1)), Size(6, 1), Size(4, 1))
-"""Characters and lines of a cell, the largest first. The smallest shows a sign only; from 6 characters on, scores fit.
+"""Characters and lines of a cell, largest first. The smallest fits a sign only; 6 characters fit scores.
 
-Widths are even, since rows are shifted by half a cell.
+Widths are even: rows shift by half a cell.
 """
 
 
 class LatticeView(Widget):
-    """The lattice of a family, as large as the screen allows."""
+    """The lattice of a family, as large as fits."""
 
     family: reactive[FamilyView | None] = reactive(None, layout=True)
 
@@ -84,7 +84,7 @@ class LatticeView(Widget):
 def draw_lattice(cells: Sequence[Cell], metric: Metric, room: Size) -> list[Text]:
     """Return a lattice as lines of text, the highest values of the second axis first, the labels of the first last.
 
-    Its cells are as large as the room allows. If the smallest do not fit, those around the candidate are drawn.
+    Its cells are as large as fit. If the smallest do not fit, draw those around the candidate.
     """
     if not cells:
         return []
@@ -129,7 +129,7 @@ def _fit(cells: Sequence[Cell], room: Size) -> tuple[Size, range, range]:
 def _part(steps: range, centre: int, number: int) -> range:
     """Return at most `number` of some steps, around a centre."""
     number = max(1, number)
-    # Shifted rather than cut at an end.
+    # Shift rather than cut at an end.
     first = max(steps.start, min(centre - number // 2, steps.stop - number))
     return range(first, min(steps.stop, first + number))
 
@@ -142,13 +142,13 @@ def _row_labels(cells: Sequence[Cell]) -> dict[int, str]:
 def _column_axis(labels: Sequence[str], width: int) -> str:
     """Return the labels below cells of a width; if they are wider than cells, only every second or third one."""
     stride = -(-(max(map(len, labels)) + 1) // width)
-    # Centred over several cells, a label could not be assigned to its own.
+    # A label centred over several cells would be ambiguous.
     align = "^" if stride == 1 else "<"
     return "".join(f"{label:{align}{stride * width}}" for label in labels[::stride])
 
 
 def _cell_text(cell: Cell, below: int, width: int, metric: Metric) -> str:
-    """Return a line of a cell, so many below the middle: its score or sign, and below the number of finished runs."""
+    """Return a line of a cell, by its distance below the middle: score or sign, then the number of finished runs."""
     if below:
         finished = f"{sum(state.finished for state in cell.states)}/{len(cell.states)}"
         return f"{finished if below == 1 and cell.states else '':^{width - 1}}"
@@ -156,7 +156,7 @@ def _cell_text(cell: Cell, below: int, width: int, metric: Metric) -> str:
     sign, score = STATE_SIGNS[cell.state], format_score(cell.score, metric)
     if width < 8:
         return f"{left}{score or sign:^4}{right}" if width == 6 else f"{left}{sign}{right}"
-    sign = "" if score and cell.state is State.DONE else sign  # a score says "finished" already
+    sign = "" if score and cell.state is State.DONE else sign  # a score means "finished"
     return f"{left}{sign + score:^{width - 3}}{right}"
 
 
@@ -176,9 +176,9 @@ def format_score(score: float | None, metric: Metric) -> str:
 def shades(cells: Sequence[Cell], metric: Metric) -> dict[Point, float]:
     """Return a shade for each scored point, linear in the score, from 1 for the best to 0.
 
-    A few very bad points would leave almost one shade for all others, so scores far worse than the median all get 0.
+    Scores far worse than the median all get 0: else a few would leave almost one shade for all others.
     """
-    # Sort keys are lower for better scores, whether the metric is a loss or an accuracy.
+    # Sort keys are lower for better scores, for losses and accuracies.
     keys = {cell.point: metric.sort_key(cell.score) for cell in cells if cell.score is not None}
     if not keys:
         return {}

@@ -1,4 +1,4 @@
-"""Contents of the panels: the first lines, rows of the tables of families and runs, details of a family, events."""
+"""Contents of the panels: first lines, rows of families and runs, details of a family, events."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ from ettsweep.watch.lattice_view import LEGEND
 from ettsweep.watch.view import Event, FamilyView, RunView, View
 
 Row = dict[str, Text]
-"""Cells by column, the most important first: a narrow screen shows those on the left."""
+"""Cells by column, the most important first: a narrow screen shows the left ones."""
 
 EVENT_STYLES = STYLES | {"requeued": "cyan", "reached": "bold green", "lost": "red"}
 """Style of an event by its kind."""
@@ -33,7 +33,7 @@ def headline(status: SweepStatus, results: str) -> Text:
 
 
 def problem_lines(view: View, status: SweepStatus) -> Text:
-    """Return what cannot be read, and what keeps runs from training."""
+    """Return problems: unreadable files, and reasons why runs do not train."""
     silence = f"{NO_ANSWER}: {status.slurm_error}" if status.slurm_error else ""
     problems = [(text, "red") for text in (*view.problems, status.stop_reason)]
     waits = [(text, "yellow") for text in (silence, status.wait_reason, status.idle_slots)]
@@ -45,7 +45,7 @@ def family_row(family: FamilyView) -> Row:
     counts, verdict = family.counts, family.verdict
     finished = sum(number for state, number in counts.items() if state.finished)
     label = Text("not judged yet", "dim")
-    if verdict:  # with runs finished since, it is out of date
+    if verdict:  # out of date: runs have finished since
         label = Text(verdict.brief + " ..." * family.is_stale, STYLES.get(verdict.word, ""))
     return {
         "family": Text(format_cell(family.title), "bold"),
@@ -59,7 +59,7 @@ def family_row(family: FamilyView) -> Row:
 
 
 def run_row(view: RunView, *, has_sweep: bool) -> Row:
-    """Return the row of an unfinished run; its sweep is left out if all runs have the same."""
+    """Return the row of an unfinished run, without its sweep if all runs share it."""
     run, status = view.run, view.status
     is_running = status.state is State.RUNNING
     reason = format_cell(status.reason.strip().partition("\n")[0])
@@ -69,7 +69,7 @@ def run_row(view: RunView, *, has_sweep: bool) -> Row:
         "strategy": Text(format_cell(shown_strategy(run.spec))),
         **{name: _power(name, value) for name, value in axis_cells(run.point).items()},
         "state": Text(status.state.value, STYLES.get(status.state, "dim")),
-        # A queued run that was interrupted before has a step too.
+        # An interrupted run in the queue has a step too.
         "step": _number(run.base.info.progress_text(status.progress) if is_running or status.progress else ""),
         "loss": _number("" if view.loss is None else f"{view.loss:.4g}"),
         "left": _number(left, "cyan"),
@@ -81,7 +81,7 @@ def run_row(view: RunView, *, has_sweep: bool) -> Row:
 
 
 def _number(value: str | int, style: str = "") -> Text:
-    """Return a cell that is aligned to the right; 0 is empty."""
+    """Return a right-aligned cell; 0 is empty."""
     return Text(str(value or ""), style, justify="right")
 
 
@@ -101,7 +101,7 @@ def family_details(family: FamilyView) -> Text:
 
 
 def event_lines(events: Sequence[Event]) -> Text:
-    """Return events line by line, the newest first: a low screen shows those on the top."""
+    """Return events line by line, the newest first: a low screen shows the top."""
     return Text("\n").join(map(_event_line, reversed(events)))
 
 

@@ -1,4 +1,4 @@
-"""All that the screen shows of a results folder at one instant: the watcher makes it, the application lays it out."""
+"""The state of a results folder at one instant: the watcher makes it, the application shows it."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -42,13 +42,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class FamilyView:
-    """A family of a sweep: its lattice as it is now, and its last verdict.
+    """A family of a sweep: its present lattice, and its last verdict.
 
     Attributes:
         run_states: state of each of its runs.
         verdict: None before the family is judged.
         marks: of the candidate and its neighbours.
-        judged: the outcomes that the verdict is about.
+        judged: the outcomes behind the verdict.
     """
 
     study: Study
@@ -61,12 +61,12 @@ class FamilyView:
 
     @cached_property
     def outcomes(self) -> dict[str, State]:
-        """States of the runs that have an outcome: to a verdict, all others are the same."""
+        """States of the runs with an outcome: a verdict ignores all others."""
         return {run_id: state for run_id, state in self.run_states.items() if not state.pending}
 
     @cached_property
     def is_stale(self) -> bool:
-        """Whether a run has ended since the verdict, or there is none yet."""
+        """Whether a run has ended since the verdict, or the verdict is missing."""
         return self.judged != self.outcomes
 
     @property
@@ -77,9 +77,9 @@ class FamilyView:
 
 @dataclass(frozen=True)
 class RunView:
-    """An unfinished run, with the names of its sweeps; loss and speed are those of a run in training."""
+    """An unfinished run, with the names of its sweeps; loss and speed of a run in training."""
 
-    run: Run = field(compare=False)  # which is another object after each poll
+    run: Run = field(compare=False)  # a new object after each poll
     status: Status
     sweep: str
     loss: float | None = None
@@ -88,10 +88,10 @@ class RunView:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a run or to the verdict on a family.
+    """An event of a run or of the verdict on a family.
 
     Attributes:
-        at: time of day at which it was noticed.
+        at: time of day.
         kind: such as "failed".
         subject: the run, or the title of the family.
         text: details.
@@ -108,10 +108,10 @@ class View:
     """Families, runs, events and problems of a results folder.
 
     Attributes:
-        status: None while the folder is read for the first time; then only `progress` is known.
-        progress: how far the first read is.
+        status: None during the first read of the folder, which only has `progress`.
+        progress: of the first read.
         families: by sweep and family.
-        runs: unfinished runs by id: first those in training, then those that need a decision, then those that wait.
+        runs: unfinished runs by id: first those in training, then those that need a decision, then waiting ones.
         events: the last events, the oldest first.
         problems: run folders and sweeps that cannot be read.
     """

@@ -1,4 +1,4 @@
-"""Reads a results folder again and again: finished runs once, and only families with new results are judged again."""
+"""Polls a results folder: reads finished runs once, and judges only families with new results again."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,30 +25,29 @@ from ettsweep.study.sweep_store import SweepStore, load_sweep_store, run_sweeps_
 from ettsweep.watch.view import CANDIDATE, NEIGHBOUR, UNMARKED, Cell, Event, FamilyView, RunView, View, run_title
 
 MAX_EVENTS = 50
-"""Number of events that are kept."""
+"""Number of events to keep."""
 
 MAX_LISTED_RUNS = 100
-"""Number of unfinished runs that are listed; those in training come first."""
+"""Most unfinished runs in the list; those in training come first."""
 
 EVENT_STATES = (State.FAILED, State.DIVERGED, State.INTERRUPTED, State.CANCELLED, State.HELD)
-"""States that are an event when a run enters them."""
+"""States whose beginning is an event."""
 
 Selection = tuple[Sequence[Run], Sequence[Study]]
 Selector = Callable[[RunIndex, SweepStore], Selection]
-"""Returns the runs and studies that the user has selected."""
+"""Returns the selected runs and studies."""
 
 
 class Watcher:
     """Keeps a view of a results folder up to date.
 
-    Besides the folder it takes a function that selects the runs and studies to show, and a clock that returns the time
-    of day as text, for events.
+    It takes the folder, a function that selects runs and studies, and a clock that returns the time of day as text.
     """
 
     def __init__(self, results: Path, selector: Selector, clock: Callable[[], str]) -> None:
         self._results, self._selector, self._clock = results, selector, clock
         self._reader, self._times = RunReader(results), RunTimes()
-        # Remembers SLURM's answers from poll to poll, so that the controller is asked rarely.
+        # Keep SLURM's answers between polls: ask the controller rarely.
         self._slurm_cache = SlurmCache()
         self._sweep_store, self._sweep_files = SweepStore(results, {}, {}), list[tuple[str, int, int, int]]()
         self._readable_ids, self._selected_ids = list[str](), list[str]()
@@ -58,12 +57,12 @@ class Watcher:
         self._view = View()
 
     def poll(self) -> Iterator[View]:
-        """Read what may have changed; yield a view, and another one after each new verdict.
+        """Read all that may have changed; yield a view, and another one after each new verdict.
 
-        At the first poll, views that only tell the progress come before.
+        The first poll begins with views that only have the progress.
 
         Raises:
-            InputError: At the first poll, nothing matches the selection.
+            InputError: At the first poll, no run or study matches.
             OSError: The folder cannot be read.
         """
         liveness, is_first = SchedulerLiveness(self._results, self._slurm_cache), self._view.status is None
@@ -102,35 +101,35 @@ class Watcher:
         return True
 
     def _read_runs(self, liveness: SchedulerLiveness) -> Iterator[str]:
-        """Read runs that are new, broken or unfinished; yield now and then how far this is."""
+        """Read new, broken and unfinished runs; yield the progress now and then."""
         runs = self._reader.runs
         if runs:
-            runs_dir(self._results).stat()  # once runs were seen, a missing folder is an error, not one without runs
+            runs_dir(self._results).stat()  # after the first runs, a missing folder is an error
         names = [name for name in self._reader.update_names() if name not in runs or not runs[name].state.finished]
         for k, name in enumerate(names):
             if k % 100 == 0:
                 yield f"reading runs: {k:,} of {len(names):,}"
             run = self._reader.read_run(name, liveness)
             if run and run.state.finished:
-                self._times.add(run)  # finished runs teach how fast runs like them train
+                self._times.add(run)  # finished runs show how fast similar ones train
         self._reader.keep()
 
     def _select(self, is_first: bool) -> None:
-        """Select runs and studies again, and keep the verdicts of studies that were selected before."""
+        """Select runs and studies again, and keep verdicts."""
         self._readable_ids = [*self._reader.runs]
         try:
             runs, studies = self._selector(RunIndex(self._reader.runs, self._reader.broken), self._sweep_store)
         except InputError:
             if is_first:
                 raise
-            return  # the selected sweeps were renamed or removed: keep showing their runs
+            return  # keep runs of renamed or removed sweeps
         self._selected_ids = [run.id for run in runs]
         titles, before, self._families = study_titles(studies), self._families, {}
         for study in studies:
             key, title = "/".join(study.key), titles[study.key]
             self._families[key] = FamilyView(study, title)
             if old := before.get(key):
-                # An extended study has other neighbours or seeds: its verdict is out of date.
+                # The verdict of an extended study is out of date.
                 judged = old.judged if old.study == study else None
                 self._families[key] = replace(old, study=study, title=title, cells=(), judged=judged)
 
@@ -177,7 +176,7 @@ class Watcher:
     # --- verdicts and events ----------------------------------------------------------------------------------------
 
     def _judge(self, family: FamilyView, runs: Sequence[Run]) -> FamilyView:
-        """Return a family with a new verdict; an optimum that was reached or lost is an event."""
+        """Return a family with a new verdict; record a reached or lost optimum as an event."""
         study_state = evaluate(family.study, runs)
         verdict = study_state.verdict()
         (verdict_view,) = make_views([verdict])
@@ -190,7 +189,7 @@ class Watcher:
         return replace(family, verdict=verdict_view, marks=marks, judged=family.outcomes, cells=cells)
 
     def _add_events(self, before: Mapping[str, Run]) -> None:
-        """Record what has happened to runs since the poll before."""
+        """Record the events of runs since the last poll."""
         for run_id, run in self._runs.items():
             if (old := before.get(run_id)) is run:
                 continue
@@ -206,13 +205,13 @@ class Watcher:
 
 
 def _urgency(run: Run) -> tuple[object, ...]:
-    # Runs in training first, those that were ended on purpose last.
+    # Runs in training first, cancelled ones last.
     urgency = run.state is not State.RUNNING, run.state is State.CANCELLED, ORDER[run.state]
     return *urgency, run.labels.model, strategy_name(run.base.strategy.s), *run.values.values(), run.seed
 
 
 def _with_states(family: FamilyView, runs: Sequence[Run]) -> FamilyView:
-    """Return a family with the lattice as it is now."""
+    """Return a family with the present lattice."""
     run_states = {run.id: run.state for run in runs}
     if family.cells and run_states == family.run_states:
         return family
@@ -234,7 +233,7 @@ def _cells(study_state: StudyState, marks: Mapping[Point, str]) -> tuple[Cell, .
 
 
 def _verdict_event(before: VerdictView, now: VerdictView) -> str:
-    """Return whether an optimum was reached, perhaps at another point, or lost; else an empty text."""
+    """Return a text on an optimum that was reached, perhaps at another point, or lost; else an empty one."""
     if (before.word, before.point) == (now.word, now.point):
         return ""
     return "reached" if now.holds else "lost" if before.holds else ""

@@ -1,1 +1,1 @@
-"""The worker: claims runs of a list and trains them. It knows nothing of grids or studies."""
+"""The worker: claims runs of a list and trains them. It ignores grids and studies."""

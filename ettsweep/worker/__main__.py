@@ -29,13 +29,13 @@ from ettsweep.worker.worker import Worker, write_worker_report
 
 
 def run_in_slot(folder: Path, slot_name: str) -> int:
-    """Train the runs of a submission that no other worker has, in a slot of this machine; return the exit code.
+    """Train unclaimed runs of a submission in a slot of this machine; return the exit code.
 
-    Waits until the slot is free; after a turn, gives way to another worker that waits for it.
+    Waits until the slot is free; after a turn, releases it for another waiting worker.
 
     Raises:
-        LaunchError: this process imports other code than the submission's.
-        InputError: others may change what it executes.
+        LaunchError: this process imports code other than the submission's.
+        InputError: others may change its code.
     """
     submission = read_submission(folder)
     check_submission(submission)
@@ -44,12 +44,12 @@ def run_in_slot(folder: Path, slot_name: str) -> int:
     with heartbeat([submission.worker_heart(slot.name)], submission.profile["heartbeat_s"]):
         gives_way, stop_source = True, None
         while gives_way:
-            for number in SIGNALS:  # while it waits, a signal ends the process at once; StopSource replaces these
+            for number in SIGNALS:  # while it waits, a signal ends the process; StopSource replaces these
                 signal.signal(number, lambda number, frame: sys.exit(128 + number))
             if stop_source and stop_source.stop_reason:  # it came before these handlers
                 return 0
             lock = lock_slot(slot, submission.results, wait=False)
-            if lock is None:  # announce it, so that commands can tell what this worker waits for
+            if lock is None:  # for commands that show the reason of the wait
                 write_worker_report(submission, slot.name, leaving=False, waits=lock_paths(slot))
                 lock = lock_slot(slot, submission.results)  # waits in the kernel
             assert lock is not None
@@ -65,12 +65,12 @@ def run_in_slot(folder: Path, slot_name: str) -> int:
 
 
 def _check_code(submission: Submission) -> None:
-    """Refuse to train with other code than the submission's: its snapshot may be purged, or PYTHONPATH reset."""
+    """Refuse to train with code other than the submission's: its snapshot may be purged, or PYTHONPATH reset."""
     imported = package_dir().parent
     if submission.code and imported != Path(submission.code).resolve():
         raise LaunchError(
-            f"this submission runs the code in {submission.code}, but Python imports {imported}; "
-            "check that the folder still exists and that nothing resets PYTHONPATH"
+            f"this submission needs the code in {submission.code}, but Python imports {imported}; check that the "
+            "folder exists and that nothing resets PYTHONPATH"
         )
 
 
@@ -78,8 +78,8 @@ def run_task(folder: Path) -> int:
     """Train the runs of this task of a SLURM array; return the exit code.
 
     Raises:
-        LaunchError: this is no array task, or it imports other code than the submission's.
-        InputError: others may change what it executes.
+        LaunchError: this is not an array task, or it imports code other than the submission's.
+        InputError: others may change its code.
     """
     job = SlurmJob.current()
     stop_source = StopSource()
@@ -91,8 +91,8 @@ def run_task(folder: Path) -> int:
     gpus = visible_entries(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     if profile["gpus"] and not gpus:
         raise LaunchError(
-            f"SLURM shows this job no GPU (CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')}), but its "
-            f"profile has gpus={profile['gpus']}; gpus=0 trains on the CPU"
+            f"this job has no GPU (CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')}), but its "
+            f"profile has gpus={profile['gpus']}; to train on the CPU, set gpus=0"
         )
     slot = Slot(
         name=f"{job.index}-{job.rank}",
@@ -101,7 +101,7 @@ def run_task(folder: Path) -> int:
         gpu=gpus[min(job.local_rank, len(gpus) - 1)] if profile["gpus"] else None,
         threads=profile["cpus"],
     )
-    if profile.get("devices_per_run", 1) > 1:  # the program of a run divides them
+    if profile.get("devices_per_run", 1) > 1:  # the run's program divides them
         slot = replace(slot, others=tuple(replace(slot, gpu=gpu) for gpu in gpus[1:] if profile["gpus"]))
     worker = Worker(submission, slot, submission.run_dirs(submission.task_runs(job.index)), stop_source, job)
     worker.serve()
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str]) -> int:
                 return run_in_slot(Path(folder), slot)
             case [folder]:
                 return run_task(Path(folder))
-        raise LaunchError("workers are started by `ettsweep grid`, not by hand")
+        raise LaunchError("start workers with `ettsweep grid`, not by hand")
     except EttsweepError as error:
         print(f"ettsweep: {error}", file=sys.stderr, flush=True)
         return error.exit_code

@@ -1,4 +1,4 @@
-"""The checkpoints that a command leaves, the newest first, and whether each is whole."""
+"""Checkpoints of a command, newest first, with a check that each is complete."""
 
 import json
 import os
@@ -17,10 +17,10 @@ SAFETENSORS_LENGTH_BYTES = 8
 """Bytes at the beginning of a .safetensors file that hold the length of its header."""
 
 MAX_HEADER_BYTES = 100_000_000
-"""Longest header of a .safetensors file, by the format itself; longer JSON is looked at no further either."""
+"""Longest header of a .safetensors file by its format in bytes; also of JSON to check."""
 
 NEVER_EMPTY = (".json", ".safetensors", ".npz", ".pt", ".pth", ".bin", ".ckpt")
-"""Ends of names of files that are cut short if they are empty; other empty files are marks."""
+"""Suffixes of files that are truncated if empty; other empty files are marks."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Checkpoint:
 
     Attributes:
         path: a file or folder.
-        step: its step; None if its name does not tell.
+        step: its step; None if its name has none.
     """
 
     path: Path
@@ -37,12 +37,12 @@ class Checkpoint:
 
 
 def checkpoints(out: Path, pattern: str) -> Iterator[tuple[Checkpoint, str]]:
-    """Yield the checkpoints, that with the highest step or else the latest first, each with why it is not whole.
+    """Yield the checkpoints with the reasons why they are incomplete, by highest step or else latest first.
 
     Args:
         out: the folder of a run.
-        pattern: a regular expression of paths relative to it, with a group `step` if they tell the step. A group
-            `checkpoint` is the part that is the checkpoint, where the whole path is of a file that is written last.
+        pattern: a regular expression of paths relative to it, with a group `step` if they have one. A group
+            `checkpoint` is the checkpoint's part, if the whole path is of the file written last.
     """
     expression, found = re.compile(pattern), list[tuple[int, int, Path]]()
     names = [(path, path.relative_to(out).as_posix()) for path in _entries(out)]
@@ -55,14 +55,14 @@ def checkpoints(out: Path, pattern: str) -> Iterator[tuple[Checkpoint, str]]:
             path = out / name if name else path
             number = int(step) if step is not None and step.isdecimal() else -1
             found.append((number, path.stat().st_mtime_ns, path))
-    steps = {path: number for number, _, path in sorted(found, reverse=True)}  # each once, though several files match
+    steps = {path: number for number, _, path in sorted(found, reverse=True)}  # once each, even if several files match
     for path, before in zip_longest(steps, list(steps)[1:]):
         problem = _damage(path) or _missing_files(path, before)
         yield Checkpoint(path, steps[path] if steps[path] >= 0 else None), problem
 
 
 def newest_checkpoint(out: Path, pattern: str) -> Checkpoint | None:
-    """Return the first of `checkpoints` that is whole."""
+    """Return the first complete checkpoint of `checkpoints`."""
     return next((checkpoint for checkpoint, problem in checkpoints(out, pattern) if not problem), None)
 
 
@@ -75,15 +75,15 @@ def _entries(folder: Path) -> Iterator[Path]:
 
 
 def _missing_files(path: Path, before: Path | None) -> str:
-    """Return what a folder lacks that is still being written, compared to the checkpoint before; empty if nothing."""
+    """Return why a folder seems incomplete, compared with the previous checkpoint; empty if complete."""
     if before is None or not (path.is_dir() and before.is_dir()):
         return ""
     own, others = sum(1 for _ in _entries(path)), sum(1 for _ in _entries(before))
-    return f"it has {own} files, and {before.name} has {others}" if own < others else ""
+    return f"it has only {own} of the {others} files of {before.name}" if own < others else ""
 
 
 def _damage(path: Path) -> str:
-    """Return what is wrong with a file, or with a file of a folder, by its own format; empty if it is whole."""
+    """Return why a file, or a file of a folder, is incomplete by its format; empty if complete."""
     try:
         if not path.is_dir():
             _check_file(path)
@@ -99,7 +99,7 @@ def _damage(path: Path) -> str:
 
 
 def _check_file(path: Path) -> None:
-    """Check that a file is whole by its own format, of which no more is read than that takes.
+    """Check that a file is complete by its format, reading as little as possible.
 
     Raises:
         ValueError: it is not.
@@ -123,7 +123,7 @@ def _check_file(path: Path) -> None:
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             is_whole = False
     if not is_whole:
-        raise ValueError(f"{path.name} is cut short")
+        raise ValueError(f"{path.name} is truncated")
 
 
 def _tensor_bytes(header: bytes) -> int:
@@ -133,5 +133,5 @@ def _tensor_bytes(header: bytes) -> int:
 
 
 def _first_document(data: bytes) -> object:
-    """Return the JSON document that some bytes begin with, whatever follows."""
+    """Return the JSON document at the beginning of some bytes."""
     return json.JSONDecoder().raw_decode(data.decode("utf-8-sig", "replace").lstrip())[0]

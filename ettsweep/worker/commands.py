@@ -1,4 +1,4 @@
-"""What is started for a run: the user's words; `ettsweep.call` for a function; `ettsweep.trainer` for a Transformer."""
+"""The program of a run: the user's command, `ettsweep.call` for a function, `ettsweep.trainer` for a Transformer."""
 
 import contextlib
 import ipaddress
@@ -32,26 +32,26 @@ from ettsweep.worker.program import OUT_VARIABLE, Command
 from ettsweep.worker.work_list import WorkList
 
 PYTHON = (sys.executable, "-u", "-P", "-m")
-"""Words that start a module of ettsweep; `-P`: not one of the same name in the project."""
+"""Words that start a module of ettsweep; `-P` ignores a module of that name in the project."""
 
 GRACE_S = 300.0
-"""Seconds that a function or a Transformer has to save and leave: states may be large."""
+"""Seconds that a function or a Transformer has to save and exit: states may be large."""
 
 _STEP_VARIABLE = re.compile(r"SLURM_(?!CONF|CLUSTER|JOB|ARRAY|SUBMIT|RESTART)")
 
 
 @dataclass(frozen=True)
 class Start:
-    """What is started for a run, and how it is stopped.
+    """How to start and stop the program of a run.
 
     Attributes:
         command: the program.
         variables: of the run.
-        packages: versions of what the program trains with.
-        signal: that tells it to stop.
-        signals_at_once: whether it is signalled as soon as it is told, not only after its grace.
-        grace_s: seconds that it has to leave.
-        silent_s: seconds without output or metrics after which it has failed; None for no limit.
+        packages: versions of its packages.
+        signal: to stop it.
+        signals_at_once: whether the signal comes with the request to stop, or only after its grace.
+        grace_s: seconds that it has to exit.
+        silent_s: seconds without output or metrics until it fails; None for no limit.
         keeps_time: whether it writes timings itself.
     """
 
@@ -67,12 +67,12 @@ class Start:
 
 @dataclass(frozen=True)
 class Given:
-    """A claimed run, and who trains it.
+    """A claimed run and its worker.
 
     Attributes:
-        run, spec, attempt: what is trained; a recipe of own code has its folder in the copy that it trains in.
+        run, spec, attempt: a recipe of own code has its folder in its copy.
         work: of the worker.
-        command: the recipe, if the user's own words are started.
+        command: the recipe, if it is a user's command.
     """
 
     run: RunDir
@@ -86,7 +86,7 @@ class Given:
 
     @property
     def out(self) -> Path:
-        """Folder of the run for files of its own."""
+        """The run's own folder for files."""
         return (self.run.path / "out").resolve()
 
     @property
@@ -97,21 +97,21 @@ class Given:
     def losses(self) -> tuple[str, ...]:
         """Names of metrics that show a divergence."""
         info = self.spec.info
-        if self.spec.trainable == BUILT_IN:  # at an earlier evaluation, the next training loss shows it
+        if self.spec.trainable == BUILT_IN:  # until the next training loss
             return "loss", f"val_loss@{info.steps}"
         return (info.metric.column, *TRAINING_LOSSES)
 
 
 def start_of(given: Given, checkpoint: Checkpoint | None, history: str) -> Start:
-    """Return what is started for a run.
+    """Return the program of a run.
 
     Args:
         given: the attempt at it.
-        checkpoint: what it goes on from.
-        history: digest of the metrics up to there, if it has that from `Run.save`.
+        checkpoint: to resume from.
+        history: digest of the metrics up to there, from `Run.save`.
 
     Raises:
-        InputError: something of it is not there, or has changed.
+        InputError: a part of it is missing, or has changed.
     """
     variables = _variables(given, checkpoint, history)
     match given.spec.trainable:
@@ -123,7 +123,7 @@ def start_of(given: Given, checkpoint: Checkpoint | None, history: str) -> Start
 
 
 def _variables(given: Given, checkpoint: Checkpoint | None, history: str) -> dict[str, str]:
-    """Return the variables of a run that all programs have."""
+    """Return the variables of all programs of a run."""
     run, spec, attempt = given.run, given.spec, given.attempt
     metrics = attempt.recorded_path if given.command else attempt.metrics_path
     return {
@@ -160,7 +160,7 @@ def _command(given: Given, checkpoint: Checkpoint | None, variables: dict[str, s
     assert recipe is not None
     folder = recipe.run_folder
     if changed := recipe.data_change():
-        raise InputError(f"{changed}; restore them, or request new runs: `ettsweep grid` with another --name")
+        raise InputError(f"{changed}; restore them, or make new runs: `ettsweep grid` with another --name")
     if not folder.is_dir():
         raise InputError(f"workdir: there is no folder {folder}")
     resume, added = recipe.resume, tuple[str, ...]()
@@ -174,11 +174,11 @@ def _command(given: Given, checkpoint: Checkpoint | None, variables: dict[str, s
         with storage_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, file.content(Path(recipe.folder), values))
-    # A script that is written for each run finds the modules beside its original.
+    # A script under `files:` finds the modules beside its original.
     scripts = (Path(recipe.folder, file.source) for file in recipe.files.values())
     beside = dict.fromkeys(script.parent.resolve() for script in scripts if script.suffix == ".py")
     environment = _environment(recipe.nodes) | {"PET_NPROC_PER_NODE": str(recipe.gpus), "PYTHONUNBUFFERED": "1"}
-    # The worker's own safe path would keep a script from the modules beside it.
+    # The worker's safe path would hide the modules beside a script.
     environment.pop("PYTHONSAFEPATH", None)
     if folders := [*beside, *import_folders(folder)]:
         above = filter(None, [os.environ.get("PYTHONPATH")])
@@ -208,7 +208,7 @@ def _values(given: Given, checkpoint: Checkpoint | None) -> dict[str, Value]:
 
 
 def _packages(words: Sequence[str], folder: Path, path: str | None) -> dict[str, str]:
-    """Return the versions of what a program trains with: in its own environment, or else in that of `python`."""
+    """Return the versions of a program's packages: in its own environment, or else in that of `python`."""
     program = words[0]
     found = shutil.which(str(folder / program) if "/" in program else program, path=path)
     if not (found and belongs_to_environment(Path(found))):
@@ -235,13 +235,13 @@ def _function(given: Given, variables: dict[str, str]) -> Start:
 
 
 def trainer_settings(profile: AnyProfile, slot: Slot, alike: int = 1, workers: int = 1) -> Json:
-    """Return what the trainer is told of a launch profile and a slot.
+    """Return the trainer's settings from a launch profile and a slot.
 
     Args:
         profile: the launch profile.
         slot: the devices and threads.
         alike: number of runs of one recipe that the worker trains.
-        workers: number of workers beside which it trains, itself included.
+        workers: number of workers that train at once, itself included.
     """
     threads = getattr(profile, "threads", None)
     return {
@@ -278,10 +278,10 @@ def _transformer(given: Given, variables: dict[str, str]) -> Start:
 
 
 def _environment(nodes: int = 1) -> dict[str, str]:
-    """Return the variables of a program but those of its run."""
-    # Lightning would requeue the job by itself, and others would take the job's tasks for theirs.
+    """Return the variables of a program, except those of its run."""
+    # Lightning would requeue the job, and others would use the job's tasks as theirs.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_NTASKS")}
-    if nodes > 1:  # a srun below another one would take nodes, CPUs and memory of that for its own
+    if nodes > 1:  # a srun inherits nodes, CPUs and memory of an outer one
         environment = {name: value for name, value in environment.items() if not _STEP_VARIABLE.match(name)}
     if "SLURM_JOB_ID" in environment:
         environment["SLURM_JOB_NAME"] = "bash"
@@ -289,7 +289,7 @@ def _environment(nodes: int = 1) -> dict[str, str]:
 
 
 def _meeting(given: Given, nodes: int) -> dict[str, str]:
-    """Return the variables by which processes of a run find each other; torchrun reads those with PET."""
+    """Return the variables by which processes of a run find each other; PET_... are for torchrun."""
     port = str(_free_port())
     if nodes == 1:
         return {"PET_NNODES": "1", "PET_STANDALONE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -300,11 +300,11 @@ def _meeting(given: Given, nodes: int) -> dict[str, str]:
 
 
 def _srun(nodes: int) -> tuple[str, ...]:
-    """Return the words that start a command on each node of this job; none where it has one node."""
+    """Return the words that start a command on each node of this job; none on one node."""
     if nodes == 1:
         return ()
     if (given := os.environ.get("SLURM_JOB_NUM_NODES", "1")) != str(nodes):
-        raise InputError(f"nodes: {nodes} are needed, and this job has {given}")
+        raise InputError(f"nodes: the run needs {nodes}, but this job has {given}")
     cpus = os.environ.get("SLURM_CPUS_PER_TASK", "1")
     counts = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={cpus}")
     return "srun", "--overlap", *counts, "--export=ALL", "--input=all", "--kill-on-bad-exit=1", "--unbuffered"

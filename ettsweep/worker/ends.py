@@ -1,4 +1,4 @@
-"""What the output of a command tells of its end, torchrun's above all: whose exit code is 1 whatever has happened."""
+"""Find the reason of a command's end in its output: torchrun, above all, exits with 1 for any reason."""
 
 import re
 import signal
@@ -6,30 +6,30 @@ from collections.abc import Iterator, Sequence
 from itertools import dropwhile, takewhile
 
 _KILLED_BELOW = re.compile(r"Signal \d+ \((SIG(?:KILL|TERM|USR1|USR2))\) received by PID (\d+)")
-"""What torchrun says of each of its processes that was killed, by others or by itself."""
+"""Line of torchrun on each killed process."""
 
 _CLOSED_BELOW = re.compile(r"Sending process (\d+) closing signal")
-"""What torchrun says where it ends those that are left, since one of them has failed."""
+"""Line of torchrun when it ends the remaining processes after a failure."""
 
 _TOLD_TO_END = re.compile(r"SignalException: Process \d+ got signal: (\d+)")
-"""What torchrun says where it was told to end."""
+"""Line of torchrun that was signalled to end."""
 
 _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
-"""What torchrun says last of which process was the first to fail."""
+"""Last line of torchrun, on the process that failed first."""
 
 _RANK_LINE = re.compile(r"\[rank(\d+)\]: (.*)")
-"""How a process of torch.distributed prints the exception that ends it."""
+"""Prefix of a process of torch.distributed before its exception."""
 
 _TRACEBACK = "Traceback (most recent call last)"
 
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: |:?$)")
-"""How the line of a traceback begins that names the exception."""
+"""Beginning of a traceback's line with the exception."""
 
 _CHILD_FAILED = re.compile(r"(\w+\.)*(CalledProcessError|ChildFailedError)\b")
-"""Exceptions of accelerate, torchrun and others that start a program, which has printed its own reason before."""
+"""Exceptions of accelerate, torchrun and other launchers: the program has printed its own reason before."""
 
 _SAYS_ERROR = re.compile(r"(.*: )?error(\[\w+\])?: |Error: |Error in |FATAL\b")
-"""How the line of a program begins that names its error itself; an exception before it was caught, and only logged."""
+"""Beginning of a program's own line on its error; an exception before it was caught and logged."""
 
 _ROOT_SIGNAL = re.compile(r"Root Cause .*?(Signal \d+ \(SIG\w+\)) received by PID", re.DOTALL)
 
@@ -40,10 +40,10 @@ _FOOTER = re.compile(
 """Lines of frameworks, of R and of Rust below the reason."""
 
 NOTHING = "it printed nothing"
-"""What is said of output that says nothing."""
+"""Reason of a program without output."""
 
 MOST_LINES = 8
-"""Lines of Hydra that are taken for one reason."""
+"""Most lines of Hydra in a reason."""
 
 _HYDRA = "Error executing job with overrides"
 
@@ -51,9 +51,9 @@ _SIGNALS = {str(-each): each.name for each in (signal.SIGKILL, signal.SIGTERM, s
 
 
 def signal_below(output: Sequence[str]) -> str:
-    """Return which signal has ended torchrun, or one of its processes, from outside; empty for none."""
+    """Return the signal from outside that ended torchrun or one of its processes; empty for none."""
     text = "\n".join(output)
-    # One for each node that has failed: where a process was killed, those on other nodes fail for lack of it.
+    # One per failed node: if a process is killed, those on other nodes fail too.
     if causes := _ROOT_CAUSE.findall(text):
         return next((_SIGNALS[cause] for cause in causes if cause in _SIGNALS), "")
     closed = set(_CLOSED_BELOW.findall(text))
@@ -64,8 +64,8 @@ def signal_below(output: Sequence[str]) -> str:
 
 
 def last_words(output: Sequence[str]) -> str:
-    """Return the line that tells best why a command has failed: the exception, or else the last one of its own."""
-    # The errors of other ranks follow from the first; what torchrun says then, has a frame and no reason.
+    """Return the line with the best reason of a command's failure: the exception, else the last one of its own."""
+    # Errors of other ranks follow from the first; later lines of torchrun have no reason.
     lines = [(match[1], match[2]) for match in map(_RANK_LINE.match, output) if match]
     if first := next((rank for rank, text in lines if text.startswith(_TRACEBACK)), None):
         output = [text for rank, text in lines if rank == first]
@@ -79,13 +79,13 @@ def last_words(output: Sequence[str]) -> str:
             return exception
         output = output[:start]
     own = _own_lines(output)
-    if any("HYDRA_FULL_ERROR" in line for line in output):  # several lines, of which the first says most
+    if any("HYDRA_FULL_ERROR" in line for line in output):  # the first of its lines has the reason
         return " ".join(own[-MOST_LINES:])
     return own[-1] if own else NOTHING
 
 
 def _exceptions(output: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Yield the exceptions of Python's tracebacks, each with the number of the line at which its traceback begins."""
+    """Yield the exceptions of Python's tracebacks with the numbers of their tracebacks' first lines."""
     for start, line in enumerate(output):
         if _TRACEBACK in line and not (start and output[start - 1].startswith("Exception ignored in")):
             rest = takewhile(lambda text: _TRACEBACK not in text, output[start + 1 :])
@@ -96,7 +96,7 @@ def _exceptions(output: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 def _own_lines(output: Sequence[str]) -> list[str]:
-    """Return the lines that say something, without frames around them and without those of frameworks."""
+    """Return the meaningful lines, without frames around them and lines of frameworks."""
     own = list[str]()
     for line in (each.strip(" \t│|") for each in output):
         if line.startswith(_HYDRA):

@@ -1,4 +1,4 @@
-"""Metrics of a run as its program leaves them, read while they are written, and what is kept of them."""
+"""Read the metrics of a run while its program writes them, and choose the lines to keep."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,41 +15,41 @@ MOST_BYTES = 2**22
 """Most bytes that are read at once."""
 
 RECORDED = Reader(name="recorded", kind="jsonl", files=("recorded.jsonl",))
-"""Of the file that ETTSWEEP_METRICS names."""
+"""Name, for messages, of the file ETTSWEEP_METRICS."""
 
 PRINTED = Reader(name="printed", kind="jsonl", files=(OUTPUT,), after=r"\[ettsweep\]")
-"""Of lines of output with [ettsweep]."""
+"""Name of output lines with [ettsweep]."""
 
 MAX_LINES = 10_000
-"""Most lines of metrics.jsonl beside those with the score; beyond, every second one is left out, and so on."""
+"""Most lines of metrics.jsonl beside those with the score; beyond, keep every second one, and so on."""
 
 
 class Metrics(Protocol):
-    """Where metrics of a command are read from: by a reader, or what it writes itself."""
+    """A source of metrics: a reader, or the program's own lines."""
 
     def begin(self, step: int | None = None) -> None:
-        """Take what is there now as of earlier attempts, from whose `step` this one goes on, if it is known."""
+        """Treat present lines as those of earlier attempts; this one resumes at `step`, if known."""
         ...
 
     def rows(self, *, final: bool = False, limit_s: float = math.inf) -> Sequence[Json]:
-        """Return what was written since, in order, each row with its `step`; with `final`, a last line has no end.
+        """Return new rows in order, each with its `step`; with `final`, the last line may lack its end.
 
-        No more is read after `limit_s`.
+        Stop reading after `limit_s` seconds.
         """
         ...
 
     @property
     def is_behind(self) -> bool:
-        """Whether there was no time for all that there was."""
+        """Whether time ran out before all was read."""
         ...
 
     def notes(self) -> Sequence[str]:
-        """Return what could not be read, and of which metrics the later one of two values counts."""
+        """Return notes on unreadable lines, and on metrics with two values, whose later one counts."""
         ...
 
     @property
     def replaced(self) -> Mapping[str, str]:
-        """What to know of metrics of which a later value has replaced another one, by name."""
+        """Notes on metrics with values that later ones replaced, by name."""
         ...
 
     def seen(self, name: str = "") -> str:
@@ -58,7 +58,7 @@ class Metrics(Protocol):
 
 
 class RecordedMetrics:
-    """The lines of a file that `Run` appends to; which functions and Transformers record."""
+    """The lines of functions and Transformers, in a file that `Run` appends to."""
 
     replaced: Mapping[str, str] = {}
 
@@ -67,10 +67,10 @@ class RecordedMetrics:
         self.is_behind = False
 
     def begin(self, step: int | None = None) -> None:
-        """Leave out nothing: each attempt has a file of its own."""
+        """Keep all: each attempt has its own file."""
 
     def rows(self, *, final: bool = False, limit_s: float = math.inf) -> list[Json]:
-        """Return the lines that are new, and whole."""
+        """Return the new complete lines."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
@@ -83,24 +83,24 @@ class RecordedMetrics:
         try:
             return [loads(line) for line in lines]
         except ValueError as error:
-            raise CorruptError(f"{self._path}: {error}; only the program's `Run` writes there") from None
+            raise CorruptError(f"{self._path}: {error}; write there only through `Run`") from None
 
     def notes(self) -> Sequence[str]:
-        """Return nothing: what is recorded is as it is to be."""
+        """Return none: all lines are read."""
         return ()
 
     def seen(self, name: str = "") -> str:
         """Return why there is no metric of a name, for a message."""
-        return f"no score: {name} was not recorded"
+        return f"no score: the run recorded no {name}"
 
 
 class OwnMetrics:
-    """The metrics that a command writes for ettsweep in one attempt.
+    """The metrics that a command writes for ettsweep in an attempt.
 
     Args:
         folder: of the attempt, which has the file `recorded.jsonl`.
-        output: what it prints.
-        only: patterns of the names that are wanted.
+        output: its output.
+        only: patterns of wanted names.
     """
 
     def __init__(self, folder: Path, output: Path, only: tuple[str, ...]) -> None:
@@ -110,40 +110,40 @@ class OwnMetrics:
         ]
 
     def begin(self, step: int | None = None) -> None:
-        """Leave out what is there now."""
+        """Skip present lines."""
         for source in self._sources:
             source.begin(step)
 
     def rows(self, *, final: bool = False, limit_s: float = math.inf) -> list[Json]:
-        """Return the metrics that were written since the last call; with `final`, a last line may lack its end."""
+        """Return new metrics; with `final`, the last line may lack its end."""
         return [row for source in self._sources for row in source.rows(final=final, limit_s=limit_s)]
 
     @property
     def is_behind(self) -> bool:
-        """Whether the last call of `rows` had no time for all that there was."""
+        """Whether time ran out in the last call of `rows`."""
         return any(source.is_behind for source in self._sources)
 
     def notes(self) -> list[str]:
-        """Return what could not be read, and of which metrics the later one of two values counts."""
+        """Return notes on unreadable lines, and on metrics with two values, whose later one counts."""
         return [note for source in self._sources for note in source.notes()]
 
     @property
     def replaced(self) -> dict[str, str]:
-        """What to know of metrics of which a later value has replaced another one, by name."""
+        """Notes on metrics with values that later ones replaced, by name."""
         return {name: text for source in self._sources for name, text in source.replaced.items()}
 
     def seen(self, name: str = "") -> str:
         """Return why there is no metric of a name, for a message."""
         names = dict.fromkeys(name for source in self._sources for name in source.names)
         if not names:
-            return f"no {name}: it recorded no metrics; say where they are with `reader`, or see docs/own-code.md"
-        return f"no {name} was recorded; seen: {listed(names)}"
+            return f"no {name}: the run recorded no metrics; set `reader` under `run:`, or see docs/own-code.md"
+        return f"the run recorded no {name}, but {listed(names)}"
 
 
 def put_in_order(history: Sequence[Json], score: str) -> list[Json]:
-    """Return one line a step, in order; of values that were recorded twice, the later. All with the score stay.
+    """Return one line a step, in order, with the later of two values. Keep all lines with the score.
 
-    Names are in order too: which of two files is read first depends on when somebody looks.
+    Sort names too: the order of reads of two files varies.
     """
     by_step: dict[int, Json] = {}
     for line in history:

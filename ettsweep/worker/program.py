@@ -1,4 +1,4 @@
-"""The program that trains a run, as its worker sees it: started under a supervisor, signalled, waited for, killed."""
+"""The program of a run: start it under a supervisor, signal it, wait for it, kill it."""
 
 import contextlib
 import json
@@ -18,26 +18,26 @@ from ettsweep.errors import InputError
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
 OUT_VARIABLE = "ETTSWEEP_OUT"
-"""Environment variable of all processes of a run: its folder, by which they are found where no supervisor is left."""
+"""Environment variable of all processes of a run, its folder: it finds them without a supervisor."""
 
 
 LEAVE_S = 10.0
-"""Seconds that a program has to end which waits for a turn: exit hooks, threads and children of its runs may end."""
+"""Seconds for an idle program to end, with exit hooks, threads and children of its runs."""
 
 KILL_S = 60.0
-"""Seconds after which a supervisor that was told to kill is killed itself; it waits for half of them at most."""
+"""Seconds after which the worker kills a supervisor that has the order to kill; it waits for half of them at most."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """How a program is started that trains a run.
+    """How to start the program of a run.
 
     Attributes:
         words: of the command.
-        folder: where it runs.
-        environment: all of its variables, but those of its run.
-        srun: what starts a program on each node of a job, for a command that runs on several.
-        is_warm: whether it takes one run after the other, see `ettsweep.call`.
+        folder: its working folder.
+        environment: its variables, except those of its run.
+        srun: words that start a program on each node of a job, for a command on several.
+        is_warm: whether it can train one run after the other, see `ettsweep.call`.
     """
 
     words: tuple[str, ...]
@@ -49,12 +49,12 @@ class Command:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run has ended, as far as its program tells.
+    """The end of a run, as reported by its program.
 
     Attributes:
         code: exit code, negative for a signal; None if its supervisor was killed.
-        reason: why, if the program says so itself.
-        told: whether it has left since it was told to stop.
+        reason: of the program itself.
+        told: whether it ended on request.
         start_s: CPU seconds before its first metrics.
     """
 
@@ -65,26 +65,25 @@ class Ended:
 
 
 class Program:
-    """A program that runs, with all processes that it starts.
+    """A running program, with all processes that it starts.
 
     Attributes:
-        command: what was started.
-        ended: how runs of this turn have ended, by id.
+        command: of the program.
+        ended: ends of runs of this turn, by id.
         is_ready: whether it can take another turn; None during a turn.
         code: exit code of its leader, negative for a signal; None while it runs, or if its supervisor was killed.
-        is_over: whether it has ended, and no process of it is left.
+        is_over: whether all of its processes have ended.
         pid: of its leader.
-        left: names of its processes that had not ended with its leader, and were killed.
-        memory_bytes: peak of its largest process; 0 if it is not known.
+        left: names of its processes that outlived its leader, and were killed.
+        memory_bytes: peak of its largest process; 0 if unknown.
     """
 
     def __init__(self, command: Command, runs: Sequence[Mapping[str, str]]) -> None:
         """Start a program.
 
         Args:
-            command: how.
-            runs: the variables of the runs that it trains first. What it prints is appended to the first's
-                ETTSWEEP_OUTPUT.
+            command: of the program.
+            runs: the variables of its first runs. Its output goes to ETTSWEEP_OUTPUT of the first of them.
 
         Raises:
             InputError: it cannot be started.
@@ -124,7 +123,7 @@ class Program:
                     stderr=file,
                     pass_fds=pipes,
                     bufsize=0,
-                    start_new_session=True,  # so that a Ctrl-C at a terminal does not reach it
+                    start_new_session=True,  # keeps a Ctrl-C of a terminal away
                 )
         except OSError:
             self._close_pipes()
@@ -136,7 +135,7 @@ class Program:
         first = self._next_line(None) or ""
         if first.startswith("error "):
             self._end()
-            raise InputError(f"{command.words[0]}: cannot be started: {first.removeprefix('error ')}")
+            raise InputError(f"cannot start {command.words[0]}: {first.removeprefix('error ')}")
         self.pid = int(first.removeprefix("pid ")) if first.startswith("pid ") else 0
         if command.is_warm:
             self.begin(runs)
@@ -147,15 +146,15 @@ class Program:
         return self._process.pid
 
     def begin(self, runs: Sequence[Mapping[str, str]]) -> None:
-        """Have it train runs, each given by its variables."""
+        """Let it train runs, each given by its variables."""
         self._runs, self.ended, self.is_ready, self._has_begun = runs, {}, None, False
-        with contextlib.suppress(OSError):  # it is gone: `wait` tells
+        with contextlib.suppress(OSError):  # it is gone: `wait` notices
             line = json.dumps([dict(each) for each in runs]).encode() + b"\n"
             while line:
                 line = line[os.write(self._turns, line) :]
 
     def takes(self, runs: Sequence[Mapping[str, str]]) -> bool:
-        """Give a waiting program further runs; return whether it has begun. One that has died meanwhile has not."""
+        """Give an idle program further runs; return whether it has begun, which a dead one has not."""
         if self.is_over or not self.is_ready:
             return False
         self.begin(runs)
@@ -163,7 +162,7 @@ class Program:
         return self._has_begun
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until it tells something, but not longer than so many seconds."""
+        """Wait for a report, but not longer than a number of seconds."""
         if self.is_over:
             return
         channels = [self._status, *([self._replies] if self._replies >= 0 else [])]
@@ -174,13 +173,13 @@ class Program:
             self._take_status()
 
     def wait_until(self, is_so: Callable[[], bool], limit_s: float) -> None:
-        """Wait until something is so or the program has ended, but not longer than so many seconds."""
+        """Wait until a condition holds or the program has ended, but not longer than a number of seconds."""
         until_s = time.monotonic() + limit_s
         while not (self.is_over or is_so()) and (left_s := until_s - time.monotonic()) > 0:
             self.wait(left_s)
 
     def _take_replies(self) -> bool:
-        """Take what it says of its runs; return whether there was something."""
+        """Read reports on its runs; return whether there were any."""
         try:
             data = os.read(self._replies, 65536)
         except BlockingIOError:
@@ -194,7 +193,7 @@ class Program:
                 self._has_begun = True
             else:
                 self.is_ready, self.memory_bytes = content["ready"], content["memory_bytes"]
-        if not data:  # it has closed it: it is about to end
+        if not data:  # closed: it is about to end
             os.close(self._replies)
             self._replies = -1
         return bool(data)
@@ -212,19 +211,19 @@ class Program:
                 self._end()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to its leader alone, which may pass it on."""
+        """Send a signal to its leader only."""
         self._say(str(int(number)))
 
     def kill(self) -> None:
-        """Kill all of its processes, and wait until none is left."""
+        """Kill all of its processes, and wait for their end."""
         self._say("kill")
         self._wait_for_end(KILL_S)
         while not self.is_over:
-            self._process.kill()  # whatever holds its supervisor; all else is found by its environment
+            self._process.kill()  # its supervisor hangs; find all else by the environment
             self._wait_for_end(KILL_S)
 
     def leave(self) -> None:
-        """Have a program end that waits for a turn; what it has started may end by itself, in some time."""
+        """End an idle program; give its children some time to end."""
         if self._turns >= 0:
             os.close(self._turns)
             self._turns = -1
@@ -241,10 +240,10 @@ class Program:
             self._process.stdin.write(f"{line}\n".encode())
             self._process.stdin.flush()
         with contextlib.suppress(OSError):
-            self._process.send_signal(signal.SIGCONT)  # it may have been stopped with the rest of its group
+            self._process.send_signal(signal.SIGCONT)  # it may be stopped with its group
 
     def _next_line(self, timeout_s: float | None) -> str | None:
-        """Return the next line of the supervisor, empty if it is gone; None after so many seconds."""
+        """Return the next line of the supervisor, empty if it is gone; None after a number of seconds."""
         while b"\n" not in self._told:
             if not select.select([self._status], [], [], timeout_s)[0]:
                 return None
@@ -266,7 +265,7 @@ class Program:
         for run in self._runs:
             if self.code is None:
                 kill_processes_of(run[OUT_VARIABLE])
-            silent = self.command.is_warm and self.code == 0  # it tells of each run that ends by itself
+            silent = self.command.is_warm and self.code == 0  # it reports each run that ends by itself
             ended = Ended(1, "its process exited with code 0 before the run ended") if silent else Ended(self.code)
             self.ended.setdefault(run["ETTSWEEP_RUN"], ended)
         for pid in processes_of_session({self.pid}) if self.code is None and self.pid else ():
@@ -281,13 +280,13 @@ class Program:
 
 
 class Programs:
-    """The programs of a worker: at most one waits for its next runs."""
+    """The programs of a worker: at most one is idle."""
 
     def __init__(self) -> None:
         self._warm: Program | None = None
 
     def start(self, command: Command, runs: Sequence[Mapping[str, str]]) -> Program:
-        """Have a program train runs: the one that waits, if it was started in the same way, else a new one.
+        """Train runs in the idle program, if it was started in the same way, else in a new one.
 
         Raises:
             InputError: it cannot be started.
@@ -297,12 +296,12 @@ class Programs:
             warm.wait(0.0)
             if warm.command == command and warm.takes(runs):
                 return warm
-            # If it has been given the runs, it must not begin them late.
+            # It may have the runs, and must not begin them late.
             warm.kill() if warm.is_ready is None else warm.leave()
         return Program(command, runs)
 
     def put_back(self, program: Program) -> None:
-        """Keep a program for the next runs, if it can take some; else end it."""
+        """Keep a program for the next runs, if it can train some; else end it."""
         if program.command.is_warm:
             program.wait_until(lambda: program.is_ready is not None, LEAVE_S)
         if program.is_ready and not program.is_over:
@@ -311,17 +310,17 @@ class Programs:
             program.leave()
 
     def close(self) -> None:
-        """End the program that waits."""
+        """End the idle program."""
         if self._warm is not None:
             self._warm.leave()
             self._warm = None
 
 
 def kill_processes_of(out: str) -> list[int]:
-    """Kill all processes of a run on this machine, which a supervisor that was killed has left; return their pids.
+    """Kill all processes of a run on this machine that a killed supervisor has left; return their pids.
 
     Args:
-        out: folder of the run, as ETTSWEEP_OUT has it: a run of the same id in another results folder is another.
+        out: folder of the run, as in ETTSWEEP_OUT: another results folder may have the same id.
     """
     killed = dict[int, None]()
     while found := [pid for pid in processes_of(out) if pid != os.getpid()]:
@@ -335,7 +334,7 @@ def kill_processes_of(out: str) -> list[int]:
 
 
 def processes_of(out: str) -> list[int]:
-    """Return the processes of this user with the folder of a run in their environment that have not ended."""
+    """Return living processes of this user with the folder of a run in their environment."""
     import psutil
 
     found = list[int]()
@@ -347,7 +346,7 @@ def processes_of(out: str) -> list[int]:
 
 
 def processes_of_session(leaders: Collection[int]) -> list[int]:
-    """Return the processes of this machine whose sessions these processes have begun, that have not ended."""
+    """Return living processes of this machine in sessions that these processes have begun."""
     import psutil
 
     found = list[int]()
@@ -359,7 +358,7 @@ def processes_of_session(leaders: Collection[int]) -> list[int]:
 
 
 def _is_ending(pid: int) -> bool:
-    """Whether a process has ended, or was killed and is still on its way out."""
+    """Whether a process has ended, or was killed and is exiting."""
     import psutil
 
     with contextlib.suppress(psutil.Error, OSError):

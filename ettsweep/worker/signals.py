@@ -10,7 +10,7 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import StopReason
 
 POLL_S = 0.5
-"""Seconds between checks for a cancellation or a newer attempt; each reads the run's folder."""
+"""Seconds between reads of the run's folder, for a cancellation or a newer attempt."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 """Signals that stop a worker once its run has saved; SIGUSR2 is SLURM's warning that the job's time is almost up."""
@@ -20,7 +20,7 @@ class StopSource:
     """Signal handlers of a worker, and the stop conditions of its runs.
 
     Attributes:
-        stop_reason: name of the signal to stop, or `SUPERSEDED`; empty while the worker should go on.
+        stop_reason: name of the signal to stop, or `SUPERSEDED`; empty while the worker should continue.
     """
 
     def __init__(self) -> None:
@@ -30,12 +30,12 @@ class StopSource:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the batch script starts workers with SIGUSR2 blocked
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        # A preemption may send several at once. SIGUSR2 takes precedence: it means that SLURM can requeue the job.
+        # A preemption may send several at once. SIGUSR2 wins: it means that SLURM can requeue the job.
         if not self.stop_reason or number == signal.SIGUSR2:
             self.stop_reason = signal.Signals(number).name
 
     def record_stop(self, stop: StopReason | None) -> None:
-        """Adopt the reason for which a run was stopped."""
+        """Adopt the reason why a run stopped."""
         if stop is StopReason.OUT_OF_TIME:
             self.stop_reason = "SIGUSR2"
         elif stop is StopReason.TERMINATED:

@@ -1,4 +1,4 @@
-"""The devices and threads of a worker's slot: what its programs see of them, and what claims record."""
+"""The devices and threads of a worker's slot, for its programs and claims."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ from ettsweep.launch.slots import Slot
 
 
 def pin_devices(slot: Slot) -> None:
-    """Show the programs that this process starts the devices and threads of its slot, and no others."""
+    """Show programs of this process only the devices and threads of its slot."""
     gpus = [each.gpu for each in (slot, *slot.others) if each.gpu is not None]
     if gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
@@ -22,7 +22,7 @@ def pin_devices(slot: Slot) -> None:
 
 
 def device_facts(slot: Slot) -> Json:
-    """Return the facts about this machine that a claim records."""
+    """Return the facts on this machine for a claim."""
     gpu = "" if slot.gpu is None else gpu_name(slot.gpu)
     return {
         "device": slot.device,

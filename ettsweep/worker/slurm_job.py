@@ -1,4 +1,4 @@
-"""The SLURM job of a worker, and the liveness of other owners as seen from it."""
+"""The SLURM job of a worker, and the liveness of other owners from there."""
 
 import os
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class SlurmJob:
 
     Attributes:
         cluster: name of the cluster.
-        id: job id of the array task, such as 123_4. SLURM_JOB_ID cannot serve: one task has the id of the whole array,
-            so that a requeue or cancellation by it would apply to all tasks.
+        id: job id of the array task, such as 123_4. Not SLURM_JOB_ID: one task has that of the whole array, and a
+            requeue or cancellation by it would apply to all tasks.
         restart: how often SLURM has requeued it.
         node: name of this process's node.
         rank: rank of this process in the job.
@@ -51,7 +51,7 @@ class SlurmJob:
                 local_rank=int(env.get("SLURM_LOCALID") or 0),
             )
         except (KeyError, ValueError) as error:
-            raise LaunchError(f"not a task of a SLURM array: {error} is missing or no number") from None
+            raise LaunchError(f"not a task of a SLURM array: {error} is missing or not a number") from None
 
     @property
     def index(self) -> int:
@@ -65,7 +65,7 @@ class SlurmJob:
 
 
 class JobLiveness(Liveness):
-    """Liveness of run owners as seen from a job: its own restarts are decided at once, others by asking SLURM.
+    """Liveness of run owners from a job: it knows its own restarts, and asks SLURM about others.
 
     Other submissions that list a run do not matter: this job owns its list.
     """
@@ -81,16 +81,16 @@ class JobLiveness(Liveness):
         ours = self._job.cluster, self._job.id, self._submission.path.name
         if (theirs.get("cluster"), theirs.get("id"), attempt.claim().get("submission")) != ours:
             other = SchedulerLiveness(self._submission.results, self._slurm_cache).owner(attempt)
-            # If SLURM cannot be asked, as in a container, the owner's heartbeat decides.
+            # Without SLURM, as in a container, the owner's heartbeat decides.
             return (
                 other
                 if other.life != "unknown"
                 else Owner(self._slurm_cache.heartbeat_life(attempt), other.host, other.reason)
             )
         if theirs.get("restart") != self._job.restart:
-            # SLURM restarts a job only after it has given up the previous start, even if that process still runs.
+            # SLURM restarts a job only after it has given up the previous start, even if its process still runs.
             return Owner("dead" if int(theirs.get("restart") or 0) < self._job.restart else "alive")
         owner = attempt.owner()
         life = owner.liveness() if owner else "dead"
-        # Unknown means a worker on another node of this job: of the same start, so it counts as alive.
+        # Unknown means a worker on another node of this start of the job, which is alive.
         return Owner("alive" if life == "unknown" else life)

@@ -1,21 +1,21 @@
-"""Keep a command of a run: pass signals on to its leader, and leave no process of it behind, whatever happens.
+"""Supervise a command of a run: pass signals on to its leader, and leave none of its processes behind.
 
     python -I -S supervisor.py DESCRIPTOR PROGRAM ARGUMENT ...
 
-It stands between a worker and a command, and outlives neither: it is told what to do through its standard input, and
-when that ends, since the worker is gone, it kills all that is left. It imports nothing of ettsweep, to start quickly.
+It runs between a worker and a command, and reads orders from standard input. When that ends, since the worker is gone,
+it kills all processes that are left. It imports nothing of ettsweep, to start quickly.
 
 Standard input: a line with the number of a signal for the leader (SIGCONT: for its group), or `kill` for all of its
 processes.
-File descriptor: `pid PID` once the leader runs; after its end, when none of its processes is left, `left NAME ...` of
-those that were killed then, `memory BYTES`, the peak of its largest process, and `exit CODE`; or `error TEXT` if it
-cannot be started. Standard output and error are the leader's, the exit code too.
+File descriptor: `pid PID` once the leader runs, or `error TEXT` if it cannot start. After the end of all processes,
+`left NAME ...` of those that it killed, `memory BYTES`, the peak of the largest process, and `exit CODE`. Standard
+output, error and exit code are the leader's.
 
-A descriptor may be followed by `:input=DESCRIPTOR`, that of the leader's standard input, which is empty otherwise.
+`:input=DESCRIPTOR` behind the descriptor is the leader's standard input, which is empty otherwise.
 
-A leader that is a srun has a supervisor of its own on each node, with `-` for the descriptor, as its program: srun
-would kill its tasks where it gets a signal. The lines of standard input are passed on to srun's, which has them reach
-all nodes; `:relay` behind the descriptor says so.
+If the leader is srun, its program is another supervisor on each node, with `-` for the descriptor: srun would kill its
+tasks at a signal. With `:relay` behind the descriptor, this supervisor passes lines of standard input to srun, which
+sends them to all nodes.
 """
 
 import contextlib
@@ -29,17 +29,17 @@ import time
 CONTROL = 0
 
 PR_SET_CHILD_SUBREAPER = 36
-"""Of Linux's sys/prctl.h: orphans below this process become its children, so that none gets away."""
+"""Of Linux's sys/prctl.h: orphans below this process become its children, and none escapes."""
 
 KILL_S = 30.0
-"""Seconds for which killed processes are waited for: one that is in the kernel dies when it leaves it."""
+"""Seconds to wait for killed processes: one in the kernel dies when it leaves it."""
 
 
 ENDING_S = 0.2
-"""Seconds that processes have to end by themselves with their leader, such as one that waits for its pipe to close."""
+"""Seconds for processes to end by themselves with their leader, such as one that waits for its pipe to close."""
 
 RELAY_S = 10.0
-"""Seconds in which a srun is to end after its tasks were killed; then it is killed."""
+"""Seconds for srun to end after its tasks were killed; then it is killed."""
 
 
 def main() -> int:
@@ -51,7 +51,7 @@ def main() -> int:
     if status is not None:
         os.set_inheritable(status, False)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE):
-        # SLURM and terminals signal all processes of a job: what to do of it the worker decides.
+        # SLURM and terminals signal all processes of a job: the worker decides.
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(Exception):  # on macOS there is none
         import ctypes
@@ -79,7 +79,7 @@ def main() -> int:
 
 
 def _start(command: list[str], relays: bool, given: "int | None") -> tuple[int, "int | None"]:
-    """Start the leader; return its pid, and where its standard input is written if it relays."""
+    """Start the leader; return its pid and, if it relays, the descriptor of its standard input."""
     signals = set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}
     read, write = os.pipe() if relays else (given, None)
     leader = os.posix_spawnp(
@@ -91,7 +91,7 @@ def _start(command: list[str], relays: bool, given: "int | None") -> tuple[int, 
         ],
         setsigmask=(),
         setsigdef=signals,
-        setsid=True,  # what a terminal sends to its foreground does not reach it
+        setsid=True,  # signals of a terminal do not reach it
     )
     if read is not None:
         os.close(read)
@@ -99,14 +99,14 @@ def _start(command: list[str], relays: bool, given: "int | None") -> tuple[int, 
 
 
 def _wait(leader: int, woken: int, relay: "int | None") -> int:
-    """Do what the worker says until the leader has ended; return its exit code, negative for a signal."""
+    """Follow the worker's orders until the leader has ended; return its exit code, negative for a signal."""
     lines, until_s = b"", None
     while True:
         left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
         ready, _, _ = select.select([woken] if until_s else [CONTROL, woken], [], [], left_s)
         if woken in ready:
             os.read(woken, 4096)
-            # Not the leader alone: orphans of the command end here too.
+            # Orphans of the command end here too.
             while (ended := _reap()) is not None:
                 pid, status = ended
                 if pid == leader:
@@ -122,13 +122,13 @@ def _wait(leader: int, woken: int, relay: "int | None") -> int:
                 with contextlib.suppress(OSError):
                     os.write(relay, b"".join(line + b"\n" for line in whole))
                 if is_over:
-                    os.close(relay)  # which kills what is on other nodes, and ends the leader
+                    os.close(relay)  # kills processes on other nodes, and ends the leader
                     until_s = time.monotonic() + RELAY_S
             else:
                 for line in whole:
                     if line != b"kill":
                         with contextlib.suppress(OSError, ValueError):
-                            # What is stopped was mostly stopped with its group, which the leader may wait for.
+                            # A stopped process was usually stopped with its group, and the leader may wait for it.
                             os.kill(-leader if int(line) == signal.SIGCONT else leader, int(line))
                 if is_over:
                     _kill(leader)
@@ -150,7 +150,7 @@ def _reap() -> "tuple[int, int] | None":
 
 
 def _left() -> list[str]:
-    """Return the names of the processes below this one that do not end with their leader."""
+    """Return the names of processes that do not end with their leader."""
     until_s = time.monotonic() + ENDING_S
     while (below := _below()) and time.monotonic() < until_s:
         time.sleep(0.005)
@@ -194,7 +194,7 @@ def _below() -> list[int]:
                 ended.add(int(name))
     found, open_pids = list[int](), [os.getpid()]
     while open_pids:
-        # Below those that have ended too: while a killed process has threads left, its children are still its own.
+        # Below ended ones too: while a killed process has threads, its children are still its own.
         pids = children.get(open_pids.pop(), [])
         found += pids
         open_pids += pids

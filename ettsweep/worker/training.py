@@ -1,4 +1,4 @@
-"""One attempt at a run, as its worker sees it: resumed, its metrics kept, stopped, and how it ended."""
+"""One attempt at a run: resume it, keep its metrics, stop it, and record its end."""
 
 import contextlib
 import os
@@ -43,58 +43,58 @@ from ettsweep.worker.program import Ended, Program, Programs, kill_processes_of
 from ettsweep.worker.work_list import WorkList
 
 FLUSH_S, FLUSH_LINES = 1.0, 200
-"""Seconds, or recorded lines, after which metrics are written, so that progress is visible."""
+"""Seconds, or recorded lines, between writes of metrics."""
 
 POLL_S, MIN_POLL_S, POLL_SHARE = 0.5, 0.02, 0.05
-"""Seconds between looks at metrics, signals and the run's folder; at first fewer, and a share of the time so far."""
+"""Seconds between reads of metrics, signals and the run's folder; at first a share of the time so far."""
 
 READ_S = 1.0
-"""Seconds in which metrics are read before the next look: a program may print faster than that."""
+"""Most seconds of a read of metrics: a program may print faster."""
 
 MAX_OUTPUT_BYTES = 2**32
-"""Most that a command may print."""
+"""Most bytes of a command's output."""
 
 ASKS_TO_GO_ON = 75
-"""Exit code of a command that wants to be taken up again: EX_TEMPFAIL of sysexits.h."""
+"""Exit code of a command that asks to be resumed: EX_TEMPFAIL of sysexits.h."""
 
 SIGNAL_WAIT_S = 2.0
-"""Seconds for which the worker of a job waits for a signal of its own where one has ended the command: SLURM signals
-both, not at the same instant."""
+"""Seconds that a job's worker waits for its own signal after one has ended the command: SLURM signals both, not at the
+same instant."""
 
 SIGNALLED = (StopReason.TERMINATED, StopReason.OUT_OF_TIME)
 
 TAIL_BYTES, TAIL_LINES = 16_384, 20
-"""Of the output of a command that has failed, what is read, and the lines that tell whether memory ran out."""
+"""Bytes to read of a failed command's output, and lines to search for a lack of memory."""
 
 HEAD_BYTES, END_BYTES = 2**20, 10 * 2**20
-"""Of a long output, what is kept after its end."""
+"""Bytes to keep at both ends of a long output."""
 
 FAILED_FROM = "failed_from"
-"""Entry of the event `ended`: the checkpoint of an attempt that got no further, if there is an older one."""
+"""Entry of the event `ended`: the checkpoint of an attempt that got no further, if an older one exists."""
 
 _OUT_OF_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError|HIP out of memory")
 _CORRUPT_BELOW = re.compile(rf"exitcode\s*: {CORRUPT}\b")
 _SAYS_KILLED = re.compile(r"\bkilled\b", re.IGNORECASE)
-"""What a program says one of whose processes was killed, such as a worker that loads its data."""
+"""Output of a program with a killed process, such as a worker that loads its data."""
 
 
 _SENT_SIGNALS = (*(signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP), signal.SIGUSR1, signal.SIGUSR2)
 _OWN_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS)
-"""Signals that others send, and those that a program brings upon itself, which are a failure of its own."""
+"""Signals from others, and those that a program causes itself, which are failures."""
 
 
 class Training:
     """One attempt at a run.
 
     Attributes:
-        run, spec, attempt: what is trained; a recipe of own code has its folder in the copy that it trains in.
+        run, spec, attempt: a recipe of own code has its folder in its copy.
         work: of the worker.
-        command: the recipe, if the user's own words are started: they leave metrics and checkpoints where they like.
-        out: folder of the run for files of its own.
-        resume_step: step after which it goes on; 0 from the beginning.
-        is_over: whether it has ended, and its result, its failure, or why it was interrupted is on disk.
-        stopped: why it was stopped early.
-        device_error: why its program could not train anything here.
+        command: the recipe, if it is a user's command, whose metrics and checkpoints may be anywhere.
+        out: the run's own folder for files.
+        resume_step: step to resume after; 0 from the beginning.
+        is_over: whether it has ended, and its result, failure or interruption is on disk.
+        stopped: why it stopped early.
+        device_error: why its program could train no run here.
     """
 
     def __init__(self, run: RunDir, spec: RunSpec, attempt: Attempt, work: WorkList) -> None:
@@ -133,21 +133,21 @@ class Training:
     # --- before it starts ---
 
     def prepare(self) -> Start:
-        """Find where to go on, and return what is started.
+        """Find the checkpoint, and return the program to start.
 
         Raises:
-            InputError: its code or data have changed, or what is to be started is not there.
+            InputError: its code or data have changed, or its program is missing.
         """
         run, attempt = self.run, self.attempt
         self.log(f"run {run.id} attempt {attempt.number} on {self.work.slot.device}, pid {os.getpid()}")
         self.out.mkdir(exist_ok=True)
         if attempt.number > 1 and (left := kill_processes_of(str(self.out))):
-            self.log(f"killed {len(left)} processes that an earlier attempt had left")
+            self.log(f"killed {len(left)} processes of an earlier attempt")
         history = self._go_on_from_state()
         if history is None and self.command is not None:
             self._checkpoint = self._find_own_checkpoint()
         elif history is None and attempt.number > 1:
-            self.log("no usable checkpoint: starts at step 0")
+            self.log("no usable checkpoint: started at step 0")
         start = self._start = start_of(self._given, self._checkpoint, history or "")
         self._metrics = self._metrics_of(attempt)
         self._metrics.begin(self._checkpoint.step if self._checkpoint else None)
@@ -167,28 +167,28 @@ class Training:
             self.attempt.record("execution", {"processes": 1, "threads": self.work.slot.threads})
 
     def _go_on_from_state(self) -> str | None:
-        """Resume from the newest state that `Run.save` has left whole; return the digest of the metrics up to it."""
+        """Resume from the newest complete state of `Run.save`; return the digest of the metrics up to it."""
         failed = self._failed_from()
         for attempt in self.earlier_attempts():
             for step in attempt.saved_steps():
                 path = attempt.state_path(step)
                 name = self._name_of(path)
                 if name == failed:
-                    self.log(f"checkpoint {name} is not used: the attempt that resumed from it failed at once")
+                    self.log(f"skipped checkpoint {name}: the attempt that resumed from it failed at once")
                     continue
                 try:
                     digest = attempt.digest_at(step, recorded=self.command is not None)
                 except CorruptError as error:
-                    self.log(f"warning: {error}; not used")
+                    self.log(f"warning: {error}; skipped")
                     continue
-                # Where there is no older one, it can begin anew.
+                # Without an older one, it can start over.
                 self._checkpoint, self._has_older, self._knows_step = Checkpoint(path, step), failed is None, True
                 self._go_on(step, attempt)
                 return digest
         return None
 
     def _continue_from(self, parent: Attempt, step: int) -> None:
-        """Keep the metrics of an earlier attempt up to a step, from which this one goes on."""
+        """Keep the metrics of an earlier attempt up to the step at which this one resumes."""
         inherited = parent.history(until=step, every_step=False)
         self._history = [*inherited, *self._history[self._written :]]
         self._written, self.resume_step = len(inherited), step
@@ -199,7 +199,7 @@ class Training:
         self.log(f"resumed from attempt {parent.number} at step {step}")
 
     def _failed_from(self) -> str | None:
-        """Return the checkpoint from which the attempt before failed at once, unless that was retried."""
+        """Return the checkpoint from which the previous attempt failed at once, unless it was retried."""
         before = next(iter(self.earlier_attempts()), None)
         return before.end().get(FAILED_FROM) if before and not before.is_retried() else None
 
@@ -209,7 +209,7 @@ class Training:
         return [self.run.attempt(number) for number in sorted(numbers, reverse=True)]
 
     def _metrics_of(self, attempt: Attempt) -> Metrics:
-        """Return where metrics of an attempt are read from."""
+        """Return the source of an attempt's metrics."""
         if (recipe := self.command) is None:
             return RecordedMetrics(attempt.metrics_path)
         if recipe.reader is None:
@@ -223,7 +223,7 @@ class Training:
     # --- checkpoints that a command keeps by itself ---
 
     def _find_own_checkpoint(self) -> Checkpoint | None:
-        """Return the checkpoint to go on from, after moving away what an attempt left that is not gone on from."""
+        """Return the checkpoint to resume from; without one, move files of the previous attempt away."""
         if self.attempt.number == 1:
             return None
         assert self.command is not None
@@ -240,14 +240,14 @@ class Training:
         return checkpoint
 
     def _usable_checkpoint(self, pattern: str) -> Checkpoint | None:
-        """Return the newest checkpoint that is whole, and from which the attempt before did not fail at once."""
+        """Return the newest complete checkpoint from which the previous attempt did not fail at once."""
         failed, found = self._failed_from(), None
         for checkpoint, problem in checkpoints(self.out, pattern):
             name = self._name_of(checkpoint.path)
             if name == failed:
-                problem = f"attempt {self.attempt.number - 1} failed right after it had resumed from it"
+                problem = f"attempt {self.attempt.number - 1} failed right after it resumed from it"
             if problem:
-                self.log(f"checkpoint {name} is not used: {problem}")
+                self.log(f"skipped checkpoint {name}: {problem}")
             elif found is None:
                 found = checkpoint
             else:
@@ -256,7 +256,7 @@ class Training:
         return found
 
     def _go_on(self, step: int, parent: Attempt | None) -> None:
-        """Keep the metrics of an earlier attempt up to a step, also those that its worker did not live to record."""
+        """Keep the metrics of an earlier attempt up to a step, even those that its dead worker did not record."""
         self._knows_step = True
         if parent is None:
             return
@@ -272,7 +272,7 @@ class Training:
                 self._keep(finite({"step": row["step"], **self._chosen(new)}))
 
     def _go_on_before(self, step: int) -> None:
-        """Go on by the first step that a program records which finds its own checkpoint, unless it has begun anew."""
+        """Resume at the first step of a program that finds its own checkpoint, unless it started over."""
         self._knows_step = True
         if not (self.command and self.command.resume) or (parent := self._parent()) is None:
             return
@@ -281,7 +281,7 @@ class Training:
             self._go_on(step - 1, parent)
 
     def _parent(self) -> Attempt | None:
-        """Return the newest attempt that has metrics of the same files as this one; None if there is none."""
+        """Return the newest attempt with metrics of the same files; None without one."""
         for attempt in self.earlier_attempts():
             if attempt.parent() or attempt.metrics_path.exists() or self._left_by(attempt):
                 return attempt
@@ -290,7 +290,7 @@ class Training:
         return None
 
     def _left_by(self, attempt: Attempt) -> Sequence[Json]:
-        """Return all metrics that an earlier attempt left, in its own files and in those of the run."""
+        """Return all metrics of an earlier attempt, in its own files and in those of the run."""
         try:
             return self._metrics_of(attempt).rows()
         except EttsweepError as error:
@@ -298,41 +298,41 @@ class Training:
             return []
 
     def _move_away(self) -> None:
-        """Move what an earlier attempt left out of the way: many programs misread what lies there."""
+        """Move files of an earlier attempt away: many programs would misread them."""
         if any(self.out.iterdir()):
             target = _moved_path(self.attempt)
             with storage_errors(target):
                 self.out.rename(target)
                 self.out.mkdir()
             resume = self.command.resume if self.command else None
-            why = f"nothing in out is a whole checkpoint by {resume.pattern!r}: it " if resume else ""
-            self.log(f"{why}starts again from the beginning; what lay in out is now in attempts/{target.name}")
+            why = f"no complete checkpoint in out by {resume.pattern!r}: it " if resume else ""
+            self.log(f"{why}starts over; the files of out are now in attempts/{target.name}")
 
     # --- while it runs ---
 
     @property
     def stop(self) -> StopReason | None:
-        """Why it is to stop, once it is."""
+        """Why it must stop, if it must."""
         if self._stop is None:
             self._stop = self._poll()
         return self._stop
 
     def look(self, program: Program, *, alone: bool) -> None:
-        """Keep what it has recorded; tell it to stop if it is to, and kill it if it does not.
+        """Keep new metrics; stop it if it must, and kill it if it does not stop.
 
         Args:
-            program: what trains it.
-            alone: whether that trains no other run at the same time, which a signal would reach too.
+            program: of the run.
+            alone: whether the program trains no other run, which a signal would reach too.
 
         Raises:
-            EttsweepError: its metrics cannot be read, or it prints without end, or nothing for too long.
+            EttsweepError: its metrics cannot be read, or it prints too much, or nothing for too long.
         """
         self._read()
         if self._told_s is not None:
             self._press(program, alone=alone)
         elif self._diverged_step is not None:
             self._told_s = time.monotonic()
-            if self.command is not None:  # all others end such a run by themselves
+            if self.command is not None:  # all others end a diverged run themselves
                 program.kill()
         elif self.stop:
             self._tell(program, alone=alone)
@@ -340,10 +340,10 @@ class Training:
             self._check_output(program)
 
     def _tell(self, program: Program, *, alone: bool) -> None:
-        """Tell it to leave."""
-        self.log(f"is told to stop: {self.stop}")
+        """Ask it to stop."""
+        self.log(f"stopping: {self.stop}")
         self._told_s = time.monotonic()
-        if self.stop is StopReason.SUPERSEDED and alone:  # another attempt owns the run, and its folder
+        if self.stop is StopReason.SUPERSEDED and alone:  # another attempt owns the run's folder
             program.kill()
             return
         with contextlib.suppress(OSError):
@@ -354,19 +354,19 @@ class Training:
     def _signal(self, program: Program) -> None:
         self._signalled_s = time.monotonic()
         program.signal(signal.Signals[f"SIG{self._start.signal}"])
-        program.signal(signal.SIGCONT)  # one that is stopped would hear of nothing
+        program.signal(signal.SIGCONT)  # a stopped process would not notice
 
     def _press(self, program: Program, *, alone: bool) -> None:
-        """Signal one that has not left by itself, and kill it after its grace."""
+        """Signal a program that has not stopped by itself, and kill it after its grace."""
         assert self._told_s is not None
-        if not (alone or self.stop in SIGNALLED):  # it may wait for its turn, and others train
+        if not (alone or self.stop in SIGNALLED):  # it may be idle
             return
         if time.monotonic() - max(self._told_s, self._signalled_s) < self._start.grace_s:
             return
         if not self._signalled_s and not self._start.signals_at_once:
             self._signal(program)
             return
-        self.log(f"has not left after {self._start.grace_s:g} s, and is killed")
+        self.log(f"did not stop within {self._start.grace_s:g} s: killed")
         self._end["was_killed"] = True
         program.kill()
 
@@ -391,11 +391,11 @@ class Training:
             self._diverged_step = line["step"]
 
     def _chosen(self, values: dict[str, float]) -> dict[str, float]:
-        """Return values but those of names beyond what a run may record."""
+        """Return values without names beyond the limit of a run."""
         return {name: value for name, value in values.items() if self._has_place(name)}
 
     def _has_place(self, name: str) -> bool:
-        """Whether a name is recorded: the score and losses always, of others those that came first."""
+        """Whether to record a name: the score and losses always, others first come, first served."""
         if name in self._always or name in self._names:
             return True
         if len(self._names) < MAX_NAMES - len(self._always):
@@ -403,19 +403,19 @@ class Training:
             return True
         if not self._has_left_out:
             self._has_left_out = True
-            self.log(f"warning: more than {MAX_NAMES} names of metrics: {name} is left out; see `metrics`")
+            self.log(f"warning: more than {MAX_NAMES} names of metrics: left out {name}; see `metrics`")
         return False
 
     # --- its end ---
 
     def flush_if_due(self) -> None:
-        """Write what was recorded if it is much, some time has passed, or it is the first: others may wait for it."""
+        """Write metrics if they are many, old, or the first: other runs may wait for these."""
         is_due = len(self._history) - self._written >= FLUSH_LINES or time.monotonic() - self._flushed_s >= FLUSH_S
         if is_due or not self._written:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was recorded since the last time, and how far the run is."""
+        """Write new metrics and the progress of the run."""
         lines, self._written = self._history[self._written :], len(self._history)
         self._flushed_s = time.monotonic()
         if not lines:
@@ -424,7 +424,7 @@ class Training:
             self.attempt.append(self.attempt.metrics_path, lines)
         if self._start.keeps_time:
             return
-        step, spent = lines[-1]["step"], self._spent_at_last  # what follows the last step is none of it
+        step, spent = lines[-1]["step"], self._spent_at_last  # ignore lines after the last step
         line: Json = {"step": step, "wall_s": spent.wall_s, "device_s": spent.device_s}
         if self.spec.info.steps:
             line["progress"] = min(1.0, step / self.spec.info.steps)
@@ -438,14 +438,14 @@ class Training:
         return TimeSpent(self._spent_before.wall_s + wall_s, self._spent_before.device_s + devices * wall_s)
 
     def conclude(self, program: Program, ended: Ended) -> None:
-        """Write how it has ended: its result, its failure, or why it is to go on.
+        """Record its result, its failure, or why it must resume.
 
         Raises:
             EttsweepError: it has failed.
-            LostProcessError: something else has killed it.
+            LostProcessError: it was killed from outside.
         """
         whole = ended.code == 0
-        self._read(final=whole)  # else its last line may be half of one
+        self._read(final=whole)  # else its last line may be incomplete
         while self._metrics.is_behind and not self.stop and self._diverged_step is None:
             self._read(final=whole)
         for note in self._metrics.notes():
@@ -464,7 +464,7 @@ class Training:
         if self.command is not None:
             self._history = put_in_order(self._history, score=self.command.score.name)
             self._written = len(self._history)
-        # One that has finished the run since has removed the metrics of this one.
+        # An attempt that finished the run has removed the metrics of this one.
         if self._told_s is None and self._is_superseded():
             return
         if (self._diverged_step is not None or self._is_whole(ended, output)) and not self._is_superseded():
@@ -498,17 +498,17 @@ class Training:
         self.log(ending if finished else "another attempt finished first")
 
     def _is_whole(self, ended: Ended, output: Sequence[str]) -> bool:
-        """Return whether it is whole; not if it was stopped, or asks to go on, which is recorded then. Else raise."""
+        """Return whether it is complete; record a stop, or a request to resume, and return False; else raise."""
         code, score = ended.code, self.spec.info.metric.column
-        # Many programs exit with 0 at a signal, once they have saved.
+        # Many programs save at a signal and exit with 0.
         is_whole = code == 0 and self._has_score_at_end()
         looks_early = bool(early_end(self.spec.info, self._history))
         is_stopped = self._told_s is not None or (code == 0 and self._is_signalled(waits=looks_early or ended.told))
         if not is_whole and is_stopped:
             return self._note_stop()
-        # A Transformer never leaves before its end otherwise; below torchrun, nobody tells of it.
+        # Only a signal ends a Transformer early; torchrun does not report it.
         if not is_whole and (ended.told or (code == 0 and self.spec.trainable == BUILT_IN)):
-            raise LostProcessError("killed by SIGTERM, which its worker has not sent")
+            raise LostProcessError("killed by a SIGTERM that its worker did not send")
         if code == 0:
             if self.command is not None and not any(score in line for line in self._history):
                 raise InputError(self._metrics.seen(score) + self._own_lines_hint(score))
@@ -518,15 +518,15 @@ class Training:
             raise LostProcessError(ended.reason)
         if code == ASKS_TO_GO_ON:
             if not self._is_further():
-                raise LostProcessError(f"exit code {code} asks to be taken up again, and it is no further than before")
-            reason = f"asked to be taken up again (exit code {code})"
+                raise LostProcessError(f"exit code {code} asks to be resumed, but the run made no progress")
+            reason = f"asked to be resumed (exit code {code})"
             self.log(f"stopped: {reason}")
             self.attempt.record_failure("interrupted", reason)
             return False
         below = signal_below(output)
         killed_by = _signal_of(code) or below
         was_killed = killed_by == "SIGKILL" or bool(below)
-        # Others may share the limit: what was killed may be one of theirs.
+        # Others may share the limit, and the kill may be theirs.
         if out_of_memory_kills() > self._kills_before and (
             was_killed or any(_SAYS_KILLED.search(line) for line in output[-TAIL_LINES:])
         ):
@@ -536,10 +536,10 @@ class Training:
             if self._is_signalled() or self.stop:
                 return self._note_stop()
             raise LostProcessError(f"killed by {killed_by}{' (out of memory?)' if killed_by == 'SIGKILL' else ''}")
-        if self.stop:  # it came while the program ended: SLURM signals both
+        if self.stop:  # the signal came while the program ended: SLURM signals both
             return self._note_stop()
         if self.spec.trainable == BUILT_IN and not ended.reason:
-            # Processes of a run that have lost another one say so, whatever has become of that.
+            # Processes that lost another one report it.
             others = [line for line in output if not line.startswith(LOST)]
             if len(others) < len(output) and last_words(others) == NOTHING:
                 raise LostProcessError(next(line for line in output if line.startswith(LOST)))
@@ -547,29 +547,29 @@ class Training:
         raise self._failure(ended, output)
 
     def _has_score_at_end(self) -> bool:
-        """Whether the score of the last step is there, if it is known which that is: steps may count from 0."""
+        """Whether the last step, if known, has a score: steps may count from 0."""
         last, score, history = self.spec.info.steps, self.spec.info.metric.column, self._history
         begins = min((line["step"] for line in history), default=1)
         return last is not None and any(score in line and line["step"] >= last - (begins == 0) for line in history)
 
     def _is_signalled(self, *, waits: bool = True) -> bool:
-        """Whether this worker is signalled too, maybe an instant after a program that has ended."""
+        """Whether this worker gets a signal too, maybe an instant after the program ended."""
         until_s = time.monotonic() + SIGNAL_WAIT_S * waits * (1 if "SLURM_JOB_ID" in os.environ else 0.1)
         while (reason := self.stop) not in SIGNALLED and time.monotonic() < until_s:
             time.sleep(0.05)
         return reason in SIGNALLED
 
     def _own_lines_hint(self, score: str) -> str:
-        """Return what to do if the program has written the score for ettsweep, and a reader has not found it."""
+        """Return advice if the program has written the score for ettsweep, and a reader has not found it."""
         if self.command is None or self.command.reader is None:
             return ""
-        with contextlib.suppress(EttsweepError):  # steps that are none
+        with contextlib.suppress(EttsweepError):  # invalid steps
             if OwnMetrics(self.attempt.path, self._output, (score,)).rows(final=True):
-                return f"; it writes {score} for ettsweep itself: leave out `reader`"
+                return f"; the program writes {score} for ettsweep: leave out `reader`"
         return ""
 
     def _is_further(self) -> bool:
-        """Whether this attempt has recorded a later step than all before, or has left a later checkpoint."""
+        """Whether this attempt has recorded a later step, or saved a later checkpoint, than all before."""
         lines = (line for attempt in self.earlier_attempts() for line in attempt.history(every_step=False))
         before = max((line["step"] for line in lines), default=-1)
         if any(line["step"] > before for line in self._history):
@@ -579,10 +579,10 @@ class Training:
         return newest is not None and newest != self._checkpoint
 
     def _note_stop(self) -> bool:
-        """Record that it was stopped early, and return False: it is not whole."""
+        """Record the early stop, and return False: it is incomplete."""
         advice, goes_on = "", self.command is None or self.command.resume or self.attempt.saved_steps()
         if self.stop is StopReason.OUT_OF_TIME and not goes_on and (more := self.work.profile.time_advice(self.run.id)):
-            advice = f"without `resume` it starts again from the beginning: {more} lets it end"
+            advice = f"without `resume` it starts over: {more} gives it more time"
         step = self._history[-1]["step"] if self._history else 0
         self.log(f"stopped at step {step}: {self.stop}")
         self.attempt.record_failure("interrupted", "; ".join(filter(None, [self.stop, advice])))
@@ -598,7 +598,7 @@ class Training:
             return CommandFailedError(f"out of GPU memory{what}; {advice}", code)
         by = f", {name}" if (name := _signal_of(code, _OWN_SIGNALS)) else ""
         reason = ended.reason or f"exit code {code}{by}: {said[:200]}"
-        # The trainer tells a checkpoint that is damaged from all else.
+        # The trainer has an exit code for a damaged checkpoint.
         is_damaged = ended.code == CORRUPT or any(_CORRUPT_BELOW.search(line) for line in output)
         blames_checkpoint = is_damaged or self.spec.trainable != BUILT_IN
         if self._checkpoint is not None and self._first_step is None and blames_checkpoint:
@@ -608,14 +608,14 @@ class Training:
         return CommandFailedError("; ".join(filter(None, [reason, missing])), code)
 
     def _failure_from(self, checkpoint: Checkpoint, reason: str, code: int | None) -> EttsweepError:
-        """Return the failure of an attempt that got no further than its checkpoint, which may not be whole."""
+        """Return the failure of an attempt that got no further than its checkpoint, which may be incomplete."""
         name = self._name_of(checkpoint.path)
         reason = f"{reason}; it had just resumed from checkpoint {name}"
         if self._has_older:
             self.attempt.record("ended", self._end | {FAILED_FROM: name})
-            return LostProcessError(f"{reason}, and goes back to the one before")
+            return LostProcessError(f"{reason}; next, it resumes from the one before")
         return CommandFailedError(
-            f"{reason}: if that is not whole, remove it, then `ettsweep retry {self.run.id}`", code
+            f"{reason}: if that is incomplete, remove it, then `ettsweep retry {self.run.id}`", code
         )
 
     def _name_of(self, checkpoint: Path) -> str:
@@ -623,10 +623,10 @@ class Training:
         return path.relative_to(out if path.is_relative_to(out) else self.run.path.resolve()).as_posix()
 
     def _check_output(self, program: Program) -> None:
-        """Raise if it prints without end, or has said nothing for too long."""
+        """Raise if it prints too much, or nothing for too long."""
         size = self._output.stat().st_size if self._output.exists() else 0
         if size > MAX_OUTPUT_BYTES:
-            raise InputError(f"it has printed more than {MAX_OUTPUT_BYTES >> 30} GiB, which would fill the disk")
+            raise InputError(f"it printed more than {MAX_OUTPUT_BYTES >> 30} GiB, which would fill the disk")
         limit_s = self._start.silent_s
         if limit_s is None:
             return
@@ -644,7 +644,7 @@ class Training:
             head = file.read(HEAD_BYTES)
             file.seek(size - END_BYTES)
             end = file.read()
-            note = f"\n[{(size - HEAD_BYTES - END_BYTES) / 2**20:.0f} MiB are left out here]\n"
+            note = f"\n[{(size - HEAD_BYTES - END_BYTES) / 2**20:.0f} MiB left out here]\n"
             write_atomic(self._output, head + note.encode() + end)
 
     def _read_end(self) -> Iterator[str]:
@@ -659,13 +659,13 @@ class Training:
 
     @contextlib.contextmanager
     def recording_failure(self, program: Program | None = None) -> Iterator[None]:
-        """Record an error of the body in the run's folder, so that other runs go on, and end the run.
+        """Record an error of the body in the run's folder, and end the run; other runs continue.
 
         Args:
-            program: what trains it, and is killed before.
+            program: to kill first.
 
         Raises:
-            StorageError: not even the failure could be recorded.
+            StorageError: the failure could not be recorded.
         """
         try:
             yield
@@ -679,7 +679,7 @@ class Training:
             details, code = "" if ours else traceback.format_exc(), getattr(error, "code", None)
         self.is_over = True
         if program is not None and self.run.id not in program.ended:
-            program.kill()  # whatever it does is lost, and it may record events too
+            program.kill()  # it may record events too
         with contextlib.suppress(StorageError):
             self.flush()
         self.log(f"{'lost' if kind == 'lost' else 'failed'}: {details or reason}")
@@ -689,10 +689,10 @@ class Training:
 def train_together(
     claimed: Sequence[tuple[RunDir, Attempt]], work: WorkList, programs: Programs
 ) -> list[StopReason | None]:
-    """Have one program train claimed runs, until each has ended; return why each was stopped early.
+    """Let one program train claimed runs until each has ended; return why each stopped early.
 
     Raises:
-        StorageError: not even the failure of a run could be recorded.
+        StorageError: the failure of a run could not be recorded.
     """
     opened = [_opened(run, attempt, work) for run, attempt in claimed]
     starts = dict[Training, Start]()
@@ -711,21 +711,21 @@ def _train(starts: Mapping[Training, Start], programs: Programs) -> None:
         program = programs.start(starts[active[0]].command, [start.variables for start in starts.values()])
     if program is None:
         for training in active[1:]:
-            training.attempt.record_failure("interrupted", "its program could not be started")
+            training.attempt.record_failure("interrupted", "cannot start its program")
         return
     try:
         _watch(program, active)
     finally:
         if any(not training.is_over for training in active):
             program.kill()
-        # A signal to one that was told to stop may reach it late.
+        # A signal to stop may reach it late.
         program.leave() if any(training.stop for training in active) else programs.put_back(program)
     if error := next((training.device_error for training in active if training.device_error), ""):
         raise LaunchError(error)  # as it would for all other runs of this worker
 
 
 def _opened(run: RunDir, attempt: Attempt, work: WorkList) -> Training | None:
-    """Return the attempt at a run that can be trained; else its failure is recorded."""
+    """Return the attempt at a run, or record why it cannot train."""
     run = RunDir(run.path.absolute())
     attempt = run.attempt(attempt.number)
     try:
@@ -736,11 +736,11 @@ def _opened(run: RunDir, attempt: Attempt, work: WorkList) -> Training | None:
 
 
 def _watch(program: Program, trainings: Sequence[Training]) -> None:
-    """Keep what runs record until each has ended."""
+    """Keep metrics of runs until each has ended."""
     began_s, wait_s = time.monotonic(), MIN_POLL_S
     while active := [training for training in trainings if not training.is_over]:
         program.wait(wait_s)
-        # A share of the time so far: the first step is seen soon after it, so that start-up and steps tell apart.
+        # A share of the time so far: see the first step early, to time start-up and steps.
         wait_s = min(max(MIN_POLL_S, POLL_SHARE * (time.monotonic() - began_s)), POLL_S)
         for training in active:
             with training.recording_failure(program):
@@ -756,13 +756,13 @@ def _values_of(row: Json) -> dict[str, float]:
 
 
 def _signal_of(code: int | None, signals: Collection[signal.Signals] = _SENT_SIGNALS) -> str:
-    """Return the name of the signal that an exit code tells of, as the shell has it too; empty for none of these."""
+    """Return the name of the signal of an exit code, also in the shell's form; empty for all others."""
     number = -code if code is not None and code < 0 else (code or 0) - 128
     if code is None:
-        return "something that took its supervisor too"
+        return "a signal, with its supervisor"
     return signal.Signals(number).name if number in signals else ""
 
 
 def _moved_path(attempt: Attempt) -> Path:
-    """Return where what lay in the run's folder was moved before an attempt that starts from the beginning."""
+    """Return the folder for files of the run's folder before an attempt that starts over."""
     return attempt.path.parent / f"{attempt.number - 1:04d}.out"

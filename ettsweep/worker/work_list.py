@@ -1,4 +1,4 @@
-"""The runs that a worker may train: it claims them, shows that it is alive, and notes how each ended."""
+"""The runs that a worker may train: claim them, write heartbeats, record their ends."""
 
 import contextlib
 import math
@@ -41,14 +41,14 @@ class WorkList:
         profile: the launch profile.
         data: locations of data, by kind.
         stop_source: signals and stop conditions.
-        liveness: tells who is alive of the owners of runs.
-        claim_facts: entries of each claim, beside those on devices.
+        liveness: of the owners of runs.
+        claim_facts: further entries of each claim.
         workers: number of workers that share the runs.
-        may_start: tells whether a run may be claimed now, or waits for the first one of its submission.
-        on_claim: called with each run that was claimed.
-        on_end: called with each attempt that has ended, and why it stopped early, if it did.
+        may_start: whether a run may start now, or waits for the first one of its submission.
+        on_claim: called with each claimed run.
+        on_end: called with each ended attempt, and why it stopped early.
         code: provenance of this process.
-        device_facts: of the slot, which claims record.
+        device_facts: of the slot, for claims.
     """
 
     runs: list[RunDir]
@@ -66,9 +66,9 @@ class WorkList:
     device_facts: Json = field(default_factory=dict)
 
     def claim(self, run: RunDir) -> Attempt | None:
-        """Claim a run; None if the worker or the run is to wait, the run does not, or another worker was faster.
+        """Claim a run; None if it must wait, does not wait for a worker, or another worker was faster.
 
-        A run fails at once if somebody else may have changed its folder.
+        A run fails if somebody else may have changed its folder.
         """
         if self.stop_source.stop_reason or not self.may_start(run):
             return None
@@ -92,9 +92,9 @@ class WorkList:
             return None  # training records the error in the run's own folder
 
     def claim_companions(self, first: RunDir, others: Sequence[RunDir]) -> list[tuple[RunDir, Attempt]]:
-        """Claim runs to train at once with a claimed one: of its recipe, as many as the launch profile allows.
+        """Claim further runs of a claimed run's recipe to train at once, as many as the launch profile allows.
 
-        Runs of other seeds need other batches, so they go together only if the data are in memory, not in files.
+        Other seeds need other batches: join them only if the data are in memory, not in files.
         """
         most = self.ensemble
         if most == 1 or self.profile.devices_per_run > 1:
@@ -102,10 +102,10 @@ class WorkList:
         recipe = self._recipe(first)
         waiting = (run for run in others if self._recipe(run) == recipe and claimable(run, self.liveness))
         enough = list(islice(waiting, most * self.workers)) if recipe is not None else []
-        # Other workers keep their part of the runs that wait.
+        # Leave other workers their share of waiting runs.
         size = min(most, math.ceil((1 + len(enough)) / self.workers))
         claimed = list[tuple[RunDir, Attempt]]()
-        with contextlib.suppress(StorageError):  # the next claim by itself reports it
+        with contextlib.suppress(StorageError):  # the next single claim reports it
             for run in enough:
                 if 1 + len(claimed) < size and (attempt := self.claim(run)):
                     claimed.append((run, attempt))
@@ -126,8 +126,8 @@ class WorkList:
         return (spec.info.key, spec.seed if spec.info.data_kind else 0)
 
     def alike(self, run: RunDir) -> int:
-        """Return how many runs of a run's recipe this worker trains: what is compiled for one serves all of them."""
-        if self.slot.device == "cpu":  # where nothing is compiled unless asked for
+        """Return how many runs of a run's recipe this worker trains, to judge whether compilation pays."""
+        if self.slot.device == "cpu":  # which compile only on demand
             return 1
         key, count = run.spec().info.key, 0
         for other in self.runs:
@@ -137,7 +137,7 @@ class WorkList:
 
 
 def made_progress(attempt: Attempt) -> bool:
-    """Return whether an attempt has brought its run further than all earlier ones."""
+    """Return whether an attempt got further than all earlier ones."""
     if states := attempt.saved_steps():
         return states[0] > attempt.resumed_from()[1]
     run = RunDir(attempt.run)
@@ -147,21 +147,21 @@ def made_progress(attempt: Attempt) -> bool:
 
 def claim_run(run: RunDir, claim_info: Json, liveness: Liveness) -> Attempt | None:
     """Claim a run and return the new attempt; None if the run does not wait or another worker was faster."""
-    numbers = run.attempt_numbers()  # before the state is read: a newer attempt in between then makes the claim fail
+    numbers = run.attempt_numbers()  # before reading the state: a newer attempt in between makes the claim fail
     if not claimable(run, liveness):
         return None
     return run.claim(claim_info, after=numbers[-1] if numbers else 0)
 
 
 class Beating(Protocol):
-    """What has a heart: an attempt, or a worker."""
+    """An attempt or a worker."""
 
     def write_heartbeat(self, count: int) -> None:
         """Write the heartbeat counter."""
 
 
 def heartbeat(owned: Sequence[Beating], interval_s: float) -> AbstractContextManager[None]:
-    """Write heartbeats of what this process owns from a thread while the body runs."""
+    """Write this process's heartbeats from a thread while the body runs."""
 
     def beat(ended: threading.Event) -> None:
         count = 0

@@ -34,13 +34,13 @@ from ettsweep.worker.training import train_together
 from ettsweep.worker.work_list import CLAIMABLE_STATES, WorkList, claimable, heartbeat, made_progress
 
 TURN_S = 10.0
-"""Seconds of work after which a worker gives its slot to one that waits: a turn costs a start of its program."""
+"""Seconds of work before a worker releases its slot to a waiting one: a turn costs a start of its program."""
 
 LOG_POLL_S = 0.2
-"""Seconds between looks at the log of a run that is trained in the foreground."""
+"""Seconds between reads of the log of a run in the foreground."""
 
 LOOK_REST_FACTOR = 5
-"""After a look at the first runs, a worker rests at least so many times as long as it took."""
+"""Rest after a read of the first runs, in multiples of its time."""
 
 
 def write_worker_report(
@@ -54,17 +54,17 @@ def write_worker_report(
     waits: Sequence[Path] = (),
     claimed: bool = False,
 ) -> None:
-    """Write the report of a worker, which other processes and later starts of the job read.
+    """Write a worker's report for other processes and later starts of the job.
 
     Args:
         submission: the worker's submission.
         worker: name of its slot.
         job: its SLURM job, if any.
-        leaving: whether it claims no more runs, so that others may take over its list.
-        saved: whether its checkpoints are on disk, so that the job may be ended.
-        idle_lives: starts of the job in a row without a training step.
+        leaving: whether it claims no more runs, and others may take over its list.
+        saved: whether its checkpoints are on disk, and the job may end.
+        idle_lives: consecutive starts of the job without a training step.
         waits: paths of the locks that it waits for.
-        claimed: whether it has claimed a run. If not, and it dies, a replacement would fail for the same reason.
+        claimed: whether it has claimed a run; if not, a replacement would die the same way.
     """
     earlier, process = submission.worker_report(worker), process_identity().to_json()
     claimed = claimed or (earlier.get("process") == process and earlier.get("claimed") is True)  # in an earlier turn
@@ -78,10 +78,10 @@ def write_worker_report(
 
 @dataclass
 class Worker:
-    """A process that trains the unclaimed runs of a list until none is left or it has to stop.
+    """A process that trains unclaimed runs of a list until none is left or it must stop.
 
     Attributes:
-        submission: what it was started for.
+        submission: of the worker.
         slot: devices and threads to train on.
         runs: the list, shared with other workers.
         stop_source: signals and stop conditions.
@@ -100,7 +100,7 @@ class Worker:
         self._programs = Programs()
         self._claimed = self._has_trained = False
         self._turn_ends_s = 0.0
-        # Counts this start as idle until a run has made a step.
+        # This start counts as idle until a run makes a step.
         self._idle_lives = 1 + int(self.submission.worker_report(self.slot.name).get("idle_lives") or 0)
 
     def _write_report(self, *, leaving: bool, saved: bool = False) -> None:
@@ -119,7 +119,7 @@ class Worker:
         return any(not self._gate.is_stopped(run) and claimable(run, self._liveness) for run in self.runs)
 
     def _gives_way(self) -> bool:
-        """`True` if another worker waits for the slot of this one, which has had its turn."""
+        """`True` if this worker has had its turn, and another one waits for its slot."""
         has_had_turn = self._has_trained and time.monotonic() >= self._turn_ends_s
         return has_had_turn and self.job is None and is_waited_for(self.slot)
 
@@ -127,10 +127,10 @@ class Worker:
         return not self._gives_way() and self._gate.may_start(run)
 
     def serve(self) -> bool:
-        """Train until no run is left or a signal arrives; repeat the list, since runs of dead workers become free.
+        """Train until no run is left or a signal arrives; repeat the list for runs of dead workers.
 
         Returns:
-            Whether runs are left, and the slot is another worker's now.
+            Whether runs are left, and another worker gets the slot.
         """
         pin_devices(self.slot)
         self._write_report(leaving=False)
@@ -147,31 +147,31 @@ class Worker:
             if self._wait_for_first_run():
                 continue
             if self.stop_source.stop_reason and self.job and self.has_work():
-                return False  # the list stays this job's: it goes on once SLURM has requeued it
+                return False  # this job keeps its list until SLURM has requeued it
             self._wait_for_unknown_owners()
-            # Announce leaving before the last check. In the other order, a run that becomes free in between, while this
-            # worker still counts as present, would be left to nobody.
+            # Announce leaving before the last check. In the other order, a run that becomes free in between would be
+            # lost: this worker would still count as present.
             self._write_report(leaving=True)
             if self.stop_source.stop_reason or not self.has_work():
                 return False
             self._write_report(leaving=False)
 
     def _wait_for_first_run(self) -> bool:
-        """Wait while all runs that are left wait for the first one; return whether one may be started now."""
+        """Wait while all remaining runs wait for the first one; return whether one may start now."""
         wait_s = 0.02
         while self.has_work() and not self.stop_source.stop_reason:
             looked_s = time.monotonic()
             self._gate.look()
             if any(self._gate.may_start(run) and claimable(run, self._liveness) for run in self.runs):
                 return True
-            # Many jobs may wait, and look at the same folders of a network file system.
+            # Many jobs may read the same folders of a network file system.
             time.sleep(max(wait_s, LOOK_REST_FACTOR * (time.monotonic() - looked_s)))
             wait_s = min(2 * wait_s, POLL_S)
         return False
 
     def _wait_for_unknown_owners(self) -> None:
-        """Wait, in a job, until heartbeats tell of every owner whether it is alive or dead."""
-        # Twice the time for a verdict: a heartbeat must be seen to stand still for that many intervals.
+        """Wait, in a job, until heartbeats show whether each owner is alive or dead."""
+        # Twice the time for a verdict: a heartbeat must be silent for that many intervals.
         until_s = time.monotonic() + 2 * MISSED_BEATS * float(self.submission.profile["heartbeat_s"])
         while self.job and not self.stop_source.stop_reason and time.monotonic() < until_s:
             states = [run.status(self._liveness).state for run in self.runs]
@@ -180,7 +180,7 @@ class Worker:
             time.sleep(POLL_S)
 
     def work_list(self) -> WorkList:
-        """Return the runs with all that it takes to train them."""
+        """Return the work list."""
         claim_facts = {
             "job": self.job.to_json() if self.job else None,
             "submission": self.submission.path.name,
@@ -219,39 +219,39 @@ class Worker:
     def requeue_job(self) -> int:
         """Requeue this job if its time is up or it was preempted; return the exit code.
 
-        A preempted job that exits by itself before SLURM kills it is not requeued by SLURM, so the worker requests it.
-        A job that a user has cancelled stays cancelled.
+        SLURM does not requeue a preempted job that exits by itself, so the worker requests it. A cancelled job remains
+        cancelled.
         """
         assert self.job is not None
         reason = self.stop_source.stop_reason
-        # SLURM signals all processes of a step: the scontrol child would die of a second SIGTERM, but inherits this.
+        # SLURM signals all processes of a step: a second SIGTERM would kill the scontrol child, which inherits this.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if reason == "SUPERSEDED":
             return 1
         if self._idle_lives >= MAX_IDLE_LIVES:
             print(
-                f"{reason}: this job was started {MAX_IDLE_LIVES} times in a row without time for a single step; "
+                f"{reason}: this job started {MAX_IDLE_LIVES} times in a row without time for a single step; "
                 + more_time(self.runs[0].id, self.submission.profile["time_min"]),
                 flush=True,
             )
             return 1
         preempted = None if reason == "SIGUSR2" else slurm_api.is_being_preempted(self.job.id)
         if preempted is False:
-            print(f"{reason}: checkpoint saved; SLURM did not preempt this job, so it is not requeued", flush=True)
+            print(f"{reason}: checkpoint saved; no requeue, since SLURM did not preempt this job", flush=True)
             return 1
         self._wait_for_other_workers()
-        # SIGUSR2 means that SLURM ends the job for its time limit or a preemption, so a requeue is right.
+        # SIGUSR2 means that SLURM ends the job for its time limit or a preemption.
         certain = preempted or reason == "SIGUSR2"
         if certain and slurm_api.requeue(self.job.id):
             print(f"{reason}: checkpoint saved; SLURM requeues this job", flush=True)
             return 0
-        # In a container there may be no scontrol, or SLURM does not answer now: the batch script retries outside.
+        # A container may lack scontrol, or SLURM does not answer: the batch script retries outside.
         self.submission.request_requeue(self.job.index, self.job.restart, certain=bool(certain))
         print(f"{reason}: checkpoint saved; the batch script asks SLURM to requeue this job", flush=True)
         return 1
 
     def _wait_for_other_workers(self) -> None:
-        """Wait until all workers of this job have saved, since a requeue kills those that have not."""
+        """Wait until all workers of this job have saved: a requeue kills the others."""
         assert self.job is not None
         self._write_report(leaving=False, saved=True)
         until_s = time.monotonic() + self.submission.profile["warn_s"] / 2
@@ -260,7 +260,7 @@ class Worker:
 
 
 def train_runs(work: WorkList, programs: Programs) -> None:
-    """Claim and train runs until a whole pass over the list claims none, or the worker is to stop."""
+    """Claim and train runs until a pass over the list claims none, or the worker must stop."""
     claimed = True
     while claimed:
         claimed = False
@@ -276,7 +276,7 @@ def train_runs(work: WorkList, programs: Programs) -> None:
             for each, stop in zip(attempts, stops, strict=True):
                 work.on_end(each, stop)
                 if stop is StopReason.SUPERSEDED and each.was_requeued():
-                    work.stop_source.stop_reason = "SUPERSEDED"  # SLURM has requeued the job, with all of its list
+                    work.stop_source.stop_reason = "SUPERSEDED"  # SLURM has requeued the job with its list
             if work.stop_source.stop_reason == "SUPERSEDED":
                 return
 
@@ -285,7 +285,7 @@ def train_runs(work: WorkList, programs: Programs) -> None:
 
 
 class OwnerLiveness(SchedulerLiveness):
-    """Liveness that asks SLURM about the owner of a run, but ignores submissions that only list it."""
+    """Liveness that asks SLURM about the owner of a run, and ignores submissions that list it."""
 
     def job_status(self, run_id: str) -> Status | None:
         """Return None: no submission counts."""
@@ -295,19 +295,19 @@ class OwnerLiveness(SchedulerLiveness):
 def train_in_foreground(results: Path, spec: RunSpec, profile: AnyProfile, data: str | None = None) -> State:
     """Train one run, and wait for it; return its state.
 
-    A failed or cancelled run is retried, since the user has requested it explicitly.
+    It retries a failed or cancelled run, since the user requested it.
 
     Args:
         results: results folder.
         spec: the run.
-        profile: gives slots and runtime settings; waits for a slot if all are taken.
+        profile: has slots and settings; waits for a slot if all are taken.
         data: path of the task's data; None if they come with a package.
 
     Raises:
         LaunchError: another process trains the run.
-        KeyboardInterrupt: a signal came before the run had begun.
+        KeyboardInterrupt: a signal came before the run began.
     """
-    # A program that is gone then raises BrokenPipeError, instead of killing this process.
+    # Writing to a dead program raises BrokenPipeError, instead of killing this process.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     run = RunDir.create(results, spec)
     liveness = OwnerLiveness(results, watch_hearts(results, [run.id], print_note, of_this_name=True))
@@ -317,7 +317,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: AnyProfile, data:
         return state
     lock, slot = _hold_any_slot(profile.resolve_slots(), results)
     try:
-        # Before the claim: from here on Ctrl-C takes effect after a step, and the attempt records how it ended.
+        # Before the claim: from here on Ctrl-C stops after a step, and the attempt records its end.
         stop_source = StopSource()
         data_by_kind = {spec.info.data_kind: data} if data else {}
         claims = list[RunDir]()
@@ -341,7 +341,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: AnyProfile, data:
                 raise KeyboardInterrupt  # nothing has begun
             reason = f" ({status.reason})" if status.reason else ""
             raise LaunchError(
-                f"run {run.id} is {status.state}{reason}: another process trains it; `ettsweep watch` shows it"
+                f"another process trains run {run.id}, which is {status.state}{reason}; `ettsweep watch` shows it"
             )
         return run.status().state
     finally:
@@ -350,7 +350,7 @@ def train_in_foreground(results: Path, spec: RunSpec, profile: AnyProfile, data:
 
 @contextlib.contextmanager
 def log_shown(run: RunDir) -> Iterator[None]:
-    """Show what is logged of a run while the body trains it."""
+    """Show the log of a run while the body trains it."""
     follower = LogFollower(run)
 
     def show(over: threading.Event) -> None:

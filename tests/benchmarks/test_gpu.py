@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,9 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from support.commandline import PATIENCE_S
+from support.commandline import PATIENCE_S, wait_for
+from support.forks import Forks
 
 from bench import gpu, gpu_items
+from ettsweep.files import read_lines
 from ettsweep.processes import cores
 
 CHECKOUT = Path(__file__).parents[2]
@@ -102,15 +105,18 @@ def test_what_was_measured_before_a_kill_is_kept_and_not_measured_again(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("process")
-def test_a_small_session_measures_all(tmp_path: Path) -> None:
-    out = tmp_path / "gpu.jsonl"
-    subprocess.run([sys.executable, "-m", "bench.gpu", "--small", "--out", str(out)], cwd=CHECKOUT, check=True)
-    lines = gpu.read(out, small=True)
-    assert [*lines] == [item.name for item in gpu.items(small=True)]
-    for name, line in lines.items():
-        lacking = not torch.cuda.is_available() and ("waits" in name or "MPS" in name)
-        assert line["state"] == ("not measured" if lacking else "done"), line
-        assert lacking or all(any(isinstance(cell, int | float) for cell in row.values()) for row in line["rows"])
+@pytest.mark.parametrize("item", gpu.items(small=True), ids=lambda item: item.name)
+def test_each_item_measures_numbers(item: gpu.Item, forks: Forks, tmp_path: Path) -> None:
+    rows, log = tmp_path / "rows", tmp_path / "log"
+    rows.touch()
+    log.touch()
+    arguments = (item.function, json.dumps(item.arguments), str(tmp_path), str(rows))
+    forks.start("bench.gpu_items:main", *arguments, env=dict(os.environ), output=log)
+    *lines, end = wait_for(lambda: [*read_lines(rows)] if '"state"' in rows.read_text() else [], item.name)
+    lacking = not torch.cuda.is_available() and (item.function == "waits" or bool(item.arguments.get("mps")))
+    assert end["state"] == ("not measured" if lacking else "done"), end
+    assert bool(lines) != lacking
+    assert all(any(isinstance(cell, int | float) for cell in line["row"].values()) for line in lines)
 
 
 @pytest.mark.parametrize("small", [True, False])

@@ -24,8 +24,9 @@ CHECKOUT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "bench.simulate"]
 
 
+@pytest.mark.slow
 def test_it_prints_a_row_for_each_rule() -> None:
-    command = [*COMMAND, "--surface", "bowl", "--noise", "2%", "--sweeps", "3", "--format", "json"]
+    command = [*COMMAND, "--surface", "bowl", "--noise", "2%", "--sweeps", "1", "--format", "json"]
     completed = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
     bound, paper = json.loads(completed.stdout)
     assert (bound["rule"], paper["rule"]) == ("bound", "paper")

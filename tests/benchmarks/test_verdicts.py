@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 from scipy.stats import binom
 
 from bench.simulate import Outcome
@@ -38,6 +39,7 @@ def row_of(rng: np.random.Generator, world: str, margin: float, stated: float, h
     return result
 
 
+@pytest.mark.slow
 def test_a_row_that_holds_in_90_instead_of_95_percent_is_found() -> None:
     """Among others that are as good as stated or better: in at least four of five tables."""
     rng, bad = np.random.default_rng(0), ("world 7", 0.05, 0.95)
@@ -52,6 +54,7 @@ def test_a_row_that_holds_in_90_instead_of_95_percent_is_found() -> None:
     assert sum(bool(each - {bad}) for each in names) <= 1
 
 
+@pytest.mark.slow
 def test_if_all_rows_hold_as_often_as_stated_hardly_a_table_has_one_that_falls_short() -> None:
     """One in a hundred tables at most; of 120, four or fewer in 99% of cases."""
     rng = np.random.default_rng(1)

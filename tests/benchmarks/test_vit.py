@@ -57,6 +57,7 @@ def test_the_table_is_printed_and_written(
     assert len(capsys.readouterr().out.splitlines()) == 3 + len(rows)
 
 
+@pytest.mark.slow
 def test_what_is_larger_than_the_memory_is_said_and_ends_its_column(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

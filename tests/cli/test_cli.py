@@ -150,7 +150,7 @@ def test_a_dry_run_prints_all_points_of_the_paper_and_changes_nothing(call: Call
     result = call(*options)
     assert all(row["run"] in result.out for row in rows)
     assert "9 runs would be submitted" in result.err
-    assert "before it can be submitted" in result.err
+    assert "cannot be submitted yet" in result.err
     assert files(tmp_path / "r") == []
 
 
@@ -236,11 +236,11 @@ def test_who_looks_into_a_folder_that_is_not_there_is_given_the_first_command(ca
         assert result.out == ""
         assert result.err == (
             f"ettsweep: no results yet: {tmp_path / 'results'} does not exist; `ettsweep grid --model vit-digits` "
-            "starts a sweep there, --results DIR selects another folder\n"
+            "starts a sweep there, or pass --results DIR for another folder\n"
         )
     assert "`ettsweep grid --model vit-digits --results a`" in call("status", "--results", "a", code=2).err
     result = call("status", "--results", "file", code=2)
-    assert result.err == f"ettsweep: {tmp_path / 'file'} is not a folder; --results DIR selects another one\n"
+    assert result.err == f"ettsweep: --results: {tmp_path / 'file'} is not a folder\n"
     assert files(tmp_path) == [tmp_path / "file"]
 
 
@@ -324,8 +324,8 @@ def test_a_point_of_several_families_is_refused(results: Path, call: Call, tmp_p
     keep(results, load_sweep_spec(write_grid(tmp_path / "asked.yaml", strategies=["standard", "mup"])))
     options = ("verify-optimum", "--dry-run", "--results", results)
     result = call(*options, "--at", "0.25,0.25", code=2)
-    assert "--at needs a single study, but 2 are selected: asked vit-n8" in result.err
-    assert "use --sweep and --strategy" in result.err
+    assert "--at needs one study, but 2 match: asked vit-n8" in result.err
+    assert "add --sweep or --strategy" in result.err
     call(*options, "--at", "0.25,0.25", "--strategy", "standard", code=1)
 
 
@@ -360,7 +360,7 @@ def test_seeds_are_rerun_for_verified_optima_only(results: Path, finish_scores: 
     finish_scores([2.0, 1.0, -1])
     result = call("seeds", "--dry-run", "--results", results, "--format", "json", code=1)
     assert result.json == []
-    assert "not rerun, since not verified" in result.err
+    assert "skipped, since not verified" in result.err
     finish(results, load_sweep_spec(Path("asked.yaml")).specs()[2], 3.0)
     rows = call("seeds", "--dry-run", "--count", 2, "--results", results, "--format", "json").json
     assert [(row["lr"], row["seed"], row["action"]) for row in rows] == [(0.25, 1, "submit"), (0.25, 2, "submit")]
@@ -383,12 +383,13 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("grid", "give a grid file, or --model NAME"),
         ("grid other.yaml", "other.yaml: no such file"),
+        ("grid grid.yml", "grid.yml: no such file; did you mean grid.yaml?"),
         ("grid --model VIT-DIGITS", "unknown model 'VIT-DIGITS'; did you mean 'vit-digits'?"),
         ("grid --model 64x4", "no grid file has `model: 64x4`; `ettsweep init --model 64x4` writes one"),
         ("grid grid.yaml --strategy NTK", "unknown strategy 'NTK'; did you mean 'ntk'?"),
         ("grid grid.yaml --launch loacl", "unknown launch profile 'loacl'; did you mean 'local'?"),
         ("grid grid.yaml --launch other.yaml", "other.yaml: no such launch profile"),
-        ("grid grid.yaml --launch-set devices=[99]", "devices: there is no GPU 99"),
+        ("grid grid.yaml --launch-set devices=[99]", "devices: no GPU 99 here"),
         ("grid grid.yaml --log WANDB", "unknown metric logger 'WANDB'; did you mean 'wandb'?"),
         ("grid grid.yaml --set optimizer=SGD", "unknown kind 'SGD'; did you mean 'sgd'?"),
         ("grid grid.yaml --set lr=1", "use --lr-range"),
@@ -403,13 +404,13 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("verify-optimum --results asked --at 1", "--at: LR,WD is expected"),
         ("show fff --results empty", "no run starts with 'fff'; `ettsweep status --results empty` lists them"),
         ("watch --results empty", "no runs to watch"),
-        ("cancel --results empty", "select runs: "),
-        ("train", "give a grid file or a run id"),
+        ("cancel --results empty", "select runs by id"),
+        ("train", "pass a grid file, a run id"),
         ("train grid.yaml --lr -1", "--lr: input should be greater than 0, got -1"),
         ("train grid.yaml --seed 2147483648", "--seed: input should be less than or equal to 2147483647"),
-        ("map --lr 1 --wd 1 --from ntk --to mup --width 8 --model 8x1", "a width is needed: give one of --width N, "),
+        ("map --lr 1 --wd 1 --from ntk --to mup --width 8 --model 8x1", "pass a width: --width N, "),
         ("scales", "give a grid file, --model NAME, or --model WIDTHxDEPTH"),
-        ("scales --model vit-b16 --lr 0", "--lr: a number between 0 and 1e30 is expected, got 0.0"),
+        ("scales --model vit-b16 --lr 0", "--lr: must be between 0 and 1e30, got 0.0"),
     ],
 )  # fmt: skip
 def test_wrong_input_is_a_message_and_exit_code_2(asked: Path, arguments: str, message: str) -> None:
@@ -438,13 +439,13 @@ def test_many_runs_are_cancelled_only_after_a_yes(call: Call, results: Path, fin
     for seed in (1, 2):
         RunDir.create(results, specs[0].with_point(Point.of(lr=1.0, wd=0.5), seed))
     call("cancel", "--all", "--results", results, stdin="n\n", code=1)
-    assert "no answer; --yes skips this question" in call("cancel", "--all", "--results", results, code=2).err
+    assert "no answer; pass --yes to skip this question" in call("cancel", "--all", "--results", results, code=2).err
     assert not list(results.glob("runs/*/cancel.json"))
     assert "2 runs cancelled" in call("cancel", "--all", "--results", results, stdin="y\n").err
     rows = call("status", "--results", results, "--format", "json").json
     assert sorted(row["state"] for row in rows) == ["cancelled", "cancelled", "done", "done", "done"]
     assert "0 runs cancelled" in call("cancel", "--all", "--yes", "--results", results).err
-    assert "no answer; --yes skips this question" in call("retry", "--all", "--results", results, code=2).err
+    assert "no answer; pass --yes to skip this question" in call("retry", "--all", "--results", results, code=2).err
 
 
 def test_a_named_run_that_cannot_be_cancelled_says_why(call: Call, results: Path, finish_scores: Any) -> None:
@@ -510,6 +511,7 @@ def busy_slot() -> Iterator[None]:
     unlock(lock)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("busy_slot")
 def test_doctor_tells_what_works_and_what_does_not(call: Call, results: Path, tmp_path: Path) -> None:
     options = ("--launch-set", "devices=cpu", "--launch-set", "slots=2", "--results", results, "--format", "json")

@@ -31,6 +31,7 @@ def test_it_says_which_is_better_by_how_much(call: Call, files: tuple[Path, Path
     assert (data["verdict"], data["pairs"]) == ("better", 3)
     assert [row["runs"] for row in data["scores"]] == [3, 3]
     assert "better: A is better" in call("compare", a, b, "--max", "--column", "score=val_loss").err
+    assert "unresolved: A and B are equal" in call("compare", a, a, "--min", "--column", "score=val_loss", code=1).err
 
 
 def test_where_it_is_luck_the_exit_code_says_so(call: Call, tmp_path: Path) -> None:
@@ -38,15 +39,15 @@ def test_where_it_is_luck_the_exit_code_says_so(call: Call, tmp_path: Path) -> N
     (tmp_path / "b.jsonl").write_text('{"score": 3.0}\n{"score": 3.05}\n\n{"score": 3.12, "step": 7}\n{"score": NaN}\n')
     result = call("compare", tmp_path / "a.txt", tmp_path / "b.jsonl", "--min", code=1)
     assert "unresolved: B seems better by 0.09333 (-0.1012 to 0.2879, 95% sure), without common seeds" in result.err
-    assert "diverged runs are left out: 1 of B; what has some is not called better" in result.err
-    assert "4 more seeds of each would tell" in result.err
+    assert "diverged runs are left out: 1 of B; a side with diverged runs cannot win" in result.err
+    assert "4 more seeds of each would decide it" in result.err
     assert call("compare", tmp_path / "a.txt", tmp_path / "b.jsonl", "--min", "--confidence", "60%", code=1).err
 
 
 @pytest.mark.parametrize(
     ("text", "arguments", "problem"),
     [
-        ("seed,score\n0,1\n", [], "at least two scores are needed"),
+        ("seed,score\n0,1\n", [], "needs at least two scores"),
         ("seed,score\n0,1\n0,2\n", [], "line 3: seed 0 is there twice"),
         ("seed,a\n0,1\n1,2\n", [], "no column score. It has seed, a. Add --column score=NAME --min (or --max)"),
         ("1\n2\nx\n", [], "line 3: score: a number is expected, got 'x'"),

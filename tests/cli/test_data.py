@@ -145,8 +145,8 @@ def test_a_corpus_that_was_made_otherwise_is_not_replaced_unasked(folder: Path, 
     before = files(folder / "out")
     digest = read_manifest(folder / "out").digest
     stderr = ettsweep(*options, code=2).stderr
-    assert f"out holds corpus {digest}, made with {mode}; runs that use it cannot resume" in stderr
-    assert "ettsweep: no answer; --yes skips this question" in stderr
+    assert f"out has corpus {digest}, made with {mode}; runs that use it cannot resume" in stderr
+    assert "ettsweep: no answer; pass --yes to skip this question" in stderr
     assert files(folder / "out") == before
     ettsweep(*options, "--yes")
     assert read_manifest(folder / "out").digest != digest or "--documents" in options
@@ -159,10 +159,10 @@ def test_a_corpus_whose_text_has_changed_is_not_replaced_unasked(folder: Path) -
     with (folder / "a.jsonl").open("a") as text:
         text.write(json.dumps({"text": "A text that nobody had written before."}) + "\n")
     stderr = ettsweep(*SMALL, code=2).stderr
-    assert f"out holds corpus {old.digest}, made from files that have changed since" in stderr
+    assert f"out has corpus {old.digest}, made from files that have changed since" in stderr
     assert "use another --out to keep both" in stderr
     assert files(folder / "out") == before
-    assert f"replaces corpus {old.digest}" in ettsweep(*SMALL, "--yes").stderr
+    assert f"replaced corpus {old.digest}" in ettsweep(*SMALL, "--yes").stderr
     new = read_manifest(folder / "out")
     assert new.train.documents + new.val.documents == len(TOPICS) + 1
 
@@ -175,7 +175,7 @@ def test_somebody_at_a_terminal_is_asked(folder: Path) -> None:
     assert (code, read_manifest(folder / "out").digest) == (1, digest)
     assert "replace it? [y/N]" in messages
     code, messages = at_a_terminal(*SMALL, "--val-fraction", 0.2, answer="y")
-    assert (code, f"replaces corpus {digest}" in messages, messages.count("replace it?")) == (0, True, 1)
+    assert (code, f"replaced corpus {digest}" in messages, messages.count("replace it?")) == (0, True, 1)
 
 
 # --- kills ------------------------------------------------------------------------------------------------------------
@@ -241,6 +241,7 @@ def test_a_process_that_is_killed_ends_the_command_which_then_goes_on(folder: Pa
     )
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_finished_and_says_so(folder: Path, long: Options) -> None:
     out = folder / "out"
     process = start(*long, "--out", "out", start_new_session=True)
@@ -303,4 +304,4 @@ def test_the_doctor_compares_a_corpus_with_what_a_grid_is_for(folder: Path) -> N
     assert failed["vocabulary"] == (
         "the text has 408 tokens, the model 999: --set model.vocabulary=408, or tokenise with another --tokenizer"
     )
-    assert failed["text"] == f"the grid is for the text {'0' * 12}, this is {manifest.digest}"
+    assert failed["text"] == f"the grid needs the text {'0' * 12}, this is {manifest.digest}"

@@ -39,8 +39,8 @@ def test_the_template_for_each_model_is_one_that_grid_takes(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--model vit-b16 --command x", "--command and --model: give one of them"),
-        ("--out .", "--out: . is a folder; name a file in it, such as vit-digits.yaml"),
+        ("--model vit-b16 --command x", "pass either --command or --model"),
+        ("--out .", "--out: . is a folder; pass a file, such as vit-digits.yaml"),
         ("--out no-sweep:.yaml", "--out 'no-sweep:'"),
         ("--out 0123456789ab.yaml", "--out 0123456789ab: that could be a run's id"),
     ],
@@ -55,7 +55,7 @@ def test_what_cannot_run_is_refused_and_nothing_is_written(
 def test_a_file_that_is_there_is_overwritten_with_force_alone(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("kept")
-    assert "mine.yaml exists already: --force overwrites it" in call("init", "--out", path, code=2).err
+    assert "mine.yaml already exists: pass --force to overwrite it" in call("init", "--out", path, code=2).err
     assert path.read_text() == "kept"
     call("init", "--out", path, "--force")
     assert load_sweep_spec(path).recipe == load_sweep_spec(SHIPPED / "vit-digits.yaml").recipe
@@ -118,9 +118,7 @@ def test_numbers_and_the_folder_become_placeholders(
     text = (tmp_path / "mine.yaml").read_text()
     assert max(map(len, text.splitlines())) <= 160
     assert "# TODO: the metric" in text
-    (tmp_path / "mine.yaml").write_text(
-        text.replace("# TODO: the metric that verdicts compare, such as score", "score")
-    )
+    (tmp_path / "mine.yaml").write_text(text.replace("# TODO: the metric to compare, such as score", "score"))
     sweep_spec = load_sweep_spec(tmp_path / "mine.yaml")
     assert len(sweep_spec.recipe.argv) == len(shlex.split(command.replace("\\\n", " ")))
     assert len(sweep_spec.specs()) == 75
@@ -143,7 +141,7 @@ def test_variables_before_the_command_are_its_environment(call: Call, tmp_path: 
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("python train.py --lr 3e-4 --wd .1 --out x", "no seed in the command: add an option that sets it"),
+        ("python train.py --lr 3e-4 --wd .1 --out x", "no seed in the command: add an option"),
         ("python train.py --lr 3e-4 --wd 0 --seed 0 --out x", "wd 0 has no log2"),
     ],
 )
@@ -197,8 +195,8 @@ def test_a_sweep_file_is_the_command_that_it_starts(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"parameters": None}, "sweep.yaml: a sweep file of Weights & Biases is expected, with program and parameters"),
-        ({"command": ["${program}", "${args_json}"]}, "sweep.yaml: command: ${args_json} is not understood"),
+        ({"parameters": None}, "sweep.yaml: not a sweep file of Weights & Biases, with program and parameters"),
+        ({"command": ["${program}", "${args_json}"]}, "sweep.yaml: command: ${args_json} is unknown"),
         ({"parameters": {"lr": {"mu": 1}}}, "sweep.yaml: parameters: lr: value, values, or min and max are expected"),
         ({"parameters": {"lr": {"value": 0.1}, "batch": {"values": [8, 16]}}}, "batch has several values"),
     ],
@@ -218,13 +216,13 @@ def test_a_sweep_file_that_no_command_can_say_is_refused(
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("python train.py --epochs 3", "no number of lr in the command; `--lr 3e-4`"),
+        ("python train.py --epochs 3", "has no number of lr, such as `--lr 3e-4`"),
         ("", "a command is expected, got nothing"),
         ("python train.py --lr 3e-4 > log", "> (a redirection) needs a shell"),
         ("python train.py --lr 0", "lr: a positive number is expected, got 0"),
         ("python train.py --lr 1 --wd=-1 --seed 0", "wd: a number from 0 on is expected, got -1"),
-        ("python train.py --lr 1 --wd {wd} --seed 0", "write the number of wd that the search begins with"),
-        ("python train.py a.lr=1 b.lr=2", "a.lr=1 and b.lr=2 would be {lr}; leave one in the command"),
+        ("python train.py --lr 1 --wd {wd} --seed 0", "replace {wd} by the number at which"),
+        ("python train.py a.lr=1 b.lr=2", "a.lr=1 and b.lr=2 would all be {lr}; keep one in the command"),
         ("python nowhere.py --lr 1 --seed 0", "there is no file nowhere.py"),
     ],
 )
@@ -250,7 +248,7 @@ def test_a_command_without_lr_is_answered_with_the_options_of_its_program(
     for name in ("train.py", "pkg/main.py"):
         (tmp_path / name).write_text(f"raise SystemExit('started')\n{source}\n")
     err = call("init", "--command", f"{start} --epochs 9", "--out", "mine.yaml", code=2).err
-    assert f"no number of lr in the command; the program has {options}: add one\n" in err
+    assert f"has no number of lr; add one of the program's options {options}\n" in err
 
 
 BOWL = '''"""A loss with its optimum at lr 1/4, and a little noise by seed."""
@@ -269,13 +267,14 @@ with open(os.path.join(options.out, "metrics.jsonl"), "w") as file:
 '''
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process")
 def test_what_is_written_trains_and_has_a_verdict(call: Call, results: Path, tmp_path: Path) -> None:
     (tmp_path / "bowl.py").write_text(BOWL)
     command = [sys.executable, "bowl.py", "--lr", "0.25", "--seed", "0", "--out", "runs/hand"]
     subprocess.run(command, check=True, cwd=tmp_path)
     err = call("init", "--command", shlex.join(command)).err
-    assert "reader jsonl sees val_loss in runs/hand" in err
+    assert "reader jsonl finds val_loss in runs/hand" in err
     call("grid", "bowl.yaml", "--lr-range=-1:1", "--follow", "--results", results, "--launch-set", "slots=1")
     rows = status(results).values()
     assert {row["state"] for row in rows} == {"done"}

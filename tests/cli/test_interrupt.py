@@ -38,7 +38,7 @@ TRAIN = "train grid.yaml"
         (MODULE, "status", "ettsweep.cli:0"),
         (ETTSWEEP, "status", "pydantic:1000"),
         (ETTSWEEP, "grid grid.yaml --follow", "pydantic:100"),
-        (ETTSWEEP, TRAIN, "ettsweep.worker.training:0"),
+        pytest.param(ETTSWEEP, TRAIN, "ettsweep.worker.training:0", marks=pytest.mark.slow),
     ],
 )
 def test_ctrl_c_at_any_import_ends_the_command_without_a_traceback(
@@ -78,7 +78,7 @@ def test_ctrl_c_at_a_question_is_no_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("process")
-@pytest.mark.parametrize("command", ["grid grid.yaml --follow", "logs RUN -f"])
+@pytest.mark.parametrize("command", ["grid grid.yaml --follow", pytest.param("logs RUN -f", marks=pytest.mark.slow)])
 def test_ctrl_c_leaves_the_runs_that_a_command_follows(
     results: Path, tmp_path: Path, command: str, call: Call, hold_runs: Callable[[int], None]
 ) -> None:
@@ -93,7 +93,7 @@ def test_ctrl_c_leaves_the_runs_that_a_command_follows(
         assert process.stdout is not None
         process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    assert "interrupted; the runs go on: `ettsweep watch" in ended(process, 130).stderr
+    assert "interrupted; the runs keep running: `ettsweep watch" in ended(process, 130).stderr
     os.kill(worker, signal.SIGCONT)
     wait_for(lambda: runs_in(results)[0].status().state is State.DONE, "the end of the run")
 
@@ -107,6 +107,7 @@ def test_ctrl_c_ends_an_import_that_hangs(tmp_path: Path) -> None:
     assert ended(process, 130).stderr == "ettsweep: interrupted\n"
 
 
+@pytest.mark.slow
 def test_who_has_it_ignored_is_not_interrupted(tmp_path: Path) -> None:
     """As whoever starts a command with nohup, or in the background of a script."""
     (tmp_path / "results").mkdir()
@@ -117,6 +118,7 @@ def test_who_has_it_ignored_is_not_interrupted(tmp_path: Path) -> None:
     assert b"no sweeps yet" in completed.stderr
 
 
+@pytest.mark.slow
 def test_a_run_that_is_trained_here_is_stopped_and_gone_on_with_by_the_same_command(tmp_path: Path) -> None:
     write_fake_grid(tmp_path / "grid.yaml", run=LONG_FAKE)
     command = [ETTSWEEP, *TRAIN.split()]
@@ -127,7 +129,7 @@ def test_a_run_that_is_trained_here_is_stopped_and_gone_on_with_by_the_same_comm
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert "interrupted" in out
-    assert err.endswith("ettsweep: interrupted; the same command resumes from the last checkpoint\n")
+    assert err.endswith("ettsweep: interrupted; run the same command to resume from the last checkpoint\n")
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     (run,) = runs_in(results)
     assert run.status().state is State.DONE

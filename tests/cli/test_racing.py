@@ -123,6 +123,7 @@ def test_runs_that_a_spent_budget_leaves_interrupted_are_named(call: Call, resul
     assert not (results / "jobs").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process")
 def test_no_point_gets_more_seeds_than_allowed(call: Call, results: Path, request_sweep: Ask) -> None:
     """Once all points have as many, there is no further run."""
@@ -137,6 +138,7 @@ def test_no_point_gets_more_seeds_than_allowed(call: Call, results: Path, reques
 # --- a race ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process")
 def test_a_race_ends_in_an_optimum_with_seeds_of_its_own(call: Call, results: Path, tmp_path: Path) -> None:
     write_fake_grid(tmp_path / "w8.yaml", criterion={"margin": "20%"}, lr={"range": [-2, 2]})
@@ -150,6 +152,7 @@ def test_a_race_ends_in_an_optimum_with_seeds_of_its_own(call: Call, results: Pa
     assert {spec.lr for spec in raced} <= {row["lr"], row["lr"] / 2, row["lr"] * 2}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process")
 def test_a_race_goes_on_after_its_command_is_killed(
     results: Path, request_sweep: Ask, tmp_path: Path, hold_runs: Callable[[int], None]

@@ -50,7 +50,7 @@ def test_a_log_in_a_folder_is_read(call: Call, tmp_path: Path) -> None:
         "stdout",
     ]
     shutil.copy(LOG, tmp_path / "slurm-1.out")
-    assert "give one of these files" in call("read", tmp_path, "--reader", "nanogpt", code=2).err
+    assert "pass one of these files" in call("read", tmp_path, "--reader", "nanogpt", code=2).err
 
 
 @pytest.mark.parametrize(
@@ -58,10 +58,10 @@ def test_a_log_in_a_folder_is_read(call: Call, tmp_path: Path) -> None:
     [
         (["nowhere", "--reader", "timm"], 2, "nowhere: there is no such folder or file"),
         ([LOG, "--reader", "loss (.*)"], 2, "needs named groups"),
-        (["--reader", "timm"], 2, "--reader timm: name the folder or log that it is to read"),
+        (["--reader", "timm"], 2, "--reader timm: add the folder or log to read"),
         ([LOG, "--reader", "torchtitan"], 1, "no metric in 66 lines; seen: "),
-        (["empty"], 1, "empty: no reader sees a metric; --reader NAME says what that one sees"),
-        (["empty", "--reader", "timm"], 1, "no file matches **/summary.csv in empty; there is none"),
+        (["empty"], 1, "empty: no reader finds a metric; --reader NAME shows why not"),
+        (["empty", "--reader", "timm"], 1, "no file matches **/summary.csv in empty, which has no files"),
         ([LOG, "--reader", r"(?:iter|step) (?P<step>\d+).*loss (?P<loss>\d\S+)"], 1, "two values at step 0"),
     ],
 )

@@ -76,13 +76,13 @@ def test_a_diverged_run_says_at_which_step(last: float | None, message: str, res
     observed = shown(results, spec)
     assert observed["state"] == ["diverged: at step 3"]
     assert observed["loss"] == [message]
-    assert observed["best"] == ["no score: it ranks below all runs that have one"]
+    assert observed["best"] == ["no score: ranks below all runs with one"]
 
 
 @pytest.mark.parametrize(
     ("lines", "label", "message"),
     [
-        ('{"loss": 1.0}\n', "metrics", "metrics.jsonl does not have the format that a run writes: the file was edited"),
+        ('{"loss": 1.0}\n', "metrics", "metrics.jsonl was edited: it does not have the format that runs write"),
         ('{"step": 1, "loss": 1}\n{"step": 9, "loss": 1}\n', "metrics", "steps are missing"),
         ('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": "high"}\n', "loss", "1 of 2 values not finite"),
         ('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": NaN}\n', "loss", "2 at step 1, 2 at 1, lowest 2 at 1"),
@@ -107,6 +107,7 @@ def test_all_keys_follow_where_they_are_asked_for(results: Path, spec: RunSpec) 
     assert data["spec"]["model"]["width"] == 8
 
 
+@pytest.mark.slow
 def test_a_terminal_has_colours_unless_nobody_wants_them(
     results: Path, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,6 @@
 """The command search, as people use it: what it proposes, what outlives a kill, where it starts, what it refuses."""
 
-import os
 import re
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,19 +10,15 @@ import yaml
 from support.claims import claimed
 from support.commandline import (
     Call,
-    ended,
     finish,
     keep,
     runs_in,
-    start,
     write_fake_grid,
 )
-from support.slots import owner, stopped_at_checkpoint
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.state import State
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.sweep_store import load_sweep_store
 
@@ -38,10 +32,10 @@ WIDE: dict[str, Any] = {
 PROPOSED = re.compile(r"^w8 \w+: (\w+) suggests (.*)$", re.MULTILINE)
 
 
-def proposed(results: Path, sweep: str = "w8") -> dict[str, list[float]]:
+def proposed(results: Path) -> dict[str, list[float]]:
     """Return the lr that was proposed for each strategy, first to last, as files have it."""
     collected: dict[str, list[float]] = {}
-    for entry in yaml.safe_load((results / "sweeps" / f"{sweep}.yaml").read_text()):
+    for entry in yaml.safe_load((results / "sweeps" / "w8.yaml").read_text()):
         for proposal in entry.get("proposed") or ():
             collected.setdefault(proposal["strategy"], []).extend(point["lr"] for point in proposal["points"])
     return collected
@@ -86,28 +80,6 @@ def test_what_is_finished_is_known_and_not_proposed(call: Call, results: Path, t
     assert match[1] not in {"(2^-4, 2^-2)", "(2^-3, 2^-2)", "(2^-2, 2^-2)"}
     assert "1 run would be submitted" in result.err
     assert len(load_sweep_store(results).sweeps["w8"].sweep_specs) == 1, "a dry run keeps nothing"
-
-
-@pytest.mark.usefixtures("process")
-def test_a_search_goes_on_after_its_command_is_killed(
-    results: Path, tmp_path: Path, hold_runs: Callable[[int], None]
-) -> None:
-    """Its worker lives on; the same command goes on from what was proposed, and has nothing run twice."""
-    hold_runs(1)
-    write_fake_grid(tmp_path / "w8.yaml", **WIDE)
-    values = ("--launch-set", "slots=1", "--launch-set", "threads=1", "--max-runs", 4, "--trials", 4)
-    follow = ("search", "w8.yaml", *values, "--results", results)
-    command = start(*follow, cwd=tmp_path)
-    worker = owner(stopped_at_checkpoint(results))
-    command.kill()
-    command.communicate()
-    os.kill(worker, signal.SIGCONT)
-    before = proposed(results)["standard"]
-    ended(start(*follow, cwd=tmp_path), 1)
-    assert proposed(results)["standard"][: len(before)] == before
-    assert {(tuple(run.attempt_numbers()), run.status().state) for run in runs_in(results)} == {((1,), State.DONE)}
-    proposed_result = proposed(results)["standard"]
-    assert len(proposed_result) == len(set(proposed_result)) > len(before)
 
 
 # --- where it starts --------------------------------------------------------------------------------------------------
@@ -183,11 +155,11 @@ def test_a_search_starts_from_the_best_point_of_a_cheaper_recipe_that_nobody_has
     ("options", "message"),
     [
         ("w8.yaml --sampler tpee", "unknown sampler 'tpee'"),
-        ("w8.yaml --lr-range fixed", "lr and wd are both fixed: there is nothing to search"),
+        ("w8.yaml --lr-range fixed", "nothing to search: lr and wd are both fixed"),
         ("w8.yaml --unverified", "--unverified needs --from STRATEGY or --from SWEEP"),
         ("w8.yaml --from standard", "--from standard: this is the strategy being searched"),
         ("w8.yaml --from mup", "--from mup: strategy mup: it has no runs yet"),
-        ("--sweep w8 --lr-range=-1:1", "--sweep uses an existing sweep as it is: leave out --lr-range"),
+        ("--sweep w8 --lr-range=-1:1", "--sweep uses an existing sweep unchanged: leave out --lr-range"),
         ("--sweep nobody", "unknown sweep 'nobody'"),
         ("", "give a grid file, --model NAME, or --sweep NAME"),
     ],
@@ -215,7 +187,7 @@ def test_a_command_with_a_start_goes_on_when_it_is_repeated(
     call(*values, "--trials", 1, "--max-runs", 1, code=1)
     assert proposed(results)["ntk"] == [5.0]
     result = call(*values, "--trials", 2, "--dry-run", code=None)
-    assert "--from standard is ignored: the search has already started" in result.err
+    assert "ignored --from standard: the search has already started" in result.err
     (study,) = (study for study in load_sweep_store(results).sweeps["w8"].studies if study.strategy == "ntk")
     assert study.start == Point.of(lr=5.0, wd=0.01)
     assert call(*values[:-2], "--from", "nobody", "--results", results, code=2).err.startswith(

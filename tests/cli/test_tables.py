@@ -72,7 +72,9 @@ def write_long_names(folder: Path, results: Path) -> None:
                 )
 
 
-@pytest.mark.parametrize("command", TABLES)
+@pytest.mark.parametrize(
+    "command", [pytest.param(name, marks=pytest.mark.slow) if name in ("doctor", "report") else name for name in TABLES]
+)
 @pytest.mark.usefixtures("undrawn")
 def test_every_table_fits_80_columns_and_breaks_nothing(
     command: str, call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -119,6 +121,7 @@ def rounded(value: float) -> str:
     return re.sub(r"e([+-])0*", lambda match: "e" + match[1].strip("+"), f"{value:.3g}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["long names"], indirect=True)
 def test_a_terminal_of_80_columns_and_a_pipe_show_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)

@@ -133,7 +133,7 @@ def test_what_holds_for_several_families_is_said_once_and_names_their_models(
         said = " ".join(result.out.split())
         assert text in said
         assert said.count("lr 0.25, wd 0.25") == 1
-        assert (f"not rerun, since not verified: {names}\n" in result.err) == command.startswith("seeds")
+        assert (f"skipped, since not verified: {names}\n" in result.err) == command.startswith("seeds")
     result = call("verify-optimum", "--dry-run", "-s", "two", "--results", results, code=1)
     assert "two standard: Best so far" in result.out, "of one model, its sweep tells enough"
     specs = [spec for name in ("one", "two") for spec in load_sweep_spec(Path(f"{name}.yaml")).specs()]

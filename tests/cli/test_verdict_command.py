@@ -99,7 +99,7 @@ def test_columns_and_direction_are_guessed_by_their_names(
 
 def test_a_metric_whose_direction_no_name_says_asks_for_it(call: Call, tmp_path: Path) -> None:
     refused = call("verdict", table(tmp_path / "a.csv"), code=2).err
-    assert "a.csv: add --min or --max: is a low or a high score better?" in refused
+    assert "a.csv: is a low or a high score better? Add --min or --max" in refused
 
 
 def test_a_table_may_be_a_list_of_objects_or_parquet(
@@ -161,7 +161,7 @@ def test_runs_that_would_tell_most_are_named(call: Call, tmp_path: Path) -> None
     assert len(found["next"]) in (3, 4), "two runs of a pair come together"
     assert {row["seed"] for row in found["next"]} == {3}
     shown = call("verdict", path, "--min", "--runs", "3", code=1)
-    assert "runs that would tell most:" in shown.err
+    assert "runs that narrow the bound most:" in shown.err
 
 
 def test_points_may_have_different_seeds_and_diverged_ones_rank_last(call: Call, tmp_path: Path) -> None:

@@ -44,8 +44,8 @@ def test_the_terminal_is_left_as_it_was(method: str | signal.Signals, code: int,
             terminal.press(method)
         for_result = terminal.wait_for(f"^ended with {code}")
         assert "here before" in for_result
-        assert ("detached; the runs go on" in for_result) == (code == 0)
-        assert ("interrupted; the runs go on" in for_result) == (code == 130)
+        assert ("detached; the runs keep running" in for_result) == (code == 0)
+        assert ("interrupted; the runs keep running" in for_result) == (code == 130)
         assert terminal.modes() == before
         terminal.type(f"stty -a | cmp - {results}/stty && echo same as before")
         terminal.wait_for("^same as before")
@@ -73,6 +73,7 @@ def watching(results: Path) -> list[int]:
     return collected
 
 
+@pytest.mark.slow
 def test_a_terminal_that_has_no_screen_gets_no_screen(results: Path) -> None:
     (study,) = ask(results)
     finish_all(results, study)

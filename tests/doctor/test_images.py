@@ -110,7 +110,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, grid: Path) -> Non
     (root / "train" / "n01" / "00.jpg").unlink()
     (root / "train" / "n01" / "00.jpg").symlink_to(tmp_path / "gone.jpg")
     rows = examine(root, grid, code=1)
-    text = "1 of 45 cannot be: a run fails at those that cannot even be read, 1 of them"
+    text = "1 of 45 cannot be: a run fails at the 1 of them that cannot even be read"
     assert ("unreadable", "failed", text) in rows
     message = f"{root}/train/n01/00.jpg: cannot be read (No such file or directory)"
     assert ("image", "warning", message) in rows
@@ -164,8 +164,8 @@ def test_cifar_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_task_that_contradicts_the_data_is_refused(tmp_path: Path, grid: Path) -> None:
     for options, message in (
-        (("--task", "cifar10", grid), "--task NAME cannot be combined with"),
+        (("--task", "cifar10", grid), "leave out --task: a grid file"),
         (("--task", "mnist"), "unknown task 'mnist'"),
-        (("--model", "vit-digits"), "task digits comes with a package"),
+        (("--model", "vit-digits"), "task digits has its data from a package"),
     ):
         assert message in ettsweep("doctor", "--data", tmp_path, *options, code=2).stderr

@@ -73,7 +73,7 @@ def test_a_profile_that_fits_gets_sbatchs_word_and_no_job(cluster: Cluster, tmp_
         ({"cpus": 8}, "cpus", "8: no node of main has more than 4"),
         pytest.param({"mem_gb": 9}, "mem_gb", "9: no node of main has more than 7.8", marks=pytest.mark.slow),
         pytest.param(
-            {"nodes": 4}, "nodes", "4: 3 nodes of main have all that a job asks for on each", marks=pytest.mark.slow
+            {"nodes": 4}, "nodes", "4: 3 nodes of main have enough resources for a job", marks=pytest.mark.slow
         ),
     ],
 )
@@ -92,7 +92,7 @@ def test_a_time_limit_above_the_partitions_fails_though_sbatch_takes_it(cluster:
     state, messages = rows["time_min"]
     assert state == "failed"
     assert messages.startswith("6: partition short allows 5 min; ")
-    assert messages.endswith("what would work: time_min=5")
+    assert messages.endswith("set time_min=5")
     assert "time_min" not in examine(tmp_path, partition="short", time_min=5, warn_s=60)
     assert "time_min" not in examine(tmp_path, partition="main,short", time_min=6), "one of the two takes it"
 
@@ -124,7 +124,7 @@ def test_without_accounting_all_else_is_told(cluster: Cluster, tmp_path: Path) -
     state, messages = rows["accounting"]
     assert state == "absent"
     assert messages.startswith("does not answer (sacct: ")
-    assert "why a job ended is not known" in messages
+    assert "reasons of ended jobs are lost" in messages
     assert rows["sbatch --test-only"][0] == "ok"
 
 
@@ -141,7 +141,7 @@ def test_finished_runs_are_read_anew_whatever_was_kept_of_them(tmp_path: Path) -
     results = tmp_path / "results"
     run = finish(results, digits_spec(None), 0.1)
     (row,) = [row for row in examine_machine(results, "local", []) if row.name == "runs"]
-    assert (row.state, row.detail) == ("ok", "1 finished run, as they were written")
+    assert (row.state, row.detail) == ("ok", "1 finished run, unchanged")
     status = run.metrics_path.stat()
     run.metrics_path.write_text(run.metrics_path.read_text().replace('"step": 40', '"step": 41'))
     os.utime(run.metrics_path, ns=(status.st_atime_ns, status.st_mtime_ns))

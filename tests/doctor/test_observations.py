@@ -46,7 +46,7 @@ def test_a_score_at_chance_for_two_seeds_says_nothing_of_them(spec: RunSpec, tmp
     assert seeds_differ(record) is None
     seeds = observed(record, "seeds", tmp_path)
     assert seeds.state == "warning"
-    assert f"differ in train_loss, but give the same {spec.info.metric.column}" in seeds.seen
+    assert f"differ in train_loss, but not in {spec.info.metric.column}" in seeds.seen
     assert "it has not moved yet" in seeds.seen
     moved = [0.1, 0.1, 0.2]
     record = trial(spec, recorded(spec, moved, LOSSES), recorded(spec, moved, OTHER_LOSSES))
@@ -81,7 +81,7 @@ def test_a_killed_run_is_exact_by_all_that_it_recorded(
     record = trial(spec, alone, recorded(spec, LOSSES))
     record.resumed = Resumed(recorded(spec, scores, losses, seconds=[2.0] * 4), from_step=2, first_step=3)
     assert resume_class(record) == expected
-    only_loss = "than an uninterrupted run (train_loss)" in observed(record, "resume", tmp_path).seen
+    only_loss = "from an uninterrupted run (train_loss)" in observed(record, "resume", tmp_path).seen
     assert only_loss == (expected == "resumes" and scores[-1] == 0.2)
 
 

@@ -20,14 +20,14 @@ def test_of_a_large_model_it_says_whether_the_warning_leaves_the_time(tmp_path: 
     ((what, state, told),) = examine("r2c2", tmp_path / "results", "slurm", "warn_s=14000")
     assert (what, state) == ("checkpoint r2c2", "ok")
     match_result = re.match(
-        r"30.0 GiB take some (\d+) s, by (\d+) MB/s of a short write here; a job is warned 14000 s", told
+        r"30.0 GiB take about (\d+) s, at (\d+) MB/s of a short write here; jobs get a warning 14000 s", told
     )
     assert match_result, told
     takes_s, mb_per_s = map(int, match_result.groups())
     assert takes_s == pytest.approx(12 * 2_688_739_328 / mb_per_s / 1e6, rel=0.05)
     ((_, state, told),) = examine("r2c2", tmp_path / "results", "slurm", "warn_s=1")
     assert state == "warning"
-    assert re.search(r": longer than the 1 s of a job that is warned; --launch-set warn_s=\d+ leaves time$", told)
+    assert re.search(r", but jobs get a warning 1 s before their end; pass --launch-set warn_s=\d+$", told)
     assert list(tmp_path.iterdir()) == [], "nothing stays behind"
 
 

@@ -46,7 +46,7 @@ def test_tokenised_text_is_recognised_and_found_good(corpus: Path) -> None:
             f"1 document, {val.sentences} sentences, {val.tokens} tokens, 1 block of up to 512",
         ),
         ("vocabulary", "408"),
-        ("tokenizer", "byte-level BPE with 400 tokens, the one that the text was tokenised with"),
+        ("tokenizer", "byte-level BPE with 400 tokens, that of the text"),
         ("shards", f"2 files of {size:.1f} MB in all, with the digest of the manifest"),
     ]
 

@@ -54,7 +54,7 @@ def test_a_trainer_without_faults_is_exact(tmp_path: Path, results: Path) -> Non
             "forgets-random,children,deaf",
             {"resume": "warning", "stop": "warning", "processes": "warning"},
             "resumes",
-            {"resume": "other numbers", "stop": "grace of 0.2 s", "processes": "leaves sleep"},
+            {"resume": "its numbers differ", "stop": "0.2 s of grace", "processes": "leaves sleep"},
         ),
         pytest.param(
             "ignores-checkpoint", {"resume": "warning"}, "restarts", {"resume": "starts over at step 1"},
@@ -84,16 +84,17 @@ def test_a_program_without_a_seed_is_swept_with_one_run_a_point(tmp_path: Path, 
     assert (verdict["rule"], verdict["evidence"]) == ("paper", None), "there is no bound"
     refused = ettsweep("verify-optimum", "--rule", "bound", "--results", results, code=2)
     assert "one run a point" in refused.stderr
-    assert "no fresh ones" in ettsweep("seeds", "--results", results, code=2).stderr
+    assert "no fresh seeds" in ettsweep("seeds", "--results", results, code=2).stderr
 
 
+@pytest.mark.slow
 def test_grid_refuses_seeds_that_do_not_differ_until_the_code_has_changed(tmp_path: Path, results: Path) -> None:
     grid = write_walk(tmp_path, "constant")
     never = ettsweep("grid", grid, "--results", results, "--dry-run", cwd=tmp_path)
     assert "never tried: `ettsweep try walk.yaml" in never.stderr
     outcome = tried(grid, results, code=1)
     assert (states(outcome), classes(outcome)) == ({"seeds": "failed"}, (False, True, "exact"))
-    assert "the same numbers" in outcome["of"]["seeds"]["seen"]
+    assert "identical numbers" in outcome["of"]["seeds"]["seen"]
     kept = outcome["kept"]
     assert any(Path(kept).glob("alone/runs/*/result.json")), "what failed can be looked at"
     assert not processes_with(*(f"ETTSWEEP_OUT={path}" for path in results.glob(".try-*/*/runs/*/out")))
@@ -127,7 +128,7 @@ def ended_process() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("script", "name", "seen", "advice"),
     [
-        ("import nowhere_to_be_found\n", "start", "nowhere_to_be_found", "by hand"),
+        ("import nowhere_to_be_found\n", "start", "nowhere_to_be_found", "run the command in the same shell"),
         ('print(\'[ettsweep] {"step": 1, "other": 2.0}\')\n', "score", "other", "reader"),
         ('print(\'[ettsweep] {"step": 1, "err": NaN}\')\n', "score", "diverges", "lower the lr"),
     ],
@@ -165,6 +166,7 @@ def test_a_function_is_tried_too(tmp_path: Path, results: Path) -> None:
     assert "of memory" in outcome["of"]["cost"]["seen"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [["INT"], ["TERM", "HUP"]])
 def test_nothing_is_left_of_a_trial_that_is_interrupted(tmp_path: Path, results: Path, sent: list[str]) -> None:
     """A session that ends sends two signals."""

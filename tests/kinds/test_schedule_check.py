@@ -30,7 +30,7 @@ def test_what_is_refused_or_noted_is_where_the_trainer_raises_lr(
     if rises(low, spec) and rises(high, spec):
         with pytest.raises(
             InputError,
-            match=r"^schedule\.lr_min: 0\.75 is above lr 2\^-2, 2\^-1, which is all .*; give less than 2\^-2",
+            match=r"^schedule\.lr_min: 0\.75 is above each lr, 2\^-2, 2\^-1: .*; set less than 2\^-2",
         ):
             check_schedule(spec, [high, low])
     else:
@@ -41,14 +41,12 @@ def test_what_is_refused_or_noted_is_where_the_trainer_raises_lr(
 def test_steps_that_do_nothing_are_refused_or_noted() -> None:
     single = schedule(total_steps=1, warmup_steps=0)
     assert lr_at(1, 1.0, single) == 0
-    with pytest.raises(InputError, match=r"^schedule\.total_steps: lr falls to 0 at the last step, here the only one"):
+    with pytest.raises(InputError, match=r"^schedule\.total_steps: must be at least 2: lr is 0 at the last step"):
         check_schedule(single, [1.0])
     assert check_schedule(schedule(total_steps=2, warmup_steps=0), [1.0]) == ""
     cliff = schedule(total_steps=5, warmup_steps=4)
     assert lr_at(5, 1.0, cliff) == 0
-    assert check_schedule(cliff, [1.0]) == "the only step after the warm-up has lr 0, and changes nothing"
+    assert check_schedule(cliff, [1.0]) == "the only step after the warm-up has lr 0: it trains nothing"
     short = schedule(stop_step=3)
     assert lr_at(3, 1.0, short) == 0.75
-    assert (
-        check_schedule(short, [1.0]) == "runs end at step 3, within the warm-up of 4: they get to 75% of a point's lr"
-    )
+    assert check_schedule(short, [1.0]) == "runs end at step 3, within the warm-up of 4: they reach 75% of a point's lr"

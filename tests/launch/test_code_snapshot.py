@@ -92,6 +92,7 @@ def test_what_is_imported_is_the_copy_whatever_becomes_of_the_original(checkout:
     assert "edited" not in Path(python(folder, program)).read_text()
 
 
+@pytest.mark.slow
 def test_a_snapshot_of_a_snapshot_is_the_same_with_the_same_provenance(checkout: Path, tmp_path: Path) -> None:
     for command in ("init --quiet", "add .", "-c user.name=A -c user.email=a@example.org commit --quiet -m first"):
         subprocess.run(["git", *command.split()], cwd=checkout, check=True)
@@ -113,6 +114,7 @@ def test_a_snapshot_of_a_snapshot_is_the_same_with_the_same_provenance(checkout:
     assert json.loads(python(second, program)) == stored
 
 
+@pytest.mark.slow
 def test_a_kill_before_the_rename_leaves_nothing_under_the_final_name(checkout: Path, results: Path) -> None:
     command = [sys.executable, "-c", SLOW + TAKE, str(results)]
     with subprocess.Popen(command, env=environment(checkout), stdout=subprocess.PIPE, text=True) as taker:

@@ -101,7 +101,7 @@ def test_after_a_failure_the_next_run_starts_and_after_three_alike_none(submissi
         fail(submission, number, f"exit code 1: {line.format(3)}", step=number)
     assert worker.may_start() == worker.may_start(PATIENCE_S) == STOPPED
     assert read_first_runs(submission).stop_reason == (
-        "not started: 3 runs failed the same way: exit code 1: no /data/3/x7 at 0x7f3a, lr 1e-03; "
+        "not started: 3 runs failed with the same error: exit code 1: no /data/3/x7 at 0x7f3a, lr 1e-03; "
         f"see `ettsweep logs {IDS[0]}`, then `ettsweep retry --sweep lr`"
     )
 

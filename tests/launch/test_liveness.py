@@ -195,7 +195,7 @@ def test_jobs_of_another_cluster_are_not_judged_from_here(toy_cluster: Cluster, 
     toy_cluster.has("7_0", "CANCELLED")
     owner = SchedulerLiveness(results).owner(claimed(results, job=by(cluster="moon")))
     assert owner.life == "unknown"
-    assert owner.reason == "cluster moon cannot be asked from here, which is toy"
+    assert owner.reason == "this machine is on cluster toy and cannot query moon"
 
 
 def test_nothing_is_known_of_owners_while_slurm_is_silent(toy_cluster: Cluster, results: Path) -> None:
@@ -272,7 +272,7 @@ def test_a_job_that_is_held_says_what_lets_it_start(
     submitted(results)
     toy_cluster.has("7_0", state, reason=reason, restarts=3)
     by = " by an administrator" if reason == "JobHeldAdmin" else ""
-    text = f"{reason or state}: `scontrol release 7_0`{by}, or `cancel` and `retry`"
+    text = f"{reason or state}: run `scontrol release 7_0`{by}, or `cancel` and `retry`"
     assert look(results) == (State.HELD, text, "7_0")
     submitted(results, array="8", name="next")
     toy_cluster.has("8_0", "PENDING", name="next")
@@ -300,7 +300,7 @@ def test_a_job_that_has_ended_says_how(
     assert toy_cluster.asked_history == ([["7"]] if forgotten else [])
 
 
-@pytest.mark.parametrize(("idle_lives", "reason"), [(5, "job 7_0 failed (why)"), (6, "no time for a single step")])
+@pytest.mark.parametrize(("idle_lives", "reason"), [(5, "job 7_0 failed (why)"), (6, "without time for a single step")])
 def test_a_job_that_never_had_time_for_a_step_needs_more(
     toy_cluster: Cluster, results: Path, idle_lives: int, reason: str
 ) -> None:
@@ -326,7 +326,7 @@ def test_runs_are_not_started_whatever_slurm_says_of_their_jobs_until_another_su
     status = SchedulerLiveness(results).job_status(ids[3])
     assert status
     assert (status.state, status.is_stopped) == (State.CANCELLED, True)
-    assert status.reason.startswith("not started: 3 runs failed the same way: why;")
+    assert status.reason.startswith("not started: 3 runs failed with the same error: why;")
     assert toy_cluster.asked == 0, "the folders tell"
     toy_cluster.silence = ""
     submitted(results, *ids, array="8", name="next", unproven=ids)
@@ -340,7 +340,7 @@ def test_a_job_that_nobody_knows_any_more_has_ended(toy_cluster: Cluster, result
     toy_cluster.no_history = "Slurm accounting storage is disabled"
     state, reason, _ = look(results)
     assert state is State.INTERRUPTED
-    assert reason == "job 7_0 has ended; why is not known: Slurm accounting storage is disabled"
+    assert reason == "job 7_0 has ended; reason unknown: Slurm accounting storage is disabled"
 
 
 def test_accounting_is_believed_only_about_what_has_ended(toy_cluster: Cluster, results: Path) -> None:
@@ -376,8 +376,8 @@ def test_a_run_is_asked_about_by_the_task_that_lists_it(toy_cluster: Cluster, re
     ("submitter", "gave_up", "expected"),
     [
         (ME, False, (State.QUEUED, "being submitted")),
-        (ME, True, (State.INTERRUPTED, "its submission was cut short")),
-        (GONE, False, (State.INTERRUPTED, "its submission was cut short")),
+        (ME, True, (State.INTERRUPTED, "its submission was interrupted")),
+        (GONE, False, (State.INTERRUPTED, "its submission was interrupted")),
     ],
 )
 def test_a_submission_without_a_number_is_as_alive_as_its_submitter(
@@ -620,7 +620,7 @@ def test_what_cannot_be_withdrawn_now_is_withdrawn_later(toy_cluster: Cluster, r
     for _ in range(2):
         with pytest.raises(
             SlurmUnavailableError,
-            match=r"^SLURM does not answer: no controller; the next command that submits or cancels withdraws waiting jobs ",
+            match=r"^SLURM does not answer: no controller; waiting jobs of cancelled runs remain: ",
         ):
             withdraw_jobs(results)
     toy_cluster.silence = ""
@@ -744,7 +744,7 @@ def test_a_queue_that_comes_with_an_error_is_no_answer(answers: Any, code: int) 
 def test_a_command_that_takes_too_long_is_no_answer(answers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm_api, "TIMEOUT_S", 0.2)
     answers("squeue", first="exec sleep 60")
-    with pytest.raises(SlurmUnavailableError, match=r"^squeue gave no answer in 0 s$"):
+    with pytest.raises(SlurmUnavailableError, match=r"^squeue did not answer within 0 s$"):
         slurm_api.queue(["0"])
 
 

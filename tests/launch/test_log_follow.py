@@ -92,6 +92,7 @@ def followed(run: RunDir, results: Path, output: Path) -> "tuple[subprocess.Pope
     return process, lambda text: wait_for(lambda: text in output.read_text(), f"{text!r} in the log")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process")
 def test_it_goes_on_with_the_next_attempt(submit_run: Callable[[], RunDir], results: Path, tmp_path: Path) -> None:
     run = submit_run()

@@ -51,18 +51,16 @@ def test_workers_share_gpus_as_evenly_as_can_be_and_each_has_a_lock_of_its_own(m
         InputError, match=r"devices_per_run: 2 requested, but only 1 available \(slots=1; 2 are needed\)"
     ):
         LocalProfile(slots=1, devices_per_run=2).resolve_slots()
-    with pytest.raises(InputError, match="slots: 4 workers cannot share 2 GPUs where devices_per_run is 2"):
+    with pytest.raises(InputError, match="slots: 4 workers cannot share 2 GPUs if devices_per_run is 2"):
         LocalProfile(slots=4, devices_per_run=2).resolve_slots()
 
 
 def test_a_gpu_that_is_named_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,4")
-    with pytest.raises(
-        InputError, match="CUDA_VISIBLE_DEVICES=4,5,4: CUDA shows no GPU by that: a repeated entry hides"
-    ):
+    with pytest.raises(InputError, match=r"CUDA_VISIBLE_DEVICES=4,5,4 hides all .*: a repeated entry hides"):
         LocalProfile().resolve_slots()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
-    with pytest.raises(InputError, match="devices: GPU 0 is named twice; workers_per_device=2 has two workers share"):
+    with pytest.raises(InputError, match="devices: GPU 0 occurs twice; for two workers on each GPU"):
         load_profile("local", ["devices=[0, 1, 0]"])
     with pytest.raises(InputError, match="slots and workers_per_device both set the number of workers"):
         load_profile("local", ["slots=2", "workers_per_device=2"])
@@ -129,11 +127,13 @@ def test_a_group_of_slots_is_held_whole_or_not_at_all() -> None:
 
 
 def test_more_workers_than_this_machine_could_bear_are_refused() -> None:
-    with pytest.raises(InputError, match=r"^--launch-set slots=100000: slots: 100000 are too many: this machine has"):
+    with pytest.raises(
+        InputError, match=r"^--launch-set slots=100000: slots: at most \d+, got 100000: this machine has"
+    ):
         load_profile("local", ["slots=100000"])
     with pytest.raises(
         InputError,
-        match=r"--launch-set threads=100000: threads: 100000 are too many(.|\n)*trainer.loader_workers: 100000 are",
+        match=r"--launch-set threads=100000: threads: at most (.|\n)*trainer.loader_workers: at most ",
     ):
         load_profile("local", ["threads=100000", "trainer.loader_workers=100000"])
     assert load_profile("local", [f"slots={2 * CORES}"]).kind == "local"
@@ -191,7 +191,10 @@ def test_an_unknown_profile_is_refused_with_the_nearest() -> None:
         ("devices=gpu", "devices: auto, cpu or a list of GPU numbers is expected, got 'gpu'"),
         ("devices=[-1]", "devices: auto, cpu or a list of GPU numbers is expected, got [-1]"),
         ("checkpoint_every_s=-1", "checkpoint_every_s: input should be greater than or equal to 0, got -1"),
-        ("partition=debug", "--launch-set partition=debug: partition: unknown key of kind local; `kind: slurm` has it"),
+        (
+            "partition=debug",
+            "--launch-set partition=debug: partition: unknown key of kind local; set `kind: slurm` for it",
+        ),
         ("slosts=2", "--launch-set slosts=2: slosts: unknown key; did you mean slots?"),
         ("environmet.A=2", "--launch-set environmet.A=2: environmet: unknown key; known: checkpoint_every_s, "),
         ("slots", "--launch-set slots: key=value is expected"),
@@ -259,10 +262,10 @@ def test_settings_of_the_trainer_at_the_top_of_a_profile_are_refused(kind: str) 
     assert FLAT.keys() == TrainerSettings.model_fields.keys()
     text = f"kind: {kind}\n{json.dumps(FLAT)[1:-1].replace(', ', chr(10))}\n"
     assert set(refusal(text=text).splitlines()) == {
-        f"mine.yaml: {key}: is a key of the block trainer; write trainer.{key}" for key in FLAT
+        f"mine.yaml: {key}: belongs to the block trainer; write trainer.{key}" for key in FLAT
     }
     assert refusal("ensemble=8", text=f"kind: {kind}\ntrainer: {{ensemble: 2}}\n") == (
-        "--launch-set ensemble=8: ensemble: is a key of the block trainer; write trainer.ensemble"
+        "--launch-set ensemble=8: ensemble: belongs to the block trainer; write trainer.ensemble"
     )
     assert refusal("trainer.ensmeble=8", text=f"kind: {kind}\n") == (
         "--launch-set trainer.ensmeble=8: trainer.ensmeble: unknown key; did you mean trainer.ensemble?"
@@ -277,7 +280,7 @@ def test_settings_of_the_trainer_at_the_top_of_a_profile_are_refused(kind: str) 
             "sbatch.mail.type=END",
             "--launch-set sbatch.mail.type=END: sbatch: 'mail.type' is not a long option of sbatch",
         ),
-        ("environment.A.B=1", "--launch-set environment.A.B=***: environment: 'A.B' is not a variable name"),
+        ("environment.A.B=1", "--launch-set environment.A.B=***: environment: 'A.B' is not a name of a variable"),
     ],
 )
 def test_an_override_that_is_none_is_refused(override: str, message: str) -> None:
@@ -289,7 +292,7 @@ def test_an_override_that_is_none_is_refused(override: str, message: str) -> Non
     [
         ("time_min=4:00:00", "time_min: input should be a valid integer, got '4:00:00'"),
         ("time=60", "time: unknown key; did you mean time_min?"),
-        ("slots=2", "slots: unknown key of kind slurm; `kind: local` has it"),
+        ("slots=2", "slots: unknown key of kind slurm; set `kind: local` for it"),
         ("gpus=a100:4", "gpus: input should be a valid integer, got 'a100:4'"),
         ("mem_gb=32G", "mem_gb: input should be a valid number, got '32G'"),
         ("account=123", "account: input should be a valid string, got 123"),
@@ -309,14 +312,15 @@ def test_bad_values_of_a_slurm_profile_are_refused(override: str, message: str) 
 )
 def test_what_would_end_a_line_of_the_script_is_refused(location: str, value: str) -> None:
     values: dict[str, Any] = {"setup": [value], "environment": {"A": value}, "sbatch": {"comment": value}}
-    with pytest.raises(ValueError, match=f"(?s){location}.* is expected"):
+    with pytest.raises(ValueError, match=f"(?s){location}.* (must be|is expected)"):
         SlurmProfile(kind="slurm", **{location: values.get(location, value)})
 
 
 @pytest.mark.parametrize("value", ["1.10", "1e3", "0.0"])
 def test_a_variable_that_yaml_would_rewrite_is_refused_unless_it_is_quoted(value: str) -> None:
-    assert "mine.yaml with --launch-set environment.VERSION=***: environment: VERSION: YAML may not read " in refusal(
-        f"environment.VERSION={value}"
+    assert (
+        "mine.yaml with --launch-set environment.VERSION=***: environment: VERSION: put the number in quotes"
+        in refusal(f"environment.VERSION={value}")
     )
     assert slurm(f"environment.VERSION='{value}'").environment == {"VERSION": value}
 
@@ -324,10 +328,10 @@ def test_a_variable_that_yaml_would_rewrite_is_refused_unless_it_is_quoted(value
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        ("TOKEN=hunter2", "names with their values are expected, such as {NCCL_SOCKET_IFNAME: ib0}"),
-        ("{TOKEN=hunter2: 1}", "'TOKEN' is not a variable name"),
-        ("{TOKEN: [hunter2]}", "TOKEN: a word or a number on one line is expected"),
-        ("{TOKEN: 12.5}", "TOKEN: YAML may not read this number as it is written; put it in quotes"),
+        ("TOKEN=hunter2", "must be names with values, such as {NCCL_SOCKET_IFNAME: ib0}"),
+        ("{TOKEN=hunter2: 1}", "'TOKEN' is not a name of a variable"),
+        ("{TOKEN: [hunter2]}", "TOKEN: must be a word or a number on one line"),
+        ("{TOKEN: 12.5}", "TOKEN: put the number in quotes, since YAML may change it"),
         ("{TOKEN: *hunter2}", "found undefined alias"),
         ("{TOKEN: 2024-12-50}", "a date, number or value with !! is not valid; put quotes around it"),
         ("{TOKEN: {hunter2", "expected ',' or '}'"),
@@ -347,8 +351,8 @@ def test_what_is_wrong_with_variables_is_said_without_their_values(value: str, t
 
 def test_a_variable_that_a_sweep_has_kept_without_its_value_is_asked_for() -> None:
     assert refusal("environment.TOKEN=***") == (
-        "--launch-set environment.TOKEN=***: the value is not kept with a sweep, as it may be a secret; give it again, "
-        "or name a profile that has it with --launch"
+        "--launch-set environment.TOKEN=***: sweeps do not store this value, which may be a secret; pass it again, or "
+        "a profile with it by --launch"
     )
 
 
@@ -360,10 +364,10 @@ OURS_AT_LEAST |= {"test-only", "wait", "parsable", "quiet", "clusters"}
 def test_options_that_the_tool_sets_or_depends_on_are_refused() -> None:
     assert OURS_AT_LEAST <= RESERVED_OPTIONS
     assert set(FIELD_BY_OPTION.values()) <= SlurmProfile.model_fields.keys()
-    assert "--launch-set sbatch.wait=true: sbatch: wait is set by ettsweep itself" in refusal("sbatch.wait=true")
-    assert "sbatch: gpus-per-node is set by the profile's field gpus" in refusal("sbatch.gpus-per-node=1")
+    assert "--launch-set sbatch.wait=true: sbatch: leave out wait: ettsweep sets it" in refusal("sbatch.wait=true")
+    assert "sbatch: gpus-per-node: set the profile's field gpus instead" in refusal("sbatch.gpus-per-node=1")
     assert "'mail_type' is not a long option of sbatch" in refusal("sbatch.mail_type=END")
-    assert "sig is set by ettsweep itself" in refusal("sbatch.sig=x"), "sbatch would complete it"
+    assert "leave out sig: ettsweep sets it" in refusal("sbatch.sig=x"), "sbatch would complete it"
 
 
 @pytest.mark.parametrize(
@@ -376,7 +380,8 @@ def test_the_warning_before_the_end_of_a_job_comes_after_its_start(time_min: int
         assert slurm(*overrides).warn_s == warn_s
     else:
         assert refusal(*overrides) == (
-            f"mine.yaml with --launch-set time_min={time_min} --launch-set warn_s={warn_s}: warn_s: {warn_s} s before the end of a job of {time_min} min may be before its start"
+            f"mine.yaml with --launch-set time_min={time_min} --launch-set warn_s={warn_s}: warn_s: {warn_s} s is too "
+            f"long for jobs of {time_min} min: SLURM may signal a minute earlier still"
         )
 
 

@@ -88,6 +88,7 @@ def only_copy(results: Path) -> ProjectCopy:
     return copy
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process")
 def test_an_edit_while_runs_wait_changes_none_of_them(project: Path, results: Path, grid: Ask) -> None:
     track(project, "train.py")  # its module is not tracked, and belongs to the code all the same
@@ -119,6 +120,7 @@ def test_the_copy_has_the_code_and_leads_to_all_else(project: Path, results: Pat
     assert (copy / "again").resolve() == copy / "conf", "not to the project: edits there change nothing"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process")
 def test_equal_code_is_copied_once_and_what_was_lost_comes_back(project: Path, results: Path, grid: Ask) -> None:
     grid("--follow")
@@ -141,7 +143,7 @@ def test_a_path_out_of_the_project_is_refused_with_what_would_work(
     (tmp_path / "data").mkdir()
     told = grid(code=2, command=[sys.executable, "train.py", "{lr}", "{seed}", "--data=../data"]).stderr
     assert (
-        "command: ../data leads out of the project, of which runs train in a copy: write an absolute path, such as "
+        "command: ../data leads out of the project, and runs train in a copy of it: write an absolute path, such as "
         f"{tmp_path / 'data'}, or `snapshot: false`" in " ".join(told.split())
     )
     grid("--dry-run", command=[sys.executable, "train.py", "{lr}", "{seed}", "--data=../data"], snapshot=False)
@@ -159,6 +161,7 @@ def test_a_run_that_trains_in_place_is_refused_once_its_code_has_changed(
     assert all("factor.py was edited" in row["reason"] for row in rows if row["state"] == "failed")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process")
 def test_an_installed_package_of_the_project_is_imported_from_the_copy(
     project: Path, results: Path, grid: Ask, monkeypatch: pytest.MonkeyPatch
@@ -222,6 +225,7 @@ def test_submissions_at_the_same_instant_make_one_copy(project: Path, results: P
     assert not only_copy(results).changed_files()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("process")
 def test_code_above_the_grid_file_is_copied_and_nothing_is_put_beside_the_copy(
     project: Path, results: Path, tmp_path: Path
@@ -265,5 +269,5 @@ def test_a_path_beside_the_project_that_a_copy_lacks_is_told(
     (run,) = runs_in(results)
     reason = run.status().reason
     assert "Error: " in reason
-    hint = name and f"{project.parent / name} lies outside of it: use this absolute path, or `snapshot: false`"
+    hint = name and f"{project.parent / name} is outside of it; use this absolute path, or `snapshot: false`"
     assert hint in reason if hint else "copy" not in reason

@@ -11,7 +11,7 @@ from ettsweep.launch.slots import Slot
     [
         (32.0, "`ettsweep retry ab12 --more-memory 64G`"),
         (0.25, "`ettsweep retry ab12 --more-memory 512M`"),
-        (None, "`ettsweep retry ab12 --more-memory 64G`, say: its launch profile names no mem_gb"),
+        (None, "try `ettsweep retry ab12 --more-memory 64G`: its launch profile has no mem_gb"),
     ],
 )
 def test_twice_the_memory_is_asked_for(mem_gb: float | None, command: str) -> None:

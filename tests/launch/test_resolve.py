@@ -46,8 +46,8 @@ def test_jobs_of_a_retry_have_the_memory_and_the_time_that_it_asks_for(
             "16G",
             "1h",
             [
-                "--more-memory 16G: is no more than mem_gb: 16 of the launch profile",
-                "--more-time 1h: is no more than time_min: 60 of the launch profile",
+                "--more-memory 16G: must be above mem_gb: 16 of the launch profile",
+                "--more-time 1h: must be above time_min: 60 of the launch profile",
             ],
         ),
     ],
@@ -66,6 +66,6 @@ def test_runs_of_this_machine_have_no_limit_to_raise(tmp_path: Path, results: Pa
     keep(results, sweep_spec)
     run = RunDir.create(results, sweep_spec.specs()[0])
     told = ettsweep("retry", run.id, *option, "--results", results, code=2).stderr
-    assert f"{' '.join(option)}: these runs train on this machine; only jobs of SLURM have a limit" in told
+    assert f"{' '.join(option)}: these runs train on this machine; only SLURM jobs have a limit" in told
     assert [each.id for each in runs_in(results)] == [run.id]
     assert status(results)[run.id]["state"] == "missing"

@@ -39,7 +39,7 @@ def test_values_reach_jobs_and_are_neither_shown_nor_kept_for_others(cluster: Cl
         messages += [ettsweep(*command, *values)]
         messages += [ettsweep(*command, *values, "--format", "json")] if command[0] not in ("logs",) else []
     messages.append(ettsweep("verify-optimum", *values, "--dry-run", code=2))
-    assert "environment.TOKEN=***: the value is not kept" in messages[-1].stderr
+    assert "environment.TOKEN=***: sweeps do not store this value" in messages[-1].stderr
     messages.append(ettsweep("verify-optimum", *values, *AGAIN, "--dry-run", code=1))
     for message in messages:
         assert not any(secret in message.stdout + message.stderr for secret in (PASSWORD, TOKEN)), message.args

@@ -75,7 +75,7 @@ def group() -> Iterator[Group]:
             (folder / f"home-{uid}").mkdir()
             os.chown(folder / f"home-{uid}", uid, GROUP)
         group = Group(folder)
-        probe = [*become(A), "sh", "-c", 'exec "$0" -c "import torch"', sys.executable]
+        probe = [*become(A), "sh", "-c", 'exec "$0" -c "import ettsweep.worker.worker"', sys.executable]
         if subprocess.run(probe, capture_output=True, cwd=folder).returncode:
             pytest.skip("other users cannot run this Python")
         yield group

@@ -369,6 +369,7 @@ def test_a_results_folder_whose_name_slurm_would_rewrite_is_refused(
     assert not results.exists()
 
 
+@pytest.mark.slow
 def test_a_sbatch_that_refuses_before_it_has_read_the_script_is_told(
     stand_in_cluster: Path, bin_folder: Path, tmp_path: Path, results: Path
 ) -> None:

@@ -200,7 +200,7 @@ def assert_said(command: "subprocess.CompletedProcess[str]", *words: str) -> Non
 
 
 def grid_submits_nothing(
-    results: Path, requested: tuple[object, ...], message: str = "1 under way", code: int = 0
+    results: Path, requested: tuple[object, ...], message: str = "1 in progress", code: int = 0
 ) -> None:
     before = submission_folders(results)
     assert message in ettsweep(*requested, code=code).stderr
@@ -220,7 +220,7 @@ def test_a_submitter_killed_before_it_knew_of_its_jobs_leaves_no_orphans(
     assert submission.array_id() is None
     rows = look(results, "queued")
     assert all("expected to start" in row["reason"] for row in rows.values())
-    grid_submits_nothing(results, requested, "2 under way")
+    grid_submits_nothing(results, requested, "2 in progress")
     (array,) = {row["job"].partition("_")[0] for row in rows.values()}
     cluster.begin(array)
     wait_for_the_end(results)
@@ -262,7 +262,7 @@ def test_a_copy_of_a_job_that_slurm_has_given_up_leaves_the_runs_to_the_next(
     assert (RunDir(older.run).attempt_numbers(), other.attempt_numbers()) == ([1, 2], [1])
     assert lineage(newer) == [2, 1]
     assert other.attempt(1).job()["restart"] == 1
-    grid_submits_nothing(results, requested, "2 finished, 0 under way")
+    grid_submits_nothing(results, requested, "2 finished, 0 in progress")
     trained_once(results)
 
 
@@ -331,7 +331,7 @@ def test_jobs_that_come_after_sbatch_gave_up_are_found(
     pid = (cluster.folder / "run" / "slurmctld.pid").read_text().strip()
     failed = ettsweep(*requested, code=1, env=instead("sbatch", f'{ONLY_TRIED}\nkill -STOP {pid}\nexec $REAL "$@"'))
     assert "sbatch: Batch job submission failed: Socket timed out on send/recv operation" in failed.stderr
-    assert "the next command looks whether the jobs were made" in failed.stderr
+    assert "the next command checks whether the jobs exist" in failed.stderr
     rows = look(results, "unknown")
     assert all(silent(row, "Socket timed out on send/recv operation") for row in rows.values()), rows
     cluster.ctl("thaw", "slurmctld")
@@ -340,11 +340,11 @@ def test_jobs_that_come_after_sbatch_gave_up_are_found(
     assert len(jobs) == 2
     rows = look(results, "queued")
     assert {row["job"] for row in rows.values()} == {job["id"] for job in jobs}
-    grid_submits_nothing(results, requested, "2 under way")
+    grid_submits_nothing(results, requested, "2 in progress")
     cluster.begin(jobs[0]["id"].partition("_")[0])
     wait_for_the_end(results)
     assert [run.attempt_numbers() for run in runs_in(results)] == [[1], [1]]
-    grid_submits_nothing(results, requested, "2 finished, 0 under way")
+    grid_submits_nothing(results, requested, "2 finished, 0 in progress")
     trained_once(results)
 
 
@@ -367,7 +367,7 @@ def test_commands_at_the_same_instant_train_each_run_once(
     for submission in submissions(results):
         wait_for(lambda s=submission: jobs_ended(cluster, s), "all jobs to end")  # type: ignore[misc]
     assert [run.attempt_numbers() for run in runs_in(results)] == [[1]] * 3
-    grid_submits_nothing(results, requested, "3 finished, 0 under way")
+    grid_submits_nothing(results, requested, "3 finished, 0 in progress")
     trained_once(results)
 
 
@@ -390,7 +390,7 @@ def test_a_job_that_is_requeued_and_held_is_replaced_by_cancel_and_retry(
         cluster.run("scontrol", "requeuehold", "State=SpecialExit", first.job_id())
         rows = wait_for(lambda: (r := look(results, "queued", "running", "held")) and both_held(r) and r, "the hold")
     reason = rows[first.run.name]["reason"]
-    assert reason.startswith("to resume; job requeued in held state: `scontrol release ")
+    assert reason.startswith("to resume; job requeued in held state: run `scontrol release ")
     refused = ettsweep("retry", first.run.name, "--results", results)
     assert f"is held: nothing to retry; {reason}" in refused.stderr
     cancelled = ettsweep("cancel", first.run.name, "--results", results)
@@ -425,7 +425,7 @@ def test_all_works_without_accounting(
         cluster.run("scancel", job)  # the controller forgets it at once: only the accounting knows why it is gone
         row = look(results, "queued", "running", "missing")[removed.id]
         assert (row["state"], row["reason"].partition(";")[0]) == ("missing", f"job {job} has ended")
-        assert "why is not known: sacct" in row["reason"]
+        assert "reason unknown: sacct" in row["reason"]
         assert no_accounting in row["reason"]
         cancelled = ettsweep("cancel", stays.id, "--results", results)
         assert_said(cancelled, "1 run cancelled", "1 waiting job withdrawn")
@@ -434,7 +434,7 @@ def test_all_works_without_accounting(
         assert look(results, "running", "missing", "cancelled")[stays.id]["state"] == "cancelled"
     wait_for(RunDir(first.run).result, "the end of the first run")
     stderr = ettsweep(*requested).stderr
-    assert re.search(r"1 run submitted to SLURM as job \d+, 1 finished, 0 under way, 1 need a decision", stderr)
+    assert re.search(r"1 run submitted to SLURM as job \d+, 1 finished, 0 in progress, 1 need a decision", stderr)
     assert "1 run submitted" in ettsweep("retry", stays.id, "--results", results).stderr
     wait_for_the_end(results)
     assert [run.attempt_numbers() for run in runs_in(results)] == [[1]] * 3

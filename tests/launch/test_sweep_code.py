@@ -102,17 +102,19 @@ def test_what_changes_no_code_makes_no_new_run(project: Path, results: Path, gri
     assert runs(lrs=2, code={"exclude": ["notes.txt"]}) == first
 
 
+@pytest.mark.slow
 def test_an_edit_of_an_untracked_module_is_named_with_the_ways_on(project: Path, results: Path, grid: Ask) -> None:
     grid("--follow")
     (project / "factor.py").write_text(OTHER)
     told = said(grid(lrs=2, rc=2))
-    assert "sweep sweep has finished runs, and its code has changed: factor.py was edited." in told
-    assert "--same-numbers goes on with it; `code: {exclude: [...]}` under `run:` leaves out what is no code" in told
+    assert "you edited the code of sweep sweep, which has finished runs: factor.py was edited." in told
+    assert "pass --same-numbers; if a file is not code, exclude it by `code: {exclude: [...]}` under `run:`" in told
     assert "--name sweep-2" in told
     grid("--follow", "--name", "other")
     assert errs(results) == [1.25, 7.0]
 
 
+@pytest.mark.slow
 def test_code_that_counts_as_equal_trains_the_runs_to_come(project: Path, results: Path, grid: Ask) -> None:
     grid("--follow")
     (project / "factor.py").write_text(OTHER)
@@ -128,6 +130,7 @@ def test_code_that_counts_as_equal_trains_the_runs_to_come(project: Path, result
     grid("--dry-run", lrs=2)  # as it was at first
 
 
+@pytest.mark.slow
 def test_only_grid_and_try_look_at_the_project(project: Path, results: Path, grid: Ask) -> None:
     grid("--follow", "--seeds", "0,1", lrs=3)
     (project / "factor.py").write_text(OTHER)
@@ -147,13 +150,14 @@ def test_only_grid_and_try_look_at_the_project(project: Path, results: Path, gri
     assert wait_for(run.result, "its result")["score"] < 7
 
 
+@pytest.mark.slow
 def test_a_run_is_retried_with_its_own_code_or_that_of_now(project: Path, results: Path, grid: Ask) -> None:
     (project / "factor.py").write_text(BROKEN)
     grid("--follow", rc=None)
     run = only_run(results)
     (project / "factor.py").write_text(FACTOR)
     told = said(ettsweep("retry", run.id, "--results", results))
-    assert "they train with the code of their sweep; --new-code takes the project as it is now" in told
+    assert "the runs train with the code of their sweep; pass --new-code for the project as it is now" in told
     wait_for(lambda: run.status().state is State.FAILED and len(run.attempt_numbers()) == 2, "its second failure")
     ettsweep("retry", run.id, "--new-code", "--results", results)
     assert wait_for(run.result, "its result")["score"] == 1.25
@@ -161,6 +165,7 @@ def test_a_run_is_retried_with_its_own_code_or_that_of_now(project: Path, result
     assert errs(results) == [1.25, 1.5], "it counts as the code of the sweep"
 
 
+@pytest.mark.slow
 def test_clean_keeps_the_copies_of_sweeps(project: Path, results: Path, grid: Ask) -> None:
     grid("--follow")
     (project / "factor.py").write_text(OTHER)

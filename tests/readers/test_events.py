@@ -64,9 +64,9 @@ def source_of(folder: Path, data: bytes) -> MetricSource:
         (
             20,
             lambda rows: rows[:2] + rows[3:],
-            "events.out.tfevents.1: a checksum is wrong: a damaged event is left out",
+            "events.out.tfevents.1: left out a damaged event: its checksum is wrong",
         ),
-        (2, lambda rows: rows[:2], "a checksum is wrong: .* damaged, .*; what follows it is left out"),
+        (2, lambda rows: rows[:2], "wrong checksum: .* damaged, .*; left out the rest of the file"),
     ],
     ids=["content", "length"],
 )
@@ -96,4 +96,4 @@ def test_an_event_that_belongs_to_no_step_is_left_out(tmp_path: Path) -> None:
             writer_of(file).write(event.SerializeToString())
     source = MetricSource(reader_of("tensorboard"), tmp_path)
     assert source.rows() == [{"step": 5, "val_loss": 0.5}]
-    assert "val_loss: the step -1 is no whole number, so this is left out" in source.notes()[0]
+    assert "val_loss: the step -1 is not a whole number; left out" in source.notes()[0]

@@ -148,6 +148,7 @@ def test_every_figure_is_drawn_with_links_to_its_files(sample: Made, shown_page:
 # --- the table of runs ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_links_lead_to_the_folder_and_to_the_log_of_a_run(sample: Made, browser: Any, tmp_path: Path) -> None:
     base = digits_spec(None)
     run = RunDir.create(tmp_path / "a b#c", base)
@@ -164,13 +165,8 @@ def test_links_lead_to_the_folder_and_to_the_log_of_a_run(sample: Made, browser:
 # --- how it looks -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("scheme", "width"),
-    [
-        ("light", 1280),
-        pytest.param("dark", 390, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
 def test_the_page_is_accessible_and_fits(browser: Any, short: Path, scheme: str, width: int) -> None:
     with opened(browser, short, width=width, scheme=scheme) as shown:
         assert shown.overflow <= 0
@@ -236,6 +232,7 @@ def test_the_keyboard_reaches_everything_in_order(shown_page: Opened) -> None:
     assert shown_page.page.evaluate(outline) != "none"
 
 
+@pytest.mark.slow
 def test_a_command_is_copied(browser: Any, report: Path, sample: Made) -> None:
     """And the page says so, for two seconds."""
     saw = "new MutationObserver(() => { window.saw ||= document.body.innerText.includes('Copied'); })"
@@ -268,6 +265,7 @@ def texts(browser: Any, page: Path) -> str:
         return str(shown.page.locator("body").inner_text())
 
 
+@pytest.mark.slow
 def test_no_run_and_none_that_is_finished(browser: Any, tmp_path: Path) -> None:
     text = texts(browser, page_of(Made(tmp_path / "results", [], []), tmp_path / "report"))
     assert "There is no sweep yet: ettsweep grid" in text
@@ -279,6 +277,7 @@ def test_no_run_and_none_that_is_finished(browser: Any, tmp_path: Path) -> None:
     assert "ettsweep verify-optimum --follow" in text
 
 
+@pytest.mark.slow
 def test_names_in_any_script_and_hostile_ones_are_texts(sample: Made, browser: Any, tmp_path: Path) -> None:
     verdicts = [
         replace(v, study=replace(v.study), reason=Reason("single_point", stuck=[StuckRun(HOSTILE, HOSTILE)]))
@@ -306,6 +305,7 @@ def test_names_in_any_script_and_hostile_ones_are_texts(sample: Made, browser: A
     assert "<img src=x" not in page.read_text()
 
 
+@pytest.mark.slow
 def test_a_script_that_got_in_would_not_run(browser: Any, report: Path, tmp_path: Path) -> None:
     """The policy of the page lets its own scripts run alone."""
     page = tmp_path / "report.html"

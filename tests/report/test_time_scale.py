@@ -37,6 +37,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_report_has_it_in_tables_and_hovers(folder: Path) -> None:
     ettsweep("report", cwd=folder, code=None)

@@ -17,6 +17,7 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.study.verdict import Verdict
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_report_writes_everything_it_returns(sample: Made, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "report"
     before = {p: p.stat().st_mtime_ns for p in sample.results.rglob("*")}
@@ -92,6 +93,7 @@ def test_what_an_earlier_report_wrote_is_gone_and_nothing_else(sample: Made, tmp
     assert figures / "vit-digits-hybrid-map.png" in set(first) - left
 
 
+@pytest.mark.slow
 def test_only_figures_that_have_changed_are_drawn_again(
     sample: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

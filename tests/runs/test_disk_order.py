@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.commandline import ettsweep, write_grid
+from support.commandline import ettsweep, write_fake_grid
 from support.disk_writes import Change, traced_changes
 from support.own_code import only_run
 
@@ -40,7 +40,7 @@ def changes(request: pytest.FixtureRequest, tmp_path: Path) -> list[Change]:
 @pytest.fixture
 def changes_of_worker(tmp_path: Path, results: Path) -> list[Change]:
     """Return how the names in a run's folder changed by its worker while `train` trained it."""
-    grid = write_grid(tmp_path / "sweep.yaml")
+    grid = write_fake_grid(tmp_path / "sweep.yaml")
     with traced_changes(results / "runs") as changes:
         ettsweep("train", grid, "--results", results)
     assert only_run(results).result()

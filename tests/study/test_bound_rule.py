@@ -543,6 +543,7 @@ def test_studies_share_a_budget_equally_in_any_order(search_of: Callable[..., St
         assert made.stop_reasons == []
 
 
+@pytest.mark.slow
 def test_a_climb_that_swings_ends_at_the_point_least_behind(search_of: Callable[..., Study]) -> None:
     """Windows of scores move with the candidate, so that each of two points may have the other one ahead.
 

@@ -276,15 +276,15 @@ def test_stopping_at_the_last_step_is_not_stopping(path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "given", "message", "steps"),
     [
-        ("vit-digits", "epochs=2", "warmup_steps 24 must be below epochs 2 (24 steps); --set schedule.warmup_epochs=0.2", 2),
-        ("vit-b16", "epochs=15", "warmup_epochs 20 (6240 steps) must be below epochs 15 (4680 steps); --set schedule.warmup_epochs=1", 312),
+        ("vit-digits", "epochs=2", "warmup_steps 24 must be below epochs 2 (24 steps); pass --set schedule.warmup_epochs=0.2", 2),
+        ("vit-b16", "epochs=15", "warmup_epochs 20 (6240 steps) must be below epochs 15 (4680 steps); pass --set schedule.warmup_epochs=1", 312),
     ],
 )  # fmt: skip
 def test_a_run_shorter_than_the_warmup_of_the_file_is_told_what_to_set(
     model: str, given: str, message: str, steps: int
 ) -> None:
     grid = shipped("grids") / f"{model}.yaml"
-    expected = f"--set schedule.{given}: schedule: {message} keeps the share that the file has"
+    expected = f"--set schedule.{given}: schedule: {message} for the file's share"
     assert refusal(grid, overrides=[f"schedule.{given}"]) == expected
     cure = message.partition("--set ")[2]
     assert load_sweep_spec(grid, overrides=[f"schedule.{given}", cure]).recipe.schedule.warmup_steps == steps
@@ -294,7 +294,7 @@ def test_a_run_shorter_than_the_warmup_of_the_file_is_told_what_to_set(
     ("given", "message"),
     [
         ("schedule.warmup_epochs=20", "warmup_epochs 20 (240 steps) must be below epochs 20 (240 steps)"),
-        ("schedule.eval_every_epochs=0.01", "eval_every_epochs: at least one step is expected, which is 0.0833 epochs, got 0.01"),
+        ("schedule.eval_every_epochs=0.01", "eval_every_epochs: must be at least one step, which is 0.0833 epochs, got 0.01"),
         ("schedule.epochs=many", "epochs: a number of epochs is expected, got 'many'"),
     ],
 )  # fmt: skip

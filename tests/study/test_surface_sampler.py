@@ -86,6 +86,7 @@ def suggestions() -> list[list[LatticePosition]]:
     return [make_sampler(name, 5)(several(), 3) for name in SAMPLERS]
 
 
+@pytest.mark.slow
 def test_samplers_name_the_same_in_another_process() -> None:
     code = "import test_surface_sampler as test; print(test.suggestions())"
     paths = os.pathsep.join(map(str, (Path(__file__).parent, Path(__file__).parents[1])))

@@ -66,10 +66,10 @@ def only_submission(results: Path) -> Submission:
     return submission
 
 
-def attempt_at_work(results: Path, number: int = 1) -> Attempt:
+def attempt_at_work(results: Path) -> Attempt:
     """Wait until the one run has saved a checkpoint in an attempt of its own."""
-    attempt = only_run(results).attempt(number)
-    wait_for(attempt.has_checkpoint, f"a checkpoint of attempt {number}")
+    attempt = only_run(results).attempt(1)
+    wait_for(attempt.has_checkpoint, "a checkpoint of attempt 1")
     return attempt
 
 

@@ -133,13 +133,10 @@ def typed(*arguments: object, code: int = 0, **options: Any) -> "subprocess.Comp
     return ended(start(*arguments, **options), code)
 
 
-def at_a_terminal(
-    *arguments: object, answer: str = "", term: str = "xterm", columns: int | None = 400
-) -> tuple[int, str]:
+def at_a_terminal(*arguments: object, answer: str = "", term: str = "xterm", columns: int = 400) -> tuple[int, str]:
     """Return how a command ended at a terminal, and what was seen there; somebody answers its questions."""
     ours, theirs = pty.openpty()
-    env = {key: value for key, value in os.environ.items() if key != "COLUMNS"} | {"TERM": term}
-    env |= {} if columns is None else {"COLUMNS": str(columns)}
+    env = os.environ | {"TERM": term, "COLUMNS": str(columns)}
     process = subprocess.Popen([ETTSWEEP, *map(str, arguments)], stdin=theirs, stdout=theirs, stderr=theirs, env=env)
     os.close(theirs)
     observed, answered = b"", 0
@@ -292,9 +289,9 @@ def undisturbed(spec: RunSpec) -> RunDir:
     return run
 
 
-def assert_as_if_undisturbed(run: RunDir) -> None:
+def assert_as_if_undisturbed(run: RunDir, train: Callable[[RunSpec], RunDir] = undisturbed) -> None:
     """Compare metrics, byte by byte, and final weights, if any, with those of a run that nothing happened to."""
-    expected = undisturbed(run.spec())
+    expected = train(run.spec())
     assert run.metrics_path.read_bytes() == expected.metrics_path.read_bytes()
     result, reference = run.result(), expected.result()
     assert result is not None
@@ -303,9 +300,9 @@ def assert_as_if_undisturbed(run: RunDir) -> None:
     assert result["score"] == reference["score"]
 
 
-def assert_close_to_undisturbed(run: RunDir) -> None:
+def assert_close_to_undisturbed(run: RunDir, train: Callable[[RunSpec], RunDir] = undisturbed) -> None:
     """Compare all metrics with those of a run that nothing happened to, within rounding: for runs of ensembles."""
-    expected = undisturbed(run.spec()).history()
+    expected = train(run.spec()).history()
     assert [line.keys() for line in run.history()] == [line.keys() for line in expected]
     for line, reference in zip(run.history(), expected, strict=True):
         assert all(math.isclose(value, reference[name], rel_tol=1e-3) for name, value in line.items()), line

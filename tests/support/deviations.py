@@ -70,12 +70,12 @@ class Means:
         limit, uncertainty = np.array(collected).T
         return limit, uncertainty
 
-    def power(self, choice: int = 0) -> tuple[float, float]:
-        """Return p and its error of a fit of a n^p to the means of one of the numbers."""
+    def power(self) -> tuple[float, float]:
+        """Return p and its error of a fit of a n^p to the means of the first number."""
         from scipy.optimize import curve_fit  # takes a second
 
         width = np.array(self.width) / self.width[0]
-        mean, error = np.stack(self.mean)[:, choice], np.stack(self.error)[:, choice]
+        mean, error = np.stack(self.mean)[:, 0], np.stack(self.error)[:, 0]
         (_, power), covariance = curve_fit(
             lambda n, a, p: a * n**p, width, mean, p0=(mean[0], -1.0), sigma=error, absolute_sigma=True
         )

@@ -28,7 +28,8 @@ class Forks:
         self._errors = errors
         # What is freed goes back to the system at once, so that the peak of memory is what was held.
         env = os.environ | {"MALLOC_MMAP_THRESHOLD_": "100000", "MALLOC_TRIM_THRESHOLD_": "100000"}
-        path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+        tests = Path(__file__).parents[1]
+        path = os.pathsep.join(filter(None, [str(tests), str(tests.parent), os.environ.get("PYTHONPATH")]))
         with errors.open("w") as file:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "support.forks"],

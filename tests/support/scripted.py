@@ -13,13 +13,13 @@ from ettsweep.run import Run
 from support.holds import parent
 
 
-def count_to(run: Run, last: int = 100, every: int = 5) -> None:
+def count_to(run: Run, last: int = 100) -> None:
     """Count, and save how far it is now and then."""
     state = int(run.resume_from.read_text()) if run.resume_from else 0
     assert state == run.resume_step
     for step in range(state + 1, last + 1):
         run.log(step, loss=1 / step, val_loss=1 / step)
-        if step % every == 0:
+        if step % 5 == 0:
             run.save(step, lambda path, step=step: path.write_text(str(step)))
 
 

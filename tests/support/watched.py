@@ -150,10 +150,6 @@ class Terminal:
         )
         return for_result[0]
 
-    def resize(self, width: int, height: int) -> None:
-        """Have the terminal be of another size."""
-        self._tmux("resize-window", "-x", str(width), "-y", str(height))
-
     def modes(self) -> str:
         """Return in what state the terminal is: its other screen, cursor, mouse."""
         return self._tmux("display-message", "-p", "#{alternate_on} #{cursor_flag} #{mouse_any_flag} #{keypad_flag}")

@@ -222,11 +222,7 @@ UNLIKE_GELU = "blocks.0.mlp: the difference from the GELU, relative to it, is"
         (IMAGES, times(Mlp, -1.0), "blocks.0.mlp: the weight in the residual stream is -1, not 1"),
     ],
 )  # fmt: skip
-def test_a_planted_fault_is_named_first(
-    model: str, plant: Plant, line: str, theory: Theory, monkeypatch: Patch
-) -> None:
-    monkeypatch.setattr(text_probe, "VOCABULARY", 64)
-    monkeypatch.setattr(scaling_check, "compute_expectations", theory)
+def test_a_planted_fault_is_named_first(model: str, plant: Plant, line: str, monkeypatch: Patch) -> None:
     plant(monkeypatch)
     judgement = check(model)
     assert judgement.verdict is ExponentTest.OFF

@@ -51,7 +51,14 @@ def test_a_right_scaling_passes(model: str, strategy: str, optimizer: str) -> No
     assert (judgement.verdict, judgement.findings) == (ExponentTest.OK, ())
 
 
-@pytest.mark.parametrize("name", [name for name, model in SMALLEST.items() if architecture(model).check])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name != "vit-digits" else name
+        for name, model in SMALLEST.items()
+        if architecture(model).check
+    ],
+)
 def test_each_architectures_smallest_model_passes(name: str) -> None:
     fields = {} if name.startswith("vit") else {"depth": 1}
     result = check_scaling(planned(model_spec(name), "ntk", seeds=4, steps=2, **fields))
@@ -61,6 +68,7 @@ def test_each_architectures_smallest_model_passes(name: str) -> None:
 GROUPED = {"kv_heads": 2, "qk_norm": True, "head": "untied"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "strategy", "optimizer"),
     [

@@ -180,6 +180,7 @@ def test_before_the_first_look_nothing_is_claimed(results: Path, monkeypatch: py
             assert "not judged yet" in seen(app)
             for key in ("l", "c", "tab", "enter"):  # there is no run
                 await pilot.press(key)
+            await pilot.pause()
             assert "no run is selected" in seen(app)
 
     asyncio.run(run())

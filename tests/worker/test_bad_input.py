@@ -16,46 +16,49 @@ CHECKPOINT = r"{out}/ckpt-(?P<step>\d+)"
 CASES: list[tuple[dict[str, Any], str]] = [
     # the command
     ({"command": ""}, "command: a command is expected, got nothing"),
-    ({"command": 3}, "command: a command is expected, as one text or a list of words, got 3"),
+    ({"command": 3}, "command: a command as one text or a list of words is expected, got 3"),
     ({"command": "python train.py --lr {lrr} --seed {seed}"}, "did you mean {lr}?"),
-    ({"command": "python train.py --lr {lr} --seed {seed*2}"}, "only lr and wd can be multiplied"),
+    ({"command": "python train.py --lr {lr} --seed {seed*2}"}, "only products of lr or wd with numbers work"),
     ({"command": "python train.py --lr {lr --seed {seed}"}, "'{lr': a brace is not closed"),
     ({"command": "python train.py --lr lr} --seed {seed}"}, "a brace is not opened"),
-    ({"command": "python train.py --seed {seed}"}, "{lr} occurs nowhere, so that runs of another lr would be alike"),
-    ({"command": "python train.py --lr {lr}"}, "{seed} occurs nowhere, so that runs of another seed would be alike"),
+    ({"command": "python train.py --seed {seed}"}, "{lr} is missing: runs of different lr would be identical"),
+    ({"command": "python train.py --lr {lr}"}, "{seed} is missing: runs of different seed would be identical"),
     ({"command": "python train.py {lr} {seed} > log"}, "[bash, -o, pipefail, -c, 'python train.py {lr} {seed} > log']"),
     ({"command": "python $HOME/train.py {lr} {seed}"}, "$ (a variable) needs a shell"),
     ({"command": "python 'train.py {lr} {seed}"}, "no closing quotation"),
     ({"command": "pyhton train.py {lr} {seed}"}, "command: there is no program pyhton here (PATH is "),
-    ({"command": "./train.py {lr} {seed}"}, "./train.py is not executable: chmod +x it, or write [bash, ./train.py"),
+    ({"command": "./train.py {lr} {seed}"}, "./train.py is not executable: use chmod +x, or write [bash, ./train.py"),
     ({"command": "python trian.py {lr} {seed}"}, "command: there is no file trian.py in "),
     ({"command": "python train.py {lr} {seed} {name}"}, "there is no placeholder {name}"),
     # strategies
-    ({"strategies": ["mup"]}, "words by strategy are expected, such as {mup: --use-mup}; the list of strategies"),
+    ({"strategies": ["mup"]}, "write words by strategy, such as {mup: --use-mup}; the list of strategies"),
     ({"strategies": {"mups": "--use-mup"}}, "unknown strategy 'mups'"),
-    ({"strategies": {"mup": "--a", "s=1": "--b"}}, "strategies: mup is there twice, under another name"),
+    ({"strategies": {"mup": "--a", "s=1": "--b"}}, "strategies: mup occurs twice, under two names"),
     # the score
     ({"score": {"name": "val_loss"}}, "score.mode: is required"),
     ({"score": {"name": "acc", "mode": "min"}}, "mode: min is unusual for acc; write max, or min! if you mean it"),
     ({"score": {"name": "step", "mode": "min"}}, "name: a metric is expected, but `step` counts steps"),
     # taking it up again
-    ({"resume": {}}, "resume: either `checkpoint` with `add` is expected, or `always`"),
-    ({"resume": {"checkpoint": CHECKPOINT}}, "add: is missing: what tells the command of a checkpoint"),
-    ({"resume": {"checkpoint": "ckpt", "add": "--r {checkpoint}"}}, "a path that begins with {out}/ is expected"),
-    ({"resume": {"checkpoint": "{out}/(", "add": "--r {checkpoint}"}}, "is no regular expression"),
-    ({"resume": {"checkpoint": "{out}/{seed}", "add": "--r {checkpoint}"}}, "a regular expression is expected"),
+    ({"resume": {}}, "resume: write either `checkpoint` with `add`, or `always`"),
+    ({"resume": {"checkpoint": CHECKPOINT}}, "add is missing, such as `add: '--resume {checkpoint}'`"),
+    ({"resume": {"checkpoint": "ckpt", "add": "--r {checkpoint}"}}, "must begin with {out}/"),
+    ({"resume": {"checkpoint": "{out}/(", "add": "--r {checkpoint}"}}, "is not a regular expression"),
+    ({"resume": {"checkpoint": "{out}/{seed}", "add": "--r {checkpoint}"}}, "write a regular expression after"),
     # stopping
     ({"stop": {"signal": "KILL"}}, "stop.signal"),
     ({"stop": {"grace": "soon"}}, "a time is expected, such as 30s, 5min or 2h, got 'soon'"),
     # files and environment
-    ({"files": {"conf.yaml": {"from": "conf.yaml", "set": {"a": 1}}}}, "a path that begins with {out}/ is expected"),
-    ({"files": {"{out}/c": {"from": "conf.yaml"}}}, "either `set` or `replace` is expected"),
+    ({"files": {"conf.yaml": {"from": "conf.yaml", "set": {"a": 1}}}}, "must begin with {out}/"),
+    ({"files": {"{out}/c": {"from": "conf.yaml"}}}, "write either `set` or `replace`"),
     ({"files": {"{out}/c": {"from": "train.py", "set": {"a": 1}}}}, "`set` is for YAML, JSON and TOML; use `replace`"),
     ({"files": {"{out}/c": {"from": "none.yaml", "set": {"a": 1}}}}, "none.yaml: cannot be read"),
-    ({"env": {"HF_TOKEN": "abc"}}, "HF_TOKEN would be on the page and in the folder of each run"),
-    ({"files": {"{out}/c": {"from": "train.py", "replace": {"lr=": "{lr}"}}}}, "'lr=' is there 0 times"),
-    ({"env": {"ETTSWEEP_RUN": "x"}}, "env: ETTSWEEP_RUN is set for each run"),
-    ({"env": {"A B": "x"}}, "'A B' is no name of a variable"),
+    ({"env": {"HF_TOKEN": "abc"}}, "HF_TOKEN would be visible on the page and in each run's folder"),
+    (
+        {"files": {"{out}/c": {"from": "train.py", "replace": {"lr=": "{lr}"}}}},
+        "'lr=' must occur once, but occurs 0 times",
+    ),
+    ({"env": {"ETTSWEEP_RUN": "x"}}, "env: leave out ETTSWEEP_RUN: ettsweep sets it"),
+    ({"env": {"A B": "x"}}, "'A B' is not a name of a variable"),
     # code and data
     ({"workdir": "nowhere"}, "workdir: there is no folder"),
     ({"code": ["*.cfg"]}, "matches *.cfg"),
@@ -63,12 +66,12 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"code": ["**.py"]}, "is not a pattern"),
     ({"code": {"exclude": "/a"}}, "code.exclude: patterns of files beside the grid file are expected, got '/a'"),
     # the rest
-    ({"gpus": 2}, "gpus: a run of this sweep takes 2, and the launch profile gives it 1"),
-    ({"nodes": 2}, "nodes: a run of this sweep takes 2, and the launch profile has none but this machine"),
+    ({"gpus": 2}, "gpus: a run of this sweep needs 2, but the launch profile has 1"),
+    ({"nodes": 2}, "nodes: a run of this sweep needs 2, but this launch profile has only this machine"),
     ({"command": "python train.py {lr} {seed} --data ../data"}, "command: ../data leads out of the project"),
     ({"comand": "x"}, "run: comand: unknown key; did you mean command?"),
     ({"reader": "nonesuch"}, "nonesuch"),
-    ({"reader": r"(?P<step>\d+) (?P<acc>\d+)"}, "val_loss is no metric of the reader; its groups are acc"),
+    ({"reader": r"(?P<step>\d+) (?P<acc>\d+)"}, "the reader has no group val_loss, only acc"),
 ]
 
 
@@ -107,7 +110,7 @@ def test_a_free_wd_that_occurs_nowhere_is_told(tmp_path: Path, results: Path) ->
     axes = {"centre": {"lr": 0.25, "wd": 0.5}, "lr": {"range": [0, 1]}, "wd": {"range": [0, 1]}}
     grid.write_text(yaml.safe_dump({"run": GOOD, **axes}))
     done = ettsweep("grid", grid, "--results", results, code=2)
-    assert "command: {wd} occurs nowhere" in done.stderr
+    assert "command: {wd} is missing" in done.stderr
     grid.write_text(yaml.safe_dump({"run": {**GOOD, "uses": "env"}, **axes}))
     ettsweep("grid", grid, "--results", results, "--dry-run")
 
@@ -120,7 +123,7 @@ def test_a_folder_that_breaks_command_lines_is_told(tmp_path: Path, name: str) -
         axes = {"centre": {"lr": 0.25}, "lr": {"range": [0, 0]}}
         grid.write_text(yaml.safe_dump({"run": GOOD | {"command": command}, **axes}))
         done = ettsweep("grid", grid, "--results", folder, "--launch-set", "slots=1", code=code)
-        assert ("choose another folder" in done.stderr) is (code == 2)
+        assert ("pass another folder" in done.stderr) is (code == 2)
         assert folder.exists() is (code == 0)
 
 
@@ -134,12 +137,12 @@ def test_strategies_that_would_be_alike_are_told(tmp_path: Path, results: Path, 
         grid.write_text(yaml.safe_dump({"run": {**GOOD, "width": 64, **block}, **axes}))
         return str(ettsweep("grid", grid, "--results", results, "--dry-run", code=code).stderr)
 
-    told = "strategies: {strategy} occurs nowhere, so that runs under standard and mup would be alike"
+    told = "strategies: runs under standard and mup would be identical; put {strategy} into the command"
     assert told in ask(2, **stated)
     ask(0, strategies={"mup": "--use-mup"})
     ask(0, command=f"{GOOD['command']} --by {{strategy}}")
     fixed = GOOD["command"].replace("--lr {lr}", "")
-    assert "{lr} occurs nowhere under standard, so" in ask(2, command=fixed, strategies={"mup": "--lr {lr}"})
+    assert "{lr} is missing under standard: runs" in ask(2, command=fixed, strategies={"mup": "--lr {lr}"})
     ask(0, command=fixed, strategies={"mup": "--mup-lr {lr}", "standard": "--lr {lr}"})
 
 

@@ -133,7 +133,7 @@ def test_lines_come_from_the_file_and_from_the_output(tmp_path: Path) -> None:
 def test_what_was_seen_is_told_where_the_score_was_not(tmp_path: Path) -> None:
     metrics = OwnMetrics(tmp_path, tmp_path / "output.txt", ("err",))
     assert metrics.rows() == []
-    assert metrics.seen("err").startswith("no err: it recorded no metrics; say where they are with `reader`")
+    assert metrics.seen("err").startswith("no err: the run recorded no metrics; set `reader`")
     (tmp_path / "output.txt").write_text('[ettsweep] {"step": 1, "loss": 2, "other": 1}\n')
     assert metrics.rows() == []
-    assert metrics.seen("err") == "no err was recorded; seen: loss, other"
+    assert metrics.seen("err") == "the run recorded no err, but loss, other"

@@ -1,5 +1,6 @@
 """Workers that train ensembles: which runs they take, and what stops, kills and other workers do to them."""
 
+import functools
 import os
 import signal
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from support.commandline import (
     wait_for,
     write_grid,
 )
+from support.here import train_once
 from support.made_runs import MakeSpec, result_of
 from support.slots import end_stopped, holding_on, owner, stopped_at_checkpoint, wait_for_results
 
@@ -24,14 +26,30 @@ from ettsweep.launch.local import LocalProfile
 from ettsweep.launch.slots import Slot
 from ettsweep.launch.trainer_settings import TrainerSettings
 from ettsweep.runs.folder import RunDir
+from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import LocalLiveness, State
 from ettsweep.trainer.tasks.images.image_task import ImageNetTask
+from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.worker.work_list import WorkList
 
 RECIPE = {"batch_size": 32, "schedule": {"total_steps": 100, "warmup_steps": 4, "eval_every": 25}}
 
 Ask = Callable[..., Any]
 Held = Callable[..., tuple[list[RunDir], int]]
+Alone = Callable[[RunSpec], RunDir]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
+    """Return what trains a run alone in this process, once for all tests."""
+
+    @functools.cache
+    def train(spec: RunSpec) -> RunDir:
+        run = RunDir.create(tmp_path_factory.mktemp("alone"), spec)
+        train_once(run, RuntimeSettings())
+        return run
+
+    return train
 
 
 @pytest.fixture
@@ -76,18 +94,22 @@ def ensemble_of(run: RunDir) -> int:
 
 @pytest.mark.usefixtures("process", "warm")
 class TestWorkers:
-    def test_an_ensemble_is_of_one_process_and_its_runs_are_close_to_runs_alone(self, grid: Ask, results: Path) -> None:
+    @pytest.mark.slow
+    def test_an_ensemble_is_of_one_process_and_its_runs_are_close_to_runs_alone(
+        self, grid: Ask, results: Path, alone: Alone
+    ) -> None:
         grid(runs=4, recipe=GRID["recipe"])
         runs = wait_for_results(results, 4)
         assert sorted(map(ensemble_of, runs)) == [1, 3, 3, 3]
         assert len({owner(run.attempt(1)) for run in runs}) == 1
         for run in runs:
-            (assert_close_to_undisturbed if ensemble_of(run) > 1 else assert_as_if_undisturbed)(run)
+            (assert_close_to_undisturbed if ensemble_of(run) > 1 else assert_as_if_undisturbed)(run, alone)
             assert run.attempt(1).read_heartbeat()
             assert result_of(run)["environment"]["code"] == run.attempt(1).provenance()["code"]
 
+    @pytest.mark.slow
     def test_one_run_is_cancelled_another_diverges_and_the_last_goes_on(
-        self, grid: Ask, results: Path, held_ensemble: Held
+        self, grid: Ask, results: Path, held_ensemble: Held, alone: Alone
     ) -> None:
         centre = {"standard": {"lr": 2.0**-8, "wd": 0.25}}
         grid(lr={"range": [-40, 40], "step": 40}, centre=centre)
@@ -99,13 +121,14 @@ class TestWorkers:
             os.kill(worker, signal.SIGCONT)
             wait_for(runs[1].attempt(1).stop_path.exists, "the run to be told")
         wait_for_results(results, 2)
-        assert_close_to_undisturbed(runs[0])
+        assert_close_to_undisturbed(runs[0], alone)
         assert [result_of(run)["status"] for run in wild] == ["diverged"]
         assert runs[1].status().state is State.CANCELLED
         assert runs[1].attempt(1).failure() == {"kind": "interrupted", "reason": "cancelled", "details": ""}
 
+    @pytest.mark.slow
     def test_an_ensemble_that_is_killed_resumes_alone_or_in_another(
-        self, grid: Ask, results: Path, held_ensemble: Held
+        self, grid: Ask, results: Path, held_ensemble: Held, alone: Alone
     ) -> None:
         grid()
         _, worker = held_ensemble()
@@ -113,7 +136,7 @@ class TestWorkers:
         grid("trainer.ensemble=2")
         for run in wait_for_results(results, 3):
             assert run.attempt(2).resumed_from() == (1, 25)
-            assert_close_to_undisturbed(run)
+            assert_close_to_undisturbed(run, alone)
 
 
 # --- which runs -------------------------------------------------------------------------------------------------------

@@ -49,14 +49,16 @@ def started(results: Path) -> int:
     return sum(len(run.attempt_numbers()) for run in runs_in(results))
 
 
+@pytest.mark.slow
 def test_after_three_that_fail_alike_no_more_start_until_retry(tmp_path: Path, results: Path, grid: Ask) -> None:
     told = grid(NO_DATA, "--follow", code=1)
     assert states(results) == {"cancelled": 5, "failed": 3}
     rows = list(status(results).values())
-    failed = "3 runs failed the same way: exit code 4: no data for 0"
+    failed = "3 runs failed with the same error: exit code 4: no data for 0"
     reason = f"not started: {failed}; see `ettsweep logs {rows[0]['run']}`, then `ettsweep retry --sweep sweep`"
     assert {row["reason"] for row in rows if row["state"] == "cancelled"} == {reason}
     assert reason in told
+    assert told.count(failed) == 1
     watched = ettsweep("watch", "--results", results, code=1).stderr.replace(f" --results {results}", "")
     assert reason in watched
     judged = ettsweep("verify-optimum", "--format", "json", "--results", results, code=1)
@@ -93,6 +95,7 @@ def test_one_run_starts_first_until_its_first_metric_and_then_all_slots_train(
     wait_for(lambda: states(results) == {"done": 8}, "the end")
 
 
+@pytest.mark.slow
 def test_the_others_do_not_wait_for_a_first_run_whose_worker_was_killed(
     tmp_path: Path, results: Path, grid: Ask
 ) -> None:

@@ -125,6 +125,7 @@ def grid(tmp_path: Path, results: Path) -> Ask:
 # --- interrupted ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_whose_worker_is_told_to_end_goes_on_exactly(
     tmp_path: Path, results: Path, grid: Ask, held: Held
 ) -> None:
@@ -152,6 +153,7 @@ def test_a_cancelled_run_stops_whether_it_heeds_or_not(results: Path, grid: Ask)
 # --- how runs end -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_ends_the_run_whatever_it_catches(results: Path, grid: Ask) -> None:
     grid("diverging", "--follow")
     result = result_of(only_run(results))
@@ -185,6 +187,7 @@ def test_a_worker_of_functions_imports_no_torch(results: Path, grid: Ask) -> Non
     assert result["environment"]["packages"]["torch"] == version("torch"), "though nothing of it was imported"
 
 
+@pytest.mark.slow
 def test_planning_functions_imports_no_torch(tmp_path: Path, grid: Ask, results: Path) -> None:
     grid("torchless", "--dry-run")
     assert_planning_imports_no_torch(tmp_path / "sweep.yaml")
@@ -215,7 +218,7 @@ def test_a_score_is_the_best_the_last_or_that_at_a_step(
     [
         ({"function": "walk:mian"}, "unknown function 'mian'; did you mean 'main'?"),
         ({"function": "wlak:main"}, "there is no module wlak"),
-        ({"function": "main"}, "MODULE:NAME is expected, such as mypackage.train:main, got 'main'"),
+        ({"function": "main"}, "MODULE:NAME such as mypackage.train:main is expected, got 'main'"),
         ({"with": {"stepz": 3}}, "with.stepz: main in"),
         ({"code": ["*.cfg"]}, "code: no file in"),
     ],
@@ -240,7 +243,7 @@ def test_a_parameter_of_a_function_is_set_by_its_name(tmp_path: Path, results: P
     assert score == "err_last"
     for override, problem in {
         "evry=7": "main in .*walk.py has no such parameter; it takes every, heeds, pause, steps",
-        "steps=5": "`run:` and `with:` both have steps; --set with.steps=5 sets the function's",
+        "steps=5": "`run:` and `with:` both have steps; for the function's, pass --set with.steps=5",
     }.items():
         refused = ettsweep("grid", tmp_path / "sweep.yaml", "--set", override, "--results", results, code=2)
         assert re.search(problem, refused.stderr)

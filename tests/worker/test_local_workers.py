@@ -141,6 +141,7 @@ def test_commands_at_the_same_instant_train_each_run_once_on_the_slots_there_are
     assert all(row["state"] == "done" for row in status(results).values())
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_slot_says_who_has_it(grid: Any, tmp_path: Path, results: Path, hold_runs: Hold) -> None:
     hold_runs(1)
     waiting_results = tmp_path / "waiting"
@@ -148,8 +149,8 @@ def test_who_waits_for_a_slot_says_who_has_it(grid: Any, tmp_path: Path, results
     holder = owner(stopped_at_checkpoint(results))
     values = (*grid(runs=2, run=FAKE)[:-1], waiting_results)
     ettsweep(*values, *ONE_SLOT)
-    apart = "(another folder in ETTSWEEP_SLOTS has slots of its own)"
-    text = f"its turn in slot cpu-0, held by process {holder} of {results} {apart}"
+    apart = "(for separate slots, set ETTSWEEP_SLOTS to another folder)"
+    text = f"slot cpu-0, held by process {holder} of {results} {apart}"
     wait_for(lambda: {r["reason"] for r in status(waiting_results).values()} == {f"waits for {text}"}, "the reason")
     assert {row["state"] for row in status(waiting_results).values()} == {"queued"}
     (run, _) = runs_in(waiting_results)
@@ -288,6 +289,7 @@ def test_the_next_command_uses_the_slot_of_a_dead_worker(grid: Any, results: Pat
     assert_as_if_undisturbed(RunDir(lost.run))
 
 
+@pytest.mark.slow
 def test_of_two_commands_that_follow_one_replaces_a_dead_worker(grid: Any, results: Path, half_dead: Any) -> None:
     _, other = half_dead
     vacancies_result = vacancies(results)
@@ -379,11 +381,12 @@ def broken_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("broken_start")
 def test_workers_that_cannot_start_are_an_error_not_a_loop(grid: Any, results: Path) -> None:
     failed = ettsweep(*grid(), *ONE_SLOT, "--follow", code=1)
-    assert "the workers ended without starting a run" in failed.stderr
+    assert "workers ended without starting a run" in failed.stderr
     assert "libcudart.so: no such file" in failed.stderr
     assert [row["state"] for row in status(results).values()] == ["missing"]
 
 
+@pytest.mark.slow
 def test_full_disk_at_the_start_of_a_worker_is_said_by_the_command(
     grid: Any, small_disk: Callable[[str], Path]
 ) -> None:

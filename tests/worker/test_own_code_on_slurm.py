@@ -35,7 +35,7 @@ def test_an_array_whose_first_runs_fail_alike_ends_and_a_retry_may_have_more_mem
     rows = wait_for_state(results, "failed", "cancelled")
     assert sorted(row["state"] for row in rows.values()) == ["cancelled"] * 13 + ["failed"] * 3
     reasons = {row["reason"] for row in rows.values() if row["state"] == "cancelled"}
-    assert all("3 runs failed the same way: exit code 3: it printed nothing" in reason for reason in reasons)
+    assert all("3 runs failed with the same error: exit code 3: it printed nothing" in reason for reason in reasons)
     assert sum(len(run.attempt_numbers()) for run in runs_in(results)) == 3
 
     mended.touch()

@@ -216,7 +216,7 @@ def test_a_grid_is_an_array_whose_runs_wait_train_and_finish(
     assert [rows[run.id]["state"] for run in runs] == ["queued"] * 3
     assert all("expected to start" in rows[run.id]["reason"] for run in runs)
     assert [rows[run.id]["job"] for run in runs] == [f"{number}_{task}" for task in range(3)]
-    assert "3 under way" in ettsweep(*command).stderr
+    assert "3 in progress" in ettsweep(*command).stderr
 
     cluster.begin(number)
     for task in range(3):
@@ -226,11 +226,11 @@ def test_a_grid_is_an_array_whose_runs_wait_train_and_finish(
         row = rows[run.id]
         assert (row["state"], row["job"], row["where"]) == ("running", job := f"{number}_{task}", cluster.node_of(job))
         wait_for(lambda run=run: status(results)[run.id]["progress"] == (HELD_STEP - 1) / STEPS, "its progress")
-    assert "3 under way" in ettsweep(*command).stderr
+    assert "3 in progress" in ettsweep(*command).stderr
 
     hold.let_go()
     wait_until_done(results)
-    assert "3 finished, 0 under way" in ettsweep(*command).stderr
+    assert "3 finished, 0 in progress" in ettsweep(*command).stderr
     assert [run.attempt_numbers() for run in runs] == [[1]] * 3
     assert len(submissions(results)) == 1
     assert_all_as_if_undisturbed(results)
@@ -330,7 +330,7 @@ def test_a_run_whose_job_is_cancelled_in_slurm_waits_for_a_decision(
     assert [status(results)[run.id]["state"] for run in runs] == ["done", "cancelled", "done"]
 
     stderr = ettsweep(*command).stderr
-    assert "2 finished, 0 under way, 1 need a decision" in stderr
+    assert "2 finished, 0 in progress, 1 need a decision" in stderr
     assert f"run {runs[1].id} is cancelled: job {job} was cancelled in SLURM\n`ettsweep retry {runs[1].id}" in stderr
     assert len(submissions(results)) == 1
 
@@ -382,7 +382,7 @@ def test_a_preempted_run_comes_back_and_goes_on_at_the_very_step(
     assert_resumed(run, HELD_STEP)
     cluster.wait_state(job, "COMPLETED")
     assert restarts(cluster, job) == 1
-    assert "1 finished, 0 under way" in ettsweep(*command).stderr
+    assert "1 finished, 0 in progress" in ettsweep(*command).stderr
     assert_all_as_if_undisturbed(results)
 
 

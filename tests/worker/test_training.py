@@ -159,6 +159,7 @@ def test_what_a_run_does_wrong_is_its_failure(results: Path, how: str, message: 
     assert message in run.status().reason
 
 
+@pytest.mark.slow
 def test_dots_without_a_newline_and_progress_bars_are_kept_as_seen_at_last(results: Path, tmp_path: Path) -> None:
     _, attempt, _ = train(results, "print_dots")
     assert "." * 300_000 in attempt.log_text()
@@ -167,6 +168,7 @@ def test_dots_without_a_newline_and_progress_bars_are_kept_as_seen_at_last(resul
     assert "19999 of 20000" in attempt.log_text()
 
 
+@pytest.mark.slow
 def test_each_life_of_a_job_that_saves_a_later_state_has_made_progress(results: Path) -> None:
     """Also where the number of steps is unknown: else a job that is requeued would be given up after some lives."""
     for last, further in ((10, True), (20, True), (20, False), (25, True)):
@@ -206,6 +208,7 @@ def test_one_that_takes_its_process_with_it_has_failed_and_the_next_run_gets_ano
         assert other.result() is not None
 
 
+@pytest.mark.slow
 def test_runs_share_a_process_but_for_what_one_has_left_there(results: Path) -> None:
     def pid(function: str, seed: int, **arguments: str) -> int:
         run, attempt, _ = train(results, function, programs, seed, **arguments)
@@ -225,6 +228,7 @@ def test_runs_share_a_process_but_for_what_one_has_left_there(results: Path) -> 
         assert pid("leave_behind", 21, what="nothing") == before, "it is taken back"
 
 
+@pytest.mark.slow
 def test_a_run_that_terminates_its_own_worker_is_given_up_after_some_attempts(results: Path) -> None:
     for _ in range(MAX_LOST_ATTEMPTS):
         run, _, stop = train(results, "signal_worker", last=0)

@@ -108,22 +108,12 @@ def calls_of(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, breaks_aft
     return calls
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "micro_batch"), [({}, None), ({"kind": "sgd", "momentum": 0.9}, 12)], ids=["adamw", "sgd"]
-)
 def test_runs_have_the_numbers_of_runs_alone(
-    ensemble: TrainEnsemble,
-    undisturbed: Undisturbed,
-    specs: list[RunSpec],
-    monkeypatch: pytest.MonkeyPatch,
-    optimizer: dict[str, Any],
-    micro_batch: int | None,
+    ensemble: TrainEnsemble, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if optimizer:
-        specs = [TransformerRun.model_validate(spec.model_dump() | {"optimizer": optimizer}) for spec in specs]
     expected = list(map(undisturbed, specs))
     outputs = calls_of(monkeypatch, Stack, "outputs")
-    runs = ensemble(specs, micro_batch=micro_batch)
+    runs = ensemble(specs)
     assert_close(runs, expected)
     slices = len(list(prepare(specs[0], CPU).task.validation()))
     assert len(outputs) == slices * len(curve(runs[0], "val_loss")), "all are evaluated at once"
@@ -136,6 +126,7 @@ def test_runs_have_the_numbers_of_runs_alone(
 # --- leaving --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_leaves_the_others_and_a_stack_shrinks_once_half_have_ended(
     ensemble: TrainEnsemble,
     undisturbed: Undisturbed,
@@ -253,6 +244,7 @@ def test_an_update_that_fails_fails_all_runs(
 # --- what they share ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_runs_share_the_seconds_that_go_by(
     ensemble: TrainEnsemble, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,6 +257,7 @@ def test_runs_share_the_seconds_that_go_by(
     assert all(0.2 < each.device_s / each.wall_s < 0.3 for each in spent[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_runs_share_one_loader_and_each_names_damaged_images(
     ensemble: TrainEnsemble, train: Train, tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch

@@ -38,9 +38,9 @@ def batches_of(trainer: Trainer, step: int) -> list[Batch]:
     return list(islice(trainer.task.batches(step), len(trainer.share.slices)))
 
 
-def train_alone(trainer: Trainer, steps: int = STEPS) -> Told:
+def train_alone(trainer: Trainer) -> Told:
     told: Told = []
-    for step in range(1, steps + 1):
+    for step in range(1, STEPS + 1):
         told.append([x.item() for x in trainer.train_step(trainer.spec.lr, iter(batches_of(trainer, step)))])
         trainer.step = step
     return told
@@ -73,8 +73,8 @@ def assert_close(make_spec: MakeSpec, rel: float = 1e-5, **shared: Any) -> None:
         ({"optimizer": ADAMW | {"clip_norm": 0.5}}, 20, 1e-4),
         ({"optimizer": SGD}, None, 1e-4),
         ({"optimizer": {"kind": "muon"}, "strategy": {"s": 1.0}}, 20, 1e-4),
-        ({"precision": "bf16"}, None, 0.1),
-        ({"precision": "fp16"}, None, 1e-2),
+        pytest.param({"precision": "bf16"}, None, 0.1, marks=pytest.mark.slow),
+        pytest.param({"precision": "fp16"}, None, 1e-2, marks=pytest.mark.slow),
     ],
 )
 def test_runs_train_as_they_would_alone(
@@ -84,12 +84,14 @@ def test_runs_train_as_they_would_alone(
     assert_close(make_spec, micro_batch=micro_batch, rel=rel, **shared)
 
 
+@pytest.mark.slow
 def test_what_was_traced_of_one_task_is_not_taken_for_another(make_spec: MakeSpec) -> None:
     """Nor does a width of 12 matter, with which parameters of a stack do not all begin at a multiple of 64 bytes."""
     for smoothing in (0.0, 0.1):
         assert_close(make_spec, task={"label_smoothing": smoothing}, model={"width": 12, "depth": 1}, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_gradients_in_another_layout_are_laid_out_as_parameters_are(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:

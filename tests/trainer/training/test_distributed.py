@@ -93,6 +93,7 @@ def test_each_sample_of_a_batch_weighs_the_same_however_it_is_cut(make_spec: Mak
         torch.testing.assert_close(moved, move, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_fp16_and_divergence_are_those_of_one_process(train: Train, trained: Trained, make_spec: MakeSpec) -> None:
     half = make_spec(precision="fp16", lr=0.25)
     wild = make_spec(lr=1e3, schedule={"total_steps": 60})
@@ -108,9 +109,8 @@ def test_fp16_and_divergence_are_those_of_one_process(train: Train, trained: Tra
 # --- out of memory --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "sharded", [pytest.param(False, id="ddp"), pytest.param(True, marks=pytest.mark.slow, id="fsdp2")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("sharded", [False, True], ids=["ddp", "fsdp2"])
 def test_where_one_process_is_out_of_memory_all_halve_their_micro_batches(
     trained: Trained, make_spec: MakeSpec, sharded: bool
 ) -> None:
@@ -140,6 +140,7 @@ def test_a_batch_of_fewer_samples_than_processes_is_refused(trained: Trained, ma
     assert (run.status().state, run.status().reason) == (State.FAILED, "3 devices cannot share a batch of 2")
 
 
+@pytest.mark.slow
 def test_another_number_of_processes_takes_a_run_on_and_says_so(trained: Trained, make_spec: MakeSpec) -> None:
     spec = make_spec(batch_size=ODD, lr=0.25)
     (one, run, _), _ = trained(

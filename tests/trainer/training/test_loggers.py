@@ -137,6 +137,7 @@ def run_wandb(results: Path, *lines: dict[str, Any]) -> str:
     return completed.stdout
 
 
+@pytest.mark.slow
 def test_wandb_writes_offline_where_nobody_is_logged_in(tmp_path: Path) -> None:
     evaluation = {"step": 2, "val_loss": 2.0, "val_accuracy": 0.25}
     wandb = run_wandb(tmp_path, step_line(1, 2.5), step_line(2, None) | {"nonfinite": True}, evaluation)

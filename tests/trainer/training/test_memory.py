@@ -159,6 +159,7 @@ def attempt_with(spec: RunSpec, folder: Path, settings: RuntimeSettings, stop_af
     return run
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_micro_batches_that_it_began_with_and_else_says_so(
     make_spec: MakeSpec, tmp_path: Path
 ) -> None:

@@ -188,7 +188,8 @@ def test_mlp_factor_makes_no_other_run(make_spec: MakeSpec) -> None:
     assert len({make_spec(strategy={"s": 1.0, "mlp_factor": m}).run_id for m in ("ignore", "include")}) == 2
 
 
-@pytest.mark.parametrize("model", [GPT_TINY, pytest.param(TODAYS, marks=pytest.mark.slow)], ids=["plain", "today's"])
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [GPT_TINY, TODAYS], ids=["plain", "today's"])
 def test_two_processes_train_and_resume_gpt_tiny_sharded_as_one_does(
     train: Train, trained: Trained, model: GptSpec
 ) -> None:

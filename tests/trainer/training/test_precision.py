@@ -31,6 +31,7 @@ def test_the_same_small_run_ends_alike_in_every_precision(
     assert result_of(other)["final_accuracy"] == pytest.approx(result_of(exact)["final_accuracy"], abs=0.02)
 
 
+@pytest.mark.slow
 def test_a_precision_holds_for_its_run_alone(train: Train, make_spec: MakeSpec, tmp_path: Path) -> None:
     first = train(make_spec(), folder=tmp_path / "first")
     for other in ("tf32", "fp16"):

@@ -154,6 +154,7 @@ def test_an_overflow_on_one_process_is_everyones_and_a_resumed_run_has_its_loss_
 # --- no whole copy --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_initial_weights_are_the_same_bits_and_each_process_holds_its_part(
     trained: Trained, make_spec: MakeSpec
 ) -> None:

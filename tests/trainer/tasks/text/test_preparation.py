@@ -80,6 +80,7 @@ def test_all_documents_are_there_once_on_the_side_that_their_hash_says(tmp_path:
     assert names == {"manifest.json", "tokenizer.json", manifest.digest}, "the cache is gone"
 
 
+@pytest.mark.slow
 def test_the_digest_depends_on_the_text_not_on_processes_paths_or_units(
     tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +225,7 @@ def test_two_commands_do_not_write_to_one_folder(tmp_path: Path, make: Make) -> 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_said_and_what_is_finished_kept(
     tmp_path: Path, make: Make, small_disk: Callable[[str], Path]
 ) -> None:

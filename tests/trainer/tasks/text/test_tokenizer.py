@@ -97,6 +97,7 @@ def test_gpt2s_files_give_its_tokens_and_a_vocabulary_of_50265(gpt2: Path) -> No
     assert tokenizer.decode(tokens) == "a <|endoftext|> b"
 
 
+@pytest.mark.slow
 def test_all_forms_of_the_files_are_the_same_tokenizer(gpt2: Path, tmp_path: Path) -> None:
     from transformers import GPT2TokenizerFast
 
